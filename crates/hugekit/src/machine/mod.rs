@@ -1,0 +1,1 @@
+//! What this machine is: caches, nodes, CPUs, limits, huge-page pools, kernel features.

@@ -1,0 +1,1 @@
+//! Everything asked of the kernel: one typed function per system call or ioctl, with its preconditions.
