@@ -1,0 +1,37 @@
+//! aarch64: `dc zva` and non-temporal pairs.
+
+mod stnp;
+mod zva;
+
+use super::all::{MEMSET, always};
+use super::{ClearRoutine, CpuModel, Kind, Vendor};
+
+pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
+    MEMSET,
+    ClearRoutine {
+        name: "dc_zva",
+        kind: Kind::Cached,
+        needs: "DC ZVA permitted (DCZID_EL0.DZP = 0)",
+        is_available: zva::is_permitted,
+        run: zva::clear_dc_zva,
+    },
+    ClearRoutine {
+        name: "stnp",
+        kind: Kind::Streaming,
+        needs: "nothing",
+        is_available: always,
+        run: stnp::clear_stnp,
+    },
+];
+
+/// The CPU the calling thread runs on.
+#[must_use]
+pub fn cpu_model() -> CpuModel {
+    CpuModel { vendor: Vendor::Other, family: 0, model: 0 }
+}
+
+pub(super) fn store_fence() {
+    // SAFETY: a barrier touches no memory. `ishst` orders all earlier stores of this CPU, the
+    // non-temporal ones included, before all later ones for every observer that shares memory.
+    unsafe { core::arch::asm!("dmb ishst", options(nostack, preserves_flags)) };
+}

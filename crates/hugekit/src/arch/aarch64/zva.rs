@@ -1,0 +1,40 @@
+//! `dc zva`: zero a block by its address. The block's size is whatever `DCZID_EL0` says (64 bytes
+//! on most cores), and a hypervisor or kernel may prohibit the instruction altogether.
+
+use core::arch::asm;
+
+use crate::arch::all::blocks::clear_by_blocks;
+
+/// Bit 4 of `DCZID_EL0`: DC ZVA is prohibited.
+const PROHIBITED: u64 = 1 << 4;
+/// Bits 3:0 of `DCZID_EL0`: log2 of the block's size in words of four bytes.
+const BLOCK_LOG2_WORDS: u64 = 0xf;
+const WORD: usize = 4;
+
+pub(super) fn is_permitted() -> bool {
+    dczid() & PROHIBITED == 0
+}
+
+/// # Safety
+/// DC ZVA is permitted; `dst` is valid for writes of `len` bytes.
+pub(super) unsafe fn clear_dc_zva(dst: *mut u8, len: usize) {
+    let block = WORD << (dczid() & BLOCK_LOG2_WORDS);
+    // SAFETY: `block` is a power of two and what the instruction clears; every block is aligned
+    // and within the caller's bytes.
+    unsafe {
+        clear_by_blocks(dst, len, block, |first, bytes| {
+            for offset in (0..bytes).step_by(block) {
+                asm!("dc zva, {}", in(reg) first.add(offset), options(nostack, preserves_flags));
+            }
+        });
+    }
+}
+
+fn dczid() -> u64 {
+    let value: u64;
+    // SAFETY: DCZID_EL0 is readable at EL0 by architecture and reading it has no side effect.
+    unsafe {
+        asm!("mrs {}, dczid_el0", out(reg) value, options(nomem, nostack, pure, preserves_flags));
+    }
+    value
+}

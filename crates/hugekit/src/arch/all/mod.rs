@@ -1,0 +1,26 @@
+//! What every architecture shares: `memset`, and the shape of a block-wise routine.
+
+pub(super) mod blocks;
+pub(super) mod vector;
+
+use super::{ClearRoutine, Kind};
+
+/// `memset` of the C library the program runs with.
+pub(super) const MEMSET: ClearRoutine = ClearRoutine {
+    name: "memset",
+    kind: Kind::Cached,
+    needs: "nothing",
+    is_available: always,
+    run: memset,
+};
+
+pub(super) fn always() -> bool {
+    true
+}
+
+/// # Safety
+/// `dst` is valid for writes of `len` bytes.
+pub(super) unsafe fn memset(dst: *mut u8, len: usize) {
+    // SAFETY: the caller's promise; a byte needs no alignment.
+    unsafe { dst.write_bytes(0, len) };
+}

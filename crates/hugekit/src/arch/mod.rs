@@ -1,0 +1,172 @@
+//! Clear routines: how bytes become zero on this CPU.
+//!
+//! One table per architecture lists every routine there is, available or not, so that tests, the
+//! lab, `doctor` and `--routine` enumerate the same rows. This file is the only place that asks
+//! which architecture it is compiled for; each architecture exports the same names.
+//!
+//! A routine is either *cached* (ordinary stores: the bytes end up in the cache of the CPU that
+//! wrote them) or *streaming* (non-temporal stores: nothing is read for ownership, nothing is
+//! evicted, and the bytes are in memory rather than in the cache). Streaming stores are weakly
+//! ordered: a routine hands back an [`Unfenced`] token, and the memory may be shown to another
+//! thread only after [`Unfenced::publish`].
+//!
+//! Nothing here makes a system call or allocates.
+
+#![allow(unsafe_code)]
+
+mod all;
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64/mod.rs"]
+mod imp;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[path = "all/portable.rs"]
+mod imp;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64/mod.rs"]
+mod imp;
+
+pub use imp::cpu_model;
+
+/// Whether a routine leaves what it wrote in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Ordinary stores; the lines are allocated in the cache of the CPU that runs them.
+    Cached,
+    /// Non-temporal or otherwise cache-bypassing stores; weakly ordered until fenced.
+    Streaming,
+}
+
+/// Who made this CPU and which one it is, as far as the choice of a routine depends on it.
+///
+/// `family` and `model` are the display values of CPUID on x86-64; on other architectures both
+/// are 0 and the vendor is [`Vendor::Other`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuModel {
+    /// The maker.
+    pub vendor: Vendor,
+    /// Display family, extended family included.
+    pub family: u32,
+    /// Display model, extended model included.
+    pub model: u32,
+}
+
+/// A maker of CPUs whose behaviour has been measured or published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Vendor {
+    /// `GenuineIntel`.
+    Intel,
+    /// `AuthenticAMD`, and Hygon's licensed Zen.
+    Amd,
+    /// Everybody else.
+    Other,
+}
+
+/// One way to clear memory: a row of the table.
+#[derive(Debug)]
+pub struct ClearRoutine {
+    name: &'static str,
+    kind: Kind,
+    needs: &'static str,
+    is_available: fn() -> bool,
+    run: unsafe fn(*mut u8, usize),
+}
+
+impl ClearRoutine {
+    /// The routine's name, as `--routine` takes it and records print it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether it leaves what it wrote in the cache.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What a CPU must have to run it, in the CPU maker's words ("AVX2").
+    #[must_use]
+    pub const fn needs(&self) -> &'static str {
+        self.needs
+    }
+
+    /// Whether this CPU and this kernel let it run. Detected once, then a load.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        (self.is_available)()
+    }
+
+    /// Clears `len` bytes from `dst`, whatever their alignment; a length of 0 is a no-op.
+    ///
+    /// # Safety
+    /// - `dst` is valid for writes of `len` bytes, and nothing else accesses them meanwhile.
+    /// - [`is_available`](Self::is_available) has returned true.
+    #[inline]
+    pub unsafe fn run(&self, dst: *mut u8, len: usize) -> Unfenced {
+        // SAFETY: the caller vouches for the bytes and for the CPU, which is all a row asks.
+        unsafe { (self.run)(dst, len) };
+        Unfenced { streamed: self.kind == Kind::Streaming }
+    }
+}
+
+impl PartialEq for ClearRoutine {
+    /// Names are unique within the table.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for ClearRoutine {}
+
+/// Every clear routine of this architecture, available or not. `memset` comes first and is
+/// available everywhere.
+#[must_use]
+pub fn clear_routines() -> &'static [ClearRoutine] {
+    imp::CLEAR_ROUTINES
+}
+
+/// The clear routine of that name, if this architecture has one.
+#[must_use]
+pub fn clear_routine(name: &str) -> Option<&'static ClearRoutine> {
+    clear_routines().iter().find(|routine| routine.name == name)
+}
+
+/// Evidence that bytes were written which other CPUs may not see in order yet.
+///
+/// Tokens of one operation are joined with [`and`](Self::and), and published once at its end: a
+/// fence per operation, not per page. Dropping a token publishes it too, so forgetting costs time
+/// rather than correctness.
+#[must_use = "streamed bytes may be shown to other threads only after publish()"]
+#[derive(Debug)]
+pub struct Unfenced {
+    streamed: bool,
+}
+
+impl Unfenced {
+    /// The token of an operation that has written nothing yet.
+    pub const fn nothing() -> Self {
+        Self { streamed: false }
+    }
+
+    /// Joins the tokens of two parts of one operation.
+    pub fn and(mut self, mut other: Self) -> Self {
+        let streamed = self.streamed | other.streamed;
+        self.streamed = false;
+        other.streamed = false;
+        Self { streamed }
+    }
+
+    /// Orders everything written before everything that this thread stores from now on. Free if
+    /// all of it went through ordinary stores.
+    pub fn publish(self) {}
+}
+
+impl Drop for Unfenced {
+    fn drop(&mut self) {
+        if self.streamed {
+            imp::store_fence();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! x86-64: string instructions, vector stores, and the instructions that write a whole line.
+
+mod line;
+mod movnti;
+mod string;
+mod vectors;
+
+use std::sync::OnceLock;
+
+use raw_cpuid::CpuId;
+
+use super::all::{MEMSET, always};
+use super::{ClearRoutine, CpuModel, Kind, Vendor};
+
+pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
+    MEMSET,
+    row("rep_stosb", Kind::Cached, "nothing", always, string::clear_stosb),
+    row("rep_stosq", Kind::Cached, "nothing", always, string::clear_stosq),
+    row("avx2_cached", Kind::Cached, "AVX2", has_avx2, vectors::clear_avx2_cached),
+    row("avx512_cached", Kind::Cached, "AVX-512F", has_avx512f, vectors::clear_avx512_cached),
+    row("movnti", Kind::Streaming, "nothing", always, movnti::clear_movnti),
+    row("sse2_streaming", Kind::Streaming, "nothing", always, vectors::clear_sse2_streaming),
+    row("avx2_streaming", Kind::Streaming, "AVX2", has_avx2, vectors::clear_avx2_streaming),
+    row(
+        "avx512_streaming",
+        Kind::Streaming,
+        "AVX-512F",
+        has_avx512f,
+        vectors::clear_avx512_streaming,
+    ),
+    row("movdir64b", Kind::Streaming, "MOVDIR64B", has_movdir64b, line::clear_movdir64b),
+    row("clzero", Kind::Streaming, "CLZERO (AMD Zen)", has_clzero, line::clear_clzero),
+];
+
+const fn row(
+    name: &'static str,
+    kind: Kind,
+    needs: &'static str,
+    is_available: fn() -> bool,
+    run: unsafe fn(*mut u8, usize),
+) -> ClearRoutine {
+    ClearRoutine { name, kind, needs, is_available, run }
+}
+
+fn has_avx2() -> bool {
+    std::arch::is_x86_feature_detected!("avx2")
+}
+
+fn has_avx512f() -> bool {
+    std::arch::is_x86_feature_detected!("avx512f")
+}
+
+fn has_movdir64b() -> bool {
+    // A hypervisor traps CPUID, so each answer is asked for once.
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        const LEAF: u32 = 7;
+        const MOVDIR64B: u32 = 1 << 28;
+        raw_cpuid::cpuid!(0).eax >= LEAF && raw_cpuid::cpuid!(LEAF, 0).ecx & MOVDIR64B != 0
+    })
+}
+
+fn has_clzero() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        CpuId::new()
+            .get_processor_capacity_feature_info()
+            .is_some_and(|features| features.has_cl_zero())
+    })
+}
+
+/// The CPU the calling thread runs on.
+#[must_use]
+pub fn cpu_model() -> CpuModel {
+    let cpuid = CpuId::new();
+    let vendor = match cpuid.get_vendor_info().as_ref().map(raw_cpuid::VendorInfo::as_str) {
+        Some("GenuineIntel") => Vendor::Intel,
+        Some("AuthenticAMD" | "HygonGenuine") => Vendor::Amd,
+        _ => Vendor::Other,
+    };
+    let (family, model) = cpuid
+        .get_feature_info()
+        .map_or((0, 0), |info| (info.family_id().into(), info.model_id().into()));
+    CpuModel { vendor, family, model }
+}
+
+pub(super) fn store_fence() {
+    // SAFETY: SFENCE touches no memory, and SSE is part of x86-64.
+    unsafe { core::arch::x86_64::_mm_sfence() };
+}

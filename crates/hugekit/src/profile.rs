@@ -1,0 +1,166 @@
+//! Which routine clears how much: crossovers and radii as data.
+//!
+//! No single routine is best at every length. Ordinary stores win while the bytes fit a cache that
+//! is near; streaming stores win once the bytes would only pass through it; and where the line
+//! runs differs from one CPU model to the next (on Skylake-X streaming never wins at all). A
+//! [`Profile`] holds those lines for one machine. [`Profile::builtin`] derives one from the CPU
+//! model and the cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md`.
+//!
+//! The rule behind every default is *never slower than libc*: on a CPU that nobody has measured,
+//! `memset` stays in charge until the bytes exceed the last-level cache.
+
+use std::sync::OnceLock;
+
+use crate::arch::{ClearRoutine, CpuModel, Kind, Vendor, clear_routine, clear_routines, cpu_model};
+use crate::machine::{CacheSizes, Root};
+
+/// From `from` bytes on, `routine` is the one to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// Shortest length in bytes that the routine is used for.
+    pub from: usize,
+    /// The routine; available on this machine.
+    pub routine: &'static ClearRoutine,
+}
+
+/// A step function from length to routine: bands in ascending order, the first from 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bands(Vec<Band>);
+
+impl Bands {
+    /// `memset` at every length.
+    fn memset() -> Self {
+        Self(vec![Band { from: 0, routine: &clear_routines()[0] }])
+    }
+
+    /// These bands with `routine` taking over at `from`, if this CPU has it; unchanged if not.
+    fn then(mut self, from: usize, routine: &str) -> Self {
+        if let Some(routine) = clear_routine(routine).filter(|routine| routine.is_available()) {
+            self.0.retain(|band| band.from < from);
+            self.0.push(Band { from, routine });
+        }
+        self
+    }
+
+    /// The bands, ascending.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Band] {
+        &self.0
+    }
+
+    /// The routine for `len` bytes.
+    #[inline]
+    #[must_use]
+    pub fn routine_for(&self, len: usize) -> &'static ClearRoutine {
+        self.last(|band| band.from <= len)
+    }
+
+    /// The routine for `len` bytes that are to stay in the cache.
+    #[inline]
+    #[must_use]
+    pub fn cached_for(&self, len: usize) -> &'static ClearRoutine {
+        self.last(|band| band.from <= len && band.routine.kind() == Kind::Cached)
+    }
+
+    #[inline]
+    fn last(&self, fits: impl Fn(&Band) -> bool) -> &'static ClearRoutine {
+        let band = self.0.iter().rev().find(|band| fits(band));
+        band.map_or(&clear_routines()[0], |band| band.routine)
+    }
+}
+
+/// What is best on one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Routines for bytes of which nothing is known: they may be in the cache now, and somebody
+    /// may read them next.
+    pub warm: Bands,
+    /// Routines for bytes that are not in the cache and need not get there.
+    pub cold: Bands,
+    /// Bytes of the near window when the target is used next.
+    pub near_bytes: usize,
+    /// Bytes of the near window when all of it is used next.
+    pub near_bytes_all: usize,
+}
+
+/// Shortest length that streams when it is known to be cold: a few pages, so that the fence and
+/// the partly filled write-combining buffers do not show.
+const COLD_FROM: usize = 16 << 10;
+
+/// Bytes kept near the target. Wide enough for a burst of accesses around the fault, narrow enough
+/// that clearing them through the cache does not show beside a 2 MiB folio.
+const NEAR_BYTES: usize = 32 << 10;
+
+impl Profile {
+    /// The profile in force on this machine. Built at the first use, then a load.
+    #[must_use]
+    pub fn current() -> &'static Self {
+        static CURRENT: OnceLock<Profile> = OnceLock::new();
+        CURRENT.get_or_init(|| {
+            let caches = CacheSizes::read(&Root::default()).unwrap_or(UNKNOWN_CACHES);
+            Self::builtin(cpu_model(), caches)
+        })
+    }
+
+    /// The built-in profile for a CPU of this model with these caches.
+    #[must_use]
+    pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
+        let (warm, cold) = builtin_bands(Microarchitecture::of(cpu), caches);
+        Self { warm, cold, near_bytes: NEAR_BYTES, near_bytes_all: caches.l2 / 2 }
+    }
+}
+
+/// Assumed where the kernel does not say: small enough for every server since 2010, and a
+/// last-level cache large enough that streaming starts late.
+const UNKNOWN_CACHES: CacheSizes =
+    CacheSizes { l1d: 32 << 10, l2: 256 << 10, llc: 64 << 20, llc_shared_by: 1 };
+
+/// CPUs whose stores have been measured, here or in the published work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Microarchitecture {
+    /// Skylake-X and Cascade Lake: streaming stores never win.
+    SkylakeX,
+    /// Granite Rapids: streaming wins as soon as the bytes leave L2.
+    GraniteRapids,
+    /// Milan: AVX2 beats string stores while cached, and streaming beats both soon after L2.
+    Zen3,
+    Unmeasured,
+}
+
+impl Microarchitecture {
+    fn of(cpu: CpuModel) -> Self {
+        match (cpu.vendor, cpu.family, cpu.model) {
+            (Vendor::Intel, 6, 0x55) => Self::SkylakeX,
+            (Vendor::Intel, 6, 0xad | 0xae) => Self::GraniteRapids,
+            (Vendor::Amd, 0x19, 0x00..=0x0f) => Self::Zen3,
+            _ => Self::Unmeasured,
+        }
+    }
+}
+
+fn builtin_bands(cpu: Microarchitecture, caches: CacheSizes) -> (Bands, Bands) {
+    let memset = Bands::memset;
+    let streaming = best_streaming();
+    match cpu {
+        Microarchitecture::SkylakeX => (memset(), memset()),
+        Microarchitecture::GraniteRapids => {
+            (memset().then(2 * caches.l2, streaming), memset().then(COLD_FROM, streaming))
+        }
+        Microarchitecture::Zen3 => (
+            memset().then(2 << 10, "avx2_cached").then(8 * caches.l2, streaming),
+            memset().then(2 << 10, "avx2_cached").then(COLD_FROM, streaming),
+        ),
+        Microarchitecture::Unmeasured => {
+            (memset().then(caches.llc, streaming), memset().then(COLD_FROM, streaming))
+        }
+    }
+}
+
+/// AVX2 before AVX-512: both saturate the write-combining buffers, and 256-bit stores do not lower
+/// the clock of older CPUs.
+fn best_streaming() -> &'static str {
+    ["avx2_streaming", "sse2_streaming", "stnp"]
+        .into_iter()
+        .find(|name| clear_routine(name).is_some_and(ClearRoutine::is_available))
+        .unwrap_or("memset")
+}

@@ -1,0 +1,279 @@
+//! The order in which the extents of a folio are processed.
+//!
+//! Somebody faulted, or will read, at one byte of the folio: the *target*. Whatever is processed
+//! last is most likely still in the cache when the target is used, and what lies far from it need
+//! not be in the cache at all. A [`Sweep`] therefore yields [`Extent`]s in processing order, each
+//! marked [`Near`](Reach::Near) (stays cached) or [`Far`](Reach::Far) (may stream).
+//!
+//! There is one near window: `near_bytes`, counted in whole subpages, around the target's subpage
+//! and clipped, not shifted, at both ends of the folio. The target's own subpage always belongs to
+//! it. An even number of subpages puts the odd one on the right. The published radius of two pages
+//! is `near_bytes` = 5 subpages.
+//!
+//! | order | source | extents |
+//! | --- | --- | --- |
+//! | [`Sequential`](Order::Sequential) | gigantic pages | ascending: far, the window, far |
+//! | [`Converging`](Order::Converging) | target subpage last, 2018 | single subpages, the farthest from the target first |
+//! | [`Sectioned`](Order::Sectioned) | clearing in extents, 2023 | left far, right far, then the window |
+//!
+//! Empty extents are skipped and far extents are never split further, because an instruction that
+//! knows the real length of what it clears is the point of the 2023 work. Nothing here allocates.
+
+use std::ops::Range;
+
+/// Bytes of the pieces a folio is made of: the base page of x86-64, and of most other machines.
+pub const SUBPAGE_BYTES: usize = 4096;
+
+/// Folios longer than this are gigantic: above the page allocator's largest order (4 MiB, 1,024
+/// base pages), where no neighbourhood fits a cache meaningfully and order buys nothing.
+pub const GIGANTIC_OVER_BYTES: usize = 4 << 20;
+
+/// Whether an extent lies in the near window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// Outside the near window: nobody reads it soon, so it may stream past the cache.
+    Far,
+    /// In the near window: to be left in the cache.
+    Near,
+}
+
+/// A contiguous piece of a folio, processed in one go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Offsets in bytes from the start of the folio; never empty.
+    pub bytes: Range<usize>,
+    /// Near or far.
+    pub reach: Reach,
+}
+
+/// How the extents of a folio are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Ascending; the window is an extent of its own.
+    Sequential,
+    /// Single subpages, farthest from the target first, the target's last.
+    Converging,
+    /// Left of the window, right of it, the window last; each ascending.
+    Sectioned,
+}
+
+impl Order {
+    /// Every order, for those who enumerate.
+    pub const ALL: [Self; 3] = [Self::Sequential, Self::Converging, Self::Sectioned];
+
+    /// The order for a folio of `len` bytes: sectioned around a target that is known, sequential
+    /// for gigantic folios and where no target is known.
+    #[must_use]
+    pub const fn for_folio(len: usize, target: Option<usize>) -> Self {
+        match target {
+            Some(_) if len <= GIGANTIC_OVER_BYTES => Self::Sectioned,
+            _ => Self::Sequential,
+        }
+    }
+
+    /// The extents of a folio of `len` bytes in this order. `target` is an offset in bytes; without
+    /// one there is no near window, and the other two orders are taken around offset 0.
+    ///
+    /// `len` need not be a multiple of the subpage: the last subpage is then a short one.
+    ///
+    /// # Panics
+    /// If `target` is not below `len`.
+    #[must_use]
+    pub fn extents(self, len: usize, target: Option<usize>, near_bytes: usize) -> Sweep {
+        let window = target.map_or(0..0, |target| near_window(len, target, near_bytes));
+        let state = match self {
+            Self::Converging => {
+                State::Converging(Converging::new(len, target.unwrap_or(0), window))
+            }
+            Self::Sequential => State::Sections(Sections::new([
+                (0..window.start, Reach::Far),
+                (window.clone(), Reach::Near),
+                (window.end..len, Reach::Far),
+            ])),
+            Self::Sectioned => State::Sections(Sections::new([
+                (0..window.start, Reach::Far),
+                (window.end..len, Reach::Far),
+                (window, Reach::Near),
+            ])),
+        };
+        Sweep(state)
+    }
+}
+
+/// The near window around `target` in a folio of `len` bytes: at least the target's subpage.
+///
+/// # Panics
+/// If `target` is not below `len`.
+#[must_use]
+pub fn near_window(len: usize, target: usize, near_bytes: usize) -> Range<usize> {
+    assert!(target < len, "target {target} lies outside a folio of {len} bytes");
+    let pages = near_bytes.div_ceil(SUBPAGE_BYTES).max(1);
+    let page = target / SUBPAGE_BYTES;
+    let first = page.saturating_sub((pages - 1) / 2);
+    let end = page.saturating_add(pages / 2 + 1);
+    first * SUBPAGE_BYTES..end.saturating_mul(SUBPAGE_BYTES).min(len)
+}
+
+/// The extents of one folio in processing order.
+#[derive(Clone, Debug)]
+pub struct Sweep(State);
+
+#[derive(Clone, Debug)]
+enum State {
+    Sections(Sections),
+    Converging(Converging),
+}
+
+impl Iterator for Sweep {
+    type Item = Extent;
+
+    #[inline]
+    fn next(&mut self) -> Option<Extent> {
+        match &mut self.0 {
+            State::Sections(sections) => sections.next(),
+            State::Converging(converging) => converging.next(),
+        }
+    }
+}
+
+/// Up to three extents, the empty ones skipped.
+#[derive(Clone, Debug)]
+struct Sections {
+    parts: [(Range<usize>, Reach); 3],
+    next: usize,
+}
+
+impl Sections {
+    fn new(parts: [(Range<usize>, Reach); 3]) -> Self {
+        Self { parts, next: 0 }
+    }
+
+    fn next(&mut self) -> Option<Extent> {
+        while let Some((bytes, reach)) = self.parts.get(self.next).cloned() {
+            self.next += 1;
+            if !bytes.is_empty() {
+                return Some(Extent { bytes, reach });
+            }
+        }
+        None
+    }
+}
+
+/// The order of 2018. For `N` subpages and target `n`: first the longer side's surplus, walking
+/// towards the target; then what remains, which is symmetric around the target, alternating left
+/// end and right end inwards. The last pair is `n - 1, n`.
+#[derive(Clone, Debug)]
+struct Converging {
+    len: usize,
+    window: Range<usize>,
+    /// Subpages not yet processed.
+    pages: Range<usize>,
+    /// Subpages that remain once the surplus is gone.
+    symmetric: Range<usize>,
+    left_is_next: bool,
+}
+
+impl Converging {
+    fn new(len: usize, target: usize, window: Range<usize>) -> Self {
+        let pages = len.div_ceil(SUBPAGE_BYTES);
+        let target = target / SUBPAGE_BYTES;
+        let symmetric = if 2 * target <= pages { 0..2 * target } else { 2 * target - pages..pages };
+        Self { len, window, pages: 0..pages, symmetric, left_is_next: true }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<Extent> {
+        let page = if self.pages.end > self.symmetric.end {
+            self.pages.next_back()
+        } else if self.pages.start < self.symmetric.start {
+            self.pages.next()
+        } else {
+            self.next_of_symmetric()
+        }?;
+        Some(self.extent_of(page))
+    }
+
+    #[inline]
+    fn next_of_symmetric(&mut self) -> Option<usize> {
+        self.left_is_next = !self.left_is_next;
+        if self.left_is_next { self.pages.next_back() } else { self.pages.next() }
+    }
+
+    #[inline]
+    fn extent_of(&self, page: usize) -> Extent {
+        let start = page * SUBPAGE_BYTES;
+        let reach = if self.window.contains(&start) { Reach::Near } else { Reach::Far };
+        Extent { bytes: start..(start + SUBPAGE_BYTES).min(self.len), reach }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = SUBPAGE_BYTES;
+
+    fn pages(order: Order, pages: usize, target: usize) -> Vec<usize> {
+        order.extents(pages * PAGE, Some(target * PAGE), 0).map(|e| e.bytes.start / PAGE).collect()
+    }
+
+    #[test]
+    fn converging_around_the_first_page_descends() {
+        assert_eq!(pages(Order::Converging, 5, 0), [4, 3, 2, 1, 0]);
+    }
+
+    #[test]
+    fn converging_around_the_last_page_ends_there() {
+        assert_eq!(pages(Order::Converging, 5, 4), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn converging_takes_the_tail_first_when_the_target_is_on_the_left() {
+        assert_eq!(pages(Order::Converging, 8, 2), [7, 6, 5, 4, 0, 3, 1, 2]);
+    }
+
+    #[test]
+    fn converging_takes_the_head_first_when_the_target_is_on_the_right() {
+        assert_eq!(pages(Order::Converging, 8, 5), [0, 1, 2, 7, 3, 6, 4, 5]);
+    }
+
+    #[test]
+    fn the_published_radius_is_five_pages_and_clipped_at_both_ends() {
+        let window = |target| near_window(512 * PAGE, target * PAGE, 5 * PAGE);
+        assert_eq!(window(100), 98 * PAGE..103 * PAGE);
+        assert_eq!(window(1), 0..4 * PAGE);
+        assert_eq!(window(511), 509 * PAGE..512 * PAGE);
+    }
+
+    #[test]
+    fn an_even_window_has_its_odd_page_on_the_right() {
+        assert_eq!(near_window(64 * PAGE, 10 * PAGE, 4 * PAGE), 9 * PAGE..13 * PAGE);
+    }
+
+    #[test]
+    fn sectioned_is_left_right_window() {
+        let extents: Vec<_> =
+            Order::Sectioned.extents(512 * PAGE, Some(100 * PAGE + 7), 5 * PAGE).collect();
+        assert_eq!(
+            extents,
+            [
+                Extent { bytes: 0..98 * PAGE, reach: Reach::Far },
+                Extent { bytes: 103 * PAGE..512 * PAGE, reach: Reach::Far },
+                Extent { bytes: 98 * PAGE..103 * PAGE, reach: Reach::Near },
+            ]
+        );
+    }
+
+    #[test]
+    fn without_a_target_a_folio_is_one_far_extent() {
+        let extents: Vec<_> = Order::Sequential.extents(1 << 30, None, 1 << 20).collect();
+        assert_eq!(extents, [Extent { bytes: 0..1 << 30, reach: Reach::Far }]);
+    }
+
+    #[test]
+    fn an_empty_folio_has_no_extents() {
+        for order in Order::ALL {
+            assert_eq!(order.extents(0, None, PAGE).count(), 0);
+        }
+    }
+}
