@@ -6,8 +6,8 @@ use crate::arch::{ClearRoutine, Unfenced};
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
 
-/// Lengths below this go straight to `memset`: at this size a look at the profile would show.
-const SMALL: usize = 1024;
+/// Lengths below this go straight to `memset`, where a look at the profile (3 ns) would show.
+const SMALL: usize = 4096;
 
 /// Sets every byte to zero, on the calling thread, by the fastest routine for this length.
 ///

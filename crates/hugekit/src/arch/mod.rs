@@ -158,6 +158,12 @@ impl Unfenced {
         Self { streamed }
     }
 
+    /// Whether anything went through streaming stores.
+    #[must_use]
+    pub const fn is_pending(&self) -> bool {
+        self.streamed
+    }
+
     /// Orders everything written before everything that this thread stores from now on. Free if
     /// all of it went through ordinary stores.
     pub fn publish(self) {}

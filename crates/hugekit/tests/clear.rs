@@ -1,0 +1,139 @@
+//! The engine: whatever it is told, every byte becomes zero and none outside is touched.
+
+use hugekit::arch::{CpuModel, Vendor, clear_routines};
+use hugekit::machine::CacheSizes;
+use hugekit::sweep::Order;
+use hugekit::{Clear, ClearError, Profile, Reuse, clear};
+use proptest::prelude::*;
+
+const REUSES: [Reuse; 4] = [Reuse::Unknown, Reuse::Target, Reuse::All, Reuse::None];
+
+fn surrounded(before: usize, len: usize, after: usize) -> Vec<u8> {
+    (0..before + len + after).map(|at| (at % 255) as u8 + 1).collect()
+}
+
+fn expected(before: usize, len: usize, after: usize) -> Vec<u8> {
+    let mut bytes = surrounded(before, len, after);
+    bytes[before..][..len].fill(0);
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn any_clear_zeroes_exactly_its_bytes(
+        before in 0_usize..200,
+        len in prop_oneof![0_usize..9000, 1_usize << 20..(5 << 20)],
+        target in proptest::option::of(any::<prop::sample::Index>()),
+        reuse in prop::sample::select(&REUSES[..]),
+        order in proptest::option::of(prop::sample::select(&Order::ALL[..])),
+        near in proptest::option::of(0_usize..1 << 20),
+        routine in proptest::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut bytes = surrounded(before, len, 100);
+        let mut builder = Clear::new().reuse(reuse);
+        if let Some(target) = target.filter(|_| len > 0) {
+            builder = builder.target(target.index(len));
+        }
+        if let Some(order) = order {
+            builder = builder.order(order);
+        }
+        if let Some(near) = near {
+            builder = builder.near_bytes(near);
+        }
+        let available: Vec<_> = clear_routines().iter().filter(|r| r.is_available()).collect();
+        if let Some(routine) = routine {
+            builder = builder.routine(available[routine.index(available.len())]);
+        }
+        builder.run(&mut bytes[before..][..len]).unwrap();
+        prop_assert!(bytes == expected(before, len, 100));
+    }
+
+    #[test]
+    fn the_free_function_zeroes_exactly_its_bytes(before in 0_usize..200, len in 0_usize..200_000) {
+        let mut bytes = surrounded(before, len, 100);
+        clear(&mut bytes[before..][..len]);
+        prop_assert!(bytes == expected(before, len, 100));
+    }
+}
+
+#[test]
+fn uninitialised_memory_comes_back_as_zeroes() {
+    let mut memory = Box::<[u8]>::new_uninit_slice(100_000);
+    let zeroes = Clear::new().run_uninit(&mut memory).unwrap();
+    assert_eq!(zeroes.len(), 100_000);
+    assert!(zeroes.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_target_outside_is_an_error_and_nothing_is_written() {
+    let mut bytes = surrounded(0, 8192, 0);
+    let error = Clear::new().target(8192).run(&mut bytes).unwrap_err();
+    assert_eq!(error, ClearError::TargetOutside { target: 8192, len: 8192 });
+    assert_eq!(error.to_string(), "target offset 8192 lies outside the 8192 bytes to clear");
+    assert_eq!(bytes, surrounded(0, 8192, 0));
+}
+
+#[test]
+fn a_target_in_nothing_is_an_error() {
+    assert!(Clear::new().target(0).run(&mut []).is_err());
+    for reuse in REUSES {
+        assert_eq!(Clear::new().reuse(reuse).run(&mut []), Ok(()));
+    }
+}
+
+#[test]
+fn a_routine_the_cpu_lacks_is_an_error_and_nothing_is_written() {
+    for routine in clear_routines().iter().filter(|routine| !routine.is_available()) {
+        let mut bytes = surrounded(0, 100, 0);
+        let error = Clear::new().routine(routine).run(&mut bytes).unwrap_err();
+        assert!(matches!(error, ClearError::RoutineUnavailable { .. }));
+        assert!(error.to_string().contains(routine.needs()));
+        assert_eq!(bytes, surrounded(0, 100, 0));
+    }
+}
+
+#[test]
+fn routine_names_are_unique_and_memset_comes_first() {
+    let names: Vec<_> = clear_routines().iter().map(|routine| routine.name()).collect();
+    let mut unique = names.clone();
+    unique.sort_unstable();
+    unique.dedup();
+    assert_eq!(unique.len(), names.len());
+    assert_eq!(names[0], "memset");
+}
+
+fn cpu(vendor: Vendor, family: u32, model: u32) -> CpuModel {
+    CpuModel { vendor, family, model }
+}
+
+#[test]
+fn builtin_bands_ascend_from_zero_and_are_available() {
+    let caches = CacheSizes { l1d: 48 << 10, l2: 2 << 20, llc: 480 << 20, llc_shared_by: 120 };
+    let models = [
+        cpu(Vendor::Intel, 6, 0x55),
+        cpu(Vendor::Intel, 6, 0xad),
+        cpu(Vendor::Amd, 0x19, 1),
+        cpu(Vendor::Amd, 0x17, 0x31),
+        cpu(Vendor::Other, 0, 0),
+    ];
+    for profile in models.map(|model| Profile::builtin(model, caches)) {
+        for bands in [&profile.warm, &profile.cold] {
+            assert_eq!(bands.as_slice()[0].from, 0);
+            assert!(bands.as_slice().is_sorted_by(|a, b| a.from < b.from));
+            assert!(bands.as_slice().iter().all(|band| band.routine.is_available()));
+        }
+    }
+}
+
+#[test]
+fn skylake_never_streams_and_an_unmeasured_cpu_not_below_its_last_level_cache() {
+    use hugekit::arch::Kind::Streaming;
+    let caches = CacheSizes { l1d: 32 << 10, l2: 1 << 20, llc: 36 << 20, llc_shared_by: 52 };
+    let skylake = Profile::builtin(cpu(Vendor::Intel, 6, 0x55), caches);
+    assert_ne!(skylake.warm.routine_for(4 << 30).kind(), Streaming);
+    assert_ne!(skylake.cold.routine_for(4 << 30).kind(), Streaming);
+    let unmeasured = Profile::builtin(cpu(Vendor::Other, 0, 0), caches);
+    assert_ne!(unmeasured.warm.routine_for((36 << 20) - 1).kind(), Streaming);
+}
