@@ -1,1 +1,25 @@
 //! What this machine is: caches, nodes, CPUs, limits, huge-page pools, kernel features.
+//!
+//! Facts only: nothing here prints, judges or changes anything. Every function takes a [`Root`], so
+//! that a machine with eight nodes or a broken cgroup tree can be described by a directory of text files.
+//! Each fact is read by a function of its own, because one unreadable file must cost one fact, not all.
+//!
+//! Words: a *node* is a NUMA node, a *pool* the kernel's huge pages of one size, *THP* a transparent huge
+//! page, *mTHP* a transparent huge page smaller than the processor's own.
+
+pub mod cache;
+pub mod cpu_set;
+mod error;
+pub mod memory;
+mod root;
+#[cfg(test)]
+mod synthetic;
+mod text;
+pub mod topology;
+
+pub use cache::CacheSizes;
+pub use cpu_set::CpuSet;
+pub use error::Error;
+pub use memory::Memory;
+pub use root::Root;
+pub use topology::{Node, Topology};
