@@ -8,9 +8,14 @@
 //! page, *mTHP* a transparent huge page smaller than the processor's own.
 
 pub mod cache;
+pub mod cgroup;
 pub mod cpu_set;
 mod error;
+pub mod host;
+mod hypervisor;
+pub mod limits;
 pub mod memory;
+pub mod process;
 mod root;
 #[cfg(test)]
 mod synthetic;
