@@ -12,6 +12,7 @@ pub mod cgroup;
 pub mod cpu_set;
 mod error;
 pub mod host;
+pub mod hugepages;
 mod hypervisor;
 pub mod limits;
 pub mod memory;
@@ -20,6 +21,7 @@ mod root;
 #[cfg(test)]
 mod synthetic;
 mod text;
+pub mod thp;
 pub mod topology;
 
 pub use cache::CacheSizes;
@@ -27,4 +29,5 @@ pub use cpu_set::CpuSet;
 pub use error::Error;
 pub use memory::Memory;
 pub use root::Root;
+pub use thp::Thp;
 pub use topology::{Node, Topology};
