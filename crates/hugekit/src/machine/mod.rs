@@ -14,6 +14,7 @@ mod error;
 pub mod host;
 pub mod hugepages;
 mod hypervisor;
+pub mod kvm;
 pub mod limits;
 pub mod memory;
 pub mod process;
@@ -23,6 +24,7 @@ mod synthetic;
 mod text;
 pub mod thp;
 pub mod topology;
+pub mod userfaultfd;
 
 pub use cache::CacheSizes;
 pub use cpu_set::CpuSet;
