@@ -12,7 +12,7 @@
 use std::sync::OnceLock;
 
 use crate::arch::{ClearRoutine, CpuModel, Kind, Vendor, clear_routine, clear_routines, cpu_model};
-use crate::machine::{CacheSizes, Root};
+use crate::machine::{CacheSizes, Root, cache};
 
 /// From `from` bytes on, `routine` is the one to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Profile {
     pub fn current() -> &'static Self {
         static CURRENT: OnceLock<Profile> = OnceLock::new();
         CURRENT.get_or_init(|| {
-            let caches = CacheSizes::read(&Root::default()).unwrap_or(UNKNOWN_CACHES);
+            let caches = cache::read(&Root::default()).unwrap_or(UNKNOWN_CACHES);
             Self::builtin(cpu_model(), caches)
         })
     }

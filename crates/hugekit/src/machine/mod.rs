@@ -1,16 +1,35 @@
 //! What this machine is: caches, nodes, CPUs, limits, huge-page pools, kernel features.
-#![allow(missing_docs)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheSizes {
-    pub l1d: usize,
-    pub l2: usize,
-    pub llc: usize,
-    pub llc_shared_by: usize,
-}
-#[derive(Default, Debug)]
-pub struct Root;
-impl CacheSizes {
-    pub fn read(_: &Root) -> Result<Self, ()> {
-        Ok(Self { l1d: 32 << 10, l2: 512 << 10, llc: 32 << 20, llc_shared_by: 2 })
-    }
-}
+//!
+//! Facts only: nothing here prints, judges or changes anything. Every function takes a [`Root`], so
+//! that a machine with eight nodes or a broken cgroup tree can be described by a directory of text files.
+//! Each fact is read by a function of its own, because one unreadable file must cost one fact, not all.
+//!
+//! Words: a *node* is a NUMA node, a *pool* the kernel's huge pages of one size, *THP* a transparent huge
+//! page, *mTHP* a transparent huge page smaller than the processor's own.
+
+pub mod cache;
+pub mod cgroup;
+pub mod cpu_set;
+mod error;
+pub mod host;
+pub mod hugepages;
+mod hypervisor;
+pub mod kvm;
+pub mod limits;
+pub mod memory;
+pub mod process;
+mod root;
+#[cfg(test)]
+mod synthetic;
+mod text;
+pub mod thp;
+pub mod topology;
+pub mod userfaultfd;
+
+pub use cache::CacheSizes;
+pub use cpu_set::CpuSet;
+pub use error::Error;
+pub use memory::Memory;
+pub use root::Root;
+pub use thp::Thp;
+pub use topology::{Node, Topology};

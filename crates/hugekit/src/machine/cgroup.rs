@@ -1,0 +1,452 @@
+//! Limits that cgroups put on this process, in version 1, version 2 and the hybrid of both.
+//!
+//! Three things make this more than reading one file. Each controller may live in a hierarchy of its own
+//! (version 1) or in the unified one, and a hybrid machine mixes them. The path in `/proc/self/cgroup` is
+//! relative to a mount that may show only part of the hierarchy, as in a container. And a limit anywhere
+//! between that mount and our own group binds, so the tightest one is searched on the way up.
+
+use std::path::{Path, PathBuf};
+
+use super::{CpuSet, Error, Root};
+
+/// Version 1 writes "no limit" as the largest number of whole pages; anything of that order means none.
+const UNLIMITED: u64 = 1 << 60;
+
+/// The cgroups this process is in.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    root: Root,
+    groups: Vec<Group>,
+}
+
+/// Which versions of cgroups are in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// None is mounted.
+    None,
+    /// Version 1 only.
+    V1,
+    /// Version 2 only.
+    V2,
+    /// Controllers in version 1, and a version 2 hierarchy beside them.
+    Hybrid,
+}
+
+/// A limit and the file that holds it, which is the place to change it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// In bytes.
+    pub bytes: u64,
+    /// Bytes used below that limit, where the kernel says.
+    pub used: Option<u64>,
+    /// Path of the file.
+    pub file: PathBuf,
+}
+
+/// CPU time that a group may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// Microseconds of CPU time per period.
+    pub quota_us: u64,
+    /// The period in microseconds.
+    pub period_us: u64,
+    /// Path of the file.
+    pub file: PathBuf,
+}
+
+impl Quota {
+    /// The quota as a number of CPUs.
+    pub fn cpus(&self) -> f64 {
+        self.quota_us as f64 / self.period_us as f64
+    }
+}
+
+/// One hierarchy, seen from this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Group {
+    /// Controllers of a version 1 hierarchy; `None` is version 2.
+    v1_controllers: Option<Vec<String>>,
+    mount: PathBuf,
+    /// This process's group below the mount.
+    path: PathBuf,
+}
+
+impl Group {
+    fn has(&self, controller: &str) -> bool {
+        let listed = |names: &Vec<String>| names.iter().any(|name| name == controller);
+        self.v1_controllers.as_ref().is_some_and(listed)
+    }
+
+    /// Our group and those above it, innermost first.
+    fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        self.path.ancestors().map(|path| self.mount.join(path))
+    }
+}
+
+impl Cgroups {
+    /// Finds the groups of this process.
+    ///
+    /// # Errors
+    /// `/proc/self/cgroup` or `/proc/self/mountinfo` cannot be read. A kernel without cgroups has no such file
+    /// and is not an error.
+    pub fn read(root: &Root) -> Result<Self, Error> {
+        let own = root.read_if_present("/proc/self/cgroup")?.unwrap_or_default();
+        let mounts = root.read_if_present("/proc/self/mountinfo")?.unwrap_or_default();
+        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
+        let groups = own.lines().filter_map(|line| group(line, &mounts)).collect();
+        Ok(Self { root: root.clone(), groups })
+    }
+
+    /// Which versions are mounted.
+    pub fn layout(&self) -> Layout {
+        let v1 = self.groups.iter().any(|group| group.v1_controllers.is_some());
+        let v2 = self.groups.iter().any(|group| group.v1_controllers.is_none());
+        match (v1, v2) {
+            (false, false) => Layout::None,
+            (true, false) => Layout::V1,
+            (false, true) => Layout::V2,
+            (true, true) => Layout::Hybrid,
+        }
+    }
+
+    /// The tightest CPU quota.
+    ///
+    /// # Errors
+    /// A file cannot be read or understood.
+    pub fn cpu_quota(&self) -> Result<Option<Quota>, Error> {
+        let Some(group) = self.group_of("cpu") else { return Ok(None) };
+        let mut tightest: Option<Quota> = None;
+        for directory in group.directories() {
+            let quota = match group.v1_controllers {
+                Some(_) => self.quota_v1(&directory)?,
+                None => self.quota_v2(&directory)?,
+            };
+            let tighter = |best: &Quota| quota.as_ref().is_some_and(|new| new.cpus() < best.cpus());
+            if tightest.as_ref().is_none_or(tighter) {
+                tightest = quota.or(tightest);
+            }
+        }
+        Ok(tightest)
+    }
+
+    /// The tightest memory limit.
+    ///
+    /// # Errors
+    /// A file cannot be read or understood.
+    pub fn memory(&self) -> Result<Option<Limit>, Error> {
+        let v1 = ("memory.limit_in_bytes", "memory.usage_in_bytes");
+        let v2 = ("memory.max", "memory.current");
+        self.tightest("memory", v1, v2)
+    }
+
+    /// The tightest limit on huge pages of one size, in bytes of them.
+    ///
+    /// # Errors
+    /// A file cannot be read or understood.
+    pub fn hugetlb(&self, page_size: u64) -> Result<Option<Limit>, Error> {
+        self.hugetlb_files(&hugetlb_name(page_size))
+    }
+
+    /// The tightest limit on *reserving* huge pages of one size (mapping them, touched or not), in bytes.
+    ///
+    /// # Errors
+    /// A file cannot be read or understood.
+    pub fn hugetlb_reservation(&self, page_size: u64) -> Result<Option<Limit>, Error> {
+        self.hugetlb_files(&format!("{}.rsvd", hugetlb_name(page_size)))
+    }
+
+    /// The CPUs that the cpuset of this process leaves it.
+    ///
+    /// # Errors
+    /// A file cannot be read or understood.
+    pub fn cpuset(&self) -> Result<Option<CpuSet>, Error> {
+        let Some(group) = self.group_of("cpuset") else { return Ok(None) };
+        for directory in group.directories() {
+            for name in ["cpuset.cpus.effective", "cpuset.effective_cpus"] {
+                let file = directory.join(name);
+                if self.root.exists(&file) {
+                    let parse = |text: &str| text.parse().ok();
+                    return self.root.read_value(file, "a list of CPUs", parse).map(Some);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Version 1 owns a controller that it has mounted; all others belong to version 2.
+    fn group_of(&self, controller: &str) -> Option<&Group> {
+        let v2 = || self.groups.iter().find(|group| group.v1_controllers.is_none());
+        self.groups.iter().find(|group| group.has(controller)).or_else(v2)
+    }
+
+    fn hugetlb_files(&self, prefix: &str) -> Result<Option<Limit>, Error> {
+        let name = |suffix| format!("hugetlb.{prefix}.{suffix}");
+        let v1 = (name("limit_in_bytes"), name("usage_in_bytes"));
+        let v2 = (name("max"), name("current"));
+        self.tightest("hugetlb", (&v1.0, &v1.1), (&v2.0, &v2.1))
+    }
+
+    fn tightest(
+        &self,
+        controller: &str,
+        v1: (&str, &str),
+        v2: (&str, &str),
+    ) -> Result<Option<Limit>, Error> {
+        let Some(group) = self.group_of(controller) else { return Ok(None) };
+        let (limit, used) = if group.v1_controllers.is_some() { v1 } else { v2 };
+        let limits: Result<Vec<_>, _> =
+            group.directories().map(|directory| self.limit(&directory, limit, used)).collect();
+        Ok(limits?.into_iter().flatten().min_by_key(|limit| limit.bytes))
+    }
+
+    fn limit(&self, directory: &Path, limit: &str, used: &str) -> Result<Option<Limit>, Error> {
+        let file = directory.join(limit);
+        let Some(text) = self.root.read_if_present(&file)? else { return Ok(None) };
+        let bytes = match text.trim() {
+            "max" => return Ok(None),
+            number => number.parse::<u64>(),
+        };
+        let path = self.root.path(&file);
+        let bytes = bytes.map_err(|_| Error::malformed(path.clone(), "bytes or max", &text))?;
+        let used = self.root.read_number(directory.join(used)).ok();
+        Ok((bytes < UNLIMITED).then_some(Limit { bytes, used, file: path }))
+    }
+
+    fn quota_v1(&self, directory: &Path) -> Result<Option<Quota>, Error> {
+        let file = directory.join("cpu.cfs_quota_us");
+        let Some(quota) = self.root.read_if_present(&file)? else { return Ok(None) };
+        let period_us = self.root.read_number(directory.join("cpu.cfs_period_us"))?;
+        let file = self.root.path(file);
+        match quota.trim().parse::<i64>() {
+            Ok(quota) if quota < 0 => Ok(None),
+            Ok(quota) => Ok(Some(Quota { quota_us: quota.unsigned_abs(), period_us, file })),
+            Err(_) => Err(Error::malformed(file, "microseconds or -1", &quota)),
+        }
+    }
+
+    fn quota_v2(&self, directory: &Path) -> Result<Option<Quota>, Error> {
+        let file = directory.join("cpu.max");
+        let Some(text) = self.root.read_if_present(&file)? else { return Ok(None) };
+        let file = self.root.path(file);
+        let malformed = || Error::malformed(file.clone(), "a quota and a period", &text);
+        let (quota, period) = text.trim().split_once(' ').ok_or_else(malformed)?;
+        if quota == "max" {
+            return Ok(None);
+        }
+        let number = |word: &str| word.parse::<u64>().map_err(|_| malformed());
+        Ok(Some(Quota { quota_us: number(quota)?, period_us: number(period)?, file: file.clone() }))
+    }
+}
+
+/// The kernel's name for a huge-page size in cgroup files: `64KB`, `2MB`, `1GB`.
+fn hugetlb_name(page_size: u64) -> String {
+    match page_size {
+        size if size >= 1 << 30 => format!("{}GB", size >> 30),
+        size if size >= 1 << 20 => format!("{}MB", size >> 20),
+        size => format!("{}KB", size >> 10),
+    }
+}
+
+/// One line of `/proc/self/cgroup`, joined with the mount that shows its hierarchy.
+fn group(line: &str, mounts: &[Mount]) -> Option<Group> {
+    let mut parts = line.splitn(3, ':');
+    let (_, controllers, path) = (parts.next()?, parts.next()?, Path::new(parts.next()?));
+    let v1_controllers = (!controllers.is_empty())
+        .then(|| controllers.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let candidates = || mounts.iter().filter(|mount| mount.shows(v1_controllers.as_deref()));
+    let reaches = candidates().find_map(|mount| Some((mount, path.strip_prefix(&mount.top).ok()?)));
+    // A mount that does not reach our group (another cgroup namespace) still shows limits above it.
+    let (mount, path) = reaches.or_else(|| Some((candidates().next()?, Path::new(""))))?;
+    Some(Group { v1_controllers, mount: mount.point.clone(), path: path.to_owned() })
+}
+
+/// A mounted hierarchy.
+struct Mount {
+    /// The group that appears at the mount point.
+    top: PathBuf,
+    point: PathBuf,
+    /// Controllers of version 1 among other options; `None` is version 2.
+    v1_options: Option<Vec<String>>,
+}
+
+impl Mount {
+    /// Parses a line of `mountinfo` (see proc(5)); anything but a cgroup mount is `None`.
+    fn parse(line: &str) -> Option<Self> {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut system = system.split(' ');
+        let v1_options = match system.next()? {
+            "cgroup" => Some(system.nth(1)?.split(',').map(str::to_owned).collect()),
+            "cgroup2" => None,
+            _ => return None,
+        };
+        let mut mount = mount.split(' ').skip(3).map(unescape);
+        Some(Self { top: mount.next()?, point: mount.next()?, v1_options })
+    }
+
+    fn shows(&self, v1_controllers: Option<&[String]>) -> bool {
+        match (&self.v1_options, v1_controllers) {
+            (Some(options), Some(controllers)) => {
+                controllers.iter().all(|name| options.contains(name))
+            }
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+/// `mountinfo` writes spaces and the like as three octal digits after a backslash.
+fn unescape(word: &str) -> PathBuf {
+    let escapes = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", r"\")];
+    PathBuf::from(escapes.iter().fold(word.to_owned(), |word, (from, to)| word.replace(from, to)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    const CGROUP: &str = "/sys/fs/cgroup";
+
+    fn mount_line(top: &str, point: &str, kind: &str, options: &str) -> String {
+        format!("31 23 0:28 {top} {point} rw,relatime shared:4 - {kind} {kind} {options}")
+    }
+
+    fn v2(own: &str) -> Synthetic {
+        let machine = Synthetic::new();
+        machine.file("/proc/self/cgroup", format!("0::{own}"));
+        machine.file("/proc/self/mountinfo", mount_line("/", CGROUP, "cgroup2", "rw"));
+        machine
+    }
+
+    fn hybrid(own: &str) -> Synthetic {
+        let machine = Synthetic::new();
+        machine.file("/proc/self/cgroup", format!("4:memory:{own}\n1:cpu,cpuacct:{own}\n0::/"));
+        let lines = [
+            mount_line("/", "/sys/fs/cgroup/memory", "cgroup", "rw,memory"),
+            mount_line("/", "/sys/fs/cgroup/cpu,cpuacct", "cgroup", "rw,cpu,cpuacct"),
+            mount_line("/", "/sys/fs/cgroup/unified", "cgroup2", "rw"),
+        ];
+        machine.file("/proc/self/mountinfo", lines.join("\n"));
+        machine
+    }
+
+    fn read(machine: &Synthetic) -> Cgroups {
+        Cgroups::read(&machine.root()).unwrap()
+    }
+
+    #[test]
+    fn version_2_takes_the_tightest_limit_on_the_way_up() {
+        let machine = v2("/user.slice/job");
+        let memory = |max, current| [("memory.max", max), ("memory.current", current)];
+        machine.files("/sys/fs/cgroup/user.slice", &memory("4096", "1024"));
+        machine.files("/sys/fs/cgroup/user.slice/job", &memory("max", "512"));
+        let cgroups = read(&machine);
+        assert_eq!(cgroups.layout(), Layout::V2);
+        let limit = cgroups.memory().unwrap().unwrap();
+        assert_eq!((limit.bytes, limit.used), (4096, Some(1024)));
+        assert_eq!(limit.file, machine.root().path("/sys/fs/cgroup/user.slice/memory.max"));
+    }
+
+    #[test]
+    fn version_2_quota_and_cpuset() {
+        let machine = v2("/a/b");
+        machine.file("/sys/fs/cgroup/a/cpu.max", "150000 100000");
+        machine.file("/sys/fs/cgroup/a/b/cpu.max", "max 100000");
+        machine.file("/sys/fs/cgroup/a/cpuset.cpus.effective", "0-2");
+        let cgroups = read(&machine);
+        assert_eq!(cgroups.cpu_quota().unwrap().unwrap().cpus(), 1.5);
+        assert_eq!(cgroups.cpuset().unwrap().unwrap().to_string(), "0-2");
+    }
+
+    #[test]
+    fn version_2_hugetlb_limits_are_per_size() {
+        let machine = v2("/a");
+        machine.files(
+            "/sys/fs/cgroup/a",
+            &[
+                ("hugetlb.2MB.max", "0"),
+                ("hugetlb.1GB.max", "max"),
+                ("hugetlb.2MB.rsvd.max", "4194304"),
+            ],
+        );
+        let cgroups = read(&machine);
+        assert_eq!(cgroups.hugetlb(2 << 20).unwrap().unwrap().bytes, 0);
+        assert_eq!(cgroups.hugetlb(1 << 30).unwrap(), None);
+        assert_eq!(cgroups.hugetlb_reservation(2 << 20).unwrap().unwrap().bytes, 4 << 20);
+    }
+
+    #[test]
+    fn hybrid_controllers_live_in_version_1() {
+        let machine = hybrid("/job");
+        machine.file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+        machine.file("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "8192");
+        let cpu = |quota| [("cpu.cfs_quota_us", quota), ("cpu.cfs_period_us", "100000")];
+        machine.files("/sys/fs/cgroup/cpu,cpuacct", &cpu("-1"));
+        machine.files("/sys/fs/cgroup/cpu,cpuacct/job", &cpu("50000"));
+        let cgroups = read(&machine);
+        assert_eq!(cgroups.layout(), Layout::Hybrid);
+        assert_eq!(cgroups.memory().unwrap().unwrap().bytes, 8192);
+        assert_eq!(cgroups.cpu_quota().unwrap().unwrap().cpus(), 0.5);
+        assert_eq!(cgroups.hugetlb(2 << 20).unwrap(), None);
+    }
+
+    #[test]
+    fn version_1_without_limits() {
+        let machine = hybrid("/");
+        machine.file("/proc/self/cgroup", "4:memory:/");
+        machine.file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+        let cgroups = read(&machine);
+        assert_eq!(cgroups.layout(), Layout::V1);
+        assert_eq!(cgroups.memory().unwrap(), None);
+        assert_eq!(cgroups.cpu_quota().unwrap(), None);
+        assert_eq!(cgroups.cpuset().unwrap(), None);
+    }
+
+    #[test]
+    fn a_container_sees_only_its_part_of_the_hierarchy() {
+        let machine = v2("/docker/1234/inner");
+        machine.file("/proc/self/mountinfo", mount_line("/docker/1234", CGROUP, "cgroup2", "ro"));
+        machine.file("/sys/fs/cgroup/memory.max", "8192");
+        machine.file("/sys/fs/cgroup/inner/memory.max", "4096");
+        assert_eq!(read(&machine).memory().unwrap().unwrap().bytes, 4096);
+    }
+
+    #[test]
+    fn a_group_outside_the_mount_falls_back_to_its_top() {
+        let machine = v2("/../outside");
+        machine.file("/proc/self/mountinfo", mount_line("/docker/1234", CGROUP, "cgroup2", "ro"));
+        machine.file("/sys/fs/cgroup/memory.max", "8192");
+        assert_eq!(read(&machine).memory().unwrap().unwrap().bytes, 8192);
+    }
+
+    #[test]
+    fn mount_points_may_have_spaces() {
+        let machine = v2("/");
+        machine.file("/proc/self/mountinfo", mount_line("/", r"/my\040groups", "cgroup2", "rw"));
+        machine.file("/my groups/memory.max", "8192");
+        assert_eq!(read(&machine).memory().unwrap().unwrap().bytes, 8192);
+    }
+
+    #[test]
+    fn no_cgroups_at_all() {
+        let cgroups = read(&Synthetic::new());
+        assert_eq!(cgroups.layout(), Layout::None);
+        assert_eq!(cgroups.memory().unwrap(), None);
+    }
+
+    #[test]
+    fn garbage_is_named() {
+        let machine = v2("/");
+        machine.file("/sys/fs/cgroup/memory.max", "plenty");
+        machine.file("/sys/fs/cgroup/cpu.max", "1");
+        let cgroups = read(&machine);
+        assert!(cgroups.memory().unwrap_err().to_string().contains("memory.max"));
+        assert!(cgroups.cpu_quota().unwrap_err().to_string().contains("cpu.max"));
+    }
+
+    #[test]
+    fn names_of_sizes_are_the_kernels() {
+        let names: Vec<String> = [64 << 10, 2 << 20, 512 << 20, 16 << 30].map(hugetlb_name).into();
+        assert_eq!(names, ["64KB", "2MB", "512MB", "16GB"]);
+    }
+}

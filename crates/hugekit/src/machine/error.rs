@@ -1,0 +1,50 @@
+use std::io;
+use std::path::PathBuf;
+
+/// Why a fact about the machine is not known. The message names the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a file, or it is not there.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The file was read and does not say what it should.
+    #[error("{}: expected {expected}, found {found:?}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        expected: &'static str,
+        /// What stood there, cut to one short line.
+        found: String,
+    },
+}
+
+impl Error {
+    pub(super) fn malformed(path: PathBuf, expected: &'static str, text: &str) -> Self {
+        let found = text.lines().next().unwrap_or_default().chars().take(40).collect();
+        Self::Malformed { path, expected, found }
+    }
+
+    /// Whether the file does not exist, which for most files means that the kernel lacks the feature.
+    pub fn is_not_found(&self) -> bool {
+        self.kind() == Some(io::ErrorKind::NotFound)
+    }
+
+    /// Whether this process may not open a file that exists.
+    pub fn is_permission_denied(&self) -> bool {
+        self.kind() == Some(io::ErrorKind::PermissionDenied)
+    }
+
+    fn kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            Self::Unreadable { source, .. } => Some(source.kind()),
+            Self::Malformed { .. } => None,
+        }
+    }
+}

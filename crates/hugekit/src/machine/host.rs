@@ -1,0 +1,118 @@
+//! What runs this program: kernel, processor, hypervisor, container.
+
+use super::{Error, Root, hypervisor, text};
+
+/// Files that a container manager leaves, and whose.
+const MARKERS: &[(&str, &str)] = &[
+    ("/run/.containerenv", "podman"),
+    ("/.dockerenv", "docker"),
+    ("/run/host/container-manager", "a container manager"),
+    ("/run/systemd/container", "a container manager"),
+];
+
+/// The kernel's fixed numbers for the namespaces that a machine boots into.
+const FIRST_NAMESPACES: &[(&str, &str)] =
+    &[("pid", "pid:[4026531836]"), ("uts", "uts:[4026531838]"), ("ipc", "ipc:[4026531839]")];
+
+/// Names in a process's cgroup path that only container managers give.
+const GROUPS: &[(&str, &str)] =
+    &[("/docker", "docker"), ("/libpod", "podman"), ("/kubepods", "kubernetes"), ("/lxc", "lxc")];
+
+/// The surroundings of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Release of the kernel, such as `6.18.1`.
+    pub kernel: String,
+    /// Name of the processor's model, or its identification where it has no name.
+    pub cpu_model: Option<String>,
+    /// The hypervisor, on a virtual machine.
+    pub hypervisor: Option<String>,
+    /// The container manager, in a container.
+    pub container: Option<String>,
+}
+
+impl Host {
+    /// Reads the surroundings.
+    ///
+    /// # Errors
+    /// The kernel's release cannot be read; whatever else is unreadable counts as absent.
+    pub fn read(root: &Root) -> Result<Self, Error> {
+        Ok(Self {
+            kernel: root.read("/proc/sys/kernel/osrelease")?.trim().to_owned(),
+            cpu_model: root.read("/proc/cpuinfo").ok().and_then(|text| cpu_model(&text)),
+            hypervisor: hypervisor::read(root),
+            container: container(root),
+        })
+    }
+}
+
+/// x86 and others give a name; ARM gives numbers of maker and part.
+fn cpu_model(cpuinfo: &str) -> Option<String> {
+    let value =
+        |key| text::field(cpuinfo, key).map(|rest| rest.trim_start_matches([' ', '\t', ':']));
+    if let Some(name) = value("model name") {
+        return Some(name.to_owned());
+    }
+    let (maker, part) = (value("CPU implementer")?, value("CPU part")?);
+    Some(format!("implementer {maker}, part {part}"))
+}
+
+/// An image made for containers may be booted as a machine; its marker is there, and so are the namespaces
+/// that only a machine starts with.
+fn container(root: &Root) -> Option<String> {
+    let first = |(name, link): &(&str, &str)| {
+        root.link(format!("/proc/self/ns/{name}")).as_deref() == Some(*link)
+    };
+    if FIRST_NAMESPACES.iter().all(first) {
+        return None;
+    }
+    let marked = MARKERS.iter().find(|(path, _)| root.exists(path));
+    let groups = root.read("/proc/self/cgroup").unwrap_or_default();
+    let grouped = || GROUPS.iter().find(|(mark, _)| groups.contains(mark));
+    marked.or_else(grouped).map(|(_, manager)| (*manager).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    fn machine() -> Synthetic {
+        let machine = Synthetic::new();
+        machine.file("/proc/sys/kernel/osrelease", "6.18.1");
+        machine
+    }
+
+    #[test]
+    fn processors_by_name_or_number() {
+        assert_eq!(cpu_model("processor\t: 0\nmodel name\t: A: B\n").as_deref(), Some("A: B"));
+        let arm = "CPU implementer\t: 0x41\nCPU part\t: 0xd49\n";
+        assert_eq!(cpu_model(arm).as_deref(), Some("implementer 0x41, part 0xd49"));
+        assert_eq!(cpu_model("processor\t: 0\n"), None);
+    }
+
+    #[test]
+    fn containers_by_marker_and_by_group() {
+        let marked = machine();
+        marked.file("/.dockerenv", "");
+        assert_eq!(Host::read(&marked.root()).unwrap().container.as_deref(), Some("docker"));
+        let grouped = machine();
+        grouped.file("/proc/self/cgroup", "0::/kubepods/burstable/pod1");
+        assert_eq!(Host::read(&grouped.root()).unwrap().container.as_deref(), Some("kubernetes"));
+    }
+
+    #[test]
+    fn an_image_booted_as_a_machine_is_no_container() {
+        let machine = machine();
+        machine.file("/.dockerenv", "");
+        for (name, link) in FIRST_NAMESPACES {
+            machine.link(&format!("/proc/self/ns/{name}"), link);
+        }
+        assert_eq!(Host::read(&machine.root()).unwrap().container, None);
+    }
+
+    #[test]
+    fn an_empty_directory_is_an_error() {
+        assert!(Host::read(&Synthetic::new().root()).unwrap_err().is_not_found());
+    }
+}

@@ -1,0 +1,154 @@
+//! The kernel's pools of huge pages, one per size, as reserved by the administrator.
+
+use super::topology::online_nodes;
+use super::{Error, Root, thp};
+
+const POOLS: &str = "/sys/kernel/mm/hugepages";
+
+/// The huge pages of one size. Counts are pages of that size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Size of one page in bytes.
+    pub page_size: u64,
+    /// Pages the pool holds, surplus ones included.
+    pub total: u64,
+    /// Pages in no use; some of them may be promised.
+    pub free: u64,
+    /// Free pages promised to mappings that have not touched them yet.
+    pub reserved: u64,
+    /// Pages taken from ordinary memory beyond what the administrator reserved.
+    pub surplus: u64,
+    /// How many surplus pages the kernel may take.
+    pub overcommit: u64,
+    /// The same pool node by node.
+    pub nodes: Vec<NodePool>,
+}
+
+/// The part of a pool that lies on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodePool {
+    /// The node's number.
+    pub node: u32,
+    /// Pages on the node.
+    pub total: u64,
+    /// Of those, free.
+    pub free: u64,
+    /// Of those, surplus.
+    pub surplus: u64,
+}
+
+impl Pool {
+    /// Free pages that nobody was promised.
+    pub fn unpromised(&self) -> u64 {
+        self.free.saturating_sub(self.reserved)
+    }
+
+    /// Pages the kernel may still add from ordinary memory, if it finds contiguous memory.
+    pub fn may_grow_by(&self) -> u64 {
+        self.overcommit.saturating_sub(self.surplus)
+    }
+}
+
+/// Reads the pools, smallest pages first.
+///
+/// # Errors
+/// A file or the directory cannot be read or understood; a kernel without hugetlb has no directory.
+pub fn read(root: &Root) -> Result<Vec<Pool>, Error> {
+    let names = root.names(POOLS)?;
+    let mut sizes: Vec<u64> = names.iter().filter_map(|name| thp::parse_name(name)).collect();
+    sizes.sort_unstable();
+    sizes.into_iter().map(|page_size| pool(root, page_size)).collect()
+}
+
+fn pool(root: &Root, page_size: u64) -> Result<Pool, Error> {
+    let number = |name| root.read_number(format!("{POOLS}/hugepages-{}kB/{name}", page_size >> 10));
+    let nodes = online_nodes(root)?.unwrap_or_default();
+    let nodes: Result<Vec<_>, _> =
+        nodes.iter().map(|node| on_node(root, page_size, node)).collect();
+    Ok(Pool {
+        page_size,
+        total: number("nr_hugepages")?,
+        free: number("free_hugepages")?,
+        reserved: number("resv_hugepages")?,
+        surplus: number("surplus_hugepages")?,
+        overcommit: number("nr_overcommit_hugepages")?,
+        nodes: nodes?.into_iter().flatten().collect(),
+    })
+}
+
+/// A node without memory has no pools.
+fn on_node(root: &Root, page_size: u64, node: u32) -> Result<Option<NodePool>, Error> {
+    let kib = page_size >> 10;
+    let directory = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB");
+    if !root.exists(&directory) {
+        return Ok(None);
+    }
+    let number = |name| root.read_number(format!("{directory}/{name}"));
+    Ok(Some(NodePool {
+        node,
+        total: number("nr_hugepages")?,
+        free: number("free_hugepages")?,
+        surplus: number("surplus_hugepages")?,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    fn with_pool(machine: &Synthetic, kib: u64, counts: [&str; 5]) {
+        let names = [
+            "nr_hugepages",
+            "free_hugepages",
+            "resv_hugepages",
+            "surplus_hugepages",
+            "nr_overcommit_hugepages",
+        ];
+        let files: Vec<_> = names.into_iter().zip(counts).collect();
+        machine.files(&format!("{POOLS}/hugepages-{kib}kB"), &files);
+    }
+
+    fn with_node(machine: &Synthetic, node: u32, kib: u64, counts: [&str; 3]) {
+        let names = ["nr_hugepages", "free_hugepages", "surplus_hugepages"];
+        let files: Vec<_> = names.into_iter().zip(counts).collect();
+        let directory = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB");
+        machine.files(&directory, &files);
+    }
+
+    #[test]
+    fn two_sizes_on_two_nodes_and_one_node_without_memory() {
+        let machine = Synthetic::new();
+        machine.file("/sys/devices/system/node/online", "0-2");
+        with_pool(&machine, 1 << 20, ["1", "1", "0", "0", "0"]);
+        with_pool(&machine, 2048, ["512", "500", "12", "2", "8"]);
+        with_node(&machine, 0, 2048, ["256", "250", "2"]);
+        with_node(&machine, 2, 2048, ["256", "250", "0"]);
+        with_node(&machine, 0, 1 << 20, ["1", "1", "0"]);
+        let pools = read(&machine.root()).unwrap();
+        assert_eq!(pools.iter().map(|pool| pool.page_size).collect::<Vec<_>>(), [2 << 20, 1 << 30]);
+        assert_eq!((pools[0].unpromised(), pools[0].may_grow_by()), (488, 6));
+        let nodes: Vec<_> = pools[0].nodes.iter().map(|pool| (pool.node, pool.surplus)).collect();
+        assert_eq!(nodes, [(0, 2), (2, 0)]);
+    }
+
+    #[test]
+    fn a_kernel_without_numa_has_pools() {
+        let machine = Synthetic::new();
+        with_pool(&machine, 2048, ["1", "1", "0", "0", "0"]);
+        assert_eq!(read(&machine.root()).unwrap()[0].nodes, []);
+    }
+
+    #[test]
+    fn a_kernel_without_hugetlb_has_no_directory() {
+        assert!(read(&Synthetic::new().root()).unwrap_err().is_not_found());
+    }
+
+    #[test]
+    fn garbage_is_named() {
+        let machine = Synthetic::new();
+        with_pool(&machine, 2048, ["1", "-", "0", "0", "0"]);
+        let message = read(&machine.root()).unwrap_err().to_string();
+        assert!(message.contains("free_hugepages: expected a number, found \"-\""), "{message}");
+    }
+}

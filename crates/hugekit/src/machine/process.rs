@@ -1,0 +1,113 @@
+//! What this process is allowed to do: identity, capabilities, system-call filter, namespaces.
+
+use super::{Error, Root, text};
+
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// The first user namespace maps every user to itself; any other namespace maps fewer.
+const EVERY_USER: &str = "0 0 4294967295";
+
+/// Privileges of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Effective user.
+    pub user: u32,
+    /// Effective capabilities, bit by bit.
+    pub capabilities: u64,
+    /// The system-call filter that is in force.
+    pub seccomp: Seccomp,
+    /// Whether capabilities count for the whole machine: false in a container's own user namespace.
+    pub in_first_user_namespace: bool,
+    /// Whether this process gets transparent huge pages; false after `prctl(PR_SET_THP_DISABLE)`, which
+    /// children inherit.
+    pub thp_allowed: bool,
+}
+
+/// State of seccomp for a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seccomp {
+    /// No filter, or a kernel without seccomp.
+    Off,
+    /// Only `read`, `write` and `exit`.
+    Strict,
+    /// Filter programs decide about each system call.
+    Filter,
+}
+
+impl Process {
+    /// Reads `/proc/self/status` and `/proc/self/uid_map`.
+    ///
+    /// # Errors
+    /// The status cannot be read, or lacks identity or capabilities.
+    pub fn read(root: &Root) -> Result<Self, Error> {
+        let user_map = root.read_if_present("/proc/self/uid_map")?;
+        let in_first_user_namespace = user_map.is_none_or(|map| maps_every_user(&map));
+        root.read_value("/proc/self/status", "Uid and CapEff", |status| {
+            Some(Self {
+                user: text::field(status, "Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()?,
+                capabilities: u64::from_str_radix(text::field(status, "CapEff:")?, 16).ok()?,
+                seccomp: seccomp(text::field(status, "Seccomp:")),
+                in_first_user_namespace,
+                thp_allowed: text::field(status, "THP_enabled:") != Some("0"),
+            })
+        })
+    }
+
+    /// Whether the kernel takes this process as holding `CAP_SYS_PTRACE`, which counts only in the first
+    /// user namespace.
+    pub fn may_trace(&self) -> bool {
+        self.in_first_user_namespace && self.capabilities & (1 << CAP_SYS_PTRACE) != 0
+    }
+}
+
+fn maps_every_user(map: &str) -> bool {
+    map.split_ascii_whitespace().eq(EVERY_USER.split(' '))
+}
+
+fn seccomp(field: Option<&str>) -> Seccomp {
+    match field {
+        Some("1") => Seccomp::Strict,
+        Some("2") => Seccomp::Filter,
+        _ => Seccomp::Off,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    fn process(capabilities: &str, seccomp: &str, map: &str) -> Process {
+        let machine = Synthetic::new();
+        let status =
+            format!("Uid:\t1000\t1001\t0\t0\nCapEff:\t{capabilities}\nSeccomp:\t{seccomp}");
+        machine.file("/proc/self/status", status).file("/proc/self/uid_map", map);
+        Process::read(&machine.root()).unwrap()
+    }
+
+    #[test]
+    fn the_effective_user_counts() {
+        assert_eq!(process("0", "0", EVERY_USER).user, 1001);
+    }
+
+    #[test]
+    fn root_may_trace_but_not_from_a_user_namespace() {
+        let all = "000001ffffffffff";
+        assert!(process(all, "0", "         0          0 4294967295").may_trace());
+        assert!(!process(all, "0", "         0       1000          1").may_trace());
+        assert!(!process("0000000000000000", "0", EVERY_USER).may_trace());
+        assert!(process("0000000000080000", "0", EVERY_USER).may_trace());
+    }
+
+    #[test]
+    fn filters_are_told_apart() {
+        assert_eq!(process("0", "0", EVERY_USER).seccomp, Seccomp::Off);
+        assert_eq!(process("0", "1", EVERY_USER).seccomp, Seccomp::Strict);
+        assert_eq!(process("0", "2", EVERY_USER).seccomp, Seccomp::Filter);
+    }
+
+    #[test]
+    fn old_kernels_without_the_thp_field_allow_it() {
+        assert!(process("0", "0", EVERY_USER).thp_allowed);
+    }
+}

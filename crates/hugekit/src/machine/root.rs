@@ -1,0 +1,84 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// Where `/sys`, `/proc` and `/dev` are looked for.
+///
+/// The default is the machine itself. [`Root::at`] describes another one: a copy of these directories
+/// taken elsewhere, or one written by a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    directory: PathBuf,
+}
+
+impl Default for Root {
+    fn default() -> Self {
+        Self { directory: PathBuf::from("/") }
+    }
+}
+
+impl Root {
+    /// The machine described by the files below `directory`, which holds `sys/`, `proc/` and so on.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// Where the file lies that a program on that machine would call `absolute`.
+    pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        let absolute = absolute.as_ref();
+        self.directory.join(absolute.strip_prefix("/").unwrap_or(absolute))
+    }
+
+    /// Whether this is the machine that runs us, so that asking the processor itself makes sense.
+    pub(super) fn is_this_machine(&self) -> bool {
+        self.directory == Path::new("/")
+    }
+
+    pub(super) fn exists(&self, absolute: impl AsRef<Path>) -> bool {
+        self.path(absolute).exists()
+    }
+
+    pub(super) fn read(&self, absolute: impl AsRef<Path>) -> Result<String, Error> {
+        let path = self.path(absolute);
+        fs::read_to_string(&path).map_err(|source| Error::Unreadable { path, source })
+    }
+
+    /// Like [`Root::read`] for files that not every kernel has.
+    pub(super) fn read_if_present(
+        &self,
+        absolute: impl AsRef<Path>,
+    ) -> Result<Option<String>, Error> {
+        match self.read(absolute) {
+            Err(error) if error.is_not_found() => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// The one value that a file of `/sys` or `/proc/sys` holds, taken apart by `parse`.
+    pub(super) fn read_value<T>(
+        &self,
+        absolute: impl AsRef<Path>,
+        expected: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, Error> {
+        let text = self.read(&absolute)?;
+        parse(text.trim()).ok_or_else(|| Error::malformed(self.path(absolute), expected, &text))
+    }
+
+    pub(super) fn read_number(&self, absolute: impl AsRef<Path>) -> Result<u64, Error> {
+        self.read_value(absolute, "a number", |text| text.parse().ok())
+    }
+
+    /// Names in a directory, in no particular order.
+    pub(super) fn names(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, Error> {
+        let path = self.path(absolute);
+        let entries = fs::read_dir(&path).map_err(|source| Error::Unreadable { path, source })?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
+    /// What a symbolic link points to, as text.
+    pub(super) fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        fs::read_link(self.path(absolute)).ok()?.into_os_string().into_string().ok()
+    }
+}

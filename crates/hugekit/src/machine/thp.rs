@@ -1,0 +1,287 @@
+//! Transparent huge pages: what the kernel may do for anonymous memory and for shared memory.
+//!
+//! A policy file holds every choice and marks the one in force: `always [madvise] never`. Each page size
+//! below or at the processor's own has files again, whose `inherit` refers back to the global one.
+
+use super::{Error, Root};
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// The choice in force in a policy file, and the choices it offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting<T> {
+    /// In force.
+    pub current: T,
+    /// On offer, in the kernel's order. Words that this library does not know are left out.
+    pub offered: Vec<T>,
+}
+
+/// A word of a policy file.
+pub trait Choice: Copy + PartialEq + 'static {
+    /// Every choice with the kernel's word for it.
+    const WORDS: &'static [(Self, &'static str)];
+
+    /// The kernel's word.
+    fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(choice, _)| *choice == self).map_or("", |(_, word)| word)
+    }
+}
+
+/// Which anonymous memory gets huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enabled {
+    /// Any that is large enough.
+    Always,
+    /// As the global policy says; only in the files of one page size.
+    Inherit,
+    /// Only after `MADV_HUGEPAGE`.
+    Madvise,
+    /// None.
+    Never,
+}
+
+impl Choice for Enabled {
+    const WORDS: &'static [(Self, &'static str)] = &[
+        (Self::Always, "always"),
+        (Self::Inherit, "inherit"),
+        (Self::Madvise, "madvise"),
+        (Self::Never, "never"),
+    ];
+}
+
+/// What a fault does when no huge page is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defrag {
+    /// Compacts memory while the program waits.
+    Always,
+    /// Wakes background compaction.
+    Defer,
+    /// Waits after `MADV_HUGEPAGE`, defers otherwise.
+    DeferMadvise,
+    /// Waits after `MADV_HUGEPAGE`, does nothing otherwise.
+    Madvise,
+    /// Nothing.
+    Never,
+}
+
+impl Choice for Defrag {
+    const WORDS: &'static [(Self, &'static str)] = &[
+        (Self::Always, "always"),
+        (Self::Defer, "defer"),
+        (Self::DeferMadvise, "defer+madvise"),
+        (Self::Madvise, "madvise"),
+        (Self::Never, "never"),
+    ];
+}
+
+/// Which shared memory (memfd, System V, shared anonymous) gets huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shmem {
+    /// Any.
+    Always,
+    /// As the global policy says; only in the files of one page size.
+    Inherit,
+    /// Where the huge page lies within the file's size.
+    WithinSize,
+    /// Only after `MADV_HUGEPAGE`.
+    Advise,
+    /// None.
+    Never,
+    /// None, whatever a mount or a page size says.
+    Deny,
+    /// Any, whatever a mount or a page size says.
+    Force,
+}
+
+impl Choice for Shmem {
+    const WORDS: &'static [(Self, &'static str)] = &[
+        (Self::Always, "always"),
+        (Self::Inherit, "inherit"),
+        (Self::WithinSize, "within_size"),
+        (Self::Advise, "advise"),
+        (Self::Never, "never"),
+        (Self::Deny, "deny"),
+        (Self::Force, "force"),
+    ];
+}
+
+/// Transparent huge pages of the processor's own size for anonymous memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thp {
+    /// Which memory gets them.
+    pub enabled: Setting<Enabled>,
+    /// Their size in bytes.
+    pub page_size: u64,
+}
+
+impl Thp {
+    /// Reads the global policy and the page size.
+    ///
+    /// # Errors
+    /// A file cannot be read or understood; a kernel without THP has none of them.
+    pub fn read(root: &Root) -> Result<Self, Error> {
+        let page_size = root.read_if_present(format!("{THP}/hpage_pmd_size"))?;
+        Ok(Self {
+            enabled: setting(root, "enabled")?,
+            page_size: page_size.and_then(|text| text.trim().parse().ok()).unwrap_or(2 << 20),
+        })
+    }
+}
+
+/// What faults do when no huge page is free.
+///
+/// # Errors
+/// The file cannot be read or understood.
+pub fn defrag(root: &Root) -> Result<Setting<Defrag>, Error> {
+    setting(root, "defrag")
+}
+
+/// The global policy for shared memory.
+///
+/// # Errors
+/// The file cannot be read or understood.
+pub fn shmem(root: &Root) -> Result<Setting<Shmem>, Error> {
+    setting(root, "shmem_enabled")
+}
+
+/// The background thread that collapses base pages into huge ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Khugepaged {
+    /// Whether it compacts memory to find a huge page.
+    pub defrag: bool,
+    /// How many of a huge page's base pages may be untouched and still be filled in, in pages.
+    pub max_ptes_none: u64,
+    /// Its pause between scans in milliseconds.
+    pub scan_sleep_ms: u64,
+}
+
+/// Reads the settings of khugepaged.
+///
+/// # Errors
+/// A file cannot be read or understood.
+pub fn khugepaged(root: &Root) -> Result<Khugepaged, Error> {
+    let number = |name| root.read_number(format!("{THP}/khugepaged/{name}"));
+    Ok(Khugepaged {
+        defrag: number("defrag")? != 0,
+        max_ptes_none: number("max_ptes_none")?,
+        scan_sleep_ms: number("scan_sleep_millisecs")?,
+    })
+}
+
+/// The policies of one page size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageSize {
+    /// In bytes.
+    pub bytes: u64,
+    /// For anonymous memory, where it can have pages of this size.
+    pub enabled: Option<Setting<Enabled>>,
+    /// For shared memory (Linux 6.11).
+    pub shmem: Option<Setting<Shmem>>,
+}
+
+/// The page sizes that have policies of their own, smallest first; empty before Linux 6.8.
+///
+/// # Errors
+/// A file or the directory cannot be read or understood.
+pub fn page_sizes(root: &Root) -> Result<Vec<PageSize>, Error> {
+    let mut sizes: Vec<u64> = root.names(THP)?.iter().filter_map(|name| parse_name(name)).collect();
+    sizes.sort_unstable();
+    sizes.into_iter().map(|bytes| page_size(root, bytes)).collect()
+}
+
+fn page_size(root: &Root, bytes: u64) -> Result<PageSize, Error> {
+    let directory = format!("hugepages-{}kB", bytes >> 10);
+    Ok(PageSize {
+        bytes,
+        enabled: optional(setting(root, &format!("{directory}/enabled")))?,
+        shmem: optional(setting(root, &format!("{directory}/shmem_enabled")))?,
+    })
+}
+
+fn optional<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// Bytes from the name of a directory such as `hugepages-2048kB`.
+pub(super) fn parse_name(name: &str) -> Option<u64> {
+    let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+    kib.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn setting<T: Choice>(root: &Root, name: &str) -> Result<Setting<T>, Error> {
+    root.read_value(format!("{THP}/{name}"), "choices, one in brackets", parse)
+}
+
+fn parse<T: Choice>(text: &str) -> Option<Setting<T>> {
+    let known =
+        |word: &str| T::WORDS.iter().find(|(_, name)| *name == word).map(|(choice, _)| *choice);
+    let bare = |word: &str| word.trim_matches(['[', ']']).to_owned();
+    let current = text.split_ascii_whitespace().find(|word| word.starts_with('['))?;
+    Some(Setting {
+        current: known(&bare(current))?,
+        offered: text.split_ascii_whitespace().filter_map(|word| known(&bare(word))).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    #[test]
+    fn the_choice_in_brackets_is_in_force() {
+        let machine = Synthetic::new();
+        let files = [("enabled", "always [madvise] never"), ("hpage_pmd_size", "536870912")];
+        machine.files(THP, &files);
+        let thp = Thp::read(&machine.root()).unwrap();
+        assert_eq!(thp.enabled.current, Enabled::Madvise);
+        assert_eq!(thp.enabled.offered, [Enabled::Always, Enabled::Madvise, Enabled::Never]);
+        assert_eq!(thp.page_size, 512 << 20);
+    }
+
+    #[test]
+    fn every_word_reads_back() {
+        fn all<T: Choice + std::fmt::Debug>() {
+            for (choice, word) in T::WORDS {
+                let setting: Setting<T> = parse(&format!("[{word}]")).unwrap();
+                assert_eq!((setting.current, choice.word()), (*choice, *word));
+            }
+        }
+        all::<Enabled>();
+        all::<Defrag>();
+        all::<Shmem>();
+    }
+
+    #[test]
+    fn a_word_from_the_future_is_passed_over_unless_it_is_in_force() {
+        let offered = parse::<Defrag>("perhaps [never]").unwrap().offered;
+        assert_eq!(offered, [Defrag::Never]);
+        assert_eq!(parse::<Defrag>("[perhaps] never"), None);
+        assert_eq!(parse::<Defrag>("always never"), None);
+        assert_eq!(parse::<Defrag>(""), None);
+    }
+
+    #[test]
+    fn page_sizes_are_sorted_and_may_lack_a_policy() {
+        let machine = Synthetic::new();
+        let policy = [("enabled", "always [inherit] madvise never")];
+        machine.files(&format!("{THP}/hugepages-2048kB"), &policy);
+        machine.files(&format!("{THP}/hugepages-64kB"), &policy);
+        machine.file(format!("{THP}/hugepages-8kB/shmem_enabled"), "inherit [never]");
+        let sizes = page_sizes(&machine.root()).unwrap();
+        let bytes: Vec<u64> = sizes.iter().map(|size| size.bytes >> 10).collect();
+        assert_eq!(bytes, [8, 64, 2048]);
+        assert_eq!(sizes[0].enabled, None);
+        assert_eq!(sizes[0].shmem.as_ref().unwrap().current, Shmem::Never);
+    }
+
+    #[test]
+    fn a_kernel_without_thp_has_no_files() {
+        let machine = Synthetic::new();
+        assert!(Thp::read(&machine.root()).unwrap_err().is_not_found());
+        assert!(page_sizes(&machine.root()).unwrap_err().is_not_found());
+    }
+}

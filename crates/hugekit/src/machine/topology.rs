@@ -1,0 +1,157 @@
+//! NUMA nodes. A kernel built without NUMA shows none; that machine is one node with everything.
+
+use super::{CpuSet, Error, Memory, Root, text};
+
+const NODES: &str = "/sys/devices/system/node";
+
+/// The nodes of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// CPUs that are online.
+    pub online: CpuSet,
+    /// Online nodes, ascending by number; numbers may have gaps.
+    pub nodes: Vec<Node>,
+}
+
+/// One NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The kernel's number for it.
+    pub id: u32,
+    /// Its online CPUs; empty for a node that has only memory.
+    pub cpus: CpuSet,
+    /// Its memory in bytes; 0 for a node that has only CPUs.
+    pub memory_total: u64,
+    /// Of that, bytes not in use.
+    pub memory_free: u64,
+}
+
+impl Topology {
+    /// Reads the online CPUs and nodes.
+    ///
+    /// # Errors
+    /// A list of CPUs or a node's memory cannot be read or understood.
+    pub fn read(root: &Root) -> Result<Self, Error> {
+        let online = online_cpus(root)?;
+        let nodes = match online_nodes(root)? {
+            Some(ids) => ids.iter().map(|id| node(root, id)).collect::<Result<_, _>>()?,
+            None => vec![whole_machine(root, &online)?],
+        };
+        Ok(Self { online, nodes })
+    }
+
+    /// The node that a CPU belongs to.
+    pub fn node_of(&self, cpu: u32) -> Option<u32> {
+        self.nodes.iter().find(|node| node.cpus.contains(cpu)).map(|node| node.id)
+    }
+}
+
+pub(super) fn online_cpus(root: &Root) -> Result<CpuSet, Error> {
+    cpu_list(root, "/sys/devices/system/cpu/online")
+}
+
+pub(super) fn online_nodes(root: &Root) -> Result<Option<CpuSet>, Error> {
+    if !root.exists(NODES) {
+        return Ok(None);
+    }
+    cpu_list(root, &format!("{NODES}/online")).map(Some)
+}
+
+fn cpu_list(root: &Root, path: &str) -> Result<CpuSet, Error> {
+    root.read_value(path, "a list of CPUs", |text| text.parse().ok())
+}
+
+fn node(root: &Root, id: u32) -> Result<Node, Error> {
+    let cpus = cpu_list(root, &format!("{NODES}/node{id}/cpulist"))?;
+    let meminfo = format!("{NODES}/node{id}/meminfo");
+    let (memory_total, memory_free) =
+        root.read_value(meminfo, "MemTotal and MemFree", |meminfo| {
+            Some((text::bytes(meminfo, "MemTotal:")?, text::bytes(meminfo, "MemFree:")?))
+        })?;
+    Ok(Node { id, cpus, memory_total, memory_free })
+}
+
+fn whole_machine(root: &Root, online: &CpuSet) -> Result<Node, Error> {
+    let memory = Memory::read(root)?;
+    Ok(Node { id: 0, cpus: online.clone(), memory_total: memory.total, memory_free: memory.free })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    fn machine(online: &str, nodes: &[(u32, &str, u64)]) -> Synthetic {
+        let machine = Synthetic::new();
+        machine.file("/sys/devices/system/cpu/online", online);
+        let ids: CpuSet = nodes.iter().map(|node| node.0).collect();
+        machine.file(format!("{NODES}/online"), ids.to_string());
+        for (id, cpus, kib) in nodes {
+            let meminfo =
+                format!("Node {id} MemTotal: {kib} kB\nNode {id} MemFree: {} kB", kib / 2);
+            machine.file(format!("{NODES}/node{id}/cpulist"), cpus);
+            machine.file(format!("{NODES}/node{id}/meminfo"), meminfo);
+        }
+        machine
+    }
+
+    #[test]
+    fn one_node() {
+        let topology = Topology::read(&machine("0-1", &[(0, "0-1", 1024)]).root()).unwrap();
+        let node = Node {
+            id: 0,
+            cpus: "0-1".parse().unwrap(),
+            memory_total: 1 << 20,
+            memory_free: 512 << 10,
+        };
+        assert_eq!(topology.nodes, [node]);
+    }
+
+    #[test]
+    fn eight_nodes_and_over_a_thousand_cpus() {
+        let lists: Vec<String> = (0..8).map(|n| format!("{}-{}", n * 256, n * 256 + 255)).collect();
+        let nodes: Vec<_> = (0..8).map(|n| (n, lists[n as usize].as_str(), 4)).collect();
+        let topology = Topology::read(&machine("0-2047", &nodes).root()).unwrap();
+        assert_eq!(topology.online.len(), 2048);
+        assert_eq!(topology.nodes.len(), 8);
+        assert_eq!(topology.node_of(1500), Some(5));
+        assert_eq!(topology.node_of(4000), None);
+    }
+
+    #[test]
+    fn numbers_with_gaps_and_a_node_without_memory_or_cpus() {
+        let nodes = [(0, "0-3", 0), (8, "4-7", 64), (255, "", 64)];
+        let topology = Topology::read(&machine("0-7", &nodes).root()).unwrap();
+        assert_eq!(topology.nodes.iter().map(|node| node.id).collect::<Vec<_>>(), [0, 8, 255]);
+        assert_eq!(topology.nodes[0].memory_total, 0);
+        assert!(topology.nodes[2].cpus.is_empty());
+        assert_eq!(topology.node_of(5), Some(8));
+    }
+
+    #[test]
+    fn offline_cpus_belong_to_no_node() {
+        let topology =
+            Topology::read(&machine("0-2,4", &[(0, "0-2", 8), (1, "4", 8)]).root()).unwrap();
+        assert_eq!(topology.online.len(), 4);
+        assert_eq!(topology.node_of(3), None);
+    }
+
+    #[test]
+    fn a_kernel_without_numa_is_one_node() {
+        let machine = Synthetic::new();
+        machine.file("/sys/devices/system/cpu/online", "0-3");
+        machine.file("/proc/meminfo", "MemTotal: 8 kB\nMemFree: 4 kB\nMemAvailable: 4 kB");
+        let topology = Topology::read(&machine.root()).unwrap();
+        assert_eq!(topology.nodes.len(), 1);
+        assert_eq!(topology.nodes[0].memory_total, 8192);
+        assert_eq!(topology.node_of(3), Some(0));
+    }
+
+    #[test]
+    fn garbage_is_named() {
+        let machine = machine("0-1", &[(0, "0-1", 1024)]);
+        machine.file(format!("{NODES}/node0/meminfo"), "\u{1}\u{2}");
+        let message = Topology::read(&machine.root()).unwrap_err().to_string();
+        assert!(message.contains("node0/meminfo: expected MemTotal"), "{message}");
+    }
+}
