@@ -1,1 +1,64 @@
-fn main() {}
+//! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
+
+mod aarch64;
+mod testing;
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+
+/// Chores of the hugekit repository
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+enum Task {
+    /// Everything that tests: unit, integration and documentation tests, and aarch64 emulated
+    Test {
+        /// Install missing Debian packages by apt-get (root) instead of skipping what needs them
+        #[arg(long)]
+        install: bool,
+    },
+    /// What can be said without running anything: format, clippy, documentation
+    Check,
+    /// `check` and `test`: the one command before a push
+    Ci {
+        /// As for `test`
+        #[arg(long)]
+        install: bool,
+    },
+}
+
+fn main() -> Result<ExitCode> {
+    match Task::parse() {
+        Task::Test { install } => testing::run(install),
+        Task::Check => check().map(|()| ExitCode::SUCCESS),
+        Task::Ci { install } => check().and_then(|()| testing::run(install)),
+    }
+}
+
+fn check() -> Result<()> {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
+    documentation()
+}
+
+fn documentation() -> Result<()> {
+    let mut rustdoc = command(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    succeed(rustdoc.env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
+fn cargo(arguments: &[&str]) -> Result<()> {
+    succeed(&mut command(arguments))
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments);
+    command
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed");
+    Ok(())
+}

@@ -1,1 +1,160 @@
-//! The lab.
+//! The lab: experiments that repeat published memory-management figures on this machine.
+//!
+//! Experiments return records and never print. Cases that are compared alternate within one run,
+//! ratios are taken within rounds, and every raw sample is kept; `docs/lab.md` explains how to read
+//! the result. Nothing on the machine is changed unless [`Options::setup`] asks for it, and what is
+//! changed is put back.
+
+#![warn(missing_docs)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod arena;
+mod bench;
+mod experiments;
+mod published;
+pub mod record;
+pub mod sampler;
+mod settings;
+pub mod size;
+pub mod stats;
+
+use hugekit::arch::ClearRoutine;
+
+pub use experiments::{Definition, EXPERIMENTS};
+pub use published::Published;
+
+use crate::bench::Bench;
+use crate::record::Experiment;
+use crate::size::Size;
+
+/// What a run is told.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// End within 15 s per experiment.
+    pub quick: bool,
+    /// Memory to measure on, in bytes; chosen by what is free if not given.
+    pub memory: Option<Size>,
+    /// Exactly so many rounds, instead of as many as the time allows.
+    pub rounds: Option<usize>,
+    /// Only this routine, beside `memset` and the engine's own choice.
+    pub routine: Option<&'static ClearRoutine>,
+    /// Whether huge-page settings may be changed for the time of the run.
+    pub setup: bool,
+}
+
+/// Somebody who watches a run and may stop it.
+pub trait Observer {
+    /// Called at least once a round.
+    ///
+    /// # Errors
+    /// [`Interrupted`] to stop the run here.
+    fn check(&self) -> Result<(), Interrupted> {
+        Ok(())
+    }
+
+    /// A new stage begins, such as `stores 16MiB`.
+    fn begin(&self, _stage: &str) {}
+
+    /// How far along the stage is, from 0 to 1.
+    fn progress(&self, _fraction: f64) {}
+}
+
+/// An observer that watches nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Quiet;
+
+impl Observer for Quiet {}
+
+/// The observer stopped the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
+/// Why a run could not go on. Settings are back as they were when this is returned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// More memory was asked for than there is; nothing was mapped.
+    #[error("{asked} of memory were asked for, {available} are available")]
+    TooLittleMemory {
+        /// What was asked for.
+        asked: Size,
+        /// What the machine, or the control group, would still give.
+        available: Size,
+    },
+    /// Less memory was asked for than the smallest experiment needs.
+    #[error("{asked} of memory are too few to measure on: at least {least} are needed")]
+    MemoryTooSmall {
+        /// What was asked for.
+        asked: Size,
+        /// The least there must be.
+        least: Size,
+    },
+    /// What the machine has could not be found out.
+    #[error(transparent)]
+    Machine(#[from] hugekit::machine::Error),
+    /// The kernel refused to map or populate memory.
+    #[error("cannot map {len} to measure on")]
+    Map {
+        /// What was to be mapped.
+        len: Size,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A setting of the machine could not be read, changed or put back.
+    #[error("cannot {verb} {path}")]
+    Setting {
+        /// `read`, `change` or `restore`.
+        verb: &'static str,
+        /// The file.
+        path: String,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// The observer stopped the run.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+}
+
+/// What came out of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The experiments that were finished.
+    pub experiments: Vec<Experiment>,
+    /// Whether the observer stopped it before all of them were.
+    pub interrupted: bool,
+}
+
+/// Runs experiments, in this order, on memory that is mapped and warmed once for all of them.
+///
+/// # Errors
+/// [`LabError`] if there is too little memory, or the machine does not allow what is needed. An
+/// interrupt is not an error: what was finished is returned.
+pub fn run(
+    experiments: &[&Definition],
+    options: &Options,
+    observer: &dyn Observer,
+) -> Result<Outcome, LabError> {
+    let mut bench = Bench::new(options, observer)?;
+    let mut finished = Vec::new();
+    for definition in experiments {
+        match (definition.run)(&mut bench) {
+            Ok(experiment) => finished.push(experiment),
+            Err(LabError::Interrupted(_)) => {
+                bench.restore_settings()?;
+                return Ok(Outcome { experiments: finished, interrupted: true });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    bench.restore_settings()?;
+    Ok(Outcome { experiments: finished, interrupted: false })
+}
+
+/// The machine this runs on, for the record.
+#[must_use]
+pub fn machine() -> record::Machine {
+    bench::machine()
+}

@@ -146,10 +146,10 @@ fn builtin_bands(cpu: Microarchitecture, caches: CacheSizes) -> (Bands, Bands) {
         Microarchitecture::GraniteRapids => {
             (memset().then(2 * caches.l2, streaming), memset().then(COLD_FROM, streaming))
         }
-        Microarchitecture::Zen3 => (
-            memset().then(2 << 10, "avx2_cached").then(8 * caches.l2, streaming),
-            memset().then(2 << 10, "avx2_cached").then(COLD_FROM, streaming),
-        ),
+        Microarchitecture::Zen3 => {
+            let cached = || memset().then(2 << 10, "avx2_cached");
+            (cached().then(8 * caches.l2, streaming), cached().then(COLD_FROM, streaming))
+        }
         Microarchitecture::Unmeasured => {
             (memset().then(caches.llc, streaming), memset().then(COLD_FROM, streaming))
         }

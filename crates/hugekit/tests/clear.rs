@@ -96,7 +96,7 @@ fn a_routine_the_cpu_lacks_is_an_error_and_nothing_is_written() {
 
 #[test]
 fn routine_names_are_unique_and_memset_comes_first() {
-    let names: Vec<_> = clear_routines().iter().map(|routine| routine.name()).collect();
+    let names: Vec<_> = clear_routines().iter().map(hugekit::arch::ClearRoutine::name).collect();
     let mut unique = names.clone();
     unique.sort_unstable();
     unique.dedup();

@@ -1,0 +1,75 @@
+//! Where the record goes: standard output, or a file that is either complete or not there.
+
+use std::convert::Infallible;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::Context;
+use hugekit_lab::record::Record;
+use tempfile::NamedTempFile;
+
+/// The value of `--json`.
+#[derive(Clone, Debug)]
+pub(super) enum JsonSink {
+    Stdout,
+    File(PathBuf),
+}
+
+impl FromStr for JsonSink {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(if text == "-" { Self::Stdout } else { Self::File(text.into()) })
+    }
+}
+
+impl JsonSink {
+    pub(super) fn is_stdout(&self) -> bool {
+        matches!(self, Self::Stdout)
+    }
+
+    /// Makes sure, before minutes of measuring, that the record can be written.
+    pub(super) fn open(&self) -> anyhow::Result<OpenSink<'_>> {
+        match self {
+            Self::Stdout => Ok(OpenSink::Stdout),
+            Self::File(path) => {
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                let file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                Ok(OpenSink::File { file, path })
+            }
+        }
+    }
+}
+
+/// A place that accepts the record.
+pub(super) enum OpenSink<'a> {
+    Stdout,
+    /// Written beside its place first and moved there when complete.
+    File {
+        file: NamedTempFile,
+        path: &'a Path,
+    },
+}
+
+impl OpenSink<'_> {
+    pub(super) fn write(self, record: &Record) -> anyhow::Result<()> {
+        match self {
+            Self::Stdout => write_json(std::io::stdout().lock(), record),
+            Self::File { mut file, path } => {
+                write_json(&mut file, record)
+                    .and_then(|()| Ok(file.persist(path)?))
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn write_json(mut to: impl Write, record: &Record) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut to, record)?;
+    writeln!(to)?;
+    to.flush()?;
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! A record as tables of at most 80 columns.
+
+use std::io::{self, Write};
+
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use hugekit_lab::record::{Case, Experiment, Machine, Ratio, Record};
+use hugekit_lab::size::Size;
+use hugekit_lab::{EXPERIMENTS, Published};
+
+const WIDTH: u16 = 80;
+
+/// Prints the whole record to standard output.
+pub(super) fn print(record: &Record) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", machine(&record.machine))?;
+    for experiment in &record.experiments {
+        print_experiment(&mut out, experiment)?;
+    }
+    writeln!(out, "\nSummary (medians; like for like only; above 1 is faster)")?;
+    for experiment in &record.experiments {
+        writeln!(out, "  {}", summary(experiment))?;
+    }
+    Ok(())
+}
+
+fn machine(machine: &Machine) -> String {
+    let hypervisor =
+        machine.hypervisor.as_ref().map_or("no hypervisor".into(), |name| format!("under {name}"));
+    format!(
+        "{}, {} CPUs, {}, Linux {}, {hypervisor}; hardware counters {}",
+        machine.cpu,
+        machine.cpus,
+        Size(usize::try_from(machine.memory_bytes).unwrap_or(usize::MAX)),
+        machine.kernel,
+        machine.hardware_counters
+    )
+}
+
+fn print_experiment(out: &mut impl Write, experiment: &Experiment) -> io::Result<()> {
+    let definition = EXPERIMENTS.iter().find(|definition| definition.name == experiment.name);
+    let repeats = definition.map_or("", |definition| definition.repeats);
+    writeln!(out, "\n{}: {repeats}", experiment.name)?;
+    if let Some(skipped) = &experiment.skipped {
+        return writeln!(out, "  skipped: {}; {}", skipped.reason, skipped.remedy);
+    }
+    for notice in experiment.memory.iter().chain(&experiment.notices) {
+        for (index, line) in wrap(notice, usize::from(WIDTH) - 4).into_iter().enumerate() {
+            writeln!(out, "  {} {line}", if index == 0 { "·" } else { " " })?;
+        }
+    }
+    if let Some(case) = experiment.cases.first() {
+        writeln!(out, "\nmedian, {}\n{}", case.unit.name(), cases(&experiment.cases))?;
+        writeln!(out, "\nratio of pairs within a round\n{}", ratios(&experiment.ratios))?;
+    }
+    print_footnotes(out, &experiment.ratios)
+}
+
+fn print_footnotes(out: &mut impl Write, ratios: &[Ratio]) -> io::Result<()> {
+    let mut reasons: Vec<&str> = ratios.iter().filter_map(|r| r.moved.as_deref()).collect();
+    reasons.dedup();
+    reasons.iter().try_for_each(|reason| {
+        let lines = wrap(&format!("* not like for like: {reason}"), WIDTH.into());
+        lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))
+    })
+}
+
+/// Breaks a text at spaces into lines of at most `width` characters.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().expect("starts with one and only grows");
+        if last.is_empty() {
+            last.push_str(word);
+        } else if last.chars().count() + 1 + word.chars().count() <= width {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// Methods and workloads of the cases, each once and in order: the middle and last part of an id.
+fn axes(cases: &[Case]) -> (Vec<&str>, Vec<&str>) {
+    let (mut methods, mut workloads) = (Vec::new(), Vec::new());
+    for (method, workload) in cases.iter().filter_map(|case| parts(&case.id)) {
+        if !methods.contains(&method) {
+            methods.push(method);
+        }
+        if !workloads.contains(&workload) {
+            workloads.push(workload);
+        }
+    }
+    (methods, workloads)
+}
+
+fn parts(id: &str) -> Option<(&str, &str)> {
+    id.split_once('/')?.1.split_once('/')
+}
+
+/// Medians with the axis of shorter labels across, so that the table stays narrow.
+fn cases(cases: &[Case]) -> Table {
+    let (methods, workloads) = axes(cases);
+    let width = |labels: &[&str]| labels.iter().map(|label| label.len().max(6) + 2).sum::<usize>();
+    let methods_across = width(&methods) <= width(&workloads);
+    let (rows, columns) = if methods_across { (workloads, methods) } else { (methods, workloads) };
+    let mut table = new_table(std::iter::once("").chain(columns.iter().copied()));
+    for row in rows {
+        let cell = |column: &&str| {
+            let wanted = if methods_across { (*column, row) } else { (row, *column) };
+            let case = cases.iter().find(|case| parts(&case.id) == Some(wanted));
+            Cell::new(case.map_or(String::new(), |case| format!("{:.1}", case.median())))
+        };
+        table.add_row(std::iter::once(Cell::new(row)).chain(columns.iter().map(cell)));
+    }
+    align_numbers(&mut table);
+    table
+}
+
+fn ratios(ratios: &[Ratio]) -> Table {
+    let with_published = ratios.iter().any(|ratio| !ratio.published.is_empty());
+    let headers = ["", "median", "min", "max", "pairs"];
+    let published = with_published.then_some("published");
+    let mut table = new_table(headers.into_iter().chain(published));
+    for ratio in ratios {
+        let mark = if ratio.like_for_like { "" } else { " *" };
+        let id = ratio.id.split_once('/').map_or("", |(_, rest)| rest);
+        let numbers = [ratio.median, ratio.min, ratio.max].map(|number| format!("{number:.2}"));
+        let mut row = vec![format!("{id}{mark}")];
+        row.extend(numbers);
+        row.push(ratio.pairs.to_string());
+        row.extend(with_published.then(|| published_of(&ratio.published)));
+        table.add_row(row);
+    }
+    align_numbers(&mut table);
+    table
+}
+
+/// The figures, each with the short name of its CPU: the second word, after the maker.
+fn published_of(published: &[Published]) -> String {
+    let figure = |published: &Published| {
+        let cpu = published.cpu.split(' ').nth(1).unwrap_or(&published.cpu);
+        format!("{:.2} {cpu}", published.value)
+    };
+    published.iter().map(figure).collect::<Vec<_>>().join(", ")
+}
+
+fn new_table<'a>(headers: impl Iterator<Item = &'a str>) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(headers);
+    table
+}
+
+/// Numbers to the right, the labels in the first column to the left and never broken.
+fn align_numbers(table: &mut Table) {
+    if let Some(labels) = table.column_mut(0) {
+        labels.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// One line: the range of the experiment's headline comparison.
+fn summary(experiment: &Experiment) -> String {
+    let name = &experiment.name;
+    if let Some(skipped) = &experiment.skipped {
+        return format!("{name}: skipped, {}", skipped.reason);
+    }
+    let headline = EXPERIMENTS
+        .iter()
+        .find(|definition| definition.name == *name)
+        .map_or("", |definition| definition.headline);
+    let mut fair: Vec<&Ratio> = experiment
+        .ratios
+        .iter()
+        .filter(|ratio| ratio.like_for_like)
+        .filter(|ratio| parts(&ratio.id).is_some_and(|(methods, _)| methods == headline))
+        .collect();
+    fair.sort_by(|a, b| a.median.total_cmp(&b.median));
+    let show = |ratio: &Ratio| {
+        let workload = parts(&ratio.id).map_or("", |(_, workload)| workload);
+        format!("{:.2} ({workload})", ratio.median)
+    };
+    match (fair.first(), fair.last()) {
+        (Some(least), Some(most)) => {
+            format!("{name}: {headline} from {} to {}", show(least), show(most))
+        }
+        _ => format!("{name}: nothing to compare like for like"),
+    }
+}

@@ -1,0 +1,185 @@
+//! The lab's contract on the command line.
+
+use std::process::Output;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use serde_json::Value;
+
+fn lab() -> Command {
+    let mut command = Command::cargo_bin("hugekit").unwrap();
+    command.arg("lab");
+    command
+}
+
+/// The least that still measures everything the experiment has to say about small sizes.
+fn smallest(experiment: &str) -> Command {
+    let mut command = lab();
+    command.args([experiment, "--memory", "64MiB", "--rounds", "2"]);
+    command
+}
+
+fn record(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("standard output holds JSON and nothing else")
+}
+
+fn strings<'a>(values: &'a Value, field: &str) -> Vec<&'a str> {
+    values.as_array().unwrap().iter().map(|value| value[field].as_str().unwrap()).collect()
+}
+
+#[test]
+fn json_on_standard_output_is_all_there_is() {
+    let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
+    let record = record(&output);
+    assert_eq!(record["schema"], 1);
+    assert!(record["command"].as_str().unwrap().starts_with("hugekit lab stores"));
+    assert_eq!(record["experiments"][0]["name"], "stores");
+    assert_eq!(record["experiments"][0]["skipped"], Value::Null);
+}
+
+#[test]
+fn stores_has_every_routine_and_ratio_with_raw_samples() {
+    let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
+    let stores = &record(&output)["experiments"][0];
+    let cases = strings(&stores["cases"], "id");
+    for routine in hugekit::arch::clear_routines().iter().filter(|r| r.is_available()) {
+        assert!(cases.contains(&format!("stores/{}/16MiB", routine.name()).as_str()));
+    }
+    let ratios = strings(&stores["ratios"], "id");
+    for size in ["4KiB", "64KiB", "1MiB", "2MiB", "16MiB"] {
+        assert!(ratios.contains(&format!("stores/memset-vs-auto/{size}").as_str()));
+        assert!(ratios.contains(&format!("stores/best-vs-auto/{size}").as_str()));
+    }
+    for case in stores["cases"].as_array().unwrap() {
+        assert_eq!(case["unit"], "GiB/s");
+        assert_eq!(case["samples"].as_array().unwrap().len(), 2);
+        assert!(case["samples"].as_array().unwrap().iter().all(|s| s.as_f64().unwrap() > 0.0));
+    }
+}
+
+#[test]
+fn clear_has_every_method_and_what_comes_after() {
+    let output = smallest("clear").args(["--json", "-"]).assert().success().get_output().clone();
+    let clear = &record(&output)["experiments"][0];
+    let ratios = strings(&clear["ratios"], "id");
+    for after in ["", "+touch-4KiB", "+touch-64KiB", "+write-all"] {
+        for method in ["extents", "converging", "engine"] {
+            let id = format!("clear/page-at-a-time-vs-{method}/2MiB{after}");
+            assert!(ratios.contains(&id.as_str()), "{id}");
+        }
+    }
+    for ratio in clear["ratios"].as_array().unwrap() {
+        assert_eq!(ratio["pairs"], 2);
+        assert_eq!(ratio["like_for_like"] == true, ratio["moved"] == Value::Null);
+    }
+}
+
+#[test]
+fn one_routine_stands_beside_memset_and_auto() {
+    let output = smallest("stores")
+        .args(["--routine", "memset", "--json", "-"])
+        .assert()
+        .success()
+        .get_output()
+        .clone();
+    let cases = record(&output)["experiments"][0]["cases"].clone();
+    assert!(strings(&cases, "id").iter().all(|id| id.contains("memset") || id.contains("auto")));
+}
+
+#[test]
+fn tables_fit_80_columns_and_end_in_a_summary() {
+    let output = smallest("clear").assert().success().get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(text.lines().last().unwrap().contains("clear: page-at-a-time-vs-engine from"));
+}
+
+#[test]
+fn a_record_is_written_to_a_file_beside_the_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("record.json");
+    smallest("stores")
+        .arg("--json")
+        .arg(&path)
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("Summary"));
+    let record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(record["experiments"][0]["name"], "stores");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_record_that_cannot_be_written_is_an_error_before_anything_runs() {
+    smallest("stores")
+        .args(["--json", "/no/such/folder/record.json"])
+        .assert()
+        .failure()
+        .stdout("")
+        .stderr(predicate::str::contains("cannot write /no/such/folder/record.json"));
+}
+
+#[test]
+fn an_unknown_experiment_names_the_valid_ones() {
+    lab()
+        .arg("storse")
+        .assert()
+        .code(2)
+        .stderr(predicate::str::contains("stores").and(predicate::str::contains("clear")));
+}
+
+#[test]
+fn an_unknown_routine_names_the_valid_ones() {
+    lab().args(["--routine", "bzero"]).assert().code(2).stderr(predicate::str::contains("memset"));
+}
+
+#[test]
+fn a_routine_this_cpu_lacks_is_named_as_unavailable() {
+    for routine in hugekit::arch::clear_routines().iter().filter(|r| !r.is_available()) {
+        lab().args(["--routine", routine.name()]).assert().code(2).stderr(
+            predicate::str::contains("not available on this CPU")
+                .and(predicate::str::contains(routine.needs()))
+                .and(predicate::str::contains("memset")),
+        );
+    }
+}
+
+#[test]
+fn a_size_that_is_none_is_a_usage_error_that_shows_a_valid_one() {
+    lab().args(["--memory", "lots"]).assert().code(2).stderr(predicate::str::contains("512MiB"));
+}
+
+#[test]
+fn more_memory_than_there_is_names_both_figures() {
+    lab().args(["--memory", "999TiB"]).assert().code(2).stderr(
+        predicate::str::contains("999TiB of memory were asked for")
+            .and(predicate::str::contains("are available")),
+    );
+}
+
+#[test]
+fn too_little_memory_to_measure_on_is_a_usage_error() {
+    lab().args(["--memory", "4KiB"]).assert().code(2).stderr(predicate::str::contains("64MiB"));
+}
+
+#[test]
+fn one_round_is_too_few_to_compare() {
+    lab().args(["--rounds", "1"]).assert().code(2).stderr(predicate::str::contains("2.."));
+}
+
+#[test]
+fn an_interrupt_ends_the_run_with_what_is_finished() {
+    let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hugekit"))
+        .args(["lab", "stores", "--memory", "64MiB", "--rounds", "1000000", "--json", "-"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(record(&output)["experiments"], Value::Array(Vec::new()));
+}

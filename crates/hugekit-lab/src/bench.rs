@@ -1,0 +1,235 @@
+//! What experiments of one run share: options, the memory, how much time each may take.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hugekit::machine::cgroup::Cgroups;
+use hugekit::machine::host::Host;
+use hugekit::machine::limits::Allowed;
+use hugekit::machine::{CacheSizes, Memory, Root, cache};
+
+use crate::arena::Arena;
+use crate::record::{Experiment, Machine};
+use crate::sampler::Plan;
+use crate::settings::Settings;
+use crate::size::{GIB, MIB, Size};
+use crate::{LabError, Observer, Options};
+
+/// Time that the rounds of one experiment may take together.
+const QUICK_BUDGET: Duration = Duration::from_secs(8);
+const FULL_BUDGET: Duration = Duration::from_secs(18);
+
+/// Rounds below which a median says little; even, because half of them choose and half judge.
+const MIN_ROUNDS: usize = 6;
+
+/// Less memory than this is a cache on some machines.
+const LEAST_MEMORY: usize = 64 * MIB;
+
+const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+pub(crate) struct Bench<'a> {
+    options: &'a Options,
+    observer: &'a dyn Observer,
+    memory: usize,
+    arena: Option<Arena>,
+    caches: Option<CacheSizes>,
+    settings: Settings,
+}
+
+impl std::fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bench")
+            .field("options", self.options)
+            .field("memory", &self.memory)
+            .finish()
+    }
+}
+
+impl<'a> Bench<'a> {
+    /// Decides how much memory to use; maps none yet.
+    pub(crate) fn new(options: &'a Options, observer: &'a dyn Observer) -> Result<Self, LabError> {
+        let memory = memory_to_use(options, available_memory()?)?;
+        let caches = cache::read(&Root::default()).ok();
+        let settings = Settings::new(options.setup);
+        Ok(Self { options, observer, memory, arena: None, caches, settings })
+    }
+
+    pub(crate) fn options(&self) -> &'a Options {
+        self.options
+    }
+
+    pub(crate) fn caches(&self) -> Option<CacheSizes> {
+        self.caches
+    }
+
+    /// Rounds for a part of an experiment that may take this share of its time.
+    pub(crate) fn plan(&self, share: f64, max_rounds: usize) -> Plan {
+        if let Some(rounds) = self.options.rounds {
+            return Plan::exactly(rounds);
+        }
+        let budget = if self.options.quick { QUICK_BUDGET } else { FULL_BUDGET };
+        Plan { min_rounds: MIN_ROUNDS, max_rounds, budget: budget.mul_f64(share) }
+    }
+
+    /// The memory, mapped and warmed at the first call.
+    pub(crate) fn arena(&mut self) -> Result<&mut Arena, LabError> {
+        self.arena_and_observer().map(|(arena, _)| arena)
+    }
+
+    /// The memory together with whom to tell what happens on it.
+    pub(crate) fn arena_and_observer(
+        &mut self,
+    ) -> Result<(&mut Arena, &'a dyn Observer), LabError> {
+        let arena = match self.arena.take() {
+            Some(arena) => arena,
+            None => self.new_arena()?,
+        };
+        Ok((self.arena.insert(arena), self.observer))
+    }
+
+    fn new_arena(&mut self) -> Result<Arena, LabError> {
+        let path = PathBuf::from(THP_ENABLED);
+        // A kernel without the file has no transparent huge pages; the experiment says so itself.
+        if path.exists() {
+            self.settings.choose(&path, &["always", "madvise"], "madvise")?;
+        }
+        Arena::warmed(self.memory, self.observer)
+    }
+
+    /// An empty record of an experiment on the shared memory.
+    pub(crate) fn experiment(&mut self, name: &str) -> Result<Experiment, LabError> {
+        let arena = self.arena()?;
+        let (len, huge) = (arena.len(), arena.huge_bytes());
+        Ok(Experiment {
+            name: name.to_owned(),
+            skipped: None,
+            memory: Some(describe_memory(len, huge)),
+            notices: self.memory_notices(len, huge),
+            cases: Vec::new(),
+            ratios: Vec::new(),
+        })
+    }
+
+    fn memory_notices(&self, len: usize, huge: Option<usize>) -> Vec<String> {
+        let caches = self.caches.map(|caches| {
+            format!(
+                "caches of a CPU: L1d {}, L2 {}, last level {} shared by {} CPUs",
+                Size(caches.l1d),
+                Size(caches.l2),
+                Size(caches.llc),
+                caches.llc_shared_by
+            )
+        });
+        let base_pages = huge.is_some_and(|huge| huge < len / 20 * 19).then(|| {
+            format!(
+                "most of the memory is on base pages, which cost address translations; \
+                 `hugekit doctor` says why{}",
+                if self.options.setup {
+                    ""
+                } else {
+                    ", `--setup` (root) allows huge pages meanwhile"
+                }
+            )
+        });
+        caches.into_iter().chain(base_pages).collect()
+    }
+
+    /// Puts the machine's settings back.
+    pub(crate) fn restore_settings(&mut self) -> Result<(), LabError> {
+        self.settings.restore()
+    }
+}
+
+fn describe_memory(len: usize, huge: Option<usize>) -> String {
+    let pages = match huge {
+        Some(huge) => format!("{:.0} % of it on huge pages", huge as f64 * 100.0 / len as f64),
+        None => "page size unknown".into(),
+    };
+    format!("{} of private anonymous memory, written once before, {pages}", Size(len))
+}
+
+/// What the machine and the control group would still give, in bytes.
+fn available_memory() -> Result<usize, LabError> {
+    let root = Root::default();
+    let machine = Memory::read(&root)?.available;
+    let group = Cgroups::read(&root).and_then(|groups| groups.memory()).ok().flatten();
+    let group = group.map(|limit| limit.bytes.saturating_sub(limit.used.unwrap_or(0)));
+    let bytes = machine.min(group.unwrap_or(u64::MAX));
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// What was asked for, if there is as much; else 4 GiB for a full run, 1 GiB for a quick one, but no
+/// more than half of what is available.
+fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError> {
+    let half = available / 2 / (2 * MIB) * (2 * MIB);
+    let wanted = if options.quick { GIB } else { 4 * GIB };
+    let by_default = [wanted, GIB].into_iter().find(|&size| size <= half).unwrap_or(half);
+    let asked = options.memory.map_or(by_default, |size| size.0);
+    if asked < LEAST_MEMORY {
+        return Err(LabError::MemoryTooSmall { asked: Size(asked), least: Size(LEAST_MEMORY) });
+    }
+    if asked > available {
+        return Err(LabError::TooLittleMemory { asked: Size(asked), available: Size(available) });
+    }
+    Ok(asked)
+}
+
+pub(crate) fn machine() -> Machine {
+    let root = Root::default();
+    let host = Host::read(&root).ok();
+    let caches = cache::read(&root).map(|caches| vec![caches.l1d, caches.l2, caches.llc]);
+    let (cpu, kernel, hypervisor) = match host {
+        Some(host) => (host.cpu_model, Some(host.kernel), host.hypervisor),
+        None => (None, None, None),
+    };
+    Machine {
+        cpu: cpu.unwrap_or_else(unknown),
+        cpus: Allowed::read(&root).map_or(1, |allowed| allowed.cpus.len()),
+        kernel: kernel.unwrap_or_else(unknown),
+        hypervisor,
+        cache_bytes: caches.unwrap_or_default(),
+        memory_bytes: Memory::read(&root).map_or(0, |memory| memory.total),
+        hardware_counters: "not available".into(),
+    }
+}
+
+fn unknown() -> String {
+    "unknown".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to_use(quick: bool, memory: Option<usize>, available: usize) -> Result<usize, LabError> {
+        let options = Options { quick, memory: memory.map(Size), ..Options::default() };
+        memory_to_use(&options, available)
+    }
+
+    #[test]
+    fn memory_follows_what_is_available() {
+        assert_eq!(to_use(false, None, 22 * GIB).unwrap(), 4 * GIB);
+        assert_eq!(to_use(true, None, 22 * GIB).unwrap(), GIB);
+        assert_eq!(to_use(false, None, 4 * GIB).unwrap(), GIB);
+        assert_eq!(to_use(false, None, GIB).unwrap(), GIB / 2);
+    }
+
+    #[test]
+    fn more_than_is_available_is_an_error_with_both_figures() {
+        let error = to_use(false, Some(64 * GIB), 22 * GIB).unwrap_err();
+        assert_eq!(error.to_string(), "64GiB of memory were asked for, 22GiB are available");
+    }
+
+    #[test]
+    fn too_little_to_measure_on_is_an_error() {
+        let error = to_use(false, Some(4096), 22 * GIB).unwrap_err();
+        assert!(error.to_string().contains("at least 64MiB"), "{error}");
+    }
+
+    #[test]
+    fn a_number_of_rounds_is_kept_to() {
+        let options = Options { rounds: Some(7), ..Options::default() };
+        let bench = Bench::new(&options, &crate::Quiet).unwrap();
+        assert_eq!(bench.plan(0.1, 3), Plan::exactly(7));
+    }
+}

@@ -1,0 +1,294 @@
+//! Ideas 1 and 2: clear one folio by four methods, then use none, a little, or all of it.
+//!
+//! A sample walks several folios of memory that is far larger than a cache, and each folio has a
+//! target of its own, the same for every method. What is used afterwards is stored to in ascending
+//! words of eight bytes, from the target's page on.
+
+use std::time::Instant;
+
+use hugekit::arch::{ClearRoutine, Unfenced, clear_routine, clear_routines};
+use hugekit::sweep::{GIGANTIC_OVER_BYTES, Order, SUBPAGE_BYTES};
+use hugekit::{Clear, Reuse};
+
+use crate::LabError;
+use crate::bench::Bench;
+use crate::record::{Case, Experiment, Ratio, Unit};
+use crate::sampler::alternate;
+use crate::size::{GIB, KIB, MIB, Size};
+
+const FOLIOS: [usize; 2] = [2 * MIB, GIB];
+
+/// A sample clears about this much: enough that what the case before left in the cache is gone.
+const SAMPLE_BYTES: usize = 32 * MIB;
+
+/// The published radius: two pages on either side of the target's.
+const PUBLISHED_NEAR_BYTES: usize = 5 * SUBPAGE_BYTES;
+
+const COLD_AFTERWARDS: &str = "what the engine streamed is not in the cache for whoever uses it next; +touch and +write-all \
+     count that";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    /// One string instruction per base page, ascending: what the published work started from.
+    PageAtATime,
+    /// The published method of 2023 with the same string instruction.
+    Extents,
+    /// The published order of 2018 with the same string instruction.
+    Converging,
+    /// What [`Clear`] does, told what is used afterwards.
+    Engine,
+}
+
+const METHODS: [Method; 4] =
+    [Method::PageAtATime, Method::Extents, Method::Converging, Method::Engine];
+
+impl Method {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::PageAtATime => "page-at-a-time",
+            Self::Extents => "extents",
+            Self::Converging => "converging",
+            Self::Engine => "engine",
+        }
+    }
+}
+
+/// What is used once the folio is clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Nothing,
+    Touch(usize),
+    WriteAll,
+}
+
+const AFTER: [After; 4] =
+    [After::Nothing, After::Touch(4 * KIB), After::Touch(64 * KIB), After::WriteAll];
+
+impl After {
+    fn suffix(self) -> String {
+        match self {
+            Self::Nothing => String::new(),
+            Self::Touch(bytes) => format!("+touch-{}", Size(bytes)),
+            Self::WriteAll => "+write-all".into(),
+        }
+    }
+
+    const fn reuse(self) -> Reuse {
+        match self {
+            Self::WriteAll => Reuse::All,
+            _ => Reuse::Target,
+        }
+    }
+
+    fn apply(self, folio: &mut [u8], target: usize) {
+        match self {
+            Self::Nothing => {}
+            Self::Touch(bytes) => {
+                let page = target - target % SUBPAGE_BYTES;
+                let start = page.min(folio.len() - bytes);
+                store_words(&mut folio[start..][..bytes]);
+            }
+            Self::WriteAll => store_words(folio),
+        }
+    }
+}
+
+/// Stores to every word of eight bytes, ascending, each by an instruction of its own.
+#[allow(unsafe_code)]
+fn store_words(bytes: &mut [u8]) {
+    for (value, word) in (0_u64..).zip(bytes.chunks_exact_mut(8)) {
+        // SAFETY: eight writable bytes; the volatile store keeps the loop from being widened.
+        unsafe { word.as_mut_ptr().cast::<u64>().write_volatile(value) };
+    }
+}
+
+/// A method with what it needs to run.
+#[derive(Clone, Copy, Debug)]
+struct Clearer {
+    method: Method,
+    /// The published methods' instruction.
+    string: &'static ClearRoutine,
+    /// The engine's only routine, where the user named one.
+    only: Option<&'static ClearRoutine>,
+}
+
+impl Clearer {
+    fn clear(self, folio: &mut [u8], target: usize, reuse: Reuse) {
+        let published = Clear::new().routine(self.string).near_bytes(PUBLISHED_NEAR_BYTES);
+        match self.method {
+            Method::PageAtATime => clear_pages(self.string, folio),
+            // Gigantic pages have no neighbourhood in the published work.
+            Method::Extents if folio.len() > GIGANTIC_OVER_BYTES => run(&published, folio),
+            Method::Extents => run(&published.target(target).order(Order::Sectioned), folio),
+            Method::Converging => run(&published.target(target).order(Order::Converging), folio),
+            Method::Engine => {
+                let engine = Clear::new().target(target).reuse(reuse);
+                run(&self.only.iter().fold(engine, |engine, only| engine.routine(only)), folio);
+            }
+        }
+    }
+}
+
+/// Nothing between the pages but the call itself: the baseline is not to pay for our builder.
+#[allow(unsafe_code)]
+fn clear_pages(routine: &ClearRoutine, folio: &mut [u8]) {
+    let mut unfenced = Unfenced::nothing();
+    for page in folio.chunks_mut(SUBPAGE_BYTES) {
+        // SAFETY: the page is ours alone; `string_routine` is available everywhere.
+        unfenced = unfenced.and(unsafe { routine.run(page.as_mut_ptr(), page.len()) });
+    }
+    unfenced.publish();
+}
+
+fn run(clear: &Clear<'_>, bytes: &mut [u8]) {
+    clear.run(bytes).expect("targets lie within the folio and routines were checked");
+}
+
+/// The next folios of the arena, over and over, each with a pseudo-random target.
+#[derive(Debug)]
+struct Walk {
+    folio: usize,
+    per_sample: usize,
+    next: usize,
+}
+
+impl Walk {
+    fn new(folio: usize) -> Self {
+        Self { folio, per_sample: SAMPLE_BYTES.div_ceil(folio), next: 0 }
+    }
+
+    /// One sample in microseconds per folio.
+    fn measure(&mut self, arena: &mut [u8], clearer: Clearer, after: After) -> f64 {
+        let folios = arena.len() / self.folio;
+        let start = Instant::now();
+        for turn in 0..self.per_sample {
+            let folio = &mut arena[self.next * self.folio..][..self.folio];
+            let target = target_of(turn, self.folio);
+            clearer.clear(folio, target, after.reuse());
+            after.apply(folio, target);
+            self.next = (self.next + 1) % folios;
+        }
+        start.elapsed().as_secs_f64() * 1e6 / self.per_sample as f64
+    }
+}
+
+/// A target that looks random but is the same for every method: multiples of the golden ratio
+/// spread evenly over the folio.
+fn target_of(turn: usize, folio: usize) -> usize {
+    let golden = (turn as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (golden >> 32) as usize * (folio / KIB) / (1 << 32) * KIB
+}
+
+pub(super) fn run_experiment(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+    let mut experiment = bench.experiment("clear")?;
+    experiment.notices.extend(notices(bench)?);
+    for folio in FOLIOS {
+        if folio > bench.arena()?.len() {
+            experiment
+                .notices
+                .push(format!("{} left out: more memory than this run has", Size(folio)));
+            continue;
+        }
+        for after in AFTER {
+            let cases = measure(bench, folio, after)?;
+            experiment.ratios.extend(ratios(&cases, folio, after));
+            experiment.cases.extend(cases);
+        }
+    }
+    Ok(experiment)
+}
+
+fn notices(bench: &mut Bench<'_>) -> Result<Vec<String>, LabError> {
+    let mut notices = vec![
+        "workload differs: the published figures are demand faults of 64 GiB, not clears of \
+         memory that is mapped already"
+            .to_owned(),
+        "a 1GiB folio here is an aligned run of whatever pages the memory is on".to_owned(),
+    ];
+    let llc = bench.caches().map_or(0, |caches| caches.llc);
+    if bench.arena()?.len() < 2 * llc {
+        notices
+            .push(format!("the memory is no larger than two last-level caches of {}", Size(llc)));
+    }
+    Ok(notices)
+}
+
+fn string_routine() -> &'static ClearRoutine {
+    clear_routine("rep_stosb").unwrap_or(&clear_routines()[0])
+}
+
+fn measure(bench: &mut Bench<'_>, folio: usize, after: After) -> Result<Vec<Case>, LabError> {
+    let label = format!("{}{}", Size(folio), after.suffix());
+    let only = bench.options().routine;
+    let plan = bench.plan(1.0 / (FOLIOS.len() * AFTER.len()) as f64, 100);
+    let (arena, observer) = bench.arena_and_observer()?;
+    observer.begin(&format!("clear {label}"));
+    let mut walk = Walk::new(folio);
+    let bytes = arena.bytes();
+    let clearers = METHODS.map(|method| Clearer { method, string: string_routine(), only });
+    let samples = alternate(plan, METHODS.len(), observer, |index| {
+        walk.measure(bytes, clearers[index], after)
+    })?;
+    let case = |(method, samples): (Method, _)| Case {
+        id: format!("clear/{}/{label}", method.name()),
+        unit: Unit::Microseconds,
+        samples,
+        published: Vec::new(),
+    };
+    Ok(METHODS.into_iter().zip(samples).map(case).collect())
+}
+
+/// Each method against the page at a time. Only where the folio is not used at all does the engine
+/// leave work behind: what it streamed is not in the cache for whoever comes next.
+fn ratios(cases: &[Case], folio: usize, after: After) -> Vec<Ratio> {
+    let baseline = &cases[0];
+    let ratio = |(method, case): (&Method, &Case)| {
+        let id = format!(
+            "clear/{}-vs-{}/{}{}",
+            METHODS[0].name(),
+            method.name(),
+            Size(folio),
+            after.suffix()
+        );
+        let ratio = Ratio::between(id, baseline, case);
+        match (method, after) {
+            (Method::Engine, After::Nothing) => ratio.unlike(COLD_AFTERWARDS),
+            _ => ratio,
+        }
+    };
+    METHODS[1..].iter().zip(&cases[1..]).map(ratio).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_lie_within_the_folio_and_spread() {
+        for folio in FOLIOS {
+            let targets: Vec<_> = (0..16).map(|turn| target_of(turn, folio)).collect();
+            assert!(targets.iter().all(|&target| target < folio));
+            assert!(targets.iter().any(|&target| target < folio / 4));
+            assert!(targets.iter().any(|&target| target > folio / 4 * 3));
+        }
+    }
+
+    #[test]
+    fn every_method_clears_the_whole_folio() {
+        for method in METHODS {
+            for folio in [2 * MIB, 8 * MIB] {
+                let mut bytes = vec![1; folio];
+                let clearer = Clearer { method, string: string_routine(), only: None };
+                clearer.clear(&mut bytes, 12345, Reuse::Target);
+                assert!(bytes.iter().all(|&byte| byte == 0), "{}", method.name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_touch_near_the_end_stays_within_the_folio() {
+        let mut folio = vec![0; 128 * KIB];
+        After::Touch(64 * KIB).apply(&mut folio, 128 * KIB - 1);
+        assert_eq!(folio.iter().position(|&byte| byte != 0), Some(64 * KIB + 8));
+    }
+}

@@ -1,0 +1,36 @@
+//! One file per experiment.
+
+mod clear;
+mod stores;
+
+use crate::LabError;
+use crate::bench::Bench;
+use crate::record::Experiment;
+
+/// An experiment: its name on the command line, what it repeats, and how it runs.
+#[derive(Debug)]
+pub struct Definition {
+    /// The name.
+    pub name: &'static str,
+    /// One line on what it repeats.
+    pub repeats: &'static str,
+    /// The comparison that sums it up: `baseline-vs-subject`.
+    pub headline: &'static str,
+    pub(crate) run: fn(&mut Bench<'_>) -> Result<Experiment, LabError>,
+}
+
+/// Every experiment, in the order of a run of all.
+pub const EXPERIMENTS: &[Definition] = &[
+    Definition {
+        name: "stores",
+        repeats: "clear_page_nt, 2020: string, vector and streaming stores by size",
+        headline: "memset-vs-auto",
+        run: stores::run,
+    },
+    Definition {
+        name: "clear",
+        repeats: "clearing in extents, 2023, and target subpage last, 2018: one folio",
+        headline: "page-at-a-time-vs-engine",
+        run: clear::run_experiment,
+    },
+];

@@ -1,0 +1,104 @@
+//! Published figures, to stand beside measured ones where the workload is the same.
+
+use serde::{Deserialize, Serialize};
+
+/// A figure from published work, in the unit of the case or ratio it stands beside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// The work it comes from.
+    pub source: String,
+    /// The CPU it was measured on.
+    pub cpu: String,
+    /// The figure.
+    pub value: f64,
+}
+
+/// The parts of `data/published.toml` that an experiment of this version repeats.
+#[derive(Debug, Deserialize)]
+struct Tables {
+    stores: Vec<StoresTable>,
+}
+
+/// String stores against `movnti`, in GiB/s.
+#[derive(Debug, Deserialize)]
+struct StoresTable {
+    source: String,
+    rows: Vec<StoresRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct StoresRow {
+    cpu: String,
+    baseline: String,
+    size: String,
+    string: f64,
+    streaming: f64,
+}
+
+/// Published bandwidths of one routine and their ratios, for one size.
+#[derive(Debug)]
+pub(crate) struct Stores(Tables);
+
+impl Stores {
+    /// The figures that ship with the lab.
+    ///
+    /// # Panics
+    /// Never in a built crate: a test reads the same embedded text.
+    pub(crate) fn load() -> Self {
+        let text = include_str!("../data/published.toml");
+        Self(toml::from_str(text).expect("data/published.toml is part of the crate and tested"))
+    }
+
+    /// GiB/s of the routine with this name of ours, at this size.
+    pub(crate) fn bandwidth(&self, routine: &str, size: &str) -> Vec<Published> {
+        self.rows(size, |row| match routine {
+            "movnti" => Some(row.streaming),
+            _ if row.baseline.replace(' ', "_") == routine => Some(row.string),
+            _ => None,
+        })
+    }
+
+    /// How many times faster `movnti` was than this string routine, at this size.
+    pub(crate) fn speed_up(&self, string_routine: &str, size: &str) -> Vec<Published> {
+        self.rows(size, |row| {
+            let same = row.baseline.replace(' ', "_") == string_routine;
+            same.then(|| row.streaming / row.string)
+        })
+    }
+
+    fn rows(&self, size: &str, pick: impl Fn(&StoresRow) -> Option<f64>) -> Vec<Published> {
+        let of_table = |table: &StoresTable| -> Vec<Published> {
+            let rows = table.rows.iter().filter(|row| row.size == size);
+            rows.filter_map(|row| {
+                Some(Published {
+                    source: table.source.clone(),
+                    cpu: row.cpu.clone(),
+                    value: pick(row)?,
+                })
+            })
+            .collect()
+        };
+        self.0.stores.iter().flat_map(of_table).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_routine_finds_its_published_rows() {
+        let stores = Stores::load();
+        assert_eq!(stores.bandwidth("rep_stosb", "16MiB").len(), 2);
+        assert_eq!(stores.bandwidth("rep_stosq", "16MiB").len(), 1);
+        assert_eq!(stores.bandwidth("movnti", "16MiB").len(), 3);
+        assert_eq!(stores.bandwidth("movnti", "2MiB").len(), 0);
+        assert_eq!(stores.bandwidth("clzero", "16MiB").len(), 0);
+    }
+
+    #[test]
+    fn a_published_speed_up_is_streaming_over_string() {
+        let rows = Stores::load().speed_up("rep_stosb", "1GiB");
+        assert!((rows[0].value - 11.78 / 5.42).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,245 @@
+//! What the lab hands out: one record per run, the same for people, JSON and later comparisons.
+
+use serde::{Deserialize, Serialize};
+
+use crate::published::Published;
+use crate::stats::{Summary, every_other, median};
+
+/// Version of the record's shape; grows when a field changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// One run of the lab.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`] of the writer.
+    pub schema: u32,
+    /// The command line, as the user could repeat it.
+    pub command: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What ran, in order.
+    pub experiments: Vec<Experiment>,
+}
+
+/// The machine a record was made on, as far as it bears on the results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The CPU's marketing name.
+    pub cpu: String,
+    /// CPUs that this process may run on.
+    pub cpus: usize,
+    /// Release of the running kernel.
+    pub kernel: String,
+    /// The hypervisor underneath, if there is one.
+    pub hypervisor: Option<String>,
+    /// L1 data, L2 and last-level cache of one CPU in bytes; empty if the kernel does not say.
+    pub cache_bytes: Vec<usize>,
+    /// Memory of the machine in bytes.
+    pub memory_bytes: u64,
+    /// Hardware counters: always `not available` so far.
+    pub hardware_counters: String,
+}
+
+/// One experiment of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// Its name on the command line.
+    pub name: String,
+    /// Why it did not run, if it did not.
+    pub skipped: Option<Skipped>,
+    /// The memory it ran on.
+    pub memory: Option<String>,
+    /// What a reader must know to judge the figures.
+    pub notices: Vec<String>,
+    /// What was measured.
+    pub cases: Vec<Case>,
+    /// What was compared.
+    pub ratios: Vec<Ratio>,
+}
+
+/// Why an experiment, or a part of it, could not run, and what would let it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// The reason.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// What a sample counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    /// Bandwidth in units of 2³⁰ bytes per second; more is faster.
+    #[serde(rename = "GiB/s")]
+    GibPerSecond,
+    /// Time in microseconds; less is faster.
+    #[serde(rename = "µs")]
+    Microseconds,
+}
+
+impl Unit {
+    /// As printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::GibPerSecond => "GiB/s",
+            Self::Microseconds => "µs",
+        }
+    }
+
+    /// How many times faster `subject` is than `baseline`.
+    #[must_use]
+    pub fn speed_up(self, baseline: f64, subject: f64) -> f64 {
+        match self {
+            Self::GibPerSecond => subject / baseline,
+            Self::Microseconds => baseline / subject,
+        }
+    }
+}
+
+/// One thing measured, round by round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// `experiment/method/workload`.
+    pub id: String,
+    /// What a sample counts.
+    pub unit: Unit,
+    /// One per round.
+    pub samples: Vec<f64>,
+    /// Published figures for the same method and workload, elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
+}
+
+impl Case {
+    /// The middle sample.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        median(&self.samples)
+    }
+}
+
+/// Two cases compared within each round; above 1 means that the subject is faster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// `experiment/baseline-vs-subject/workload`.
+    pub id: String,
+    /// Id of the baseline's case; for "best" the one chosen.
+    pub baseline: String,
+    /// Id of the subject's case.
+    pub subject: String,
+    /// The middle of the pairs.
+    pub median: f64,
+    /// The smallest of the pairs.
+    pub min: f64,
+    /// The largest of the pairs.
+    pub max: f64,
+    /// How many pairs.
+    pub pairs: usize,
+    /// False if part of the work moved elsewhere, or one side does more.
+    pub like_for_like: bool,
+    /// Which part, and where to, if not like for like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<String>,
+    /// The same comparison as published, as a ratio, elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
+}
+
+impl Ratio {
+    fn new(id: String, baseline: &Case, subject: &Case, first: usize, step: usize) -> Self {
+        let pairs: Vec<f64> = baseline
+            .samples
+            .iter()
+            .zip(&subject.samples)
+            .skip(first)
+            .step_by(step)
+            .map(|(&baseline, &other)| subject.unit.speed_up(baseline, other))
+            .collect();
+        let Summary { median, min, max } = Summary::of(&pairs);
+        Self {
+            id,
+            baseline: baseline.id.clone(),
+            subject: subject.id.clone(),
+            median,
+            min,
+            max,
+            pairs: pairs.len(),
+            like_for_like: true,
+            moved: None,
+            published: Vec::new(),
+        }
+    }
+
+    /// Compares two cases of one run, round by round.
+    ///
+    /// # Panics
+    /// If either has no samples.
+    #[must_use]
+    pub fn between(id: String, baseline: &Case, subject: &Case) -> Self {
+        Self::new(id, baseline, subject, 0, 1)
+    }
+
+    /// Marks a comparison in which work moved elsewhere.
+    #[must_use]
+    pub fn unlike(self, moved: &str) -> Self {
+        Self { like_for_like: false, moved: Some(moved.to_owned()), ..self }
+    }
+
+    /// Compares the best of `candidates` with `subject`. The best is chosen in odd rounds and judged
+    /// in even ones: chosen and judged in the same rounds, the luckiest would win. `None` without
+    /// candidates or with fewer than two rounds.
+    #[must_use]
+    pub fn with_best(id: String, candidates: &[&Case], subject: &Case) -> Option<Self> {
+        if subject.samples.len() < 2 {
+            return None;
+        }
+        let odd = |case: &Case| median(&every_other(&case.samples, 0));
+        let best = candidates.iter().copied().reduce(|best, case| {
+            if subject.unit.speed_up(odd(best), odd(case)) > 1.0 { case } else { best }
+        })?;
+        Some(Self::new(id, best, subject, 1, 2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(id: &str, unit: Unit, samples: &[f64]) -> Case {
+        Case { id: id.into(), unit, samples: samples.to_vec(), published: Vec::new() }
+    }
+
+    #[test]
+    fn above_one_means_the_subject_is_faster_in_either_unit() {
+        let rates = |id, samples| case(id, Unit::GibPerSecond, samples);
+        let ratio = Ratio::between("r".into(), &rates("a", &[10.0]), &rates("b", &[20.0]));
+        assert_eq!(ratio.median, 2.0);
+        let times = |id, samples| case(id, Unit::Microseconds, samples);
+        let ratio = Ratio::between("r".into(), &times("a", &[10.0]), &times("b", &[20.0]));
+        assert_eq!(ratio.median, 0.5);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_rounds() {
+        let a = case("a", Unit::GibPerSecond, &[1.0, 10.0, 100.0]);
+        let b = case("b", Unit::GibPerSecond, &[2.0, 20.0, 200.0]);
+        let ratio = Ratio::between("r".into(), &a, &b);
+        assert_eq!((ratio.median, ratio.min, ratio.max, ratio.pairs), (2.0, 2.0, 2.0, 3));
+    }
+
+    #[test]
+    fn the_best_is_chosen_in_odd_rounds_and_judged_in_even_ones() {
+        let lucky = case("lucky", Unit::GibPerSecond, &[9.0, 1.0, 9.0, 1.0]);
+        let steady = case("steady", Unit::GibPerSecond, &[5.0, 5.0, 5.0, 5.0]);
+        let auto = case("auto", Unit::GibPerSecond, &[7.0, 2.0, 7.0, 2.0]);
+        let ratio = Ratio::with_best("r".into(), &[&steady, &lucky], &auto).unwrap();
+        assert_eq!((ratio.baseline.as_str(), ratio.median, ratio.pairs), ("lucky", 2.0, 2));
+    }
+
+    #[test]
+    fn one_round_is_too_few_to_choose_and_judge() {
+        let only = case("only", Unit::Microseconds, &[1.0]);
+        assert_eq!(Ratio::with_best("r".into(), &[&only], &only), None);
+    }
+}

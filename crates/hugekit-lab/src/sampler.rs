@@ -1,0 +1,116 @@
+//! Rounds in which every case runs once, in an order shuffled anew for each round.
+//!
+//! A case is never measured in a row of its own: what disturbs the machine then hits all of them
+//! alike. And a case never has the same predecessor for long: one that streams leaves the cache in
+//! another state than one that does not, and in a fixed order the same case would always pay.
+
+use std::time::{Duration, Instant};
+
+use crate::{Interrupted, Observer};
+
+/// The orders are the same in every run, so that one run can be repeated.
+const SEED: u64 = 2018;
+
+/// How many rounds to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Run at least these, however long they take.
+    pub min_rounds: usize,
+    /// Stop after these.
+    pub max_rounds: usize,
+    /// Stop after this time, once the minimum is reached.
+    pub budget: Duration,
+}
+
+impl Plan {
+    /// Exactly so many rounds.
+    #[must_use]
+    pub const fn exactly(rounds: usize) -> Self {
+        Self { min_rounds: rounds, max_rounds: rounds, budget: Duration::MAX }
+    }
+
+    fn wants_another(&self, rounds: usize, since: Instant) -> bool {
+        rounds < self.min_rounds || (rounds < self.max_rounds && since.elapsed() < self.budget)
+    }
+
+    /// How far along, from 0 to 1.
+    fn progress(&self, rounds: usize, since: Instant) -> f64 {
+        let by_rounds = rounds as f64 / self.max_rounds as f64;
+        let by_time = since.elapsed().as_secs_f64() / self.budget.as_secs_f64();
+        let enough = rounds as f64 / self.min_rounds as f64;
+        by_rounds.max(by_time.min(enough)).min(1.0)
+    }
+}
+
+/// Measures `cases` cases in alternation, after one round that is thrown away. `measure` is given
+/// the index of a case and returns one sample; the result holds one list of samples per case, all
+/// of the same length.
+///
+/// # Errors
+/// [`Interrupted`] when the observer wants to stop; the samples so far are dropped.
+pub fn alternate(
+    plan: Plan,
+    cases: usize,
+    observer: &dyn Observer,
+    mut measure: impl FnMut(usize) -> f64,
+) -> Result<Vec<Vec<f64>>, Interrupted> {
+    let mut samples = vec![Vec::new(); cases];
+    let mut order: Vec<usize> = (0..cases).collect();
+    let mut random = fastrand::Rng::with_seed(SEED);
+    order.iter().for_each(|&case| {
+        measure(case);
+    });
+    let since = Instant::now();
+    let mut rounds = 0;
+    while plan.wants_another(rounds, since) {
+        random.shuffle(&mut order);
+        for &case in &order {
+            observer.check()?;
+            samples[case].push(measure(case));
+        }
+        rounds += 1;
+        observer.progress(plan.progress(rounds, since));
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quiet;
+
+    #[test]
+    fn every_case_runs_once_a_round_after_any_other() {
+        let mut order = Vec::new();
+        let samples = alternate(Plan::exactly(40), 3, &Quiet, |case| {
+            order.push(case);
+            case as f64
+        })
+        .unwrap();
+        assert_eq!(samples, [[0.0; 40], [1.0; 40], [2.0; 40]]);
+        for round in order.chunks(3) {
+            assert!((0..3).all(|case| round.contains(&case)), "{round:?}");
+        }
+        for pair in [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]] {
+            assert!(order.windows(2).any(|neighbours| neighbours == pair), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_spent_budget_still_runs_the_minimum() {
+        let plan = Plan { min_rounds: 3, max_rounds: 100, budget: Duration::ZERO };
+        let samples = alternate(plan, 1, &Quiet, |_| 1.0).unwrap();
+        assert_eq!(samples[0].len(), 3);
+    }
+
+    #[test]
+    fn an_interrupt_stops_within_a_round() {
+        struct Stop;
+        impl Observer for Stop {
+            fn check(&self) -> Result<(), Interrupted> {
+                Err(Interrupted)
+            }
+        }
+        assert_eq!(alternate(Plan::exactly(9), 1, &Stop, |_| 1.0), Err(Interrupted));
+    }
+}

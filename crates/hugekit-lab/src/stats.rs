@@ -1,0 +1,80 @@
+//! Medians and pairwise ratios.
+//!
+//! Two cases are compared only within one round, where they ran right after each other, and the
+//! median of those ratios is the result: whatever slows the machine for a while slows both.
+
+/// The middle sample; of an even number, the mean of the middle two.
+///
+/// # Panics
+/// If there are no samples.
+#[must_use]
+pub fn median(samples: &[f64]) -> f64 {
+    assert!(!samples.is_empty(), "the median of no samples");
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len().is_multiple_of(2) {
+        f64::midpoint(sorted[middle - 1], sorted[middle])
+    } else {
+        sorted[middle]
+    }
+}
+
+/// Distribution of a set of samples in three numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// The middle.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Of at least one sample.
+    ///
+    /// # Panics
+    /// If there are no samples.
+    #[must_use]
+    pub fn of(samples: &[f64]) -> Self {
+        let fold = |pick: fn(f64, f64) -> f64| samples.iter().copied().reduce(pick);
+        Self {
+            median: median(samples),
+            min: fold(f64::min).unwrap_or(f64::NAN),
+            max: fold(f64::max).unwrap_or(f64::NAN),
+        }
+    }
+}
+
+/// The samples of every other round, starting with `first`: 0 for the odd rounds (the first, the
+/// third …), 1 for the even ones.
+#[must_use]
+pub fn every_other(samples: &[f64], first: usize) -> Vec<f64> {
+    samples.iter().copied().skip(first).step_by(2).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_few() {
+        assert_eq!(median(&[3.0]), 3.0);
+        assert_eq!(median(&[4.0, 1.0]), 2.5);
+        assert_eq!(median(&[9.0, 1.0, 5.0]), 5.0);
+    }
+
+    #[test]
+    fn a_summary_holds_the_extremes() {
+        let summary = Summary::of(&[2.0, 8.0, 4.0]);
+        assert_eq!(summary, Summary { median: 4.0, min: 2.0, max: 8.0 });
+    }
+
+    #[test]
+    fn odd_and_even_rounds_are_disjoint() {
+        let rounds = [1.0, 2.0, 3.0, 4.0, 5.0];
+        assert_eq!(every_other(&rounds, 0), [1.0, 3.0, 5.0]);
+        assert_eq!(every_other(&rounds, 1), [2.0, 4.0]);
+    }
+}
