@@ -1,5 +1,7 @@
 //! The `hugekit` command.
 
+mod doctor;
+
 use clap::{Parser, Subcommand};
 
 /// A huge-page memory engine: look at the machine, measure it.
@@ -11,8 +13,12 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Doctor(doctor::Doctor),
+}
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {}
+    match Cli::parse().command {
+        Command::Doctor(doctor) => doctor.run(),
+    }
 }
