@@ -75,8 +75,10 @@ impl Facts {
             && self.topology.is_err()
     }
 
+    /// Root of the machine, not of a user namespace.
     pub(super) fn is_root(&self) -> bool {
-        self.process.as_ref().is_ok_and(|process| process.user == 0)
+        let root = |process: &Process| process.user == 0 && process.in_first_user_namespace;
+        self.process.as_ref().is_ok_and(root)
     }
 
     pub(super) fn user(&self) -> u32 {

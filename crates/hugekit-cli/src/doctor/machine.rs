@@ -103,7 +103,7 @@ fn process_line(process: &Process) -> Line {
 fn remedies_line(is_root: bool, container: Option<&str>) -> Option<Line> {
     let place = match (is_root, container) {
         (true, None) => return None,
-        (false, None) => "as root",
+        (false, None) => "as root of this machine",
         (_, Some(_)) => "as root, on the machine that runs this container",
     };
     Some(TOPIC.note("remedies", format!("run them {place}")))
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn remedies_need_root_and_the_host() {
         assert_eq!(remedies_line(true, None), None);
-        assert_eq!(remedies_line(false, None).unwrap().value, "run them as root");
+        assert_eq!(remedies_line(false, None).unwrap().value, "run them as root of this machine");
         assert!(
             remedies_line(true, Some("podman")).unwrap().value.contains("that runs this container")
         );

@@ -38,7 +38,7 @@ fn pool_line(pool: &Pool, memory: Option<&Memory>) -> Line {
     let Pool { total, free, reserved, surplus, overcommit, .. } = pool;
     let name = units::bytes(pool.page_size);
     let value = format!(
-        "{total} reserved, {free} free, {reserved} of them promised, {surplus} surplus, overcommit {overcommit}"
+        "{total} pages, {free} free, {reserved} promised, {surplus} surplus, overcommit {overcommit}"
     );
     let to_have = pool.total + pages_worth_adding(pool, memory);
     let kib = pool.page_size >> 10;
@@ -62,7 +62,7 @@ fn pages_worth_adding(pool: &Pool, memory: Option<&Memory>) -> u64 {
 fn node_line(page_size: u64, node: &NodePool) -> Line {
     let NodePool { node, total, free, surplus } = *node;
     let name = format!("{} node {node}", units::bytes(page_size));
-    let value = format!("{total} reserved, {free} free, {surplus} surplus");
+    let value = format!("{total} pages, {free} free, {surplus} surplus");
     match total {
         0 => TOPIC.note(name, format!("{value}: its CPUs use other nodes")).remedy(format!(
             "echo 1 > /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages",

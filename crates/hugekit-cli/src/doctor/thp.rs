@@ -89,10 +89,8 @@ fn defrag_line(setting: &Setting<Defrag>) -> Line {
 
 fn khugepaged_line(settings: &Khugepaged) -> Line {
     let Khugepaged { defrag, max_ptes_none, scan_sleep_ms } = settings;
-    let compacts = if *defrag { "compacts" } else { "does not compact" };
-    let value = format!(
-        "{compacts}, fills in up to {max_ptes_none} base pages, scans every {scan_sleep_ms} ms"
-    );
+    let defrag = if *defrag { "on" } else { "off" };
+    let value = format!("defrag {defrag}, max_ptes_none {max_ptes_none}, every {scan_sleep_ms} ms");
     TOPIC.ok("khugepaged", value)
 }
 

@@ -28,16 +28,16 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let sysctl = &facts.unprivileged_userfaultfd;
     match &facts.userfaultfd {
         Ok(state) => state_lines(state, sysctl, asker),
-        Err(error) => vec![TOPIC.unknown("uses", error), sysctl_line(sysctl, Uses::Whole)],
+        Err(error) => vec![TOPIC.unknown("uses", error), sysctl_line(sysctl, &[])],
     }
 }
 
 fn state_lines(state: &Userfaultfd, sysctl: &Result<bool, Error>, asker: Asker) -> Vec<Line> {
     let mut lines = vec![
         uses_line(state, asker),
-        system_call_line(&state.obstacles),
+        system_call_line(state, asker),
         device_line(&state.device, asker),
-        sysctl_line(sysctl, state.uses),
+        sysctl_line(sysctl, &state.obstacles),
     ];
     lines.extend(FEATURES.iter().map(|(name, wanted, since)| {
         feature_line(name, state.features.contains(*wanted), state.uses, since)
@@ -61,12 +61,12 @@ fn uses_line(state: &Userfaultfd, asker: Asker) -> Line {
     }
 }
 
-/// The way that grants least: the device to one user rather than a capability or everybody.
+/// The way that grants least: the device to one user, which filters let through and the kernel asks no
+/// capability for.
 fn way_to_whole(obstacle: Obstacle, device: &Result<(), Error>, asker: Asker) -> String {
-    let device_exists = device.as_ref().is_err_and(Error::is_permission_denied);
-    match obstacle {
-        Obstacle::Unprivileged | Obstacle::UserNamespace if device_exists => grant_device(asker),
-        obstacle => obstacle_remedy(obstacle).to_owned(),
+    match device {
+        Err(error) if error.is_permission_denied() => grant_device(asker),
+        _ => obstacle_remedy(obstacle, asker).to_owned(),
     }
 }
 
@@ -74,11 +74,14 @@ fn grant_device(asker: Asker) -> String {
     format!("setfacl -m u:{}:rw /dev/userfaultfd", asker.user)
 }
 
-fn obstacle_remedy(obstacle: Obstacle) -> &'static str {
+fn obstacle_remedy(obstacle: Obstacle, asker: Asker) -> &'static str {
     match obstacle {
         Obstacle::NotInKernel => "needs a kernel with CONFIG_USERFAULTFD=y",
+        Obstacle::Filter(_) if asker.container.is_some() => {
+            "start the container with --security-opt seccomp=FILE that allows userfaultfd"
+        }
         Obstacle::Filter(_) => {
-            "allow userfaultfd in the profile given to --security-opt seccomp=FILE"
+            "allow userfaultfd in the filter (systemd: SystemCallFilter=userfaultfd)"
         }
         Obstacle::Unprivileged => "setcap cap_sys_ptrace+ep PROGRAM",
         Obstacle::UserNamespace => "sysctl vm.unprivileged_userfaultfd=1",
@@ -86,16 +89,25 @@ fn obstacle_remedy(obstacle: Obstacle) -> &'static str {
     }
 }
 
-fn system_call_line(obstacles: &[Obstacle]) -> Line {
-    let Some(first) = obstacles.first() else { return TOPIC.ok("system call", "allowed") };
-    let reasons: Vec<String> = obstacles.iter().copied().map(reason).collect();
-    TOPIC.limited("system call", reasons.join("; behind that ")).remedy(obstacle_remedy(*first))
+/// A refusal costs nothing where the device gives the same.
+fn system_call_line(state: &Userfaultfd, asker: Asker) -> Line {
+    let Some(first) = state.obstacles.first() else { return TOPIC.ok("system call", "allowed") };
+    let reasons: Vec<String> = state.obstacles.iter().copied().map(reason).collect();
+    let value = reasons.join("; behind that ");
+    match state.uses {
+        Uses::WholeByDevice => TOPIC.note("system call", value),
+        _ => TOPIC.limited("system call", value),
+    }
+    .remedy(obstacle_remedy(*first, asker))
 }
 
 fn reason(obstacle: Obstacle) -> String {
     match obstacle {
         Obstacle::NotInKernel => "ENOSYS: the kernel was built without it".to_owned(),
-        Obstacle::Filter(number) => format!("a seccomp filter refuses it ({})", os_error(number)),
+        Obstacle::Filter(Some(number)) => {
+            format!("a seccomp filter refuses it: {}", os_error(number))
+        }
+        Obstacle::Filter(None) => "a seccomp filter kills whoever asks".to_owned(),
         Obstacle::Unprivileged => {
             "no CAP_SYS_PTRACE, and vm.unprivileged_userfaultfd is 0".to_owned()
         }
@@ -103,7 +115,7 @@ fn reason(obstacle: Obstacle) -> String {
             "CAP_SYS_PTRACE does not count in a container's user namespace".to_owned()
         }
         Obstacle::Unexplained(number) => {
-            format!("refused for no visible reason ({})", os_error(number))
+            format!("refused for no visible reason: {}", os_error(number))
         }
     }
 }
@@ -128,15 +140,15 @@ fn device_line(device: &Result<(), Error>, asker: Asker) -> Line {
     }
 }
 
-/// The safer 0 is only in the way of those who have no other way.
-fn sysctl_line(sysctl: &Result<bool, Error>, uses: Uses) -> Line {
-    let whole = matches!(uses, Uses::Whole | Uses::WholeByDevice);
+/// The safer 0 is only a fault where changing it would help.
+fn sysctl_line(sysctl: &Result<bool, Error>, obstacles: &[Obstacle]) -> Line {
+    let decides = matches!(obstacles, [Obstacle::Unprivileged | Obstacle::UserNamespace, ..]);
     TOPIC.about("sysctl", sysctl, |unprivileged| match unprivileged {
         true => TOPIC.ok("sysctl", "vm.unprivileged_userfaultfd = 1: everybody has the whole use"),
-        false if whole => TOPIC.ok("sysctl", "vm.unprivileged_userfaultfd = 0"),
-        false => TOPIC
+        false if decides => TOPIC
             .note("sysctl", "vm.unprivileged_userfaultfd = 0")
             .remedy("sysctl vm.unprivileged_userfaultfd=1"),
+        false => TOPIC.ok("sysctl", "vm.unprivileged_userfaultfd = 0"),
     })
 }
 
@@ -179,10 +191,14 @@ mod tests {
 
     #[test]
     fn a_filter_is_named_with_what_lies_behind_it() {
-        let line = system_call_line(&[Obstacle::Filter(EPERM), Obstacle::Unprivileged]);
-        assert!(line.value.starts_with("a seccomp filter refuses it (Operation not permitted"));
+        let obstacles = [Obstacle::Filter(Some(EPERM)), Obstacle::Unprivileged];
+        let line =
+            system_call_line(&state(Uses::None, &obstacles, device(ErrorKind::NotFound)), USER);
+        assert!(line.value.starts_with("a seccomp filter refuses it: Operation not permitted"));
         assert!(line.value.contains("; behind that no CAP_SYS_PTRACE"));
-        assert!(line.remedy.unwrap().contains("seccomp=FILE"));
+        assert!(line.remedy.unwrap().contains("SystemCallFilter="));
+        let docker = Asker { container: Some("docker"), ..USER };
+        assert!(obstacle_remedy(obstacles[0], docker).contains("seccomp=FILE"));
     }
 
     #[test]
@@ -197,8 +213,10 @@ mod tests {
 
     #[test]
     fn the_safe_sysctl_is_no_fault() {
-        assert_eq!(sysctl_line(&Ok(false), Uses::Whole).verdict, Verdict::Ok);
-        assert!(sysctl_line(&Ok(false), Uses::UserModeOnly).remedy.is_some());
+        assert_eq!(sysctl_line(&Ok(false), &[]).verdict, Verdict::Ok);
+        assert!(sysctl_line(&Ok(false), &[Obstacle::Unprivileged]).remedy.is_some());
+        let filtered = [Obstacle::Filter(None), Obstacle::Unprivileged];
+        assert_eq!(sysctl_line(&Ok(false), &filtered).remedy, None);
     }
 
     #[test]

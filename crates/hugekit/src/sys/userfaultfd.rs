@@ -10,6 +10,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use super::ioctl::IntegerToInteger;
+use super::process;
 
 const USERFAULTFD_IOC_NEW: Opcode = opcode::none(0xAA, 0x00);
 const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
@@ -34,6 +35,13 @@ pub(crate) fn new_whole() -> io::Result<OwnedFd> {
 /// Opens one that serves faults of user code only.
 pub(crate) fn new_user_mode_only() -> io::Result<OwnedFd> {
     new(UFFD_USER_MODE_ONLY)
+}
+
+/// Whether asking is harmless; a system-call filter may answer with a signal that ends the process.
+pub(crate) fn may_be_asked_for() -> bool {
+    // SAFETY: opening and closing a descriptor are two system calls, which take no lock of this process.
+    let survives = unsafe { process::survives(|| drop(new_user_mode_only())) };
+    survives.unwrap_or(false)
 }
 
 fn new(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
