@@ -1,10 +1,9 @@
 //! CPUs and nodes: which there are, and which of them this process may use.
 
 use hugekit::machine::cgroup::{Cpuset, Layout, Quota};
-use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CpuSet, Error, Node, Topology};
 
-use super::facts::Facts;
+use super::facts::{Facts, Groups};
 use super::line::{Line, Topic};
 use super::units;
 
@@ -21,7 +20,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
         TOPIC.about("cgroups", &facts.groups.layout, |layout| layout_line(*layout)),
         TOPIC.about("quota", &facts.groups.cpu_quota, |quota| quota_line(quota.as_ref())),
     ];
-    lines.extend(facts.topology.iter().flat_map(|topology| node_lines(topology, &facts.allowed)));
+    lines.extend(facts.topology.iter().flat_map(|topology| node_lines(topology, facts)));
     lines
 }
 
@@ -72,25 +71,42 @@ fn quota_line(quota: Option<&Quota>) -> Line {
     TOPIC.limited("quota", value).remedy(format!("echo {unlimited} > {}", file.display()))
 }
 
-fn node_lines(topology: &Topology, allowed: &Result<Allowed, Error>) -> Vec<Line> {
+fn node_lines(topology: &Topology, facts: &Facts) -> Vec<Line> {
+    let nodes = &topology.nodes;
     let barred =
-        |node: &Node| allowed.as_ref().is_ok_and(|allowed| !allowed.nodes.contains(node.id));
-    topology.nodes.iter().map(|node| node_line(node, barred(node))).collect()
+        |node: &Node| facts.allowed.as_ref().is_ok_and(|allowed| !allowed.nodes.contains(node.id));
+    let line =
+        |node| if barred(node) { barred_line(node, nodes, &facts.groups) } else { node_line(node) };
+    nodes.iter().map(line).collect()
 }
 
-fn node_line(node: &Node, barred: bool) -> Line {
-    let name = format!("node {}", node.id);
-    let cpus = match node.cpus.is_empty() {
-        true => "no CPUs".to_owned(),
-        false => format!("CPUs {}", node.cpus),
-    };
+fn node_line(node: &Node) -> Line {
+    let (name, cpus) = (format!("node {}", node.id), cpus_of(node));
     let (total, free) = (units::bytes(node.memory_total), units::bytes(node.memory_free));
     match node.memory_total {
         0 => TOPIC.note(name, format!("{cpus}; no memory: other nodes serve it")),
-        _ if barred => TOPIC
-            .limited(name, format!("{cpus}; {total}, none of it for this process"))
-            .remedy("numactl --membind=all COMMAND, or widen cpuset.mems of the cgroup"),
         _ => TOPIC.ok(name, format!("{cpus}; {total}, {free} free")),
+    }
+}
+
+/// Only a cpuset bars a process from the memory of a node.
+fn barred_line(node: &Node, nodes: &[Node], groups: &Groups) -> Line {
+    let total = units::bytes(node.memory_total);
+    let value = format!("{}; {total}, none of it for this process", cpus_of(node));
+    let line = TOPIC.limited(format!("node {}", node.id), value);
+    let all: CpuSet = nodes.iter().map(|node| node.id).collect();
+    match &groups.cpuset {
+        Ok(Some(Cpuset { file, .. })) => {
+            line.remedy(format!("echo {all} > {}", file.with_file_name("cpuset.mems").display()))
+        }
+        _ => line,
+    }
+}
+
+fn cpus_of(node: &Node) -> String {
+    match node.cpus.is_empty() {
+        true => "no CPUs".to_owned(),
+        false => format!("CPUs {}", node.cpus),
     }
 }
 
@@ -145,9 +161,17 @@ mod tests {
 
     #[test]
     fn nodes_without_memory_or_permission() {
-        let node = |memory_total| Node { id: 3, cpus: cpus("1"), memory_total, memory_free: 0 };
-        assert_eq!(node_line(&node(0), false).verdict, Verdict::Note);
-        assert_eq!(node_line(&node(1 << 30), true).verdict, Verdict::Limited);
-        assert_eq!(node_line(&node(1 << 30), false).value, "CPUs 1; 1 GiB, 0 bytes free");
+        let node = |id, memory_total| Node { id, cpus: cpus("1"), memory_total, memory_free: 0 };
+        assert_eq!(node_line(&node(3, 0)).verdict, Verdict::Note);
+        assert_eq!(node_line(&node(3, 1 << 30)).value, "CPUs 1; 1 GiB, 0 bytes free");
+        let groups = Groups {
+            layout: Ok(Layout::V2),
+            cpu_quota: Ok(None),
+            cpuset: Ok(Some(Cpuset { cpus: cpus("1"), file: "/cg/job/cpuset.cpus".into() })),
+            memory: Ok(None),
+            hugetlb: Vec::new(),
+        };
+        let line = barred_line(&node(3, 1 << 30), &[node(0, 1), node(3, 1)], &groups);
+        assert_eq!(line.remedy.unwrap(), "echo 0,3 > /cg/job/cpuset.mems");
     }
 }

@@ -21,7 +21,7 @@ fn line(version: &Result<i32, Error>, user: u32, container: Option<&str>) -> Lin
         Err(error) if error.is_not_found() => {
             let remedy = match container {
                 Some(_) => "start the container with --device /dev/kvm",
-                None => "modprobe -a kvm_intel kvm_amd (a VM needs nested virtualisation)",
+                None => "modprobe -a kvm_intel kvm_amd  # in a VM: needs nested virtualisation",
             };
             TOPIC.missing("device", error.to_string()).remedy(remedy)
         }

@@ -14,16 +14,17 @@ const GIB: u64 = 1 << 30;
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = match &facts.pools {
+        Ok(pools) if pools.is_empty() => vec![no_pools("the kernel lists no size")],
         Ok(pools) => pools.iter().flat_map(|pool| pool_lines(pool, &facts.memory)).collect(),
-        Err(error) if error.is_not_found() => vec![
-            TOPIC
-                .missing("pools", error.to_string())
-                .remedy("needs a kernel with CONFIG_HUGETLBFS=y"),
-        ],
+        Err(error) if error.is_not_found() => vec![no_pools(&error.to_string())],
         Err(error) => vec![TOPIC.unknown("pools", error)],
     };
     lines.extend(limit_lines(&facts.groups.hugetlb));
     lines
+}
+
+fn no_pools(why: &str) -> Line {
+    TOPIC.missing("pools", why).remedy("needs a kernel with CONFIG_HUGETLBFS=y")
 }
 
 fn pool_lines(pool: &Pool, memory: &Result<Memory, Error>) -> Vec<Line> {
