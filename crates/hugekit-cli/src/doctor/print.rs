@@ -10,7 +10,7 @@ use super::line::{Line, Verdict};
 use super::machine::Machine;
 
 const COLUMNS: usize = 80;
-const VERDICT_COLUMNS: usize = 9;
+const VERDICT_COLUMNS: usize = 8;
 const SCHEMA: &str = "hugekit-doctor/1";
 
 #[derive(Serialize)]
@@ -126,7 +126,7 @@ mod tests {
         let plain = anstream::adapter::strip_str(&render(&lines)).to_string();
         assert_eq!(
             plain,
-            "memory\n  ok       total   1\n  ok       free    1\n\nkvm\n  ok       device  1\n"
+            "memory\n  ok      total   1\n  ok      free    1\n\nkvm\n  ok      device  1\n"
         );
     }
 
