@@ -1,5 +1,6 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
+mod doctor;
 mod lab;
 
 use std::process::ExitCode;
@@ -16,12 +17,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure clearing huge memory here, beside the published figures
-    Lab(lab::Args),
+    Doctor(doctor::Doctor),
+    Lab(lab::Lab),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     match Cli::parse().command {
-        Command::Lab(args) => lab::run(&args),
+        Command::Doctor(doctor) => doctor.run().map(|()| ExitCode::SUCCESS),
+        Command::Lab(lab) => lab.run(),
     }
 }

@@ -31,7 +31,7 @@ fn strings<'a>(values: &'a Value, field: &str) -> Vec<&'a str> {
 fn json_on_standard_output_is_all_there_is() {
     let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
     let record = record(&output);
-    assert_eq!(record["schema"], 1);
+    assert_eq!(record["schema"], "hugekit-lab/1");
     assert!(record["command"].as_str().unwrap().starts_with("hugekit lab stores"));
     assert_eq!(record["experiments"][0]["name"], "stores");
     assert_eq!(record["experiments"][0]["skipped"], Value::Null);

@@ -152,9 +152,3 @@ pub fn run(
     bench.restore_settings()?;
     Ok(Outcome { experiments: finished, interrupted: false })
 }
-
-/// The machine this runs on, for the record.
-#[must_use]
-pub fn machine() -> record::Machine {
-    bench::machine()
-}

@@ -5,20 +5,28 @@ use serde::{Deserialize, Serialize};
 use crate::published::Published;
 use crate::stats::{Summary, every_other, median};
 
-/// Version of the record's shape; grows when a field changes its meaning or goes away.
-pub const SCHEMA: u32 = 1;
+/// The record's kind and version; the number grows when a field changes its meaning or goes away.
+pub const SCHEMA: &str = "hugekit-lab/1";
 
 /// One run of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// [`SCHEMA`] of the writer.
-    pub schema: u32,
+    pub schema: String,
     /// The command line, as the user could repeat it.
     pub command: String,
     /// Where it ran.
     pub machine: Machine,
     /// What ran, in order.
     pub experiments: Vec<Experiment>,
+}
+
+impl Record {
+    /// A record of these experiments, made on this machine.
+    #[must_use]
+    pub fn new(command: String, experiments: Vec<Experiment>) -> Self {
+        Self { schema: SCHEMA.to_owned(), command, machine: crate::bench::machine(), experiments }
+    }
 }
 
 /// The machine a record was made on, as far as it bears on the results.

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args as ClapArgs, CommandFactory};
+use clap::{Args, CommandFactory};
 use hugekit::arch::{ClearRoutine, clear_routine, clear_routines};
-use hugekit_lab::record::{Record, SCHEMA};
+use hugekit_lab::record::Record;
 use hugekit_lab::size::Size;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options};
 
@@ -20,9 +20,11 @@ use self::progress::Terminal;
 /// Exit code of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
 
-/// What `hugekit lab` takes.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Args {
+/// Measure clearing huge memory here, beside the published figures.
+///
+/// Needs neither root nor reserved huge pages, and changes nothing on the machine without --setup.
+#[derive(Debug, Args)]
+pub(crate) struct Lab {
     /// What to run; everything if none is named
     #[arg(value_name = "EXPERIMENT", value_parser = experiment_parser())]
     experiments: Vec<&'static Definition>,
@@ -59,61 +61,62 @@ fn routine_parser() -> impl TypedValueParser<Value = &'static ClearRoutine> {
         .map(|name| clear_routine(&name).expect("one of the possible values"))
 }
 
-/// Runs the lab and prints what came out of it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    refuse_unavailable_routine(args);
-    let experiments = chosen(&args.experiments);
-    let json = args.json.as_ref().map(JsonSink::open).transpose()?;
-    let terminal = Terminal::new()?;
-    let outcome = match hugekit_lab::run(&experiments, &options(args), &terminal) {
-        Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
-            usage_error(format!("{error}"))
+impl Lab {
+    /// Runs the experiments and prints what came out of them.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        self.refuse_unavailable_routine();
+        let json = self.json.as_ref().map(JsonSink::open).transpose()?;
+        let terminal = Terminal::new()?;
+        let outcome = match hugekit_lab::run(&self.chosen(), &self.options(), &terminal) {
+            Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
+                usage_error(&error.to_string())
+            }
+            outcome => outcome?,
+        };
+        terminal.finish();
+        let interrupted = outcome.interrupted;
+        let record = Record::new(command_line(), outcome.experiments);
+        if !self.json.as_ref().is_some_and(JsonSink::is_stdout) {
+            table::print(&record)?;
         }
-        outcome => outcome?,
-    };
-    terminal.finish();
-    let record = Record {
-        schema: SCHEMA,
-        command: command_line(),
-        machine: hugekit_lab::machine(),
-        experiments: outcome.experiments,
-    };
-    if !args.json.as_ref().is_some_and(JsonSink::is_stdout) {
-        table::print(&record)?;
+        json.map_or(Ok(()), |json| json.write(&record))?;
+        Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
     }
-    json.map_or(Ok(()), |json| json.write(&record))?;
-    Ok(if outcome.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
-}
 
-fn chosen(named: &[&'static Definition]) -> Vec<&'static Definition> {
-    if named.is_empty() { EXPERIMENTS.iter().collect() } else { named.to_vec() }
-}
-
-fn options(args: &Args) -> Options {
-    Options {
-        quick: args.quick,
-        memory: args.memory,
-        rounds: args.rounds.map(|rounds| rounds as usize),
-        routine: args.routine,
-        setup: args.setup,
+    fn chosen(&self) -> Vec<&'static Definition> {
+        if self.experiments.is_empty() {
+            EXPERIMENTS.iter().collect()
+        } else {
+            self.experiments.clone()
+        }
     }
-}
 
-fn refuse_unavailable_routine(args: &Args) {
-    if let Some(routine) = args.routine.filter(|routine| !routine.is_available()) {
-        let available: Vec<_> = clear_routines().iter().filter(|r| r.is_available()).collect();
-        let names: Vec<_> = available.iter().map(|routine| routine.name()).collect();
-        usage_error(format!(
-            "routine {} is not available on this CPU: it needs {}; available are {}",
-            routine.name(),
-            routine.needs(),
-            names.join(", ")
-        ))
+    fn options(&self) -> Options {
+        Options {
+            quick: self.quick,
+            memory: self.memory,
+            rounds: self.rounds.map(|rounds| rounds as usize),
+            routine: self.routine,
+            setup: self.setup,
+        }
+    }
+
+    fn refuse_unavailable_routine(&self) {
+        if let Some(routine) = self.routine.filter(|routine| !routine.is_available()) {
+            let available = clear_routines().iter().filter(|routine| routine.is_available());
+            let names: Vec<_> = available.map(ClearRoutine::name).collect();
+            usage_error(&format!(
+                "routine {} is not available on this CPU: it needs {}; available are {}",
+                routine.name(),
+                routine.needs(),
+                names.join(", ")
+            ))
+        }
     }
 }
 
 /// Ends the program as clap does on a usage error: message on standard error, exit code 2.
-fn usage_error(message: String) -> ! {
+fn usage_error(message: &str) -> ! {
     crate::Cli::command().error(ErrorKind::ValueValidation, message).exit()
 }
 

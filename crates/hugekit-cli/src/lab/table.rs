@@ -12,7 +12,9 @@ const WIDTH: u16 = 80;
 /// Prints the whole record to standard output.
 pub(super) fn print(record: &Record) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{}", machine(&record.machine))?;
+    for line in wrap(&machine(&record.machine), WIDTH.into()) {
+        writeln!(out, "{line}")?;
+    }
     for experiment in &record.experiments {
         print_experiment(&mut out, experiment)?;
     }

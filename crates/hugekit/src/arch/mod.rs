@@ -27,6 +27,7 @@ mod imp;
 mod imp;
 
 pub use imp::cpu_model;
+pub(crate) use imp::hypervisor;
 
 /// Whether a routine leaves what it wrote in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

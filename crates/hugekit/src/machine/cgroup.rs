@@ -61,6 +61,15 @@ impl Quota {
     }
 }
 
+/// CPUs that a group leaves to its processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpuset {
+    /// The CPUs in effect.
+    pub cpus: CpuSet,
+    /// Path of the file that asks for CPUs.
+    pub file: PathBuf,
+}
+
 /// One hierarchy, seen from this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Group {
@@ -159,14 +168,16 @@ impl Cgroups {
     ///
     /// # Errors
     /// A file cannot be read or understood.
-    pub fn cpuset(&self) -> Result<Option<CpuSet>, Error> {
+    pub fn cpuset(&self) -> Result<Option<Cpuset>, Error> {
         let Some(group) = self.group_of("cpuset") else { return Ok(None) };
         for directory in group.directories() {
             for name in ["cpuset.cpus.effective", "cpuset.effective_cpus"] {
-                let file = directory.join(name);
-                if self.root.exists(&file) {
+                let effective = directory.join(name);
+                if self.root.exists(&effective) {
                     let parse = |text: &str| text.parse().ok();
-                    return self.root.read_value(file, "a list of CPUs", parse).map(Some);
+                    let cpus = self.root.read_value(effective, "a list of CPUs", parse)?;
+                    let file = self.root.path(directory.join("cpuset.cpus"));
+                    return Ok(Some(Cpuset { cpus, file }));
                 }
             }
         }
@@ -355,7 +366,7 @@ mod tests {
         machine.file("/sys/fs/cgroup/a/cpuset.cpus.effective", "0-2");
         let cgroups = read(&machine);
         assert_eq!(cgroups.cpu_quota().unwrap().unwrap().cpus(), 1.5);
-        assert_eq!(cgroups.cpuset().unwrap().unwrap().to_string(), "0-2");
+        assert_eq!(cgroups.cpuset().unwrap().unwrap().cpus.to_string(), "0-2");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Which hypervisor runs this machine, from the most to the least direct witness.
 
 use super::Root;
+use crate::arch;
 
 /// What firmware tables say of virtual machines; bare machines of the same vendors say something else.
 const FIRMWARE: &[(&str, &str)] = &[
@@ -20,25 +21,8 @@ const FIRMWARE: &[(&str, &str)] = &[
 ];
 
 pub(super) fn read(root: &Root) -> Option<String> {
-    let processor = if root.is_this_machine() { from_processor() } else { None };
-    processor.or_else(|| from_firmware(root)).or_else(|| from_kernel(root))
-}
-
-#[cfg(target_arch = "x86_64")]
-fn from_processor() -> Option<String> {
-    use raw_cpuid::{CpuId, Hypervisor};
-
-    let leaf = CpuId::new().get_hypervisor_info()?;
-    Some(match leaf.identify() {
-        Hypervisor::Unknown(..) => "an unknown one".to_owned(),
-        Hypervisor::HyperV => "Hyper-V".to_owned(),
-        known => format!("{known:?}"),
-    })
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn from_processor() -> Option<String> {
-    None
+    let processor = if root.is_this_machine() { arch::hypervisor() } else { None };
+    processor.map(str::to_owned).or_else(|| from_firmware(root)).or_else(|| from_kernel(root))
 }
 
 fn from_firmware(root: &Root) -> Option<String> {

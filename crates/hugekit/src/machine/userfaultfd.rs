@@ -48,8 +48,8 @@ pub enum Uses {
 pub enum Obstacle {
     /// The kernel was built without it.
     NotInKernel,
-    /// A system-call filter refuses it, with this error number.
-    Filter(i32),
+    /// A system-call filter refuses it, with this error number or with a signal.
+    Filter(Option<i32>),
     /// The process holds no `CAP_SYS_PTRACE` and `vm.unprivileged_userfaultfd` is 0.
     Unprivileged,
     /// `CAP_SYS_PTRACE` is held, but in a user namespace of a container, where it does not count.
@@ -100,18 +100,22 @@ impl Features {
 
 impl Userfaultfd {
     /// Tries each way to open a userfaultfd, asks the first that opens for its features, and closes all of them.
-    /// System calls ask the kernel that runs us, whatever `root` is.
-    ///
-    /// A system-call filter that answers with a signal kills the process here.
+    /// System calls ask the kernel that runs us, whatever `root` is. Where a system-call filter is in force, a
+    /// forked child asks first, because the answer may be a signal.
     ///
     /// # Errors
     /// The privileges of the process cannot be read. A refusal is a fact, not an error.
     pub fn read(root: &Root) -> Result<Self, Error> {
         let rules = Rules { process: Process::read(root)?, unprivileged: unprivileged(root).ok() };
-        let whole = sys::userfaultfd::new_whole();
-        let user_mode = sys::userfaultfd::new_user_mode_only();
+        let fatal = rules.filtered() && !sys::userfaultfd::may_be_asked_for();
+        let ask = |open: fn() -> rustix::io::Result<OwnedFd>| {
+            if fatal { Err(Errno::PERM) } else { open() }
+        };
+        let whole = ask(sys::userfaultfd::new_whole);
+        let user_mode = ask(sys::userfaultfd::new_user_mode_only);
         let device = sys::userfaultfd::new_from_device(&root.path(DEVICE));
         let outcome = Outcome {
+            fatal,
             whole: errno_of(&whole),
             user_mode: errno_of(&user_mode),
             device: errno_of(&device),
@@ -148,6 +152,8 @@ fn device_error(root: &Root, errno: Errno) -> Error {
 
 /// How each attempt failed; `None` is success.
 struct Outcome {
+    /// Asking raises a signal, and was left alone.
+    fatal: bool,
     whole: Option<Errno>,
     user_mode: Option<Errno>,
     device: Option<Errno>,
@@ -173,12 +179,13 @@ impl Outcome {
     fn obstacles(&self, rules: &Rules) -> Vec<Obstacle> {
         let Some(errno) = self.whole else { return Vec::new() };
         let number = errno.raw_os_error();
+        let answer = (!self.fatal).then_some(number);
         let denied = rules.denies();
         match errno {
             Errno::NOSYS if !self.kernel_has_it(rules) => vec![Obstacle::NotInKernel],
             // The kernel lets everybody serve faults of user code, so a refusal of that came before it.
             _ if rules.filtered() && (denied.is_none() || self.user_mode == self.whole) => {
-                [Some(Obstacle::Filter(number)), denied].into_iter().flatten().collect()
+                [Some(Obstacle::Filter(answer)), denied].into_iter().flatten().collect()
             }
             Errno::PERM => vec![denied.unwrap_or(Obstacle::Unexplained(number))],
             _ => vec![Obstacle::Unexplained(number)],
@@ -224,7 +231,7 @@ mod tests {
     }
 
     fn outcome(whole: Option<Errno>, user_mode: Option<Errno>, device: Option<Errno>) -> Outcome {
-        Outcome { whole, user_mode, device }
+        Outcome { fatal: false, whole, user_mode, device }
     }
 
     fn raw(errno: Errno) -> i32 {
@@ -255,7 +262,7 @@ mod tests {
     #[test]
     fn a_filter_is_told_from_a_missing_privilege() {
         let refused = outcome(Some(Errno::PERM), Some(Errno::PERM), Some(Errno::ACCESS));
-        let filter = Obstacle::Filter(raw(Errno::PERM));
+        let filter = Obstacle::Filter(Some(raw(Errno::PERM)));
         let with_capability = rules(PTRACE, Seccomp::Filter, Some(false));
         assert_eq!(refused.obstacles(&with_capability), [filter]);
         let without = rules(0, Seccomp::Filter, Some(false));
@@ -274,7 +281,15 @@ mod tests {
     fn a_filter_may_pretend_that_the_kernel_lacks_it() {
         let hidden = outcome(Some(Errno::NOSYS), Some(Errno::NOSYS), Some(Errno::ACCESS));
         let rules = rules(PTRACE, Seccomp::Filter, Some(false));
-        assert_eq!(hidden.obstacles(&rules), [Obstacle::Filter(raw(Errno::NOSYS))]);
+        assert_eq!(hidden.obstacles(&rules), [Obstacle::Filter(Some(raw(Errno::NOSYS)))]);
+    }
+
+    #[test]
+    fn a_filter_may_answer_with_a_signal() {
+        let mut refused = outcome(Some(Errno::PERM), Some(Errno::PERM), Some(Errno::ACCESS));
+        refused.fatal = true;
+        let rules = rules(PTRACE, Seccomp::Filter, Some(false));
+        assert_eq!(refused.obstacles(&rules), [Obstacle::Filter(None)]);
     }
 
     #[test]

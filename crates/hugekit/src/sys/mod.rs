@@ -4,4 +4,5 @@
 
 mod ioctl;
 pub(crate) mod kvm;
+pub(crate) mod process;
 pub(crate) mod userfaultfd;

@@ -30,6 +30,11 @@ pub fn cpu_model() -> CpuModel {
     CpuModel { vendor: Vendor::Other, family: 0, model: 0 }
 }
 
+/// The hypervisor, where the CPU itself names it.
+pub(crate) fn hypervisor() -> Option<&'static str> {
+    None
+}
+
 pub(super) fn store_fence() {
     // SAFETY: a barrier touches no memory. `ishst` orders all earlier stores of this CPU, the
     // non-temporal ones included, before all later ones for every observer that shares memory.

@@ -11,6 +11,11 @@ pub fn cpu_model() -> CpuModel {
     CpuModel { vendor: Vendor::Other, family: 0, model: 0 }
 }
 
+/// The hypervisor, where the CPU itself names it.
+pub(crate) fn hypervisor() -> Option<&'static str> {
+    None
+}
+
 pub(super) fn store_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }

@@ -7,7 +7,7 @@ mod vectors;
 
 use std::sync::OnceLock;
 
-use raw_cpuid::CpuId;
+use raw_cpuid::{CpuId, Hypervisor};
 
 use super::all::{MEMSET, always};
 use super::{ClearRoutine, CpuModel, Kind, Vendor};
@@ -82,6 +82,21 @@ pub fn cpu_model() -> CpuModel {
         .get_feature_info()
         .map_or((0, 0), |info| (info.family_id().into(), info.model_id().into()));
     CpuModel { vendor, family, model }
+}
+
+/// The hypervisor, where the CPU itself names it.
+pub(crate) fn hypervisor() -> Option<&'static str> {
+    Some(match CpuId::new().get_hypervisor_info()?.identify() {
+        Hypervisor::Xen => "Xen",
+        Hypervisor::VMware => "VMware",
+        Hypervisor::HyperV => "Hyper-V",
+        Hypervisor::KVM => "KVM",
+        Hypervisor::QEMU => "QEMU",
+        Hypervisor::Bhyve => "bhyve",
+        Hypervisor::QNX => "QNX",
+        Hypervisor::ACRN => "ACRN",
+        Hypervisor::Unknown(..) => "an unknown one",
+    })
 }
 
 pub(super) fn store_fence() {

@@ -1,0 +1,138 @@
+//! The report for people (80 columns, colour where it is welcome) and for programs.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+
+use super::line::{Line, Verdict};
+use super::machine::Machine;
+
+const COLUMNS: usize = 80;
+const VERDICT_COLUMNS: usize = 8;
+const SCHEMA: &str = "hugekit-doctor/1";
+
+#[derive(Serialize)]
+struct Report<'a> {
+    schema: &'static str,
+    machine: &'a Machine,
+    lines: &'a [Line],
+}
+
+pub(super) fn json(machine: &Machine, lines: &[Line]) -> io::Result<()> {
+    let report = Report { schema: SCHEMA, machine, lines };
+    write_out(&(serde_json::to_string_pretty(&report)? + "\n"))
+}
+
+/// Colours are taken out again unless standard output is a terminal that wants them.
+pub(super) fn terminal(lines: &[Line]) -> io::Result<()> {
+    write_out(&render(lines))
+}
+
+/// A reader that has seen enough, such as `head`, is no error.
+fn write_out(text: &str) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+fn render(lines: &[Line]) -> String {
+    let name_columns = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0) + 2;
+    let groups = lines.chunk_by(|a, b| a.topic == b.topic);
+    groups.map(|group| render_topic(group, name_columns)).collect::<Vec<_>>().join("\n")
+}
+
+fn render_topic(lines: &[Line], name_columns: usize) -> String {
+    let bold = Style::new().bold();
+    let mut text = format!("{bold}{}{bold:#}\n", lines[0].topic.0);
+    for line in lines {
+        render_line(&mut text, line, name_columns);
+    }
+    text
+}
+
+fn render_line(text: &mut String, line: &Line, name_columns: usize) {
+    let style = style(line.verdict);
+    let indent = 2 + VERDICT_COLUMNS + name_columns;
+    let value = wrap(&line.value, COLUMNS - indent).join(&format!("\n{:indent$}", ""));
+    let word = line.verdict.word();
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "  {style}{word:VERDICT_COLUMNS$}{style:#}{:name_columns$}{value}",
+        line.name
+    );
+    if let Some(remedy) = &line.remedy {
+        let _ = writeln!(text, "    > {remedy}");
+    }
+}
+
+fn style(verdict: Verdict) -> Style {
+    match verdict {
+        Verdict::Ok => AnsiColor::Green.on_default(),
+        Verdict::Note => Style::new(),
+        Verdict::Limited => AnsiColor::Yellow.on_default(),
+        Verdict::Missing => AnsiColor::Red.on_default(),
+        Verdict::Unknown => AnsiColor::Magenta.on_default(),
+    }
+}
+
+/// Breaks at spaces; a longer word, such as a path, keeps its line to itself.
+fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last_mut().expect("starts with one line");
+        match last.chars().count() {
+            0 => last.push_str(word),
+            used if used + 1 + word.chars().count() <= columns => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::Topic;
+    use super::*;
+
+    const TOPIC: Topic = Topic("memory");
+
+    #[test]
+    fn long_values_stay_within_the_columns() {
+        let value = "word ".repeat(40);
+        let text = render(&[TOPIC.limited("total", value.trim())]);
+        let plain = anstream::adapter::strip_str(&text).to_string();
+        assert!(plain.lines().count() > 3);
+        assert!(plain.lines().all(|line| line.chars().count() <= COLUMNS), "{plain}");
+    }
+
+    #[test]
+    fn a_remedy_stands_below_its_line_unbroken() {
+        let command = "echo madvise > /sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
+        let text = render(&[TOPIC.missing("total", "none").remedy(command)]);
+        assert!(text.ends_with(&format!("\n    > {command}\n")), "{text}");
+    }
+
+    #[test]
+    fn topics_are_headings() {
+        let lines = [TOPIC.ok("total", "1"), TOPIC.ok("free", "1"), Topic("kvm").ok("device", "1")];
+        let plain = anstream::adapter::strip_str(&render(&lines)).to_string();
+        assert_eq!(
+            plain,
+            "memory\n  ok      total   1\n  ok      free    1\n\nkvm\n  ok      device  1\n"
+        );
+    }
+
+    #[test]
+    fn words_longer_than_the_line_are_kept_whole() {
+        assert_eq!(wrap("a /very/long/path b", 4), ["a", "/very/long/path", "b"]);
+        assert_eq!(wrap("", 4), [""]);
+    }
+}

@@ -1,0 +1,70 @@
+//! `hugekit doctor` on the machine that runs the tests, whatever that offers.
+
+use std::collections::BTreeSet;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+use serde_json::Value;
+
+const TOPICS: [&str; 9] = [
+    "machine",
+    "caches",
+    "cpus",
+    "memory",
+    "huge pages",
+    "transparent huge pages",
+    "userfaultfd",
+    "kvm",
+    "routines",
+];
+
+const VERDICTS: [&str; 5] = ["ok", "note", "limited", "missing", "unknown"];
+
+fn doctor() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hugekit"));
+    command.arg("doctor");
+    command
+}
+
+fn report() -> Value {
+    let output = doctor().arg("--json").assert().success().get_output().stdout.clone();
+    serde_json::from_slice(&output).unwrap()
+}
+
+#[test]
+fn json_has_every_topic() {
+    let report = report();
+    assert_eq!(report["schema"], "hugekit-doctor/1");
+    let lines = report["lines"].as_array().unwrap();
+    let topics: BTreeSet<&str> = lines.iter().map(|line| line["topic"].as_str().unwrap()).collect();
+    assert!(TOPICS.iter().all(|topic| topics.contains(topic)), "{topics:?}");
+}
+
+#[test]
+fn json_has_a_remedy_for_what_is_missing() {
+    for line in report()["lines"].as_array().unwrap() {
+        let verdict = line["verdict"].as_str().unwrap();
+        assert!(VERDICTS.contains(&verdict), "{line}");
+        assert!(verdict != "missing" || line["remedy"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn json_says_which_machine() {
+    let machine = &report()["machine"];
+    assert_eq!(machine["architecture"], std::env::consts::ARCH);
+    assert!(machine["memory_bytes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_pipe_gets_no_colour_and_no_notices() {
+    let plain = predicate::str::contains("\u{1b}").not();
+    let report = doctor().assert().success().stderr("");
+    report.stdout(plain.and(predicate::str::contains("userfaultfd")));
+}
+
+#[test]
+fn unknown_arguments_are_usage_errors() {
+    doctor().arg("--cure").assert().code(2).stderr(predicate::str::contains("--cure"));
+    doctor().arg("extra").assert().code(2);
+}
