@@ -278,8 +278,9 @@ impl Apt {
         Ok(())
     }
 
-    /// `apt-get`, to be given a command. A list of architectures is only set if a `foreign` one is
-    /// asked for, because not every mirror has arm64.
+    /// `apt-get`, to be given a command. arm64 is asked for only if a `foreign` package is needed,
+    /// because not every mirror has it. The machine's locks are left alone, so that neither root is
+    /// needed nor anybody's installation disturbed: nothing they guard is written here.
     fn get(&self, foreign: bool) -> Command {
         let mut command = Command::new("apt-get");
         command
@@ -287,6 +288,7 @@ impl Apt {
             .env("LC_ALL", "C")
             .env("DEBIAN_FRONTEND", "noninteractive")
             .arg("-qq")
+            .args(["-o", "Debug::NoLocking=1"])
             .args(["-o", "Dir::State::status=/var/lib/dpkg/status"])
             .arg(option("Dir::State", &self.dir.join("state")))
             .arg(option("Dir::Cache", &self.dir.join("cache")));
