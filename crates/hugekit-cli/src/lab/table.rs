@@ -20,7 +20,7 @@ pub(super) fn print(record: &Record) -> io::Result<()> {
     }
     writeln!(out, "\nSummary (medians; like for like only; above 1 is faster)")?;
     for experiment in &record.experiments {
-        writeln!(out, "  {}", summary(experiment))?;
+        print_indented(&mut out, "", &summary(experiment))?;
     }
     Ok(())
 }
@@ -46,15 +46,21 @@ fn print_experiment(out: &mut impl Write, experiment: &Experiment) -> io::Result
         return writeln!(out, "  skipped: {}; {}", skipped.reason, skipped.remedy);
     }
     for notice in experiment.memory.iter().chain(&experiment.notices) {
-        for (index, line) in wrap(notice, usize::from(WIDTH) - 4).into_iter().enumerate() {
-            writeln!(out, "  {} {line}", if index == 0 { "·" } else { " " })?;
-        }
+        print_indented(out, "· ", notice)?;
     }
     if let Some(case) = experiment.cases.first() {
         writeln!(out, "\nmedian, {}\n{}", case.unit.name(), cases(&experiment.cases))?;
         writeln!(out, "\nratio of pairs within a round\n{}", ratios(&experiment.ratios))?;
     }
     print_footnotes(out, &experiment.ratios)
+}
+
+/// A paragraph behind a bullet, its further lines set in by four columns.
+fn print_indented(out: &mut impl Write, bullet: &str, text: &str) -> io::Result<()> {
+    let lines = wrap(&format!("{bullet}{text}"), usize::from(WIDTH) - 4);
+    lines.into_iter().enumerate().try_for_each(|(index, line)| {
+        writeln!(out, "{:indent$}{line}", "", indent = if index == 0 { 2 } else { 4 })
+    })
 }
 
 fn print_footnotes(out: &mut impl Write, ratios: &[Ratio]) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! `dc zva`: zero a block by its address. The block's size is whatever `DCZID_EL0` says (64 bytes
-//! on most cores), and a hypervisor or kernel may prohibit the instruction altogether.
+//! on most cores, 256 on A64FX, up to 2 KiB by architecture), and a hypervisor or kernel may
+//! prohibit the instruction altogether.
 
 use core::arch::asm;
 
@@ -12,13 +13,13 @@ const BLOCK_LOG2_WORDS: u64 = 0xf;
 const WORD: usize = 4;
 
 pub(super) fn is_permitted() -> bool {
-    dczid() & PROHIBITED == 0
+    is_permitted_by(dczid())
 }
 
 /// # Safety
 /// DC ZVA is permitted; `dst` is valid for writes of `len` bytes.
 pub(super) unsafe fn clear_dc_zva(dst: *mut u8, len: usize) {
-    let block = WORD << (dczid() & BLOCK_LOG2_WORDS);
+    let block = block_bytes(dczid());
     // SAFETY: `block` is a power of two and what the instruction clears; every block is aligned
     // and within the caller's bytes.
     unsafe {
@@ -30,6 +31,14 @@ pub(super) unsafe fn clear_dc_zva(dst: *mut u8, len: usize) {
     }
 }
 
+fn is_permitted_by(dczid: u64) -> bool {
+    dczid & PROHIBITED == 0
+}
+
+fn block_bytes(dczid: u64) -> usize {
+    WORD << (dczid & BLOCK_LOG2_WORDS)
+}
+
 fn dczid() -> u64 {
     let value: u64;
     // SAFETY: DCZID_EL0 is readable at EL0 by architecture and reading it has no side effect.
@@ -37,4 +46,17 @@ fn dczid() -> u64 {
         asm!("mrs {}, dczid_el0", out(reg) value, options(nomem, nostack, pure, preserves_flags));
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decodes_the_register_as_architected() {
+        for (dczid, bytes) in [(0, 4), (0b0_0100, 64), (0b0_0110, 256), (0b0_1001, 2048)] {
+            assert_eq!((is_permitted_by(dczid), block_bytes(dczid)), (true, bytes));
+        }
+        assert!(!is_permitted_by(0b1_0100));
+    }
 }

@@ -1,6 +1,8 @@
 //! What every architecture shares: `memset`, and the shape of a block-wise routine.
 
+#[allow(dead_code, reason = "the portable architecture has no block-wise routines")]
 pub(super) mod blocks;
+#[allow(dead_code, reason = "only architectures with several vector widths share the loops")]
 pub(super) mod vector;
 
 use super::{ClearRoutine, Kind};
