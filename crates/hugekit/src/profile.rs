@@ -122,7 +122,8 @@ enum Microarchitecture {
     SkylakeX,
     /// Granite Rapids: streaming wins as soon as the bytes leave L2.
     GraniteRapids,
-    /// Milan: AVX2 beats string stores while cached, and streaming beats both soon after L2.
+    /// Milan: AVX2 beats string stores while cached, CLZERO beats both soon after L2, and other
+    /// streaming stores by a little.
     Zen3,
     Unmeasured,
 }
@@ -148,7 +149,7 @@ fn builtin_bands(cpu: Microarchitecture, caches: CacheSizes) -> (Bands, Bands) {
         }
         Microarchitecture::Zen3 => {
             let cached = || memset().then(2 << 10, "avx2_cached");
-            (cached().then(8 * caches.l2, streaming), cached().then(COLD_FROM, streaming))
+            (cached().then(8 * caches.l2, "clzero"), cached().then(COLD_FROM, "clzero"))
         }
         Microarchitecture::Unmeasured => {
             (memset().then(caches.llc, streaming), memset().then(COLD_FROM, streaming))

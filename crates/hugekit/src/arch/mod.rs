@@ -6,9 +6,10 @@
 //!
 //! A routine is either *cached* (ordinary stores: the bytes end up in the cache of the CPU that
 //! wrote them) or *streaming* (non-temporal stores: nothing is read for ownership, nothing is
-//! evicted, and the bytes are in memory rather than in the cache). Streaming stores are weakly
-//! ordered: a routine hands back an [`Unfenced`] token, and the memory may be shown to another
-//! thread only after [`Unfenced::publish`].
+//! evicted, and the bytes are in memory rather than in the cache). Streaming stores are more weakly
+//! ordered than others, and not even a release store waits for them: a routine hands back an
+//! [`Unfenced`] token, and the memory may be shown to another thread only after
+//! [`Unfenced::publish`].
 //!
 //! Nothing here makes a system call or allocates.
 
@@ -165,8 +166,8 @@ impl Unfenced {
         self.streamed
     }
 
-    /// Orders everything written before everything that this thread stores from now on. Free if
-    /// all of it went through ordinary stores.
+    /// Makes streamed stores as good as ordinary ones: whatever publishes those to other threads (a
+    /// release store, a lock, a channel) now publishes these too. Free if nothing streamed.
     pub fn publish(self) {}
 }
 

@@ -18,21 +18,27 @@ pub(crate) unsafe fn clear_by_blocks(
     block: usize,
     clear_blocks: impl FnOnce(*mut u8, usize),
 ) {
-    let head = dst.addr().wrapping_neg() & (block - 1);
-    if head >= len {
-        // SAFETY: the caller's bytes, all of them.
-        return unsafe { memset(dst, len) };
-    }
+    let is_whole = (dst.addr() | len) & (block - 1) == 0;
+    // SAFETY: passed on from the caller.
+    let (first, bytes) =
+        if is_whole { (dst, len) } else { unsafe { clear_edges(dst, len, block) } };
+    clear_blocks(first, bytes);
+}
+
+/// Clears what does not fill a block at either end; returns where the whole blocks start and how
+/// many bytes they have. Out of line, so that a page, which needs none of this, saves no registers
+/// for the calls.
+///
+/// # Safety
+/// `dst` is valid for writes of `len` bytes, and `block` is a power of two.
+#[inline(never)]
+unsafe fn clear_edges(dst: *mut u8, len: usize, block: usize) -> (*mut u8, usize) {
+    let head = (dst.addr().wrapping_neg() & (block - 1)).min(len);
     let body = (len - head) & !(block - 1);
-    let tail = len - head - body;
-    // SAFETY: head + body + tail = len, so the three parts lie within the caller's bytes.
+    // SAFETY: head + body <= len, so both ends, and the blocks between, are the caller's bytes.
     unsafe {
-        if head > 0 {
-            memset(dst, head);
-        }
-        clear_blocks(dst.add(head), body);
-        if tail > 0 {
-            memset(dst.add(head + body), tail);
-        }
+        memset(dst, head);
+        memset(dst.add(head + body), len - head - body);
+        (dst.add(head), body)
     }
 }
