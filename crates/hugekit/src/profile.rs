@@ -105,8 +105,14 @@ impl Profile {
     /// The built-in profile for a CPU of this model with these caches.
     #[must_use]
     pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
-        let (warm, cold) = builtin_bands(Microarchitecture::of(cpu), caches);
-        Self { warm, cold, near_bytes: NEAR_BYTES, near_bytes_all: caches.l2 / 2 }
+        let cpu = Microarchitecture::of(cpu);
+        let (warm, cold) = builtin_bands(cpu, caches);
+        let near_bytes_all = match cpu {
+            // Milan misses so cheaply that every byte cleared through the cache costs more.
+            Microarchitecture::Zen3 => NEAR_BYTES,
+            _ => caches.l2 / 2,
+        };
+        Self { warm, cold, near_bytes: NEAR_BYTES, near_bytes_all }
     }
 }
 
