@@ -123,6 +123,24 @@ fn a_record_that_cannot_be_written_is_an_error_before_anything_runs() {
 }
 
 #[test]
+fn a_device_is_written_to_and_stays_a_device() {
+    use std::os::unix::fs::FileTypeExt;
+    smallest("stores")
+        .args(["--json", "/dev/full"])
+        .assert()
+        .failure()
+        .stderr(predicate::str::contains("cannot write /dev/full"));
+    assert!(std::fs::metadata("/dev/full").unwrap().file_type().is_char_device());
+}
+
+#[test]
+fn a_folder_is_no_place_for_a_record() {
+    let folder = tempfile::tempdir().unwrap();
+    smallest("stores").arg("--json").arg(folder.path()).assert().failure().stdout("");
+    assert!(folder.path().is_dir());
+}
+
+#[test]
 fn an_unknown_experiment_names_the_valid_ones() {
     lab()
         .arg("storse")

@@ -1,7 +1,8 @@
-//! Where the record goes: standard output, or a file that is either complete or not there.
+//! Where the record goes: standard output, or a file that is either complete or as it was.
 
 use std::convert::Infallible;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -34,10 +35,7 @@ impl JsonSink {
         match self {
             Self::Stdout => Ok(OpenSink::Stdout),
             Self::File(path) => {
-                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-                let file = NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                Ok(OpenSink::File { file, path })
+                OpenSink::file(path).with_context(|| format!("cannot write {}", path.display()))
             }
         }
     }
@@ -46,18 +44,34 @@ impl JsonSink {
 /// A place that accepts the record.
 pub(super) enum OpenSink<'a> {
     Stdout,
+    /// A device, a pipe or a socket: something that a renamed file must not take the place of.
+    Special {
+        file: File,
+        path: &'a Path,
+    },
     /// Written beside its place first and moved there when complete.
-    File {
+    Regular {
         file: NamedTempFile,
         path: &'a Path,
     },
 }
 
-impl OpenSink<'_> {
+impl<'a> OpenSink<'a> {
+    fn file(path: &'a Path) -> io::Result<Self> {
+        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+            return Ok(Self::Special { file: File::options().write(true).open(path)?, path });
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        Ok(Self::Regular { file: NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?, path })
+    }
+
     pub(super) fn write(self, record: &Record) -> anyhow::Result<()> {
         match self {
-            Self::Stdout => write_json(std::io::stdout().lock(), record),
-            Self::File { mut file, path } => {
+            Self::Stdout => write_json(io::stdout().lock(), record).context("cannot print"),
+            Self::Special { file, path } => {
+                write_json(file, record).with_context(|| format!("cannot write {}", path.display()))
+            }
+            Self::Regular { mut file, path } => {
                 write_json(&mut file, record)
                     .and_then(|()| Ok(file.persist(path)?))
                     .with_context(|| format!("cannot write {}", path.display()))?;
