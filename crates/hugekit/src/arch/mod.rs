@@ -21,13 +21,11 @@ mod all;
 #[path = "aarch64/mod.rs"]
 mod imp;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[path = "all/portable.rs"]
-mod imp;
+use all::portable as imp;
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64/mod.rs"]
 mod imp;
 
-pub use imp::cpu_model;
 pub(crate) use imp::hypervisor;
 
 /// Whether a routine leaves what it wrote in the cache.
@@ -121,6 +119,12 @@ impl PartialEq for ClearRoutine {
 }
 
 impl Eq for ClearRoutine {}
+
+/// The CPU the calling thread runs on.
+#[must_use]
+pub fn cpu_model() -> CpuModel {
+    imp::cpu_model()
+}
 
 /// Every clear routine of this architecture, available or not. `memset` comes first and is
 /// available everywhere.

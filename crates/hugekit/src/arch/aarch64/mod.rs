@@ -4,7 +4,10 @@ mod stnp;
 mod zva;
 
 use super::all::{MEMSET, always};
-use super::{ClearRoutine, CpuModel, Kind, Vendor};
+use super::{ClearRoutine, Kind};
+
+pub(super) use super::all::portable::cpu_model;
+pub(crate) use super::all::portable::hypervisor;
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     MEMSET,
@@ -23,17 +26,6 @@ pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
         run: stnp::clear_stnp,
     },
 ];
-
-/// The CPU the calling thread runs on.
-#[must_use]
-pub fn cpu_model() -> CpuModel {
-    CpuModel { vendor: Vendor::Other, family: 0, model: 0 }
-}
-
-/// The hypervisor, where the CPU itself names it.
-pub(crate) fn hypervisor() -> Option<&'static str> {
-    None
-}
 
 pub(super) fn store_fence() {
     // SAFETY: a barrier touches no memory. `ishst` orders all earlier stores of this CPU, the

@@ -19,9 +19,12 @@ pub(crate) unsafe fn clear_by_blocks(
     clear_blocks: impl FnOnce(*mut u8, usize),
 ) {
     let is_whole = (dst.addr() | len) & (block - 1) == 0;
-    // SAFETY: passed on from the caller.
-    let (first, bytes) =
-        if is_whole { (dst, len) } else { unsafe { clear_edges(dst, len, block) } };
+    let (first, bytes) = if is_whole {
+        (dst, len)
+    } else {
+        // SAFETY: passed on from the caller.
+        unsafe { clear_edges(dst, len, block) }
+    };
     clear_blocks(first, bytes);
 }
 

@@ -2,6 +2,8 @@
 
 #[allow(dead_code, reason = "the portable architecture has no block-wise routines")]
 pub(super) mod blocks;
+#[allow(dead_code, reason = "an architecture uses as much of it as it has nothing better for")]
+pub(super) mod portable;
 #[allow(dead_code, reason = "only architectures with several vector widths share the loops")]
 pub(super) mod vector;
 

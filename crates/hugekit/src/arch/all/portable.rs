@@ -1,13 +1,11 @@
-//! An architecture without routines of its own.
+//! What an architecture has that has nothing of its own. Always compiled, so that it stays right.
 
-use super::all::MEMSET;
-use super::{ClearRoutine, CpuModel, Vendor};
+use super::MEMSET;
+use crate::arch::{ClearRoutine, CpuModel, Vendor};
 
-pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[MEMSET];
+pub(in crate::arch) const CLEAR_ROUTINES: &[ClearRoutine] = &[MEMSET];
 
-/// The CPU the calling thread runs on.
-#[must_use]
-pub fn cpu_model() -> CpuModel {
+pub(in crate::arch) fn cpu_model() -> CpuModel {
     CpuModel { vendor: Vendor::Other, family: 0, model: 0 }
 }
 
@@ -16,6 +14,6 @@ pub(crate) fn hypervisor() -> Option<&'static str> {
     None
 }
 
-pub(super) fn store_fence() {
+pub(in crate::arch) fn store_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }

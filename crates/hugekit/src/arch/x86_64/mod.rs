@@ -69,9 +69,7 @@ fn has_clzero() -> bool {
     })
 }
 
-/// The CPU the calling thread runs on.
-#[must_use]
-pub fn cpu_model() -> CpuModel {
+pub(super) fn cpu_model() -> CpuModel {
     let cpuid = CpuId::new();
     let vendor = match cpuid.get_vendor_info().as_ref().map(raw_cpuid::VendorInfo::as_str) {
         Some("GenuineIntel") => Vendor::Intel,
