@@ -75,6 +75,21 @@ fn clear_has_every_method_and_what_comes_after() {
 }
 
 #[test]
+fn copies_has_every_routine_cold_and_warm() {
+    let output = smallest("copies").args(["--json", "-"]).assert().success().get_output().clone();
+    let copies = &record(&output)["experiments"][0];
+    let cases = strings(&copies["cases"], "id");
+    let ratios = strings(&copies["ratios"], "id");
+    for workload in ["4KiB-warm", "2MiB-warm", "16MiB-warm", "2MiB-cold", "16MiB-cold"] {
+        for routine in hugekit::arch::copy_routines().iter().filter(|r| r.is_available()) {
+            assert!(cases.contains(&format!("copies/{}/{workload}", routine.name()).as_str()));
+        }
+        assert!(ratios.contains(&format!("copies/memcpy-vs-auto/{workload}").as_str()));
+        assert!(ratios.contains(&format!("copies/best-vs-auto/{workload}").as_str()));
+    }
+}
+
+#[test]
 fn one_routine_stands_beside_memset_and_auto() {
     let output = smallest("stores")
         .args(["--routine", "memset", "--json", "-"])
@@ -88,7 +103,9 @@ fn one_routine_stands_beside_memset_and_auto() {
 
 #[test]
 fn tables_fit_80_columns_and_end_in_a_summary() {
-    let output = smallest("clear").assert().success().get_output().clone();
+    let mut everything = lab();
+    everything.args(["--memory", "64MiB", "--rounds", "2"]);
+    let output = everything.assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");
@@ -156,7 +173,10 @@ fn an_unknown_routine_names_the_valid_ones() {
 
 #[test]
 fn a_routine_this_cpu_lacks_is_named_as_unavailable() {
-    for routine in hugekit::arch::clear_routines().iter().filter(|r| !r.is_available()) {
+    let clears: Vec<_> =
+        hugekit::arch::clear_routines().iter().filter(|r| r.is_available()).collect();
+    let copies = hugekit::arch::copy_routines().iter().filter(|routine| !routine.is_available());
+    for routine in copies.filter(|copy| clears.iter().all(|clear| clear.name() != copy.name())) {
         lab().args(["--routine", routine.name()]).assert().code(2).stderr(
             predicate::str::contains("not available on this CPU")
                 .and(predicate::str::contains(routine.needs()))

@@ -158,11 +158,11 @@ fn available_memory() -> Result<usize, LabError> {
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// What was asked for, if there is as much; else 4 GiB for a full run, 1 GiB for a quick one, but no
-/// more than half of what is available.
+/// What was asked for, if there is as much; else 4 GiB for a full run and 2 GiB for a quick one, or
+/// 1 GiB if that would be more than half of what is available, or that half.
 fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError> {
     let half = available / 2 / (2 * MIB) * (2 * MIB);
-    let wanted = if options.quick { GIB } else { 4 * GIB };
+    let wanted = if options.quick { 2 * GIB } else { 4 * GIB };
     let by_default = [wanted, GIB].into_iter().find(|&size| size <= half).unwrap_or(half);
     let asked = options.memory.map_or(by_default, |size| size.0);
     if asked < LEAST_MEMORY {
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn memory_follows_what_is_available() {
         assert_eq!(to_use(false, None, 22 * GIB).unwrap(), 4 * GIB);
-        assert_eq!(to_use(true, None, 22 * GIB).unwrap(), GIB);
+        assert_eq!(to_use(true, None, 22 * GIB).unwrap(), 2 * GIB);
         assert_eq!(to_use(false, None, 4 * GIB).unwrap(), GIB);
         assert_eq!(to_use(false, None, GIB).unwrap(), GIB / 2);
     }

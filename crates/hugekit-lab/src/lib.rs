@@ -18,8 +18,6 @@ mod settings;
 pub mod size;
 pub mod stats;
 
-use hugekit::arch::ClearRoutine;
-
 pub use experiments::{Definition, EXPERIMENTS};
 pub use published::Published;
 
@@ -36,8 +34,8 @@ pub struct Options {
     pub memory: Option<Size>,
     /// Exactly so many rounds, instead of as many as the time allows.
     pub rounds: Option<usize>,
-    /// Only this routine, beside `memset` and the engine's own choice.
-    pub routine: Option<&'static ClearRoutine>,
+    /// Only routines of this name, beside libc's and the engine's own choice.
+    pub routine: Option<String>,
     /// Whether huge-page settings may be changed for the time of the run.
     pub setup: bool,
 }

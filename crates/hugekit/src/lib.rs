@@ -4,10 +4,14 @@
 
 pub mod arch;
 mod clear;
+mod copy;
+mod engine;
 pub mod machine;
 pub mod profile;
 pub mod sweep;
 mod sys;
 
-pub use clear::{Clear, ClearError, Reuse, clear};
+pub use clear::{Clear, clear};
+pub use copy::{Copy, CopyError, copy};
+pub use engine::{HintError, Method, Operation, Reuse};
 pub use profile::Profile;

@@ -1,82 +1,99 @@
-//! Which routine clears how much: crossovers and radii as data.
+//! Which routine clears or copies how much: crossovers and radii as data.
 //!
 //! No single routine is best at every length. Ordinary stores win while the bytes fit a cache that
 //! is near; streaming stores win once the bytes would only pass through it; and where the line
 //! runs differs from one CPU model to the next (on Skylake-X streaming never wins at all). A
 //! [`Profile`] holds those lines for one machine. [`Profile::builtin`] derives one from the CPU
-//! model and the cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md`.
+//! model and the cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and `0004-copy-crossovers.md`.
 //!
 //! The rule behind every default is *never slower than libc*: on a CPU that nobody has measured,
-//! `memset` stays in charge until the bytes exceed the last-level cache.
+//! libc stays in charge until the bytes exceed the last-level cache.
 
 use std::sync::OnceLock;
 
-use crate::arch::{ClearRoutine, CpuModel, Kind, Vendor, clear_routine, clear_routines, cpu_model};
+use crate::arch::{
+    ClearFn, CopyFn, CpuModel, Kind, Routine, Vendor, clear_routines, copy_routines, cpu_model,
+};
 use crate::machine::{CacheSizes, Root, cache};
 
 /// From `from` bytes on, `routine` is the one to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Band {
+#[derive(Debug)]
+pub struct Band<F: 'static> {
     /// Shortest length in bytes that the routine is used for.
     pub from: usize,
     /// The routine; available on this machine.
-    pub routine: &'static ClearRoutine,
+    pub routine: &'static Routine<F>,
 }
 
 /// A step function from length to routine: bands in ascending order, the first from 0.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bands(Vec<Band>);
+#[derive(Debug)]
+pub struct Bands<F: 'static> {
+    table: &'static [Routine<F>],
+    bands: Vec<Band<F>>,
+}
 
-impl Bands {
-    /// `memset` at every length.
-    fn memset() -> Self {
-        Self(vec![Band { from: 0, routine: &clear_routines()[0] }])
+impl<F> Bands<F> {
+    /// The table's first row, which is libc's, at every length.
+    fn libc(table: &'static [Routine<F>]) -> Self {
+        Self { table, bands: vec![Band { from: 0, routine: &table[0] }] }
     }
 
-    /// These bands with `routine` taking over at `from`, if this CPU has it; unchanged if not.
-    fn then(mut self, from: usize, routine: &str) -> Self {
-        if let Some(routine) = clear_routine(routine).filter(|routine| routine.is_available()) {
-            self.0.retain(|band| band.from < from);
-            self.0.push(Band { from, routine });
+    /// These bands with the first of `routines` that this CPU has taking over at `from`; unchanged
+    /// if it has none.
+    fn then(mut self, from: usize, routines: &[&str]) -> Self {
+        let named = |name: &&str| self.table.iter().find(|routine| routine.name() == *name);
+        let first = routines.iter().filter_map(named).find(|routine| routine.is_available());
+        if let Some(routine) = first {
+            self.bands.retain(|band| band.from < from);
+            self.bands.push(Band { from, routine });
         }
         self
     }
 
     /// The bands, ascending.
     #[must_use]
-    pub fn as_slice(&self) -> &[Band] {
-        &self.0
+    pub fn as_slice(&self) -> &[Band<F>] {
+        &self.bands
     }
 
     /// The routine for `len` bytes.
     #[inline]
     #[must_use]
-    pub fn routine_for(&self, len: usize) -> &'static ClearRoutine {
+    pub fn routine_for(&self, len: usize) -> &'static Routine<F> {
         self.last(|band| band.from <= len)
     }
 
     /// The routine for `len` bytes that are to stay in the cache.
     #[inline]
     #[must_use]
-    pub fn cached_for(&self, len: usize) -> &'static ClearRoutine {
+    pub fn cached_for(&self, len: usize) -> &'static Routine<F> {
         self.last(|band| band.from <= len && band.routine.kind() == Kind::Cached)
     }
 
     #[inline]
-    fn last(&self, fits: impl Fn(&Band) -> bool) -> &'static ClearRoutine {
-        let band = self.0.iter().rev().find(|band| fits(band));
-        band.map_or(&clear_routines()[0], |band| band.routine)
+    fn last(&self, fits: impl Fn(&Band<F>) -> bool) -> &'static Routine<F> {
+        let band = self.bands.iter().rev().find(|band| fits(band));
+        band.map_or(&self.table[0], |band| band.routine)
     }
 }
 
+/// Routines by length, for either state of the memory.
+#[derive(Debug)]
+pub struct Choice<F: 'static> {
+    /// For bytes of which nothing is known: they may be in the cache now, and somebody may use
+    /// them next.
+    pub warm: Bands<F>,
+    /// For bytes that are not in the cache and need not get there.
+    pub cold: Bands<F>,
+}
+
 /// What is best on one machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Profile {
-    /// Routines for bytes of which nothing is known: they may be in the cache now, and somebody
-    /// may read them next.
-    pub warm: Bands,
-    /// Routines for bytes that are not in the cache and need not get there.
-    pub cold: Bands,
+    /// Routines that clear.
+    pub clear: Choice<ClearFn>,
+    /// Routines that copy.
+    pub copy: Choice<CopyFn>,
     /// Bytes of the near window when the target is used next.
     pub near_bytes: usize,
     /// Bytes of the near window when all of it is used next.
@@ -106,13 +123,13 @@ impl Profile {
     #[must_use]
     pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
         let cpu = Microarchitecture::of(cpu);
-        let (warm, cold) = builtin_bands(cpu, caches);
+        let (clear, copy) = (builtin_clear(cpu, caches), builtin_copy(cpu, caches));
         let near_bytes_all = match cpu {
             // Milan misses so cheaply that every byte cleared through the cache costs more.
             Microarchitecture::Zen3 => NEAR_BYTES,
             _ => caches.l2 / 2,
         };
-        Self { warm, cold, near_bytes: NEAR_BYTES, near_bytes_all }
+        Self { clear, copy, near_bytes: NEAR_BYTES, near_bytes_all }
     }
 }
 
@@ -145,29 +162,44 @@ impl Microarchitecture {
     }
 }
 
-fn builtin_bands(cpu: Microarchitecture, caches: CacheSizes) -> (Bands, Bands) {
-    let memset = Bands::memset;
-    let streaming = best_streaming();
-    match cpu {
-        Microarchitecture::SkylakeX => (memset(), memset()),
-        Microarchitecture::GraniteRapids => {
-            (memset().then(2 * caches.l2, streaming), memset().then(COLD_FROM, streaming))
-        }
-        Microarchitecture::Zen3 => {
-            let cached = || memset().then(2 << 10, "avx2_cached");
-            (cached().then(8 * caches.l2, "clzero"), cached().then(COLD_FROM, "clzero"))
-        }
-        Microarchitecture::Unmeasured => {
-            (memset().then(caches.llc, streaming), memset().then(COLD_FROM, streaming))
-        }
-    }
-}
-
 /// AVX2 before AVX-512: both saturate the write-combining buffers, and 256-bit stores do not lower
 /// the clock of older CPUs.
-fn best_streaming() -> &'static str {
-    ["avx2_streaming", "sse2_streaming", "stnp"]
-        .into_iter()
-        .find(|name| clear_routine(name).is_some_and(ClearRoutine::is_available))
-        .unwrap_or("memset")
+const STREAMING: &[&str] = &["avx2_streaming", "sse2_streaming", "stnp", "ldnp_stnp"];
+
+fn builtin_clear(cpu: Microarchitecture, caches: CacheSizes) -> Choice<ClearFn> {
+    let memset = || Bands::libc(clear_routines());
+    let (warm, cold) = match cpu {
+        Microarchitecture::SkylakeX => (memset(), memset()),
+        Microarchitecture::GraniteRapids => {
+            (memset().then(2 * caches.l2, STREAMING), memset().then(COLD_FROM, STREAMING))
+        }
+        Microarchitecture::Zen3 => {
+            let cached = || memset().then(2 << 10, &["avx2_cached"]);
+            (cached().then(8 * caches.l2, &["clzero"]), cached().then(COLD_FROM, &["clzero"]))
+        }
+        Microarchitecture::Unmeasured => {
+            (memset().then(caches.llc, STREAMING), memset().then(COLD_FROM, STREAMING))
+        }
+    };
+    Choice { warm, cold }
+}
+
+fn builtin_copy(cpu: Microarchitecture, caches: CacheSizes) -> Choice<CopyFn> {
+    let memcpy = || Bands::libc(copy_routines());
+    let (warm, cold) = match cpu {
+        Microarchitecture::SkylakeX => (memcpy(), memcpy()),
+        Microarchitecture::GraniteRapids => {
+            let interleaved = &["avx2_interleaved"];
+            (memcpy().then(caches.llc, interleaved), memcpy().then(COLD_FROM, interleaved))
+        }
+        Microarchitecture::Zen3 => {
+            let cached = memcpy().then(2 * caches.l1d, &["avx2_cached"]);
+            let cached = cached.then(caches.l2, &["memcpy"]);
+            (cached.then(8 * caches.l2, STREAMING), memcpy().then(COLD_FROM, STREAMING))
+        }
+        Microarchitecture::Unmeasured => {
+            (memcpy().then(caches.llc, STREAMING), memcpy().then(COLD_FROM, STREAMING))
+        }
+    };
+    Choice { warm, cold }
 }

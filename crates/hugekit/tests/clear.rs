@@ -3,7 +3,7 @@
 use hugekit::arch::{CpuModel, Vendor, clear_routines};
 use hugekit::machine::CacheSizes;
 use hugekit::sweep::Order;
-use hugekit::{Clear, ClearError, Profile, Reuse, clear};
+use hugekit::{Clear, HintError, Profile, Reuse, clear};
 use proptest::prelude::*;
 
 const REUSES: [Reuse; 4] = [Reuse::Unknown, Reuse::Target, Reuse::All, Reuse::None];
@@ -70,8 +70,8 @@ fn uninitialised_memory_comes_back_as_zeroes() {
 fn a_target_outside_is_an_error_and_nothing_is_written() {
     let mut bytes = surrounded(0, 8192, 0);
     let error = Clear::new().target(8192).run(&mut bytes).unwrap_err();
-    assert_eq!(error, ClearError::TargetOutside { target: 8192, len: 8192 });
-    assert_eq!(error.to_string(), "target offset 8192 lies outside the 8192 bytes to clear");
+    assert_eq!(error, HintError::TargetOutside { target: 8192, len: 8192 });
+    assert_eq!(error.to_string(), "target offset 8192 lies outside the 8192 bytes of memory");
     assert_eq!(bytes, surrounded(0, 8192, 0));
 }
 
@@ -88,7 +88,7 @@ fn a_routine_the_cpu_lacks_is_an_error_and_nothing_is_written() {
     for routine in clear_routines().iter().filter(|routine| !routine.is_available()) {
         let mut bytes = surrounded(0, 100, 0);
         let error = Clear::new().routine(routine).run(&mut bytes).unwrap_err();
-        assert!(matches!(error, ClearError::RoutineUnavailable { .. }));
+        assert!(matches!(error, HintError::RoutineUnavailable { .. }));
         assert!(error.to_string().contains(routine.needs()));
         assert_eq!(bytes, surrounded(0, 100, 0));
     }
@@ -119,7 +119,7 @@ fn builtin_bands_ascend_from_zero_and_are_available() {
         cpu(Vendor::Other, 0, 0),
     ];
     for profile in models.map(|model| Profile::builtin(model, caches)) {
-        for bands in [&profile.warm, &profile.cold] {
+        for bands in [&profile.clear.warm, &profile.clear.cold] {
             assert_eq!(bands.as_slice()[0].from, 0);
             assert!(bands.as_slice().is_sorted_by(|a, b| a.from < b.from));
             assert!(bands.as_slice().iter().all(|band| band.routine.is_available()));
@@ -132,8 +132,8 @@ fn skylake_never_streams_and_an_unmeasured_cpu_not_below_its_last_level_cache() 
     use hugekit::arch::Kind::Streaming;
     let caches = CacheSizes { l1d: 32 << 10, l2: 1 << 20, llc: 36 << 20, llc_shared_by: 52 };
     let skylake = Profile::builtin(cpu(Vendor::Intel, 6, 0x55), caches);
-    assert_ne!(skylake.warm.routine_for(4 << 30).kind(), Streaming);
-    assert_ne!(skylake.cold.routine_for(4 << 30).kind(), Streaming);
+    assert_ne!(skylake.clear.warm.routine_for(4 << 30).kind(), Streaming);
+    assert_ne!(skylake.clear.cold.routine_for(4 << 30).kind(), Streaming);
     let unmeasured = Profile::builtin(cpu(Vendor::Other, 0, 0), caches);
-    assert_ne!(unmeasured.warm.routine_for((36 << 20) - 1).kind(), Streaming);
+    assert_ne!(unmeasured.clear.warm.routine_for((36 << 20) - 1).kind(), Streaming);
 }

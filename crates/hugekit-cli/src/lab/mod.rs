@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
-use hugekit::arch::{ClearRoutine, clear_routine, clear_routines};
+use hugekit::arch::{Routine, clear_routines, copy_routines};
 use hugekit_lab::record::Record;
 use hugekit_lab::size::Size;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options};
@@ -37,9 +37,9 @@ pub(crate) struct Lab {
     /// Run exactly so many rounds instead of as many as the time allows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     rounds: Option<u32>,
-    /// Measure only this routine, beside memset and the engine's own choice
+    /// Measure only routines of this name, beside libc's and the engine's own choice
     #[arg(long, value_name = "NAME", value_parser = routine_parser())]
-    routine: Option<&'static ClearRoutine>,
+    routine: Option<String>,
     /// Change huge-page settings that are in the way, and put them back (root)
     #[arg(long)]
     setup: bool,
@@ -55,10 +55,19 @@ fn experiment_parser() -> impl TypedValueParser<Value = &'static Definition> {
     })
 }
 
-fn routine_parser() -> impl TypedValueParser<Value = &'static ClearRoutine> {
-    let values = clear_routines().iter().map(|routine| PossibleValue::new(routine.name()));
-    PossibleValuesParser::new(values)
-        .map(|name| clear_routine(&name).expect("one of the possible values"))
+fn routine_parser() -> PossibleValuesParser {
+    let mut names: Vec<_> = rows().map(|(name, ..)| name).collect();
+    names.sort_unstable();
+    names.dedup();
+    PossibleValuesParser::new(names)
+}
+
+/// Name, availability and needs of every routine that clears or copies.
+fn rows() -> impl Iterator<Item = (&'static str, bool, &'static str)> {
+    fn row<F>(routine: &Routine<F>) -> (&'static str, bool, &'static str) {
+        (routine.name(), routine.is_available(), routine.needs())
+    }
+    clear_routines().iter().map(row).chain(copy_routines().iter().map(row))
 }
 
 impl Lab {
@@ -96,20 +105,20 @@ impl Lab {
             quick: self.quick,
             memory: self.memory,
             rounds: self.rounds.map(|rounds| rounds as usize),
-            routine: self.routine,
+            routine: self.routine.clone(),
             setup: self.setup,
         }
     }
 
     fn refuse_unavailable_routine(&self) {
-        if let Some(routine) = self.routine.filter(|routine| !routine.is_available()) {
-            let available = clear_routines().iter().filter(|routine| routine.is_available());
-            let names: Vec<_> = available.map(ClearRoutine::name).collect();
+        let Some(name) = &self.routine else { return };
+        let mut named = rows().filter(|row| row.0 == name).peekable();
+        let needs = named.peek().map_or("", |row| row.2);
+        if !named.any(|(_, is_available, _)| is_available) {
+            let available: Vec<_> = rows().filter(|row| row.1).map(|row| row.0).collect();
             usage_error(&format!(
-                "routine {} is not available on this CPU: it needs {}; available are {}",
-                routine.name(),
-                routine.needs(),
-                names.join(", ")
+                "routine {name} is not available on this CPU: it needs {needs}; available are {}",
+                available.join(", ")
             ))
         }
     }

@@ -49,7 +49,10 @@ fn print_experiment(out: &mut impl Write, experiment: &Experiment) -> io::Result
         print_indented(out, "· ", notice)?;
     }
     if let Some(case) = experiment.cases.first() {
-        writeln!(out, "\nmedian, {}\n{}", case.unit.name(), cases(&experiment.cases))?;
+        writeln!(out, "\nmedian, {}", case.unit.name())?;
+        for table in cases(&experiment.cases) {
+            writeln!(out, "{table}")?;
+        }
         writeln!(out, "\nratio of pairs within a round\n{}", ratios(&experiment.ratios))?;
     }
     print_footnotes(out, &experiment.ratios)
@@ -107,17 +110,50 @@ fn parts(id: &str) -> Option<(&str, &str)> {
     id.split_once('/')?.1.split_once('/')
 }
 
-/// Medians with the axis of shorter labels across, so that the table stays narrow.
-fn cases(cases: &[Case]) -> Table {
+/// Medians, one table or several: methods across where that fits, else workloads across, as many
+/// as fit beside each other.
+fn cases(cases: &[Case]) -> Vec<Table> {
     let (methods, workloads) = axes(cases);
-    let width = |labels: &[&str]| labels.iter().map(|label| label.len().max(6) + 2).sum::<usize>();
-    let methods_across = width(&methods) <= width(&workloads);
-    let (rows, columns) = if methods_across { (workloads, methods) } else { (methods, workloads) };
+    let across = fitting(&workloads, &methods);
+    if across.len() == 1 {
+        return vec![medians(cases, &workloads, &methods, |row, column| (column, row))];
+    }
+    let groups = fitting(&methods, &workloads);
+    groups
+        .into_iter()
+        .map(|group| medians(cases, &methods, group, |row, column| (row, column)))
+        .collect()
+}
+
+/// The columns in groups that fit beside the rows' labels.
+fn fitting<'a, 'b>(rows: &[&str], columns: &'a [&'b str]) -> Vec<&'a [&'b str]> {
+    let cell = |label: &&str| label.len().max(6) + 2;
+    let room = usize::from(WIDTH) - rows.iter().map(cell).max().unwrap_or(0);
+    let mut groups = Vec::new();
+    let mut rest = columns;
+    while !rest.is_empty() {
+        let widths = rest.iter().scan(0, |sum, label| {
+            *sum += cell(label);
+            Some(*sum)
+        });
+        let (group, after) = rest.split_at(widths.take_while(|&sum| sum <= room).count().max(1));
+        groups.push(group);
+        rest = after;
+    }
+    groups
+}
+
+/// One table; `id` says which of a row's and a column's label is the method and which the workload.
+fn medians<'a>(
+    cases: &[Case],
+    rows: &[&'a str],
+    columns: &[&'a str],
+    id: impl Fn(&'a str, &'a str) -> (&'a str, &'a str),
+) -> Table {
     let mut table = new_table(std::iter::once("").chain(columns.iter().copied()));
     for row in rows {
-        let cell = |column: &&str| {
-            let wanted = if methods_across { (*column, row) } else { (row, *column) };
-            let case = cases.iter().find(|case| parts(&case.id) == Some(wanted));
+        let cell = |column: &&'a str| {
+            let case = cases.iter().find(|case| parts(&case.id) == Some(id(row, column)));
             Cell::new(case.map_or(String::new(), |case| format!("{:.1}", case.median())))
         };
         table.add_row(std::iter::once(Cell::new(row)).chain(columns.iter().map(cell)));
@@ -200,5 +236,29 @@ fn summary(experiment: &Experiment) -> String {
             format!("{name}: {headline} from {} to {}", show(least), show(most))
         }
         _ => format!("{name}: nothing to compare like for like"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_grouped_by_what_fits_beside_the_rows() {
+        let rows = ["a label of twenty six letters"];
+        let columns = ["123456789012345678"; 5];
+        let groups = fitting(&rows, &columns);
+        assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [2, 2, 1]);
+    }
+
+    #[test]
+    fn a_column_wider_than_the_room_stands_alone() {
+        let wide = "w".repeat(100);
+        assert_eq!(fitting(&["row"], &[&wide, &wide]).len(), 2);
+    }
+
+    #[test]
+    fn text_breaks_at_spaces_within_the_width() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
     }
 }

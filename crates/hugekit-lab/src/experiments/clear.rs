@@ -219,7 +219,7 @@ fn string_routine() -> &'static ClearRoutine {
 
 fn measure(bench: &mut Bench<'_>, folio: usize, after: After) -> Result<Vec<Case>, LabError> {
     let label = format!("{}{}", Size(folio), after.suffix());
-    let only = bench.options().routine;
+    let only = bench.options().routine.as_deref().and_then(clear_routine);
     let plan = bench.plan(1.0 / (FOLIOS.len() * AFTER.len()) as f64, 100);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("clear {label}"));

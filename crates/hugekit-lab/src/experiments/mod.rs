@@ -1,6 +1,8 @@
 //! One file per experiment.
 
 mod clear;
+mod contest;
+mod copies;
 mod stores;
 
 use crate::LabError;
@@ -26,6 +28,12 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "clear_page_nt, 2020: string, vector and streaming stores by size",
         headline: "memset-vs-auto",
         run: stores::run,
+    },
+    Definition {
+        name: "copies",
+        repeats: "target last, 2018, and its review: cached and streaming copies by size",
+        headline: "memcpy-vs-auto",
+        run: copies::run,
     },
     Definition {
         name: "clear",

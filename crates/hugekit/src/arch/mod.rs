@@ -1,6 +1,6 @@
-//! Clear routines: how bytes become zero on this CPU.
+//! Routines: how bytes become zero, or like others, on this CPU.
 //!
-//! One table per architecture lists every routine there is, available or not, so that tests, the
+//! One table for clearing and one for copying list every routine of an architecture, available or not, so that tests, the
 //! lab, `doctor` and `--routine` enumerate the same rows. This file is the only place that asks
 //! which architecture it is compiled for; each architecture exports the same names.
 //!
@@ -63,17 +63,30 @@ pub enum Vendor {
     Other,
 }
 
-/// One way to clear memory: a row of the table.
+/// One way to clear or to copy memory: a row of a table. `F` is what runs: [`ClearFn`] or
+/// [`CopyFn`].
 #[derive(Debug)]
-pub struct ClearRoutine {
+pub struct Routine<F> {
     name: &'static str,
     kind: Kind,
     needs: &'static str,
     is_available: fn() -> bool,
-    run: unsafe fn(*mut u8, usize),
+    run: F,
 }
 
-impl ClearRoutine {
+/// Clears the bytes from the first argument on, as many as the second says.
+pub type ClearFn = unsafe fn(*mut u8, usize);
+
+/// Copies to the first argument from the second as many bytes as the third says.
+pub type CopyFn = unsafe fn(*mut u8, *const u8, usize);
+
+/// One way to clear memory.
+pub type ClearRoutine = Routine<ClearFn>;
+
+/// One way to copy memory.
+pub type CopyRoutine = Routine<CopyFn>;
+
+impl<F> Routine<F> {
     /// The routine's name, as `--routine` takes it and records print it.
     #[must_use]
     pub const fn name(&self) -> &'static str {
@@ -98,6 +111,12 @@ impl ClearRoutine {
         (self.is_available)()
     }
 
+    fn token(&self) -> Unfenced {
+        Unfenced { streamed: self.kind == Kind::Streaming }
+    }
+}
+
+impl ClearRoutine {
     /// Clears `len` bytes from `dst`, whatever their alignment; a length of 0 is a no-op.
     ///
     /// # Safety
@@ -107,18 +126,33 @@ impl ClearRoutine {
     pub unsafe fn run(&self, dst: *mut u8, len: usize) -> Unfenced {
         // SAFETY: the caller vouches for the bytes and for the CPU, which is all a row asks.
         unsafe { (self.run)(dst, len) };
-        Unfenced { streamed: self.kind == Kind::Streaming }
+        self.token()
     }
 }
 
-impl PartialEq for ClearRoutine {
-    /// Names are unique within the table.
+impl CopyRoutine {
+    /// Copies `len` bytes from `src` to `dst`, whatever their alignment; a length of 0 is a no-op.
+    ///
+    /// # Safety
+    /// - `src` is valid for reads and `dst` for writes of `len` bytes; the two do not overlap, and
+    ///   nothing else writes to either, or reads from `dst`, meanwhile.
+    /// - [`is_available`](Self::is_available) has returned true.
+    #[inline]
+    pub unsafe fn run(&self, dst: *mut u8, src: *const u8, len: usize) -> Unfenced {
+        // SAFETY: the caller vouches for the bytes and for the CPU, which is all a row asks.
+        unsafe { (self.run)(dst, src, len) };
+        self.token()
+    }
+}
+
+impl<F> PartialEq for Routine<F> {
+    /// Names are unique within a table.
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl Eq for ClearRoutine {}
+impl<F> Eq for Routine<F> {}
 
 /// The CPU the calling thread runs on.
 #[must_use]
@@ -137,6 +171,19 @@ pub fn clear_routines() -> &'static [ClearRoutine] {
 #[must_use]
 pub fn clear_routine(name: &str) -> Option<&'static ClearRoutine> {
     clear_routines().iter().find(|routine| routine.name == name)
+}
+
+/// Every copy routine of this architecture, available or not. `memcpy` comes first and is
+/// available everywhere.
+#[must_use]
+pub fn copy_routines() -> &'static [CopyRoutine] {
+    imp::COPY_ROUTINES
+}
+
+/// The copy routine of that name, if this architecture has one.
+#[must_use]
+pub fn copy_routine(name: &str) -> Option<&'static CopyRoutine> {
+    copy_routines().iter().find(|routine| routine.name == name)
 }
 
 /// Evidence that bytes were written which other CPUs may not see in order yet.

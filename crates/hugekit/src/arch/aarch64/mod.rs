@@ -3,8 +3,8 @@
 mod stnp;
 mod zva;
 
-use super::all::{MEMSET, always};
-use super::{ClearRoutine, Kind};
+use super::all::{MEMCPY, MEMSET, always};
+use super::{ClearRoutine, CopyRoutine, Kind};
 
 pub(super) use super::all::portable::cpu_model;
 pub(crate) use super::all::portable::hypervisor;
@@ -24,6 +24,17 @@ pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
         needs: "nothing",
         is_available: always,
         run: stnp::clear_stnp,
+    },
+];
+
+pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
+    MEMCPY,
+    CopyRoutine {
+        name: "ldnp_stnp",
+        kind: Kind::Streaming,
+        needs: "nothing",
+        is_available: always,
+        run: stnp::copy_ldnp_stnp,
     },
 ];
 

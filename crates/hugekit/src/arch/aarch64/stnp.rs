@@ -1,8 +1,8 @@
-//! `stnp`: pairs of registers stored with the hint that nobody reads them soon.
+//! `ldnp` and `stnp`: pairs of registers loaded and stored with the hint that nobody reads them soon.
 
 use core::arch::asm;
 
-use crate::arch::all::blocks::clear_by_blocks;
+use crate::arch::all::blocks::{clear_by_blocks, copy_by_blocks};
 
 const LINE: usize = 64;
 
@@ -19,6 +19,32 @@ pub(super) unsafe fn clear_stnp(dst: *mut u8, len: usize) {
                     "stnp xzr, xzr, [{line}, #32]",
                     "stnp xzr, xzr, [{line}, #48]",
                     line = in(reg) first.add(offset),
+                    options(nostack, preserves_flags),
+                );
+            }
+        });
+    }
+}
+
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
+pub(super) unsafe fn copy_ldnp_stnp(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: two pairs of 16 bytes make one line, and lines of both sides lie within the caller's
+    // bytes; the registers used are declared as overwritten.
+    unsafe {
+        copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| {
+            for offset in (0..bytes).step_by(LINE) {
+                asm!(
+                    "ldnp q0, q1, [{src}]",
+                    "ldnp q2, q3, [{src}, #32]",
+                    "stnp q0, q1, [{dst}]",
+                    "stnp q2, q3, [{dst}, #32]",
+                    src = in(reg) src.add(offset),
+                    dst = in(reg) dst.add(offset),
+                    out("v0") _,
+                    out("v1") _,
+                    out("v2") _,
+                    out("v3") _,
                     options(nostack, preserves_flags),
                 );
             }

@@ -1,9 +1,10 @@
 //! Unaligned head, whole aligned blocks, tail.
 //!
 //! Instructions that write a whole block at once want it aligned. What does not fill a block at
-//! either end goes through `memset`, which knows short lengths best.
+//! either end goes through `memset` or `memcpy`, which know short lengths best. A copy aligns its
+//! destination; the source is read wherever it lies.
 
-use super::memset;
+use super::{memcpy, memset};
 
 /// Clears `len` bytes from `dst`: whole blocks of `block` bytes through `clear_blocks(first,
 /// bytes)`, the rest through `memset`.
@@ -44,4 +45,48 @@ unsafe fn clear_edges(dst: *mut u8, len: usize, block: usize) -> (*mut u8, usize
         memset(dst.add(head + body), len - head - body);
         (dst.add(head), body)
     }
+}
+
+/// Copies `len` bytes from `src` to `dst`: whole blocks of `block` bytes of the destination through
+/// `copy_blocks(first_dst, first_src, bytes)`, the rest through `memcpy`.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes, they do not overlap, and `block` is
+/// a power of two. `copy_blocks` writes within the bytes it is given, which are aligned to `block`
+/// and a multiple of it.
+#[inline(always)]
+pub(crate) unsafe fn copy_by_blocks(
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    block: usize,
+    copy_blocks: impl FnOnce(*mut u8, *const u8, usize),
+) {
+    let is_whole = (dst.addr() | len) & (block - 1) == 0;
+    let (head, bytes) = if is_whole {
+        (0, len)
+    } else {
+        // SAFETY: passed on from the caller.
+        unsafe { copy_edges(dst, src, len, block) }
+    };
+    // SAFETY: the edges end within the caller's bytes.
+    let (first, from) = unsafe { (dst.add(head), src.add(head)) };
+    copy_blocks(first, from, bytes);
+}
+
+/// Copies what does not fill a block of the destination at either end; returns the length of the
+/// head and how many bytes the whole blocks have.
+///
+/// # Safety
+/// As [`copy_by_blocks`].
+#[inline(never)]
+unsafe fn copy_edges(dst: *mut u8, src: *const u8, len: usize, block: usize) -> (usize, usize) {
+    let head = (dst.addr().wrapping_neg() & (block - 1)).min(len);
+    let body = (len - head) & !(block - 1);
+    // SAFETY: head + body <= len, so both ends, and the blocks between, are the caller's bytes.
+    unsafe {
+        memcpy(dst, src, head);
+        memcpy(dst.add(head + body), src.add(head + body), len - head - body);
+    }
+    (head, body)
 }

@@ -1,4 +1,4 @@
-//! What every architecture shares: `memset`, and the shape of a block-wise routine.
+//! What every architecture shares: `memset`, `memcpy`, and the shape of a block-wise routine.
 
 #[allow(dead_code, reason = "the portable architecture has no block-wise routines")]
 pub(super) mod blocks;
@@ -7,7 +7,7 @@ pub(super) mod portable;
 #[allow(dead_code, reason = "only architectures with several vector widths share the loops")]
 pub(super) mod vector;
 
-use super::{ClearRoutine, Kind};
+use super::{ClearRoutine, CopyRoutine, Kind};
 
 /// `memset` of the C library the program runs with.
 pub(super) const MEMSET: ClearRoutine = ClearRoutine {
@@ -16,6 +16,15 @@ pub(super) const MEMSET: ClearRoutine = ClearRoutine {
     needs: "nothing",
     is_available: always,
     run: memset,
+};
+
+/// `memcpy` of the C library the program runs with.
+pub(super) const MEMCPY: CopyRoutine = CopyRoutine {
+    name: "memcpy",
+    kind: Kind::Cached,
+    needs: "nothing",
+    is_available: always,
+    run: memcpy,
 };
 
 pub(super) fn always() -> bool {
@@ -27,4 +36,11 @@ pub(super) fn always() -> bool {
 pub(super) unsafe fn memset(dst: *mut u8, len: usize) {
     // SAFETY: the caller's promise; a byte needs no alignment.
     unsafe { dst.write_bytes(0, len) };
+}
+
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
+pub(super) unsafe fn memcpy(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller's promise; a byte needs no alignment.
+    unsafe { dst.copy_from_nonoverlapping(src, len) };
 }

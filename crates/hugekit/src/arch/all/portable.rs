@@ -1,9 +1,10 @@
 //! What an architecture has that has nothing of its own. Always compiled, so that it stays right.
 
-use super::MEMSET;
-use crate::arch::{ClearRoutine, CpuModel, Vendor};
+use super::{MEMCPY, MEMSET};
+use crate::arch::{ClearRoutine, CopyRoutine, CpuModel, Vendor};
 
 pub(in crate::arch) const CLEAR_ROUTINES: &[ClearRoutine] = &[MEMSET];
+pub(in crate::arch) const COPY_ROUTINES: &[CopyRoutine] = &[MEMCPY];
 
 pub(in crate::arch) fn cpu_model() -> CpuModel {
     CpuModel { vendor: Vendor::Other, family: 0, model: 0 }

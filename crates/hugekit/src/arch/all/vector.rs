@@ -4,13 +4,21 @@
 //! `#[target_feature]`; everything here is `#[inline(always)]`, so that the loops are compiled
 //! with those features.
 
-use super::blocks::clear_by_blocks;
+use super::blocks::{clear_by_blocks, copy_by_blocks};
 
 /// Bytes per cache line, and per block of the loops: whole lines are what a write-combining
 /// buffer can flush without reading memory.
 const LINE: usize = 64;
 
-/// A vector register full of zeroes that can be stored.
+/// Bytes per page of an interleaved copy.
+const PAGE: usize = 4096;
+
+/// How many pages an interleaved copy advances together: more hardware prefetchers run ahead, one
+/// for each page. Four is the number of the design's measurement on Granite Rapids; on Milan every
+/// number above one is slower than one (`docs/decisions/0004-copy-crossovers.md`).
+const PAGES: usize = 4;
+
+/// A vector register that can be loaded and stored.
 pub(crate) trait Vector: Copy {
     /// Bytes per vector; divides a line.
     const BYTES: usize = size_of::<Self>();
@@ -20,6 +28,12 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// The CPU has the instruction set.
     unsafe fn zero() -> Self;
+
+    /// A vector of what lies at `src`.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set; `src` is valid for reads, at any alignment.
+    unsafe fn load(src: *const u8) -> Self;
 
     /// Stores through the cache.
     ///
@@ -67,5 +81,77 @@ unsafe fn clear_lines<V: Vector>(dst: *mut u8, len: usize, put: impl Fn(V, *mut 
                 put(zero, first.add(offset));
             }
         });
+    }
+}
+
+/// Copies with ordinary stores.
+///
+/// # Safety
+/// The CPU has `V`'s instruction set; `src` is valid for reads and `dst` for writes of `len` bytes,
+/// and they do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn copy_cached<V: Vector>(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: passed on from the caller; lines of both sides lie within the bytes given.
+    unsafe {
+        copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| {
+            for offset in (0..bytes).step_by(V::BYTES) {
+                V::load(src.add(offset)).store(dst.add(offset));
+            }
+        });
+    }
+}
+
+/// Copies with streaming stores, straight on.
+///
+/// # Safety
+/// As [`copy_cached`].
+#[inline(always)]
+pub(crate) unsafe fn copy_streaming<V: Vector>(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: passed on from the caller; lines of both sides lie within the bytes given.
+    unsafe {
+        copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| stream_lines::<V>(dst, src, bytes));
+    }
+}
+
+/// Copies with streaming stores, several pages advanced together.
+///
+/// # Safety
+/// As [`copy_cached`].
+#[inline(always)]
+pub(crate) unsafe fn copy_interleaved<V: Vector>(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: passed on from the caller; groups and what is left of them lie within the bytes given.
+    unsafe {
+        copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| {
+            let whole = bytes - bytes % (PAGES * PAGE);
+            for group in (0..whole).step_by(PAGES * PAGE) {
+                stream_group::<V>(dst.add(group), src.add(group));
+            }
+            stream_lines::<V>(dst.add(whole), src.add(whole), bytes - whole);
+        });
+    }
+}
+
+/// One line of each page in turn.
+///
+/// # Safety
+/// As [`copy_cached`], for `PAGES * PAGE` bytes; `dst` is aligned to a line.
+#[inline(always)]
+unsafe fn stream_group<V: Vector>(dst: *mut u8, src: *const u8) {
+    for line in (0..PAGE).step_by(LINE) {
+        for page in 0..PAGES {
+            let offset = page * PAGE + line;
+            // SAFETY: the line lies within the group.
+            unsafe { stream_lines::<V>(dst.add(offset), src.add(offset), LINE) };
+        }
+    }
+}
+
+/// # Safety
+/// As [`copy_cached`]; `dst` is aligned to a line and `bytes` a multiple of it.
+#[inline(always)]
+unsafe fn stream_lines<V: Vector>(dst: *mut u8, src: *const u8, bytes: usize) {
+    for offset in (0..bytes).step_by(V::BYTES) {
+        // SAFETY: every vector lies within the bytes.
+        unsafe { V::load(src.add(offset)).stream(dst.add(offset)) };
     }
 }

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use raw_cpuid::{CpuId, Hypervisor};
 
-use super::all::{MEMSET, always};
-use super::{ClearRoutine, CpuModel, Kind, Vendor};
+use super::all::{MEMCPY, MEMSET, always};
+use super::{ClearRoutine, CopyFn, CopyRoutine, CpuModel, Kind, Routine, Vendor};
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     MEMSET,
@@ -32,14 +32,36 @@ pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     row("clzero", Kind::Streaming, "CLZERO (AMD Zen)", has_clzero, line::clear_clzero),
 ];
 
-const fn row(
+pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
+    MEMCPY,
+    row("rep_movsb", Kind::Cached, "nothing", always, string::copy_movsb),
+    row("avx2_cached", Kind::Cached, "AVX2", has_avx2, vectors::copy_avx2_cached),
+    streaming_copy("sse2_streaming", "nothing", always, vectors::copy_sse2_streaming),
+    streaming_copy("sse2_interleaved", "nothing", always, vectors::copy_sse2_interleaved),
+    streaming_copy("avx2_streaming", "AVX2", has_avx2, vectors::copy_avx2_streaming),
+    streaming_copy("avx2_interleaved", "AVX2", has_avx2, vectors::copy_avx2_interleaved),
+    streaming_copy("avx512_streaming", "AVX-512F", has_avx512f, vectors::copy_avx512_streaming),
+    streaming_copy("avx512_interleaved", "AVX-512F", has_avx512f, vectors::copy_avx512_interleaved),
+    streaming_copy("movdir64b", "MOVDIR64B", has_movdir64b, line::copy_movdir64b),
+];
+
+const fn row<F: Copy>(
     name: &'static str,
     kind: Kind,
     needs: &'static str,
     is_available: fn() -> bool,
-    run: unsafe fn(*mut u8, usize),
-) -> ClearRoutine {
-    ClearRoutine { name, kind, needs, is_available, run }
+    run: F,
+) -> Routine<F> {
+    Routine { name, kind, needs, is_available, run }
+}
+
+const fn streaming_copy(
+    name: &'static str,
+    needs: &'static str,
+    is_available: fn() -> bool,
+    run: CopyFn,
+) -> CopyRoutine {
+    row(name, Kind::Streaming, needs, is_available, run)
 }
 
 fn has_avx2() -> bool {

@@ -1,4 +1,4 @@
-//! String stores: the instruction is told the whole length, so microcode can choose how.
+//! String instructions: the instruction is told the whole length, so microcode can choose how.
 //!
 //! Milan stops allocating cache lines above about 32 MiB of one instruction's length; Ice Lake-X
 //! never does (`reference` of the 2023 work in `docs/lineage.md`).
@@ -39,4 +39,20 @@ pub(super) unsafe fn clear_stosq(dst: *mut u8, len: usize) {
     }
     // SAFETY: `end` is where the instruction stopped: len % 8 of the caller's bytes are left.
     unsafe { clear_stosb(end, len % 8) };
+}
+
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
+pub(super) unsafe fn copy_movsb(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: moves RCX bytes from RSI to RDI upwards: exactly the caller's. The ABI keeps the
+    // direction flag clear, and asm! assumes memory is read and written.
+    unsafe {
+        asm!(
+            "rep movsb",
+            inout("rdi") dst => _,
+            inout("rsi") src => _,
+            inout("rcx") len => _,
+            options(nostack, preserves_flags),
+        );
+    }
 }

@@ -5,10 +5,12 @@ use core::arch::x86_64::{
     _mm256_stream_si256, _mm512_setzero_si512, _mm512_stream_si512,
 };
 
-use crate::arch::all::vector::{Vector, clear_cached, clear_streaming};
+use crate::arch::all::vector::{
+    Vector, clear_cached, clear_streaming, copy_cached, copy_interleaved, copy_streaming,
+};
 
-/// `store` is volatile in all three: LLVM recognises a plain loop of zero stores and calls
-/// `memset` instead, which is a routine of its own.
+/// `store` is volatile in all three: LLVM recognises plain loops and calls `memset` or `memcpy`
+/// instead, which are routines of their own.
 macro_rules! vector {
     ($type:ty, $zero:ident, $stream:ident) => {
         impl Vector for $type {
@@ -16,6 +18,12 @@ macro_rules! vector {
             unsafe fn zero() -> Self {
                 // SAFETY: the caller vouches for the instruction set.
                 unsafe { $zero() }
+            }
+
+            #[inline(always)]
+            unsafe fn load(src: *const u8) -> Self {
+                // SAFETY: the caller vouches for `src`; the read needs no alignment.
+                unsafe { src.cast::<Self>().read_unaligned() }
             }
 
             #[inline(always)]
@@ -37,41 +45,43 @@ vector!(__m128i, _mm_setzero_si128, _mm_stream_si128);
 vector!(__m256i, _mm256_setzero_si256, _mm256_stream_si256);
 vector!(__m512i, _mm512_setzero_si512, _mm512_stream_si512);
 
-/// # Safety
-/// `dst` is valid for writes of `len` bytes.
-pub(super) unsafe fn clear_sse2_streaming(dst: *mut u8, len: usize) {
-    // SAFETY: SSE2 is part of x86-64; the bytes are the caller's.
-    unsafe { clear_streaming::<__m128i>(dst, len) }
+/// Wraps a shared loop in a function that carries the target feature.
+macro_rules! clear {
+    ($name:ident, $feature:literal, $loop:ident, $vector:ty) => {
+        /// # Safety
+        /// The CPU has the target feature; `dst` is valid for writes of `len` bytes.
+        #[target_feature(enable = $feature)]
+        pub(super) unsafe fn $name(dst: *mut u8, len: usize) {
+            // SAFETY: passed on from the caller.
+            unsafe { $loop::<$vector>(dst, len) }
+        }
+    };
 }
 
-/// # Safety
-/// The CPU has AVX2; `dst` is valid for writes of `len` bytes.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn clear_avx2_cached(dst: *mut u8, len: usize) {
-    // SAFETY: passed on from the caller.
-    unsafe { clear_cached::<__m256i>(dst, len) }
+clear!(clear_sse2_streaming, "sse2", clear_streaming, __m128i);
+clear!(clear_avx2_cached, "avx2", clear_cached, __m256i);
+clear!(clear_avx2_streaming, "avx2", clear_streaming, __m256i);
+clear!(clear_avx512_cached, "avx512f", clear_cached, __m512i);
+clear!(clear_avx512_streaming, "avx512f", clear_streaming, __m512i);
+
+/// As `clear`, for copies.
+macro_rules! copy {
+    ($name:ident, $feature:literal, $loop:ident, $vector:ty) => {
+        /// # Safety
+        /// The CPU has the target feature; `src` is valid for reads and `dst` for writes of `len`
+        /// bytes, and they do not overlap.
+        #[target_feature(enable = $feature)]
+        pub(super) unsafe fn $name(dst: *mut u8, src: *const u8, len: usize) {
+            // SAFETY: passed on from the caller.
+            unsafe { $loop::<$vector>(dst, src, len) }
+        }
+    };
 }
 
-/// # Safety
-/// The CPU has AVX2; `dst` is valid for writes of `len` bytes.
-#[target_feature(enable = "avx2")]
-pub(super) unsafe fn clear_avx2_streaming(dst: *mut u8, len: usize) {
-    // SAFETY: passed on from the caller.
-    unsafe { clear_streaming::<__m256i>(dst, len) }
-}
-
-/// # Safety
-/// The CPU has AVX-512F; `dst` is valid for writes of `len` bytes.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn clear_avx512_cached(dst: *mut u8, len: usize) {
-    // SAFETY: passed on from the caller.
-    unsafe { clear_cached::<__m512i>(dst, len) }
-}
-
-/// # Safety
-/// The CPU has AVX-512F; `dst` is valid for writes of `len` bytes.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn clear_avx512_streaming(dst: *mut u8, len: usize) {
-    // SAFETY: passed on from the caller.
-    unsafe { clear_streaming::<__m512i>(dst, len) }
-}
+copy!(copy_avx2_cached, "avx2", copy_cached, __m256i);
+copy!(copy_sse2_streaming, "sse2", copy_streaming, __m128i);
+copy!(copy_sse2_interleaved, "sse2", copy_interleaved, __m128i);
+copy!(copy_avx2_streaming, "avx2", copy_streaming, __m256i);
+copy!(copy_avx2_interleaved, "avx2", copy_interleaved, __m256i);
+copy!(copy_avx512_streaming, "avx512f", copy_streaming, __m512i);
+copy!(copy_avx512_interleaved, "avx512f", copy_interleaved, __m512i);

@@ -1,0 +1,89 @@
+//! What `stores` and `copies` share: libc, every routine of a table, and the engine's own choice,
+//! over one workload.
+
+use std::time::Instant;
+
+use hugekit::arch::Routine;
+
+use crate::record::{Case, Ratio};
+use crate::size::{GIB, MIB};
+
+/// A sample moves at least this much, in several passes if need be, so that reading the clock does
+/// not show.
+const SAMPLE_BYTES: usize = 16 * MIB;
+
+/// One who takes part.
+#[derive(Debug)]
+pub(super) enum Contender<F: 'static> {
+    Routine(&'static Routine<F>),
+    Auto,
+}
+
+impl<F> Contender<F> {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Routine(routine) => routine.name(),
+            Self::Auto => "auto",
+        }
+    }
+}
+
+/// libc's routine, which is the table's first, the available ones (or the one named), and `auto`.
+pub(super) fn contenders<F>(table: &'static [Routine<F>], only: Option<&str>) -> Vec<Contender<F>> {
+    let wanted = |routine: &&Routine<F>| {
+        let named = only.is_none_or(|only| only == routine.name());
+        routine.is_available() && (named || **routine == table[0])
+    };
+    let routines = table.iter().filter(wanted).map(Contender::Routine);
+    routines.chain([Contender::Auto]).collect()
+}
+
+/// Who cannot take part, and why.
+pub(super) fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
+    let missing: Vec<String> = table
+        .iter()
+        .filter(|routine| !routine.is_available())
+        .map(|routine| format!("{} (needs {})", routine.name(), routine.needs()))
+        .collect();
+    (!missing.is_empty()).then(|| format!("not on this CPU: {}", missing.join(", ")))
+}
+
+/// How often something of `size` bytes is done for one sample.
+const fn passes(size: usize) -> usize {
+    SAMPLE_BYTES.div_ceil(size)
+}
+
+/// One sample in GiB/s: `pass` moves `size` bytes and is called as often as a sample needs.
+pub(super) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
+    let passes = passes(size);
+    let start = Instant::now();
+    for _ in 0..passes {
+        pass();
+    }
+    (passes * size) as f64 / GIB as f64 / start.elapsed().as_secs_f64()
+}
+
+/// The case of one contender on one workload.
+fn find<'a>(cases: &'a [Case], experiment: &str, name: &str, workload: &str) -> Option<&'a Case> {
+    let id = format!("{experiment}/{name}/{workload}");
+    cases.iter().find(|case| case.id == id)
+}
+
+/// Two contenders on one workload, if both took part.
+pub(super) fn between(
+    cases: &[Case],
+    experiment: &str,
+    (baseline, subject): (&str, &str),
+    workload: &str,
+) -> Option<Ratio> {
+    let id = format!("{experiment}/{baseline}-vs-{subject}/{workload}");
+    let case = |name| find(cases, experiment, name, workload);
+    Some(Ratio::between(id, case(baseline)?, case(subject)?))
+}
+
+/// The best routine against `auto`, which is the last of the cases.
+pub(super) fn best(cases: &[Case], experiment: &str, workload: &str) -> Option<Ratio> {
+    let (auto, routines) = cases.split_last()?;
+    let candidates: Vec<&Case> = routines.iter().collect();
+    Ratio::with_best(format!("{experiment}/best-vs-auto/{workload}"), &candidates, auto)
+}
