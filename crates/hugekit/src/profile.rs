@@ -193,8 +193,7 @@ fn builtin_copy(cpu: Microarchitecture, caches: CacheSizes) -> Choice<CopyFn> {
             (memcpy().then(caches.llc, interleaved), memcpy().then(COLD_FROM, interleaved))
         }
         Microarchitecture::Zen3 => {
-            let cached = memcpy().then(2 * caches.l1d, &["avx2_cached"]);
-            let cached = cached.then(caches.l2, &["memcpy"]);
+            let cached = memcpy().then(4 << 10, &["avx2_cached"]);
             (cached.then(8 * caches.l2, STREAMING), memcpy().then(COLD_FROM, STREAMING))
         }
         Microarchitecture::Unmeasured => {
