@@ -1,9 +1,11 @@
 //! Clearing memory.
 
+use std::convert::Infallible;
 use std::mem::MaybeUninit;
 
 use crate::arch::ClearFn;
 use crate::engine::{HintError, Operation};
+use crate::parallel::{Bytes, Cancel, JobError, Progress, Report, Threads};
 use crate::profile::Profile;
 
 /// Lengths below this go straight to `memset`, where a look at the profile (3 ns) would show.
@@ -35,6 +37,18 @@ fn clear_large(bytes: &mut [u8]) {
     unsafe { routine.run(bytes.as_mut_ptr(), bytes.len()) }.publish();
 }
 
+/// Why a clear was refused, or stopped. Nothing was written, unless it was cancelled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClearError {
+    /// The target lies outside, or the routine does not run here.
+    #[error(transparent)]
+    Hint(#[from] HintError),
+    /// No thread was asked for, or the clear was cancelled.
+    #[error(transparent)]
+    Job(#[from] JobError<Infallible>),
+}
+
 /// A clear with knowledge: who touches what next, in which order, by which routine.
 ///
 /// ```
@@ -44,18 +58,46 @@ fn clear_large(bytes: &mut [u8]) {
 /// // Offset 0x1234 is read right after: its surroundings stay cached, the rest streams.
 /// Clear::new().target(0x1234).reuse(Reuse::Target).run(&mut folio)?;
 /// assert!(folio.iter().all(|&byte| byte == 0));
-/// # Ok::<(), hugekit::HintError>(())
+/// # Ok::<(), hugekit::ClearError>(())
 /// ```
 pub type Clear<'a> = Operation<'a, ClearFn>;
 
-impl Clear<'_> {
-    /// Sets every byte to zero on the calling thread.
+impl<'a> Clear<'a> {
+    /// How many threads clear, the calling one included: [`Threads::One`] unless said.
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.sharing.threads = threads;
+        self
+    }
+
+    /// Whom to tell, chunk by chunk, how many bytes are done. The near window, which comes last,
+    /// counts with the chunks around it.
+    pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
+        self.sharing.progress = Some(progress);
+        self
+    }
+
+    /// What stops it early: between chunks, never within one.
+    pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
+        self.sharing.cancel = Some(cancel);
+        self
+    }
+
+    /// Lets threads other than the calling one run only on CPUs that nobody else wants.
+    pub fn low_priority(mut self, low: bool) -> Self {
+        self.sharing.low_priority = low;
+        self
+    }
+
+    /// Sets every byte to zero.
     ///
     /// # Errors
-    /// [`HintError`] if the target lies outside `bytes` or the routine does not run here; nothing
-    /// is written then.
+    /// [`ClearError`] if the target lies outside `bytes`, the routine does not run here, or no
+    /// thread is asked for; nothing is written then. And if it is cancelled.
+    ///
+    /// # Panics
+    /// If the progress callback does.
     #[allow(unsafe_code)]
-    pub fn run(&self, bytes: &mut [u8]) -> Result<(), HintError> {
+    pub fn run(&self, bytes: &mut [u8]) -> Result<Report, ClearError> {
         // SAFETY: a slice borrowed mutably is valid for writes and nobody else accesses it.
         unsafe { self.run_raw(bytes.as_mut_ptr(), bytes.len()) }
     }
@@ -64,11 +106,14 @@ impl Clear<'_> {
     ///
     /// # Errors
     /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
     #[allow(unsafe_code)]
     pub fn run_uninit<'m>(
         &self,
         bytes: &'m mut [MaybeUninit<u8>],
-    ) -> Result<&'m mut [u8], HintError> {
+    ) -> Result<&'m mut [u8], ClearError> {
         let (start, len) = (bytes.as_mut_ptr().cast::<u8>(), bytes.len());
         // SAFETY: the slice is valid for writes and borrowed for 'm; once the call has succeeded
         // each of its bytes is an initialised zero.
@@ -83,14 +128,18 @@ impl Clear<'_> {
     /// # Errors
     /// As [`run`](Self::run).
     ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    ///
     /// # Safety
     /// `start` is valid for writes of `len` bytes, and nothing else accesses them meanwhile.
     #[allow(unsafe_code)]
-    pub unsafe fn run_raw(&self, start: *mut u8, len: usize) -> Result<(), HintError> {
-        self.sweep(len, |routine, extent| {
-            // SAFETY: extents lie within 0..len, so these bytes are the caller's, and a sweep hands
-            // out available routines.
-            unsafe { routine.run(start.add(extent.bytes.start), extent.bytes.len()) }
+    pub unsafe fn run_raw(&self, start: *mut u8, len: usize) -> Result<Report, ClearError> {
+        let memory = Bytes(start);
+        self.share(start, len, |routine, bytes| {
+            // SAFETY: extents and chunks lie within 0..len and are handed out once each, so these
+            // bytes are the caller's and this thread's; the routines handed out are available.
+            unsafe { routine.run(memory.at(bytes.start), bytes.len()) }
         })
     }
 }

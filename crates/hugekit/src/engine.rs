@@ -4,9 +4,13 @@
 //! kinds, told apart by what their routines are. A plan is profile × sweep: an order of extents,
 //! one routine for the far ones and one for the near window.
 
+use std::convert::Infallible;
+use std::ops::Range;
+
 use crate::arch::{ClearFn, CopyFn, Routine, Unfenced};
+use crate::parallel::{JobError, Report, Sharing};
 use crate::profile::{Choice, Profile};
-use crate::sweep::{Extent, Order, Reach};
+use crate::sweep::{Extent, Order, Reach, near_window};
 
 /// Who uses the memory next, as far as the caller knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,7 +51,7 @@ pub enum HintError {
 }
 
 /// What an operation's routines are: [`ClearFn`] or [`CopyFn`].
-pub trait Method: Sized + 'static + sealed::Sealed {
+pub trait Method: Sized + Sync + 'static + sealed::Sealed {
     /// The profile's bands for this method.
     fn choice(profile: &Profile) -> &Choice<Self>;
 }
@@ -83,6 +87,7 @@ pub struct Operation<'a, F: 'static> {
     routine: Option<&'static Routine<F>>,
     near_bytes: Option<usize>,
     profile: Option<&'a Profile>,
+    pub(crate) sharing: Sharing<'a>,
 }
 
 impl<F> Clone for Operation<'_, F> {
@@ -100,6 +105,7 @@ impl<F> Default for Operation<'_, F> {
             routine: None,
             near_bytes: None,
             profile: None,
+            sharing: Sharing::default(),
         }
     }
 }
@@ -156,7 +162,7 @@ impl<'a, F: Method> Operation<'a, F> {
         mut process: impl FnMut(&'static Routine<F>, Extent) -> Unfenced,
     ) -> Result<(), HintError> {
         self.check(len)?;
-        let plan = self.plan(len);
+        let plan = self.plan(len, self.profile_in_force());
         let mut unfenced = Unfenced::nothing();
         for extent in plan.order.extents(len, plan.target, plan.near_bytes) {
             let routine = match extent.reach {
@@ -167,6 +173,50 @@ impl<'a, F: Method> Operation<'a, F> {
         }
         unfenced.publish();
         Ok(())
+    }
+
+    /// As [`sweep`](Self::sweep), by as many threads as were asked for. `start` is where the bytes
+    /// that are written lie in memory. Threads share the far extents in chunks and in no order; the
+    /// near window is the calling thread's and comes last, so that it stays in this CPU's cache.
+    #[inline]
+    pub(crate) fn share<E: From<HintError> + From<JobError<Infallible>>>(
+        &self,
+        start: *const u8,
+        len: usize,
+        process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
+    ) -> Result<Report, E> {
+        if self.sharing.is_alone(len, self.profile_in_force()) {
+            self.sweep(len, |routine, extent| process(routine, extent.bytes))?;
+            return Ok(Report::alone(len));
+        }
+        self.check(len)?;
+        self.share_far_then_near(start, len, process)
+    }
+
+    fn share_far_then_near<E: From<JobError<Infallible>>>(
+        &self,
+        start: *const u8,
+        len: usize,
+        process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
+    ) -> Result<Report, E> {
+        let profile = self.profile_in_force();
+        let plan = self.plan(len, profile);
+        let window = plan.target.map_or(0..0, |target| near_window(len, target, plan.near_bytes));
+        let far = |chunk: Range<usize>| {
+            let parts = outside(chunk, &window);
+            let unfenced = parts.map(|part| process(plan.far, part));
+            // Before the chunk counts as done, because nobody else can fence for this CPU.
+            unfenced.into_iter().fold(Unfenced::nothing(), Unfenced::and).publish();
+            Ok(())
+        };
+        let report = self.sharing.run(start, len, profile, profile.min_chunk, far)?;
+        process(plan.near, window).publish();
+        Ok(report)
+    }
+
+    #[inline]
+    fn profile_in_force(&self) -> &Profile {
+        self.profile.unwrap_or_else(|| Profile::current())
     }
 
     /// Sees to it that the target lies within, and that a routine asked for is available; a profile
@@ -183,8 +233,7 @@ impl<'a, F: Method> Operation<'a, F> {
         }
     }
 
-    fn plan(&self, len: usize) -> Plan<F> {
-        let profile = self.profile.unwrap_or_else(|| Profile::current());
+    fn plan(&self, len: usize, profile: &Profile) -> Plan<F> {
         let Choice { warm, cold } = F::choice(profile);
         let target = self.target_in(len);
         let near_bytes = self.near_bytes.unwrap_or(match self.reuse {
@@ -222,4 +271,28 @@ struct Plan<F: 'static> {
     order: Order,
     far: &'static Routine<F>,
     near: &'static Routine<F>,
+}
+
+/// What lies before and behind the window; either may be empty.
+fn outside(bytes: Range<usize>, window: &Range<usize>) -> [Range<usize>; 2] {
+    let before = window.start.clamp(bytes.start, bytes.end);
+    let behind = window.end.clamp(before, bytes.end);
+    [bytes.start..before, behind..bytes.end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_what_lies_before_and_behind_the_window() {
+        assert_eq!(outside(10..20, &(12..15)), [10..12, 15..20]);
+        assert_eq!(outside(10..20, &(0..15)), [10..10, 15..20]);
+        assert_eq!(outside(10..20, &(15..90)), [10..15, 20..20]);
+        assert_eq!(outside(10..20, &(0..90)), [10..10, 20..20]);
+        for elsewhere in [0..0, 0..10, 20..30, 25..30] {
+            let left: usize = outside(10..20, &elsewhere).iter().map(Range::len).sum();
+            assert_eq!(left, 10, "{elsewhere:?}");
+        }
+    }
 }

@@ -7,11 +7,15 @@ mod clear;
 mod copy;
 mod engine;
 pub mod machine;
+pub mod parallel;
+mod populate;
 pub mod profile;
 pub mod sweep;
 mod sys;
 
-pub use clear::{Clear, clear};
+pub use clear::{Clear, ClearError, clear};
 pub use copy::{Copy, CopyError, copy};
 pub use engine::{HintError, Method, Operation, Reuse};
+pub use parallel::{Cancel, Threads};
+pub use populate::{Populate, PopulateError};
 pub use profile::Profile;

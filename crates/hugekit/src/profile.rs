@@ -98,6 +98,12 @@ pub struct Profile {
     pub near_bytes: usize,
     /// Bytes of the near window when all of it is used next.
     pub near_bytes_all: usize,
+    /// Shortest length in bytes that [`Threads::Auto`](crate::Threads::Auto) shares among threads.
+    pub parallel_from: usize,
+    /// Bytes of a chunk below which sharing costs more than it gains.
+    pub min_chunk: usize,
+    /// The most threads that [`Threads::Auto`](crate::Threads::Auto) uses, the caller included.
+    pub thread_cap: usize,
 }
 
 /// Shortest length that streams when it is known to be cold: a few pages, so that the fence and
@@ -107,6 +113,10 @@ const COLD_FROM: usize = 16 << 10;
 /// Bytes kept near the target. Wide enough for a burst of accesses around the fault, narrow enough
 /// that clearing them through the cache does not show beside a 2 MiB folio.
 const NEAR_BYTES: usize = 32 << 10;
+
+const PARALLEL_FROM: usize = 8 << 20;
+const MIN_CHUNK: usize = 2 << 20;
+const THREAD_CAP: usize = 8;
 
 impl Profile {
     /// The profile in force on this machine. Built at the first use, then a load.
@@ -129,7 +139,15 @@ impl Profile {
             Microarchitecture::Zen3 => NEAR_BYTES,
             _ => caches.l2 / 2,
         };
-        Self { clear, copy, near_bytes: NEAR_BYTES, near_bytes_all }
+        Self {
+            clear,
+            copy,
+            near_bytes: NEAR_BYTES,
+            near_bytes_all,
+            parallel_from: PARALLEL_FROM,
+            min_chunk: MIN_CHUNK,
+            thread_cap: THREAD_CAP,
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub mod memory;
 pub mod process;
 mod root;
 #[cfg(test)]
-mod synthetic;
+pub(crate) mod synthetic;
 mod text;
 pub mod thp;
 pub mod topology;

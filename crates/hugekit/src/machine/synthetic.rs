@@ -6,34 +6,34 @@ use std::path::Path;
 
 use super::Root;
 
-pub(super) struct Synthetic {
+pub(crate) struct Synthetic {
     directory: tempfile::TempDir,
 }
 
 impl Synthetic {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap() }
     }
 
-    pub(super) fn root(&self) -> Root {
+    pub(crate) fn root(&self) -> Root {
         Root::at(self.directory.path())
     }
 
     /// Writes a file; the text ends with a newline as the kernel's files do.
-    pub(super) fn file(&self, path: impl AsRef<Path>, text: impl AsRef<str>) -> &Self {
+    pub(crate) fn file(&self, path: impl AsRef<Path>, text: impl AsRef<str>) -> &Self {
         let path = self.prepare(path.as_ref());
         fs::write(path, format!("{}\n", text.as_ref())).unwrap();
         self
     }
 
-    pub(super) fn files(&self, directory: &str, files: &[(&str, &str)]) -> &Self {
+    pub(crate) fn files(&self, directory: &str, files: &[(&str, &str)]) -> &Self {
         files.iter().for_each(|(name, text)| {
             self.file(format!("{directory}/{name}"), text);
         });
         self
     }
 
-    pub(super) fn link(&self, path: &str, target: &str) -> &Self {
+    pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
         symlink(target, self.prepare(Path::new(path))).unwrap();
         self
     }

@@ -1,8 +1,11 @@
 //! Everything asked of the kernel: one typed function per system call or ioctl, with its preconditions.
 //!
-//! What rustix has is called through rustix; the ioctls below are those it lacks.
+//! What rustix has is called through rustix; the rest are those it lacks.
 
+pub(crate) mod fork_mark;
 mod ioctl;
 pub(crate) mod kvm;
+pub(crate) mod memory;
 pub(crate) mod process;
+pub(crate) mod thread;
 pub(crate) mod userfaultfd;

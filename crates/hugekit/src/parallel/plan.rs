@@ -1,0 +1,121 @@
+//! How many threads share a job, how large its chunks are and where each thread begins: arithmetic
+//! only, after the kernel's proposal of 2017 for gigantic pages.
+//!
+//! ```text
+//! threads = min(⌈length / minimum chunk⌉, limit)
+//! chunk   = length / threads / 4, a multiple of the minimum chunk and never below it;
+//!           a single thread takes everything
+//! ```
+//!
+//! Four chunks a thread are the balance between a thread that is late (the others take over what
+//! it has not begun) and the cost of a chunk. Deviations: chunks end at addresses that are
+//! multiples of the minimum chunk wherever the range starts, so that no page is shared by two
+//! threads; a single thread that is watched, or may be cancelled, takes chunks; and a job whose helpers run at low priority is cut into minimum chunks, because
+//! everybody waits for whoever is in the middle of one.
+
+/// Chunks per thread, so that none waits long for the last.
+const CHUNKS_PER_THREAD: usize = 4;
+
+/// How many threads share `len` bytes: one for each minimum chunk, within the limit.
+pub(super) fn threads(len: usize, min_chunk: usize, limit: usize) -> usize {
+    len.div_ceil(min_chunk).min(limit).max(1)
+}
+
+/// Bytes of a chunk. A single thread is cut short like this only if somebody watches; else it takes
+/// everything without asking.
+pub(super) fn chunk(len: usize, threads: usize, min_chunk: usize) -> usize {
+    let share = len / threads / CHUNKS_PER_THREAD;
+    (share / min_chunk * min_chunk).max(min_chunk)
+}
+
+/// The work of one node and the CPUs there are to do it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    pub(super) bytes: usize,
+    /// 0 for a node that only has memory: nobody begins there.
+    pub(super) cpus: usize,
+}
+
+/// The lane at which each thread begins. Each goes where most bytes wait per thread, as long as
+/// there is a CPU for it; the first thread is the caller, who stays where it is.
+pub(super) fn homes(demands: &[Demand], threads: usize, callers: usize) -> Vec<usize> {
+    let mut assigned = vec![0; demands.len()];
+    let mut homes = Vec::with_capacity(threads);
+    for thread in 0..threads {
+        let home = if thread == 0 { callers } else { neediest(demands, &assigned, callers) };
+        assigned[home] += 1;
+        homes.push(home);
+    }
+    homes
+}
+
+fn neediest(demands: &[Demand], assigned: &[usize], otherwise: usize) -> usize {
+    let has_room = |&lane: &usize| assigned[lane] < demands[lane].cpus;
+    let per_thread = |&lane: &usize| demands[lane].bytes / (assigned[lane] + 1);
+    let lanes = || 0..demands.len();
+    // Ties go to the lowest lane: `max_by_key` takes the last of equals.
+    let roomy = lanes().rev().filter(has_room).max_by_key(per_thread);
+    let staffed = || lanes().rev().filter(|&lane| demands[lane].cpus > 0).max_by_key(per_thread);
+    roomy.or_else(staffed).unwrap_or(otherwise)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+    const GIB: usize = 1 << 30;
+
+    #[test]
+    fn one_thread_for_each_minimum_chunk_within_the_limit() {
+        assert_eq!(threads(0, MIB, 8), 1);
+        assert_eq!(threads(MIB, MIB, 8), 1);
+        assert_eq!(threads(MIB + 1, MIB, 8), 2);
+        assert_eq!(threads(GIB, MIB, 8), 8);
+        assert_eq!(threads(usize::MAX, 1, 1000), 1000);
+    }
+
+    #[test]
+    fn a_quarter_of_each_threads_share_in_whole_minimum_chunks() {
+        assert_eq!(chunk(GIB, 2, 2 * MIB), 128 * MIB);
+        assert_eq!(chunk(GIB + 12345, 3, 2 * MIB), 84 * MIB);
+        assert_eq!(chunk(8 * MIB, 4, 2 * MIB), 2 * MIB);
+        assert_eq!(chunk(50 * GIB, 8, GIB), GIB);
+    }
+
+    fn demands(bytes_and_cpus: &[(usize, usize)]) -> Vec<Demand> {
+        bytes_and_cpus.iter().map(|&(bytes, cpus)| Demand { bytes, cpus }).collect()
+    }
+
+    #[test]
+    fn threads_begin_where_most_is_to_do() {
+        assert_eq!(homes(&demands(&[(100, 4), (100, 4)]), 4, 0), [0, 1, 0, 1]);
+        assert_eq!(homes(&demands(&[(100, 4), (300, 4)]), 4, 0), [0, 1, 1, 1]);
+        assert_eq!(homes(&demands(&[(100, 4)]), 3, 0), [0, 0, 0]);
+    }
+
+    #[test]
+    fn nobody_begins_at_a_node_without_cpus_if_another_has_some() {
+        assert_eq!(homes(&demands(&[(100, 0), (1, 2)]), 3, 1), [1, 1, 1]);
+        assert_eq!(homes(&demands(&[(100, 0)]), 2, 0), [0, 0]);
+    }
+
+    #[test]
+    fn a_node_whose_cpus_are_all_at_work_passes_the_next_thread_on() {
+        assert_eq!(homes(&demands(&[(1000, 1), (10, 4)]), 3, 0), [0, 1, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_keep_to_the_formula(
+            len in 1_usize..1 << 45, threads in 2_usize..64, min in 1_usize..1 << 32,
+        ) {
+            let chunk = chunk(len, threads, min);
+            prop_assert!(chunk >= min && chunk.is_multiple_of(min));
+            prop_assert!(chunk == min || chunk <= len / threads / 4);
+            prop_assert!(len / threads / 4 < chunk + min);
+        }
+    }
+}

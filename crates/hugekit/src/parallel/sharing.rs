@@ -1,0 +1,103 @@
+//! What the operations on memory (clear, populate, copy) have in common when they are shared.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::Range;
+
+use super::workers::Workers;
+use super::{Cancel, Job, JobError, NodeMap, Progress, Report, Threads, plan};
+use crate::profile::Profile;
+use crate::sys;
+
+/// Who does an operation, who watches and who may stop it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sharing<'a> {
+    pub(crate) threads: Threads,
+    pub(crate) progress: Option<&'a Progress<'a>>,
+    pub(crate) cancel: Option<&'a Cancel>,
+    pub(crate) low_priority: bool,
+}
+
+impl fmt::Debug for Sharing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharing")
+            .field("threads", &self.threads)
+            .field("low_priority", &self.low_priority)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Sharing<'a> {
+    /// Whether so many bytes are done by the calling thread in one go. Asked for every clear, and
+    /// therefore all that a small one pays.
+    #[inline]
+    pub(crate) fn is_alone(&self, len: usize, profile: &Profile) -> bool {
+        let one = match self.threads {
+            Threads::One => true,
+            Threads::Auto => len < profile.parallel_from,
+            Threads::Exactly(_) => false,
+        };
+        one && self.progress.is_none() && self.cancel.is_none()
+    }
+
+    /// Runs `chunk` for pieces of the `len` bytes at `start`. `min_chunk` is the profile's, rounded
+    /// as the operation needs it.
+    pub(crate) fn run<E: Send>(
+        &self,
+        start: *const u8,
+        len: usize,
+        profile: &Profile,
+        min_chunk: usize,
+        chunk: impl Fn(Range<usize>) -> Result<(), E> + Sync,
+    ) -> Result<Report, JobError<E>> {
+        let threads = match self.threads {
+            Threads::Auto if len < profile.parallel_from => Threads::One,
+            threads => threads,
+        };
+        let map = nodes_of(start, len, threads, profile.thread_cap, min_chunk);
+        let job = Job::new(len)
+            .min_chunk(min_chunk)
+            .address(start.addr())
+            .threads(threads)
+            .cap(profile.thread_cap)
+            .low_priority(self.low_priority);
+        let job = map.iter().fold(job, Job::nodes);
+        let job = self.progress.iter().fold(job, |job, progress| job.progress(*progress));
+        self.cancel.iter().fold(job, |job, cancel| job.cancel(cancel)).run(chunk)
+    }
+}
+
+/// Which node holds which of these bytes, where that can differ. Pages that are not there yet count
+/// as on the calling thread's node, because that is where it would put them alone.
+fn nodes_of(
+    start: *const u8,
+    len: usize,
+    threads: Threads,
+    cap: usize,
+    min_chunk: usize,
+) -> Option<NodeMap> {
+    if matches!(threads, Threads::One | Threads::Exactly(0 | 1)) || !Workers::current().has_nodes()
+    {
+        return None;
+    }
+    let most = if let Threads::Exactly(threads) = threads { threads } else { cap };
+    let step = plan::chunk(len, most, min_chunk);
+    let here = Workers::current().placement().node_of_cpu(sys::thread::current_cpu());
+    NodeMap::of_memory(start, len, step, here)
+}
+
+/// Memory by its address, for chunk functions: each thread makes its own pieces of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes(pub(crate) *mut u8);
+
+// SAFETY: an address and no more; whoever follows it says why that is sound.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    /// The address of an offset, which may lie anywhere.
+    pub(crate) fn at(self, offset: usize) -> *mut u8 {
+        self.0.wrapping_add(offset)
+    }
+}

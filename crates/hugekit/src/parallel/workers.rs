@@ -1,0 +1,123 @@
+//! The threads of this process: started when first needed, pinned as their job says, gone after a
+//! fork.
+//!
+//! There are two crews. Helpers of low priority are threads of their own, because no unprivileged
+//! thread gets back from `SCHED_IDLE` or from a nice value of 19.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::thread;
+
+use super::crew::{Crew, Forked, Work};
+use super::placement::Placement;
+use crate::machine::CpuSet;
+use crate::sys::fork_mark::ForkMark;
+use crate::sys::thread as sys;
+
+/// What one process needs to run jobs. Never freed once it is in force: its threads live as long as
+/// the process, and in a forked child its locks may be held by nobody who exists.
+pub(super) struct Workers {
+    mark: Arc<ForkMark>,
+    /// All CPUs by node and the quota, as they were at the process's first job.
+    machine: Placement,
+    ordinary: Crew,
+    yielding: Crew,
+}
+
+static CURRENT: AtomicPtr<Workers> = AtomicPtr::new(ptr::null_mut());
+
+impl Workers {
+    /// Those of this process. After a fork, the first call makes new ones.
+    pub(super) fn current() -> &'static Self {
+        let found = CURRENT.load(Ordering::Acquire);
+        // SAFETY: whatever was stored was leaked from a box and is never freed.
+        match unsafe { found.as_ref() } {
+            Some(workers) if workers.mark.is_ours() => workers,
+            _ => Self::replace(found),
+        }
+    }
+
+    fn replace(found: *mut Self) -> &'static Self {
+        let new = Box::into_raw(Box::new(Self::new()));
+        match CURRENT.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: in force from now on, and therefore never freed.
+            Ok(_) => unsafe { &*new },
+            Err(winner) => {
+                // SAFETY: nobody has seen `new`; the winner's is in force and never freed. It was
+                // made in this process, by a thread that runs beside this one.
+                unsafe {
+                    drop(Box::from_raw(new));
+                    &*winner
+                }
+            }
+        }
+    }
+
+    fn new() -> Self {
+        let mark = Arc::new(ForkMark::new());
+        let crew = || {
+            let mark = Arc::clone(&mark);
+            Crew::new(move || mark.is_ours())
+        };
+        let (ordinary, yielding) = (crew(), crew());
+        Self { machine: Placement::of_this_machine(), ordinary, yielding, mark }
+    }
+
+    /// This machine as far as the calling thread may use it.
+    pub(super) fn placement(&self) -> Placement {
+        // A system-call filter may refuse; the calling thread alone is then certain to be allowed.
+        let here = || CpuSet::from_iter([sys::current_cpu()]);
+        self.machine.within(&sys::affinity().unwrap_or_else(|_| here()))
+    }
+
+    /// Whether memory can be on more than one node.
+    pub(super) fn has_nodes(&self) -> bool {
+        self.machine.nodes().len() > 1
+    }
+
+    /// Runs `own` with up to `helpers` threads helping.
+    pub(super) fn share(
+        &'static self,
+        job: &dyn Work,
+        helpers: usize,
+        low_priority: bool,
+        own: impl FnOnce(),
+    ) -> Result<(), Forked> {
+        let crew = if low_priority { &self.yielding } else { &self.ordinary };
+        crew.share(job, helpers, || hire(crew, low_priority), own)
+    }
+}
+
+/// Starts a worker; without one, the job has fewer helpers.
+fn hire(crew: &'static Crew, low_priority: bool) -> bool {
+    let life = move || {
+        if low_priority {
+            // Anybody may; should a system-call filter object, the helper is an ordinary one.
+            let _ = sys::yield_to_everybody();
+        }
+        crew.serve();
+    };
+    let builder = thread::Builder::new().name("hugekit-helper".to_owned());
+    sys::without_signals(|| builder.spawn(life)).is_ok()
+}
+
+thread_local! {
+    /// Where the calling worker was pinned last: most jobs want it there again.
+    static PINNED: RefCell<CpuSet> = RefCell::default();
+}
+
+/// Pins the calling worker; whether that worked. Never called by a thread that is not ours.
+pub(super) fn pin(cpus: &CpuSet) -> bool {
+    PINNED.with_borrow_mut(|pinned| {
+        if pinned != cpus {
+            if sys::set_affinity(cpus).is_err() {
+                return false;
+            }
+            pinned.clone_from(cpus);
+        }
+        true
+    })
+}

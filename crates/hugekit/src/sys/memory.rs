@@ -1,0 +1,73 @@
+//! Memory: populating it, and asking which node holds it.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use rustix::io;
+use rustix::mm::{Advice, MsyncFlags};
+
+/// Faults every page of `start..start + len` in, writable, contents unchanged (Linux 5.14). Both
+/// are multiples of the page size.
+///
+/// The answers, from madvise(2): `EINVAL` for a kernel without it and for memory that may not be
+/// written, `EFAULT` where an access would end in SIGBUS, `ENOMEM` for a hole and for want of
+/// memory.
+pub(crate) fn populate_write(start: *mut u8, len: usize) -> io::Result<()> {
+    // SAFETY: populating changes no byte of any mapping and unmaps nothing, so that there is no
+    // memory, whoever owns it, for which it breaks a promise.
+    let populate = || unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateWrite) };
+    io::retry_on_intr(populate)
+}
+
+/// Whether the kernel knows `MADV_POPULATE_WRITE`: it looks at the advice before the length.
+pub(crate) fn can_populate() -> bool {
+    populate_write(ptr::null_mut(), 0).is_ok()
+}
+
+/// Whether every page of the range is mapped, readable or not. Both are multiples of the page size.
+pub(crate) fn is_mapped(start: *const u8, len: usize) -> bool {
+    // SAFETY: with MS_ASYNC alone, msync(2) writes nothing since Linux 2.6.19; it only looks the
+    // mappings up.
+    unsafe { rustix::mm::msync(start.cast_mut().cast(), len, MsyncFlags::ASYNC) }.is_ok()
+}
+
+/// The node that holds each of these addresses; `None` for a page that is not present.
+pub(crate) fn nodes_of(addresses: &[*const u8]) -> io::Result<Vec<Option<u32>>> {
+    let mut status: Vec<c_int> = vec![-1; addresses.len()];
+    let nowhere = ptr::null::<c_int>();
+    let (count, pages) = (addresses.len(), addresses.as_ptr().cast::<*const c_void>());
+    // SAFETY: `count` addresses are read and as many answers written; without target nodes
+    // move_pages(2) moves nothing and follows no address.
+    let refused = unsafe {
+        libc::syscall(libc::SYS_move_pages, 0, count, pages, nowhere, status.as_mut_ptr(), 0)
+    } != 0;
+    if refused {
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+        return Err(io::Errno::from_raw_os_error(errno));
+    }
+    Ok(status.into_iter().map(|node| u32::try_from(node).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touched_page_has_a_node_and_a_hole_has_none() {
+        let touched = [1_u8; 64];
+        let Ok(nodes) = nodes_of(&[touched.as_ptr(), ptr::without_provenance(4096)]) else {
+            return; // A sandbox without move_pages(2): callers then do without a node map.
+        };
+        assert!(nodes[0].is_some());
+        assert_eq!(nodes[1], None);
+    }
+
+    #[test]
+    fn a_hole_is_not_mapped() {
+        let page = rustix::param::page_size();
+        let here = (&raw const page).cast::<u8>().map_addr(|address| address & !(page - 1));
+        assert!(is_mapped(here, page));
+        assert!(!is_mapped(ptr::without_provenance(page), page));
+    }
+}

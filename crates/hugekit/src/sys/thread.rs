@@ -1,0 +1,175 @@
+//! Threads: where they may run, how urgently, and which signals reach them.
+//!
+//! Affinity is not rustix's here, because its sets end at 1,024 CPUs.
+#![allow(unsafe_code)]
+
+use std::ffi::c_ulong;
+use std::mem::{MaybeUninit, size_of_val};
+
+use rustix::io;
+
+use crate::machine::CpuSet;
+
+const BITS: usize = c_ulong::BITS as usize;
+
+/// Words of an affinity mask that suffice for 1,024 CPUs, glibc's own limit.
+const USUAL_WORDS: usize = 1024 / BITS;
+
+/// Words for 2²⁰ CPUs: a kernel that refuses this many refuses for another reason.
+const MOST_WORDS: usize = (1 << 20) / BITS;
+
+/// The CPUs that the calling thread may run on.
+pub(crate) fn affinity() -> io::Result<CpuSet> {
+    let mut words: Vec<c_ulong> = vec![0; USUAL_WORDS];
+    loop {
+        let bytes = size_of_val(words.as_slice());
+        // SAFETY: the kernel writes at most `bytes` bytes to `words`, which holds as many.
+        let refused = unsafe { libc::sched_getaffinity(0, bytes, words.as_mut_ptr().cast()) } != 0;
+        match last_error(refused) {
+            Ok(()) => return Ok(set_of(&words)),
+            // The kernel's own mask is longer.
+            Err(io::Errno::INVAL) if words.len() < MOST_WORDS => words.resize(2 * words.len(), 0),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Lets the calling thread run on these CPUs only.
+pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
+    let words = words_of(cpus);
+    let bytes = size_of_val(words.as_slice());
+    // SAFETY: the kernel reads `bytes` bytes from `words`, which holds as many.
+    let refused = unsafe { libc::sched_setaffinity(0, bytes, words.as_ptr().cast()) } != 0;
+    last_error(refused)
+}
+
+/// The CPU the calling thread is on at this moment.
+pub(crate) fn current_cpu() -> u32 {
+    u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
+}
+
+/// Lets the calling thread run only where nobody else wants to: `SCHED_IDLE`, and where that is
+/// refused the highest nice value. There is no way back without privilege.
+pub(crate) fn yield_to_everybody() -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the kernel reads one `struct sched_param`. musl's wrapper always refuses, so the
+    // system call is made directly; 0 is the calling thread.
+    let refused = unsafe {
+        libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_IDLE, &raw const parameter)
+    } != 0;
+    last_error(refused).or_else(|_| rustix::process::setpriority_process(None, 19))
+}
+
+/// Runs `start` with every signal blocked that is not the consequence of an instruction, so that a
+/// thread it starts never runs the program's own handlers.
+pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+    let before = swap_mask(libc::SIG_SETMASK, &asynchronous());
+    let result = start();
+    swap_mask(libc::SIG_SETMASK, &before);
+    result
+}
+
+/// Everything but what a thread brings upon itself: blocked, those would end the process.
+fn asynchronous() -> libc::sigset_t {
+    let own =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `sigfillset` initialises the set, which the other function changes.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        for signal in own {
+            libc::sigdelset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+fn swap_mask(how: libc::c_int, mask: &libc::sigset_t) -> libc::sigset_t {
+    let mut before = MaybeUninit::zeroed();
+    // SAFETY: one set is read and one written; a zeroed set is a valid one, and `how` is valid.
+    unsafe {
+        libc::pthread_sigmask(how, mask, before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+fn last_error(refused: bool) -> io::Result<()> {
+    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
+}
+
+fn set_of(words: &[c_ulong]) -> CpuSet {
+    let bits = (0..words.len() * BITS).filter(|bit| words[bit / BITS] >> (bit % BITS) & 1 == 1);
+    bits.map(|bit| bit as u32).collect()
+}
+
+fn words_of(cpus: &CpuSet) -> Vec<c_ulong> {
+    let mut words = vec![0; USUAL_WORDS];
+    for cpu in cpus.iter().map(|cpu| cpu as usize).take_while(|cpu| cpu / BITS < MOST_WORDS) {
+        words.resize(words.len().max(cpu / BITS + 1), 0);
+        words[cpu / BITS] |= 1 << (cpu % BITS);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_of_any_length_go_there_and_back() {
+        for list in ["", "0", "0-3,8", "63-64", "1023", "0-4095", "65536"] {
+            let cpus: CpuSet = list.parse().unwrap();
+            assert_eq!(set_of(&words_of(&cpus)), cpus, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_nonsense_set_costs_no_memory() {
+        assert!(words_of(&"0-4294967295".parse().unwrap()).len() <= MOST_WORDS);
+    }
+
+    #[test]
+    fn a_thread_is_pinned_where_it_may_run_and_nowhere_else() {
+        std::thread::spawn(|| {
+            let allowed = affinity().unwrap();
+            let one: CpuSet = allowed.iter().take(1).collect();
+            set_affinity(&one).unwrap();
+            assert_eq!(affinity().unwrap(), one);
+            assert_eq!(Some(current_cpu()), one.first());
+            assert_eq!(set_affinity(&"1048575".parse().unwrap()), Err(io::Errno::INVAL));
+            assert_eq!(affinity().unwrap(), one);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_thread_started_without_signals_has_them_blocked_and_its_starter_has_not() {
+        let blocked = |signal| {
+            let mask = swap_mask(libc::SIG_BLOCK, &no_signals());
+            // SAFETY: the set is initialised.
+            unsafe { libc::sigismember(&raw const mask, signal) == 1 }
+        };
+        let before = blocked(libc::SIGUSR1);
+        let thread = without_signals(|| {
+            std::thread::spawn(move || (blocked(libc::SIGUSR1), blocked(libc::SIGBUS)))
+        });
+        assert_eq!(thread.join().unwrap(), (true, false));
+        assert_eq!(blocked(libc::SIGUSR1), before);
+    }
+
+    fn no_signals() -> libc::sigset_t {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigemptyset` initialises the set.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            set.assume_init()
+        }
+    }
+
+    #[test]
+    fn anybody_may_yield() {
+        std::thread::spawn(|| assert_eq!(yield_to_everybody(), Ok(()))).join().unwrap();
+    }
+}
