@@ -15,3 +15,8 @@ pub use clear::{Clear, clear};
 pub use copy::{Copy, CopyError, copy};
 pub use engine::{HintError, Method, Operation, Reuse};
 pub use profile::Profile;
+
+/// Runs the README's programs as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
