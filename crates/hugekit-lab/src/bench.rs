@@ -15,12 +15,14 @@ use crate::settings::Settings;
 use crate::size::{GIB, MIB, Size};
 use crate::{LabError, Observer, Options};
 
-/// Time that the rounds of one experiment may take together.
-const QUICK_BUDGET: Duration = Duration::from_secs(8);
+/// Time that the rounds of one experiment may take together. A quick one has 15 s for everything,
+/// warming memory and the rounds that must be included.
+const QUICK_BUDGET: Duration = Duration::from_secs(5);
 const FULL_BUDGET: Duration = Duration::from_secs(18);
 
 /// Rounds below which a median says little; even, because half of them choose and half judge.
-const MIN_ROUNDS: usize = 6;
+const QUICK_ROUNDS: usize = 4;
+const FULL_ROUNDS: usize = 6;
 
 /// Less memory than this is a cache on some machines.
 const LEAST_MEMORY: usize = 64 * MIB;
@@ -67,8 +69,11 @@ impl<'a> Bench<'a> {
         if let Some(rounds) = self.options.rounds {
             return Plan::exactly(rounds);
         }
-        let budget = if self.options.quick { QUICK_BUDGET } else { FULL_BUDGET };
-        Plan { min_rounds: MIN_ROUNDS, max_rounds, budget: budget.mul_f64(share) }
+        let (budget, min_rounds) = match self.options.quick {
+            true => (QUICK_BUDGET, QUICK_ROUNDS),
+            false => (FULL_BUDGET, FULL_ROUNDS),
+        };
+        Plan { min_rounds, max_rounds, budget: budget.mul_f64(share) }
     }
 
     /// The memory, mapped and warmed at the first call.

@@ -36,7 +36,7 @@ pub enum CopyError {
 
 /// Copies `src` to `dst`, on the calling thread, by the fastest routine for this length.
 ///
-/// Nothing is assumed about who uses either next; [`Copy`] takes such knowledge.
+/// Nothing is assumed about who uses either next; [`Copy`](type@Copy) takes such knowledge.
 ///
 /// ```
 /// let source = vec![7_u8; 1 << 20];

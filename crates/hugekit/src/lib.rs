@@ -19,3 +19,8 @@ pub use engine::{HintError, Method, Operation, Reuse};
 pub use parallel::{Cancel, Threads};
 pub use populate::{Populate, PopulateError};
 pub use profile::Profile;
+
+/// Runs the README's programs as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,12 +1,13 @@
 //! The engine: whatever it is told, every byte becomes zero and none outside is touched.
 
+mod common;
+
 use hugekit::arch::{CpuModel, Vendor, clear_routines};
 use hugekit::machine::CacheSizes;
-use hugekit::sweep::Order;
-use hugekit::{Clear, ClearError, HintError, Profile, Reuse, clear};
+use hugekit::{Clear, ClearError, HintError, Profile, clear};
 use proptest::prelude::*;
 
-const REUSES: [Reuse; 4] = [Reuse::Unknown, Reuse::Target, Reuse::All, Reuse::None];
+use common::{REUSES, hints, len};
 
 fn surrounded(before: usize, len: usize, after: usize) -> Vec<u8> {
     (0..before + len + after).map(|at| (at % 255) as u8 + 1).collect()
@@ -24,29 +25,11 @@ proptest! {
     #[test]
     fn any_clear_zeroes_exactly_its_bytes(
         before in 0_usize..200,
-        len in prop_oneof![0_usize..9000, 1_usize << 20..(5 << 20)],
-        target in proptest::option::of(any::<prop::sample::Index>()),
-        reuse in prop::sample::select(&REUSES[..]),
-        order in proptest::option::of(prop::sample::select(&Order::ALL[..])),
-        near in proptest::option::of(0_usize..1 << 20),
-        routine in proptest::option::of(any::<prop::sample::Index>()),
+        len in len(),
+        hints in hints(),
     ) {
         let mut bytes = surrounded(before, len, 100);
-        let mut builder = Clear::new().reuse(reuse);
-        if let Some(target) = target.filter(|_| len > 0) {
-            builder = builder.target(target.index(len));
-        }
-        if let Some(order) = order {
-            builder = builder.order(order);
-        }
-        if let Some(near) = near {
-            builder = builder.near_bytes(near);
-        }
-        let available: Vec<_> = clear_routines().iter().filter(|r| r.is_available()).collect();
-        if let Some(routine) = routine {
-            builder = builder.routine(available[routine.index(available.len())]);
-        }
-        builder.run(&mut bytes[before..][..len]).unwrap();
+        hints.operation(len, clear_routines()).run(&mut bytes[before..][..len]).unwrap();
         prop_assert!(bytes == expected(before, len, 100));
     }
 

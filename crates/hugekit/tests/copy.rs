@@ -1,11 +1,12 @@
 //! The engine copies: whatever it is told, the bytes arrive and none outside is touched.
 
+mod common;
+
 use hugekit::arch::copy_routines;
-use hugekit::sweep::Order;
-use hugekit::{Copy, CopyError, HintError, Profile, Reuse, copy};
+use hugekit::{Copy, CopyError, HintError, Profile, copy};
 use proptest::prelude::*;
 
-const REUSES: [Reuse; 4] = [Reuse::Unknown, Reuse::Target, Reuse::All, Reuse::None];
+use common::{hints, len};
 
 fn source(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8 ^ (at >> 12) as u8).collect()
@@ -28,30 +29,12 @@ proptest! {
     fn any_copy_writes_exactly_its_bytes(
         before in 0_usize..200,
         skew in 0_usize..70,
-        len in prop_oneof![0_usize..20_000, 1_usize << 20..(5 << 20)],
-        target in proptest::option::of(any::<prop::sample::Index>()),
-        reuse in prop::sample::select(&REUSES[..]),
-        order in proptest::option::of(prop::sample::select(&Order::ALL[..])),
-        near in proptest::option::of(0_usize..1 << 20),
-        routine in proptest::option::of(any::<prop::sample::Index>()),
+        len in len(),
+        hints in hints(),
     ) {
         let source = source(skew + len);
         let (mut actual, expected) = guarded(before, &source[skew..]);
-        let mut builder = Copy::new().reuse(reuse);
-        if let Some(target) = target.filter(|_| len > 0) {
-            builder = builder.target(target.index(len));
-        }
-        if let Some(order) = order {
-            builder = builder.order(order);
-        }
-        if let Some(near) = near {
-            builder = builder.near_bytes(near);
-        }
-        let available: Vec<_> = copy_routines().iter().filter(|r| r.is_available()).collect();
-        if let Some(routine) = routine {
-            builder = builder.routine(available[routine.index(available.len())]);
-        }
-        builder.run(&mut actual[before..][..len], &source[skew..]).unwrap();
+        hints.operation(len, copy_routines()).run(&mut actual[before..][..len], &source[skew..]).unwrap();
         prop_assert!(actual == expected);
     }
 

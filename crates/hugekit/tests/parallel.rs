@@ -2,14 +2,17 @@
 //! cannot be populated; and a process that forks.
 #![allow(unsafe_code)]
 
+mod common;
+
 use std::convert::Infallible;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Mutex;
 
+use common::{hints, len};
+use hugekit::arch::clear_routines;
 use hugekit::parallel::{Job, JobError};
-use hugekit::sweep::Order;
-use hugekit::{Cancel, Clear, ClearError, Populate, PopulateError, Profile, Reuse, Threads};
+use hugekit::{Cancel, Clear, ClearError, Populate, PopulateError, Profile, Threads};
 use proptest::prelude::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::param::page_size;
@@ -40,23 +43,17 @@ proptest! {
     #[test]
     fn a_shared_clear_zeroes_exactly_its_bytes(
         before in 0_usize..9000,
-        len in 0_usize..600_000,
+        len in len(),
         threads in prop_oneof![Just(Threads::Auto), (1_usize..4).prop_map(Threads::Exactly)],
-        target in proptest::option::of(any::<prop::sample::Index>()),
-        reuse in prop::sample::select(&[Reuse::Unknown, Reuse::Target, Reuse::All, Reuse::None][..]),
-        order in proptest::option::of(prop::sample::select(&Order::ALL[..])),
-        near in proptest::option::of(0_usize..200_000),
+        hints in hints(),
         low in any::<bool>(),
     ) {
         let profile = small_chunks();
         let mut bytes = surrounded(before + len + 100);
         let mut expected = bytes.clone();
         expected[before..][..len].fill(0);
-        let clear = Clear::new().profile(&profile).threads(threads).reuse(reuse).low_priority(low);
-        let target = target.filter(|_| len > 0).map(|target| target.index(len));
-        let clear = target.iter().fold(clear, |clear, &target| clear.target(target));
-        let clear = order.iter().fold(clear, |clear, &order| clear.order(order));
-        let clear = near.iter().fold(clear, |clear, &near| clear.near_bytes(near));
+        let clear = hints.operation(len, clear_routines()).profile(&profile);
+        let clear = clear.threads(threads).low_priority(low);
         let report = clear.run(&mut bytes[before..][..len]).unwrap();
         prop_assert_eq!(report.bytes, len);
         prop_assert!(bytes == expected);
@@ -66,7 +63,7 @@ proptest! {
 #[test]
 fn every_routine_clears_in_chunks() {
     let profile = small_chunks();
-    for routine in hugekit::arch::clear_routines().iter().filter(|r| r.is_available()) {
+    for routine in clear_routines().iter().filter(|r| r.is_available()) {
         let mut bytes = surrounded(300_001);
         let clear = Clear::new().profile(&profile).threads(Threads::Exactly(2)).routine(routine);
         clear.run(&mut bytes[777..]).unwrap();

@@ -48,6 +48,22 @@ pub(super) fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
     (!missing.is_empty()).then(|| format!("not on this CPU: {}", missing.join(", ")))
 }
 
+/// The share of an experiment's time that one size of several gets: large ones need more of it for as
+/// many rounds.
+pub(super) fn share(size: usize, sizes: impl IntoIterator<Item = usize>) -> f64 {
+    weight(size) / sizes.into_iter().map(weight).sum::<f64>()
+}
+
+fn weight(size: usize) -> f64 {
+    if size <= 16 * MIB {
+        1.0
+    } else if size <= 128 * MIB {
+        2.0
+    } else {
+        4.0
+    }
+}
+
 /// How often something of `size` bytes is done for one sample.
 const fn passes(size: usize) -> usize {
     SAMPLE_BYTES.div_ceil(size)

@@ -9,7 +9,7 @@ use hugekit::arch::{CopyFn, copy_routines};
 use hugekit::machine::CacheSizes;
 use hugekit::{Copy, Reuse};
 
-use super::contest::{Contender, best, between, contenders, sample, unavailable};
+use super::contest::{Contender, best, between, contenders, sample, share, unavailable};
 use crate::LabError;
 use crate::bench::Bench;
 use crate::record::{Case, Experiment, Ratio, Unit};
@@ -63,7 +63,7 @@ fn measure(
     size: usize,
     label: &str,
 ) -> Result<Vec<Case>, LabError> {
-    let plan = bench.plan(1.0 / (WARM.len() + COLD.len()) as f64, 200);
+    let plan = bench.plan(share(size, WARM.into_iter().chain(COLD)), 200);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("copies {label}"));
     let half = arena.len() / 2;
