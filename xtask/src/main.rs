@@ -12,7 +12,8 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
 enum Task {
-    /// Everything that tests: unit, integration and documentation tests, and aarch64 emulated
+    /// Everything that tests: unit, integration and documentation tests, models of what threads may
+    /// do, and aarch64 emulated
     Test {
         /// Install missing Debian packages by apt-get (root) instead of skipping what needs them
         #[arg(long)]

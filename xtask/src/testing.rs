@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::process::{ExitCode, Stdio};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 
@@ -20,7 +21,7 @@ struct Count {
 
 pub(crate) fn run(install: bool) -> Result<ExitCode> {
     let mut count = Count::default();
-    let passed = run_workspace(&mut count)?;
+    let passed = run_workspace(&mut count)? & run_models(&mut count)?;
     match aarch64::test(install)? {
         Outcome::Passed => count.passed += 1,
         Outcome::Skipped { reason } => count.skip(format!("aarch64 under emulation: {reason}")),
@@ -29,9 +30,21 @@ pub(crate) fn run(install: bool) -> Result<ExitCode> {
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs `cargo test`, passing its output on while counting. Returns whether all of it succeeded.
 fn run_workspace(count: &mut Count) -> Result<bool> {
-    let mut cargo = crate::command(&["test", "--workspace", "--no-fail-fast"]);
+    count_tests(&mut crate::command(&["test", "--workspace", "--no-fail-fast"]), count)
+}
+
+/// Lets loom explore the interleavings of `parallel`. Its crates are compiled differently, and
+/// therefore elsewhere; optimised, because there are many interleavings.
+fn run_models(count: &mut Count) -> Result<bool> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("loom");
+    let arguments = ["test", "--release", "--package", "hugekit", "--lib", "models"];
+    let mut cargo = crate::command(&arguments);
+    count_tests(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target), count)
+}
+
+/// Runs tests, passing their output on while counting. Returns whether all of them succeeded.
+fn count_tests(cargo: &mut Command, count: &mut Count) -> Result<bool> {
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo test")?;
     let output = child.stdout.take().context("the output was asked for")?;
     for line in BufReader::new(output).lines() {

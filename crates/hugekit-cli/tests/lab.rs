@@ -90,6 +90,28 @@ fn copies_has_every_routine_cold_and_warm() {
 }
 
 #[test]
+fn parallel_compares_threads_with_one_and_a_job_with_a_loop() {
+    let output = smallest("parallel").args(["--json", "-"]).assert().success().get_output().clone();
+    let parallel = &record(&output)["experiments"][0];
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        assert!(parallel["skipped"]["remedy"].is_string());
+        return;
+    }
+    let ratios = strings(&parallel["ratios"], "id");
+    for id in [
+        "parallel/serial-vs-threads/clear/2",
+        "parallel/serial-vs-threads/populate/2",
+        "parallel/plain-threads-vs-job/clear/2",
+        "parallel/plain-loop-vs-job/1MiB",
+    ] {
+        assert!(ratios.contains(&id), "{id}");
+    }
+    let cases = strings(&parallel["cases"], "id");
+    assert!(cases.contains(&"parallel/clear-per-thread/2"));
+    assert!(parallel["notices"].to_string().contains("workload differs"));
+}
+
+#[test]
 fn one_routine_stands_beside_memset_and_auto() {
     let output = smallest("stores")
         .args(["--routine", "memset", "--json", "-"])

@@ -17,6 +17,15 @@ pub struct Published {
 #[derive(Debug, Deserialize)]
 struct Tables {
     stores: Vec<StoresTable>,
+    parallel: Vec<ParallelTable>,
+}
+
+impl Tables {
+    /// The figures that ship with the lab. A test reads the same embedded text.
+    fn load() -> Self {
+        let text = include_str!("../data/published.toml");
+        toml::from_str(text).expect("data/published.toml is part of the crate and tested")
+    }
 }
 
 /// String stores against `movnti`, in GiB/s.
@@ -35,18 +44,57 @@ struct StoresRow {
     streaming: f64,
 }
 
+/// Gigantic pages cleared by several threads.
+#[derive(Debug, Deserialize)]
+struct ParallelTable {
+    rows: Vec<ParallelRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ParallelRow {
+    cpu: String,
+    threads: usize,
+    speedup: Option<f64>,
+}
+
+/// Published speed-ups by number of threads.
+#[derive(Debug)]
+pub(crate) struct Parallel(Tables);
+
+impl Parallel {
+    /// The figures that ship with the lab.
+    pub(crate) fn load() -> Self {
+        Self(Tables::load())
+    }
+
+    /// The range of speed-ups over all sizes, for each CPU that was measured with so many threads:
+    /// `2 threads 1.88-1.97 SPARC`.
+    pub(crate) fn speed_ups(&self, threads: usize) -> Vec<String> {
+        let rows = self.0.parallel.iter().flat_map(|table| &table.rows);
+        let mut ranges: Vec<(&str, f64, f64)> = Vec::new();
+        for row in rows.filter(|row| row.threads == threads) {
+            let Some(speedup) = row.speedup else { continue };
+            match ranges.iter_mut().find(|(cpu, ..)| *cpu == row.cpu) {
+                Some((_, least, most)) => (*least, *most) = (least.min(speedup), most.max(speedup)),
+                None => ranges.push((&row.cpu, speedup, speedup)),
+            }
+        }
+        let show = |(cpu, least, most): &(&str, f64, f64)| {
+            let name = cpu.split(['-', ',']).next().unwrap_or(cpu);
+            format!("{threads} threads {least:.2}-{most:.2} {name}")
+        };
+        ranges.iter().map(show).collect()
+    }
+}
+
 /// Published bandwidths of one routine and their ratios, for one size.
 #[derive(Debug)]
 pub(crate) struct Stores(Tables);
 
 impl Stores {
     /// The figures that ship with the lab.
-    ///
-    /// # Panics
-    /// Never in a built crate: a test reads the same embedded text.
     pub(crate) fn load() -> Self {
-        let text = include_str!("../data/published.toml");
-        Self(toml::from_str(text).expect("data/published.toml is part of the crate and tested"))
+        Self(Tables::load())
     }
 
     /// GiB/s of the routine with this name of ours, at this size.

@@ -3,6 +3,7 @@
 mod clear;
 mod contest;
 mod copies;
+mod parallel;
 mod stores;
 
 use crate::LabError;
@@ -40,5 +41,11 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "clearing in extents, 2023, and target subpage last, 2018: one folio",
         headline: "page-at-a-time-vs-engine",
         run: clear::run_experiment,
+    },
+    Definition {
+        name: "parallel",
+        repeats: "parallel clearing of gigantic pages, 2017: clear and populate by threads",
+        headline: "serial-vs-threads",
+        run: parallel::run,
     },
 ];

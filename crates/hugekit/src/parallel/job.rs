@@ -190,7 +190,7 @@ impl<'a> Job<'a> {
     fn placement_here(&self) -> Cow<'a, Placement> {
         match self.placement {
             Some(placement) => Cow::Borrowed(placement),
-            None => Cow::Owned(Workers::current().placement()),
+            None => Cow::Owned(Placement::here()),
         }
     }
 

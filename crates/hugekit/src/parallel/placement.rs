@@ -1,6 +1,7 @@
 //! Where helpers may run: the allowed CPUs of each node, and the CPU time there is.
 
 use super::Limit;
+use super::workers::Workers;
 use crate::machine::cgroup::Cgroups;
 use crate::machine::limits::Allowed;
 use crate::machine::{CpuSet, Error, Root, Topology};
@@ -35,6 +36,13 @@ impl Placement {
         Ok(machine.within(&Allowed::read(root)?.cpus))
     }
 
+    /// This machine as far as the calling thread may use it: what a job goes by if it is given no
+    /// other.
+    #[must_use]
+    pub fn here() -> Self {
+        Workers::current().placement()
+    }
+
     /// This machine with all its CPUs, allowed or not. What cannot be read limits nothing.
     pub(super) fn of_this_machine() -> Self {
         let root = Root::default();
@@ -60,6 +68,12 @@ impl Placement {
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.nodes.iter().map(|node| node.cpus.len()).sum()
+    }
+
+    /// The most threads that make sense: the CPUs, or the quota where that is less.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.limit().0
     }
 
     /// The most threads that make sense, and what sets that limit.

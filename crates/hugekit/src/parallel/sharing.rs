@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::workers::Workers;
-use super::{Cancel, Job, JobError, NodeMap, Progress, Report, Threads, plan};
+use super::{Cancel, Job, JobError, NodeMap, Placement, Progress, Report, Threads, plan};
 use crate::profile::Profile;
 use crate::sys;
 
@@ -82,7 +82,7 @@ fn nodes_of(
     }
     let most = if let Threads::Exactly(threads) = threads { threads } else { cap };
     let step = plan::chunk(len, most, min_chunk);
-    let here = Workers::current().placement().node_of_cpu(sys::thread::current_cpu());
+    let here = Placement::here().node_of_cpu(sys::thread::current_cpu());
     NodeMap::of_memory(start, len, step, here)
 }
 

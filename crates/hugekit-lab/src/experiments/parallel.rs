@@ -1,0 +1,258 @@
+//! Idea 5: clear and populate by one thread, two, four … and all there are.
+//!
+//! Two more comparisons say what the figures cannot: whether a job is as fast as threads that were
+//! simply given equal parts of the memory (if both gain little, the machine has no more bandwidth
+//! to give), and what a job costs where it does not pay off.
+
+use std::thread;
+use std::time::Instant;
+
+use hugekit::arch::{ClearFn, Routine, clear_routine};
+use hugekit::parallel::Placement;
+use hugekit::{Clear, Populate, Threads};
+
+use super::contest::sample;
+use crate::LabError;
+use crate::arena::Arena;
+use crate::bench::Bench;
+use crate::published::Parallel;
+use crate::record::{Case, Experiment, Ratio, Skipped, Unit};
+use crate::sampler::alternate;
+use crate::size::{GIB, MIB, Size};
+
+/// Where a job is not worth more than one thread, and must cost nothing.
+const SMALL: usize = MIB;
+
+/// What is done to all of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Clear,
+    Populate,
+}
+
+impl Work {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Clear => "clear",
+            Self::Populate => "populate",
+        }
+    }
+}
+
+/// Who does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Job(usize),
+    /// Threads started for the purpose, each with an equal part.
+    PlainThreads(usize),
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+    let most = Placement::here().threads();
+    if most < 2 {
+        return Ok(skipped());
+    }
+    let mut experiment = bench.experiment("parallel")?;
+    experiment.notices.extend(notices(most));
+    let only = bench.options().routine.as_deref().and_then(clear_routine);
+    for work in [Work::Clear, Work::Populate] {
+        let (cases, ratios) = measure(bench, work, most, only)?;
+        experiment.cases.extend(cases);
+        experiment.ratios.extend(ratios);
+    }
+    let (cases, ratio) = measure_small(bench, only)?;
+    experiment.cases.extend(cases);
+    experiment.ratios.push(ratio);
+    Ok(experiment)
+}
+
+fn skipped() -> Experiment {
+    Experiment {
+        name: "parallel".to_owned(),
+        skipped: Some(Skipped {
+            reason: "this process has the time of one CPU only".to_owned(),
+            remedy: "let it run on more: taskset, a cpuset or a CPU quota limits it".to_owned(),
+        }),
+        memory: None,
+        notices: Vec::new(),
+        cases: Vec::new(),
+        ratios: Vec::new(),
+    }
+}
+
+fn notices(most: usize) -> Vec<String> {
+    let published: Vec<String> = counts(most)
+        .into_iter()
+        .skip(1)
+        .flat_map(|threads| Parallel::load().speed_ups(threads))
+        .collect();
+    let published = (!published.is_empty()).then(|| {
+        format!(
+            "workload differs: published are demand faults of 50 to 800 GiB of gigantic pages in \
+             the kernel, by `rep stos` or its like; speed-ups there: {}",
+            published.join(", ")
+        )
+    });
+    let populate = "populate gives the pages back before each sample, outside the timed part; the \
+                    guest memory behind them stays warm";
+    published.into_iter().chain([populate.to_owned()]).collect()
+}
+
+/// 1, 2, 4 … and all.
+fn counts(most: usize) -> Vec<usize> {
+    let powers = std::iter::successors(Some(1), |threads| Some(threads * 2));
+    powers.take_while(|&threads| threads < most).chain([most]).collect()
+}
+
+fn measure(
+    bench: &mut Bench<'_>,
+    work: Work,
+    most: usize,
+    only: Option<&'static Routine<ClearFn>>,
+) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+    let plan = bench.plan(0.45, 100);
+    let (arena, observer) = bench.arena_and_observer()?;
+    observer.begin(&format!("parallel {}", work.name()));
+    let jobs = counts(most).into_iter().map(Method::Job);
+    let methods: Vec<_> = jobs.chain([Method::PlainThreads(2)]).collect();
+    let samples = alternate(plan, methods.len(), observer, |index| {
+        measure_once(arena, work, methods[index], only)
+    })?;
+    let cases: Vec<Case> =
+        methods.iter().zip(samples).map(|(&method, samples)| case(work, method, samples)).collect();
+    let ratios = ratios(work, &cases);
+    Ok((with_bandwidth_per_thread(work, &methods, cases), ratios))
+}
+
+/// One sample in GiB/s.
+fn measure_once(
+    arena: &mut Arena,
+    work: Work,
+    method: Method,
+    only: Option<&'static Routine<ClearFn>>,
+) -> f64 {
+    if work == Work::Populate {
+        arena.give_back();
+    }
+    let bytes = arena.bytes();
+    let len = bytes.len();
+    let start = Instant::now();
+    match method {
+        Method::Job(threads) => done_by(work, bytes, Threads::Exactly(threads), only),
+        Method::PlainThreads(threads) => {
+            let parts = bytes.chunks_mut(len.div_ceil(threads));
+            thread::scope(|scope| {
+                for part in parts {
+                    scope.spawn(|| done_by(work, part, Threads::One, only));
+                }
+            });
+        }
+    }
+    len as f64 / GIB as f64 / start.elapsed().as_secs_f64()
+}
+
+fn done_by(
+    work: Work,
+    bytes: &mut [u8],
+    threads: Threads,
+    only: Option<&'static Routine<ClearFn>>,
+) {
+    match work {
+        Work::Clear => {
+            let clear = Clear::new().threads(threads);
+            let clear = only.iter().fold(clear, |clear, only| clear.routine(only));
+            clear.run(bytes).expect("there are threads, no target, and routines were checked");
+        }
+        Work::Populate => {
+            Populate::new()
+                .threads(threads)
+                .run_raw(bytes.as_mut_ptr(), bytes.len())
+                .expect("the arena is mapped and writable, and its memory was there before");
+        }
+    }
+}
+
+fn case(work: Work, method: Method, samples: Vec<f64>) -> Case {
+    let (name, threads) = match method {
+        Method::Job(threads) => (work.name().to_owned(), threads),
+        Method::PlainThreads(threads) => (format!("{}-plain-threads", work.name()), threads),
+    };
+    let id = format!("parallel/{name}/{threads}");
+    Case { id, unit: Unit::GibPerSecond, samples, published: Vec::new() }
+}
+
+/// Every number of threads against one, and two against two that know nothing of jobs.
+fn ratios(work: Work, cases: &[Case]) -> Vec<Ratio> {
+    let (plain, jobs) = cases.split_last().expect("plain threads are always a case");
+    let threads = |case: &Case| case.id.rsplit('/').next().unwrap_or_default().to_owned();
+    let against_one = jobs[1..].iter().map(|case| {
+        let id = format!("parallel/serial-vs-threads/{}/{}", work.name(), threads(case));
+        Ratio::between(id, &jobs[0], case)
+    });
+    let id = format!("parallel/plain-threads-vs-job/{}/2", work.name());
+    against_one.chain([Ratio::between(id, plain, &jobs[1])]).collect()
+}
+
+fn with_bandwidth_per_thread(work: Work, methods: &[Method], cases: Vec<Case>) -> Vec<Case> {
+    let per_thread = |(method, case): (&Method, &Case)| match *method {
+        Method::PlainThreads(_) => None,
+        Method::Job(threads) => Some(Case {
+            id: format!("parallel/{}-per-thread/{threads}", work.name()),
+            samples: case.samples.iter().map(|sample| sample / threads as f64).collect(),
+            ..case.clone()
+        }),
+    };
+    let each: Vec<Case> = methods.iter().zip(&cases).filter_map(per_thread).collect();
+    cases.into_iter().chain(each).collect()
+}
+
+/// What asking for threads costs where one is enough.
+fn measure_small(
+    bench: &mut Bench<'_>,
+    only: Option<&'static Routine<ClearFn>>,
+) -> Result<(Vec<Case>, Ratio), LabError> {
+    let plan = bench.plan(0.1, 200);
+    let (arena, observer) = bench.arena_and_observer()?;
+    observer.begin(&format!("parallel {}", Size(SMALL)));
+    let bytes = &mut arena.bytes()[..SMALL];
+    let methods = [("plain-loop", Threads::One), ("job", Threads::Auto)];
+    let samples = alternate(plan, methods.len(), observer, |index| {
+        let mut pass = || done_by(Work::Clear, bytes, methods[index].1, only);
+        sample(SMALL, &mut pass);
+        sample(SMALL, pass)
+    })?;
+    let case = |((name, _), samples): (&(&str, Threads), _)| {
+        let id = format!("parallel/{name}/{}", Size(SMALL));
+        Case { id, unit: Unit::GibPerSecond, samples, published: Vec::new() }
+    };
+    let cases: Vec<Case> = methods.iter().zip(samples).map(case).collect();
+    let id = format!("parallel/plain-loop-vs-job/{}", Size(SMALL));
+    let ratio = Ratio::between(id, &cases[0], &cases[1]);
+    Ok((cases, ratio))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_counts_double_and_end_with_all() {
+        assert_eq!(counts(2), [1, 2]);
+        assert_eq!(counts(6), [1, 2, 4, 6]);
+        assert_eq!(counts(8), [1, 2, 4, 8]);
+    }
+
+    #[test]
+    fn published_speed_ups_are_shown_as_of_another_workload() {
+        let notices = notices(2);
+        assert!(notices[0].starts_with("workload differs"), "{notices:?}");
+        assert!(notices[0].contains("2 threads 1.88-1.97 SPARC T7"), "{notices:?}");
+        assert!(notices[0].contains("2 threads 2.03-2.54 Xeon E7"), "{notices:?}");
+    }
+
+    #[test]
+    fn one_cpu_is_a_reason_and_a_remedy() {
+        let skipped = skipped().skipped.unwrap();
+        assert!(skipped.reason.contains("one CPU") && skipped.remedy.contains("taskset"));
+    }
+}
