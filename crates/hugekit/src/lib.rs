@@ -8,8 +8,10 @@ mod copy;
 mod engine;
 pub mod machine;
 pub mod parallel;
+pub mod pool;
 mod populate;
 pub mod profile;
+pub mod region;
 pub mod sweep;
 mod sys;
 
@@ -17,8 +19,10 @@ pub use clear::{Clear, ClearError, clear};
 pub use copy::{Copy, CopyError, copy};
 pub use engine::{HintError, Method, Operation, Reuse};
 pub use parallel::{Cancel, Threads};
+pub use pool::{Pool, PoolError};
 pub use populate::{Populate, PopulateError};
 pub use profile::Profile;
+pub use region::{Region, RegionError, SharedRegion};
 
 /// Runs the README's programs as tests.
 #[cfg(doctest)]

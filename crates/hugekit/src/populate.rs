@@ -125,7 +125,7 @@ impl<'a> Populate<'a> {
 
 /// Populates the pages that the bytes lie on: the chunks within a range end at pages, its own start
 /// and end may not.
-fn populate_pages(start: *mut u8, len: usize) -> Result<(), PopulateError> {
+pub(crate) fn populate_pages(start: *mut u8, len: usize) -> Result<(), PopulateError> {
     if len == 0 {
         return Ok(()); // No byte lies on any page, and the address may be one that was never mapped.
     }
@@ -137,7 +137,7 @@ fn populate_pages(start: *mut u8, len: usize) -> Result<(), PopulateError> {
 }
 
 /// The kernel has one word for several causes; asking again tells them apart.
-fn meaning(errno: Errno, first: *mut u8, len: usize) -> PopulateError {
+pub(crate) fn meaning(errno: Errno, first: *mut u8, len: usize) -> PopulateError {
     match errno {
         Errno::INVAL if !memory::can_populate() => PopulateError::Unsupported,
         Errno::INVAL => PopulateError::NotWritable,

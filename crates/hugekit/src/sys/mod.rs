@@ -5,7 +5,10 @@
 pub(crate) mod fork_mark;
 mod ioctl;
 pub(crate) mod kvm;
+pub(crate) mod mapping;
+pub(crate) mod memfd;
 pub(crate) mod memory;
+pub(crate) mod mempolicy;
 pub(crate) mod process;
 pub(crate) mod thread;
 pub(crate) mod userfaultfd;

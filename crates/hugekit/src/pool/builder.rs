@@ -1,0 +1,233 @@
+//! How a pool is asked for.
+
+use std::ffi::CString;
+use std::fmt;
+use std::sync::Arc;
+
+use super::core::{Core, Orders};
+use super::memory::{Memory, Recipe};
+use super::scrubber::Scrubber;
+use super::{Backing, Fall, Inner, NodePolicy, Pool, PoolError, Standing, limits};
+use crate::machine::Root;
+use crate::parallel::{Progress, Threads};
+
+/// The longest name that memfd_create(2) takes.
+const LONGEST_NAME: usize = 249;
+
+/// A pool to be made: [`Pool::builder`].
+#[derive(Clone)]
+#[must_use = "a builder does nothing until built"]
+pub struct PoolBuilder<'a> {
+    capacity: usize,
+    ladder: Vec<Backing>,
+    strict: bool,
+    nodes: NodePolicy,
+    populate: bool,
+    threads: Threads,
+    progress: Option<&'a Progress<'a>>,
+    watermarks: Option<(usize, usize)>,
+    scrub_threads: usize,
+    in_core_dumps: bool,
+    name: String,
+    root: Root,
+}
+
+impl fmt::Debug for PoolBuilder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuilder")
+            .field("capacity", &self.capacity)
+            .field("ladder", &self.ladder)
+            .field("strict", &self.strict)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> PoolBuilder<'a> {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            ladder: vec![Backing::Hugetlb2M, Backing::Thp, Backing::Base],
+            strict: false,
+            nodes: NodePolicy::default(),
+            populate: false,
+            threads: Threads::Auto,
+            progress: None,
+            watermarks: None,
+            scrub_threads: 1,
+            in_core_dumps: true,
+            name: "pool".to_owned(),
+            root: Root::default(),
+        }
+    }
+
+    /// The backing to ask for first, and those below it: [`Backing::Hugetlb2M`] unless said.
+    pub fn backing(self, backing: Backing) -> Self {
+        let from = Backing::ALL.into_iter().skip_while(|&rung| rung != backing);
+        self.ladder(from)
+    }
+
+    /// The backings to try, one after the other.
+    pub fn ladder(mut self, rungs: impl IntoIterator<Item = Backing>) -> Self {
+        self.ladder = rungs.into_iter().collect();
+        self
+    }
+
+    /// The first backing or none: without it, the next one is tried and the pool says why
+    /// ([`Pool::standing`]).
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// Which nodes the memory comes from.
+    pub fn nodes(mut self, nodes: NodePolicy) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Has the kernel put all the memory there while the pool is made, instead of region by region.
+    pub fn populate_now(mut self, now: bool) -> Self {
+        self.populate = now;
+        self
+    }
+
+    /// How many threads populate now and clear or populate for a region later: [`Threads::Auto`]
+    /// unless said.
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Whom to tell, chunk by chunk, how many bytes are populated while the pool is made.
+    pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+
+    /// The scrubber begins when fewer than `low` bytes are clean and rests when `high` are, or none
+    /// is dirty. Unless said, it cleans whatever is dirty.
+    pub fn watermarks(mut self, low: usize, high: usize) -> Self {
+        self.watermarks = Some((low, high));
+        self
+    }
+
+    /// How many threads of low priority scrub, one unless said. With 0 of them, everything is
+    /// cleared when it is handed out, or by [`Pool::scrub`].
+    pub fn scrub_threads(mut self, threads: usize) -> Self {
+        self.scrub_threads = threads;
+        self
+    }
+
+    /// Whether core dumps hold the regions' bytes; they do unless said. What no region holds is never
+    /// in a dump.
+    pub fn in_core_dumps(mut self, included: bool) -> Self {
+        self.in_core_dumps = included;
+        self
+    }
+
+    /// The name by which `/proc/self/maps` shows the pool and its regions, as `/memfd:hugekit:NAME`.
+    /// Cut to what the kernel takes, at the first NUL too.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Another machine's huge pages, memory and limits to go by instead of this one's, for tests.
+    pub fn machine(mut self, root: Root) -> Self {
+        self.root = root;
+        self
+    }
+
+    /// Makes the pool.
+    ///
+    /// # Errors
+    /// [`PoolError`]: the capacity is 0 or more than there are addresses; the watermarks make no
+    /// sense; or none of the backings can be had, or the first one if that is to be strict.
+    ///
+    /// # Panics
+    /// If the progress callback does.
+    pub fn build(&self) -> Result<Pool, PoolError> {
+        self.check()?;
+        let mut falls = Vec::new();
+        for &backing in if self.strict { &self.ladder[..1] } else { &self.ladder } {
+            match self.build_on(backing) {
+                Ok(core) => return Ok(self.finish(core, falls)),
+                Err(reason) => falls.push(Fall { backing, reason }),
+            }
+        }
+        Err(match falls.pop() {
+            Some(only) if falls.is_empty() => only.reason,
+            last => {
+                falls.extend(last);
+                PoolError::NoBacking { falls }
+            }
+        })
+    }
+
+    fn check(&self) -> Result<(), PoolError> {
+        match self.watermarks {
+            _ if self.capacity == 0 => Err(PoolError::NoBytes),
+            _ if self.ladder.is_empty() => Err(PoolError::NoRungs),
+            Some((low, high)) if low > high => Err(PoolError::Watermarks { low, high }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the memory, and populates it if it is to be populated now.
+    fn build_on(&self, backing: Backing) -> Result<Core, PoolError> {
+        let page_size = backing.page_size();
+        let bytes = super::whole_folios(self.capacity, page_size)?;
+        limits::check(&self.root, backing, bytes)?;
+        let recipe = Recipe {
+            name: self.file_name(),
+            nodes: self.nodes.clone(),
+            in_core_dumps: self.in_core_dumps,
+        };
+        let memory = Memory::new(backing, bytes, &recipe).map_err(|error| match error {
+            // Somebody took them since they were counted.
+            PoolError::NotMapped { .. } if backing.is_reserved() => {
+                limits::huge_page_shortage(&self.root, page_size, bytes).unwrap_or(error)
+            }
+            other => other,
+        })?;
+        let core = Core::new(memory, self.root.clone(), bytes / page_size, self.orders(page_size));
+        if self.populate {
+            core.populate_all(self.threads, self.progress)?;
+        }
+        Ok(core)
+    }
+
+    fn orders(&self, page_size: usize) -> Orders {
+        let (low, high) = self.watermarks.unwrap_or((usize::MAX, usize::MAX));
+        Orders {
+            stop: false,
+            paused: false,
+            low: low.div_ceil(page_size),
+            high: high.div_ceil(page_size),
+            filling: false,
+        }
+    }
+
+    fn file_name(&self) -> CString {
+        let name = format!("hugekit:{}", self.name);
+        let bytes =
+            name.bytes().take_while(|&byte| byte != 0).take(LONGEST_NAME).collect::<Vec<_>>();
+        CString::new(bytes).expect("cut at the first NUL")
+    }
+
+    fn finish(&self, core: Core, falls: Vec<Fall>) -> Pool {
+        let backing = core.memory.backing();
+        let standing = Standing {
+            backing,
+            asked: self.ladder[0],
+            falls,
+            capacity: core.capacity(),
+            asked_capacity: self.capacity,
+            by_collapse: core.memory.by_collapse(),
+        };
+        standing.log(&self.name);
+        let core = Arc::new(core);
+        let scrubber = Scrubber::start(&core, self.scrub_threads);
+        Pool(Arc::new(Inner { _scrubber: scrubber, core, standing, threads: self.threads }))
+    }
+}

@@ -1,0 +1,380 @@
+//! What a pool's handles, its regions and its scrubber share: the memory, and who has which folio.
+
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::extent::{Clean, Dirty, Extent, Hole, Idle, InUse};
+use super::folios::Folios;
+use super::memory::{Mapped, Memory};
+use super::stats::{Counters, Scrubbed, Stats};
+use super::{PoolError, limits};
+use crate::machine::Root;
+use crate::parallel::{Progress, Threads};
+use crate::{Clear, ClearError, Reuse};
+
+/// Folios at most that one round of [`Core::scrub_all`] takes, in bytes: enough for many threads,
+/// and little enough that a hand-out which needs them does not wait long.
+const ROUND_BYTES: usize = 256 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(super) memory: Memory,
+    pub(super) root: Root,
+    state: Mutex<State>,
+    /// Somebody waits for folios that are being scrubbed, or for the scrubber to pause.
+    returned: Condvar,
+    /// The scrubber waits for dirty folios, or for an order.
+    pub(super) wanted: Condvar,
+    pub(super) counters: Counters,
+}
+
+/// What the lock protects. Nobody clears, populates or maps while holding it.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) folios: Folios,
+    capacity: usize,
+    /// Folios that are being scrubbed, by anybody.
+    scrubbing: usize,
+    /// Of these, by the scrubber's own threads.
+    pub(super) in_background: usize,
+    /// Hand-outs that need what is being scrubbed: the scrubber takes nothing more meanwhile.
+    waiting: usize,
+    pub(super) orders: Orders,
+}
+
+/// What the scrubber is told.
+#[derive(Debug)]
+pub(super) struct Orders {
+    pub(super) stop: bool,
+    pub(super) paused: bool,
+    /// Fewer clean folios than this, and it begins.
+    pub(super) low: usize,
+    /// So many clean folios, and it rests.
+    pub(super) high: usize,
+    /// Between the watermarks, on the way up.
+    pub(super) filling: bool,
+}
+
+impl State {
+    /// Whether the scrubber should take a piece now.
+    fn wants_scrubbing(&mut self) -> bool {
+        let (clean, orders) = (self.folios.clean(), &mut self.orders);
+        orders.filling = if orders.filling { clean < orders.high } else { clean < orders.low };
+        orders.filling && !orders.paused && self.waiting == 0 && self.folios.dirty() > 0
+    }
+
+    /// A piece for the scrubber.
+    pub(super) fn take_for_background(&mut self, most: usize) -> Option<Extent<Dirty>> {
+        if !self.wants_scrubbing() {
+            return None;
+        }
+        let extent = self.take_dirty(most)?;
+        self.in_background += extent.folios().len();
+        Some(extent)
+    }
+
+    fn take_dirty(&mut self, most: usize) -> Option<Extent<Dirty>> {
+        let extent = self.folios.take_dirty(most)?;
+        self.scrubbing += extent.folios().len();
+        Some(extent)
+    }
+}
+
+impl Core {
+    pub(super) fn new(memory: Memory, root: Root, capacity: usize, orders: Orders) -> Self {
+        let state = State {
+            folios: Folios::new(capacity),
+            capacity,
+            scrubbing: 0,
+            in_background: 0,
+            waiting: 0,
+            orders,
+        };
+        Self {
+            memory,
+            root,
+            state: Mutex::new(state),
+            returned: Condvar::new(),
+            wanted: Condvar::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Nothing under the lock can panic half way but a failed check of a debug build.
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses in a forked child, where locks may be held by threads that do not exist.
+    pub(super) fn check_ours(&self) -> Result<(), PoolError> {
+        if self.memory.is_ours() { Ok(()) } else { Err(PoolError::Forked) }
+    }
+
+    /// Maps `count` folios that are all zeroes, for a user who has them alone.
+    pub(super) fn hand_out(
+        &self,
+        count: usize,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Mapped, PoolError> {
+        self.check_ours()?;
+        let clean = self.make_clean(self.claim(count)?, threads, progress)?;
+        let mapped = self.memory.map(clean).map_err(|(clean, error)| {
+            self.put_back([clean.into()]);
+            error
+        })?;
+        self.counters.handed_out();
+        Ok(mapped)
+    }
+
+    /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back.
+    fn claim(&self, count: usize) -> Result<Vec<Idle>, PoolError> {
+        let mut state = self.lock();
+        if let Some(parts) = state.folios.take(count) {
+            return Ok(parts);
+        }
+        if state.scrubbing == 0 {
+            return Err(self.no_room(&state.folios, count));
+        }
+        self.counters.waited();
+        state.waiting += 1;
+        let parts = loop {
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if let Some(parts) = state.folios.take(count) {
+                break Ok(parts);
+            }
+            if state.scrubbing == 0 {
+                break Err(self.no_room(&state.folios, count));
+            }
+        };
+        state.waiting -= 1;
+        self.tell(&mut state);
+        parts
+    }
+
+    fn no_room(&self, folios: &Folios, count: usize) -> PoolError {
+        let page_size = self.memory.page_size();
+        PoolError::NoRoom {
+            wanted: count * page_size,
+            free: folios.free() * page_size,
+            longest: folios.longest_free() * page_size,
+        }
+    }
+
+    /// Populates the holes and clears what is dirty. What fails leaves everything in the pool.
+    fn make_clean(
+        &self,
+        parts: Vec<Idle>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Extent<Clean>, PoolError> {
+        let mut failure = None;
+        let mut made = Vec::with_capacity(parts.len());
+        for part in parts {
+            let result = match part {
+                part if failure.is_some() => Err((part, None)),
+                Idle::Clean(extent) => Ok(extent),
+                Idle::Hole(extent) => self
+                    .populate(extent, threads, progress)
+                    .map_err(|(hole, error)| (hole, Some(error))),
+                Idle::Dirty(extent) => self
+                    .scrub(extent, threads, progress)
+                    .map_err(|dirty| (dirty.into(), Some(PoolError::Forked))),
+            };
+            made.push(result.map_or_else(
+                |(part, error)| {
+                    failure = failure.take().or(error);
+                    part
+                },
+                Idle::from,
+            ));
+        }
+        if let Some(error) = failure {
+            self.put_back(made);
+            return Err(error);
+        }
+        let clean = |idle| if let Idle::Clean(extent) = idle { Some(extent) } else { None };
+        let whole = made.into_iter().filter_map(clean).reduce(Extent::join);
+        Ok(whole.expect("an extent has at least one folio"))
+    }
+
+    fn scrub(
+        &self,
+        extent: Extent<Dirty>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Extent<Clean>, Extent<Dirty>> {
+        let clear = Clear::new().reuse(Reuse::None).threads(threads);
+        let clear = progress.into_iter().fold(clear, Clear::progress);
+        let clean = self.memory.scrub(extent, &clear)?;
+        self.counters.scrubbed(Scrubbed::AtHandOut, self.memory.bytes(&clean));
+        Ok(clean)
+    }
+
+    /// Populates a hole; on failure the hole comes back with what went wrong.
+    pub(super) fn populate(
+        &self,
+        hole: Extent<Hole>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Extent<Clean>, (Idle, PoolError)> {
+        let (bytes, backing) = (self.memory.bytes(&hole), self.memory.backing());
+        if let Err(error) = limits::check_use(&self.root, backing, bytes) {
+            return Err((hole.into(), error));
+        }
+        match self.memory.populate(hole, threads, progress) {
+            Ok(clean) => {
+                self.counters.populated(bytes);
+                Ok(clean)
+            }
+            Err((hole, source)) => {
+                Err((hole.into(), PoolError::Populate { bytes, backing, source }))
+            }
+        }
+    }
+
+    /// Populates every hole.
+    pub(super) fn populate_all(
+        &self,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<(), PoolError> {
+        let holes = self.lock().folios.take_holes();
+        let parts = holes.into_iter().map(|hole| self.populate(hole, threads, progress));
+        let mut outcome = Ok(());
+        let parts: Vec<Idle> = parts
+            .map(|made| {
+                made.map_or_else(
+                    |(hole, error)| {
+                        outcome = Err(error);
+                        hole
+                    },
+                    Idle::from,
+                )
+            })
+            .collect();
+        self.put_back(parts);
+        outcome
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.lock().capacity * self.memory.page_size()
+    }
+
+    /// Takes folios back and tells whoever waits for some.
+    pub(super) fn put_back(&self, parts: impl IntoIterator<Item = Idle>) {
+        let mut state = self.lock();
+        parts.into_iter().for_each(|part| state.folios.put(part));
+        self.tell(&mut state);
+    }
+
+    /// Takes back folios that were taken to be scrubbed.
+    pub(super) fn put_scrubbed(&self, part: Idle, count: usize, in_background: bool) {
+        let mut state = self.lock();
+        state.folios.put(part);
+        state.scrubbing -= count;
+        if in_background {
+            state.in_background -= count;
+        }
+        self.tell(&mut state);
+    }
+
+    fn tell(&self, state: &mut State) {
+        self.returned.notify_all();
+        if state.wants_scrubbing() {
+            self.wanted.notify_all();
+        }
+    }
+
+    /// Takes the addresses from a user and the folios back; in a forked child, which has neither,
+    /// nothing.
+    ///
+    /// # Safety
+    /// The user is done with the addresses.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn take_back(&self, mapped: Mapped) {
+        if !self.memory.is_ours() {
+            return;
+        }
+        // SAFETY: this is the process that made the memory; the rest is the caller's to promise.
+        match unsafe { self.memory.unmap(mapped) } {
+            Ok(dirty) => self.put_back([dirty.into()]),
+            Err(errno) => tracing::error!("folios are lost: {}", std::io::Error::from(errno)),
+        }
+    }
+
+    /// As [`take_back`](Self::take_back), but the folios go back to the kernel.
+    ///
+    /// # Safety
+    /// As there, of what this process can know; and this is the process that made the memory.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        let dirty = unsafe { self.memory.unmap(mapped) }?;
+        let hole = self.memory.punch(dirty)?;
+        self.put_back([hole.into()]);
+        Ok(())
+    }
+
+    /// Clears bytes of an extent that stays in use.
+    pub(super) fn clear_in_use(
+        &self,
+        extent: &Extent<InUse>,
+        bytes: Range<usize>,
+        threads: Threads,
+    ) -> Result<(), ClearError> {
+        let how = Clear::new().reuse(Reuse::None).threads(threads);
+        self.memory.clear_in_use(extent, bytes.clone(), &how)?;
+        self.counters.scrubbed(Scrubbed::AtRelease, bytes.len());
+        Ok(())
+    }
+
+    /// Clears everything that is dirty on the calling thread and its helpers; how many bytes.
+    pub(super) fn scrub_all(&self, threads: Threads) -> Result<u64, PoolError> {
+        self.check_ours()?;
+        let clear = Clear::new().reuse(Reuse::None).threads(threads);
+        let most = ROUND_BYTES / self.memory.page_size();
+        let mut total = 0;
+        loop {
+            let Some(dirty) = self.lock().take_dirty(most) else { return Ok(total) };
+            let (count, bytes) = (dirty.folios().len(), self.memory.bytes(&dirty));
+            match self.memory.scrub(dirty, &clear) {
+                Ok(clean) => self.put_scrubbed(clean.into(), count, false),
+                Err(dirty) => {
+                    self.put_scrubbed(dirty.into(), count, false);
+                    return Err(PoolError::Forked);
+                }
+            }
+            self.counters.scrubbed(Scrubbed::OnRequest, bytes);
+            total += bytes as u64;
+        }
+    }
+
+    /// Waits until the scrubber's threads have put down what they were at.
+    pub(super) fn pause(&self) {
+        let mut state = self.lock();
+        state.orders.paused = true;
+        while state.orders.paused && state.in_background > 0 {
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn resume(&self) {
+        self.lock().orders.paused = false;
+        self.wanted.notify_all();
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let state = self.lock();
+        let folios = &state.folios;
+        Stats {
+            page_size: self.memory.page_size(),
+            holes: folios.holes(),
+            clean: folios.clean(),
+            in_use: state.capacity - folios.free() - state.scrubbing,
+            dirty: folios.dirty() + state.scrubbing,
+            scattered: self.memory.scattered(),
+            ..self.counters.read()
+        }
+    }
+}

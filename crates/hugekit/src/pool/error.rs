@@ -1,0 +1,218 @@
+//! What can go wrong with a pool, in figures.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use super::{Backing, Fall};
+use crate::PopulateError;
+use crate::parallel::JobError;
+
+/// Why a pool could not be made, or could not do what was asked. Nothing was taken then: memory that
+/// a failed call had claimed is back in the pool.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// A pool or a region of no bytes was asked for.
+    #[error("no bytes were asked for")]
+    NoBytes,
+    /// More bytes were asked for than there are addresses.
+    #[error("{bytes} bytes, in pages of {}, are more than a process has addresses for", Size(*page_size))]
+    TooLarge {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes of a folio.
+        page_size: usize,
+    },
+    /// The ladder is empty.
+    #[error("no backing was asked for: the ladder is empty")]
+    NoRungs,
+    /// The watermarks make no sense.
+    #[error(
+        "scrubbing from {low} up to {high} clean bytes makes no sense: the low watermark is above the high one"
+    )]
+    Watermarks {
+        /// The low watermark in bytes.
+        low: usize,
+        /// The high watermark in bytes.
+        high: usize,
+    },
+    /// None of the rungs could be taken.
+    #[error("none of the backings asked for can be had:{}", Falls(falls))]
+    NoBacking {
+        /// Each rung and why not.
+        falls: Vec<Fall>,
+    },
+    /// The kernel has no pages of this size.
+    #[error("this kernel has no huge pages of {}", Size(*page_size))]
+    NoHugePages {
+        /// In bytes.
+        page_size: usize,
+    },
+    /// Too few huge pages are reserved on this machine, or somebody else has them.
+    #[error(
+        "needs {wanted} huge pages of {}, but of {total} only {free} are free, {promised} of them promised to others",
+        Size(*page_size)
+    )]
+    NotEnoughHugePages {
+        /// In bytes.
+        page_size: usize,
+        /// Pages asked for.
+        wanted: u64,
+        /// Pages that the machine has.
+        total: u64,
+        /// Of these, not in use.
+        free: u64,
+        /// Of the free ones, promised to mappings that have not touched them yet.
+        promised: u64,
+    },
+    /// The machine has not so much memory left.
+    #[error("needs {} of memory, {} are available", Size(*wanted), Size(*available as usize))]
+    NotEnoughMemory {
+        /// Bytes asked for.
+        wanted: usize,
+        /// Bytes that the kernel says can be had without swapping.
+        available: u64,
+    },
+    /// A limit of the control group does not allow it.
+    #[error(
+        "needs {}, but {} allows {} and {} are used",
+        Size(*wanted), file.display(), Size(*limit as usize), Size(*used as usize)
+    )]
+    OverGroupLimit {
+        /// Bytes asked for.
+        wanted: usize,
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes used already.
+        used: u64,
+        /// The file that holds the limit.
+        file: PathBuf,
+    },
+    /// The kernel does not make transparent huge pages for shared memory.
+    #[error("no transparent huge pages for shared memory: {reason}")]
+    NoThp {
+        /// What was tried and what the kernel said.
+        reason: String,
+    },
+    /// Memory that was promised could not be populated: somebody else was faster, or a node or a
+    /// control group had none left.
+    #[error("{} of memory could not be populated, on {backing}: {source}", Size(*bytes))]
+    Populate {
+        /// Bytes that were to be populated.
+        bytes: usize,
+        /// What they are made of.
+        backing: Backing,
+        /// How far it came and what the kernel said.
+        source: JobError<PopulateError>,
+    },
+    /// The pool has no contiguous run so long.
+    #[error(
+        "needs {} in one piece; {} are free, {} of them in one piece",
+        Size(*wanted), Size(*free), Size(*longest)
+    )]
+    NoRoom {
+        /// Bytes asked for, rounded up to whole folios.
+        wanted: usize,
+        /// Bytes that nobody uses.
+        free: usize,
+        /// Of these, the longest contiguous run.
+        longest: usize,
+    },
+    /// The process or the system has no descriptor left.
+    #[error("no file descriptor is left for the pool's memory: {0}")]
+    NoDescriptor(io::Error),
+    /// The process has no address or no mapping left.
+    #[error("cannot map {}: {source}; the process may have too many mappings or too few addresses", Size(*bytes))]
+    NotMapped {
+        /// Bytes that were to be mapped.
+        bytes: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The node policy names a node that does not exist or may not be used.
+    #[error("the kernel refuses the node policy: {0}")]
+    NodePolicy(io::Error),
+    /// Any other refusal of the kernel.
+    #[error("{call}: {source}")]
+    Kernel {
+        /// The system call.
+        call: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// This process was forked from the pool's, which alone has its memory.
+    #[error("the pool belongs to the process that this one was forked from")]
+    Forked,
+}
+
+impl PoolError {
+    /// What an administrator or the caller can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::NotEnoughHugePages { page_size, wanted, free, promised, total } => {
+                let more = total + wanted.saturating_sub(free.saturating_sub(*promised));
+                let kib = page_size >> 10;
+                format!("echo {more} > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages")
+            }
+            Self::OverGroupLimit { file, .. } => format!("raise {}", file.display()),
+            Self::NoThp { .. } => {
+                "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled".to_owned()
+            }
+            Self::NoDescriptor(_) => "raise the limit: ulimit -n".to_owned(),
+            Self::NotMapped { .. } => "raise vm.max_map_count or ulimit -v".to_owned(),
+            Self::NoRoom { .. } => {
+                "drop regions, ask for smaller ones or for a larger pool".to_owned()
+            }
+            Self::NoBacking { falls } => {
+                return falls.first().and_then(|fall| fall.reason.remedy());
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Bytes in the largest unit that divides them.
+pub(crate) struct Size(pub(crate) usize);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match units.into_iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift) {
+            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+struct Falls<'a>(&'a [Fall]);
+
+impl fmt::Display for Falls<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|fall| write!(f, " {}: {};", fall.backing, fall.reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_exact() {
+        let sizes =
+            [0, 1, 4096, 3 << 20, 1 << 30, (1 << 30) + 1].map(|size| Size(size).to_string());
+        assert_eq!(sizes, ["0 bytes", "1 bytes", "4 KiB", "3 MiB", "1 GiB", "1073741825 bytes"]);
+    }
+
+    #[test]
+    fn the_remedy_reserves_what_is_missing_on_top_of_what_is_there() {
+        let (page_size, wanted) = (2 << 20, 512);
+        let shortage =
+            PoolError::NotEnoughHugePages { page_size, wanted, total: 100, free: 20, promised: 8 };
+        let expected = "echo 600 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        assert_eq!(shortage.remedy().unwrap(), expected);
+        let falls = vec![Fall { backing: Backing::Hugetlb2M, reason: shortage }];
+        assert_eq!(PoolError::NoBacking { falls }.remedy().unwrap(), expected);
+    }
+}

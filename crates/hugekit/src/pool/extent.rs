@@ -1,0 +1,96 @@
+//! Runs of folios as tokens: whoever holds one holds the right to these folios, alone.
+//!
+//! A token cannot be copied, and its state is a type, so that only one order compiles:
+//!
+//! ```text
+//!            populate                 map                    unmap
+//!   Hole ───────────────▶ Clean ───────────────▶ InUse ───────────────▶ Dirty
+//!    ▲                      ▲                                            │ │
+//!    │                      └────────────────── scrub ───────────────────┘ │
+//!    └───────────────────────────────── punch ─────────────────────────────┘
+//! ```
+//!
+//! A token that is dropped takes its folios with it: nobody ever gets them again, which is the right
+//! end for folios of which nobody knows what still uses them.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Nothing is there yet; the kernel will clear what it puts there.
+pub(crate) enum Hole {}
+/// Populated, and every byte is zero.
+pub(crate) enum Clean {}
+/// Mapped for somebody, who reads and writes it.
+pub(crate) enum InUse {}
+/// Mapped for nobody but the pool; holds what its last user left.
+pub(crate) enum Dirty {}
+
+/// Consecutive folios in one state. Numbers are folios of the pool, not bytes.
+#[must_use = "folios of which the token is dropped are lost to the pool"]
+pub(crate) struct Extent<S> {
+    folios: Range<usize>,
+    state: PhantomData<fn() -> S>,
+}
+
+impl<S> fmt::Debug for Extent<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple(std::any::type_name::<S>()).field(&self.folios).finish()
+    }
+}
+
+#[allow(unsafe_code)]
+impl<S> Extent<S> {
+    /// # Safety
+    /// The folios are in this state, and no other token names any of them.
+    pub(super) const unsafe fn mint(folios: Range<usize>) -> Self {
+        Self { folios, state: PhantomData }
+    }
+
+    /// The same folios, after what brings them from one state to the other was done.
+    ///
+    /// # Safety
+    /// The folios are in the state `T`.
+    pub(super) unsafe fn become_<T>(self) -> Extent<T> {
+        Extent { folios: self.folios, state: PhantomData }
+    }
+
+    pub(crate) fn folios(&self) -> Range<usize> {
+        self.folios.clone()
+    }
+
+    /// Two tokens for neighbours become one.
+    ///
+    /// # Panics
+    /// If `next` does not begin where this ends.
+    pub(crate) fn join(self, next: Self) -> Self {
+        assert_eq!(self.folios.end, next.folios.start, "only neighbours make one extent");
+        Self { folios: self.folios.start..next.folios.end, state: PhantomData }
+    }
+}
+
+/// Folios that nobody uses, in whichever state they are.
+#[derive(Debug)]
+pub(crate) enum Idle {
+    Hole(Extent<Hole>),
+    Clean(Extent<Clean>),
+    Dirty(Extent<Dirty>),
+}
+
+impl From<Extent<Hole>> for Idle {
+    fn from(extent: Extent<Hole>) -> Self {
+        Self::Hole(extent)
+    }
+}
+
+impl From<Extent<Clean>> for Idle {
+    fn from(extent: Extent<Clean>) -> Self {
+        Self::Clean(extent)
+    }
+}
+
+impl From<Extent<Dirty>> for Idle {
+    fn from(extent: Extent<Dirty>) -> Self {
+        Self::Dirty(extent)
+    }
+}

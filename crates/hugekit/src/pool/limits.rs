@@ -1,0 +1,166 @@
+//! What may be promised: huge pages and memory of the machine, and limits of its control groups.
+//!
+//! A fact that cannot be read forbids nothing: populating finds out in any case, and says so.
+
+use super::{Backing, PoolError};
+use crate::machine::cgroup::{Cgroups, Limit};
+use crate::machine::{Error, Memory, Root, hugepages};
+
+/// Sees to it that the machine can give so many bytes beyond what is in use now.
+pub(super) fn check(root: &Root, backing: Backing, bytes: usize) -> Result<(), PoolError> {
+    if backing.is_reserved() {
+        check_huge_pages(root, backing.page_size(), bytes)?;
+        let limit = |groups: &Cgroups| groups.hugetlb_reservation(backing.page_size() as u64);
+        check_group(root, limit, bytes)?;
+    }
+    check_use(root, backing, bytes)
+}
+
+/// Sees to it that so many bytes of what was promised can be populated. Huge pages that are reserved
+/// are there; but a control group counts them only now.
+pub(super) fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(), PoolError> {
+    if backing.is_reserved() {
+        return check_group(root, |groups| groups.hugetlb(backing.page_size() as u64), bytes);
+    }
+    check_memory(root, bytes)?;
+    check_group(root, Cgroups::memory, bytes)
+}
+
+fn check_huge_pages(root: &Root, page_size: usize, bytes: usize) -> Result<(), PoolError> {
+    let wanted = (bytes / page_size) as u64;
+    match huge_pages(root, page_size) {
+        Err(error) if error.is_not_found() => Err(PoolError::NoHugePages { page_size }),
+        Err(_) => Ok(()),
+        Ok(None) => Err(PoolError::NoHugePages { page_size }),
+        Ok(Some(pool)) if pool.unpromised() + pool.may_grow_by() >= wanted => Ok(()),
+        Ok(Some(pool)) => Err(shortage(&pool, page_size, wanted)),
+    }
+}
+
+fn huge_pages(root: &Root, page_size: usize) -> Result<Option<hugepages::Pool>, Error> {
+    Ok(hugepages::read(root)?.into_iter().find(|pool| pool.page_size == page_size as u64))
+}
+
+/// After the kernel has refused huge pages: how many it has, whatever it had when it was asked.
+pub(super) fn huge_page_shortage(root: &Root, page_size: usize, bytes: usize) -> Option<PoolError> {
+    let pool = huge_pages(root, page_size).ok()??;
+    Some(shortage(&pool, page_size, (bytes / page_size) as u64))
+}
+
+fn shortage(pool: &hugepages::Pool, page_size: usize, wanted: u64) -> PoolError {
+    PoolError::NotEnoughHugePages {
+        page_size,
+        wanted,
+        total: pool.total,
+        free: pool.free,
+        promised: pool.reserved,
+    }
+}
+
+fn check_memory(root: &Root, wanted: usize) -> Result<(), PoolError> {
+    match Memory::read(root) {
+        Ok(Memory { available, .. }) if available < wanted as u64 => {
+            Err(PoolError::NotEnoughMemory { wanted, available })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_group(
+    root: &Root,
+    limit: impl Fn(&Cgroups) -> Result<Option<Limit>, Error>,
+    wanted: usize,
+) -> Result<(), PoolError> {
+    let Ok(Some(Limit { bytes, used, file })) =
+        Cgroups::read(root).and_then(|groups| limit(&groups))
+    else {
+        return Ok(());
+    };
+    let used = used.unwrap_or(0);
+    if bytes.saturating_sub(used) >= wanted as u64 {
+        return Ok(());
+    }
+    Err(PoolError::OverGroupLimit { wanted, limit: bytes, used, file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::synthetic::Synthetic;
+
+    const MIB: usize = 1 << 20;
+
+    fn machine() -> Synthetic {
+        let machine = Synthetic::new();
+        machine.file("/proc/meminfo", "MemTotal: 9999999 kB\nMemFree: 1 kB\nMemAvailable: 8192 kB");
+        machine.file("/sys/devices/system/node/online", "");
+        machine.files(
+            "/sys/kernel/mm/hugepages/hugepages-2048kB",
+            &[
+                ("nr_hugepages", "10"),
+                ("free_hugepages", "8"),
+                ("resv_hugepages", "3"),
+                ("surplus_hugepages", "1"),
+                ("nr_overcommit_hugepages", "3"),
+            ],
+        );
+        machine
+    }
+
+    fn grouped(files: &[(&str, &str)]) -> Synthetic {
+        let machine = machine();
+        machine.file("/proc/self/cgroup", "0::/a");
+        let mount = "31 23 0:28 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
+        machine.file("/proc/self/mountinfo", mount);
+        machine.files("/sys/fs/cgroup/a", files);
+        machine
+    }
+
+    fn says(machine: &Synthetic, backing: Backing, bytes: usize) -> Option<String> {
+        check(&machine.root(), backing, bytes).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn huge_pages_that_are_promised_do_not_count_and_those_to_come_do() {
+        assert_eq!(says(&machine(), Backing::Hugetlb2M, 7 * 2 * MIB), None);
+        let expected =
+            "needs 8 huge pages of 2 MiB, but of 10 only 8 are free, 3 of them promised to others";
+        assert_eq!(says(&machine(), Backing::Hugetlb2M, 8 * 2 * MIB).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_size_that_the_kernel_lacks() {
+        let none = "this kernel has no huge pages of 1 GiB";
+        assert_eq!(says(&machine(), Backing::Hugetlb1G, 1 << 30).unwrap(), none);
+        assert!(says(&Synthetic::new(), Backing::Hugetlb2M, 2 * MIB).is_some());
+    }
+
+    #[test]
+    fn memory_is_what_is_available() {
+        for backing in [Backing::Thp, Backing::Base] {
+            assert_eq!(says(&machine(), backing, 8 * MIB), None);
+            let expected = "needs 9 MiB of memory, 8 MiB are available";
+            assert_eq!(says(&machine(), backing, 9 * MIB).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn limits_of_the_group_on_memory_huge_pages_and_their_reservation() {
+        let memory = grouped(&[("memory.max", "4194304"), ("memory.current", "1048576")]);
+        assert_eq!(says(&memory, Backing::Base, 3 * MIB), None);
+        let message = says(&memory, Backing::Base, 4 * MIB).unwrap();
+        assert!(message.starts_with("needs 4 MiB, but "), "{message}");
+        assert!(message.ends_with("memory.max allows 4 MiB and 1 MiB are used"), "{message}");
+        assert_eq!(says(&memory, Backing::Hugetlb2M, 4 * MIB), None);
+        for file in ["hugetlb.2MB.max", "hugetlb.2MB.rsvd.max"] {
+            let huge = grouped(&[(file, "2097152")]);
+            assert_eq!(says(&huge, Backing::Hugetlb2M, 2 * MIB), None);
+            assert!(says(&huge, Backing::Hugetlb2M, 4 * MIB).unwrap().contains(file));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_forbids_nothing() {
+        assert_eq!(says(&Synthetic::new(), Backing::Base, 8 * MIB), None);
+    }
+}

@@ -1,0 +1,315 @@
+//! The pool's memory: one file, and the mapping of all of it that only the pool uses.
+//!
+//! Everything that brings an extent from one state to the next is here, because all of it is done
+//! through the file or through that *alias mapping*: nobody else's address is ever followed.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+use rustix::param::page_size;
+
+use super::extent::{Clean, Dirty, Extent, Hole, InUse};
+use super::{Backing, NodePolicy, PoolError};
+use crate::parallel::{Bytes, Job, JobError, Progress, Threads};
+use crate::populate::{PopulateError, populate_pages};
+use crate::sys::fork_mark::ForkMark;
+use crate::sys::mapping::{Mapping, collapse};
+use crate::sys::{memfd, memory};
+use crate::{Clear, ClearError, Populate};
+
+/// What a pool's memory is made with.
+#[derive(Clone, Debug)]
+pub(super) struct Recipe {
+    pub(super) name: CString,
+    pub(super) nodes: NodePolicy,
+    pub(super) in_core_dumps: bool,
+}
+
+/// The file and its alias mapping.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    file: OwnedFd,
+    /// `None` only while it is dropped.
+    alias: Option<Mapping>,
+    backing: Backing,
+    by_collapse: bool,
+    in_core_dumps: bool,
+    mark: ForkMark,
+    /// Folios that the kernel made of base pages where huge ones were asked for.
+    scattered: AtomicUsize,
+}
+
+/// An extent that is in use, with the addresses by which it is used.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    extent: Extent<InUse>,
+    mapping: Mapping,
+}
+
+impl Mapped {
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    pub(crate) fn extent(&self) -> &Extent<InUse> {
+        &self.extent
+    }
+}
+
+impl Memory {
+    /// A file of `bytes`, a multiple of the backing's page size, all holes. Huge pages of the
+    /// kernel's are reserved by this, so that nobody else can take them.
+    pub(super) fn new(backing: Backing, bytes: usize, recipe: &Recipe) -> Result<Self, PoolError> {
+        let file = memfd::create(&recipe.name, backing.pages()).map_err(|errno| match errno {
+            Errno::MFILE | Errno::NFILE => PoolError::NoDescriptor(errno.into()),
+            Errno::INVAL | Errno::NODEV | Errno::NOENT if backing.is_reserved() => {
+                PoolError::NoHugePages { page_size: backing.page_size() }
+            }
+            _ => PoolError::Kernel { call: "memfd_create", source: errno.into() },
+        })?;
+        memfd::size_for_good(&file, bytes as u64)
+            .map_err(|errno| PoolError::Kernel { call: "ftruncate", source: errno.into() })?;
+        let alias = Mapping::new(&file, 0, bytes, backing.page_size())
+            .map_err(|errno| PoolError::NotMapped { bytes, source: errno.into() })?;
+        let mut memory = Self {
+            file,
+            alias: Some(alias),
+            backing,
+            by_collapse: false,
+            in_core_dumps: recipe.in_core_dumps,
+            mark: ForkMark::new(),
+            scattered: AtomicUsize::new(0),
+        };
+        memory.prepare(recipe)?;
+        Ok(memory)
+    }
+
+    fn prepare(&mut self, recipe: &Recipe) -> Result<(), PoolError> {
+        let advised = |errno: Errno| PoolError::Kernel { call: "madvise", source: errno.into() };
+        let alias = self.alias();
+        alias.keep_from_children().map_err(advised)?;
+        // A dump has each byte once, from the region that holds it.
+        alias.keep_from_dumps().map_err(advised)?;
+        recipe.nodes.apply(alias)?;
+        if self.backing == Backing::Thp {
+            self.by_collapse = self.try_huge_page()?;
+        }
+        Ok(())
+    }
+
+    /// Makes one huge page, to know whether the kernel allocates them here or only collapses.
+    fn try_huge_page(&self) -> Result<bool, PoolError> {
+        let failed = |tried: &str, errno: Errno| PoolError::NoThp {
+            reason: format!("{tried}: {}", std::io::Error::from(errno)),
+        };
+        self.alias().want_huge_pages().map_err(|errno| failed("MADV_HUGEPAGE", errno))?;
+        let (start, page) = (self.at(0), page_size());
+        memory::populate_write(start, page).map_err(|errno| failed("populating", errno))?;
+        let is_huge = || {
+            let next = start.wrapping_add(page);
+            memory::is_present(next, page).map_err(|errno| failed("mincore", errno))
+        };
+        if is_huge()? {
+            return Ok(false);
+        }
+        collapse(start, self.page_size()).map_err(|errno| failed("MADV_COLLAPSE", errno))?;
+        if is_huge()? {
+            Ok(true)
+        } else {
+            Err(PoolError::NoThp { reason: "MADV_COLLAPSE leaves base pages".to_owned() })
+        }
+    }
+
+    pub(crate) fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    pub(super) fn by_collapse(&self) -> bool {
+        self.by_collapse
+    }
+
+    pub(crate) fn page_size(&self) -> usize {
+        self.backing.page_size()
+    }
+
+    pub(super) fn scattered(&self) -> usize {
+        self.scattered.load(Ordering::Relaxed)
+    }
+
+    /// Whether this process made the memory: one forked from it has the descriptor and nothing else.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.mark.is_ours()
+    }
+
+    /// The file. Who holds its descriptor reaches every byte of the pool.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where an extent lies in the file.
+    pub(crate) fn offset<S>(&self, extent: &Extent<S>) -> u64 {
+        (extent.folios().start * self.page_size()) as u64
+    }
+
+    pub(crate) fn bytes<S>(&self, extent: &Extent<S>) -> usize {
+        extent.folios().len() * self.page_size()
+    }
+
+    fn alias(&self) -> &Mapping {
+        self.alias.as_ref().expect("there until dropped")
+    }
+
+    /// Where a folio lies in the alias mapping.
+    fn at(&self, folio: usize) -> *mut u8 {
+        self.alias().start().as_ptr().wrapping_add(folio * self.page_size())
+    }
+
+    /// Has the kernel put pages there, which it clears.
+    pub(super) fn populate(
+        &self,
+        extent: Extent<Hole>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Extent<Clean>, (Extent<Hole>, JobError<PopulateError>)> {
+        let populated = match self.backing {
+            Backing::Thp => self.populate_huge(&extent, threads, progress),
+            _ => self.populate_plain(&extent, threads, progress),
+        };
+        match populated {
+            // SAFETY: the pages were holes, and the kernel puts zeroes there.
+            Ok(()) => Ok(unsafe { extent.become_() }),
+            // What was populated before it failed holds zeroes as well, and nobody minds if it is
+            // populated again.
+            Err(error) => Err((extent, error)),
+        }
+    }
+
+    fn populate_plain(
+        &self,
+        extent: &Extent<Hole>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<(), JobError<PopulateError>> {
+        let populate = Populate::new().threads(threads);
+        let populate = progress.into_iter().fold(populate, Populate::progress);
+        populate.run_raw(self.at(extent.folios().start), self.bytes(extent)).map(|_| ())
+    }
+
+    /// Folio by folio: one touch allocates a huge page where the setting allows, and a collapse
+    /// makes one where it does not or where none was free. A folio that stays base pages is counted.
+    fn populate_huge(
+        &self,
+        extent: &Extent<Hole>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<(), JobError<PopulateError>> {
+        let (start, folio) = (Bytes(self.at(extent.folios().start)), self.page_size());
+        let job = Job::new(self.bytes(extent)).min_chunk(folio).threads(threads);
+        let job = progress.into_iter().fold(job, Job::progress);
+        let populated = job.run(|chunk| {
+            for offset in chunk.step_by(folio) {
+                populate_pages(start.at(offset), page_size())?;
+                if collapse(start.at(offset), folio).is_err() {
+                    self.scattered.fetch_add(1, Ordering::Relaxed);
+                    populate_pages(start.at(offset), folio)?;
+                }
+            }
+            Ok(())
+        });
+        populated.map(|_| ())
+    }
+
+    /// Sets every byte to zero, through the alias mapping. Stopped early, the extent stays dirty.
+    pub(super) fn scrub(
+        &self,
+        extent: Extent<Dirty>,
+        how: &Clear<'_>,
+    ) -> Result<Extent<Clean>, Extent<Dirty>> {
+        let (start, len) = (self.at(extent.folios().start), self.bytes(&extent));
+        // SAFETY: the folios lie within the alias mapping, which is ours in this process (a child
+        // gets no token), and a dirty extent is mapped nowhere else.
+        match unsafe { how.run_raw(start, len) } {
+            // SAFETY: all of it was cleared.
+            Ok(_) => Ok(unsafe { extent.become_() }),
+            Err(_) => Err(extent),
+        }
+    }
+
+    /// Sets bytes of an extent to zero that stays in use, through the alias mapping: for its user that
+    /// is as if another process did it.
+    pub(super) fn clear_in_use(
+        &self,
+        extent: &Extent<InUse>,
+        bytes: Range<usize>,
+        how: &Clear<'_>,
+    ) -> Result<(), ClearError> {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.bytes(extent));
+        let start = self.at(extent.folios().start).wrapping_add(bytes.start);
+        // SAFETY: within the alias mapping, by which nobody else accesses this extent. Its user's
+        // accesses go to other addresses; where they race, whole bytes are old, new or zero.
+        unsafe { how.run_raw(start, bytes.len()) }.map(|_| ())
+    }
+
+    /// Gives the pages back to the kernel. What a system call still holds stays what it was and is
+    /// nobody's any more. On failure nobody gets them either.
+    pub(super) fn punch(&self, extent: Extent<Dirty>) -> Result<Extent<Hole>, Errno> {
+        memfd::punch(&self.file, self.offset(&extent), self.bytes(&extent) as u64)?;
+        // SAFETY: the file has no pages there any more.
+        Ok(unsafe { extent.become_() })
+    }
+
+    /// Maps it for a user.
+    pub(super) fn map(&self, extent: Extent<Clean>) -> Result<Mapped, (Extent<Clean>, PoolError)> {
+        let (offset, bytes) = (self.offset(&extent), self.bytes(&extent));
+        let mapping = match Mapping::new(&self.file, offset, bytes, self.page_size()) {
+            Ok(mapping) => mapping,
+            Err(errno) => {
+                return Err((extent, PoolError::NotMapped { bytes, source: errno.into() }));
+            }
+        };
+        if let Err(errno) = self.prepare_for_user(&mapping) {
+            // SAFETY: just mapped, and nobody knows of it.
+            let source = unsafe { mapping.unmap() }.err().unwrap_or(errno).into();
+            return Err((extent, PoolError::Kernel { call: "madvise", source }));
+        }
+        // SAFETY: it is mapped for the one who gets this.
+        Ok(Mapped { extent: unsafe { extent.become_() }, mapping })
+    }
+
+    fn prepare_for_user(&self, mapping: &Mapping) -> Result<(), Errno> {
+        mapping.keep_from_children()?;
+        if !self.in_core_dumps {
+            mapping.keep_from_dumps()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the addresses from the user. If the kernel will not, the folios are lost to the pool:
+    /// somebody might still use them.
+    ///
+    /// # Safety
+    /// In the process that made the memory, and the user is done with the addresses.
+    pub(super) unsafe fn unmap(&self, mapped: Mapped) -> Result<Extent<Dirty>, Errno> {
+        // SAFETY: the addresses are still the mapping's, because in the process that mapped it
+        // nobody but this unmaps it, and the user is done with them.
+        unsafe { mapped.mapping.unmap() }?;
+        // SAFETY: mapped nowhere but in the alias mapping now.
+        Ok(unsafe { mapped.extent.become_() })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            return; // A child has no such mapping, and may have another at these addresses.
+        }
+        if let Some(alias) = self.alias.take() {
+            // SAFETY: mapped in this process, and only methods of this value follow its addresses.
+            let _ = unsafe { alias.unmap() };
+        }
+    }
+}

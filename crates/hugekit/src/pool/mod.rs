@@ -1,0 +1,195 @@
+//! Pools of clean memory: huge pages that are cleared before anybody asks for them.
+//!
+//! A [`Pool`] owns one file of memory and hands out contiguous extents of it, mapped, as
+//! [`Region`](crate::Region)s. What a region leaves behind is dirty; a scrubber clears it at low
+//! priority, and what is still dirty when it is wanted is cleared then, in parallel. Nobody ever
+//! receives a byte that somebody else wrote. `README.md` beside this file draws the states, the order
+//! of locks and the races that were considered.
+//!
+//! Words: a *folio* is a page of the pool's backing, an *extent* consecutive folios, a *hole* a folio
+//! that the kernel has put nothing behind yet; to *scrub* is to clear a dirty folio.
+
+mod backing;
+mod builder;
+mod core;
+mod error;
+mod extent;
+mod folios;
+mod limits;
+mod memory;
+mod nodes;
+mod runs;
+mod scrubber;
+mod stats;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use self::core::Core;
+use self::extent::{Extent, InUse};
+use self::scrubber::Scrubber;
+use crate::ClearError;
+use crate::parallel::{Progress, Threads};
+
+pub use backing::{Backing, Fall, Standing};
+pub use builder::PoolBuilder;
+pub use error::PoolError;
+pub(crate) use error::Size;
+pub(crate) use memory::{Mapped, Memory};
+pub use nodes::NodePolicy;
+pub use stats::Stats;
+
+/// Memory that is handed out clean. A handle: clones are the same pool.
+///
+/// The pool lives until the last handle and the last region are gone. In a process forked from the
+/// pool's there is no such memory: every call is refused there, and dropping changes nothing.
+///
+/// ```
+/// use hugekit::pool::{Backing, Pool};
+///
+/// // Base pages, which any machine has; without `backing`, huge pages are asked for first.
+/// let pool = Pool::builder(16 << 20).backing(Backing::Base).build()?;
+/// let mut region = pool.region(3 << 20)?;
+/// assert!(region.iter().all(|&byte| byte == 0));
+/// region[5] = 7;
+/// drop(region); // Its folios are dirty now, and cleared before anybody gets them.
+/// assert!(pool.region(16 << 20)?.iter().all(|&byte| byte == 0));
+/// # Ok::<(), hugekit::pool::PoolError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Held for its drop.
+    _scrubber: Scrubber,
+    core: Arc<Core>,
+    standing: Standing,
+    threads: Threads,
+}
+
+impl Pool {
+    /// A pool of `capacity` bytes, rounded up to whole folios.
+    pub fn builder<'a>(capacity: usize) -> PoolBuilder<'a> {
+        PoolBuilder::new(capacity)
+    }
+
+    /// What the pool's memory is made of, what was asked for, and why that was not to be had.
+    #[must_use]
+    pub fn standing(&self) -> &Standing {
+        &self.0.standing
+    }
+
+    /// What the pool's memory is made of.
+    #[must_use]
+    pub fn backing(&self) -> Backing {
+        self.0.standing.backing
+    }
+
+    /// Bytes of the pool.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.0.standing.capacity
+    }
+
+    /// Bytes of a folio: regions take whole ones.
+    #[must_use]
+    pub fn page_size(&self) -> usize {
+        self.backing().page_size()
+    }
+
+    /// The pool at this moment.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`] in a forked child.
+    pub fn stats(&self) -> Result<Stats, PoolError> {
+        self.0.core.check_ours()?;
+        Ok(self.0.core.stats())
+    }
+
+    /// Clears everything that is dirty now, on the calling thread and as many helpers as were asked
+    /// for when the pool was made. Returns how many bytes that were.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`] in a forked child.
+    pub fn scrub(&self) -> Result<u64, PoolError> {
+        self.0.core.scrub_all(self.0.threads)
+    }
+
+    /// Has the scrubber rest until [`resume_scrubbing`](Self::resume_scrubbing), and waits until it
+    /// does.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`] in a forked child.
+    pub fn pause_scrubbing(&self) -> Result<(), PoolError> {
+        self.0.core.check_ours()?;
+        self.0.core.pause();
+        Ok(())
+    }
+
+    /// Lets the scrubber work again.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`] in a forked child.
+    pub fn resume_scrubbing(&self) -> Result<(), PoolError> {
+        self.0.core.check_ours()?;
+        self.0.core.resume();
+        Ok(())
+    }
+
+    /// Maps so many zeroed bytes, rounded up to whole folios.
+    pub(crate) fn hand_out(
+        &self,
+        bytes: usize,
+        threads: Option<Threads>,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Mapped, PoolError> {
+        if bytes == 0 {
+            return Err(PoolError::NoBytes);
+        }
+        let page_size = self.page_size();
+        let count = whole_folios(bytes, page_size)? / page_size;
+        self.0.core.hand_out(count, threads.unwrap_or(self.0.threads), progress)
+    }
+
+    /// Takes back what [`hand_out`](Self::hand_out) mapped; in a forked child, which has no part of
+    /// it, nothing happens.
+    ///
+    /// # Safety
+    /// Nobody uses the addresses any more.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn take_back(&self, mapped: Mapped) {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.take_back(mapped) }
+    }
+
+    /// As [`take_back`](Self::take_back), but the folios go back to the kernel.
+    ///
+    /// # Safety
+    /// As for [`take_back`](Self::take_back), of what this process can know; and it is the pool's.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.retire(mapped) }
+    }
+
+    /// Clears bytes of an extent that stays in use.
+    pub(crate) fn clear_in_use(
+        &self,
+        extent: &Extent<InUse>,
+        bytes: Range<usize>,
+    ) -> Result<(), ClearError> {
+        self.0.core.clear_in_use(extent, bytes, self.0.threads)
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.0.core.memory
+    }
+}
+
+/// So many bytes rounded up to whole folios, if a process can have as many addresses.
+fn whole_folios(bytes: usize, page_size: usize) -> Result<usize, PoolError> {
+    let whole =
+        bytes.checked_next_multiple_of(page_size).filter(|&whole| whole <= isize::MAX as usize);
+    whole.ok_or(PoolError::TooLarge { bytes, page_size })
+}

@@ -1,0 +1,179 @@
+//! A region with one owner.
+#![allow(unsafe_code)]
+
+use std::ops::{Deref, DerefMut, Range};
+
+use super::mapped::Memory;
+use super::{RegionError, SharedRegion};
+use crate::parallel::{Progress, Report, Threads};
+use crate::pool::{Pool, PoolError};
+
+/// Zeroed memory of a [`Pool`], committed and mapped: a slice of bytes that goes back to the pool
+/// when it is dropped.
+///
+/// Its folios are contiguous in the pool's file and stay where they are. Touching it for the first
+/// time is a plain page fault on memory that is there (0.8 µs for 2 MiB); [`prefault`](Self::prefault)
+/// takes all of them at once. It can never be short of memory: that would have been an error of
+/// [`Pool::region`].
+///
+/// A process forked from this one has no such memory, and an access there ends in SIGSEGV. Dropping it
+/// there does nothing.
+#[derive(Debug)]
+pub struct Region(Memory);
+
+impl Pool {
+    /// So many bytes of zeroed memory, in whole folios.
+    ///
+    /// Clean folios are mapped as they are, in microseconds. Dirty ones are cleared first, and holes
+    /// populated, by as many threads as pay off or were asked for when the pool was made.
+    ///
+    /// # Errors
+    /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if so much is not free in one
+    /// piece, [`PoolError::Forked`] in a forked child; and whatever prevents holes from being
+    /// populated. Nothing is taken from the pool then.
+    pub fn region(&self, len: usize) -> Result<Region, PoolError> {
+        self.region_with(len, None, None)
+    }
+
+    /// As [`region`](Self::region), by so many threads instead of those asked for when the pool was
+    /// made, and telling `progress` how many bytes of each extent are cleared or populated.
+    ///
+    /// # Errors
+    /// As [`region`](Self::region).
+    ///
+    /// # Panics
+    /// If the progress callback does; the folios are lost to the pool then.
+    pub fn region_with(
+        &self,
+        len: usize,
+        threads: Option<Threads>,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Region, PoolError> {
+        let mapped = self.hand_out(len, threads, progress)?;
+        Ok(Region(Memory::new(self.clone(), mapped, len)))
+    }
+}
+
+impl Region {
+    pub(super) fn new(memory: Memory) -> Self {
+        Self(memory)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: mapped, readable and initialised for as long as `self` lives; only its owner, who is
+        // borrowed, can write it.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.0.len()) }
+    }
+
+    /// Its bytes, to be written.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and writable; the owner is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.0.len()) }
+    }
+
+    /// Its address, a multiple of the folio size.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.0.start().as_ptr()
+    }
+
+    /// As [`as_ptr`](Self::as_ptr), to write to.
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.0.start().as_ptr()
+    }
+
+    /// Bytes that are mapped from there on: the length rounded up to whole folios.
+    #[must_use]
+    pub fn mapped_len(&self) -> usize {
+        self.0.mapped_len()
+    }
+
+    /// The pool it came from.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        self.0.pool()
+    }
+
+    /// Enters the folios that a byte of the range lies on into the page tables, so that nothing
+    /// faults on them any more.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`].
+    pub fn prefault(&self, range: Range<usize>) -> Result<Report, RegionError> {
+        self.prefault_with(range, Threads::One, None)
+    }
+
+    /// As [`prefault`](Self::prefault) on several threads, which pays off for base pages, and telling
+    /// `progress` how many bytes are done.
+    ///
+    /// # Errors
+    /// As [`prefault`](Self::prefault), and [`RegionError::Prefault`] for no threads.
+    ///
+    /// # Panics
+    /// If the progress callback does.
+    pub fn prefault_with(
+        &self,
+        range: Range<usize>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Report, RegionError> {
+        self.0.prefault(range, threads, progress)
+    }
+
+    /// Gives up what the range holds: it reads as zeroes again, and stays committed and mapped. The
+    /// range consists of whole folios, but may end where the region does.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::NotWholeFolios`], [`RegionError::Forked`].
+    pub fn release(&mut self, range: Range<usize>) -> Result<(), RegionError> {
+        self.0.release(range)
+    }
+
+    /// Gives up being the only owner: a handle that can be cloned and used by several threads, device
+    /// and VMM at a time.
+    #[must_use]
+    pub fn share(self) -> SharedRegion {
+        SharedRegion::new(self.0)
+    }
+
+    /// Gives the memory back although a system call may still read or write it (`vmsplice`, an
+    /// `O_DIRECT` transfer, a buffer registered with io_uring): its folios go back to the kernel
+    /// instead of being cleared for somebody else, and the pool asks for new ones when it needs them.
+    ///
+    /// # Errors
+    /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses, and then nobody ever gets
+    /// these folios.
+    pub fn retire(self) -> Result<(), RegionError> {
+        self.0.retire()
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl DerefMut for Region {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice()
+    }
+}
+
+impl AsRef<[u8]> for Region {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Region {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}

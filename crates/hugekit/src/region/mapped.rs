@@ -1,0 +1,165 @@
+//! What both kinds of region do with their memory.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
+use crate::pool::{Mapped, Pool, Size};
+use crate::populate::{self, PopulateError};
+use crate::sys::memory;
+
+/// Why a region could not do what was asked. Its contents are as they were.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The range does not lie within the region.
+    #[error("bytes {}..{} lie outside a region of {len} bytes", range.start, range.end)]
+    OutOfRange {
+        /// Offsets asked for.
+        range: Range<usize>,
+        /// Bytes of the region.
+        len: usize,
+    },
+    /// The address is not a multiple of what is accessed there.
+    #[error("offset {offset} is not a multiple of {align}")]
+    Unaligned {
+        /// The offset.
+        offset: usize,
+        /// Bytes of what is accessed.
+        align: usize,
+    },
+    /// Only whole folios can be released.
+    #[error(
+        "bytes {}..{} are not whole pages of {}: nothing smaller can be released here",
+        range.start, range.end, Size(*page_size)
+    )]
+    NotWholeFolios {
+        /// Offsets asked for.
+        range: Range<usize>,
+        /// Bytes of a folio.
+        page_size: usize,
+    },
+    /// Populating failed or was cancelled.
+    #[error("cannot prefault: {0}")]
+    Prefault(#[from] JobError<PopulateError>),
+    /// The kernel would not take the folios back; nobody ever gets them.
+    #[error("the kernel does not take the memory back, and nobody gets it: {0}")]
+    Kept(std::io::ErrorKind),
+    /// This process was forked from the region's, which alone has its memory.
+    #[error("the region belongs to the process that this one was forked from")]
+    Forked,
+}
+
+/// An extent in use, given back to its pool when dropped.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// `None` only while it is dropped.
+    mapped: Option<Mapped>,
+    pool: Pool,
+    len: usize,
+}
+
+impl Memory {
+    pub(super) fn new(pool: Pool, mapped: Mapped, len: usize) -> Self {
+        Self { mapped: Some(mapped), pool, len }
+    }
+
+    pub(super) fn mapped(&self) -> &Mapped {
+        self.mapped.as_ref().expect("there until dropped")
+    }
+
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.mapped().mapping().start()
+    }
+
+    /// Bytes asked for.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes mapped: whole folios.
+    pub(super) fn mapped_len(&self) -> usize {
+        self.mapped().mapping().len()
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(super) fn file_offset(&self) -> u64 {
+        self.pool.memory().offset(self.mapped().extent())
+    }
+
+    /// The range, if all of it lies within the region.
+    pub(super) fn within(&self, range: Range<usize>) -> Result<Range<usize>, RegionError> {
+        if range.start <= range.end && range.end <= self.len {
+            Ok(range)
+        } else {
+            Err(RegionError::OutOfRange { range, len: self.len })
+        }
+    }
+
+    fn check_ours(&self) -> Result<(), RegionError> {
+        if self.pool.memory().is_ours() { Ok(()) } else { Err(RegionError::Forked) }
+    }
+
+    /// Enters the folios on which the range lies into the page tables.
+    pub(super) fn prefault(
+        &self,
+        range: Range<usize>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Report, RegionError> {
+        self.check_ours()?;
+        let range = self.within(range)?;
+        let page_size = self.pool.page_size();
+        let first = range.start - range.start % page_size;
+        let len = range.end.next_multiple_of(page_size) - first;
+        let start = Bytes(self.start().as_ptr());
+        let job = Job::new(len).min_chunk(page_size.max(2 << 20)).threads(threads);
+        let job = progress.into_iter().fold(job, Job::progress);
+        let report = job.run(|chunk| {
+            let (start, len) = (start.at(first + chunk.start), chunk.len());
+            memory::populate_read(start, len).map_err(|errno| populate::meaning(errno, start, len))
+        })?;
+        Ok(report)
+    }
+
+    /// Clears whole folios through the pool's own mapping.
+    pub(super) fn release(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.check_ours()?;
+        let range = self.whole_folios(range)?;
+        self.pool.clear_in_use(self.mapped().extent(), range).map_err(|_| RegionError::Forked)
+    }
+
+    /// Gives the folios back to the kernel.
+    pub(super) fn retire(mut self) -> Result<(), RegionError> {
+        self.check_ours()?;
+        let mapped = self.mapped.take().expect("there until dropped");
+        // SAFETY: as for `drop`.
+        unsafe { self.pool.retire(mapped) }.map_err(|error| RegionError::Kept(error.kind()))
+    }
+
+    /// The range, if it consists of whole folios; the last one may be cut by the end of the region.
+    fn whole_folios(&self, range: Range<usize>) -> Result<Range<usize>, RegionError> {
+        let (range, page_size) = (self.within(range)?, self.pool.page_size());
+        let end = if range.end == self.len { self.mapped_len() } else { range.end };
+        if range.start % page_size == 0 && end % page_size == 0 {
+            Ok(range.start..end)
+        } else {
+            Err(RegionError::NotWholeFolios { range, page_size })
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(mapped) = self.mapped.take() {
+            // SAFETY: whoever borrowed from this is gone; who kept a bare address has promised not to
+            // use it any more.
+            unsafe { self.pool.take_back(mapped) }
+        }
+    }
+}

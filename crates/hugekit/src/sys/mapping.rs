@@ -1,0 +1,157 @@
+//! Shared mappings of a file, with what is asked of the kernel about them.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+
+use rustix::io;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Addresses that map part of a file, readable and writable, shared with every other mapping of
+/// that part. Not unmapped on drop: whoever holds it knows when nobody uses the addresses any more,
+/// and whether they still are its own (a forked child has others there, or none).
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range; whoever follows its addresses says why that is sound.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes from `offset` on, at an address that is a multiple of `align`. All are
+    /// multiples of the file's page size, `align` a power of two and `len` not 0.
+    pub(crate) fn new(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
+        let mapping = Self::anywhere(&file, offset, len)?;
+        if mapping.start.as_ptr().addr() % align == 0 {
+            return Ok(mapping);
+        }
+        // SAFETY: just mapped, and nobody knows of it.
+        unsafe { mapping.unmap() }?;
+        Self::aligned(&file, offset, len, align)
+    }
+
+    fn anywhere(file: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+        let start =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, READ_WRITE, SHARED, file, offset) }?;
+        Ok(Self { start: not_null(start.cast())?, len })
+    }
+
+    /// Takes addresses enough to hold an aligned mapping, maps the file over those in the middle and
+    /// gives the others back.
+    fn aligned(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
+        let taken = len.checked_add(align).ok_or(io::Errno::NOMEM)?;
+        let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+        let first = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), taken, ProtFlags::empty(), hold)
+        }?
+        .cast::<u8>();
+        let before = first.addr().next_multiple_of(align) - first.addr();
+        let start = first.wrapping_add(before);
+        let fixed = SHARED | MapFlags::FIXED;
+        // SAFETY: what is replaced lies within the addresses just taken, which nobody uses.
+        let mapped =
+            unsafe { rustix::mm::mmap(start.cast(), len, READ_WRITE, fixed, file, offset) };
+        let (hole, rest) = match mapped {
+            Ok(_) => (before, (start.wrapping_add(len), align - before)),
+            Err(_) => (taken, (start, 0)),
+        };
+        for (address, len) in [(first, hole), rest] {
+            if len > 0 {
+                // SAFETY: addresses just taken that hold no part of the file, and that nobody uses.
+                unsafe { rustix::mm::munmap(address.cast(), len) }?;
+            }
+        }
+        mapped?;
+        Ok(Self { start: not_null(start)?, len })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Keeps it out of processes that this one forks from now on.
+    pub(crate) fn keep_from_children(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)
+    }
+
+    /// Keeps it out of core dumps.
+    pub(crate) fn keep_from_dumps(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontDump)
+    }
+
+    /// Asks for transparent huge pages; `EINVAL` from a kernel without.
+    pub(crate) fn want_huge_pages(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxHugepage)
+    }
+
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: none of the advices above changes a byte or an access of this process.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Safety
+    /// The addresses are still this mapping's, and nobody uses them any more.
+    pub(crate) unsafe fn unmap(self) -> io::Result<()> {
+        // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
+        unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) }
+    }
+}
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const SHARED: MapFlags = MapFlags::SHARED;
+
+/// The kernel maps nothing at 0 unless asked to.
+fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
+    NonNull::new(start).ok_or(io::Errno::NOMEM)
+}
+
+/// Makes transparent huge pages of the aligned 2 MiB that lie within, whatever the setting says
+/// (Linux 6.1); holes count as zeroes.
+pub(crate) fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
+    let collapse = || {
+        // SAFETY: what memory holds stays the same, whoever owns it.
+        let refused = unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) } != 0;
+        let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+        if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
+    };
+    io::retry_on_intr(collapse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memfd::{self, Pages};
+    use super::*;
+
+    #[test]
+    fn any_alignment_is_kept_and_two_mappings_show_the_same_bytes() {
+        let file = memfd::create(c"hugekit-test", Pages::Shmem).unwrap();
+        memfd::size_for_good(&file, 1 << 20).unwrap();
+        for align in [4096, 1 << 20, 1 << 25] {
+            let whole = Mapping::new(&file, 0, 1 << 20, align).unwrap();
+            let part = Mapping::new(&file, 1 << 16, 1 << 16, align).unwrap();
+            whole.keep_from_children().unwrap();
+            for mapping in [&whole, &part] {
+                assert_eq!(mapping.start().as_ptr().addr() % align, 0);
+            }
+            // SAFETY: within the two mappings, which nobody else uses and which end here.
+            unsafe {
+                part.start().write(align as u8 | 1);
+                assert_eq!(whole.start().add(1 << 16).read(), align as u8 | 1);
+                whole.unmap().unwrap();
+                part.unmap().unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Which node memory comes from: mbind(2), which neither rustix nor libc wraps.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_long, c_ulong};
+
+use rustix::io;
+
+use super::mapping::Mapping;
+use crate::machine::CpuSet;
+
+/// How the kernel chooses a node for a page; values of `linux/mempolicy.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Mode {
+    Preferred = 1,
+    Bind = 2,
+    Interleave = 3,
+    Local = 4,
+}
+
+const BITS: usize = c_ulong::BITS as usize;
+
+/// Node numbers that a mask holds; the kernel's own limit is 1,024.
+const MOST_NODES: u32 = 1024;
+
+/// Sets where pages of a shared mapping's file come from that are not there yet: for a shared file
+/// the policy belongs to the file, whoever faults through whichever mapping. `EINVAL` for nodes that
+/// do not exist or may not be used.
+pub(crate) fn bind(mapping: &Mapping, mode: Mode, nodes: &CpuSet) -> io::Result<()> {
+    let mut mask: [c_ulong; MOST_NODES as usize / BITS] = [0; MOST_NODES as usize / BITS];
+    for node in nodes.iter() {
+        let word = mask.get_mut(node as usize / BITS).ok_or(io::Errno::INVAL)?;
+        *word |= 1 << (node as usize % BITS);
+    }
+    // The kernel takes one bit off the count.
+    let bits = if nodes.is_empty() { 0 } else { c_ulong::from(MOST_NODES) + 1 };
+    let mask = if nodes.is_empty() { std::ptr::null() } else { mask.as_ptr() };
+    let (start, len) = (mapping.start().as_ptr(), mapping.len());
+    // SAFETY: the kernel reads MOST_NODES bits, which `mask` holds, or none; a policy changes no
+    // byte of any mapping.
+    let answer: c_long =
+        unsafe { libc::syscall(libc::SYS_mbind, start, len, mode as c_int, mask, bits, 0) };
+    if answer == 0 {
+        return Ok(());
+    }
+    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    Err(io::Errno::from_raw_os_error(errno))
+}
