@@ -8,6 +8,7 @@
 #![warn(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod anonymous;
 mod arena;
 mod bench;
 mod experiments;
@@ -111,6 +112,12 @@ pub enum LabError {
         #[source]
         cause: std::io::Error,
     },
+    /// A pool to measure could not be made, or could not hand out memory.
+    #[error(transparent)]
+    Pool(#[from] hugekit::PoolError),
+    /// A region to measure could not be prefaulted.
+    #[error(transparent)]
+    Region(#[from] hugekit::RegionError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
