@@ -11,7 +11,7 @@ use super::{Backing, Fall, Inner, NodePolicy, Pool, PoolError, Standing, limits}
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
 
-/// The longest name that memfd_create(2) takes.
+/// The longest name that `memfd_create` takes.
 const LONGEST_NAME: usize = 249;
 
 /// A pool to be made: [`Pool::builder`].
@@ -221,7 +221,7 @@ impl<'a> PoolBuilder<'a> {
             backing,
             asked: self.ladder[0],
             falls,
-            capacity: core.capacity(),
+            capacity: core.memory.capacity(),
             asked_capacity: self.capacity,
             by_collapse: core.memory.by_collapse(),
         };

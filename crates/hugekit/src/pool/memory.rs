@@ -4,9 +4,11 @@
 //! through the file or through that *alias mapping*: nobody else's address is ever followed.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::ffi::CString;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
@@ -57,6 +59,49 @@ impl Mapped {
 
     pub(crate) fn extent(&self) -> &Extent<InUse> {
         &self.extent
+    }
+}
+
+/// Why an extent stayed what it was.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The limits do not allow it.
+    Refused(PoolError),
+    Populate(JobError<PopulateError>),
+    Clear(ClearError),
+    /// The caller's progress callback panicked.
+    Panic(Box<dyn Any + Send>),
+}
+
+impl Failure {
+    /// What the caller is told. A callback's panic goes on from here.
+    pub(super) fn into_error(self) -> PoolError {
+        match self {
+            Self::Refused(error) => error,
+            Self::Populate(error) => PoolError::Populate(error),
+            Self::Clear(error) => PoolError::Clear(error),
+            Self::Panic(payload) => resume_unwind(payload),
+        }
+    }
+}
+
+impl From<JobError<PopulateError>> for Failure {
+    fn from(error: JobError<PopulateError>) -> Self {
+        Self::Populate(error)
+    }
+}
+
+impl From<ClearError> for Failure {
+    fn from(error: ClearError) -> Self {
+        Self::Clear(error)
+    }
+}
+
+/// A token must outlive a callback that panics, or its folios were lost.
+fn unless_it_panics<R, E: Into<Failure>>(job: impl FnOnce() -> Result<R, E>) -> Result<R, Failure> {
+    match catch_unwind(AssertUnwindSafe(job)) {
+        Ok(outcome) => outcome.map_err(Into::into),
+        Err(payload) => Err(Failure::Panic(payload)),
     }
 }
 
@@ -136,6 +181,11 @@ impl Memory {
         self.backing.page_size()
     }
 
+    /// Bytes of all of it.
+    pub(super) fn capacity(&self) -> usize {
+        self.alias().len()
+    }
+
     pub(super) fn scattered(&self) -> usize {
         self.scattered.load(Ordering::Relaxed)
     }
@@ -174,17 +224,17 @@ impl Memory {
         extent: Extent<Hole>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
-    ) -> Result<Extent<Clean>, (Extent<Hole>, JobError<PopulateError>)> {
-        let populated = match self.backing {
+    ) -> Result<Extent<Clean>, (Extent<Hole>, Failure)> {
+        let populated = unless_it_panics(|| match self.backing {
             Backing::Thp => self.populate_huge(&extent, threads, progress),
             _ => self.populate_plain(&extent, threads, progress),
-        };
+        });
         match populated {
             // SAFETY: the pages were holes, and the kernel puts zeroes there.
             Ok(()) => Ok(unsafe { extent.become_() }),
             // What was populated before it failed holds zeroes as well, and nobody minds if it is
             // populated again.
-            Err(error) => Err((extent, error)),
+            Err(failure) => Err((extent, failure)),
         }
     }
 
@@ -228,14 +278,14 @@ impl Memory {
         &self,
         extent: Extent<Dirty>,
         how: &Clear<'_>,
-    ) -> Result<Extent<Clean>, Extent<Dirty>> {
+    ) -> Result<Extent<Clean>, (Extent<Dirty>, Failure)> {
         let (start, len) = (self.at(extent.folios().start), self.bytes(&extent));
         // SAFETY: the folios lie within the alias mapping, which is ours in this process (a child
         // gets no token), and a dirty extent is mapped nowhere else.
-        match unsafe { how.run_raw(start, len) } {
+        match unless_it_panics(|| unsafe { how.run_raw(start, len) }) {
             // SAFETY: all of it was cleared.
             Ok(_) => Ok(unsafe { extent.become_() }),
-            Err(_) => Err(extent),
+            Err(failure) => Err((extent, failure)),
         }
     }
 
@@ -299,6 +349,22 @@ impl Memory {
         unsafe { mapped.mapping.unmap() }?;
         // SAFETY: mapped nowhere but in the alias mapping now.
         Ok(unsafe { mapped.extent.become_() })
+    }
+
+    /// As [`unmap`](Self::unmap), for all but the first `count` folios, of which there are more.
+    ///
+    /// # Safety
+    /// As there, of these folios.
+    pub(super) unsafe fn unmap_tail(
+        &self,
+        mapped: &mut Mapped,
+        count: usize,
+    ) -> Result<Extent<Dirty>, Errno> {
+        // SAFETY: as for `unmap`.
+        unsafe { mapped.mapping.unmap_from(count * self.page_size()) }?;
+        let tail = mapped.extent.split_off(count);
+        // SAFETY: mapped nowhere but in the alias mapping now.
+        Ok(unsafe { tail.become_() })
     }
 }
 

@@ -99,6 +99,19 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
     }
 
+    /// Unmaps all but the first `len` bytes: some, but not all, and a multiple of the page size.
+    ///
+    /// # Safety
+    /// As for [`unmap`](Self::unmap), of the addresses from there on.
+    pub(crate) unsafe fn unmap_from(&mut self, len: usize) -> io::Result<()> {
+        assert!(0 < len && len < self.len);
+        let tail = self.start.as_ptr().wrapping_add(len);
+        // SAFETY: addresses of this mapping; the rest is the caller's to promise.
+        unsafe { rustix::mm::munmap(tail.cast(), self.len - len) }?;
+        self.len = len;
+        Ok(())
+    }
+
     /// Unmaps it.
     ///
     /// # Safety
