@@ -71,16 +71,13 @@ fn check_group(
     limit: impl Fn(&Cgroups) -> Result<Option<Limit>, Error>,
     wanted: usize,
 ) -> Result<(), PoolError> {
-    let Ok(Some(Limit { bytes, used, file })) =
-        Cgroups::read(root).and_then(|groups| limit(&groups))
-    else {
-        return Ok(());
-    };
-    let used = used.unwrap_or(0);
-    if bytes.saturating_sub(used) >= wanted as u64 {
-        return Ok(());
+    match Cgroups::read(root).and_then(|groups| limit(&groups)) {
+        Ok(Some(limit)) if limit.left() < wanted as u64 => {
+            let Limit { bytes: limit, used, file } = limit;
+            Err(PoolError::OverGroupLimit { wanted, limit, used: used.unwrap_or(0), file })
+        }
+        _ => Ok(()),
     }
-    Err(PoolError::OverGroupLimit { wanted, limit: bytes, used, file })
 }
 
 #[cfg(test)]

@@ -136,7 +136,6 @@ impl Memory {
     fn prepare(&mut self, recipe: &Recipe) -> Result<(), PoolError> {
         let advised = |errno: Errno| PoolError::Kernel { call: "madvise", source: errno.into() };
         let alias = self.alias();
-        alias.keep_from_children().map_err(advised)?;
         // A dump has each byte once, from the region that holds it.
         alias.keep_from_dumps().map_err(advised)?;
         recipe.nodes.apply(alias)?;
@@ -321,21 +320,15 @@ impl Memory {
                 return Err((extent, PoolError::NotMapped { bytes, source: errno.into() }));
             }
         };
-        if let Err(errno) = self.prepare_for_user(&mapping) {
+        if !self.in_core_dumps
+            && let Err(errno) = mapping.keep_from_dumps()
+        {
             // SAFETY: just mapped, and nobody knows of it.
             let source = unsafe { mapping.unmap() }.err().unwrap_or(errno).into();
             return Err((extent, PoolError::Kernel { call: "madvise", source }));
         }
         // SAFETY: it is mapped for the one who gets this.
         Ok(Mapped { extent: unsafe { extent.become_() }, mapping })
-    }
-
-    fn prepare_for_user(&self, mapping: &Mapping) -> Result<(), Errno> {
-        mapping.keep_from_children()?;
-        if !self.in_core_dumps {
-            mapping.keep_from_dumps()?;
-        }
-        Ok(())
     }
 
     /// Takes the addresses from the user. If the kernel will not, the folios are lost to the pool:
