@@ -80,7 +80,9 @@ fn copies_has_every_routine_cold_and_warm() {
     let copies = &record(&output)["experiments"][0];
     let cases = strings(&copies["cases"], "id");
     let ratios = strings(&copies["ratios"], "id");
-    for workload in ["4KiB-warm", "2MiB-warm", "16MiB-warm", "2MiB-cold", "16MiB-cold"] {
+    let used = ["2MiB-cold+read-copy-4KiB", "2MiB-cold+read-source-4KiB"];
+    let plain = ["4KiB-warm", "2MiB-warm", "16MiB-warm", "4KiB-cold", "2MiB-cold", "16MiB-cold"];
+    for workload in plain.into_iter().chain(used) {
         for routine in hugekit::arch::copy_routines().iter().filter(|r| r.is_available()) {
             assert!(cases.contains(&format!("copies/{}/{workload}", routine.name()).as_str()));
         }
@@ -100,6 +102,7 @@ fn parallel_compares_threads_with_one_and_a_job_with_a_loop() {
     let ratios = strings(&parallel["ratios"], "id");
     for id in [
         "parallel/serial-vs-threads/clear/2",
+        "parallel/serial-vs-threads/copy/2",
         "parallel/serial-vs-threads/populate/2",
         "parallel/plain-threads-vs-job/clear/2",
         "parallel/plain-loop-vs-job/1MiB",

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use crate::arch::ClearFn;
 use crate::engine::{HintError, Operation};
-use crate::parallel::{Bytes, Cancel, JobError, Progress, Report, Threads};
+use crate::parallel::{Bytes, JobError, Report};
 use crate::profile::Profile;
 
 /// Lengths below this go straight to `memset`, where a look at the profile (3 ns) would show.
@@ -62,32 +62,7 @@ pub enum ClearError {
 /// ```
 pub type Clear<'a> = Operation<'a, ClearFn>;
 
-impl<'a> Clear<'a> {
-    /// How many threads clear, the calling one included: [`Threads::One`] unless said.
-    pub fn threads(mut self, threads: Threads) -> Self {
-        self.sharing.threads = threads;
-        self
-    }
-
-    /// Whom to tell, chunk by chunk, how many bytes are done. The near window, which comes last,
-    /// counts with the chunks around it.
-    pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
-        self.sharing.progress = Some(progress);
-        self
-    }
-
-    /// What stops it early: between chunks, never within one.
-    pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
-        self.sharing.cancel = Some(cancel);
-        self
-    }
-
-    /// Lets threads other than the calling one run only on CPUs that nobody else wants.
-    pub fn low_priority(mut self, low: bool) -> Self {
-        self.sharing.low_priority = low;
-        self
-    }
-
+impl Clear<'_> {
     /// Sets every byte to zero.
     ///
     /// # Errors
@@ -96,6 +71,7 @@ impl<'a> Clear<'a> {
     ///
     /// # Panics
     /// If the progress callback does.
+    #[inline]
     #[allow(unsafe_code)]
     pub fn run(&self, bytes: &mut [u8]) -> Result<Report, ClearError> {
         // SAFETY: a slice borrowed mutably is valid for writes and nobody else accesses it.
@@ -133,6 +109,7 @@ impl<'a> Clear<'a> {
     ///
     /// # Safety
     /// `start` is valid for writes of `len` bytes, and nothing else accesses them meanwhile.
+    #[inline]
     #[allow(unsafe_code)]
     pub unsafe fn run_raw(&self, start: *mut u8, len: usize) -> Result<Report, ClearError> {
         let memory = Bytes(start);

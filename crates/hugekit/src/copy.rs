@@ -1,13 +1,16 @@
 //! Copying memory.
 
+use std::convert::Infallible;
+
 use crate::arch::CopyFn;
-use crate::engine::{HintError, Operation};
+use crate::engine::{HintError, Operation, Reuse};
+use crate::parallel::{Bytes, JobError, Report};
 use crate::profile::Profile;
 
 /// Lengths below this go straight to `memcpy`, where a look at the profile (3 ns) would show.
 const SMALL: usize = 4096;
 
-/// Why a copy was refused. Nothing was written.
+/// Why a copy was refused, or stopped. Nothing was written, unless it was cancelled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -32,6 +35,9 @@ pub enum CopyError {
     /// The target lies outside, or the routine does not run here.
     #[error(transparent)]
     Hint(#[from] HintError),
+    /// No thread was asked for, or the copy was cancelled.
+    #[error(transparent)]
+    Job(#[from] JobError<Infallible>),
 }
 
 /// Copies `src` to `dst`, on the calling thread, by the fastest routine for this length.
@@ -76,8 +82,8 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
 }
 
 /// A copy with knowledge: who touches what next, in which order, by which routine. Target and
-/// order are those of the destination; the near window is copied through the cache, so that both
-/// sides of it stay there.
+/// order hold for both sides; [`reuse`](Operation::reuse) speaks of the destination,
+/// [`source_reuse`](Self::source_reuse) of the source.
 ///
 /// ```
 /// use hugekit::{Copy, Reuse};
@@ -92,13 +98,30 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
 pub type Copy<'a> = Operation<'a, CopyFn>;
 
 impl Copy<'_> {
-    /// Copies `src` to `dst` on the calling thread.
+    /// Who uses the source next. With [`reuse`](Operation::reuse) it decides which sides of the near
+    /// window, the bytes around the target, stay in the cache:
+    ///
+    /// | destination | source | near window |
+    /// | --- | --- | --- |
+    /// | used next | `Unknown`, `Target`, `All` | an ordinary copy: both sides are cached |
+    /// | used next | `None` | the destination is cached, the source is asked to pass by |
+    /// | not, or unknown | `Target`, `All` | copied last, as the rest is: the source is cached by loading it |
+    pub fn source_reuse(mut self, reuse: Reuse) -> Self {
+        self.source_reuse = reuse;
+        self
+    }
+
+    /// Copies `src` to `dst`.
     ///
     /// # Errors
-    /// [`CopyError`] if the lengths differ, the target lies outside or the routine does not run
-    /// here; nothing is written then.
+    /// [`CopyError`] if the lengths differ, the target lies outside, the routine does not run here,
+    /// or no thread is asked for; nothing is written then. And if it is cancelled.
+    ///
+    /// # Panics
+    /// If the progress callback does.
+    #[inline]
     #[allow(unsafe_code)]
-    pub fn run(&self, dst: &mut [u8], src: &[u8]) -> Result<(), CopyError> {
+    pub fn run(&self, dst: &mut [u8], src: &[u8]) -> Result<Report, CopyError> {
         same_length(dst, src)?;
         // SAFETY: both slices are `dst.len()` bytes; `dst` is borrowed mutably, so nobody else
         // accesses it, and `src` is shared, so nobody writes it.
@@ -110,25 +133,30 @@ impl Copy<'_> {
     /// # Errors
     /// As [`run`](Self::run), and [`CopyError::Overlap`].
     ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    ///
     /// # Safety
     /// `src` is valid for reads and `dst` for writes of `len` bytes; nothing else writes to either,
     /// or reads from `dst`, meanwhile.
+    #[inline]
     #[allow(unsafe_code)]
     pub unsafe fn run_raw(
         &self,
         dst: *mut u8,
         src: *const u8,
         len: usize,
-    ) -> Result<(), CopyError> {
+    ) -> Result<Report, CopyError> {
         if dst.addr().abs_diff(src.addr()) < len {
             return Err(CopyError::Overlap { dst: dst.addr(), src: src.addr(), len });
         }
-        self.sweep(len, |routine, extent| {
-            let start = extent.bytes.start;
-            // SAFETY: extents lie within 0..len, so these bytes are the caller's; the two sides are
-            // at least `len` apart; a sweep hands out available routines.
-            unsafe { routine.run(dst.add(start), src.add(start), extent.bytes.len()) }
-        })?;
-        Ok(())
+        let (destination, source) = (Bytes(dst), Bytes(src.cast_mut()));
+        self.share(dst, len, |routine, bytes| {
+            let (dst, src) = (destination.at(bytes.start), source.at(bytes.start));
+            // SAFETY: extents and chunks lie within 0..len and are handed out once each, so these
+            // bytes are the caller's and this thread's to write; the two sides are at least `len`
+            // apart; the routines handed out are available.
+            unsafe { routine.run(dst, src, bytes.len()) }
+        })
     }
 }

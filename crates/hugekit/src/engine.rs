@@ -7,10 +7,10 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use crate::arch::{ClearFn, CopyFn, Routine, Unfenced};
-use crate::parallel::{JobError, Report, Sharing};
+use crate::arch::{ClearFn, CopyFn, Routine, Unfenced, copy_once_routine};
+use crate::parallel::{Cancel, JobError, Progress, Report, Sharing, Threads};
 use crate::profile::{Choice, Profile};
-use crate::sweep::{Extent, Order, Reach, near_window};
+use crate::sweep::{Order, Reach, near_window};
 
 /// Who uses the memory next, as far as the caller knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -26,6 +26,13 @@ pub enum Reuse {
     All,
     /// Nobody soon: all of it streams.
     None,
+}
+
+impl Reuse {
+    /// Whether some of the memory is used soon.
+    fn is_soon(self) -> bool {
+        matches!(self, Self::Target | Self::All)
+    }
 }
 
 /// Why a hint was refused. Nothing was written.
@@ -54,17 +61,29 @@ pub enum HintError {
 pub trait Method: Sized + Sync + 'static + sealed::Sealed {
     /// The profile's bands for this method.
     fn choice(profile: &Profile) -> &Choice<Self>;
+
+    /// The routine for a near window that nobody uses the source of, if there is a source and a
+    /// routine that tells it apart.
+    fn source_once() -> Option<&'static Routine<Self>>;
 }
 
 impl Method for ClearFn {
     fn choice(profile: &Profile) -> &Choice<Self> {
         &profile.clear
     }
+
+    fn source_once() -> Option<&'static Routine<Self>> {
+        None
+    }
 }
 
 impl Method for CopyFn {
     fn choice(profile: &Profile) -> &Choice<Self> {
         &profile.copy
+    }
+
+    fn source_once() -> Option<&'static Routine<Self>> {
+        Some(copy_once_routine())
     }
 }
 
@@ -83,6 +102,7 @@ mod sealed {
 pub struct Operation<'a, F: 'static> {
     target: Option<usize>,
     reuse: Reuse,
+    pub(crate) source_reuse: Reuse,
     order: Option<Order>,
     routine: Option<&'static Routine<F>>,
     near_bytes: Option<usize>,
@@ -101,6 +121,7 @@ impl<F> Default for Operation<'_, F> {
         Self {
             target: None,
             reuse: Reuse::default(),
+            source_reuse: Reuse::default(),
             order: None,
             routine: None,
             near_bytes: None,
@@ -123,7 +144,7 @@ impl<'a, F: Method> Operation<'a, F> {
         self
     }
 
-    /// Who uses the memory next.
+    /// Who uses the memory that is written next.
     pub fn reuse(mut self, reuse: Reuse) -> Self {
         self.reuse = reuse;
         self
@@ -153,31 +174,34 @@ impl<'a, F: Method> Operation<'a, F> {
         self
     }
 
-    /// Runs `process` on every extent of `len` bytes, with its routine and in order, and publishes
-    /// what was streamed. The routines handed out are available.
-    #[inline]
-    pub(crate) fn sweep(
-        &self,
-        len: usize,
-        mut process: impl FnMut(&'static Routine<F>, Extent) -> Unfenced,
-    ) -> Result<(), HintError> {
-        self.check(len)?;
-        let plan = self.plan(len, self.profile_in_force());
-        let mut unfenced = Unfenced::nothing();
-        for extent in plan.order.extents(len, plan.target, plan.near_bytes) {
-            let routine = match extent.reach {
-                Reach::Far => plan.far,
-                Reach::Near => plan.near,
-            };
-            unfenced = unfenced.and(process(routine, extent));
-        }
-        unfenced.publish();
-        Ok(())
+    /// How many threads do it, the calling one included: [`Threads::One`] unless said.
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.sharing.threads = threads;
+        self
     }
 
-    /// As [`sweep`](Self::sweep), by as many threads as were asked for. `start` is where the bytes
-    /// that are written lie in memory. Threads share the far extents in chunks and in no order; the
-    /// near window is the calling thread's and comes last, so that it stays in this CPU's cache.
+    /// Whom to tell, chunk by chunk, how many bytes are done. The near window, which comes last,
+    /// counts with the chunks around it.
+    pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
+        self.sharing.progress = Some(progress);
+        self
+    }
+
+    /// What stops it early: between chunks, never within one.
+    pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
+        self.sharing.cancel = Some(cancel);
+        self
+    }
+
+    /// Lets threads other than the calling one run only on CPUs that nobody else wants.
+    pub fn low_priority(mut self, low: bool) -> Self {
+        self.sharing.low_priority = low;
+        self
+    }
+
+    /// Runs `process` for all of `len` bytes: in order on the calling thread, or shared among as many
+    /// threads as were asked for. `start` is where the bytes that are written lie in memory. The
+    /// routines handed out are available; what they stream is published here.
     #[inline]
     pub(crate) fn share<E: From<HintError> + From<JobError<Infallible>>>(
         &self,
@@ -185,23 +209,56 @@ impl<'a, F: Method> Operation<'a, F> {
         len: usize,
         process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
     ) -> Result<Report, E> {
-        if self.sharing.is_alone(len, self.profile_in_force()) {
-            self.sweep(len, |routine, extent| process(routine, extent.bytes))?;
-            return Ok(Report::alone(len));
-        }
         self.check(len)?;
-        self.share_far_then_near(start, len, process)
+        let profile = self.profile_in_force();
+        let plan = self.plan(len, profile);
+        if !self.sharing.is_alone(len, profile) {
+            return self.share_far_then_near(start, len, profile, &plan, process);
+        }
+        match plan.near {
+            None if self.order.is_none() => process(plan.far, 0..len).publish(),
+            _ => self.sweep(len, &plan, process),
+        }
+        Ok(Report::alone(len))
     }
 
+    /// Extent by extent, in order. Out of line, so that what is done in one go inlines into its caller:
+    /// passing a report through memory behind a fence costs a streamed base page 50 ns of 330.
+    #[inline(never)]
+    fn sweep(
+        &self,
+        len: usize,
+        plan: &Plan<F>,
+        process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
+    ) {
+        let (target, near_bytes, near) = match plan.near {
+            Some(Near { target, bytes, routine }) => (Some(target), bytes, routine),
+            None => (None, 0, plan.far),
+        };
+        let order = self.order.unwrap_or_else(|| Order::for_folio(len, target));
+        let mut unfenced = Unfenced::nothing();
+        for extent in order.extents(len, target, near_bytes) {
+            let routine = match extent.reach {
+                Reach::Far => plan.far,
+                Reach::Near => near,
+            };
+            unfenced = unfenced.and(process(routine, extent.bytes));
+        }
+        unfenced.publish();
+    }
+
+    /// Threads share the far extents in chunks and in no order; the near window is the calling
+    /// thread's and comes last, so that it stays in this CPU's cache.
+    #[inline(never)]
     fn share_far_then_near<E: From<JobError<Infallible>>>(
         &self,
         start: *const u8,
         len: usize,
+        profile: &Profile,
+        plan: &Plan<F>,
         process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
     ) -> Result<Report, E> {
-        let profile = self.profile_in_force();
-        let plan = self.plan(len, profile);
-        let window = plan.target.map_or(0..0, |target| near_window(len, target, plan.near_bytes));
+        let window = plan.near.as_ref().map_or(0..0, |near| near.window(len));
         let far = |chunk: Range<usize>| {
             let parts = outside(chunk, &window);
             let unfenced = parts.map(|part| process(plan.far, part));
@@ -210,7 +267,9 @@ impl<'a, F: Method> Operation<'a, F> {
             Ok(())
         };
         let report = self.sharing.run(start, len, profile, profile.min_chunk, far)?;
-        process(plan.near, window).publish();
+        if let Some(near) = &plan.near {
+            process(near.routine, near.window(len)).publish();
+        }
         Ok(report)
     }
 
@@ -235,42 +294,54 @@ impl<'a, F: Method> Operation<'a, F> {
 
     fn plan(&self, len: usize, profile: &Profile) -> Plan<F> {
         let Choice { warm, cold } = F::choice(profile);
-        let target = self.target_in(len);
-        let near_bytes = self.near_bytes.unwrap_or(match self.reuse {
-            Reuse::All => profile.near_bytes_all,
-            _ => profile.near_bytes,
-        });
-        let far = match target {
-            None if self.reuse == Reuse::Unknown => warm.routine_for(len),
-            _ => cold.routine_for(len),
-        };
-        Plan {
-            target,
-            near_bytes,
-            order: self.order.unwrap_or_else(|| Order::for_folio(len, target)),
-            far: self.routine.unwrap_or(far),
-            near: self.routine.unwrap_or_else(|| warm.cached_for(near_bytes.min(len))),
-        }
+        let is_warm = self.reuse == Reuse::Unknown && self.target.is_none();
+        let far = self
+            .routine
+            .unwrap_or_else(|| if is_warm { warm.routine_for(len) } else { cold.routine_for(len) });
+        let keeps_any = self.keeps_destination() || self.source_reuse.is_soon();
+        let near = (keeps_any && len > 0).then(|| self.near(len, profile, far));
+        Plan { far, near }
     }
 
-    /// The offset around which something is kept near, if anything is.
-    fn target_in(&self, len: usize) -> Option<usize> {
-        match self.reuse {
-            Reuse::None => None,
-            Reuse::Unknown => self.target,
-            Reuse::Target | Reuse::All => Some(self.target.unwrap_or(0)).filter(|_| len > 0),
-        }
+    fn near(&self, len: usize, profile: &Profile, far: &'static Routine<F>) -> Near<F> {
+        let all = self.reuse == Reuse::All || self.source_reuse == Reuse::All;
+        let usual = if all { profile.near_bytes_all } else { profile.near_bytes };
+        let bytes = self.near_bytes.unwrap_or(usual);
+        let cached = || F::choice(profile).warm.cached_for(bytes.min(len));
+        let routine = self.routine.unwrap_or_else(|| match self.source_reuse {
+            // Loads leave the source in the cache, whatever stores the destination.
+            _ if !self.keeps_destination() => far,
+            Reuse::None => F::source_once().unwrap_or_else(cached),
+            _ => cached(),
+        });
+        Near { target: self.target.unwrap_or(0), bytes, routine }
+    }
+
+    fn keeps_destination(&self) -> bool {
+        self.reuse.is_soon() || (self.reuse == Reuse::Unknown && self.target.is_some())
     }
 }
 
 /// What an operation comes down to.
 #[derive(Debug)]
 struct Plan<F: 'static> {
-    target: Option<usize>,
-    near_bytes: usize,
-    order: Order,
     far: &'static Routine<F>,
-    near: &'static Routine<F>,
+    /// What is kept in the cache, if anything is.
+    near: Option<Near<F>>,
+}
+
+/// The window around the target.
+#[derive(Debug)]
+struct Near<F: 'static> {
+    target: usize,
+    bytes: usize,
+    routine: &'static Routine<F>,
+}
+
+impl<F> Near<F> {
+    fn window(&self, len: usize) -> Range<usize> {
+        near_window(len, self.target, self.bytes)
+    }
 }
 
 /// What lies before and behind the window; either may be empty.

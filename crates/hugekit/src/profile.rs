@@ -4,7 +4,8 @@
 //! is near; streaming stores win once the bytes would only pass through it; and where the line
 //! runs differs from one CPU model to the next (on Skylake-X streaming never wins at all). A
 //! [`Profile`] holds those lines for one machine. [`Profile::builtin`] derives one from the CPU
-//! model and the cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and `0004-copy-crossovers.md`.
+//! model and the cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and
+//! `0004-copy-crossovers.md`.
 //!
 //! The rule behind every default is *never slower than libc*: on a CPU that nobody has measured,
 //! libc stays in charge until the bytes exceed the last-level cache.
@@ -223,7 +224,8 @@ fn builtin_copy(cpu: Microarchitecture, caches: CacheSizes) -> Choice<CopyFn> {
         }
         Microarchitecture::Zen3 => {
             let cached = memcpy().then(4 << 10, &["avx2_cached"]);
-            (cached.then(8 * caches.l2, STREAMING), memcpy().then(COLD_FROM, STREAMING))
+            let cached = cached.then(caches.l2, &["memcpy"]);
+            (cached.then(caches.llc / 16 * 5, STREAMING), memcpy().then(4 << 10, STREAMING))
         }
         Microarchitecture::Unmeasured => {
             (memcpy().then(caches.llc, STREAMING), memcpy().then(COLD_FROM, STREAMING))

@@ -12,9 +12,11 @@ use std::sync::Mutex;
 
 use child::in_a_child;
 use common::{hints, len};
-use hugekit::arch::clear_routines;
+use hugekit::arch::{clear_routines, copy_routines};
 use hugekit::parallel::{Job, JobError};
-use hugekit::{Cancel, Clear, ClearError, Populate, PopulateError, Profile, Threads};
+use hugekit::{
+    Cancel, Clear, ClearError, Copy, CopyError, Populate, PopulateError, Profile, Threads,
+};
 use proptest::prelude::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::param::page_size;
@@ -60,6 +62,63 @@ proptest! {
         prop_assert_eq!(report.bytes, len);
         prop_assert!(bytes == expected);
     }
+
+    #[test]
+    fn a_shared_copy_writes_exactly_its_bytes(
+        before in 0_usize..9000,
+        skew in 0_usize..9000,
+        len in len(),
+        threads in prop_oneof![Just(Threads::Auto), (1_usize..4).prop_map(Threads::Exactly)],
+        hints in hints(),
+        low in any::<bool>(),
+    ) {
+        let profile = small_chunks();
+        let source: Vec<u8> = (0..skew + len).map(|at| (at % 251) as u8 ^ (at >> 12) as u8).collect();
+        let mut bytes = surrounded(before + len + 100);
+        let mut expected = bytes.clone();
+        expected[before..][..len].copy_from_slice(&source[skew..]);
+        let copy = hints.operation(len, copy_routines()).profile(&profile);
+        let copy = copy.threads(threads).low_priority(low);
+        let report = copy.run(&mut bytes[before..][..len], &source[skew..]).unwrap();
+        prop_assert_eq!(report.bytes, len);
+        prop_assert!(bytes == expected);
+    }
+}
+
+#[test]
+fn every_routine_copies_in_chunks() {
+    let (profile, len) = (small_chunks(), 5 * MIB + 77);
+    let source = surrounded(len);
+    for routine in copy_routines().iter().filter(|routine| routine.is_available()) {
+        let mut bytes = vec![0; len];
+        let copy = Copy::new().routine(routine).profile(&profile).threads(Threads::Exactly(2));
+        copy.run(&mut bytes, &source).unwrap();
+        assert!(bytes == source, "{}", routine.name());
+    }
+}
+
+#[test]
+fn a_copy_by_no_thread_writes_nothing_and_a_cancelled_one_says_how_far_it_came() {
+    let source = surrounded(MIB);
+    let mut bytes = vec![0; MIB];
+    let none = Copy::new().threads(Threads::Exactly(0)).run(&mut bytes, &source);
+    assert_eq!(none, Err(CopyError::Job(JobError::NoThreads)));
+    assert!(bytes.iter().all(|&byte| byte == 0));
+    let (profile, cancel) = (small_chunks(), Cancel::new());
+    let progress = |done, _| {
+        if done >= MIB / 2 {
+            cancel.cancel();
+        }
+    };
+    let copy = Copy::new().profile(&profile).cancel(&cancel).progress(&progress);
+    let Err(CopyError::Job(JobError::Cancelled { bytes: done, len })) =
+        copy.run(&mut bytes, &source)
+    else {
+        panic!("it was cancelled");
+    };
+    assert_eq!(len, MIB);
+    assert!((MIB / 2..MIB).contains(&done));
+    assert!(bytes[..done] == source[..done] && bytes[done..].iter().all(|&byte| byte == 0));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! *Warm* is one source and one destination, copied over and over: what fits a cache is in it, and
 //! `auto` is [`hugekit::copy`], which is told nothing. *Cold* walks memory far larger than a cache,
 //! as a checkpoint or a copy-on-write does: neither side is in the cache, nobody reads the copy
-//! soon, and `auto` is told so ([`Reuse::None`]), which no length could tell it.
+//! soon, and `auto` is told so ([`Reuse::None`]), which no length could tell it. On one size, 4 KiB
+//! in the middle of one side are then read, and `auto` is told which side.
 
 use hugekit::arch::{CopyFn, copy_routines};
 use hugekit::machine::CacheSizes;
@@ -17,34 +18,80 @@ use crate::sampler::alternate;
 use crate::size::{GIB, KIB, MIB, Size};
 
 const WARM: [usize; 5] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB];
-const COLD: [usize; 6] = [64 * KIB, MIB, 2 * MIB, 16 * MIB, 128 * MIB, GIB];
+const COLD: [usize; 7] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB, 128 * MIB, GIB];
 
 const COLD_AFTERWARDS: &str =
     "what auto streamed is not in the cache for whoever reads the copy next, as memcpy's would be";
+
+/// A huge page, on which a side is used afterwards.
+const FOLIO: usize = 2 * MIB;
+
+/// Bytes of that side that are read: a base page.
+const READ: usize = 4 * KIB;
 
 /// Where the bytes are before, and who needs them afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Warm,
     Cold,
+    ThenReadCopy,
+    ThenReadSource,
 }
 
 impl State {
-    const fn suffix(self) -> &'static str {
+    fn label(self, size: usize) -> String {
+        let size = Size(size);
         match self {
-            Self::Warm => "warm",
-            Self::Cold => "cold",
+            Self::Warm => format!("{size}-warm"),
+            Self::Cold => format!("{size}-cold"),
+            Self::ThenReadCopy => format!("{size}-cold+read-copy-{}", Size(READ)),
+            Self::ThenReadSource => format!("{size}-cold+read-source-{}", Size(READ)),
         }
     }
+
+    /// What `auto` is told beyond the length, if anything.
+    fn told(self, size: usize) -> Option<Copy<'static>> {
+        let cold = Copy::new().reuse(Reuse::None);
+        match self {
+            Self::Warm => None,
+            Self::Cold => Some(cold),
+            Self::ThenReadCopy => Some(Copy::new().target(size / 2).source_reuse(Reuse::None)),
+            Self::ThenReadSource => Some(cold.target(size / 2).source_reuse(Reuse::Target)),
+        }
+    }
+
+    fn read_afterwards(self, dst: &[u8], src: &[u8]) {
+        match self {
+            Self::Warm | Self::Cold => {}
+            Self::ThenReadCopy => read_words(&dst[dst.len() / 2..][..READ]),
+            Self::ThenReadSource => read_words(&src[src.len() / 2..][..READ]),
+        }
+    }
+}
+
+/// Loads every word of eight bytes, ascending, each by an instruction of its own.
+#[allow(unsafe_code)]
+fn read_words(bytes: &[u8]) {
+    for word in bytes.chunks_exact(8) {
+        // SAFETY: eight readable bytes; the volatile load keeps the loop from being left out.
+        unsafe { word.as_ptr().cast::<u64>().read_volatile() };
+    }
+}
+
+/// What is measured, in order.
+fn workloads() -> impl Iterator<Item = (State, usize)> {
+    let warm = WARM.map(|size| (State::Warm, size)).into_iter();
+    let cold = COLD.map(|size| (State::Cold, size));
+    let used = [State::ThenReadCopy, State::ThenReadSource].map(|state| (state, FOLIO));
+    warm.chain(cold).chain(used)
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let contenders = contenders(copy_routines(), bench.options().routine.as_deref());
     let mut experiment = bench.experiment("copies")?;
     experiment.notices.extend(unavailable(copy_routines()));
-    let workloads = WARM.map(|size| (State::Warm, size)).into_iter();
-    for (state, size) in workloads.chain(COLD.map(|size| (State::Cold, size))) {
-        let label = format!("{}-{}", Size(size), state.suffix());
+    for (state, size) in workloads() {
+        let label = state.label(size);
         if 2 * size > bench.arena()?.len() {
             experiment.notices.push(format!("{label} left out: more memory than this run has"));
             continue;
@@ -63,17 +110,20 @@ fn measure(
     size: usize,
     label: &str,
 ) -> Result<Vec<Case>, LabError> {
-    let plan = bench.plan(share(size, WARM.into_iter().chain(COLD)), 200);
+    let plan = bench.plan(share(size, workloads().map(|(_, size)| size)), 200);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("copies {label}"));
     let half = arena.len() / 2;
     let (source, destination) = arena.bytes().split_at_mut(half);
     let mut walk = Walk { half, next: 0 };
+    let told = state.told(size);
     let samples = alternate(plan, contenders.len(), observer, |index| {
         let contender = &contenders[index];
         let mut pass = || {
-            let at = if state == State::Cold { walk.advance(size) } else { 0 };
-            copy(contender, state, &mut destination[at..][..size], &source[at..][..size]);
+            let at = if state == State::Warm { 0 } else { walk.advance(size) };
+            let (dst, src) = (&mut destination[at..][..size], &source[at..][..size]);
+            copy(contender, told.as_ref(), dst, src);
+            state.read_afterwards(dst, src);
         };
         if state == State::Warm {
             sample(size, &mut pass);
@@ -105,18 +155,18 @@ impl Walk {
 }
 
 #[allow(unsafe_code)]
-fn copy(contender: &Contender<CopyFn>, state: State, dst: &mut [u8], src: &[u8]) {
-    let copied = match contender {
-        Contender::Auto if state == State::Cold => Copy::new().reuse(Reuse::None).run(dst, src),
-        Contender::Auto => hugekit::copy(dst, src),
-        Contender::Routine(routine) => {
+fn copy(contender: &Contender<CopyFn>, told: Option<&Copy<'_>>, dst: &mut [u8], src: &[u8]) {
+    let copied = match (contender, told) {
+        (Contender::Auto, Some(told)) => told.run(dst, src).map(drop),
+        (Contender::Auto, None) => hugekit::copy(dst, src),
+        (Contender::Routine(routine), _) => {
             // SAFETY: two slices of `size` bytes, one of them borrowed mutably; `contenders` lists
             // available routines only.
             unsafe { routine.run(dst.as_mut_ptr(), src.as_ptr(), dst.len()) }.publish();
             Ok(())
         }
     };
-    copied.expect("both sides are of the same size");
+    copied.expect("both sides are of the same size, with the target inside");
 }
 
 fn ratios(
@@ -146,11 +196,11 @@ mod tests {
 
     #[test]
     fn every_contender_copies() {
-        for state in [State::Warm, State::Cold] {
+        for state in [State::Warm, State::Cold, State::ThenReadCopy, State::ThenReadSource] {
             for contender in contenders(copy_routines(), None) {
                 let source: Vec<u8> = (0..100_000).map(|at| at as u8).collect();
                 let mut destination = vec![0; source.len()];
-                copy(&contender, state, &mut destination, &source);
+                copy(&contender, state.told(source.len()).as_ref(), &mut destination, &source);
                 assert!(destination == source, "{}", contender.name());
             }
         }

@@ -44,7 +44,7 @@ pub const EXPERIMENTS: &[Definition] = &[
     },
     Definition {
         name: "parallel",
-        repeats: "parallel clearing of gigantic pages, 2017: clear and populate by threads",
+        repeats: "gigantic pages in parallel, 2017: clear, copy, populate by threads",
         headline: "serial-vs-threads",
         run: parallel::run,
     },

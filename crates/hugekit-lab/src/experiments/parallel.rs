@@ -1,4 +1,4 @@
-//! Idea 5: clear and populate by one thread, two, four … and all there are.
+//! Idea 5: clear, copy and populate by one thread, two, four … and all there are.
 //!
 //! Two more comparisons say what the figures cannot: whether a job is as fast as threads that were
 //! simply given equal parts of the memory (if both gain little, the machine has no more bandwidth
@@ -7,9 +7,9 @@
 use std::thread;
 use std::time::Instant;
 
-use hugekit::arch::{ClearFn, Routine, clear_routine};
+use hugekit::arch::{clear_routine, copy_routine};
 use hugekit::parallel::Placement;
-use hugekit::{Clear, Populate, Threads};
+use hugekit::{Clear, Copy, Populate, Reuse, Threads};
 
 use super::contest::sample;
 use crate::LabError;
@@ -27,13 +27,18 @@ const SMALL: usize = MIB;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Clear,
+    /// One half of the memory to the other, which nobody reads soon.
+    Copy,
     Populate,
 }
 
 impl Work {
+    const ALL: [Self; 3] = [Self::Clear, Self::Copy, Self::Populate];
+
     const fn name(self) -> &'static str {
         match self {
             Self::Clear => "clear",
+            Self::Copy => "copy",
             Self::Populate => "populate",
         }
     }
@@ -54,8 +59,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     }
     let mut experiment = bench.experiment("parallel")?;
     experiment.notices.extend(notices(most));
-    let only = bench.options().routine.as_deref().and_then(clear_routine);
-    for work in [Work::Clear, Work::Populate] {
+    let only = bench.options().routine.clone();
+    let only = only.as_deref();
+    for work in Work::ALL {
         let (cases, ratios) = measure(bench, work, most, only)?;
         experiment.cases.extend(cases);
         experiment.ratios.extend(ratios);
@@ -108,9 +114,9 @@ fn measure(
     bench: &mut Bench<'_>,
     work: Work,
     most: usize,
-    only: Option<&'static Routine<ClearFn>>,
+    only: Option<&str>,
 ) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
-    let plan = bench.plan(0.45, 100);
+    let plan = bench.plan(0.3, 100);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("parallel {}", work.name()));
     let jobs = counts(most).into_iter().map(Method::Job);
@@ -125,49 +131,73 @@ fn measure(
 }
 
 /// One sample in GiB/s.
-fn measure_once(
-    arena: &mut Arena,
-    work: Work,
-    method: Method,
-    only: Option<&'static Routine<ClearFn>>,
-) -> f64 {
+fn measure_once(arena: &mut Arena, work: Work, method: Method, only: Option<&str>) -> f64 {
     if work == Work::Populate {
         arena.give_back();
     }
-    let bytes = arena.bytes();
-    let len = bytes.len();
+    let mut pieces = Pieces::of(work, arena.bytes());
+    let len = pieces.dst.len();
     let start = Instant::now();
     match method {
-        Method::Job(threads) => done_by(work, bytes, Threads::Exactly(threads), only),
-        Method::PlainThreads(threads) => {
-            let parts = bytes.chunks_mut(len.div_ceil(threads));
-            thread::scope(|scope| {
-                for part in parts {
-                    scope.spawn(|| done_by(work, part, Threads::One, only));
-                }
-            });
-        }
+        Method::Job(threads) => pieces.done(work, Threads::Exactly(threads), only),
+        Method::PlainThreads(threads) => thread::scope(|scope| {
+            for mut part in pieces.split(threads) {
+                scope.spawn(move || part.done(work, Threads::One, only));
+            }
+        }),
     }
     len as f64 / GIB as f64 / start.elapsed().as_secs_f64()
 }
 
-fn done_by(
-    work: Work,
-    bytes: &mut [u8],
-    threads: Threads,
-    only: Option<&'static Routine<ClearFn>>,
-) {
-    match work {
-        Work::Clear => {
-            let clear = Clear::new().threads(threads);
-            let clear = only.iter().fold(clear, |clear, only| clear.routine(only));
-            clear.run(bytes).expect("there are threads, no target, and routines were checked");
+/// What is written, and what is read if anything is: equally long then.
+struct Pieces<'a> {
+    dst: &'a mut [u8],
+    src: &'a [u8],
+}
+
+impl<'a> Pieces<'a> {
+    fn of(work: Work, bytes: &'a mut [u8]) -> Self {
+        let half = bytes.len() / 2;
+        match work {
+            Work::Clear | Work::Populate => Self { dst: bytes, src: &[] },
+            Work::Copy => {
+                let (dst, rest) = bytes.split_at_mut(half);
+                Self { dst, src: &rest[..half] }
+            }
         }
-        Work::Populate => {
-            Populate::new()
-                .threads(threads)
-                .run_raw(bytes.as_mut_ptr(), bytes.len())
-                .expect("the arena is mapped and writable, and its memory was there before");
+    }
+
+    /// Equal parts, the last of them possibly shorter.
+    fn split(self, parts: usize) -> impl Iterator<Item = Self> {
+        let each = self.dst.len().div_ceil(parts);
+        let sources = self.src.chunks(each).map(Some).chain(std::iter::repeat(None));
+        let parts = self.dst.chunks_mut(each).zip(sources);
+        parts.map(|(dst, src)| Self { dst, src: src.unwrap_or_default() })
+    }
+
+    /// A routine asked for by name is taken where the work has one of that name.
+    fn done(&mut self, work: Work, threads: Threads, only: Option<&str>) {
+        match work {
+            Work::Clear => {
+                let clear = Clear::new().threads(threads);
+                let only = only.and_then(clear_routine);
+                let clear = only.iter().fold(clear, |clear, only| clear.routine(only));
+                clear
+                    .run(self.dst)
+                    .expect("there are threads, no target, and routines were checked");
+            }
+            Work::Copy => {
+                let copy = Copy::new().reuse(Reuse::None).threads(threads);
+                let only = only.and_then(copy_routine);
+                let copy = only.iter().fold(copy, |copy, only| copy.routine(only));
+                copy.run(self.dst, self.src).expect("as above, and both sides are equally long");
+            }
+            Work::Populate => {
+                Populate::new()
+                    .threads(threads)
+                    .run_raw(self.dst.as_mut_ptr(), self.dst.len())
+                    .expect("the arena is mapped and writable, and its memory was there before");
+            }
         }
     }
 }
@@ -209,15 +239,15 @@ fn with_bandwidth_per_thread(work: Work, methods: &[Method], cases: Vec<Case>) -
 /// What asking for threads costs where one is enough.
 fn measure_small(
     bench: &mut Bench<'_>,
-    only: Option<&'static Routine<ClearFn>>,
+    only: Option<&str>,
 ) -> Result<(Vec<Case>, Ratio), LabError> {
     let plan = bench.plan(0.1, 200);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("parallel {}", Size(SMALL)));
-    let bytes = &mut arena.bytes()[..SMALL];
+    let mut small = Pieces::of(Work::Clear, &mut arena.bytes()[..SMALL]);
     let methods = [("plain-loop", Threads::One), ("job", Threads::Auto)];
     let samples = alternate(plan, methods.len(), observer, |index| {
-        let mut pass = || done_by(Work::Clear, bytes, methods[index].1, only);
+        let mut pass = || small.done(Work::Clear, methods[index].1, only);
         sample(SMALL, &mut pass);
         sample(SMALL, pass)
     })?;
@@ -234,6 +264,28 @@ fn measure_small(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_work_is_done_to_all_of_its_memory() {
+        for threads in [1, 2, 3] {
+            for work in [Work::Clear, Work::Copy] {
+                let mut bytes: Vec<u8> = (0..8 * MIB + 10).map(|at| (at % 251) as u8 + 1).collect();
+                let mut pieces = Pieces::of(work, &mut bytes);
+                let expected = match work {
+                    Work::Copy => pieces.src.to_vec(),
+                    _ => vec![0; pieces.dst.len()],
+                };
+                pieces.done(work, Threads::Exactly(threads), None);
+                assert!(pieces.dst == expected, "{work:?}");
+                pieces.dst.fill(0xa5);
+                let whole = pieces.dst.len();
+                let parts: Vec<_> = Pieces::of(work, &mut bytes).split(threads).collect();
+                assert_eq!(parts.iter().map(|part| part.dst.len()).sum::<usize>(), whole);
+                parts.into_iter().for_each(|mut part| part.done(work, Threads::One, None));
+                assert!(bytes[..whole] == expected, "{work:?}");
+            }
+        }
+    }
 
     #[test]
     fn thread_counts_double_and_end_with_all() {

@@ -186,6 +186,13 @@ pub fn copy_routine(name: &str) -> Option<&'static CopyRoutine> {
     copy_routines().iter().find(|routine| routine.name == name)
 }
 
+/// The copy routine that leaves the destination in the cache and asks for the source to pass it by:
+/// `prefetchnta` or `ldnp`, and `memcpy` on an architecture without such a hint. Available.
+#[must_use]
+pub fn copy_once_routine() -> &'static CopyRoutine {
+    &imp::COPY_ONCE
+}
+
 /// Evidence that bytes were written which other CPUs may not see in order yet.
 ///
 /// Tokens of one operation are joined with [`and`](Self::and), and published once at its end: a

@@ -7,8 +7,8 @@
 
 use std::cell::RefCell;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 
 use super::crew::{Crew, Forked, Work};
@@ -113,11 +113,20 @@ thread_local! {
 pub(super) fn pin(cpus: &CpuSet) -> bool {
     PINNED.with_borrow_mut(|pinned| {
         if pinned != cpus {
-            if sys::set_affinity(cpus).is_err() {
+            if let Err(error) = sys::set_affinity(cpus) {
+                report_once(cpus, error);
                 return false;
             }
             pinned.clone_from(cpus);
         }
         true
     })
+}
+
+/// The report of every job counts its unpinned helpers; the log gets one line a process.
+fn report_once(cpus: &CpuSet, error: rustix::io::Errno) {
+    static REPORTED: Once = Once::new();
+    REPORTED.call_once(|| {
+        tracing::warn!(%cpus, %error, "a helper thread cannot be pinned and runs where it is");
+    });
 }

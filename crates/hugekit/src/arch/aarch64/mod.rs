@@ -29,6 +29,7 @@ pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
 
 pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
     MEMCPY,
+    COPY_ONCE,
     CopyRoutine {
         name: "ldnp_stnp",
         kind: Kind::Streaming,
@@ -37,6 +38,14 @@ pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
         run: stnp::copy_ldnp_stnp,
     },
 ];
+
+pub(super) const COPY_ONCE: CopyRoutine = CopyRoutine {
+    name: "ldnp_stp",
+    kind: Kind::Cached,
+    needs: "nothing",
+    is_available: always,
+    run: stnp::copy_ldnp_stp,
+};
 
 pub(super) fn store_fence() {
     // SAFETY: a barrier touches no memory. `ishst` orders all earlier stores of this CPU, the

@@ -26,28 +26,36 @@ pub(super) unsafe fn clear_stnp(dst: *mut u8, len: usize) {
     }
 }
 
-/// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
-pub(super) unsafe fn copy_ldnp_stnp(dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: two pairs of 16 bytes make one line, and lines of both sides lie within the caller's
-    // bytes; the registers used are declared as overwritten.
-    unsafe {
-        copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| {
-            for offset in (0..bytes).step_by(LINE) {
-                asm!(
-                    "ldnp q0, q1, [{src}]",
-                    "ldnp q2, q3, [{src}, #32]",
-                    "stnp q0, q1, [{dst}]",
-                    "stnp q2, q3, [{dst}, #32]",
-                    src = in(reg) src.add(offset),
-                    dst = in(reg) dst.add(offset),
-                    out("v0") _,
-                    out("v1") _,
-                    out("v2") _,
-                    out("v3") _,
-                    options(nostack, preserves_flags),
-                );
+/// A copy of whole lines, 32 bytes at a time loaded by `ldnp` and stored by `$store`.
+macro_rules! copy {
+    ($name:ident, $store:literal) => {
+        /// # Safety
+        /// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
+        pub(super) unsafe fn $name(dst: *mut u8, src: *const u8, len: usize) {
+            // SAFETY: two pairs of 16 bytes make one line, and lines of both sides lie within the
+            // caller's bytes; the registers used are declared as overwritten.
+            unsafe {
+                copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| {
+                    for offset in (0..bytes).step_by(LINE) {
+                        asm!(
+                            "ldnp q0, q1, [{src}]",
+                            "ldnp q2, q3, [{src}, #32]",
+                            concat!($store, " q0, q1, [{dst}]"),
+                            concat!($store, " q2, q3, [{dst}, #32]"),
+                            src = in(reg) src.add(offset),
+                            dst = in(reg) dst.add(offset),
+                            out("v0") _,
+                            out("v1") _,
+                            out("v2") _,
+                            out("v3") _,
+                            options(nostack, preserves_flags),
+                        );
+                    }
+                });
             }
-        });
-    }
+        }
+    };
 }
+
+copy!(copy_ldnp_stnp, "stnp");
+copy!(copy_ldnp_stp, "stp");

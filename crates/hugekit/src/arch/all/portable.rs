@@ -5,6 +5,7 @@ use crate::arch::{ClearRoutine, CopyRoutine, CpuModel, Vendor};
 
 pub(in crate::arch) const CLEAR_ROUTINES: &[ClearRoutine] = &[MEMSET];
 pub(in crate::arch) const COPY_ROUTINES: &[CopyRoutine] = &[MEMCPY];
+pub(in crate::arch) const COPY_ONCE: CopyRoutine = MEMCPY;
 
 pub(in crate::arch) fn cpu_model() -> CpuModel {
     CpuModel { vendor: Vendor::Other, family: 0, model: 0 }

@@ -36,6 +36,7 @@ pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
     MEMCPY,
     row("rep_movsb", Kind::Cached, "nothing", always, string::copy_movsb),
     row("avx2_cached", Kind::Cached, "AVX2", has_avx2, vectors::copy_avx2_cached),
+    COPY_ONCE,
     streaming_copy("sse2_streaming", "nothing", always, vectors::copy_sse2_streaming),
     streaming_copy("sse2_interleaved", "nothing", always, vectors::copy_sse2_interleaved),
     streaming_copy("avx2_streaming", "AVX2", has_avx2, vectors::copy_avx2_streaming),
@@ -44,6 +45,9 @@ pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
     streaming_copy("avx512_interleaved", "AVX-512F", has_avx512f, vectors::copy_avx512_interleaved),
     streaming_copy("movdir64b", "MOVDIR64B", has_movdir64b, line::copy_movdir64b),
 ];
+
+pub(super) const COPY_ONCE: CopyRoutine =
+    row("sse2_cached_once", Kind::Cached, "nothing", always, vectors::copy_sse2_cached_once);
 
 const fn row<F: Copy>(
     name: &'static str,

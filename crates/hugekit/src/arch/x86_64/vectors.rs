@@ -1,12 +1,13 @@
 //! SSE2, AVX2 and AVX-512: thin wrappers that carry the target feature around the shared loops.
 
 use core::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_setzero_si128, _mm_stream_si128, _mm256_setzero_si256,
-    _mm256_stream_si256, _mm512_setzero_si512, _mm512_stream_si512,
+    __m128i, __m256i, __m512i, _MM_HINT_NTA, _mm_prefetch, _mm_setzero_si128, _mm_stream_si128,
+    _mm256_setzero_si256, _mm256_stream_si256, _mm512_setzero_si512, _mm512_stream_si512,
 };
 
 use crate::arch::all::vector::{
-    Vector, clear_cached, clear_streaming, copy_cached, copy_interleaved, copy_streaming,
+    Vector, clear_cached, clear_streaming, copy_cached, copy_cached_once, copy_interleaved,
+    copy_streaming,
 };
 
 /// `store` is volatile in all three: LLVM recognises plain loops and calls `memset` or `memcpy`
@@ -36,6 +37,13 @@ macro_rules! vector {
             unsafe fn stream(self, dst: *mut u8) {
                 // SAFETY: as above, and for the instruction set.
                 unsafe { $stream(dst.cast(), self) }
+            }
+
+            #[inline(always)]
+            fn prefetch_once(address: *const u8) {
+                // SAFETY: SSE is part of x86-64, and a prefetch accesses no memory that anybody
+                // could notice.
+                unsafe { _mm_prefetch::<_MM_HINT_NTA>(address.cast()) }
             }
         }
     };
@@ -79,6 +87,7 @@ macro_rules! copy {
 }
 
 copy!(copy_avx2_cached, "avx2", copy_cached, __m256i);
+copy!(copy_sse2_cached_once, "sse2", copy_cached_once, __m128i);
 copy!(copy_sse2_streaming, "sse2", copy_streaming, __m128i);
 copy!(copy_sse2_interleaved, "sse2", copy_interleaved, __m128i);
 copy!(copy_avx2_streaming, "avx2", copy_streaming, __m256i);
