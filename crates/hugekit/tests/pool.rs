@@ -21,6 +21,7 @@ use libtest_mimic::{Arguments, Trial};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The states of all folios: holes, clean, in use, dirty.
@@ -407,9 +408,35 @@ struct Model {
     pool: Pool,
     page: usize,
     regions: Vec<(Region, Vec<u8>)>,
+    /// All of the pool's file by a mapping of the test's own.
+    whole: *const u8,
 }
 
 impl Model {
+    fn new(backing: Backing) -> Self {
+        let (pool, page) = (builder(backing, FOLIOS).build().unwrap(), backing.page_size());
+        let first = pool.region(1).unwrap().share();
+        let (bytes, prot) = (FOLIOS * page, ProtFlags::READ);
+        // SAFETY: a new mapping; it is only read, between the steps, and outlives what is read.
+        let whole = unsafe {
+            let (file, _) = first.file();
+            mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0).unwrap()
+        };
+        Self { pool, page, regions: Vec::new(), whole: whole.cast::<u8>() }
+    }
+
+    /// Sees to it that a region is zero by the file as well.
+    fn look_at_the_file(&self, region: Region) -> Region {
+        let region = region.share();
+        // SAFETY: within the mapping of the whole file; nobody writes the region now, and nothing of
+        // what `file` returns is kept.
+        unsafe {
+            let at = self.whole.add(region.file().1 as usize);
+            assert!(is_zero(std::slice::from_raw_parts(at, region.len())), "seen in the file");
+            region.into_exclusive().unwrap()
+        }
+    }
+
     fn pick(&self, at: usize) -> Option<usize> {
         at.checked_rem(self.regions.len())
     }
@@ -420,6 +447,7 @@ impl Model {
             Step::HandOut(folios) => match self.pool.region(folios * page) {
                 Ok(region) => {
                     assert!(is_zero(&region), "somebody's bytes in a new region");
+                    let region = self.look_at_the_file(region);
                     self.regions.push((region, vec![0; folios]));
                 }
                 Err(error) => assert!(matches!(error, PoolError::NoRoom { .. }), "{error}"),
@@ -473,13 +501,19 @@ impl Model {
     }
 }
 
+impl Drop for Model {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; nothing is borrowed from it.
+        unsafe { munmap(self.whole.cast_mut().cast(), FOLIOS * self.page) }.unwrap();
+    }
+}
+
 fn no_byte_is_ever_seen_by_another_region(backing: Backing) {
     let cases = if cfg!(debug_assertions) { 24 } else { 96 };
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new(config)
         .run(&vec(steps(), 1..60), |steps| {
-            let pool = builder(backing, FOLIOS).build().unwrap();
-            let mut model = Model { pool, page: backing.page_size(), regions: Vec::new() };
+            let mut model = Model::new(backing);
             for step in steps {
                 model.take(step);
                 model.check();
@@ -581,12 +615,47 @@ fn a_fall_is_reported_and_a_strict_pool_refuses_it() {
     assert!(message.contains(&lacks("1 GiB")) && message.contains(&lacks("2 MiB")), "{message}");
 }
 
+/// A machine whose files say that there are more huge pages than there are, as if somebody took them
+/// between the check and the use.
+fn huge_pages_taken_meanwhile_are_an_error() {
+    let machine = tempfile::tempdir().unwrap();
+    let pages = machine.path().join("sys/kernel/mm/hugepages/hugepages-2048kB");
+    std::fs::create_dir_all(&pages).unwrap();
+    for (name, count) in [
+        ("nr_hugepages", "1000000"),
+        ("free_hugepages", "1000000"),
+        ("resv_hugepages", "0"),
+        ("surplus_hugepages", "0"),
+        ("nr_overcommit_hugepages", "0"),
+    ] {
+        std::fs::write(pages.join(name), count).unwrap();
+    }
+    let builder = Pool::builder(1 << 40).machine(Root::at(machine.path()));
+    let strict = builder.clone().strict(true).build();
+    assert!(
+        matches!(strict, Err(PoolError::NotMapped { .. } | PoolError::NoHugePages { .. })),
+        "{strict:?}"
+    );
+    let fallen = builder.ladder([Backing::Hugetlb2M, Backing::Base]).build().unwrap();
+    assert_eq!(fallen.standing().falls.len(), 1);
+    assert_eq!(fallen.region(1).unwrap()[0], 0);
+}
+
 fn main() {
     let mut trials = trials(CHECKS);
-    let falls = || {
-        a_fall_is_reported_and_a_strict_pool_refuses_it();
-        Ok(())
-    };
-    trials.push(Trial::test("a_fall_is_reported_and_a_strict_pool_refuses_it", falls));
+    let anywhere: [(&str, fn()); 2] = [
+        (
+            "a_fall_is_reported_and_a_strict_pool_refuses_it",
+            a_fall_is_reported_and_a_strict_pool_refuses_it,
+        ),
+        ("huge_pages_taken_meanwhile_are_an_error", huge_pages_taken_meanwhile_are_an_error),
+    ];
+    trials.extend(anywhere.map(|(name, check)| {
+        let run = move || {
+            check();
+            Ok(())
+        };
+        Trial::test(name, run)
+    }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

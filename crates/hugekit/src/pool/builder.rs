@@ -184,9 +184,9 @@ impl<'a> PoolBuilder<'a> {
             in_core_dumps: self.in_core_dumps,
         };
         let memory = Memory::new(backing, bytes, &recipe).map_err(|error| match error {
-            // Somebody took them since they were counted.
+            // Somebody may have taken them since they were counted.
             PoolError::NotMapped { .. } if backing.is_reserved() => {
-                limits::huge_page_shortage(&self.root, page_size, bytes).unwrap_or(error)
+                limits::check_huge_pages(&self.root, page_size, bytes).err().unwrap_or(error)
             }
             other => other,
         })?;

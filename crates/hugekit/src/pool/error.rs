@@ -118,8 +118,12 @@ pub enum PoolError {
     /// The process or the system has no descriptor left.
     #[error("no file descriptor is left for the pool's memory: {0}")]
     NoDescriptor(io::Error),
-    /// The process has no address or no mapping left.
-    #[error("cannot map {}: {source}; the process may have too many mappings or too few addresses", Size(*bytes))]
+    /// The process has no address or no mapping left, or somebody took the huge pages at that moment.
+    #[error(
+        "cannot map {}: {source}; huge pages were taken meanwhile, or the process has too many \
+         mappings or too few addresses",
+        Size(*bytes)
+    )]
     NotMapped {
         /// Bytes that were to be mapped.
         bytes: usize,
