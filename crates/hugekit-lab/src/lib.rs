@@ -10,6 +10,7 @@
 
 mod arena;
 mod bench;
+mod calibrate;
 mod experiments;
 mod published;
 pub mod record;
@@ -18,6 +19,7 @@ mod settings;
 pub mod size;
 pub mod stats;
 
+pub use calibrate::{Calibration, Noise, calibrate};
 pub use experiments::{Definition, EXPERIMENTS};
 pub use published::Published;
 
