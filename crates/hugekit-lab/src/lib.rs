@@ -11,6 +11,7 @@
 mod anonymous;
 mod arena;
 mod bench;
+mod calibrate;
 mod experiments;
 mod published;
 pub mod record;
@@ -19,6 +20,7 @@ mod settings;
 pub mod size;
 pub mod stats;
 
+pub use calibrate::{Calibration, Noise, calibrate};
 pub use experiments::{Definition, EXPERIMENTS};
 pub use published::Published;
 

@@ -1,7 +1,7 @@
 //! One file per experiment.
 
-mod clear;
-mod contest;
+pub(crate) mod clear;
+pub(crate) mod contest;
 mod copies;
 mod demand;
 mod fault;
