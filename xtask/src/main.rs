@@ -1,6 +1,7 @@
 //! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
+mod settings;
 mod testing;
 
 use std::process::{Command, ExitCode};
@@ -15,7 +16,8 @@ enum Task {
     /// Everything that tests: unit, integration and documentation tests, models of what threads may
     /// do, and aarch64 emulated
     Test {
-        /// Install missing Debian packages by apt-get (root) instead of skipping what needs them
+        /// Fetch missing Debian packages and, as root, reserve huge pages while the tests run,
+        /// instead of skipping what needs them
         #[arg(long)]
         install: bool,
     },

@@ -2,12 +2,14 @@
 
 mod doctor;
 mod lab;
+mod progress;
+mod tune;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A huge-page memory engine: look at the machine, measure it.
+/// A huge-page memory engine: look at the machine, measure it, tune to it.
 #[derive(Debug, Parser)]
 #[command(name = "hugekit", version, arg_required_else_help = true)]
 struct Cli {
@@ -19,11 +21,25 @@ struct Cli {
 enum Command {
     Doctor(doctor::Doctor),
     Lab(lab::Lab),
+    Tune(tune::Tune),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
+    listen_to_the_library();
     match Cli::parse().command {
         Command::Doctor(doctor) => doctor.run().map(|()| ExitCode::SUCCESS),
         Command::Lab(lab) => lab.run(),
+        Command::Tune(tune) => tune.run(),
     }
+}
+
+/// The library reports what it works around, such as a profile of another machine, and never prints.
+fn listen_to_the_library() {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_ansi(false)
+        .with_target(false)
+        .without_time()
+        .init();
 }

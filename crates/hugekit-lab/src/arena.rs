@@ -4,12 +4,7 @@
 //! fault, 20 times what is to be measured. The arena is therefore written once before anything is
 //! timed, and every experiment of a run uses the same one.
 
-#![allow(unsafe_code)]
-
-use std::ptr::{self, NonNull};
-
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-
+use crate::anonymous::Anonymous;
 use crate::size::{GIB, MIB, Size};
 use crate::{LabError, Observer};
 
@@ -21,16 +16,12 @@ const STEP: usize = 64 * MIB;
 
 /// Private anonymous memory, asked to be on huge pages, written once.
 #[derive(Debug)]
-pub(crate) struct Arena {
-    start: NonNull<u8>,
-    len: usize,
-    mapping: (NonNull<u8>, usize),
-}
+pub(crate) struct Arena(Anonymous);
 
 impl Arena {
     /// Maps `len` bytes and writes them once.
     pub(crate) fn warmed(len: usize, observer: &dyn Observer) -> Result<Self, LabError> {
-        let mut arena = Self::mapped(len)?;
+        let mut arena = Self(Anonymous::aligned(len, ALIGN)?);
         observer.begin(&format!("warming {}", Size(len)));
         for (step, chunk) in arena.bytes().chunks_mut(STEP).enumerate() {
             observer.check()?;
@@ -40,60 +31,26 @@ impl Arena {
         Ok(arena)
     }
 
-    fn mapped(len: usize) -> Result<Self, LabError> {
-        let refused =
-            |cause: rustix::io::Errno| LabError::Map { len: Size(len), cause: cause.into() };
-        let mapped = len + ALIGN;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
-        let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, prot, flags) }
-            .map_err(refused)?
-            .cast::<u8>();
-        let start = base.wrapping_add(base.align_offset(ALIGN));
-        // SAFETY: the range lies within the mapping just made; the advice changes no contents. A
-        // kernel without transparent huge pages refuses it, and base pages serve as well.
-        let _ = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxHugepage) };
-        let non_null = |at| NonNull::new(at).expect("the kernel maps nothing at address 0");
-        Ok(Self { start: non_null(start), len, mapping: (non_null(base), mapped) })
-    }
-
     /// All of it.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: `len` bytes from `start` lie within the mapping, which lives as long as self,
-        // holds initialised bytes (the kernel's zeroes at first), and is borrowed mutably here.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+        self.0.bytes()
     }
 
-    /// Gives every page back to the kernel; they are zeroes when touched or populated again. What
-    /// the hypervisor gave to this machine stays with it.
+    /// Gives every page back to the kernel.
     pub(crate) fn give_back(&mut self) {
-        // SAFETY: private anonymous memory of our own, borrowed mutably: it reads as zeroes from
-        // here on, which are initialised bytes.
-        let given = unsafe {
-            rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontNeed)
-        };
-        given.expect("the range is a mapping that nobody has locked");
+        self.0.give_back();
     }
 
     /// Bytes of it.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.0.addresses().len()
     }
 
     /// Bytes of it that the kernel says are on huge pages; `None` where it does not say.
     pub(crate) fn huge_bytes(&self) -> Option<usize> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-        let start = self.start.as_ptr().addr();
-        Some(huge_bytes_within(&smaps, start, start + self.len))
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        let (base, len) = self.mapping;
-        // SAFETY: exactly the mapping made in `mapped`; every borrow of it has ended.
-        let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), len) };
+        let addresses = self.0.addresses();
+        Some(huge_bytes_within(&smaps, addresses.start, addresses.end))
     }
 }
 

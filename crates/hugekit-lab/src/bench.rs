@@ -8,10 +8,11 @@ use hugekit::machine::host::Host;
 use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CacheSizes, Memory, Root, cache};
 
+use crate::anonymous::{Anonymous, Pages};
 use crate::arena::Arena;
 use crate::record::{Experiment, Machine};
 use crate::sampler::Plan;
-use crate::settings::Settings;
+use crate::settings::{Settings, huge_pages};
 use crate::size::{GIB, MIB, Size};
 use crate::{LabError, Observer, Options};
 
@@ -34,6 +35,8 @@ pub(crate) struct Bench<'a> {
     observer: &'a dyn Observer,
     memory: usize,
     arena: Option<Arena>,
+    /// Whether as much memory has been written once.
+    warmed: bool,
     caches: Option<CacheSizes>,
     settings: Settings,
 }
@@ -53,7 +56,7 @@ impl<'a> Bench<'a> {
         let memory = memory_to_use(options, available_memory()?)?;
         let caches = cache::read(&Root::default()).ok();
         let settings = Settings::new(options.setup);
-        Ok(Self { options, observer, memory, arena: None, caches, settings })
+        Ok(Self { options, observer, memory, arena: None, warmed: false, caches, settings })
     }
 
     pub(crate) fn options(&self) -> &'a Options {
@@ -93,12 +96,42 @@ impl<'a> Bench<'a> {
     }
 
     fn new_arena(&mut self) -> Result<Arena, LabError> {
+        self.allow_thp()?;
+        let arena = Arena::warmed(self.memory, self.observer)?;
+        self.warmed = true;
+        Ok(arena)
+    }
+
+    /// Sees to it that anonymous memory may be on transparent huge pages, as far as settings may be
+    /// changed; whether it may. A kernel without the file has none.
+    pub(crate) fn allow_thp(&mut self) -> Result<bool, LabError> {
         let path = PathBuf::from(THP_ENABLED);
-        // A kernel without the file has no transparent huge pages; the experiment says so itself.
-        if path.exists() {
-            self.settings.choose(&path, &["always", "madvise"], "madvise")?;
+        Ok(path.exists() && self.settings.choose(&path, &["always", "madvise"], "madvise")?)
+    }
+
+    /// Leaves the memory to the kernel, written once before, for an experiment that asks the kernel
+    /// for its own; returns how much that is and whom to tell what happens.
+    pub(crate) fn leave_memory(&mut self) -> Result<(usize, &'a dyn Observer), LabError> {
+        if !self.warmed {
+            self.arena()?;
         }
-        Arena::warmed(self.memory, self.observer)
+        self.arena = None;
+        Ok((self.memory, self.observer))
+    }
+
+    /// How many huge pages anybody may have now, `wanted` of them if that is possible and, where none
+    /// are free, settings may be changed. All of these have been written once before.
+    pub(crate) fn reserve(&mut self, pages: Pages, wanted: usize) -> Result<usize, LabError> {
+        let size = pages.size();
+        let before = free_huge_pages(pages)?;
+        let room = available_memory()?.saturating_sub(self.memory) / size;
+        let wanted = wanted.min(before + room);
+        self.settings.reserve(&Root::default(), size as u64, wanted as u64)?;
+        let free = free_huge_pages(pages)?.min(wanted);
+        if free > 0 {
+            drop(Anonymous::populated(pages, free * size)?);
+        }
+        Ok(free)
     }
 
     /// An empty record of an experiment on the shared memory.
@@ -161,6 +194,15 @@ fn available_memory() -> Result<usize, LabError> {
     let group = group.map(|limit| limit.bytes.saturating_sub(limit.used.unwrap_or(0)));
     let bytes = machine.min(group.unwrap_or(u64::MAX));
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+/// Huge pages that are free, promised to nobody and within the control group's limit.
+pub(crate) fn free_huge_pages(pages: Pages) -> Result<usize, LabError> {
+    let (root, size) = (Root::default(), pages.size() as u64);
+    let free = huge_pages(&root, size)?.map_or(0, |pool| pool.unpromised());
+    let group = Cgroups::read(&root).and_then(|groups| groups.hugetlb(size)).ok().flatten();
+    let room = group.map(|limit| limit.bytes.saturating_sub(limit.used.unwrap_or(0)) / size);
+    Ok(usize::try_from(free.min(room.unwrap_or(u64::MAX))).unwrap_or(usize::MAX))
 }
 
 /// What was asked for, if there is as much; else 4 GiB for a full run and 2 GiB for a quick one, or

@@ -8,8 +8,10 @@
 #![warn(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod anonymous;
 mod arena;
 mod bench;
+mod calibrate;
 mod experiments;
 mod published;
 pub mod record;
@@ -18,6 +20,7 @@ mod settings;
 pub mod size;
 pub mod stats;
 
+pub use calibrate::{Calibration, Noise, calibrate};
 pub use experiments::{Definition, EXPERIMENTS};
 pub use published::Published;
 
@@ -111,6 +114,12 @@ pub enum LabError {
         #[source]
         cause: std::io::Error,
     },
+    /// A pool to measure could not be made, or could not hand out memory.
+    #[error(transparent)]
+    Pool(#[from] hugekit::PoolError),
+    /// A region to measure could not be prefaulted.
+    #[error(transparent)]
+    Region(#[from] hugekit::RegionError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -16,6 +16,7 @@ pub struct Published {
 /// The parts of `data/published.toml` that an experiment of this version repeats.
 #[derive(Debug, Deserialize)]
 struct Tables {
+    clear: Vec<ClearTable>,
     stores: Vec<StoresTable>,
     parallel: Vec<ParallelTable>,
 }
@@ -26,6 +27,21 @@ impl Tables {
         let text = include_str!("../data/published.toml");
         toml::from_str(text).expect("data/published.toml is part of the crate and tested")
     }
+}
+
+/// Huge pages cleared page by page and in extents, in GiB/s of demand faults.
+#[derive(Debug, Deserialize)]
+struct ClearTable {
+    source: String,
+    rows: Vec<ClearRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ClearRow {
+    cpu: String,
+    page: String,
+    page_at_a_time: f64,
+    extents: f64,
 }
 
 /// String stores against `movnti`, in GiB/s.
@@ -55,6 +71,45 @@ struct ParallelRow {
     cpu: String,
     threads: usize,
     speedup: Option<f64>,
+}
+
+/// Published bandwidths of demand faults.
+#[derive(Debug)]
+pub(crate) struct Demand(Tables);
+
+impl Demand {
+    /// The figures that ship with the lab.
+    pub(crate) fn load() -> Self {
+        Self(Tables::load())
+    }
+
+    /// GiB/s of a kernel that clears pages of this size base page by base page.
+    pub(crate) fn page_at_a_time(&self, page: &str) -> Vec<Published> {
+        let of_table = |table: &ClearTable| -> Vec<Published> {
+            let rows = table.rows.iter().filter(|row| row.page == page);
+            rows.map(|row| Published {
+                source: table.source.clone(),
+                cpu: row.cpu.clone(),
+                value: row.page_at_a_time,
+            })
+            .collect()
+        };
+        self.0.clear.iter().flat_map(of_table).collect()
+    }
+
+    /// What clearing in extents made of it: `2MiB 8.76 to 11.82 Intel Ice Lake-X`.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        let rows = self.0.clear.iter().flat_map(|table| &table.rows);
+        rows.map(|row| {
+            let cpu: Vec<_> = row
+                .cpu
+                .split(' ')
+                .take_while(|word| *word != "Platinum" && *word != "EPYC")
+                .collect();
+            format!("{} {} to {} {}", row.page, row.page_at_a_time, row.extents, cpu.join(" "))
+        })
+        .collect()
+    }
 }
 
 /// Published speed-ups by number of threads.

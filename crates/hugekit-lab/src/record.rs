@@ -83,6 +83,9 @@ pub enum Unit {
     /// Time in microseconds; less is faster.
     #[serde(rename = "µs")]
     Microseconds,
+    /// Page faults per second, of all threads together; more is faster.
+    #[serde(rename = "faults/s")]
+    FaultsPerSecond,
 }
 
 impl Unit {
@@ -92,6 +95,7 @@ impl Unit {
         match self {
             Self::GibPerSecond => "GiB/s",
             Self::Microseconds => "µs",
+            Self::FaultsPerSecond => "faults/s",
         }
     }
 
@@ -99,7 +103,7 @@ impl Unit {
     #[must_use]
     pub fn speed_up(self, baseline: f64, subject: f64) -> f64 {
         match self {
-            Self::GibPerSecond => subject / baseline,
+            Self::GibPerSecond | Self::FaultsPerSecond => subject / baseline,
             Self::Microseconds => baseline / subject,
         }
     }

@@ -7,13 +7,25 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use hugekit::machine::hugepages::{self, Pool};
+use hugekit::machine::{self, Root};
+
 use crate::LabError;
 
 /// Changes made so far, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     allowed: bool,
-    changed: Vec<(PathBuf, String)>,
+    changed: Vec<Change>,
+}
+
+#[derive(Debug)]
+enum Change {
+    /// A file, and what it held.
+    Word(PathBuf, String),
+    /// Huge pages of this size that were added on this machine. What others add or take meanwhile
+    /// stays as they want it.
+    Pages { root: Root, page_size: u64, added: u64 },
 }
 
 impl Settings {
@@ -39,17 +51,54 @@ impl Settings {
             return Ok(false);
         }
         fs::write(path, value).map_err(failed("change", path))?;
-        self.changed.push((path.to_owned(), before.to_owned()));
+        self.changed.push(Change::Word(path.to_owned(), before.to_owned()));
         Ok(true)
+    }
+
+    /// Reserves huge pages until `wanted` of this size are free and promised to nobody, if that is
+    /// allowed, or as many as the kernel finds. Returns the pool as it is then; `None` where the
+    /// kernel has no such pages.
+    pub(crate) fn reserve(
+        &mut self,
+        root: &Root,
+        page_size: u64,
+        wanted: u64,
+    ) -> Result<Option<Pool>, LabError> {
+        let Some(before) = huge_pages(root, page_size)? else { return Ok(None) };
+        let missing = wanted.saturating_sub(before.unpromised());
+        if missing == 0 || !self.allowed {
+            return Ok(Some(before));
+        }
+        let path = count_of(root, page_size);
+        let asked = before.total - before.surplus + missing;
+        fs::write(&path, asked.to_string()).map_err(failed("change", &path))?;
+        let after = huge_pages(root, page_size)?.unwrap_or(before.clone());
+        let added = after.total.saturating_sub(before.total);
+        self.changed.push(Change::Pages { root: root.clone(), page_size, added });
+        Ok(Some(after))
     }
 
     /// Puts everything back; the first failure is reported, and the others are still tried.
     pub(crate) fn restore(&mut self) -> Result<(), LabError> {
         let mut outcome = Ok(());
-        while let Some((path, value)) = self.changed.pop() {
-            outcome = outcome.and(fs::write(&path, value).map_err(failed("restore", &path)));
+        while let Some(change) = self.changed.pop() {
+            outcome = outcome.and(change.undo());
         }
         outcome
+    }
+}
+
+impl Change {
+    fn undo(self) -> Result<(), LabError> {
+        match self {
+            Self::Word(path, before) => fs::write(&path, before).map_err(failed("restore", &path)),
+            Self::Pages { root, page_size, added } => {
+                let Some(now) = huge_pages(&root, page_size)? else { return Ok(()) };
+                let path = count_of(&root, page_size);
+                let rest = (now.total - now.surplus).saturating_sub(added);
+                fs::write(&path, rest.to_string()).map_err(failed("restore", &path))
+            }
+        }
     }
 }
 
@@ -57,6 +106,19 @@ impl Drop for Settings {
     fn drop(&mut self) {
         let _ = self.restore();
     }
+}
+
+/// The kernel's huge pages of this size; `None` where it has none.
+pub(crate) fn huge_pages(root: &Root, page_size: u64) -> Result<Option<Pool>, machine::Error> {
+    match hugepages::read(root) {
+        Err(error) if error.is_not_found() => Ok(None),
+        pools => Ok(pools?.into_iter().find(|pool| pool.page_size == page_size)),
+    }
+}
+
+fn count_of(root: &Root, page_size: u64) -> PathBuf {
+    let kib = page_size >> 10;
+    root.path(format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages"))
 }
 
 /// The word in brackets; the whole text where there are none.
@@ -107,6 +169,57 @@ mod tests {
         });
         assert!(changed.is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "never");
+    }
+
+    /// A machine with so many huge pages of 2 MiB in all and free, written out as the kernel would.
+    fn machine(total: u64, free: u64) -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("sys/kernel/mm/hugepages/hugepages-2048kB");
+        fs::create_dir_all(&pool).unwrap();
+        let counts = [
+            ("nr_hugepages", total),
+            ("free_hugepages", free),
+            ("resv_hugepages", 2),
+            ("surplus_hugepages", 0),
+            ("nr_overcommit_hugepages", 0),
+        ];
+        for (name, count) in counts {
+            fs::write(pool.join(name), count.to_string()).unwrap();
+        }
+        let root = Root::at(dir.path());
+        (dir, root)
+    }
+
+    fn count(root: &Root) -> String {
+        fs::read_to_string(count_of(root, 2 << 20)).unwrap()
+    }
+
+    #[test]
+    fn huge_pages_are_added_to_what_is_free_and_taken_back() {
+        let (_dir, root) = machine(10, 7);
+        let mut settings = Settings::new(true);
+        settings.reserve(&root, 2 << 20, 5).unwrap();
+        assert_eq!(count(&root), "10");
+        let pool = settings.reserve(&root, 2 << 20, 512).unwrap().unwrap();
+        // Of the seven free ones, two are promised.
+        assert_eq!(count(&root), "517");
+        assert_eq!(pool.total, 517);
+        fs::write(count_of(&root, 2 << 20), "520").unwrap();
+        settings.restore().unwrap();
+        assert_eq!(count(&root), "13", "three of them are somebody else's");
+    }
+
+    #[test]
+    fn no_huge_page_is_added_unless_allowed() {
+        let (_dir, root) = machine(10, 7);
+        let pool = Settings::new(false).reserve(&root, 2 << 20, 512).unwrap().unwrap();
+        assert_eq!((count(&root).as_str(), pool.unpromised()), ("10", 5));
+    }
+
+    #[test]
+    fn a_size_that_the_kernel_lacks_is_none() {
+        let (_dir, root) = machine(10, 7);
+        assert!(Settings::new(true).reserve(&root, 1 << 30, 1).unwrap().is_none());
     }
 
     #[test]

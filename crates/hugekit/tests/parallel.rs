@@ -2,6 +2,7 @@
 //! cannot be populated; and a process that forks.
 #![allow(unsafe_code)]
 
+mod child;
 mod common;
 
 use std::convert::Infallible;
@@ -9,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Mutex;
 
+use child::in_a_child;
 use common::{hints, len};
 use hugekit::arch::{clear_routines, copy_routines};
 use hugekit::parallel::{Job, JobError};
@@ -303,27 +305,6 @@ fn populating_by_no_thread_is_an_error() {
     let mut memory = Box::<[u8]>::new_uninit_slice(100);
     let none = Populate::new().threads(Threads::Exactly(0)).run(&mut memory);
     assert_eq!(none, Err(JobError::NoThreads));
-}
-
-/// Runs `child` in a forked process and returns its exit code; a child that hangs is killed by its
-/// alarm.
-fn in_a_child(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs hugekit, which promises to work there, and leaves by `_exit`; glibc
-    // keeps its allocator usable across a fork.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        // SAFETY: neither has a precondition.
-        unsafe {
-            libc::alarm(60);
-            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-            libc::_exit(code.unwrap_or(101));
-        }
-    }
-    let mut status = 0;
-    // SAFETY: one status is written.
-    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-    assert!(libc::WIFEXITED(status), "the child died of signal {}", libc::WTERMSIG(status));
-    libc::WEXITSTATUS(status)
 }
 
 fn clears_in_parallel() -> bool {

@@ -1,7 +1,6 @@
 //! `hugekit lab`: arguments, flow, exit code.
 
 mod output;
-mod progress;
 mod table;
 
 use std::process::ExitCode;
@@ -15,10 +14,7 @@ use hugekit_lab::size::Size;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options};
 
 use self::output::JsonSink;
-use self::progress::Terminal;
-
-/// Exit code of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
-const INTERRUPTED: u8 = 130;
+use crate::progress::{INTERRUPTED, Terminal};
 
 /// Measure clearing huge memory here, beside the published figures.
 ///

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
-use hugekit_lab::record::{Case, Experiment, Machine, Ratio, Record};
+use hugekit_lab::record::{Case, Experiment, Machine, Ratio, Record, Unit};
 use hugekit_lab::size::Size;
 use hugekit_lab::{EXPERIMENTS, Published};
 
@@ -48,14 +48,28 @@ fn print_experiment(out: &mut impl Write, experiment: &Experiment) -> io::Result
     for notice in experiment.memory.iter().chain(&experiment.notices) {
         print_indented(out, "· ", notice)?;
     }
-    if let Some(case) = experiment.cases.first() {
-        writeln!(out, "\nmedian, {}", case.unit.name())?;
-        for table in cases(&experiment.cases) {
+    for (unit, of_unit) in by_unit(&experiment.cases) {
+        writeln!(out, "\nmedian, {}", unit.name())?;
+        for table in cases(&of_unit) {
             writeln!(out, "{table}")?;
         }
+    }
+    if !experiment.ratios.is_empty() {
         writeln!(out, "\nratio of pairs within a round\n{}", ratios(&experiment.ratios))?;
     }
     print_footnotes(out, &experiment.ratios)
+}
+
+/// The cases of each unit, units in the order of their first case.
+fn by_unit(cases: &[Case]) -> Vec<(Unit, Vec<&Case>)> {
+    let mut groups: Vec<(Unit, Vec<&Case>)> = Vec::new();
+    for case in cases {
+        match groups.iter_mut().find(|(unit, _)| *unit == case.unit) {
+            Some((_, group)) => group.push(case),
+            None => groups.push((case.unit, vec![case])),
+        }
+    }
+    groups
 }
 
 /// A paragraph behind a bullet, its further lines set in by four columns.
@@ -93,7 +107,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 }
 
 /// Methods and workloads of the cases, each once and in order: the middle and last part of an id.
-fn axes(cases: &[Case]) -> (Vec<&str>, Vec<&str>) {
+fn axes<'a>(cases: &[&'a Case]) -> (Vec<&'a str>, Vec<&'a str>) {
     let (mut methods, mut workloads) = (Vec::new(), Vec::new());
     for (method, workload) in cases.iter().filter_map(|case| parts(&case.id)) {
         if !methods.contains(&method) {
@@ -112,7 +126,7 @@ fn parts(id: &str) -> Option<(&str, &str)> {
 
 /// Medians, one table or several: methods across where that fits, else workloads across, as many
 /// as fit beside each other.
-fn cases(cases: &[Case]) -> Vec<Table> {
+fn cases(cases: &[&Case]) -> Vec<Table> {
     let (methods, workloads) = axes(cases);
     let across = fitting(&workloads, &methods);
     if across.len() == 1 {
@@ -145,7 +159,7 @@ fn fitting<'a, 'b>(rows: &[&str], columns: &'a [&'b str]) -> Vec<&'a [&'b str]> 
 
 /// One table; `id` says which of a row's and a column's label is the method and which the workload.
 fn medians<'a>(
-    cases: &[Case],
+    cases: &[&Case],
     rows: &[&'a str],
     columns: &[&'a str],
     id: impl Fn(&'a str, &'a str) -> (&'a str, &'a str),
@@ -154,12 +168,21 @@ fn medians<'a>(
     for row in rows {
         let cell = |column: &&'a str| {
             let case = cases.iter().find(|case| parts(&case.id) == Some(id(row, column)));
-            Cell::new(case.map_or(String::new(), |case| format!("{:.1}", case.median())))
+            Cell::new(case.map_or(String::new(), |case| figure(case.median())))
         };
         table.add_row(std::iter::once(Cell::new(row)).chain(columns.iter().map(cell)));
     }
     align_numbers(&mut table);
     table
+}
+
+/// Three digits at least, and no more decimals than the first of them needs.
+fn figure(number: f64) -> String {
+    match number {
+        number if number < 10.0 => format!("{number:.2}"),
+        number if number < 1000.0 => format!("{number:.1}"),
+        number => format!("{number:.0}"),
+    }
 }
 
 fn ratios(ratios: &[Ratio]) -> Table {

@@ -55,7 +55,7 @@ impl Method {
 
 /// What is used once the folio is clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
+pub(crate) enum After {
     Nothing,
     Touch(usize),
     WriteAll,
@@ -73,7 +73,7 @@ impl After {
         }
     }
 
-    const fn reuse(self) -> Reuse {
+    pub(crate) const fn reuse(self) -> Reuse {
         match self {
             Self::WriteAll => Reuse::All,
             _ => Reuse::Target,
@@ -146,25 +146,30 @@ fn run(clear: &Clear<'_>, bytes: &mut [u8]) {
 
 /// The next folios of the arena, over and over, each with a pseudo-random target.
 #[derive(Debug)]
-struct Walk {
+pub(crate) struct Walk {
     folio: usize,
     per_sample: usize,
     next: usize,
 }
 
 impl Walk {
-    fn new(folio: usize) -> Self {
+    pub(crate) fn new(folio: usize) -> Self {
         Self { folio, per_sample: SAMPLE_BYTES.div_ceil(folio), next: 0 }
     }
 
-    /// One sample in microseconds per folio.
-    fn measure(&mut self, arena: &mut [u8], clearer: Clearer, after: After) -> f64 {
+    /// One sample in microseconds per folio, of which `clear` is given the bytes and the target.
+    pub(crate) fn measure(
+        &mut self,
+        arena: &mut [u8],
+        after: After,
+        clear: impl Fn(&mut [u8], usize),
+    ) -> f64 {
         let folios = arena.len() / self.folio;
         let start = Instant::now();
         for turn in 0..self.per_sample {
             let folio = &mut arena[self.next * self.folio..][..self.folio];
             let target = target_of(turn, self.folio);
-            clearer.clear(folio, target, after.reuse());
+            clear(folio, target);
             after.apply(folio, target);
             self.next = (self.next + 1) % folios;
         }
@@ -227,7 +232,8 @@ fn measure(bench: &mut Bench<'_>, folio: usize, after: After) -> Result<Vec<Case
     let bytes = arena.bytes();
     let clearers = METHODS.map(|method| Clearer { method, string: string_routine(), only });
     let samples = alternate(plan, METHODS.len(), observer, |index| {
-        walk.measure(bytes, clearers[index], after)
+        let clear = |folio: &mut [u8], target| clearers[index].clear(folio, target, after.reuse());
+        walk.measure(bytes, after, clear)
     })?;
     let case = |(method, samples): (Method, _)| Case {
         id: format!("clear/{}/{label}", method.name()),

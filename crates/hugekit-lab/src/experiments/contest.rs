@@ -69,8 +69,28 @@ const fn passes(size: usize) -> usize {
     SAMPLE_BYTES.div_ceil(size)
 }
 
+/// Places in memory, one after the other, from the start again at the end.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    len: usize,
+    next: usize,
+}
+
+impl Walk {
+    pub(crate) fn new(len: usize) -> Self {
+        Self { len, next: 0 }
+    }
+
+    /// Where the next `size` bytes begin.
+    pub(crate) fn advance(&mut self, size: usize) -> usize {
+        let at = if self.next + size > self.len { 0 } else { self.next };
+        self.next = at + size;
+        at
+    }
+}
+
 /// One sample in GiB/s: `pass` moves `size` bytes and is called as often as a sample needs.
-pub(super) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
+pub(crate) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
     let passes = passes(size);
     let start = Instant::now();
     for _ in 0..passes {
@@ -102,4 +122,16 @@ pub(super) fn best(cases: &[Case], experiment: &str, workload: &str) -> Option<R
     let (auto, routines) = cases.split_last()?;
     let candidates: Vec<&Case> = routines.iter().collect();
     Ratio::with_best(format!("{experiment}/best-vs-auto/{workload}"), &candidates, auto)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_stays_within_its_memory_and_starts_again() {
+        let mut walk = Walk::new(10);
+        assert_eq!([walk.advance(4), walk.advance(4), walk.advance(4)], [0, 4, 0]);
+        assert_eq!(walk.advance(6), 4);
+    }
 }

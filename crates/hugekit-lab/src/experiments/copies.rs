@@ -10,7 +10,7 @@ use hugekit::arch::{CopyFn, copy_routines};
 use hugekit::machine::CacheSizes;
 use hugekit::{Copy, Reuse};
 
-use super::contest::{Contender, best, between, contenders, sample, share, unavailable};
+use super::contest::{Contender, Walk, best, between, contenders, sample, share, unavailable};
 use crate::LabError;
 use crate::bench::Bench;
 use crate::record::{Case, Experiment, Ratio, Unit};
@@ -115,7 +115,7 @@ fn measure(
     observer.begin(&format!("copies {label}"));
     let half = arena.len() / 2;
     let (source, destination) = arena.bytes().split_at_mut(half);
-    let mut walk = Walk { half, next: 0 };
+    let mut walk = Walk::new(half);
     let told = state.told(size);
     let samples = alternate(plan, contenders.len(), observer, |index| {
         let contender = &contenders[index];
@@ -137,21 +137,6 @@ fn measure(
         published: Vec::new(),
     };
     Ok(contenders.iter().zip(samples).map(case).collect())
-}
-
-/// Places to copy at, one after the other, from the start again at the end.
-#[derive(Debug)]
-struct Walk {
-    half: usize,
-    next: usize,
-}
-
-impl Walk {
-    fn advance(&mut self, size: usize) -> usize {
-        let at = if self.next + size > self.half { 0 } else { self.next };
-        self.next = at + size;
-        at
-    }
 }
 
 #[allow(unsafe_code)]
@@ -186,13 +171,6 @@ fn ratios(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_walk_stays_within_its_half_and_starts_again() {
-        let mut walk = Walk { half: 10, next: 0 };
-        assert_eq!([walk.advance(4), walk.advance(4), walk.advance(4)], [0, 4, 0]);
-        assert_eq!(walk.advance(6), 4);
-    }
 
     #[test]
     fn every_contender_copies() {

@@ -1,8 +1,11 @@
 //! One file per experiment.
 
-mod clear;
-mod contest;
+pub(crate) mod clear;
+pub(crate) mod contest;
 mod copies;
+mod demand;
+mod fault;
+mod handout;
 mod parallel;
 mod stores;
 
@@ -47,5 +50,17 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "gigantic pages in parallel, 2017: clear, copy, populate by threads",
         headline: "serial-vs-threads",
         run: parallel::run,
+    },
+    Definition {
+        name: "demand",
+        repeats: "demand faults of huge pages, 2023: the kernel, a pool clean and dirty",
+        headline: "kernel-thp-vs-dirty",
+        run: demand::run,
+    },
+    Definition {
+        name: "fault",
+        repeats: "the latency of one fault: the kernel's, and a clean page of a pool",
+        headline: "one-thread-vs-two",
+        run: fault::run,
     },
 ];

@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{CpuSet, Error, Root};
+use super::{CpuSet, Error, Root, text};
 
 /// Version 1 writes "no limit" as the largest number of whole pages; anything of that order means none.
 const UNLIMITED: u64 = 1 << 60;
@@ -37,10 +37,18 @@ pub enum Layout {
 pub struct Limit {
     /// In bytes.
     pub bytes: u64,
-    /// Bytes used below that limit, where the kernel says.
+    /// Bytes used below that limit, where the kernel says; of memory without the file cache, which it
+    /// gives up before it refuses anybody.
     pub used: Option<u64>,
     /// Path of the file.
     pub file: PathBuf,
+}
+
+impl Limit {
+    /// Bytes that may still be used below it.
+    pub fn left(&self) -> u64 {
+        self.bytes.saturating_sub(self.used.unwrap_or(0))
+    }
 }
 
 /// CPU time that a group may use.
@@ -138,7 +146,7 @@ impl Cgroups {
         Ok(tightest)
     }
 
-    /// The tightest memory limit.
+    /// The memory limit that leaves the least.
     ///
     /// # Errors
     /// A file cannot be read or understood.
@@ -148,7 +156,7 @@ impl Cgroups {
         self.tightest("memory", v1, v2)
     }
 
-    /// The tightest limit on huge pages of one size, in bytes of them.
+    /// The limit on huge pages of one size that leaves the least, in bytes of them.
     ///
     /// # Errors
     /// A file cannot be read or understood.
@@ -156,7 +164,8 @@ impl Cgroups {
         self.hugetlb_files(&hugetlb_name(page_size))
     }
 
-    /// The tightest limit on *reserving* huge pages of one size (mapping them, touched or not), in bytes.
+    /// The limit on *reserving* huge pages of one size (mapping them, touched or not) that leaves the
+    /// least, in bytes.
     ///
     /// # Errors
     /// A file cannot be read or understood.
@@ -207,7 +216,7 @@ impl Cgroups {
         let (limit, used) = if group.v1_controllers.is_some() { v1 } else { v2 };
         let limits: Result<Vec<_>, _> =
             group.directories().map(|directory| self.limit(&directory, limit, used)).collect();
-        Ok(limits?.into_iter().flatten().min_by_key(|limit| limit.bytes))
+        Ok(limits?.into_iter().flatten().min_by_key(Limit::left))
     }
 
     fn limit(&self, directory: &Path, limit: &str, used: &str) -> Result<Option<Limit>, Error> {
@@ -220,7 +229,18 @@ impl Cgroups {
         let path = self.root.path(&file);
         let bytes = bytes.map_err(|_| Error::malformed(path.clone(), "bytes or max", &text))?;
         let used = self.root.read_number(directory.join(used)).ok();
+        let used = used.map(|used| used.saturating_sub(self.file_cache(directory)));
         Ok((bytes < UNLIMITED).then_some(Limit { bytes, used, file: path }))
+    }
+
+    /// Bytes of a group's file cache, the groups below it included; 0 for a controller that has none.
+    fn file_cache(&self, directory: &Path) -> u64 {
+        let stat = self.root.read(directory.join("memory.stat")).unwrap_or_default();
+        let value = |key: &str| -> Option<u64> { text::field(&stat, key)?.trim().parse().ok() };
+        // Version 1 counts the group alone under the plain names.
+        let bytes =
+            |name: &str| value(&format!("total_{name} ")).or_else(|| value(&format!("{name} ")));
+        bytes("active_file").unwrap_or(0) + bytes("inactive_file").unwrap_or(0)
     }
 
     fn quota_v1(&self, directory: &Path) -> Result<Option<Quota>, Error> {
@@ -367,6 +387,27 @@ mod tests {
         let cgroups = read(&machine);
         assert_eq!(cgroups.cpu_quota().unwrap().unwrap().cpus(), 1.5);
         assert_eq!(cgroups.cpuset().unwrap().unwrap().cpus.to_string(), "0-2");
+    }
+
+    #[test]
+    fn file_cache_is_not_used_memory_and_the_least_left_is_what_binds() {
+        let machine = v2("/a/b");
+        let limits = |group: &str, max: &str, current: &str, stat: &str| {
+            let files = [("memory.max", max), ("memory.current", current), ("memory.stat", stat)];
+            machine.files(&format!("/sys/fs/cgroup/a{group}"), &files);
+        };
+        limits(
+            "",
+            "9000",
+            "8500",
+            "anon 500\nactive_file 10\ninactive_file 490\nx_inactive_file 9",
+        );
+        limits("/b", "5000", "1000", "inactive_file 100\ntotal_inactive_file 200");
+        let limit = read(&machine).memory().unwrap().unwrap();
+        assert_eq!((limit.bytes, limit.used, limit.left()), (9000, Some(8000), 1000));
+        limits("", "9000", "100", "");
+        let limit = read(&machine).memory().unwrap().unwrap();
+        assert_eq!((limit.bytes, limit.used, limit.left()), (5000, Some(800), 4200));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{Backing, Fall, Inner, NodePolicy, Pool, PoolError, Standing, limits}
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
 
-/// The longest name that memfd_create(2) takes.
+/// The longest name that `memfd_create` takes.
 const LONGEST_NAME: usize = 249;
 
 /// A pool to be made: [`Pool::builder`].
@@ -184,9 +184,9 @@ impl<'a> PoolBuilder<'a> {
             in_core_dumps: self.in_core_dumps,
         };
         let memory = Memory::new(backing, bytes, &recipe).map_err(|error| match error {
-            // Somebody took them since they were counted.
+            // Somebody may have taken them since they were counted.
             PoolError::NotMapped { .. } if backing.is_reserved() => {
-                limits::huge_page_shortage(&self.root, page_size, bytes).unwrap_or(error)
+                limits::check_huge_pages(&self.root, page_size, bytes).err().unwrap_or(error)
             }
             other => other,
         })?;
@@ -221,7 +221,7 @@ impl<'a> PoolBuilder<'a> {
             backing,
             asked: self.ladder[0],
             falls,
-            capacity: core.capacity(),
+            capacity: core.memory.capacity(),
             asked_capacity: self.capacity,
             by_collapse: core.memory.by_collapse(),
         };

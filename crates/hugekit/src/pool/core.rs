@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::extent::{Clean, Dirty, Extent, Hole, Idle, InUse};
 use super::folios::Folios;
-use super::memory::{Mapped, Memory};
+use super::memory::{Failure, Mapped, Memory};
 use super::stats::{Counters, Scrubbed, Stats};
 use super::{PoolError, limits};
 use crate::machine::Root;
@@ -68,7 +68,8 @@ impl State {
         if !self.wants_scrubbing() {
             return None;
         }
-        let extent = self.take_dirty(most)?;
+        let missing = self.orders.high - self.folios.clean();
+        let extent = self.take_dirty(most.min(missing))?;
         self.in_background += extent.folios().len();
         Some(extent)
     }
@@ -118,7 +119,8 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<Mapped, PoolError> {
         self.check_ours()?;
-        let clean = self.make_clean(self.claim(count)?, threads, progress)?;
+        let parts = self.make_clean(self.claim(count)?, threads, progress)?;
+        let clean = parts.into_iter().reduce(Extent::join).expect("an extent has a folio");
         let mapped = self.memory.map(clean).map_err(|(clean, error)| {
             self.put_back([clean.into()]);
             error
@@ -130,25 +132,25 @@ impl Core {
     /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back.
     fn claim(&self, count: usize) -> Result<Vec<Idle>, PoolError> {
         let mut state = self.lock();
-        if let Some(parts) = state.folios.take(count) {
-            return Ok(parts);
-        }
-        if state.scrubbing == 0 {
-            return Err(self.no_room(&state.folios, count));
-        }
-        self.counters.waited();
-        state.waiting += 1;
+        let mut waits = false;
         let parts = loop {
-            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
             if let Some(parts) = state.folios.take(count) {
                 break Ok(parts);
             }
             if state.scrubbing == 0 {
                 break Err(self.no_room(&state.folios, count));
             }
+            if !waits {
+                waits = true;
+                state.waiting += 1;
+                self.counters.waited();
+            }
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
-        state.waiting -= 1;
-        self.tell(&mut state);
+        state.waiting -= usize::from(waits);
+        if state.wants_scrubbing() {
+            self.wanted.notify_all();
+        }
         parts
     }
 
@@ -161,76 +163,62 @@ impl Core {
         }
     }
 
-    /// Populates the holes and clears what is dirty. What fails leaves everything in the pool.
+    /// Populates the holes and clears what is dirty. If anything fails, all of it is in the pool again,
+    /// in the state it got to.
     fn make_clean(
         &self,
-        parts: Vec<Idle>,
+        parts: impl IntoIterator<Item = Idle>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
-    ) -> Result<Extent<Clean>, PoolError> {
-        let mut failure = None;
-        let mut made = Vec::with_capacity(parts.len());
-        for part in parts {
-            let result = match part {
-                part if failure.is_some() => Err((part, None)),
+    ) -> Result<Vec<Extent<Clean>>, PoolError> {
+        let mut parts = parts.into_iter();
+        let mut made = Vec::new();
+        while let Some(part) = parts.next() {
+            let failed = match part {
                 Idle::Clean(extent) => Ok(extent),
-                Idle::Hole(extent) => self
-                    .populate(extent, threads, progress)
-                    .map_err(|(hole, error)| (hole, Some(error))),
-                Idle::Dirty(extent) => self
-                    .scrub(extent, threads, progress)
-                    .map_err(|dirty| (dirty.into(), Some(PoolError::Forked))),
+                Idle::Hole(extent) => self.populate(extent, threads, progress),
+                Idle::Dirty(extent) => self.scrub_for_user(extent, threads, progress),
             };
-            made.push(result.map_or_else(
-                |(part, error)| {
-                    failure = failure.take().or(error);
-                    part
-                },
-                Idle::from,
-            ));
+            match failed {
+                Ok(extent) => made.push(extent),
+                Err((part, failure)) => {
+                    let made = made.into_iter().map(Idle::from);
+                    self.put_back(made.chain([part]).chain(parts));
+                    return Err(failure.into_error());
+                }
+            }
         }
-        if let Some(error) = failure {
-            self.put_back(made);
-            return Err(error);
-        }
-        let clean = |idle| if let Idle::Clean(extent) = idle { Some(extent) } else { None };
-        let whole = made.into_iter().filter_map(clean).reduce(Extent::join);
-        Ok(whole.expect("an extent has at least one folio"))
+        Ok(made)
     }
 
-    fn scrub(
+    fn scrub_for_user(
         &self,
         extent: Extent<Dirty>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
-    ) -> Result<Extent<Clean>, Extent<Dirty>> {
+    ) -> Result<Extent<Clean>, (Idle, Failure)> {
         let clear = Clear::new().reuse(Reuse::None).threads(threads);
         let clear = progress.into_iter().fold(clear, Clear::progress);
-        let clean = self.memory.scrub(extent, &clear)?;
+        let scrubbed = self.memory.scrub(extent, &clear);
+        let clean = scrubbed.map_err(|(dirty, failure)| (dirty.into(), failure))?;
         self.counters.scrubbed(Scrubbed::AtHandOut, self.memory.bytes(&clean));
         Ok(clean)
     }
 
-    /// Populates a hole; on failure the hole comes back with what went wrong.
-    pub(super) fn populate(
+    fn populate(
         &self,
         hole: Extent<Hole>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
-    ) -> Result<Extent<Clean>, (Idle, PoolError)> {
-        let (bytes, backing) = (self.memory.bytes(&hole), self.memory.backing());
-        if let Err(error) = limits::check_use(&self.root, backing, bytes) {
-            return Err((hole.into(), error));
+    ) -> Result<Extent<Clean>, (Idle, Failure)> {
+        let bytes = self.memory.bytes(&hole);
+        if let Err(refusal) = limits::check_use(&self.root, self.memory.backing(), bytes) {
+            return Err((hole.into(), Failure::Refused(refusal)));
         }
-        match self.memory.populate(hole, threads, progress) {
-            Ok(clean) => {
-                self.counters.populated(bytes);
-                Ok(clean)
-            }
-            Err((hole, source)) => {
-                Err((hole.into(), PoolError::Populate { bytes, backing, source }))
-            }
-        }
+        let populated = self.memory.populate(hole, threads, progress);
+        let clean = populated.map_err(|(hole, failure)| (hole.into(), failure))?;
+        self.counters.populated(bytes);
+        Ok(clean)
     }
 
     /// Populates every hole.
@@ -240,25 +228,9 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<(), PoolError> {
         let holes = self.lock().folios.take_holes();
-        let parts = holes.into_iter().map(|hole| self.populate(hole, threads, progress));
-        let mut outcome = Ok(());
-        let parts: Vec<Idle> = parts
-            .map(|made| {
-                made.map_or_else(
-                    |(hole, error)| {
-                        outcome = Err(error);
-                        hole
-                    },
-                    Idle::from,
-                )
-            })
-            .collect();
-        self.put_back(parts);
-        outcome
-    }
-
-    pub(super) fn capacity(&self) -> usize {
-        self.lock().capacity * self.memory.page_size()
+        let clean = self.make_clean(holes.into_iter().map(Idle::from), threads, progress)?;
+        self.put_back(clean.into_iter().map(Idle::from));
+        Ok(())
     }
 
     /// Takes folios back and tells whoever waits for some.
@@ -303,6 +275,23 @@ impl Core {
         }
     }
 
+    /// As [`take_back`](Self::take_back), for all but the first `count` folios, of which there are
+    /// more.
+    ///
+    /// # Safety
+    /// As there, of these folios; and this is the process that made the memory.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn take_tail(
+        &self,
+        mapped: &mut Mapped,
+        count: usize,
+    ) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        let dirty = unsafe { self.memory.unmap_tail(mapped, count) }?;
+        self.put_back([dirty.into()]);
+        Ok(())
+    }
+
     /// As [`take_back`](Self::take_back), but the folios go back to the kernel.
     ///
     /// # Safety
@@ -340,9 +329,9 @@ impl Core {
             let (count, bytes) = (dirty.folios().len(), self.memory.bytes(&dirty));
             match self.memory.scrub(dirty, &clear) {
                 Ok(clean) => self.put_scrubbed(clean.into(), count, false),
-                Err(dirty) => {
+                Err((dirty, failure)) => {
                     self.put_scrubbed(dirty.into(), count, false);
-                    return Err(PoolError::Forked);
+                    return Err(failure.into_error());
                 }
             }
             self.counters.scrubbed(Scrubbed::OnRequest, bytes);

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::{Backing, Fall};
-use crate::PopulateError;
+use super::Fall;
 use crate::parallel::JobError;
+use crate::{ClearError, PopulateError};
 
 /// Why a pool could not be made, or could not do what was asked. Nothing was taken then: memory that
 /// a failed call had claimed is back in the pool.
@@ -95,17 +95,13 @@ pub enum PoolError {
         /// What was tried and what the kernel said.
         reason: String,
     },
-    /// Memory that was promised could not be populated: somebody else was faster, or a node or a
-    /// control group had none left.
-    #[error("{} of memory could not be populated, on {backing}: {source}", Size(*bytes))]
-    Populate {
-        /// Bytes that were to be populated.
-        bytes: usize,
-        /// What they are made of.
-        backing: Backing,
-        /// How far it came and what the kernel said.
-        source: JobError<PopulateError>,
-    },
+    /// Memory that was promised could not be populated: a node or a control group had none left, or
+    /// no thread was asked for.
+    #[error("the pool's memory could not be populated: {0}")]
+    Populate(JobError<PopulateError>),
+    /// Dirty memory could not be cleared: no thread was asked for.
+    #[error("the pool's memory could not be cleared: {0}")]
+    Clear(ClearError),
     /// The pool has no contiguous run so long.
     #[error(
         "needs {} in one piece; {} are free, {} of them in one piece",
@@ -122,8 +118,12 @@ pub enum PoolError {
     /// The process or the system has no descriptor left.
     #[error("no file descriptor is left for the pool's memory: {0}")]
     NoDescriptor(io::Error),
-    /// The process has no address or no mapping left.
-    #[error("cannot map {}: {source}; the process may have too many mappings or too few addresses", Size(*bytes))]
+    /// The process has no address or no mapping left, or somebody took the huge pages at that moment.
+    #[error(
+        "cannot map {}: {source}; huge pages were taken meanwhile, or the process has too many \
+         mappings or too few addresses",
+        Size(*bytes)
+    )]
     NotMapped {
         /// Bytes that were to be mapped.
         bytes: usize,
@@ -197,6 +197,7 @@ impl fmt::Display for Falls<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Backing;
 
     #[test]
     fn sizes_are_exact() {

@@ -59,6 +59,17 @@ impl<S> Extent<S> {
         self.folios.clone()
     }
 
+    /// All folios but the first `count`; these stay.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub(crate) fn split_off(&mut self, count: usize) -> Self {
+        let middle = self.folios.start + count;
+        assert!(middle <= self.folios.end, "an extent has no folio behind its end");
+        let tail = middle..std::mem::replace(&mut self.folios.end, middle);
+        Self { folios: tail, state: PhantomData }
+    }
+
     /// Two tokens for neighbours become one.
     ///
     /// # Panics

@@ -163,3 +163,142 @@ impl Folios {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FOLIOS: usize = 24;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum State {
+        Hole,
+        Clean,
+        Dirty,
+        Out,
+    }
+
+    fn named(idle: &Idle) -> (Range<usize>, State) {
+        match idle {
+            Idle::Hole(extent) => (extent.folios(), State::Hole),
+            Idle::Clean(extent) => (extent.folios(), State::Clean),
+            Idle::Dirty(extent) => (extent.folios(), State::Dirty),
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take(usize),
+        TakeDirty(usize),
+        TakeHoles,
+        /// Puts the token at this index back, in another state.
+        Put(usize, State),
+    }
+
+    fn steps() -> impl Strategy<Value = Step> {
+        let state = prop_oneof![Just(State::Hole), Just(State::Clean), Just(State::Dirty)];
+        prop_oneof![
+            4 => (1..FOLIOS).prop_map(Step::Take),
+            1 => (0..FOLIOS).prop_map(Step::TakeDirty),
+            1 => Just(Step::TakeHoles),
+            5 => (0..FOLIOS, state).prop_map(|(at, state)| Step::Put(at, state)),
+        ]
+    }
+
+    /// The length of the longest run of folios in one of these states.
+    fn longest(model: &[State], states: &[State]) -> usize {
+        let runs = model.split(|state| !states.contains(state));
+        runs.map(<[State]>::len).max().unwrap_or(0)
+    }
+
+    /// Notes that tokens are out, after a look at whether they are what the model has there.
+    fn note_out(model: &mut [State], tokens: &[Idle]) {
+        for (folios, state) in tokens.iter().map(named) {
+            assert!(model[folios.clone()].iter().all(|&is| is == state), "{folios:?} {state:?}");
+            model[folios].fill(State::Out);
+        }
+    }
+
+    fn put(folios: &mut Folios, token: Idle, state: State) {
+        let (range, _) = named(&token);
+        // SAFETY: there is no memory behind these tokens, and the old one is forgotten.
+        unsafe {
+            match state {
+                State::Hole => folios.put(Extent::<Hole>::mint(range)),
+                State::Clean => folios.put(Extent::<Clean>::mint(range)),
+                _ => folios.put(Extent::<Dirty>::mint(range)),
+            }
+        }
+    }
+
+    fn take(folios: &mut Folios, model: &mut [State], count: usize) -> Vec<Idle> {
+        use State::{Clean, Dirty, Hole};
+        let possible = longest(model, &[Clean, Dirty, Hole]) >= count;
+        let Some(tokens) = folios.take(count) else {
+            assert!(!possible, "{count} of {model:?}");
+            return Vec::new();
+        };
+        let parts: Vec<_> = tokens.iter().map(named).collect();
+        assert!(parts.windows(2).all(|pair| pair[0].0.end == pair[1].0.start), "{parts:?}");
+        assert_eq!(parts.iter().map(|(folios, _)| folios.len()).sum::<usize>(), count);
+        let has = |state| parts.iter().any(|(_, is)| *is == state);
+        assert!(!has(Hole) || longest(model, &[Clean, Dirty]) < count, "needless hole");
+        assert!(!(has(Hole) || has(Dirty)) || longest(model, &[Clean]) < count, "needless clear");
+        tokens
+    }
+
+    proptest! {
+        #[test]
+        fn like_one_state_for_each_folio(steps in vec(steps(), 1..80)) {
+            let mut folios = Folios::new(FOLIOS);
+            let mut model = vec![State::Hole; FOLIOS];
+            let mut out: Vec<Idle> = Vec::new();
+            for step in steps {
+                let taken = match step {
+                    Step::Take(count) => take(&mut folios, &mut model, count),
+                    Step::TakeDirty(most) => {
+                        let taken = folios.take_dirty(most);
+                        let dirty = longest(&model, &[State::Dirty]);
+                        let len = taken.as_ref().map_or(0, |extent| extent.folios().len());
+                        prop_assert_eq!(len, dirty.min(most.max(1)));
+                        taken.into_iter().map(Idle::from).collect()
+                    }
+                    Step::TakeHoles => folios.take_holes().into_iter().map(Idle::from).collect(),
+                    Step::Put(at, state) => {
+                        if let Some(at) = at.checked_rem(out.len()) {
+                            let token = out.swap_remove(at);
+                            model[named(&token).0].fill(state);
+                            put(&mut folios, token, state);
+                        }
+                        Vec::new()
+                    }
+                };
+                note_out(&mut model, &taken);
+                out.extend(taken);
+                let count = |state| model.iter().filter(|&&is| is == state).count();
+                prop_assert_eq!(folios.holes(), count(State::Hole));
+                prop_assert_eq!(folios.clean(), count(State::Clean));
+                prop_assert_eq!(folios.dirty(), count(State::Dirty));
+                prop_assert_eq!(folios.free(), FOLIOS - count(State::Out));
+                let free = [State::Hole, State::Clean, State::Dirty];
+                prop_assert_eq!(folios.longest_free(), longest(&model, &free));
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_with_more_clean_folios_is_taken() {
+        let mut folios = Folios::new(10);
+        // SAFETY: there is no memory behind these tokens, and those taken are forgotten.
+        unsafe {
+            drop(folios.take(10));
+            folios.put(Extent::<Dirty>::mint(0..6));
+            folios.put(Extent::<Clean>::mint(6..10));
+        }
+        let parts: Vec<_> = folios.take(5).unwrap().iter().map(named).collect();
+        assert_eq!(parts, [(5..6, State::Dirty), (6..10, State::Clean)]);
+    }
+}

@@ -26,7 +26,12 @@ pub(super) fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(
     check_group(root, Cgroups::memory, bytes)
 }
 
-fn check_huge_pages(root: &Root, page_size: usize, bytes: usize) -> Result<(), PoolError> {
+/// Sees to it that so many huge pages are neither in use nor promised.
+pub(super) fn check_huge_pages(
+    root: &Root,
+    page_size: usize,
+    bytes: usize,
+) -> Result<(), PoolError> {
     let wanted = (bytes / page_size) as u64;
     match huge_pages(root, page_size) {
         Err(error) if error.is_not_found() => Err(PoolError::NoHugePages { page_size }),
@@ -39,12 +44,6 @@ fn check_huge_pages(root: &Root, page_size: usize, bytes: usize) -> Result<(), P
 
 fn huge_pages(root: &Root, page_size: usize) -> Result<Option<hugepages::Pool>, Error> {
     Ok(hugepages::read(root)?.into_iter().find(|pool| pool.page_size == page_size as u64))
-}
-
-/// After the kernel has refused huge pages: how many it has, whatever it had when it was asked.
-pub(super) fn huge_page_shortage(root: &Root, page_size: usize, bytes: usize) -> Option<PoolError> {
-    let pool = huge_pages(root, page_size).ok()??;
-    Some(shortage(&pool, page_size, (bytes / page_size) as u64))
 }
 
 fn shortage(pool: &hugepages::Pool, page_size: usize, wanted: u64) -> PoolError {
@@ -71,16 +70,13 @@ fn check_group(
     limit: impl Fn(&Cgroups) -> Result<Option<Limit>, Error>,
     wanted: usize,
 ) -> Result<(), PoolError> {
-    let Ok(Some(Limit { bytes, used, file })) =
-        Cgroups::read(root).and_then(|groups| limit(&groups))
-    else {
-        return Ok(());
-    };
-    let used = used.unwrap_or(0);
-    if bytes.saturating_sub(used) >= wanted as u64 {
-        return Ok(());
+    match Cgroups::read(root).and_then(|groups| limit(&groups)) {
+        Ok(Some(limit)) if limit.left() < wanted as u64 => {
+            let Limit { bytes: limit, used, file } = limit;
+            Err(PoolError::OverGroupLimit { wanted, limit, used: used.unwrap_or(0), file })
+        }
+        _ => Ok(()),
     }
-    Err(PoolError::OverGroupLimit { wanted, limit: bytes, used, file })
 }
 
 #[cfg(test)]

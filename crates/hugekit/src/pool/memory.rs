@@ -4,9 +4,11 @@
 //! through the file or through that *alias mapping*: nobody else's address is ever followed.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::ffi::CString;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
@@ -60,6 +62,49 @@ impl Mapped {
     }
 }
 
+/// Why an extent stayed what it was.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The limits do not allow it.
+    Refused(PoolError),
+    Populate(JobError<PopulateError>),
+    Clear(ClearError),
+    /// The caller's progress callback panicked.
+    Panic(Box<dyn Any + Send>),
+}
+
+impl Failure {
+    /// What the caller is told. A callback's panic goes on from here.
+    pub(super) fn into_error(self) -> PoolError {
+        match self {
+            Self::Refused(error) => error,
+            Self::Populate(error) => PoolError::Populate(error),
+            Self::Clear(error) => PoolError::Clear(error),
+            Self::Panic(payload) => resume_unwind(payload),
+        }
+    }
+}
+
+impl From<JobError<PopulateError>> for Failure {
+    fn from(error: JobError<PopulateError>) -> Self {
+        Self::Populate(error)
+    }
+}
+
+impl From<ClearError> for Failure {
+    fn from(error: ClearError) -> Self {
+        Self::Clear(error)
+    }
+}
+
+/// A token must outlive a callback that panics, or its folios were lost.
+fn unless_it_panics<R, E: Into<Failure>>(job: impl FnOnce() -> Result<R, E>) -> Result<R, Failure> {
+    match catch_unwind(AssertUnwindSafe(job)) {
+        Ok(outcome) => outcome.map_err(Into::into),
+        Err(payload) => Err(Failure::Panic(payload)),
+    }
+}
+
 impl Memory {
     /// A file of `bytes`, a multiple of the backing's page size, all holes. Huge pages of the
     /// kernel's are reserved by this, so that nobody else can take them.
@@ -91,7 +136,6 @@ impl Memory {
     fn prepare(&mut self, recipe: &Recipe) -> Result<(), PoolError> {
         let advised = |errno: Errno| PoolError::Kernel { call: "madvise", source: errno.into() };
         let alias = self.alias();
-        alias.keep_from_children().map_err(advised)?;
         // A dump has each byte once, from the region that holds it.
         alias.keep_from_dumps().map_err(advised)?;
         recipe.nodes.apply(alias)?;
@@ -136,6 +180,11 @@ impl Memory {
         self.backing.page_size()
     }
 
+    /// Bytes of all of it.
+    pub(super) fn capacity(&self) -> usize {
+        self.alias().len()
+    }
+
     pub(super) fn scattered(&self) -> usize {
         self.scattered.load(Ordering::Relaxed)
     }
@@ -174,17 +223,17 @@ impl Memory {
         extent: Extent<Hole>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
-    ) -> Result<Extent<Clean>, (Extent<Hole>, JobError<PopulateError>)> {
-        let populated = match self.backing {
+    ) -> Result<Extent<Clean>, (Extent<Hole>, Failure)> {
+        let populated = unless_it_panics(|| match self.backing {
             Backing::Thp => self.populate_huge(&extent, threads, progress),
             _ => self.populate_plain(&extent, threads, progress),
-        };
+        });
         match populated {
             // SAFETY: the pages were holes, and the kernel puts zeroes there.
             Ok(()) => Ok(unsafe { extent.become_() }),
             // What was populated before it failed holds zeroes as well, and nobody minds if it is
             // populated again.
-            Err(error) => Err((extent, error)),
+            Err(failure) => Err((extent, failure)),
         }
     }
 
@@ -228,14 +277,14 @@ impl Memory {
         &self,
         extent: Extent<Dirty>,
         how: &Clear<'_>,
-    ) -> Result<Extent<Clean>, Extent<Dirty>> {
+    ) -> Result<Extent<Clean>, (Extent<Dirty>, Failure)> {
         let (start, len) = (self.at(extent.folios().start), self.bytes(&extent));
         // SAFETY: the folios lie within the alias mapping, which is ours in this process (a child
         // gets no token), and a dirty extent is mapped nowhere else.
-        match unsafe { how.run_raw(start, len) } {
+        match unless_it_panics(|| unsafe { how.run_raw(start, len) }) {
             // SAFETY: all of it was cleared.
             Ok(_) => Ok(unsafe { extent.become_() }),
-            Err(_) => Err(extent),
+            Err(failure) => Err((extent, failure)),
         }
     }
 
@@ -271,21 +320,15 @@ impl Memory {
                 return Err((extent, PoolError::NotMapped { bytes, source: errno.into() }));
             }
         };
-        if let Err(errno) = self.prepare_for_user(&mapping) {
+        if !self.in_core_dumps
+            && let Err(errno) = mapping.keep_from_dumps()
+        {
             // SAFETY: just mapped, and nobody knows of it.
             let source = unsafe { mapping.unmap() }.err().unwrap_or(errno).into();
             return Err((extent, PoolError::Kernel { call: "madvise", source }));
         }
         // SAFETY: it is mapped for the one who gets this.
         Ok(Mapped { extent: unsafe { extent.become_() }, mapping })
-    }
-
-    fn prepare_for_user(&self, mapping: &Mapping) -> Result<(), Errno> {
-        mapping.keep_from_children()?;
-        if !self.in_core_dumps {
-            mapping.keep_from_dumps()?;
-        }
-        Ok(())
     }
 
     /// Takes the addresses from the user. If the kernel will not, the folios are lost to the pool:
@@ -299,6 +342,22 @@ impl Memory {
         unsafe { mapped.mapping.unmap() }?;
         // SAFETY: mapped nowhere but in the alias mapping now.
         Ok(unsafe { mapped.extent.become_() })
+    }
+
+    /// As [`unmap`](Self::unmap), for all but the first `count` folios, of which there are more.
+    ///
+    /// # Safety
+    /// As there, of these folios.
+    pub(super) unsafe fn unmap_tail(
+        &self,
+        mapped: &mut Mapped,
+        count: usize,
+    ) -> Result<Extent<Dirty>, Errno> {
+        // SAFETY: as for `unmap`.
+        unsafe { mapped.mapping.unmap_from(count * self.page_size()) }?;
+        let tail = mapped.extent.split_off(count);
+        // SAFETY: mapped nowhere but in the alias mapping now.
+        Ok(unsafe { tail.become_() })
     }
 }
 

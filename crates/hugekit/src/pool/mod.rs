@@ -163,6 +163,24 @@ impl Pool {
         unsafe { self.0.core.take_back(mapped) }
     }
 
+    /// As [`take_back`](Self::take_back), for all but the first `bytes`, rounded up to whole folios.
+    ///
+    /// # Safety
+    /// As there, of the addresses behind; and this is the process that made the pool.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn take_tail(
+        &self,
+        mapped: &mut Mapped,
+        bytes: usize,
+    ) -> std::io::Result<()> {
+        let count = bytes.div_ceil(self.page_size());
+        if count == mapped.extent().folios().len() {
+            return Ok(());
+        }
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.take_tail(mapped, count) }
+    }
+
     /// As [`take_back`](Self::take_back), but the folios go back to the kernel.
     ///
     /// # Safety

@@ -84,7 +84,7 @@ fn serve(core: &Core, cancel: &Cancel) {
                 core.counters.scrubbed(Scrubbed::InBackground, core.memory.bytes(&clean));
                 clean.into()
             }
-            Err(dirty) => dirty.into(),
+            Err((dirty, _stopped)) => dirty.into(),
         };
         core.put_scrubbed(part, count, true);
     }

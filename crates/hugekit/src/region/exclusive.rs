@@ -133,6 +133,17 @@ impl Region {
         self.0.release(range)
     }
 
+    /// Cuts the region to its first `len` bytes, for good: the whole folios behind them go back to the
+    /// pool as dirty, for others.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`] for more bytes than it has, [`RegionError::NoBytes`],
+    /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel will not unmap them, and then
+    /// nothing changes.
+    pub fn truncate(&mut self, len: usize) -> Result<(), RegionError> {
+        self.0.truncate(len)
+    }
+
     /// Gives up being the only owner: a handle that can be cloned and used by several threads, device
     /// and VMM at a time.
     #[must_use]
@@ -141,7 +152,7 @@ impl Region {
     }
 
     /// Gives the memory back although a system call may still read or write it (`vmsplice`, an
-    /// `O_DIRECT` transfer, a buffer registered with io_uring): its folios go back to the kernel
+    /// `O_DIRECT` transfer, a buffer registered with `io_uring`): its folios go back to the kernel
     /// instead of being cleared for somebody else, and the pool asks for new ones when it needs them.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use crate::ClearError;
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Mapped, Pool, Size};
 use crate::populate::{self, PopulateError};
@@ -41,11 +42,17 @@ pub enum RegionError {
         /// Bytes of a folio.
         page_size: usize,
     },
-    /// Populating failed or was cancelled.
+    /// A region has at least one byte.
+    #[error("a region cannot be cut to no bytes: drop it")]
+    NoBytes,
+    /// Prefaulting failed: no thread was asked for.
     #[error("cannot prefault: {0}")]
     Prefault(#[from] JobError<PopulateError>),
-    /// The kernel would not take the folios back; nobody ever gets them.
-    #[error("the kernel does not take the memory back, and nobody gets it: {0}")]
+    /// Clearing failed: no thread was asked for when the pool was made.
+    #[error("cannot clear what is released: {0}")]
+    Clear(#[from] ClearError),
+    /// The kernel would not take the memory back.
+    #[error("the kernel does not take the memory back: {0}")]
     Kept(std::io::ErrorKind),
     /// This process was forked from the region's, which alone has its memory.
     #[error("the region belongs to the process that this one was forked from")]
@@ -131,7 +138,22 @@ impl Memory {
     pub(super) fn release(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         let range = self.whole_folios(range)?;
-        self.pool.clear_in_use(self.mapped().extent(), range).map_err(|_| RegionError::Forked)
+        Ok(self.pool.clear_in_use(self.mapped().extent(), range)?)
+    }
+
+    /// Gives back what lies behind the first `len` bytes.
+    pub(super) fn truncate(&mut self, len: usize) -> Result<(), RegionError> {
+        self.check_ours()?;
+        self.within(0..len)?;
+        if len == 0 {
+            return Err(RegionError::NoBytes);
+        }
+        let mapped = self.mapped.as_mut().expect("there until dropped");
+        // SAFETY: who borrowed bytes behind `len` is gone, because `self` is borrowed mutably.
+        unsafe { self.pool.take_tail(mapped, len) }
+            .map_err(|error| RegionError::Kept(error.kind()))?;
+        self.len = len;
+        Ok(())
     }
 
     /// Gives the folios back to the kernel.

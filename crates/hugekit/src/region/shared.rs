@@ -68,9 +68,9 @@ impl SharedRegion {
         self.0.pool()
     }
 
-    /// The file behind it and where in it the region begins, for a VMM (KVM's guest_memfd-less memory
-    /// slots need only the address; vhost-user and VFIO want this) or a device. All of the region is
-    /// contiguous there, and stays.
+    /// The file behind it and where in it the region begins, for who maps it by itself: a device
+    /// process by vhost-user, a VMM's memory backend. All of the region is contiguous there, and stays.
+    /// (KVM's memory slots need the address only.)
     ///
     /// # Safety
     /// The descriptor reaches the whole pool. Whoever has it, in this process or another, accesses

@@ -5,11 +5,12 @@ use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
-/// that part. Not unmapped on drop: whoever holds it knows when nobody uses the addresses any more,
-/// and whether they still are its own (a forked child has others there, or none).
+/// that part in this process, and with none of a forked child. Not unmapped on drop: whoever holds it
+/// knows when nobody uses the addresses any more, and whether they still are its own (a forked child
+/// has others there, or none).
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -24,7 +25,22 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes from `offset` on, at an address that is a multiple of `align`. All are
     /// multiples of the file's page size, `align` a power of two and `len` not 0.
+    ///
+    /// It becomes accessible only after it is kept from children: a process that another thread forks
+    /// in between would otherwise go on sharing the memory, whoever gets it later.
     pub(crate) fn new(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
+        let mapping = Self::inaccessible(&file, offset, len, align)?;
+        match mapping.open_to_this_process() {
+            Ok(()) => Ok(mapping),
+            Err(error) => {
+                // SAFETY: just mapped, and nobody knows of it.
+                unsafe { mapping.unmap() }?;
+                Err(error)
+            }
+        }
+    }
+
+    fn inaccessible(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
         let mapping = Self::anywhere(&file, offset, len)?;
         if mapping.start.as_ptr().addr() % align == 0 {
             return Ok(mapping);
@@ -34,10 +50,17 @@ impl Mapping {
         Self::aligned(&file, offset, len, align)
     }
 
+    fn open_to_this_process(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)?;
+        let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the mapping is this value's, and nobody accesses it yet.
+        unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, read_write) }
+    }
+
     fn anywhere(file: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
         let start =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), len, READ_WRITE, SHARED, file, offset) }?;
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, NO_ACCESS, SHARED, file, offset) }?;
         Ok(Self { start: not_null(start.cast())?, len })
     }
 
@@ -47,16 +70,13 @@ impl Mapping {
         let taken = len.checked_add(align).ok_or(io::Errno::NOMEM)?;
         let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let first = unsafe {
-            rustix::mm::mmap_anonymous(ptr::null_mut(), taken, ProtFlags::empty(), hold)
-        }?
-        .cast::<u8>();
+        let first = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), taken, NO_ACCESS, hold) }?
+            .cast::<u8>();
         let before = first.addr().next_multiple_of(align) - first.addr();
         let start = first.wrapping_add(before);
         let fixed = SHARED | MapFlags::FIXED;
         // SAFETY: what is replaced lies within the addresses just taken, which nobody uses.
-        let mapped =
-            unsafe { rustix::mm::mmap(start.cast(), len, READ_WRITE, fixed, file, offset) };
+        let mapped = unsafe { rustix::mm::mmap(start.cast(), len, NO_ACCESS, fixed, file, offset) };
         let (hole, rest) = match mapped {
             Ok(_) => (before, (start.wrapping_add(len), align - before)),
             Err(_) => (taken, (start, 0)),
@@ -79,11 +99,6 @@ impl Mapping {
         self.len
     }
 
-    /// Keeps it out of processes that this one forks from now on.
-    pub(crate) fn keep_from_children(&self) -> io::Result<()> {
-        self.advise(Advice::LinuxDontFork)
-    }
-
     /// Keeps it out of core dumps.
     pub(crate) fn keep_from_dumps(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontDump)
@@ -99,6 +114,19 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
     }
 
+    /// Unmaps all but the first `len` bytes: some, but not all, and a multiple of the page size.
+    ///
+    /// # Safety
+    /// As for [`unmap`](Self::unmap), of the addresses from there on.
+    pub(crate) unsafe fn unmap_from(&mut self, len: usize) -> io::Result<()> {
+        assert!(0 < len && len < self.len);
+        let tail = self.start.as_ptr().wrapping_add(len);
+        // SAFETY: addresses of this mapping; the rest is the caller's to promise.
+        unsafe { rustix::mm::munmap(tail.cast(), self.len - len) }?;
+        self.len = len;
+        Ok(())
+    }
+
     /// Unmaps it.
     ///
     /// # Safety
@@ -109,7 +137,7 @@ impl Mapping {
     }
 }
 
-const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const NO_ACCESS: ProtFlags = ProtFlags::empty();
 const SHARED: MapFlags = MapFlags::SHARED;
 
 /// The kernel maps nothing at 0 unless asked to.
@@ -141,7 +169,6 @@ mod tests {
         for align in [4096, 1 << 20, 1 << 25] {
             let whole = Mapping::new(&file, 0, 1 << 20, align).unwrap();
             let part = Mapping::new(&file, 1 << 16, 1 << 16, align).unwrap();
-            whole.keep_from_children().unwrap();
             for mapping in [&whole, &part] {
                 assert_eq!(mapping.start().as_ptr().addr() % align, 0);
             }

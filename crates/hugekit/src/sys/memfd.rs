@@ -1,4 +1,4 @@
-//! Files of memory: memfd_create(2), seals and holes.
+//! Files of memory: `memfd_create`, seals and holes.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};

@@ -23,9 +23,9 @@ const BITS: usize = c_ulong::BITS as usize;
 /// Node numbers that a mask holds; the kernel's own limit is 1,024.
 const MOST_NODES: u32 = 1024;
 
-/// Sets where pages of a shared mapping's file come from that are not there yet: for a shared file
-/// the policy belongs to the file, whoever faults through whichever mapping. `EINVAL` for nodes that
-/// do not exist or may not be used.
+/// Sets where pages come from that are not there yet and are faulted in through this mapping.
+/// (Of shared memory the policy then belongs to the file, of huge pages to the mapping alone.)
+/// `EINVAL` for nodes that do not exist or may not be used.
 pub(crate) fn bind(mapping: &Mapping, mode: Mode, nodes: &CpuSet) -> io::Result<()> {
     let mut mask: [c_ulong; MOST_NODES as usize / BITS] = [0; MOST_NODES as usize / BITS];
     for node in nodes.iter() {

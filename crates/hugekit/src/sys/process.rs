@@ -1,4 +1,4 @@
-//! Trying what may be fatal, in a child.
+//! Processes: what may be fatal tried in a child, and whose environment can be trusted.
 #![allow(unsafe_code)]
 
 use rustix::io;
@@ -21,6 +21,12 @@ pub(crate) unsafe fn survives(attempt: fn()) -> io::Result<bool> {
         }
         child => lived(Pid::from_raw(child).ok_or(io::Errno::AGAIN)?),
     }
+}
+
+/// Whether the process runs with more privilege than who started it, and chose its environment.
+pub(crate) fn is_secure_execution() -> bool {
+    // SAFETY: reads a vector that the kernel put into this process; an unknown key answers 0.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 fn lived(child: Pid) -> io::Result<bool> {

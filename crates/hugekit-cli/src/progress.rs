@@ -7,11 +7,14 @@ use hugekit_lab::{Interrupted, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+/// Exit code of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// Steps of the bar.
 const STEPS: u64 = 1000;
 
 /// Watches a run from a terminal. Without one on standard error, the bar stays silent.
-pub(super) struct Terminal {
+pub(crate) struct Terminal {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
 }
@@ -19,7 +22,7 @@ pub(super) struct Terminal {
 impl Terminal {
     /// From here on, SIGINT, SIGTERM and SIGHUP end the run at the next case instead of the
     /// process, so that settings are put back.
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -30,7 +33,7 @@ impl Terminal {
     }
 
     /// Takes the bar off the screen.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

@@ -1,111 +1,8 @@
-//! Which routine clears or copies how much: crossovers and radii as data.
-//!
-//! No single routine is best at every length. Ordinary stores win while the bytes fit a cache that
-//! is near; streaming stores win once the bytes would only pass through it; and where the line
-//! runs differs from one CPU model to the next (on Skylake-X streaming never wins at all). A
-//! [`Profile`] holds those lines for one machine. [`Profile::builtin`] derives one from the CPU
-//! model and the cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and
-//! `0004-copy-crossovers.md`.
-//!
-//! The rule behind every default is *never slower than libc*: on a CPU that nobody has measured,
-//! libc stays in charge until the bytes exceed the last-level cache.
+//! The profile of a machine that nobody tuned: by CPU model and cache sizes.
 
-use std::sync::OnceLock;
-
-use crate::arch::{
-    ClearFn, CopyFn, CpuModel, Kind, Routine, Vendor, clear_routines, copy_routines, cpu_model,
-};
-use crate::machine::{CacheSizes, Root, cache};
-
-/// From `from` bytes on, `routine` is the one to use.
-#[derive(Debug)]
-pub struct Band<F: 'static> {
-    /// Shortest length in bytes that the routine is used for.
-    pub from: usize,
-    /// The routine; available on this machine.
-    pub routine: &'static Routine<F>,
-}
-
-/// A step function from length to routine: bands in ascending order, the first from 0.
-#[derive(Debug)]
-pub struct Bands<F: 'static> {
-    table: &'static [Routine<F>],
-    bands: Vec<Band<F>>,
-}
-
-impl<F> Bands<F> {
-    /// The table's first row, which is libc's, at every length.
-    fn libc(table: &'static [Routine<F>]) -> Self {
-        Self { table, bands: vec![Band { from: 0, routine: &table[0] }] }
-    }
-
-    /// These bands with the first of `routines` that this CPU has taking over at `from`; unchanged
-    /// if it has none.
-    fn then(mut self, from: usize, routines: &[&str]) -> Self {
-        let named = |name: &&str| self.table.iter().find(|routine| routine.name() == *name);
-        let first = routines.iter().filter_map(named).find(|routine| routine.is_available());
-        if let Some(routine) = first {
-            self.bands.retain(|band| band.from < from);
-            self.bands.push(Band { from, routine });
-        }
-        self
-    }
-
-    /// The bands, ascending.
-    #[must_use]
-    pub fn as_slice(&self) -> &[Band<F>] {
-        &self.bands
-    }
-
-    /// The routine for `len` bytes.
-    #[inline]
-    #[must_use]
-    pub fn routine_for(&self, len: usize) -> &'static Routine<F> {
-        self.last(|band| band.from <= len)
-    }
-
-    /// The routine for `len` bytes that are to stay in the cache.
-    #[inline]
-    #[must_use]
-    pub fn cached_for(&self, len: usize) -> &'static Routine<F> {
-        self.last(|band| band.from <= len && band.routine.kind() == Kind::Cached)
-    }
-
-    #[inline]
-    fn last(&self, fits: impl Fn(&Band<F>) -> bool) -> &'static Routine<F> {
-        let band = self.bands.iter().rev().find(|band| fits(band));
-        band.map_or(&self.table[0], |band| band.routine)
-    }
-}
-
-/// Routines by length, for either state of the memory.
-#[derive(Debug)]
-pub struct Choice<F: 'static> {
-    /// For bytes of which nothing is known: they may be in the cache now, and somebody may use
-    /// them next.
-    pub warm: Bands<F>,
-    /// For bytes that are not in the cache and need not get there.
-    pub cold: Bands<F>,
-}
-
-/// What is best on one machine.
-#[derive(Debug)]
-pub struct Profile {
-    /// Routines that clear.
-    pub clear: Choice<ClearFn>,
-    /// Routines that copy.
-    pub copy: Choice<CopyFn>,
-    /// Bytes of the near window when the target is used next.
-    pub near_bytes: usize,
-    /// Bytes of the near window when all of it is used next.
-    pub near_bytes_all: usize,
-    /// Shortest length in bytes that [`Threads::Auto`](crate::Threads::Auto) shares among threads.
-    pub parallel_from: usize,
-    /// Bytes of a chunk below which sharing costs more than it gains.
-    pub min_chunk: usize,
-    /// The most threads that [`Threads::Auto`](crate::Threads::Auto) uses, the caller included.
-    pub thread_cap: usize,
-}
+use super::{Bands, Choice, Profile};
+use crate::arch::{ClearFn, CopyFn, CpuModel, Vendor, clear_routines, copy_routines};
+use crate::machine::CacheSizes;
 
 /// Shortest length that streams when it is known to be cold: a few pages, so that the fence and
 /// the partly filled write-combining buffers do not show.
@@ -131,16 +28,6 @@ const MIN_CHUNK: usize = 2 << 20;
 const THREAD_CAP: usize = 8;
 
 impl Profile {
-    /// The profile in force on this machine. Built at the first use, then a load.
-    #[must_use]
-    pub fn current() -> &'static Self {
-        static CURRENT: OnceLock<Profile> = OnceLock::new();
-        CURRENT.get_or_init(|| {
-            let caches = cache::read(&Root::default()).unwrap_or(UNKNOWN_CACHES);
-            Self::builtin(cpu_model(), caches)
-        })
-    }
-
     /// The built-in profile for a CPU of this model with these caches.
     #[must_use]
     pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
@@ -165,7 +52,7 @@ impl Profile {
 
 /// Assumed where the kernel does not say: small enough for every server since 2010, and a
 /// last-level cache large enough that streaming starts late.
-const UNKNOWN_CACHES: CacheSizes =
+pub(super) const UNKNOWN_CACHES: CacheSizes =
     CacheSizes { l1d: 32 << 10, l2: 256 << 10, llc: 64 << 20, llc_shared_by: 1 };
 
 /// CPUs whose stores have been measured, here or in the published work.

@@ -1,0 +1,99 @@
+//! Calibration: what `hugekit tune` measures to write a profile of this machine.
+//!
+//! The workloads are those of the experiments, in the same alternating rounds, so that a tuned profile
+//! is judged by what it was tuned for. A value is other than the built-in one only where that is better
+//! beyond what two measurements of the same thing differ by; libc's routines stay wherever nothing beats
+//! them clearly, and what cannot be measured here stays built in.
+
+mod bands;
+mod near;
+mod noise;
+mod routines;
+mod threads;
+
+use hugekit::machine::{CacheSizes, Root, cache};
+use hugekit::profile::{Measured, StoredProfile, Tuned};
+use hugekit::{Profile, arch};
+
+use crate::bench::Bench;
+use crate::size::{GIB, Size};
+use crate::{LabError, Observer, Options};
+
+pub use noise::Noise;
+
+/// What came out of a calibration.
+#[derive(Debug)]
+pub struct Calibration {
+    /// The profile, ready to be stored.
+    pub profile: StoredProfile,
+    /// How much the machine's other load got in the way.
+    pub noise: Noise,
+    /// What stayed built in, and why.
+    pub notices: Vec<String>,
+}
+
+/// How thorough a calibration is.
+#[derive(Clone, Copy, Debug)]
+struct Effort {
+    /// Rounds that decide, after those that sort out.
+    rounds: usize,
+    /// Leaves out every other size.
+    coarse: bool,
+    memory: usize,
+}
+
+impl Effort {
+    const QUICK: Self = Self { rounds: 5, coarse: true, memory: GIB };
+    const FULL: Self = Self { rounds: 11, coarse: false, memory: 2 * GIB };
+}
+
+/// Measures this machine: within 60 s, a `quick` one within 15 s. `command` is noted in the profile.
+///
+/// # Errors
+/// [`LabError`] if there is too little memory, the kernel does not describe the caches, or the observer
+/// stops it.
+pub fn calibrate(
+    quick: bool,
+    command: &str,
+    observer: &dyn Observer,
+) -> Result<Calibration, LabError> {
+    let caches = cache::read(&Root::default())?;
+    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let options = Options { quick, memory: Some(Size(effort.memory)), ..Options::default() };
+    let mut bench = Bench::new(&options, observer)?;
+    let before = noise::measure(&mut bench, effort)?;
+    let (measured, notices) = measure(&mut bench, effort, caches, before)?;
+    let noise = before.max(noise::measure(&mut bench, effort)?);
+    bench.restore_settings()?;
+    let tuned = Tuned { command: command.to_owned(), spread: noise.spread() };
+    let profile = StoredProfile::new(arch::cpu_model(), caches, tuned, measured);
+    Ok(Calibration { profile, noise, notices })
+}
+
+fn measure(
+    bench: &mut Bench<'_>,
+    effort: Effort,
+    caches: CacheSizes,
+    noise: Noise,
+) -> Result<(Measured, Vec<String>), LabError> {
+    let margin = noise.margin();
+    let builtin = Profile::builtin(arch::cpu_model(), caches);
+    let mut measured = routines::measure(bench, effort, &builtin, margin)?;
+    let profile = profile_of(&measured, caches);
+    let near = near::measure(bench, effort, &profile, margin)?;
+    measured.near_bytes = Some(near.target);
+    measured.near_bytes_all = Some(near.all);
+    let profile = profile_of(&measured, caches);
+    let threads = threads::measure(bench, effort, &profile, margin)?;
+    measured.parallel_from = threads.parallel_from;
+    measured.min_chunk = threads.min_chunk;
+    measured.thread_cap = threads.thread_cap;
+    Ok((measured, threads.notices))
+}
+
+/// A profile with what is measured so far, to measure the rest by.
+fn profile_of(measured: &Measured, caches: CacheSizes) -> Profile {
+    let tuned = Tuned { command: String::new(), spread: 0.0 };
+    let stored = StoredProfile::new(arch::cpu_model(), caches, tuned, measured.clone());
+    stored.for_machine(arch::cpu_model(), caches).expect("measured here, with routines of here")
+}

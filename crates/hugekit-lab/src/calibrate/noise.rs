@@ -1,0 +1,98 @@
+//! How much two measurements of the same thing differ: below that, no difference means anything.
+
+use hugekit::arch::clear_routines;
+
+use super::Effort;
+use super::routines::clear;
+use crate::LabError;
+use crate::bench::Bench;
+use crate::experiments::contest::sample;
+use crate::sampler::{Plan, alternate};
+use crate::size::MIB;
+use crate::stats::median;
+
+/// A difference below this is not worth another routine, on the quietest of machines.
+const LEAST_MARGIN: f64 = 0.03;
+
+/// From here on the figures are doubtful.
+const NOISY: f64 = 0.08;
+
+/// From here on they are worthless.
+const TOO_NOISY: f64 = 0.2;
+
+/// How often each of the two sizes is measured against itself.
+const TRIALS: usize = 3;
+
+/// How far apart two measurements of the same thing are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noise(f64);
+
+impl Noise {
+    /// The largest distance from 1 of a ratio that should be 1, found as all others are: 0.03 is ±3 %.
+    #[must_use]
+    pub fn spread(self) -> f64 {
+        self.0
+    }
+
+    /// Whether the profile should be measured again on a quieter machine.
+    #[must_use]
+    pub fn is_doubtful(self) -> bool {
+        self.0 >= NOISY
+    }
+
+    /// Whether the profile should not be used at all.
+    #[must_use]
+    pub fn is_too_much(self) -> bool {
+        self.0 >= TOO_NOISY
+    }
+
+    /// By how much something must be better to be taken.
+    pub(super) fn margin(self) -> f64 {
+        self.0.clamp(LEAST_MARGIN, NOISY)
+    }
+
+    pub(super) fn max(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
+    }
+
+    /// Of two equal cases' samples.
+    fn of(one: &[f64], other: &[f64]) -> Self {
+        let ratios: Vec<f64> = one.iter().zip(other).map(|(one, other)| one / other).collect();
+        Self((median(&ratios) - 1.0).abs())
+    }
+}
+
+/// Two equal cases alternate, on what fits a cache and on what does not; the worst trial counts.
+pub(super) fn measure(bench: &mut Bench<'_>, effort: Effort) -> Result<Noise, LabError> {
+    let (arena, observer) = bench.arena_and_observer()?;
+    observer.begin("noise");
+    let mut worst = Noise(0.0);
+    for size in [MIB, 64 * MIB].repeat(TRIALS) {
+        let bytes = &mut arena.bytes()[..size];
+        let samples = alternate(Plan::exactly(effort.rounds), 2, observer, |_| {
+            sample(size, || clear(&clear_routines()[0], bytes));
+            sample(size, || clear(&clear_routines()[0], bytes))
+        })?;
+        worst = worst.max(Noise::of(&samples[0], &samples[1]));
+    }
+    Ok(worst)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_that_were_disturbed_do_not_count_if_they_are_few() {
+        assert_eq!(Noise::of(&[10.0, 1.0, 10.0], &[10.0, 5.0, 10.0]), Noise(0.0));
+        assert!((Noise::of(&[9.0, 9.0, 10.0], &[10.0, 10.0, 10.0]).spread() - 0.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_margin_is_never_nothing_and_never_everything() {
+        assert_eq!(Noise(0.0).margin(), LEAST_MARGIN);
+        assert_eq!(Noise(0.05).margin(), 0.05);
+        assert_eq!(Noise(3.0).margin(), NOISY);
+        assert!(Noise(0.3).is_too_much() && Noise(0.3).is_doubtful() && !Noise(0.01).is_doubtful());
+    }
+}

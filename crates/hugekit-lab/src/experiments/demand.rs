@@ -1,0 +1,388 @@
+//! Idea 1's own workload: map memory, touch each of its pages once, and ask how fast that was.
+//!
+//! The kernel clears a page when it is touched. A pool clears what comes back to it: in the
+//! background (*clean*), or, where nobody has got round to it, when it is handed out (*dirty*, on
+//! one thread or two). Everything from the request to the last touch is timed; giving back is not,
+//! except in *sustained*, which counts the CPU time of a loop that maps, touches and gives back, on
+//! every thread of the process, until nothing dirty is left behind.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use hugekit::pool::Backing;
+use hugekit::{Pool, Threads};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::handout::{Given, Held, largest, soil, standing, touch, unlike_if_clean, unscrubbed};
+use crate::anonymous::{Anonymous, Pages};
+use crate::bench::Bench;
+use crate::published::{Demand, Published};
+use crate::record::{Case, Experiment, Ratio, Unit};
+use crate::sampler::{Plan, try_alternate};
+use crate::size::{GIB, MIB, Size};
+use crate::{LabError, Observer};
+
+/// What is asked for at a time, where not everything is asked for at once.
+const UNIT: usize = 2 * MIB;
+
+/// What one sample of such units touches, if that is four last-level caches.
+const WALK_BYTES: usize = 256 * MIB;
+
+/// What a sustained loop holds at a time, if that is two last-level caches.
+const RING_BYTES: usize = 128 * MIB;
+
+/// Where memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    /// Mapped, and cleared by the kernel at each touch.
+    Kernel(Pages),
+    /// Mapped and populated by one call.
+    Populate(Pages),
+    /// A pool whose folios are clean.
+    Clean,
+    /// A pool whose folios so many threads clear as it hands them out.
+    Dirty(usize),
+}
+
+impl Method {
+    /// In ids; a pool on base pages goes by another name, because that is another comparison.
+    const fn name(self, on_base_pages: bool) -> &'static str {
+        match self {
+            Self::Kernel(Pages::Unsaid | Pages::Base) => "kernel-4k",
+            Self::Kernel(Pages::Thp) => "kernel-thp",
+            Self::Kernel(Pages::Hugetlb2M) => "kernel-hugetlb",
+            Self::Kernel(Pages::Hugetlb1G) => "kernel-hugetlb-1g",
+            Self::Populate(Pages::Hugetlb2M) => "map-populate-hugetlb",
+            Self::Populate(_) => "map-populate",
+            Self::Clean if on_base_pages => "region-base-clean",
+            Self::Clean => "clean",
+            Self::Dirty(_) if on_base_pages => "region-base",
+            Self::Dirty(1) => "dirty",
+            Self::Dirty(_) => "dirty-two-threads",
+        }
+    }
+
+    /// Brings the pool into the state that the method begins with.
+    fn prepare(self, pool: &Pool) -> Result<(), LabError> {
+        match self {
+            Self::Kernel(_) | Self::Populate(_) => Ok(()),
+            Self::Clean => Ok(pool.scrub().map(|_| ())?),
+            Self::Dirty(_) => soil(pool),
+        }
+    }
+
+    /// So many bytes, each page of them touched once.
+    fn take(self, pool: &Pool, bytes: usize) -> Result<Held, LabError> {
+        let (mut held, page) = match self {
+            Self::Kernel(pages) => (Held::Kernel(Anonymous::new(pages, bytes)?), pages.size()),
+            Self::Populate(pages) => {
+                (Held::Kernel(Anonymous::populated(pages, bytes)?), pages.size())
+            }
+            Self::Clean => (Held::Region(pool.region(bytes)?), pool.page_size()),
+            Self::Dirty(threads) => {
+                let threads = Some(Threads::Exactly(threads));
+                (Held::Region(pool.region_with(bytes, threads, None)?), pool.page_size())
+            }
+        };
+        touch(held.bytes(), page);
+        Ok(held)
+    }
+}
+
+/// Comparisons with a pool, whichever of them can be made: baseline and subject.
+const PAIRS: [(Method, Method); 8] = [
+    (Method::Kernel(Pages::Hugetlb2M), Method::Dirty(1)),
+    (Method::Kernel(Pages::Hugetlb1G), Method::Dirty(1)),
+    (Method::Kernel(Pages::Thp), Method::Dirty(1)),
+    (Method::Populate(Pages::Unsaid), Method::Dirty(2)),
+    (Method::Populate(Pages::Hugetlb2M), Method::Dirty(2)),
+    (Method::Kernel(Pages::Base), Method::Dirty(1)),
+    (Method::Kernel(Pages::Hugetlb2M), Method::Clean),
+    (Method::Kernel(Pages::Thp), Method::Clean),
+];
+
+/// Methods that alternate: `units` times `unit` bytes are asked for, touched and held.
+struct Group {
+    pool: Pool,
+    methods: Vec<Method>,
+    unit: usize,
+    units: usize,
+}
+
+impl Group {
+    fn on_base_pages(&self) -> bool {
+        self.methods.contains(&Method::Kernel(Pages::Base))
+    }
+
+    /// One sample in GiB/s.
+    fn sample(&self, method: Method) -> Result<f64, LabError> {
+        method.prepare(&self.pool)?;
+        let start = Instant::now();
+        let held: Result<Vec<Held>, LabError> =
+            (0..self.units).map(|_| method.take(&self.pool, self.unit)).collect();
+        let elapsed = start.elapsed();
+        let held = held?;
+        Ok((held.len() * self.unit) as f64 / GIB as f64 / elapsed.as_secs_f64())
+    }
+
+    fn measure(
+        &self,
+        plan: Plan,
+        observer: &dyn Observer,
+    ) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+        let label = Size(self.unit).to_string();
+        observer.begin(&format!("demand {label}"));
+        let samples = try_alternate(plan, self.methods.len(), observer, |index| {
+            self.sample(self.methods[index])
+        })?;
+        let case = |(method, samples): (&Method, _)| Case {
+            id: format!("demand/{}/{label}", method.name(self.on_base_pages())),
+            unit: Unit::GibPerSecond,
+            samples,
+            published: self.published(*method),
+        };
+        let cases: Vec<Case> = self.methods.iter().zip(samples).map(case).collect();
+        let ratios = self.ratios(&cases, &label);
+        Ok((cases, ratios))
+    }
+
+    /// A region touched at one go is what was published, except for its size.
+    fn published(&self, method: Method) -> Vec<Published> {
+        match method {
+            Method::Kernel(Pages::Hugetlb2M) if self.unit > UNIT => {
+                Demand::load().page_at_a_time("2MiB")
+            }
+            Method::Kernel(Pages::Hugetlb1G) => Demand::load().page_at_a_time("1GiB"),
+            _ => Vec::new(),
+        }
+    }
+
+    fn ratios(&self, cases: &[Case], label: &str) -> Vec<Ratio> {
+        let case = |wanted: Method| {
+            let index = self.methods.iter().position(|&method| method == wanted)?;
+            cases.get(index)
+        };
+        let name = |method: Method| match method {
+            // Two threads because the kernel's one call leaves the other CPU idle.
+            Method::Dirty(2) => "dirty",
+            method => method.name(self.on_base_pages()),
+        };
+        let ratio = |&(baseline, subject): &(Method, Method)| {
+            let id = format!("demand/{}-vs-{}/{label}", name(baseline), name(subject));
+            let ratio = Ratio::between(id, case(baseline)?, case(subject)?);
+            Some(unlike_if_clean(ratio, subject == Method::Clean))
+        };
+        PAIRS.iter().filter_map(ratio).collect()
+    }
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+    let given = Given::new(bench, 1)?;
+    let mut experiment = given.experiment("demand", bench.options().setup);
+    experiment.notices.extend(notices(&given));
+    let (_, observer) = bench.leave_memory()?;
+    let llc = bench.caches().map_or(0, |caches| caches.llc);
+    let mut add = |(cases, ratios): (Vec<Case>, Vec<Ratio>)| {
+        experiment.cases.extend(cases);
+        experiment.ratios.extend(ratios);
+    };
+
+    let units = WALK_BYTES.max(4 * llc).min(largest(given.memory)) / UNIT;
+    let walk = group(given, UNIT, units)?;
+    let standing = standing(&walk.pool);
+    add(walk.measure(bench.plan(0.15, 40), observer)?);
+    drop(walk);
+    if largest(given.memory) == GIB {
+        add(group(given, GIB, 1)?.measure(bench.plan(0.4, 12), observer)?);
+        add(base_group()?.measure(bench.plan(0.25, 8), observer)?);
+    }
+    let ring = RING_BYTES.max(2 * llc).min(largest(given.memory) / 2) / UNIT;
+    add(sustained(given, ring, bench.plan(0.15, 20), observer)?);
+    experiment.notices.push(standing);
+    Ok(experiment)
+}
+
+fn notices(given: &Given) -> Vec<String> {
+    let published = format!(
+        "published are 64 GiB of huge pages on the local node, GiB/s of the whole process, page at \
+         a time to extents: {}; this is at most 1 GiB at a time, without what starting and ending a \
+         process costs",
+        Demand::load().changes().join(", ")
+    );
+    let gigantic = (given.gigantic == 0).then(|| {
+        "the kernel's pages of 1GiB left out: none is free; \
+         echo 1 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages, soon after boot"
+            .to_owned()
+    });
+    let others = [
+        "map-populate is anonymous memory mapped with MAP_POPULATE and no further word; dirty has two \
+         threads there, and one elsewhere",
+        "what dirty cleared it streamed: it is not in a cache for whoever uses it next, where the \
+         kernel's last pages are; `lab clear` counts that",
+    ];
+    std::iter::once(published).chain(gigantic).chain(others.map(str::to_owned)).collect()
+}
+
+/// A pool on huge pages, and whatever of the kernel's there is to compare it with.
+fn group(given: Given, unit: usize, units: usize) -> Result<Group, LabError> {
+    let bytes = unit * units;
+    let kernel = [Pages::Thp, Pages::Hugetlb2M].map(Method::Kernel);
+    let at_once = [
+        Method::Kernel(Pages::Hugetlb1G),
+        Method::Populate(Pages::Unsaid),
+        Method::Populate(Pages::Hugetlb2M),
+        Method::Dirty(2),
+    ];
+    let at_once = at_once.into_iter().filter(|_| unit == GIB);
+    let allowed = |method: &Method| match *method {
+        Method::Kernel(pages) | Method::Populate(pages) => given.allows(pages, bytes),
+        _ => true,
+    };
+    let pooled = [Method::Dirty(1), Method::Clean];
+    let methods = kernel.into_iter().chain(at_once).chain(pooled).filter(allowed).collect();
+    Ok(Group { pool: unscrubbed(bytes).build()?, methods, unit, units })
+}
+
+/// The lowest rung against what it competes with there.
+fn base_group() -> Result<Group, LabError> {
+    let pool = unscrubbed(GIB).backing(Backing::Base).build()?;
+    let methods = vec![Method::Kernel(Pages::Base), Method::Dirty(1), Method::Clean];
+    Ok(Group { pool, methods, unit: GIB, units: 1 })
+}
+
+/// The CPU time of handing memory round, in microseconds for each unit.
+fn sustained(
+    given: Given,
+    ring: usize,
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+    observer.begin("demand sustained");
+    let pool = Pool::builder(2 * ring * UNIT).name("lab").populate_now(true).build()?;
+    let kernel = [Pages::Hugetlb2M, Pages::Thp].map(|pages| (pages, 2 * ring * UNIT));
+    let kernel = kernel.into_iter().filter(|&(pages, bytes)| given.allows(pages, bytes));
+    let methods: Vec<Method> =
+        kernel.map(|(pages, _)| Method::Kernel(pages)).chain([Method::Clean]).collect();
+    let samples = try_alternate(plan, methods.len(), observer, |index| {
+        sample_sustained(methods[index], &pool, ring)
+    })?;
+    let name = |method: Method| match method {
+        Method::Clean => "region",
+        method => method.name(false),
+    };
+    let label = Size(UNIT);
+    let case = |(&method, samples): (&Method, _)| Case {
+        id: format!("demand/sustained-{}/{label}", name(method)),
+        unit: Unit::Microseconds,
+        samples,
+        published: Vec::new(),
+    };
+    let cases: Vec<Case> = methods.iter().zip(samples).map(case).collect();
+    let (region, kernel) = cases.split_last().expect("the region is always a case");
+    let ratio = |(&method, case): (&Method, &Case)| {
+        let id = format!("demand/sustained-{}-vs-region/{label}", name(method));
+        Ratio::between(id, case, region)
+    };
+    let ratios = methods.iter().zip(kernel).map(ratio).collect();
+    Ok((cases, ratios))
+}
+
+/// One sample: four times round the ring, the oldest unit given back for each that is taken.
+fn sample_sustained(method: Method, pool: &Pool, ring: usize) -> Result<f64, LabError> {
+    pool.scrub()?;
+    let mut held: VecDeque<Held> =
+        (0..ring).map(|_| method.take(pool, UNIT)).collect::<Result<_, _>>()?;
+    let (steps, start) = (4 * ring, cpu_time());
+    for _ in 0..steps {
+        held.pop_front();
+        held.push_back(method.take(pool, UNIT)?);
+    }
+    leave_nothing_dirty(pool)?;
+    let spent = cpu_time() - start;
+    Ok(spent.as_secs_f64() * 1e6 / steps as f64)
+}
+
+/// Clears what the scrubber has not got round to, and waits, asleep, for what it is at.
+fn leave_nothing_dirty(pool: &Pool) -> Result<(), LabError> {
+    pool.scrub()?;
+    while pool.stats()?.dirty > 0 {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
+}
+
+/// Of all threads of this process since it began.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("time spent is not negative")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quiet;
+
+    fn pool(bytes: usize) -> Pool {
+        unscrubbed(bytes).backing(Backing::Base).build().unwrap()
+    }
+
+    #[test]
+    fn every_method_touches_what_it_takes() {
+        let pool = pool(4 * MIB);
+        let methods = [
+            Method::Kernel(Pages::Base),
+            Method::Populate(Pages::Unsaid),
+            Method::Clean,
+            Method::Dirty(1),
+            Method::Dirty(2),
+        ];
+        for method in methods {
+            method.prepare(&pool).unwrap();
+            let mut held = method.take(&pool, 4 * MIB).unwrap();
+            let page = rustix::param::page_size();
+            let touched = held.bytes().iter().step_by(page).all(|&byte| byte == 1);
+            let sum: u64 = held.bytes().iter().map(|&byte| u64::from(byte)).sum();
+            assert!(touched && sum == (4 * MIB / page) as u64, "{method:?}");
+        }
+    }
+
+    #[test]
+    fn a_dirty_hand_out_clears_everything_and_a_clean_one_nothing() {
+        let pool = pool(4 * MIB);
+        let at_hand_out = |method: Method| {
+            method.prepare(&pool).unwrap();
+            let before = pool.stats().unwrap().scrubbed_at_hand_out;
+            drop(method.take(&pool, 4 * MIB).unwrap());
+            pool.stats().unwrap().scrubbed_at_hand_out - before
+        };
+        for _ in 0..2 {
+            assert_eq!(at_hand_out(Method::Clean), 0);
+            assert_eq!(at_hand_out(Method::Dirty(1)), 4 * MIB as u64);
+        }
+    }
+
+    #[test]
+    fn sustained_clears_as_much_as_it_took() {
+        let pool = Pool::builder(8 * UNIT).backing(Backing::Base).build().unwrap();
+        assert!(sample_sustained(Method::Clean, &pool, 4).unwrap() > 0.0);
+        leave_nothing_dirty(&pool).unwrap();
+        let stats = pool.stats().unwrap();
+        let cleared =
+            stats.scrubbed_in_background + stats.scrubbed_on_request + stats.scrubbed_at_hand_out;
+        assert_eq!(stats.dirty, 0);
+        assert_eq!(cleared, (4 + 16) * UNIT as u64);
+    }
+
+    #[test]
+    fn ratios_exist_where_both_sides_do_and_say_what_moved() {
+        let methods = vec![Method::Kernel(Pages::Thp), Method::Dirty(1), Method::Clean];
+        let group = Group { pool: pool(2 * UNIT), methods, unit: UNIT, units: 2 };
+        let (cases, ratios) = group.measure(Plan::exactly(2), &Quiet).unwrap();
+        assert_eq!(cases.len(), 3);
+        let ids: Vec<_> =
+            ratios.iter().map(|ratio| (ratio.id.as_str(), ratio.like_for_like)).collect();
+        let expected =
+            [("demand/kernel-thp-vs-dirty/2MiB", true), ("demand/kernel-thp-vs-clean/2MiB", false)];
+        assert_eq!(ids, expected);
+    }
+}

@@ -1,0 +1,153 @@
+//! What `demand` and `fault` share: where memory comes from, and what to say of it.
+
+use hugekit::pool::{Backing, PoolBuilder};
+use hugekit::{Pool, Region, Threads};
+
+use crate::LabError;
+use crate::anonymous::{Anonymous, Pages};
+use crate::bench::Bench;
+use crate::record::{Experiment, Ratio};
+use crate::size::{GIB, MIB, Size};
+
+/// What a pool's hand-out leaves behind, where only that is compared.
+pub(super) const CLEARED_EARLIER: &str = "the pool cleared these pages before they were asked for, in the background; `lab demand` counts \
+     that, as dirty and as sustained";
+
+/// Memory that somebody got, to be given back by the drop.
+#[derive(Debug)]
+pub(super) enum Held {
+    Kernel(Anonymous),
+    Region(Region),
+}
+
+impl Held {
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Kernel(memory) => memory.bytes(),
+            Self::Region(region) => region,
+        }
+    }
+}
+
+/// One store to each page.
+pub(super) fn touch(bytes: &mut [u8], page: usize) {
+    bytes.iter_mut().step_by(page).for_each(|byte| *byte = 1);
+    std::hint::black_box(bytes);
+}
+
+/// A pool of so many bytes, all of it there, that clears only when it hands out.
+pub(super) fn unscrubbed(bytes: usize) -> PoolBuilder<'static> {
+    Pool::builder(bytes).name("lab").populate_now(true).scrub_threads(0)
+}
+
+/// Sees to it that all of a pool is dirty.
+pub(super) fn soil(pool: &Pool) -> Result<(), LabError> {
+    let stats = pool.stats()?;
+    if stats.clean + stats.holes > 0 {
+        drop(pool.region_with(pool.capacity(), Some(Threads::Auto), None)?);
+    }
+    Ok(())
+}
+
+/// What a pool is on, and why it is not on anything better.
+pub(super) fn standing(pool: &Pool) -> String {
+    let standing = pool.standing();
+    let falls = standing.falls.iter().map(|fall| {
+        let remedy = fall.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
+        format!("; not on {}: {}{remedy}", fall.backing, fall.reason)
+    });
+    format!("the pool is on {}{}", standing.backing, falls.collect::<String>())
+}
+
+pub(super) const fn short_name(backing: Backing) -> &'static str {
+    match backing {
+        Backing::Hugetlb1G => "hugetlb-1g",
+        Backing::Hugetlb2M => "hugetlb",
+        Backing::Thp => "thp",
+        _ => "base",
+    }
+}
+
+/// The machine as both experiments find it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    /// Bytes that may be in use at a time, beside reserved pages.
+    pub(super) memory: usize,
+    pub(super) thp: bool,
+    /// Reserved pages of 2 MiB that are free.
+    pub(super) huge: usize,
+    /// Reserved pages of 1 GiB that are free.
+    pub(super) gigantic: usize,
+}
+
+impl Given {
+    /// The memory given back to the kernel, and huge pages reserved for a pool and for the kernel's
+    /// side at a time, as far as that may be.
+    pub(super) fn new(bench: &mut Bench<'_>, gigantic: usize) -> Result<Self, LabError> {
+        let (memory, _) = bench.leave_memory()?;
+        let thp = bench.allow_thp()?;
+        let sides = 2 * largest(memory);
+        let huge = bench.reserve(Pages::Hugetlb2M, sides / (2 * MIB))?;
+        let gigantic = bench.reserve(Pages::Hugetlb1G, gigantic)?;
+        Ok(Self { memory, thp, huge, gigantic })
+    }
+
+    /// Whether the kernel can give so much of these pages while a pool holds as much.
+    pub(super) fn allows(&self, pages: Pages, bytes: usize) -> bool {
+        match pages {
+            Pages::Unsaid | Pages::Base => true,
+            Pages::Thp => self.thp,
+            Pages::Hugetlb2M => 2 * bytes <= self.huge * 2 * MIB,
+            Pages::Hugetlb1G => bytes <= self.gigantic * GIB,
+        }
+    }
+
+    /// An empty record that says what cannot be measured here.
+    pub(super) fn experiment(&self, name: &str, setup: bool) -> Experiment {
+        Experiment {
+            name: name.to_owned(),
+            skipped: None,
+            memory: Some(format!(
+                "{} of memory, written once before and given back to the kernel; {} huge pages of 2MiB",
+                Size(self.memory),
+                self.huge
+            )),
+            notices: self.left_out(setup),
+            cases: Vec::new(),
+            ratios: Vec::new(),
+        }
+    }
+
+    fn left_out(&self, setup: bool) -> Vec<String> {
+        let (largest, hint) =
+            (largest(self.memory), if setup { "" } else { ", or `--setup` (root)" });
+        let gigantic = (largest < GIB)
+            .then(|| "1GiB left out: it needs 2GiB of memory; `--memory 2GiB`".to_owned());
+        let thp = (!self.thp).then(|| {
+            format!(
+                "the kernel's transparent huge pages left out: the setting is never; \
+                 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled{hint}"
+            )
+        });
+        let wanted = 2 * largest / (2 * MIB);
+        let huge = (self.huge < wanted).then(|| {
+            format!(
+                "the kernel's hugetlb left out where pages are missing: {} of {wanted} pages of 2MiB \
+                 are free, half of them for the pool; \
+                 echo {wanted} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages{hint}",
+                self.huge
+            )
+        });
+        gigantic.into_iter().chain(thp).chain(huge).collect()
+    }
+}
+
+/// The largest region measured, where a pool and the kernel hold as much at a time.
+pub(super) fn largest(memory: usize) -> usize {
+    (memory / 2).min(GIB) / (2 * MIB) * (2 * MIB)
+}
+
+/// Marks a comparison with memory that was cleared before.
+pub(super) fn unlike_if_clean(ratio: Ratio, clean: bool) -> Ratio {
+    if clean { ratio.unlike(CLEARED_EARLIER) } else { ratio }
+}

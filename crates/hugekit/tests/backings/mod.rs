@@ -1,0 +1,48 @@
+//! Tests that run on every backing, and count as skipped where the machine has none of it.
+
+use hugekit::Pool;
+use hugekit::pool::{Backing, PoolBuilder};
+use libtest_mimic::{Failed, Trial};
+
+/// Folios of a test's pool.
+pub(crate) const FOLIOS: usize = 8;
+
+/// A pool of so many folios on exactly this backing.
+pub(crate) fn builder(backing: Backing, folios: usize) -> PoolBuilder<'static> {
+    Pool::builder(folios * backing.page_size()).backing(backing).strict(true)
+}
+
+/// A pool that clears only at hand-out, or on request.
+pub(crate) fn unscrubbed(backing: Backing) -> Pool {
+    builder(backing, FOLIOS).scrub_threads(0).build().unwrap()
+}
+
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+pub(crate) type Check = (&'static str, fn(Backing));
+
+/// Each check as a test on each of the usual backings.
+pub(crate) fn trials(checks: &[Check]) -> Vec<Trial> {
+    let backings = [Backing::Base, Backing::Thp, Backing::Hugetlb2M];
+    backings.into_iter().flat_map(|backing| trials_on(backing, FOLIOS, checks)).collect()
+}
+
+/// Each check as a test that needs as many folios.
+pub(crate) fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial> {
+    let populated = builder(backing, folios).populate_now(true).build();
+    let lacking = populated.err().map(|error| error.to_string());
+    let trial = |&(name, check): &Check| {
+        let run = move || -> Result<(), Failed> {
+            check(backing);
+            Ok(())
+        };
+        let trial = Trial::test(format!("{backing:?}::{name}").to_lowercase(), run);
+        match &lacking {
+            None => trial,
+            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        }
+    };
+    checks.iter().map(trial).collect()
+}
