@@ -11,5 +11,6 @@ pub(crate) mod memfd;
 pub(crate) mod memory;
 pub(crate) mod mempolicy;
 pub(crate) mod process;
+pub(crate) mod signal;
 pub(crate) mod thread;
 pub(crate) mod userfaultfd;

@@ -3,7 +3,7 @@
 //! Affinity is not rustix's here, because its sets end at 1,024 CPUs.
 #![allow(unsafe_code)]
 
-use std::ffi::c_ulong;
+use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::{MaybeUninit, size_of_val};
 
 use rustix::io;
@@ -63,37 +63,87 @@ pub(crate) fn yield_to_everybody() -> io::Result<()> {
 /// Runs `start` with every signal blocked that is not the consequence of an instruction, so that a
 /// thread it starts never runs the program's own handlers.
 pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    let before = swap_mask(libc::SIG_SETMASK, &asynchronous());
+    let before = Mask::asynchronous().block();
     let result = start();
-    swap_mask(libc::SIG_SETMASK, &before);
+    before.set();
     result
 }
 
-/// Everything but what a thread brings upon itself: blocked, those would end the process.
-fn asynchronous() -> libc::sigset_t {
-    let own =
-        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigfillset` initialises the set, which the other function changes.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        for signal in own {
-            libc::sigdelset(set.as_mut_ptr(), signal);
+/// A set of signals.
+#[derive(Clone)]
+pub(super) struct Mask(pub(super) libc::sigset_t);
+
+impl Mask {
+    /// Everything but what a thread brings upon itself: blocked, those would end the process.
+    pub(super) fn asynchronous() -> Self {
+        let own =
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigfillset` initialises the set, which the other function changes.
+        unsafe {
+            libc::sigfillset(set.as_mut_ptr());
+            for signal in own {
+                libc::sigdelset(set.as_mut_ptr(), signal);
+            }
+            Self(set.assume_init())
         }
-        set.assume_init()
+    }
+
+    pub(super) fn none() -> Self {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigemptyset` initialises the set.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            Self(set.assume_init())
+        }
+    }
+
+    /// What was blocked where a signal interrupted the thread.
+    ///
+    /// # Safety
+    /// The context that the kernel gave to a handler.
+    pub(super) unsafe fn of_context(context: *const c_void) -> Self {
+        // SAFETY: the caller's to promise.
+        Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask })
+    }
+
+    /// With what an action wants blocked while it runs for a signal.
+    pub(super) fn with(mut self, action: &libc::sigaction, signal: c_int) -> Self {
+        // SAFETY: both sets are initialised, and every number asked for is a signal's or refused.
+        unsafe {
+            for other in 1..=libc::SIGRTMAX() {
+                if libc::sigismember(&raw const action.sa_mask, other) == 1 {
+                    libc::sigaddset(&raw mut self.0, other);
+                }
+            }
+            if action.sa_flags & libc::SA_NODEFER == 0 {
+                libc::sigaddset(&raw mut self.0, signal);
+            }
+        }
+        self
+    }
+
+    /// Blocks these too; returns what was blocked before.
+    pub(super) fn block(&self) -> Self {
+        self.apply(libc::SIG_BLOCK)
+    }
+
+    /// Blocks these and no others.
+    pub(super) fn set(&self) {
+        self.apply(libc::SIG_SETMASK);
+    }
+
+    fn apply(&self, how: c_int) -> Self {
+        let mut before = MaybeUninit::zeroed();
+        // SAFETY: one set is read and one written; a zeroed set is a valid one, and `how` is valid.
+        unsafe {
+            libc::pthread_sigmask(how, &raw const self.0, before.as_mut_ptr());
+            Self(before.assume_init())
+        }
     }
 }
 
-fn swap_mask(how: libc::c_int, mask: &libc::sigset_t) -> libc::sigset_t {
-    let mut before = MaybeUninit::zeroed();
-    // SAFETY: one set is read and one written; a zeroed set is a valid one, and `how` is valid.
-    unsafe {
-        libc::pthread_sigmask(how, mask, before.as_mut_ptr());
-        before.assume_init()
-    }
-}
-
-fn last_error(refused: bool) -> io::Result<()> {
+pub(super) fn last_error(refused: bool) -> io::Result<()> {
     let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
 }
@@ -146,26 +196,13 @@ mod tests {
 
     #[test]
     fn a_thread_started_without_signals_has_them_blocked_and_its_starter_has_not() {
-        let blocked = |signal| {
-            let mask = swap_mask(libc::SIG_BLOCK, &no_signals());
-            // SAFETY: the set is initialised.
-            unsafe { libc::sigismember(&raw const mask, signal) == 1 }
-        };
+        let blocked = super::super::signal::is_blocked;
         let before = blocked(libc::SIGUSR1);
         let thread = without_signals(|| {
             std::thread::spawn(move || (blocked(libc::SIGUSR1), blocked(libc::SIGBUS)))
         });
         assert_eq!(thread.join().unwrap(), (true, false));
         assert_eq!(blocked(libc::SIGUSR1), before);
-    }
-
-    fn no_signals() -> libc::sigset_t {
-        let mut set = MaybeUninit::uninit();
-        // SAFETY: `sigemptyset` initialises the set.
-        unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            set.assume_init()
-        }
     }
 
     #[test]

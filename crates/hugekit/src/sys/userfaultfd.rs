@@ -104,7 +104,7 @@ pub(crate) fn may_be_asked_for() -> bool {
 
 fn new(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
     // SAFETY: a fresh descriptor has no memory registered; it affects none before that is done.
-    unsafe { userfaultfd(flags | UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
+    unsafe { userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }
 }
 
 /// Opens one through the device node (Linux 6.1), whose file permissions decide who may.
@@ -113,9 +113,9 @@ pub(crate) fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
     if major(fstat(&device)?.st_rdev) != MISC_MAJOR {
         return Err(io::Errno::NOTTY);
     }
-    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    let flags = UserfaultfdFlags::CLOEXEC.bits() as usize;
     // SAFETY: USERFAULTFD_IOC_NEW is `_IO`: its argument is the flags, by value.
-    let new = unsafe { IntegerToInteger::<USERFAULTFD_IOC_NEW>::new(flags.bits() as usize) };
+    let new = unsafe { IntegerToInteger::<USERFAULTFD_IOC_NEW>::new(flags) };
     // SAFETY: the device is a miscellaneous one, and of these only userfaultfd's answers requests of group 0xAA.
     let descriptor = unsafe { ioctl(&device, new)? };
     // SAFETY: on success the ioctl returns a descriptor that it has just created for us.
@@ -144,9 +144,20 @@ pub(crate) fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
 /// Has the descriptor serve every access to addresses where the file's page is absent or not mapped.
 /// Addresses of one mapping, in whole pages of it.
 pub(crate) fn register(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    register_for(descriptor, addresses, REGISTER_MISSING | REGISTER_MINOR)
+}
+
+/// As [`register`], for private anonymous memory that nobody has touched.
+pub(crate) fn register_untouched(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+) -> io::Result<()> {
+    register_for(descriptor, addresses, REGISTER_MISSING)
+}
+
+fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
-    let mut register =
-        UffdioRegister { range, mode: REGISTER_MISSING | REGISTER_MINOR, ioctls: 0 };
+    let mut register = UffdioRegister { range, mode, ioctls: 0 };
     // SAFETY: reads and writes one `struct uffdio_register`; no byte of the memory changes, and
     // accesses wait or raise SIGBUS where they would have gone to the kernel.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_REGISTER, _>::new(&mut register)) }
@@ -185,7 +196,7 @@ pub(crate) fn map_present(
 }
 
 /// The address of a fault that somebody waits for, to the byte if that was enabled; `None` if there is
-/// none, or the message tells of something else. Waits for one if the descriptor blocks.
+/// none, or the message tells of something else. Waits for one.
 pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     let mut message = MaybeUninit::<UffdMsg>::uninit();
     // SAFETY: the bytes of the message, which may hold anything before they are read into.
@@ -193,7 +204,7 @@ pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<usize>
         std::slice::from_raw_parts_mut(message.as_mut_ptr().cast::<MaybeUninit<u8>>(), MSG_BYTES)
     };
     let (read, _) = match rustix::io::read(descriptor, bytes) {
-        Err(io::Errno::AGAIN | io::Errno::INTR) => return Ok(None),
+        Err(io::Errno::INTR) => return Ok(None),
         read => read?,
     };
     if read.len() < MSG_BYTES {
