@@ -1,0 +1,25 @@
+//! Regions whose faults are served by us.
+
+use hugekit::fault::Handling;
+use hugekit::pool::{Backing, Clearing};
+use hugekit::{Pool, Region};
+
+use crate::backings::builder;
+
+pub(crate) const HANDLINGS: [Handling; 3] =
+    [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 3 }];
+
+/// A pool of so many folios, all of them dirty, that clears nothing by itself.
+pub(crate) fn soiled(backing: Backing, folios: usize) -> Pool {
+    let pool = builder(backing, folios).scrub_threads(0).build().unwrap();
+    pool.region(folios * backing.page_size()).unwrap().fill(0xd1);
+    pool
+}
+
+/// A region of it that is cleared when it is touched, served as asked.
+pub(crate) fn at_fault(pool: &Pool, len: usize, handling: Handling) -> Region {
+    let region =
+        pool.region_builder(len).clearing(Clearing::AtFault).handling(handling).build().unwrap();
+    assert_eq!(region.serving().unwrap().handling, handling);
+    region
+}
