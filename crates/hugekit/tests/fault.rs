@@ -20,7 +20,10 @@ use hugekit::pool::{Backing, Clearing, FaultError};
 use hugekit::{Pool, PoolError, Region, RegionError, SharedRegion, Threads};
 use libtest_mimic::Arguments;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use served::{HANDLINGS, at_fault, soiled};
+use served::{at_fault, soiled};
+
+const HANDLINGS: [Handling; 3] =
+    [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 3 }];
 
 /// Calls `check` with a region over all of a dirty pool, for every way to serve it.
 fn each(backing: Backing, check: impl Fn(&Pool, Region)) {

@@ -4,14 +4,10 @@ use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
 
-use crate::backings::builder;
-
-pub(crate) const HANDLINGS: [Handling; 3] =
-    [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 3 }];
-
 /// A pool of so many folios, all of them dirty, that clears nothing by itself.
 pub(crate) fn soiled(backing: Backing, folios: usize) -> Pool {
-    let pool = builder(backing, folios).scrub_threads(0).build().unwrap();
+    let pool = Pool::builder(folios * backing.page_size()).backing(backing).strict(true);
+    let pool = pool.scrub_threads(0).build().unwrap();
     pool.region(folios * backing.page_size()).unwrap().fill(0xd1);
     pool
 }
