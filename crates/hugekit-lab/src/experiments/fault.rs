@@ -11,9 +11,7 @@ use std::time::Instant;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
-use super::handout::{
-    CLEARED_EARLIER, Given, Held, largest, short_name, standing, touch, unscrubbed,
-};
+use super::handout::{CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed};
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
 use crate::record::{Case, Experiment, Ratio, Unit};
@@ -38,14 +36,14 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     experiment.ratios.extend(ratios);
     experiment.notices.extend(notices);
 
-    let pool = unscrubbed(largest(given.memory)).build()?;
-    experiment.notices.push(standing(&pool));
-    if pool.capacity() == GIB {
-        let (cases, ratios) = prefault(&given, &pool, bench.plan(0.3, 12), observer)?;
+    let mut turns = Turns::new(&given, unscrubbed(largest(given.memory)))?;
+    experiment.notices.push(turns.standing().to_owned());
+    if turns.pool()?.capacity() == GIB {
+        let (cases, ratios) = prefault(&given, &mut turns, bench.plan(0.3, 12), observer)?;
         experiment.cases.extend(cases);
         experiment.ratios.extend(ratios);
     }
-    let (cases, ratio) = rate(&pool, bench.plan(0.2, 60), observer)?;
+    let (cases, ratio) = rate(turns.pool()?, bench.plan(0.2, 60), observer)?;
     experiment.cases.extend(cases);
     experiment.ratios.push(ratio);
     Ok(experiment)
@@ -135,7 +133,7 @@ type Measured = (Vec<Case>, Vec<Ratio>, Vec<String>);
 fn latency(given: &Given, plan: Plan, observer: &dyn Observer) -> Result<Measured, LabError> {
     observer.begin("fault latency");
     let kernel = [Pages::Base, Pages::Thp, Pages::Hugetlb2M];
-    let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, WALK_BYTES));
+    let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, 2 * WALK_BYTES));
     let mut walks: Vec<Walk> = kernel.map(|pages| Walk::new(Source::Kernel(pages))).collect();
     let mut notices = Vec::new();
     for backing in [Backing::Hugetlb2M, Backing::Thp, Backing::Base] {
@@ -180,7 +178,7 @@ fn latency_ratios(cases: &[Case]) -> Vec<Ratio> {
 /// A GiB ready to be used: mapped and populated by one call, or handed out and prefaulted.
 fn prefault(
     given: &Given,
-    pool: &Pool,
+    turns: &mut Turns,
     plan: Plan,
     observer: &dyn Observer,
 ) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
@@ -190,8 +188,11 @@ fn prefault(
         populated.into_iter().filter(|&(_, pages)| given.allows(pages, GIB)).collect();
     let samples =
         try_alternate(plan, populated.len() + 1, observer, |index| match populated.get(index) {
-            Some(&(_, pages)) => populate_once(pages),
-            None => prefault_once(pool),
+            Some(&(_, pages)) => {
+                turns.give_way(pages);
+                populate_once(pages)
+            }
+            None => prefault_once(turns.pool()?),
         })?;
     let label = Size(GIB);
     let names = populated.iter().map(|&(name, _)| name).chain(["prefault"]);
