@@ -299,7 +299,8 @@ fn sample_sustained(method: Method, turns: &mut Turns, ring: usize) -> Result<f6
         held.pop_front();
         held.push_back(method.take(turns, UNIT)?);
     }
-    let mut clean = || if method == Method::Clean { leave_nothing_dirty(turns.pool()?) } else { Ok(()) };
+    let mut clean =
+        || if method == Method::Clean { leave_nothing_dirty(turns.pool()?) } else { Ok(()) };
     clean()?;
     let spent = cpu_time() - start;
     drop(held);
