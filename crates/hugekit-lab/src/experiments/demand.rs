@@ -54,7 +54,6 @@ impl Method {
             Self::Kernel(Pages::Hugetlb1G) => "kernel-hugetlb-1g",
             Self::Populate(Pages::Hugetlb2M) => "map-populate-hugetlb",
             Self::Populate(_) => "map-populate",
-            Self::Clean if on_base_pages => "region-base-clean",
             Self::Clean => "clean",
             Self::Dirty(_) if on_base_pages => "region-base",
             Self::Dirty(1) => "dirty",
@@ -192,12 +191,13 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     };
 
     let units = WALK_BYTES.max(4 * llc).min(largest(given.memory)) / UNIT;
-    let walk = group(given, UNIT, units)?;
+    let walk = walk_group(given, units)?;
     let standing = walk.turns.standing().to_owned();
     add(walk.measure(bench.plan(0.15, 40), observer)?);
     if largest(given.memory) == GIB {
-        add(group(given, GIB, 1)?.measure(bench.plan(0.4, 12), observer)?);
-        add(base_group(given)?.measure(bench.plan(0.25, 8), observer)?);
+        let region = region_group(given, bench.options().quick)?;
+        add(region.measure(bench.plan_of_long_rounds(0.4, 12), observer)?);
+        add(base_group(given)?.measure(bench.plan_of_long_rounds(0.25, 8), observer)?);
     }
     let ring = RING_BYTES.max(2 * llc).min(largest(given.memory) / 2) / UNIT;
     add(sustained(given, ring, bench.plan(0.15, 20), observer)?);
@@ -226,30 +226,42 @@ fn notices(given: &Given) -> Vec<String> {
     std::iter::once(published).chain(gigantic).chain(others.map(str::to_owned)).collect()
 }
 
-/// A pool on huge pages, and whatever of the kernel's there is to compare it with.
-fn group(given: Given, unit: usize, units: usize) -> Result<Group, LabError> {
-    let bytes = unit * units;
+/// Units of 2 MiB, one after the other.
+fn walk_group(given: Given, units: usize) -> Result<Group, LabError> {
     let kernel = [Pages::Thp, Pages::Hugetlb2M].map(Method::Kernel);
-    let at_once = [
+    group(given, &[&kernel, &[Method::Dirty(1), Method::Clean]].concat(), UNIT, units)
+}
+
+/// A region of 1 GiB at one go; what takes long and no ratio of the design needs is left to a full run.
+fn region_group(given: Given, quick: bool) -> Result<Group, LabError> {
+    let needed = [
+        Method::Kernel(Pages::Hugetlb2M),
         Method::Kernel(Pages::Hugetlb1G),
         Method::Populate(Pages::Unsaid),
-        Method::Populate(Pages::Hugetlb2M),
         Method::Dirty(2),
+        Method::Dirty(1),
+        Method::Clean,
     ];
-    let at_once = at_once.into_iter().filter(|_| unit == GIB);
-    let allowed = |method: &Method| match *method {
+    let others = [Method::Kernel(Pages::Thp), Method::Populate(Pages::Hugetlb2M)];
+    let others = if quick { &[] } else { &others[..] };
+    group(given, &[&needed, others].concat(), GIB, 1)
+}
+
+/// A pool on huge pages, and whatever of the kernel's there is to compare it with.
+fn group(given: Given, methods: &[Method], unit: usize, units: usize) -> Result<Group, LabError> {
+    let bytes = unit * units;
+    let allowed = |method: &&Method| match **method {
         Method::Kernel(pages) | Method::Populate(pages) => given.allows(pages, bytes),
         _ => true,
     };
-    let pooled = [Method::Dirty(1), Method::Clean];
-    let methods = kernel.into_iter().chain(at_once).chain(pooled).filter(allowed).collect();
+    let methods = methods.iter().filter(allowed).copied().collect();
     Ok(Group { turns: Turns::new(&given, unscrubbed(bytes))?, methods, unit, units })
 }
 
 /// The lowest rung against what it competes with there.
 fn base_group(given: Given) -> Result<Group, LabError> {
     let turns = Turns::new(&given, unscrubbed(GIB).backing(Backing::Base))?;
-    let methods = vec![Method::Kernel(Pages::Base), Method::Dirty(1), Method::Clean];
+    let methods = vec![Method::Kernel(Pages::Base), Method::Dirty(1)];
     Ok(Group { turns, methods, unit: GIB, units: 1 })
 }
 

@@ -3,9 +3,10 @@
 //!
 //! A clean fault only enters a page into the page tables, which is why threads do not stand in each
 //! other's way, and why a whole GiB can be entered by one call. The clock is read before and after
-//! each touch. A sample is the median of the faults in a row that touch some memory page by page; the
-//! *first* fault of a row, which finds the kernel's code and data out of the cache and page tables to
-//! be made, is a case of its own.
+//! each touch. A sample is the median of the faults in a row that touch memory page by page, right
+//! after as much was touched and given back, as in a program that uses the same memory again and again.
+//! The *first* fault after something else ran, which finds the kernel's code and its data of the page
+//! out of the cache and page tables to be made, is a case of its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -23,8 +24,9 @@ use crate::size::{GIB, MIB, Size};
 use crate::stats::median;
 use crate::{LabError, Observer};
 
-/// What is touched in a row: little enough for the kernel's own data of these pages to stay cached.
-const ROW_BYTES: usize = 32 * MIB;
+/// What is touched in a row, if that is four last-level caches: the kernel clears what lies in a
+/// cache faster.
+const ROW_BYTES: usize = 128 * MIB;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let given = Given::new(bench, 0)?;
@@ -34,7 +36,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         clock_cost()
     ));
     let (_, observer) = bench.leave_memory()?;
-    let (cases, ratios, notices) = latency(&given, bench.plan(0.4, 400), observer)?;
+    let llc = bench.caches().map_or(0, |caches| caches.llc);
+    let row = ROW_BYTES.max(4 * llc).min(largest(given.memory) / 2) / (2 * MIB) * (2 * MIB);
+    let (cases, ratios, notices) = latency(&given, row, bench.plan(0.4, 400), observer)?;
     experiment.cases.extend(cases);
     experiment.ratios.extend(ratios);
     experiment.notices.extend(notices);
@@ -102,19 +106,23 @@ impl Source {
         format!("{who}-{what}{first}/{}", Size(self.page_size()))
     }
 
-    fn take(&self) -> Result<Held, LabError> {
+    fn take(&self, row: usize) -> Result<Held, LabError> {
         Ok(match self {
-            Self::Kernel(pages) => Held::Kernel(Anonymous::new(*pages, ROW_BYTES)?),
+            Self::Kernel(pages) => Held::Kernel(Anonymous::new(*pages, row)?),
             Self::Pool(pool) => {
                 pool.scrub()?;
-                Held::Region(pool.region(ROW_BYTES)?)
+                Held::Region(pool.region(row)?)
             }
         })
     }
 
     /// One sample, in microseconds.
-    fn fault(&self, look: Look) -> Result<f64, LabError> {
-        let (mut held, page) = (self.take()?, self.page_size());
+    fn fault(&self, look: Look, row: usize) -> Result<f64, LabError> {
+        let page = self.page_size();
+        if look == Look::Median {
+            touch(self.take(row)?.bytes(), page);
+        }
+        let mut held = self.take(row)?;
         let mut faults =
             held.bytes().chunks_mut(page).map(|bytes| microseconds(|| touch(bytes, page)));
         Ok(match look {
@@ -127,14 +135,19 @@ impl Source {
 type Measured = (Vec<Case>, Vec<Ratio>, Vec<String>);
 
 /// A row of every kind, and a first fault of every kind, in each round.
-fn latency(given: &Given, plan: Plan, observer: &dyn Observer) -> Result<Measured, LabError> {
+fn latency(
+    given: &Given,
+    row: usize,
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<Measured, LabError> {
     observer.begin("fault latency");
     let kernel = [Pages::Base, Pages::Thp, Pages::Hugetlb2M];
-    let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, 2 * ROW_BYTES));
+    let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, 2 * row));
     let mut sources: Vec<Source> = kernel.map(Source::Kernel).collect();
     let mut notices = Vec::new();
     for backing in [Backing::Hugetlb2M, Backing::Thp, Backing::Base] {
-        match unscrubbed(ROW_BYTES).backing(backing).strict(true).build() {
+        match unscrubbed(row).backing(backing).strict(true).build() {
             Ok(pool) => sources.push(Source::Pool(pool)),
             Err(error) => {
                 let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
@@ -148,7 +161,7 @@ fn latency(given: &Given, plan: Plan, observer: &dyn Observer) -> Result<Measure
         .collect();
     let samples = try_alternate(plan, looks.len(), observer, |index| {
         let (source, look) = looks[index];
-        source.fault(look)
+        source.fault(look, row)
     })?;
     let case = |(&(source, look), samples): (&(&Source, Look), _)| {
         case(format!("fault/{}", source.label(look)), Unit::Microseconds, samples)
@@ -316,12 +329,12 @@ mod tests {
 
     #[test]
     fn a_row_is_asked_for_anew_by_each_look() {
-        let pool = base_pool(ROW_BYTES);
+        let pool = base_pool(4 * MIB);
         let source = Source::Pool(pool.clone());
         for look in [Look::Median, Look::First] {
-            assert!(source.fault(look).unwrap() > 0.0);
+            assert!(source.fault(look, 4 * MIB).unwrap() > 0.0);
         }
-        assert_eq!(pool.stats().unwrap().hand_outs, 2);
+        assert_eq!(pool.stats().unwrap().hand_outs, 3);
         assert_eq!(source.label(Look::First), "clean-base-first/4KiB");
     }
 
