@@ -228,8 +228,13 @@ fn notices(given: &Given) -> Vec<String> {
 
 /// Units of 2 MiB, one after the other.
 fn walk_group(given: Given, units: usize) -> Result<Group, LabError> {
-    let kernel = [Pages::Thp, Pages::Hugetlb2M].map(Method::Kernel);
-    group(given, &[&kernel, &[Method::Dirty(1), Method::Clean]].concat(), UNIT, units)
+    let methods = [
+        Method::Kernel(Pages::Thp),
+        Method::Kernel(Pages::Hugetlb2M),
+        Method::Dirty(1),
+        Method::Clean,
+    ];
+    group(given, &methods, UNIT, units)
 }
 
 /// A region of 1 GiB at one go; what takes long and no ratio of the design needs is left to a full run.
@@ -244,7 +249,7 @@ fn region_group(given: Given, quick: bool) -> Result<Group, LabError> {
     ];
     let others = [Method::Kernel(Pages::Thp), Method::Populate(Pages::Hugetlb2M)];
     let others = if quick { &[] } else { &others[..] };
-    group(given, &[&needed, others].concat(), GIB, 1)
+    group(given, &[&needed[..], others].concat(), GIB, 1)
 }
 
 /// A pool on huge pages, and whatever of the kernel's there is to compare it with.
