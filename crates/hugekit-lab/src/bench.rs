@@ -25,6 +25,10 @@ const FULL_BUDGET: Duration = Duration::from_secs(18);
 const QUICK_ROUNDS: usize = 4;
 const FULL_ROUNDS: usize = 6;
 
+/// The same of rounds that take seconds.
+const QUICK_LONG_ROUNDS: usize = 3;
+const FULL_LONG_ROUNDS: usize = 4;
+
 /// Less memory than this is a cache on some machines.
 const LEAST_MEMORY: usize = 64 * MIB;
 
@@ -77,6 +81,16 @@ impl<'a> Bench<'a> {
             false => (FULL_BUDGET, FULL_ROUNDS),
         };
         Plan { min_rounds, max_rounds, budget: budget.mul_f64(share) }
+    }
+
+    /// As [`plan`](Self::plan), for rounds that take seconds.
+    pub(crate) fn plan_of_long_rounds(&self, share: f64, max_rounds: usize) -> Plan {
+        let plan = self.plan(share, max_rounds);
+        let least = if self.options.quick { QUICK_LONG_ROUNDS } else { FULL_LONG_ROUNDS };
+        match self.options.rounds {
+            Some(_) => plan,
+            None => Plan { min_rounds: least, ..plan },
+        }
     }
 
     /// The memory, mapped and warmed at the first call.
@@ -278,5 +292,6 @@ mod tests {
         let options = Options { rounds: Some(7), ..Options::default() };
         let bench = Bench::new(&options, &crate::Quiet).unwrap();
         assert_eq!(bench.plan(0.1, 3), Plan::exactly(7));
+        assert_eq!(bench.plan_of_long_rounds(0.1, 3), Plan::exactly(7));
     }
 }

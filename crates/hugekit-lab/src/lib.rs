@@ -114,6 +114,9 @@ pub enum LabError {
         #[source]
         cause: std::io::Error,
     },
+    /// The kernel did not say which CPUs this process may use.
+    #[error("cannot find out which CPUs may be used")]
+    Cpus(#[source] std::io::Error),
     /// A pool to measure could not be made, or could not hand out memory.
     #[error(transparent)]
     Pool(#[from] hugekit::PoolError),

@@ -13,7 +13,7 @@ use hugekit::pool::Backing;
 use hugekit::{Pool, Threads};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::handout::{Given, Held, largest, soil, standing, touch, unlike_if_clean, unscrubbed};
+use super::handout::{Given, Held, Turns, largest, soil, touch, unlike_if_clean, unscrubbed};
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
 use crate::published::{Demand, Published};
@@ -54,7 +54,6 @@ impl Method {
             Self::Kernel(Pages::Hugetlb1G) => "kernel-hugetlb-1g",
             Self::Populate(Pages::Hugetlb2M) => "map-populate-hugetlb",
             Self::Populate(_) => "map-populate",
-            Self::Clean if on_base_pages => "region-base-clean",
             Self::Clean => "clean",
             Self::Dirty(_) if on_base_pages => "region-base",
             Self::Dirty(1) => "dirty",
@@ -62,25 +61,29 @@ impl Method {
         }
     }
 
-    /// Brings the pool into the state that the method begins with.
-    fn prepare(self, pool: &Pool) -> Result<(), LabError> {
+    /// Begins the turn of the kernel, or of the pool in the state that the method begins with.
+    fn prepare(self, turns: &mut Turns) -> Result<(), LabError> {
         match self {
-            Self::Kernel(_) | Self::Populate(_) => Ok(()),
-            Self::Clean => Ok(pool.scrub().map(|_| ())?),
-            Self::Dirty(_) => soil(pool),
+            Self::Kernel(pages) | Self::Populate(pages) => turns.give_way(pages),
+            Self::Clean => drop(turns.pool()?.scrub()?),
+            Self::Dirty(_) => soil(turns.pool()?)?,
         }
+        Ok(())
     }
 
     /// So many bytes, each page of them touched once.
-    fn take(self, pool: &Pool, bytes: usize) -> Result<Held, LabError> {
+    fn take(self, turns: &mut Turns, bytes: usize) -> Result<Held, LabError> {
         let (mut held, page) = match self {
             Self::Kernel(pages) => (Held::Kernel(Anonymous::new(pages, bytes)?), pages.size()),
             Self::Populate(pages) => {
                 (Held::Kernel(Anonymous::populated(pages, bytes)?), pages.size())
             }
-            Self::Clean => (Held::Region(pool.region(bytes)?), pool.page_size()),
+            Self::Clean => {
+                let pool = turns.pool()?;
+                (Held::Region(pool.region(bytes)?), pool.page_size())
+            }
             Self::Dirty(threads) => {
-                let threads = Some(Threads::Exactly(threads));
+                let (pool, threads) = (turns.pool()?, Some(Threads::Exactly(threads)));
                 (Held::Region(pool.region_with(bytes, threads, None)?), pool.page_size())
             }
         };
@@ -103,7 +106,7 @@ const PAIRS: [(Method, Method); 8] = [
 
 /// Methods that alternate: `units` times `unit` bytes are asked for, touched and held.
 struct Group {
-    pool: Pool,
+    turns: Turns,
     methods: Vec<Method>,
     unit: usize,
     units: usize,
@@ -115,18 +118,18 @@ impl Group {
     }
 
     /// One sample in GiB/s.
-    fn sample(&self, method: Method) -> Result<f64, LabError> {
-        method.prepare(&self.pool)?;
+    fn sample(&mut self, method: Method) -> Result<f64, LabError> {
+        method.prepare(&mut self.turns)?;
         let start = Instant::now();
         let held: Result<Vec<Held>, LabError> =
-            (0..self.units).map(|_| method.take(&self.pool, self.unit)).collect();
+            (0..self.units).map(|_| method.take(&mut self.turns, self.unit)).collect();
         let elapsed = start.elapsed();
         let held = held?;
         Ok((held.len() * self.unit) as f64 / GIB as f64 / elapsed.as_secs_f64())
     }
 
     fn measure(
-        &self,
+        mut self,
         plan: Plan,
         observer: &dyn Observer,
     ) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
@@ -188,13 +191,13 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     };
 
     let units = WALK_BYTES.max(4 * llc).min(largest(given.memory)) / UNIT;
-    let walk = group(given, UNIT, units)?;
-    let standing = standing(&walk.pool);
+    let walk = walk_group(given, units)?;
+    let standing = walk.turns.standing().to_owned();
     add(walk.measure(bench.plan(0.15, 40), observer)?);
-    drop(walk);
     if largest(given.memory) == GIB {
-        add(group(given, GIB, 1)?.measure(bench.plan(0.4, 12), observer)?);
-        add(base_group()?.measure(bench.plan(0.25, 8), observer)?);
+        let region = region_group(given, bench.options().quick)?;
+        add(region.measure(bench.plan_of_long_rounds(0.4, 12), observer)?);
+        add(base_group(given)?.measure(bench.plan_of_long_rounds(0.25, 8), observer)?);
     }
     let ring = RING_BYTES.max(2 * llc).min(largest(given.memory) / 2) / UNIT;
     add(sustained(given, ring, bench.plan(0.15, 20), observer)?);
@@ -223,31 +226,48 @@ fn notices(given: &Given) -> Vec<String> {
     std::iter::once(published).chain(gigantic).chain(others.map(str::to_owned)).collect()
 }
 
-/// A pool on huge pages, and whatever of the kernel's there is to compare it with.
-fn group(given: Given, unit: usize, units: usize) -> Result<Group, LabError> {
-    let bytes = unit * units;
-    let kernel = [Pages::Thp, Pages::Hugetlb2M].map(Method::Kernel);
-    let at_once = [
+/// Units of 2 MiB, one after the other.
+fn walk_group(given: Given, units: usize) -> Result<Group, LabError> {
+    let methods = [
+        Method::Kernel(Pages::Thp),
+        Method::Kernel(Pages::Hugetlb2M),
+        Method::Dirty(1),
+        Method::Clean,
+    ];
+    group(given, &methods, UNIT, units)
+}
+
+/// A region of 1 GiB at one go; what takes long and no ratio of the design needs is left to a full run.
+fn region_group(given: Given, quick: bool) -> Result<Group, LabError> {
+    let needed = [
+        Method::Kernel(Pages::Hugetlb2M),
         Method::Kernel(Pages::Hugetlb1G),
         Method::Populate(Pages::Unsaid),
-        Method::Populate(Pages::Hugetlb2M),
         Method::Dirty(2),
+        Method::Dirty(1),
+        Method::Clean,
     ];
-    let at_once = at_once.into_iter().filter(|_| unit == GIB);
-    let allowed = |method: &Method| match *method {
+    let others = [Method::Kernel(Pages::Thp), Method::Populate(Pages::Hugetlb2M)];
+    let others = if quick { &[] } else { &others[..] };
+    group(given, &[&needed[..], others].concat(), GIB, 1)
+}
+
+/// A pool on huge pages, and whatever of the kernel's there is to compare it with.
+fn group(given: Given, methods: &[Method], unit: usize, units: usize) -> Result<Group, LabError> {
+    let bytes = unit * units;
+    let allowed = |method: &&Method| match **method {
         Method::Kernel(pages) | Method::Populate(pages) => given.allows(pages, bytes),
         _ => true,
     };
-    let pooled = [Method::Dirty(1), Method::Clean];
-    let methods = kernel.into_iter().chain(at_once).chain(pooled).filter(allowed).collect();
-    Ok(Group { pool: unscrubbed(bytes).build()?, methods, unit, units })
+    let methods = methods.iter().filter(allowed).copied().collect();
+    Ok(Group { turns: Turns::new(&given, unscrubbed(bytes))?, methods, unit, units })
 }
 
 /// The lowest rung against what it competes with there.
-fn base_group() -> Result<Group, LabError> {
-    let pool = unscrubbed(GIB).backing(Backing::Base).build()?;
-    let methods = vec![Method::Kernel(Pages::Base), Method::Dirty(1), Method::Clean];
-    Ok(Group { pool, methods, unit: GIB, units: 1 })
+fn base_group(given: Given) -> Result<Group, LabError> {
+    let turns = Turns::new(&given, unscrubbed(GIB).backing(Backing::Base))?;
+    let methods = vec![Method::Kernel(Pages::Base), Method::Dirty(1)];
+    Ok(Group { turns, methods, unit: GIB, units: 1 })
 }
 
 /// The CPU time of handing memory round, in microseconds for each unit.
@@ -258,13 +278,12 @@ fn sustained(
     observer: &dyn Observer,
 ) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
     observer.begin("demand sustained");
-    let pool = Pool::builder(2 * ring * UNIT).name("lab").populate_now(true).build()?;
-    let kernel = [Pages::Hugetlb2M, Pages::Thp].map(|pages| (pages, 2 * ring * UNIT));
-    let kernel = kernel.into_iter().filter(|&(pages, bytes)| given.allows(pages, bytes));
-    let methods: Vec<Method> =
-        kernel.map(|(pages, _)| Method::Kernel(pages)).chain([Method::Clean]).collect();
+    let mut turns = Turns::new(&given, unscrubbed(2 * ring * UNIT).scrub_threads(1))?;
+    let kernel = [Pages::Hugetlb2M, Pages::Thp].into_iter();
+    let kernel = kernel.filter(|&pages| given.allows(pages, ring * UNIT)).map(Method::Kernel);
+    let methods: Vec<Method> = kernel.chain([Method::Clean]).collect();
     let samples = try_alternate(plan, methods.len(), observer, |index| {
-        sample_sustained(methods[index], &pool, ring)
+        sample_sustained(methods[index], &mut turns, ring)
     })?;
     let name = |method: Method| match method {
         Method::Clean => "region",
@@ -288,17 +307,21 @@ fn sustained(
 }
 
 /// One sample: four times round the ring, the oldest unit given back for each that is taken.
-fn sample_sustained(method: Method, pool: &Pool, ring: usize) -> Result<f64, LabError> {
-    pool.scrub()?;
+fn sample_sustained(method: Method, turns: &mut Turns, ring: usize) -> Result<f64, LabError> {
+    method.prepare(turns)?;
     let mut held: VecDeque<Held> =
-        (0..ring).map(|_| method.take(pool, UNIT)).collect::<Result<_, _>>()?;
+        (0..ring).map(|_| method.take(turns, UNIT)).collect::<Result<_, _>>()?;
     let (steps, start) = (4 * ring, cpu_time());
     for _ in 0..steps {
         held.pop_front();
-        held.push_back(method.take(pool, UNIT)?);
+        held.push_back(method.take(turns, UNIT)?);
     }
-    leave_nothing_dirty(pool)?;
+    let mut clean =
+        || if method == Method::Clean { leave_nothing_dirty(turns.pool()?) } else { Ok(()) };
+    clean()?;
     let spent = cpu_time() - start;
+    drop(held);
+    clean()?;
     Ok(spent.as_secs_f64() * 1e6 / steps as f64)
 }
 
@@ -320,15 +343,19 @@ fn cpu_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hugekit::pool::PoolBuilder;
+
     use crate::Quiet;
 
-    fn pool(bytes: usize) -> Pool {
-        unscrubbed(bytes).backing(Backing::Base).build().unwrap()
+    const NOTHING: Given = Given { memory: 0, thp: false, huge: 0, gigantic: 0 };
+
+    fn turns(pool: PoolBuilder<'static>) -> Turns {
+        Turns::new(&NOTHING, pool.backing(Backing::Base)).unwrap()
     }
 
     #[test]
     fn every_method_touches_what_it_takes() {
-        let pool = pool(4 * MIB);
+        let mut turns = turns(unscrubbed(4 * MIB));
         let methods = [
             Method::Kernel(Pages::Base),
             Method::Populate(Pages::Unsaid),
@@ -337,8 +364,8 @@ mod tests {
             Method::Dirty(2),
         ];
         for method in methods {
-            method.prepare(&pool).unwrap();
-            let mut held = method.take(&pool, 4 * MIB).unwrap();
+            method.prepare(&mut turns).unwrap();
+            let mut held = method.take(&mut turns, 4 * MIB).unwrap();
             let page = rustix::param::page_size();
             let touched = held.bytes().iter().step_by(page).all(|&byte| byte == 1);
             let sum: u64 = held.bytes().iter().map(|&byte| u64::from(byte)).sum();
@@ -348,11 +375,12 @@ mod tests {
 
     #[test]
     fn a_dirty_hand_out_clears_everything_and_a_clean_one_nothing() {
-        let pool = pool(4 * MIB);
-        let at_hand_out = |method: Method| {
-            method.prepare(&pool).unwrap();
+        let mut turns = turns(unscrubbed(4 * MIB));
+        let pool = turns.pool().unwrap().clone();
+        let mut at_hand_out = |method: Method| {
+            method.prepare(&mut turns).unwrap();
             let before = pool.stats().unwrap().scrubbed_at_hand_out;
-            drop(method.take(&pool, 4 * MIB).unwrap());
+            drop(method.take(&mut turns, 4 * MIB).unwrap());
             pool.stats().unwrap().scrubbed_at_hand_out - before
         };
         for _ in 0..2 {
@@ -363,10 +391,9 @@ mod tests {
 
     #[test]
     fn sustained_clears_as_much_as_it_took() {
-        let pool = Pool::builder(8 * UNIT).backing(Backing::Base).build().unwrap();
-        assert!(sample_sustained(Method::Clean, &pool, 4).unwrap() > 0.0);
-        leave_nothing_dirty(&pool).unwrap();
-        let stats = pool.stats().unwrap();
+        let mut turns = turns(unscrubbed(8 * UNIT).scrub_threads(1));
+        assert!(sample_sustained(Method::Clean, &mut turns, 4).unwrap() > 0.0);
+        let stats = turns.pool().unwrap().stats().unwrap();
         let cleared =
             stats.scrubbed_in_background + stats.scrubbed_on_request + stats.scrubbed_at_hand_out;
         assert_eq!(stats.dirty, 0);
@@ -376,7 +403,7 @@ mod tests {
     #[test]
     fn ratios_exist_where_both_sides_do_and_say_what_moved() {
         let methods = vec![Method::Kernel(Pages::Thp), Method::Dirty(1), Method::Clean];
-        let group = Group { pool: pool(2 * UNIT), methods, unit: UNIT, units: 2 };
+        let group = Group { turns: turns(unscrubbed(2 * UNIT)), methods, unit: UNIT, units: 2 };
         let (cases, ratios) = group.measure(Plan::exactly(2), &Quiet).unwrap();
         assert_eq!(cases.len(), 3);
         let ids: Vec<_> =

@@ -3,17 +3,19 @@
 //!
 //! A clean fault only enters a page into the page tables, which is why threads do not stand in each
 //! other's way, and why a whole GiB can be entered by one call. The clock is read before and after
-//! each touch; a sample is one fault.
+//! each touch. A sample is the median of the faults in a row that touch memory page by page, right
+//! after as much was touched and given back, as in a program that uses the same memory again and again.
+//! The *first* fault after something else ran, which finds the kernel's code and its data of the page
+//! out of the cache and page tables to be made, is a case of its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::handout::{
-    CLEARED_EARLIER, Given, Held, largest, short_name, standing, touch, unscrubbed,
-};
+use super::handout::{CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed};
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
 use crate::record::{Case, Experiment, Ratio, Unit};
@@ -22,8 +24,9 @@ use crate::size::{GIB, MIB, Size};
 use crate::stats::median;
 use crate::{LabError, Observer};
 
-/// What a case holds before it gives everything back and asks anew.
-const WALK_BYTES: usize = 32 * MIB;
+/// What is touched in a row, if that is four last-level caches: the kernel clears what lies in a
+/// cache faster.
+const ROW_BYTES: usize = 128 * MIB;
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let given = Given::new(bench, 0)?;
@@ -33,19 +36,25 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         clock_cost()
     ));
     let (_, observer) = bench.leave_memory()?;
-    let (cases, ratios, notices) = latency(&given, bench.plan(0.3, 2000), observer)?;
+    let llc = bench.caches().map_or(0, |caches| caches.llc);
+    let row = ROW_BYTES.max(4 * llc).min(largest(given.memory) / 2) / (2 * MIB) * (2 * MIB);
+    let (cases, ratios, notices) = latency(&given, row, bench.plan(0.4, 400), observer)?;
     experiment.cases.extend(cases);
     experiment.ratios.extend(ratios);
     experiment.notices.extend(notices);
 
-    let pool = unscrubbed(largest(given.memory)).build()?;
-    experiment.notices.push(standing(&pool));
-    if pool.capacity() == GIB {
-        let (cases, ratios) = prefault(&given, &pool, bench.plan(0.3, 12), observer)?;
+    let mut turns = Turns::new(&given, unscrubbed(largest(given.memory)))?;
+    experiment.notices.push(turns.standing().to_owned());
+    if turns.pool()?.capacity() == GIB {
+        let (cases, ratios) = prefault(&given, &mut turns, bench.plan(0.2, 12), observer)?;
         experiment.cases.extend(cases);
         experiment.ratios.extend(ratios);
     }
-    let (cases, ratio) = rate(&pool, bench.plan(0.2, 60), observer)?;
+    let Some(cpus) = two_cpus()? else {
+        experiment.notices.push("two threads left out: this process may use one CPU only".into());
+        return Ok(experiment);
+    };
+    let (cases, ratio) = rate(turns.pool()?, cpus, bench.plan(0.3, 60), observer)?;
     experiment.cases.extend(cases);
     experiment.ratios.push(ratio);
     Ok(experiment)
@@ -63,11 +72,18 @@ fn microseconds(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
 }
 
-/// Where the pages of a walk come from.
+/// Where the pages of a row come from.
 #[derive(Debug)]
 enum Source {
     Kernel(Pages),
     Pool(Pool),
+}
+
+/// Which of a row's faults is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Median,
+    First,
 }
 
 impl Source {
@@ -78,88 +94,89 @@ impl Source {
         }
     }
 
-    /// `kernel-thp/2MiB`, `clean-hugetlb/2MiB`.
-    fn label(&self) -> String {
+    /// `kernel-thp/2MiB`, `clean-hugetlb-first/2MiB`.
+    fn label(&self, look: Look) -> String {
         let (who, what) = match self {
             Self::Kernel(Pages::Thp) => ("kernel", "thp"),
             Self::Kernel(Pages::Hugetlb2M) => ("kernel", "hugetlb"),
             Self::Kernel(_) => ("kernel", "4k"),
             Self::Pool(pool) => ("clean", short_name(pool.backing())),
         };
-        format!("{who}-{what}/{}", Size(self.page_size()))
+        let first = if look == Look::First { "-first" } else { "" };
+        format!("{who}-{what}{first}/{}", Size(self.page_size()))
     }
 
-    fn take(&self) -> Result<Held, LabError> {
+    fn take(&self, row: usize) -> Result<Held, LabError> {
         Ok(match self {
-            Self::Kernel(pages) => Held::Kernel(Anonymous::new(*pages, WALK_BYTES)?),
+            Self::Kernel(pages) => Held::Kernel(Anonymous::new(*pages, row)?),
             Self::Pool(pool) => {
                 pool.scrub()?;
-                Held::Region(pool.region(WALK_BYTES)?)
+                Held::Region(pool.region(row)?)
             }
         })
     }
-}
 
-/// Memory whose pages are touched one by one, and all of it anew when none is left.
-#[derive(Debug)]
-struct Walk {
-    source: Source,
-    held: Option<Held>,
-    next: usize,
-}
-
-impl Walk {
-    fn new(source: Source) -> Self {
-        Self { source, held: None, next: 0 }
-    }
-
-    /// One fault in microseconds.
-    fn fault(&mut self) -> Result<f64, LabError> {
-        if self.next == WALK_BYTES {
-            (self.held, self.next) = (None, 0);
+    /// One sample, in microseconds.
+    fn fault(&self, look: Look, row: usize) -> Result<f64, LabError> {
+        let page = self.page_size();
+        if look == Look::Median {
+            touch(self.take(row)?.bytes(), page);
         }
-        let held = match &mut self.held {
-            Some(held) => held,
-            none => none.insert(self.source.take()?),
-        };
-        let page = self.source.page_size();
-        let bytes = &mut held.bytes()[self.next..][..page];
-        self.next += page;
-        Ok(microseconds(|| touch(bytes, page)))
+        let mut held = self.take(row)?;
+        let mut faults =
+            held.bytes().chunks_mut(page).map(|bytes| microseconds(|| touch(bytes, page)));
+        Ok(match look {
+            Look::Median => median(&faults.collect::<Vec<f64>>()),
+            Look::First => faults.next().unwrap_or(f64::NAN),
+        })
     }
 }
 
 type Measured = (Vec<Case>, Vec<Ratio>, Vec<String>);
 
-/// One fault of every kind in each round.
-fn latency(given: &Given, plan: Plan, observer: &dyn Observer) -> Result<Measured, LabError> {
+/// A row of every kind, and a first fault of every kind, in each round.
+fn latency(
+    given: &Given,
+    row: usize,
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<Measured, LabError> {
     observer.begin("fault latency");
     let kernel = [Pages::Base, Pages::Thp, Pages::Hugetlb2M];
-    let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, WALK_BYTES));
-    let mut walks: Vec<Walk> = kernel.map(|pages| Walk::new(Source::Kernel(pages))).collect();
+    let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, 2 * row));
+    let mut sources: Vec<Source> = kernel.map(Source::Kernel).collect();
     let mut notices = Vec::new();
     for backing in [Backing::Hugetlb2M, Backing::Thp, Backing::Base] {
-        match unscrubbed(WALK_BYTES).backing(backing).strict(true).build() {
-            Ok(pool) => walks.push(Walk::new(Source::Pool(pool))),
+        match unscrubbed(row).backing(backing).strict(true).build() {
+            Ok(pool) => sources.push(Source::Pool(pool)),
             Err(error) => {
                 let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
                 notices.push(format!("clean-{} left out: {error}{remedy}", short_name(backing)));
             }
         }
     }
-    let samples = try_alternate(plan, walks.len(), observer, |index| walks[index].fault())?;
-    let case = |(walk, samples): (&Walk, _)| {
-        case(format!("fault/{}", walk.source.label()), Unit::Microseconds, samples)
+    let looks: Vec<(&Source, Look)> = [Look::Median, Look::First]
+        .into_iter()
+        .flat_map(|look| sources.iter().map(move |source| (source, look)))
+        .collect();
+    let samples = try_alternate(plan, looks.len(), observer, |index| {
+        let (source, look) = looks[index];
+        source.fault(look, row)
+    })?;
+    let case = |(&(source, look), samples): (&(&Source, Look), _)| {
+        case(format!("fault/{}", source.label(look)), Unit::Microseconds, samples)
     };
-    let cases: Vec<Case> = walks.iter().zip(samples).map(case).collect();
-    let ratios = latency_ratios(&cases);
+    let cases: Vec<Case> = looks.iter().zip(samples).map(case).collect();
+    let ratios = [Look::Median, Look::First].into_iter();
+    let ratios = ratios.flat_map(|look| latency_ratios(&cases, look)).collect();
     Ok((cases, ratios, notices))
 }
 
 /// Every kind of the kernel's against a clean page of that size, the best there is.
-fn latency_ratios(cases: &[Case]) -> Vec<Ratio> {
+fn latency_ratios(cases: &[Case], look: Look) -> Vec<Ratio> {
+    let first = if look == Look::First { "-first" } else { "" };
     let find = |method: &str| {
-        let with = format!("fault/{method}/");
+        let with = format!("fault/{method}{first}/");
         cases.iter().find(|case| case.id.starts_with(&with))
     };
     let huge = find("clean-hugetlb").or_else(|| find("clean-thp"));
@@ -171,7 +188,7 @@ fn latency_ratios(cases: &[Case]) -> Vec<Ratio> {
     let ratio = |(kernel, clean): (&str, Option<&Case>)| {
         let (baseline, clean) = (find(kernel)?, clean?);
         let page = clean.id.rsplit('/').next().unwrap_or_default();
-        let id = format!("fault/{kernel}-vs-clean/{page}");
+        let id = format!("fault/{kernel}{first}-vs-clean{first}/{page}");
         Some(Ratio::between(id, baseline, clean).unlike(CLEARED_EARLIER))
     };
     pairs.into_iter().filter_map(ratio).collect()
@@ -180,7 +197,7 @@ fn latency_ratios(cases: &[Case]) -> Vec<Ratio> {
 /// A GiB ready to be used: mapped and populated by one call, or handed out and prefaulted.
 fn prefault(
     given: &Given,
-    pool: &Pool,
+    turns: &mut Turns,
     plan: Plan,
     observer: &dyn Observer,
 ) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
@@ -190,8 +207,11 @@ fn prefault(
         populated.into_iter().filter(|&(_, pages)| given.allows(pages, GIB)).collect();
     let samples =
         try_alternate(plan, populated.len() + 1, observer, |index| match populated.get(index) {
-            Some(&(_, pages)) => populate_once(pages),
-            None => prefault_once(pool),
+            Some(&(_, pages)) => {
+                turns.give_way(pages);
+                populate_once(pages)
+            }
+            None => prefault_once(turns.pool()?),
         })?;
     let label = Size(GIB);
     let names = populated.iter().map(|&(name, _)| name).chain(["prefault"]);
@@ -227,14 +247,26 @@ fn prefault_once(pool: &Pool) -> Result<f64, LabError> {
     Ok(elapsed.as_secs_f64() * 1e6)
 }
 
+/// The first two CPUs that this process may use.
+fn two_cpus() -> Result<Option<[usize; 2]>, LabError> {
+    let allowed = sched_getaffinity(None).map_err(|errno| LabError::Cpus(errno.into()))?;
+    let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+    Ok(cpus.next().zip(cpus.next()).map(|(one, other)| [one, other]))
+}
+
 /// Clean faults in two regions, by one thread after the other region and by two at once.
-fn rate(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<(Vec<Case>, Ratio), LabError> {
+fn rate(
+    pool: &Pool,
+    cpus: [usize; 2],
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<(Vec<Case>, Ratio), LabError> {
     observer.begin("fault rate");
-    let threads = [("one-thread", 1), ("two-threads", 2)];
-    let samples = try_alternate(plan, threads.len(), observer, |index| {
-        faults_per_second(pool, threads[index].1)
+    let methods: [(&str, &[usize]); 2] = [("one-thread", &cpus[..1]), ("two-threads", &cpus)];
+    let samples = try_alternate(plan, methods.len(), observer, |index| {
+        faults_per_second(pool, methods[index].1)
     })?;
-    let cases: Vec<Case> = threads
+    let cases: Vec<Case> = methods
         .iter()
         .zip(samples)
         .map(|((name, _), samples)| {
@@ -245,39 +277,37 @@ fn rate(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<(Vec<Case>, 
     Ok((cases, ratio))
 }
 
-fn faults_per_second(pool: &Pool, threads: usize) -> Result<f64, LabError> {
+/// Two regions touched by one thread on each of these CPUs, one or two.
+fn faults_per_second(pool: &Pool, cpus: &[usize]) -> Result<f64, LabError> {
     pool.scrub()?;
-    let (page, half) =
-        (pool.page_size(), pool.capacity() / 2 / pool.page_size() * pool.page_size());
+    let page = pool.page_size();
+    let half = pool.capacity() / 2 / page * page;
     let mut regions = [pool.region(half)?, pool.region(half)?];
-    let faults = regions.len() * half / page;
-    let seconds = match threads {
-        1 => microseconds(|| touch_all(&mut regions, page)) / 1e6,
-        _ => seconds_at_once(&mut regions, page),
-    };
-    Ok(faults as f64 / seconds)
+    let seconds = seconds_at_once(&mut regions, page, cpus);
+    Ok((regions.len() * half / page) as f64 / seconds)
 }
 
-fn touch_all(regions: &mut [Region], page: usize) {
-    regions.iter_mut().for_each(|region| touch(region, page));
-}
-
-/// Each region by a thread of its own; from the moment when all of them are running, which they wait
-/// for awake, until the last one is done.
-fn seconds_at_once(regions: &mut [Region], page: usize) -> f64 {
-    let (count, ready) = (regions.len(), AtomicUsize::new(0));
-    let work = |region: &mut Region| {
+/// The regions shared out among threads, each on a CPU of its own; from the moment when all of them
+/// are running, which they wait for awake, until the last one is done.
+fn seconds_at_once(regions: &mut [Region], page: usize, cpus: &[usize]) -> f64 {
+    let ready = AtomicUsize::new(0);
+    let work = |regions: &mut [Region], cpu: usize| {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        // Refused, it may run anywhere, and the scheduler parts the threads sooner or later.
+        let _ = sched_setaffinity(None, &only);
         ready.fetch_add(1, Ordering::SeqCst);
-        while ready.load(Ordering::SeqCst) < count {
+        while ready.load(Ordering::SeqCst) < cpus.len() {
             std::hint::spin_loop();
         }
         let start = Instant::now();
-        touch(region, page);
+        regions.iter_mut().for_each(|region| touch(region, page));
         (start, Instant::now())
     };
+    let shares = regions.chunks_mut(regions.len().div_ceil(cpus.len())).zip(cpus);
     let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
         let threads: Vec<_> =
-            regions.iter_mut().map(|region| scope.spawn(|| work(region))).collect();
+            shares.map(|(share, &cpu)| scope.spawn(move || work(share, cpu))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a touch does not panic")).collect()
     });
     let start = times.iter().map(|time| time.0).min();
@@ -298,28 +328,26 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_touches_every_page_once_and_begins_anew() {
-        let pool = base_pool(WALK_BYTES);
-        let mut walk = Walk::new(Source::Pool(pool.clone()));
-        let pages = WALK_BYTES / pool.page_size();
-        for _ in 0..pages {
-            assert!(walk.fault().unwrap() > 0.0);
+    fn a_row_is_asked_for_anew_by_each_look() {
+        let pool = base_pool(4 * MIB);
+        let source = Source::Pool(pool.clone());
+        for look in [Look::Median, Look::First] {
+            assert!(source.fault(look, 4 * MIB).unwrap() > 0.0);
         }
-        let held = walk.held.as_mut().unwrap().bytes();
-        assert!(held.iter().step_by(pool.page_size()).all(|&byte| byte == 1));
-        walk.fault().unwrap();
-        assert_eq!(pool.stats().unwrap().hand_outs, 2);
-        let held = walk.held.as_mut().unwrap().bytes();
-        assert_eq!(held.iter().filter(|&&byte| byte == 1).count(), 1);
+        assert_eq!(pool.stats().unwrap().hand_outs, 3);
+        assert_eq!(source.label(Look::First), "clean-base-first/4KiB");
     }
 
     #[test]
-    fn two_threads_touch_both_regions() {
-        let pool = base_pool(4 * MIB);
-        let mut regions = [pool.region(2 * MIB).unwrap(), pool.region(2 * MIB).unwrap()];
-        assert!(seconds_at_once(&mut regions, pool.page_size()) > 0.0);
-        for region in &regions {
-            assert!(region.iter().step_by(pool.page_size()).all(|&byte| byte == 1));
+    fn one_thread_or_two_touch_both_regions() {
+        let cpus = two_cpus().unwrap().unwrap_or([0, 0]);
+        for cpus in [&cpus[..1], &cpus[..]] {
+            let pool = base_pool(4 * MIB);
+            let mut regions = [pool.region(2 * MIB).unwrap(), pool.region(2 * MIB).unwrap()];
+            assert!(seconds_at_once(&mut regions, pool.page_size(), cpus) > 0.0);
+            for region in &regions {
+                assert!(region.iter().step_by(pool.page_size()).all(|&byte| byte == 1));
+            }
         }
     }
 
@@ -328,7 +356,7 @@ mod tests {
         let names = ["kernel-thp/2MiB", "clean-thp/2MiB", "clean-base/4KiB"];
         let cases =
             names.map(|name| case(format!("fault/{name}"), Unit::Microseconds, vec![1.0, 2.0]));
-        let ratios = latency_ratios(&cases);
+        let ratios = latency_ratios(&cases, Look::Median);
         assert_eq!(ratios.len(), 1);
         assert_eq!(ratios[0].id, "fault/kernel-thp-vs-clean/2MiB");
         assert_eq!(ratios[0].subject, "fault/clean-thp/2MiB");

@@ -40,6 +40,51 @@ pub(super) fn unscrubbed(bytes: usize) -> PoolBuilder<'static> {
     Pool::builder(bytes).name("lab").populate_now(true).scrub_threads(0)
 }
 
+/// A pool that alternates with the kernel's side: where reserved pages are too few for both, the pool
+/// gives them back for each turn of the kernel's.
+#[derive(Debug)]
+pub(super) struct Turns {
+    again: PoolBuilder<'static>,
+    standing: String,
+    gives_way: bool,
+    pool: Option<Pool>,
+}
+
+impl Turns {
+    pub(super) fn new(given: &Given, pool: PoolBuilder<'static>) -> Result<Self, LabError> {
+        let (again, pool) = (pool.clone(), pool.build()?);
+        let short = !given.allows(Pages::Hugetlb2M, 2 * pool.capacity());
+        Ok(Self {
+            // On another rung it would be another comparison.
+            again: again.backing(pool.backing()).strict(true),
+            standing: standing(&pool),
+            gives_way: pool.backing() == Backing::Hugetlb2M && short,
+            pool: Some(pool),
+        })
+    }
+
+    /// What the pool is on, and why it is not on anything better.
+    pub(super) fn standing(&self) -> &str {
+        &self.standing
+    }
+
+    /// The pool's turn.
+    pub(super) fn pool(&mut self) -> Result<&Pool, LabError> {
+        let pool = match self.pool.take() {
+            Some(pool) => pool,
+            None => self.again.build()?,
+        };
+        Ok(self.pool.insert(pool))
+    }
+
+    /// The kernel's turn, on these pages.
+    pub(super) fn give_way(&mut self, pages: Pages) {
+        if pages == Pages::Hugetlb2M && self.gives_way {
+            self.pool = None;
+        }
+    }
+}
+
 /// Sees to it that all of a pool is dirty.
 pub(super) fn soil(pool: &Pool) -> Result<(), LabError> {
     let stats = pool.stats()?;
@@ -50,7 +95,7 @@ pub(super) fn soil(pool: &Pool) -> Result<(), LabError> {
 }
 
 /// What a pool is on, and why it is not on anything better.
-pub(super) fn standing(pool: &Pool) -> String {
+fn standing(pool: &Pool) -> String {
     let standing = pool.standing();
     let falls = standing.falls.iter().map(|fall| {
         let remedy = fall.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
@@ -81,23 +126,22 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// The memory given back to the kernel, and huge pages reserved for a pool and for the kernel's
-    /// side at a time, as far as that may be.
+    /// The memory given back to the kernel, and as many huge pages reserved as a pool or the kernel's
+    /// side needs at a time, as far as that may be.
     pub(super) fn new(bench: &mut Bench<'_>, gigantic: usize) -> Result<Self, LabError> {
         let (memory, _) = bench.leave_memory()?;
         let thp = bench.allow_thp()?;
-        let sides = 2 * largest(memory);
-        let huge = bench.reserve(Pages::Hugetlb2M, sides / (2 * MIB))?;
+        let huge = bench.reserve(Pages::Hugetlb2M, largest(memory) / (2 * MIB))?;
         let gigantic = bench.reserve(Pages::Hugetlb1G, gigantic)?;
         Ok(Self { memory, thp, huge, gigantic })
     }
 
-    /// Whether the kernel can give so much of these pages while a pool holds as much.
+    /// Whether so much of these pages is to be had, for everybody together.
     pub(super) fn allows(&self, pages: Pages, bytes: usize) -> bool {
         match pages {
             Pages::Unsaid | Pages::Base => true,
             Pages::Thp => self.thp,
-            Pages::Hugetlb2M => 2 * bytes <= self.huge * 2 * MIB,
+            Pages::Hugetlb2M => bytes <= self.huge * 2 * MIB,
             Pages::Hugetlb1G => bytes <= self.gigantic * GIB,
         }
     }
@@ -129,11 +173,11 @@ impl Given {
                  echo madvise > /sys/kernel/mm/transparent_hugepage/enabled{hint}"
             )
         });
-        let wanted = 2 * largest / (2 * MIB);
+        let wanted = largest / (2 * MIB);
         let huge = (self.huge < wanted).then(|| {
             format!(
                 "the kernel's hugetlb left out where pages are missing: {} of {wanted} pages of 2MiB \
-                 are free, half of them for the pool; \
+                 are free; \
                  echo {wanted} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages{hint}",
                 self.huge
             )

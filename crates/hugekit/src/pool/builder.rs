@@ -107,7 +107,9 @@ impl<'a> PoolBuilder<'a> {
     }
 
     /// The scrubber begins when fewer than `low` bytes are clean and rests when `high` are, or none
-    /// is dirty. Unless said, it cleans whatever is dirty.
+    /// is dirty. Unless said, it cleans whatever is dirty, but slowly while regions come and go: what
+    /// they leave is handed out again soon, and clearing it at the same time on another CPU costs more
+    /// than clearing it then.
     pub fn watermarks(mut self, low: usize, high: usize) -> Self {
         self.watermarks = Some((low, high));
         self
@@ -211,6 +213,7 @@ impl<'a> PoolBuilder<'a> {
         Orders {
             stop: false,
             paused: false,
+            urgent: self.watermarks.is_some(),
             low: low.div_ceil(page_size),
             high: high.div_ceil(page_size),
             filling: false,

@@ -25,6 +25,8 @@ pub(crate) struct Core {
     returned: Condvar,
     /// The scrubber waits for dirty folios, or for an order.
     pub(super) wanted: Condvar,
+    /// The scrubber naps, and is only woken to stop.
+    pub(super) stopped: Condvar,
     pub(super) counters: Counters,
 }
 
@@ -39,6 +41,8 @@ pub(super) struct State {
     pub(super) in_background: usize,
     /// Hand-outs that need what is being scrubbed: the scrubber takes nothing more meanwhile.
     waiting: usize,
+    /// How often folios were handed out or came back.
+    pub(super) traffic: u64,
     pub(super) orders: Orders,
 }
 
@@ -47,6 +51,8 @@ pub(super) struct State {
 pub(super) struct Orders {
     pub(super) stop: bool,
     pub(super) paused: bool,
+    /// It does not wait for the pool to be calm.
+    pub(super) urgent: bool,
     /// Fewer clean folios than this, and it begins.
     pub(super) low: usize,
     /// So many clean folios, and it rests.
@@ -56,8 +62,8 @@ pub(super) struct Orders {
 }
 
 impl State {
-    /// Whether the scrubber should take a piece now.
-    fn wants_scrubbing(&mut self) -> bool {
+    /// Whether the scrubber has something to do.
+    pub(super) fn wants_scrubbing(&mut self) -> bool {
         let (clean, orders) = (self.folios.clean(), &mut self.orders);
         orders.filling = if orders.filling { clean < orders.high } else { clean < orders.low };
         orders.filling && !orders.paused && self.waiting == 0 && self.folios.dirty() > 0
@@ -89,6 +95,7 @@ impl Core {
             scrubbing: 0,
             in_background: 0,
             waiting: 0,
+            traffic: 0,
             orders,
         };
         Self {
@@ -97,6 +104,7 @@ impl Core {
             state: Mutex::new(state),
             returned: Condvar::new(),
             wanted: Condvar::new(),
+            stopped: Condvar::new(),
             counters: Counters::default(),
         }
     }
@@ -203,6 +211,7 @@ impl Core {
             state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         state.waiting -= usize::from(waits);
+        state.traffic += 1;
         if state.wants_scrubbing() {
             self.wanted.notify_all();
         }
@@ -292,6 +301,7 @@ impl Core {
     pub(super) fn put_back(&self, parts: impl IntoIterator<Item = Idle>) {
         let mut state = self.lock();
         parts.into_iter().for_each(|part| state.folios.put(part));
+        state.traffic += 1;
         self.tell(&mut state);
     }
 

@@ -3,11 +3,17 @@
 //! A piece is taken under the lock, cleared without it, and put back. Pieces are small, because a
 //! thread of the lowest priority may lose its CPU in the middle of one, and a hand-out may be waiting
 //! for exactly that piece.
+//!
+//! While regions come and go, a piece is followed by a nap. As long as a thread of this process runs
+//! on another CPU, each unmapping interrupts that CPU, and costs 30 µs more: clearing in the background
+//! then saves the user nothing, and doubles the CPU time (`docs/decisions/0008-scrub-when-calm.md`).
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
-use super::core::Core;
+use super::core::{Core, State};
+use super::extent::{Dirty, Extent};
 use super::stats::Scrubbed;
 use crate::parallel::Cancel;
 use crate::sys::thread::{without_signals, yield_to_everybody};
@@ -15,6 +21,9 @@ use crate::{Clear, Reuse};
 
 /// Bytes of a piece: 0.1 to 0.2 ms, and long enough to stream well.
 const PIECE_BYTES: usize = 2 << 20;
+
+/// How long a nap is. The pool is calm if nothing comes or goes for as long.
+const NAP: Duration = Duration::from_millis(1);
 
 /// The threads of one pool. Dropped, they stop and are waited for.
 #[derive(Debug)]
@@ -50,6 +59,7 @@ impl Drop for Scrubber {
         self.cancel.cancel();
         self.core.lock().orders.stop = true;
         self.core.wanted.notify_all();
+        self.core.stopped.notify_all();
         for thread in threads {
             // A panic was printed when it happened, and the folios it was at are lost.
             let _ = thread.join();
@@ -64,20 +74,8 @@ fn serve(core: &Core, cancel: &Cancel) {
     let clear = Clear::new().reuse(Reuse::None);
     // Only what takes long can be stopped in the middle: being stoppable costs microseconds.
     let clear = if core.memory.page_size() > PIECE_BYTES { clear.cancel(cancel) } else { clear };
-    loop {
-        let mut state = core.lock();
-        let dirty = loop {
-            if state.orders.stop {
-                return;
-            }
-            match state.take_for_background(most) {
-                Some(dirty) => break dirty,
-                None => {
-                    state = core.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        };
-        drop(state);
+    let mut seen = 0;
+    while let Some(dirty) = next(core, most, &mut seen) {
         let count = dirty.folios().len();
         let part = match core.memory.scrub(dirty, &clear) {
             Ok(clean) => {
@@ -88,4 +86,24 @@ fn serve(core: &Core, cancel: &Cancel) {
         };
         core.put_scrubbed(part, count, true);
     }
+}
+
+/// A piece to clear, after a nap if the pool was used since the last one; `None` to stop.
+fn next(core: &Core, most: usize, seen: &mut u64) -> Option<Extent<Dirty>> {
+    let mut state = core.lock();
+    while !state.orders.stop {
+        if state.wants_scrubbing() && !state.orders.urgent && state.traffic != *seen {
+            state = nap(core, state);
+            *seen = state.traffic;
+        } else if let Some(dirty) = state.take_for_background(most) {
+            return Some(dirty);
+        } else {
+            state = core.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+    None
+}
+
+fn nap<'a>(core: &Core, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    core.stopped.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner).0
 }
