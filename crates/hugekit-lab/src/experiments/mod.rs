@@ -7,6 +7,7 @@ mod demand;
 mod fault;
 mod handout;
 mod parallel;
+mod served;
 mod stores;
 
 use crate::LabError;
@@ -59,7 +60,7 @@ pub const EXPERIMENTS: &[Definition] = &[
     },
     Definition {
         name: "fault",
-        repeats: "the latency of one fault: the kernel's, and a clean page of a pool",
+        repeats: "the latency of one fault: the kernel's, a pool's clean page, and those served by us",
         headline: "one-thread-vs-two",
         run: fault::run,
     },
