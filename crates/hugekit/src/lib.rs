@@ -10,6 +10,7 @@ pub mod machine;
 pub mod parallel;
 mod populate;
 pub mod profile;
+pub mod pte;
 pub mod sweep;
 mod sys;
 

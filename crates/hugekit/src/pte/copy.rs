@@ -1,0 +1,226 @@
+//! Copying a table for a child, run by run.
+
+use super::entry::{Change, Entry};
+use super::folio::{Folio, Folios, Piece};
+use super::layout::Format;
+use super::run::{Likeness, Policy, write_protect_run};
+
+/// Who may see what is written through a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mapping {
+    /// Only the writer: parent and child share pages until one of them writes.
+    Private,
+    /// Everybody who maps it.
+    Shared,
+}
+
+/// How a table is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fork {
+    /// Whose writes are seen by whom.
+    pub mapping: Mapping,
+    /// Whether somebody watches soft-dirty bits, which then end a run.
+    pub tracks_soft_dirty: bool,
+    /// Whether the child keeps the protection by userfaultfd.
+    pub child_keeps_uffd_wp: bool,
+}
+
+impl Fork {
+    /// Which entries are alike enough to be copied as one run. What a private page has written
+    /// exists nowhere else, so dirty and clean ones are kept apart; a shared child is clean anyway.
+    #[must_use]
+    pub const fn policy(self) -> Policy {
+        Policy {
+            respect_write: false,
+            respect_dirty: matches!(self.mapping, Mapping::Private),
+            respect_soft_dirty: self.tracks_soft_dirty,
+        }
+    }
+
+    /// How the child's entry differs from the parent's.
+    #[inline]
+    fn child<F: Format>(self) -> Change<F> {
+        let change = match self.mapping {
+            Mapping::Private => Change::write_protect(),
+            Mapping::Shared => Change::NOTHING.clean(),
+        };
+        let old = change.without(F::LAYOUT.accessed);
+        if self.child_keeps_uffd_wp { old } else { old.without(F::LAYOUT.uffd_wp) }
+    }
+}
+
+/// A page could not be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the table was copied up to entry {at}")]
+pub struct CopyError<E> {
+    /// Entries before this one are copied and counted. This one and those after it are as they
+    /// were, in both tables and in every count.
+    pub at: usize,
+    /// Why.
+    #[source]
+    pub cause: E,
+}
+
+/// Copies `parent` to `child`, which is empty, as `fork` does with a process's tables. `resident` is
+/// the child's counter of pages it maps.
+///
+/// Present entries of one folio are handled run by run, in this order: find the run; count its
+/// references; count its mappings; count its pages as resident; in a private mapping protect parent
+/// and child from writes if any entry was writable; store the child's. If a private mapping's folio
+/// is pinned, the references are given back, one page is copied for the child at once, and the run is
+/// detected anew from the next entry.
+///
+/// In the child no page is accessed, in a shared mapping none is dirty. Special entries, and those
+/// whose frame is in no folio, are copied one by one without counting; entries that are not present
+/// are copied bit by bit.
+///
+/// # Errors
+/// If a page had to be copied and could not be. What was copied before stays.
+///
+/// # Panics
+/// If the tables are of different lengths.
+pub fn copy_table<F: Format, L: Folios>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    folios: &L,
+    fork: Fork,
+    resident: &mut u64,
+) -> Result<(), CopyError<L::Error>> {
+    assert_eq!(parent.len(), child.len(), "tables of different lengths");
+    let copier = Copier { folios, fork, like: Likeness::new(fork.policy()), child: fork.child() };
+    let mut at = 0;
+    while at < parent.len() {
+        let copied = copier.next(&mut parent[at..], &mut child[at..], resident);
+        at += copied.map_err(|cause| CopyError { at, cause })?;
+    }
+    Ok(())
+}
+
+/// Copies a run: what differs between its entries still differs in the copy. `any_writable` says
+/// whether any of them is; only a private mapping asks.
+#[inline]
+pub fn copy_run<F: Format>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    fork: Fork,
+    any_writable: bool,
+) {
+    if fork.mapping == Mapping::Private && any_writable {
+        write_protect_run(parent);
+    }
+    let change = fork.child();
+    for (child, parent) in child.iter_mut().zip(parent) {
+        *child = change.apply(*parent);
+    }
+}
+
+/// What stays the same from run to run.
+struct Copier<'a, F: Format, L> {
+    folios: &'a L,
+    fork: Fork,
+    like: Likeness<F>,
+    child: Change<F>,
+}
+
+impl<F: Format, L: Folios> Copier<'_, F, L> {
+    /// Copies the first entry, or the run that begins with it. Returns how many were copied.
+    #[inline]
+    fn next(
+        &self,
+        parent: &mut [Entry<F>],
+        child: &mut [Entry<F>],
+        resident: &mut u64,
+    ) -> Result<usize, L::Error> {
+        let first = parent[0];
+        if !first.is_present() {
+            child[0] = first;
+            return Ok(1);
+        }
+        let piece = if first.is_special() { None } else { self.folios.find(first.frame()) };
+        match piece {
+            None => self.store_one(&mut parent[0], &mut child[0]),
+            Some(Piece { folio, left }) => {
+                let most = left.min(parent.len());
+                if most > 1 {
+                    return self.many(&mut parent[..most], child, folio, resident);
+                }
+                self.one(&mut parent[0], &mut child[0], folio, resident)?;
+            }
+        }
+        Ok(1)
+    }
+
+    /// A folio of one page, or the last page of another: there is no run to look for.
+    #[inline]
+    fn one(
+        &self,
+        parent: &mut Entry<F>,
+        child: &mut Entry<F>,
+        folio: &Folio,
+        resident: &mut u64,
+    ) -> Result<(), L::Error> {
+        if !self.share(folio, 1) {
+            return self.copy_page(*parent, child, resident);
+        }
+        *resident += 1;
+        self.store_one(parent, child);
+        Ok(())
+    }
+
+    #[inline]
+    fn many(
+        &self,
+        parent: &mut [Entry<F>],
+        child: &mut [Entry<F>],
+        folio: &Folio,
+        resident: &mut u64,
+    ) -> Result<usize, L::Error> {
+        let run = self.like.run(parent);
+        if !self.share(folio, run.len) {
+            return self.copy_page(parent[0], &mut child[0], resident).map(|()| 1);
+        }
+        *resident += run.len as u64;
+        copy_run(&mut parent[..run.len], &mut child[..run.len], self.fork, run.any_writable);
+        Ok(run.len)
+    }
+
+    /// Counts entries of the child, unless the folio may not be shared: then nothing is counted.
+    #[inline]
+    fn share(&self, folio: &Folio, entries: usize) -> bool {
+        folio.get(entries);
+        match self.fork.mapping {
+            Mapping::Shared => folio.map(entries),
+            Mapping::Private => {
+                if folio.try_map(entries).is_err() {
+                    folio.put(entries);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn store_one(&self, parent: &mut Entry<F>, child: &mut Entry<F>) {
+        if self.fork.mapping == Mapping::Private && parent.is_writable() {
+            *parent = parent.write_protected();
+        }
+        *child = self.child.apply(*parent);
+    }
+
+    /// A page of a pinned folio: the parent keeps it as it is, writable if it was, and the child gets
+    /// the copy, which nobody else has, so that it is dirty and as writable as the parent's.
+    #[cold]
+    fn copy_page(
+        &self,
+        parent: Entry<F>,
+        child: &mut Entry<F>,
+        resident: &mut u64,
+    ) -> Result<(), L::Error> {
+        let frame = self.folios.copy_page(parent.frame())?;
+        let copy = parent.with_frame(frame).dirty().old();
+        *child = if self.fork.child_keeps_uffd_wp { copy } else { copy.without_uffd_wp() };
+        *resident += 1;
+        Ok(())
+    }
+}
