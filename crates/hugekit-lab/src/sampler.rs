@@ -54,19 +54,32 @@ pub fn alternate(
     observer: &dyn Observer,
     mut measure: impl FnMut(usize) -> f64,
 ) -> Result<Vec<Vec<f64>>, Interrupted> {
+    try_alternate(plan, cases, observer, |case| Ok(measure(case)))
+}
+
+/// As [`alternate`], for what may fail.
+///
+/// # Errors
+/// Whatever `measure` fails with, and [`Interrupted`]; the samples so far are dropped.
+pub fn try_alternate<E: From<Interrupted>>(
+    plan: Plan,
+    cases: usize,
+    observer: &dyn Observer,
+    mut measure: impl FnMut(usize) -> Result<f64, E>,
+) -> Result<Vec<Vec<f64>>, E> {
     let mut samples = vec![Vec::new(); cases];
     let mut order: Vec<usize> = (0..cases).collect();
     let mut random = fastrand::Rng::with_seed(SEED);
-    order.iter().for_each(|&case| {
-        measure(case);
-    });
+    for &case in &order {
+        measure(case)?;
+    }
     let since = Instant::now();
     let mut rounds = 0;
     while plan.wants_another(rounds, since) {
         random.shuffle(&mut order);
         for &case in &order {
             observer.check()?;
-            samples[case].push(measure(case));
+            samples[case].push(measure(case)?);
         }
         rounds += 1;
         observer.progress(plan.progress(rounds, since));
@@ -101,6 +114,16 @@ mod tests {
         let plan = Plan { min_rounds: 3, max_rounds: 100, budget: Duration::ZERO };
         let samples = alternate(plan, 1, &Quiet, |_| 1.0).unwrap();
         assert_eq!(samples[0].len(), 3);
+    }
+
+    #[test]
+    fn a_failure_ends_the_rounds() {
+        let mut left = 5;
+        let samples = try_alternate(Plan::exactly(9), 1, &Quiet, |_| {
+            left -= 1;
+            if left > 0 { Ok(0.0) } else { Err(crate::LabError::from(Interrupted)) }
+        });
+        assert!(samples.is_err() && left == 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod clear;
 pub(crate) mod contest;
 mod copies;
+mod fork;
 mod parallel;
 mod stores;
 
@@ -47,5 +48,11 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "gigantic pages in parallel, 2017: clear, copy, populate by threads",
         headline: "serial-vs-threads",
         run: parallel::run,
+    },
+    Definition {
+        name: "fork",
+        repeats: "fork with PTE-mapped THP, 2024: page tables entry by entry, by runs",
+        headline: "unbatched-vs-batched",
+        run: fork::run,
     },
 ];

@@ -158,15 +158,22 @@ impl<'a> UniformFolios<'a> {
         assert!(same, "a folio has other than 2^{order} pages");
         Self { first_frame, order, folios }
     }
+}
 
-    /// The folio of a frame; `None` for frames outside.
+/// There are no pages to copy to: a private table that maps a pinned folio is copied up to there.
+impl Folios for UniformFolios<'_> {
+    type Error = Pinned;
+
     #[inline]
-    #[must_use]
-    pub fn find(&self, frame: u64) -> Option<Piece<'a>> {
+    fn find(&self, frame: u64) -> Option<Piece<'_>> {
         let page = frame.checked_sub(self.first_frame)?;
         let folio = self.folios.get(usize::try_from(page >> self.order).ok()?)?;
         let pages = 1_u64 << self.order;
         let left = pages - (page & (pages - 1));
         Some(Piece { folio, left: left as usize })
+    }
+
+    fn copy_page(&self, _frame: u64) -> Result<u64, Pinned> {
+        Err(Pinned)
     }
 }
