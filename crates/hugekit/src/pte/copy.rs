@@ -3,7 +3,7 @@
 use super::entry::{Change, Entry};
 use super::folio::{Folio, Folios, Piece};
 use super::layout::Format;
-use super::run::{Likeness, Policy, write_protect_run};
+use super::run::{Likeness, Policy, LONG, LONG_STEP, SHORT_STEP, write_protect_run};
 
 /// Who may see what is written through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,12 +105,31 @@ pub fn copy_run<F: Format>(
     fork: Fork,
     any_writable: bool,
 ) {
-    if fork.mapping == Mapping::Private && any_writable {
-        write_protect_run(parent);
-    }
+    let protects = fork.mapping == Mapping::Private && any_writable;
     let change = fork.child();
-    for (child, parent) in child.iter_mut().zip(parent) {
+    if parent.len() >= LONG {
+        return copy_entries(parent, child, change, protects);
+    }
+    let (parents, parent) = parent.as_chunks_mut::<SHORT_STEP>();
+    let (children, child) = child.as_chunks_mut::<SHORT_STEP>();
+    for (parent, child) in parents.iter_mut().zip(children) {
+        copy_entries(parent, child, change, protects);
+    }
+    copy_entries(parent, child, change, protects);
+}
+
+#[inline]
+fn copy_entries<F: Format>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    change: Change<F>,
+    protects: bool,
+) {
+    for (child, parent) in child.iter_mut().zip(&mut *parent) {
         *child = change.apply(*parent);
+    }
+    if protects {
+        write_protect_run(parent);
     }
 }
 
@@ -141,8 +160,11 @@ impl<F: Format, L: Folios> Copier<'_, F, L> {
             None => self.store_one(&mut parent[0], &mut child[0]),
             Some(Piece { folio, left }) => {
                 let most = left.min(parent.len());
+                if most >= LONG {
+                    return self.many_long(&mut parent[..most], child, folio, resident);
+                }
                 if most > 1 {
-                    return self.many(&mut parent[..most], child, folio, resident);
+                    return self.many::<SHORT_STEP>(&mut parent[..most], child, folio, resident);
                 }
                 self.one(&mut parent[0], &mut child[0], folio, resident)?;
             }
@@ -167,15 +189,26 @@ impl<F: Format, L: Folios> Copier<'_, F, L> {
         Ok(())
     }
 
-    #[inline]
-    fn many(
+    #[inline(never)]
+    fn many_long(
         &self,
         parent: &mut [Entry<F>],
         child: &mut [Entry<F>],
         folio: &Folio,
         resident: &mut u64,
     ) -> Result<usize, L::Error> {
-        let run = self.like.run(parent);
+        self.many::<LONG_STEP>(parent, child, folio, resident)
+    }
+
+    #[inline]
+    fn many<const STEP: usize>(
+        &self,
+        parent: &mut [Entry<F>],
+        child: &mut [Entry<F>],
+        folio: &Folio,
+        resident: &mut u64,
+    ) -> Result<usize, L::Error> {
+        let run = self.like.run::<STEP>(parent);
         if !self.share(folio, run.len) {
             return self.copy_page(parent[0], &mut child[0], resident).map(|()| 1);
         }

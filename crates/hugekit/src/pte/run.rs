@@ -3,8 +3,14 @@
 use super::entry::{Change, Entry};
 use super::layout::{Bits, Flag, Format, Layout};
 
-/// Entries looked at per step of a scan: a cache line of 64-bit ones.
-const STEP: usize = 8;
+/// Entries dealt with at a time where there are as many: without a branch between them, so that
+/// vector instructions serve.
+pub(super) const LONG_STEP: usize = 8;
+
+/// The same for what is left, and for folios that have no more: without a loop.
+pub(super) const SHORT_STEP: usize = 4;
+
+pub(super) const LONG: usize = 16;
 
 /// Which differences end a run. The accessed bit never does; every bit that is not named here
 /// always does, uffd-wp among them.
@@ -42,7 +48,7 @@ pub struct Run {
 pub fn run_length<F: Format>(entries: &[Entry<F>], policy: Policy) -> Run {
     match entries.first() {
         Some(first) if first.is_present() && !first.is_special() => {
-            Likeness::new(policy).run(entries)
+            Likeness::new(policy).run::<LONG_STEP>(entries)
         }
         _ => Run::default(),
     }
@@ -111,55 +117,77 @@ impl<F: Format> Likeness<F> {
     /// The run that begins at the first entry, which is present and not special. Both bits are
     /// among those that must be equal.
     #[inline]
-    pub(super) fn run(self, entries: &[Entry<F>]) -> Run {
+    pub(super) fn run<const STEP: usize>(self, entries: &[Entry<F>]) -> Run {
         let mut seen = F::Bits::truncated(0);
-        let mut len = 0;
-        let mut first = entries[0];
-        loop {
-            let piece = (entries.len() - len).min(until_carry(first));
-            let matched = self.scan(&entries[len..len + piece], first, &mut seen);
-            len += matched;
-            let frame = first.frame() + matched as u64;
-            if matched < piece || len == entries.len() || frame > F::LAYOUT.frame.max() {
-                return merged::<F>(len, seen);
-            }
-            first = first.with_frame(frame);
+        let (near, far) = entries.split_at(entries.len().min(until_carry(entries[0])));
+        let mut len = self.scan::<STEP>(near, entries[0], &mut seen);
+        if F::LAYOUT.frame.high_bits != 0 && len == near.len() && !far.is_empty() {
+            len += self.scan_beyond_carry(far, entries[0], len as u64, &mut seen);
         }
+        merged::<F>(len, seen)
+    }
+
+    /// Entries beyond the carry out of the frame's low piece do not follow by addition: their first
+    /// is encoded anew. No folio is so large as to reach another carry.
+    #[cold]
+    fn scan_beyond_carry(
+        self,
+        entries: &[Entry<F>],
+        first: Entry<F>,
+        distance: u64,
+        seen: &mut F::Bits,
+    ) -> usize {
+        let frame = first.frame() + distance;
+        if frame > F::LAYOUT.frame.max() {
+            return 0;
+        }
+        let next = first.with_frame(frame);
+        self.scan::<SHORT_STEP>(&entries[..entries.len().min(until_carry(next))], next, seen)
     }
 
     /// How many `entries` are `first` and its successors, up to a carry. The bits of those that
     /// match are added to `seen`, the ones that tell by being absent flipped.
     #[inline]
-    fn scan(self, entries: &[Entry<F>], first: Entry<F>, seen: &mut F::Bits) -> usize {
+    fn scan<const STEP: usize>(self, entries: &[Entry<F>], first: Entry<F>, seen: &mut F::Bits) -> usize {
+        let expected = first.with_dirty_saved().bits() & self.keep;
+        let mut scan = Scan { keep: self.keep, expected, seen: *seen, matched: 0 };
+        scan.steps::<STEP>(entries);
+        scan.steps::<1>(entries);
+        *seen = scan.seen;
+        scan.matched
+    }
+}
+
+/// How far a scan has come.
+struct Scan<F: Format> {
+    keep: F::Bits,
+    /// The next entry, but for what is ignored.
+    expected: F::Bits,
+    seen: F::Bits,
+    matched: usize,
+}
+
+impl<F: Format> Scan<F> {
+    /// Goes on by `N` entries at a time while all of them match.
+    #[inline]
+    fn steps<const N: usize>(&mut self, entries: &[Entry<F>]) {
+        let (steps, _) = entries[self.matched..].as_chunks::<N>();
         let inverted = F::Bits::truncated(F::LAYOUT.inverted());
-        let mut expected = first.with_dirty_saved().bits() & self.keep;
-        let mut matched = 0;
-        let (steps, _) = entries.as_chunks::<STEP>();
         for step in steps {
             let mut differing = F::Bits::truncated(0);
-            let mut any = F::Bits::truncated(0);
+            let mut seen = self.seen;
             for (at, entry) in step.iter().enumerate() {
                 let bits = entry.with_dirty_saved().bits();
-                differing = differing | bits & self.keep ^ expected.plus(frames::<F>(at));
-                any = any | bits ^ inverted;
+                differing = differing | bits & self.keep ^ self.expected.plus(frames::<F>(at));
+                seen = seen | bits ^ inverted;
             }
             if differing != F::Bits::truncated(0) {
                 break;
             }
-            *seen = *seen | any;
-            matched += STEP;
-            expected = expected.plus(frames::<F>(STEP));
+            self.seen = seen;
+            self.matched += N;
+            self.expected = self.expected.plus(frames::<F>(N));
         }
-        for entry in &entries[matched..] {
-            let bits = entry.with_dirty_saved().bits();
-            if bits & self.keep != expected {
-                break;
-            }
-            *seen = *seen | bits ^ inverted;
-            matched += 1;
-            expected = expected.plus(frames::<F>(1));
-        }
-        matched
     }
 }
 
