@@ -315,8 +315,8 @@ impl Visitor for CheckCopy<'_> {
         assert_eq!(batched.parent[done..], before[done..]);
         assert!(batched.child[done..].iter().all(|entry| entry.is_empty()));
         let folios = Tracked::new::<F>(world);
-        for at in 0..done {
-            let (old, parent, child) = (before[at], batched.parent[at], batched.child[at]);
+        let entries = batched.parent.iter().zip(&batched.child);
+        for (&old, (&parent, &child)) in before[..done].iter().zip(entries) {
             if !old.is_present() {
                 assert_eq!((parent, child), (old, old));
                 continue;
@@ -338,8 +338,7 @@ impl Visitor for CheckCopy<'_> {
     }
 }
 
-/// As a single entry is protected; a run's entries that were not writable may also have the
-/// hardware's way of saying dirty rewritten, which they then do not use.
+/// The parent's entry afterwards: only those that may be written change.
 fn protected<F: Format>(entry: Entry<F>) -> Entry<F> {
     if entry.is_writable() { entry.write_protected() } else { entry }
 }

@@ -3,7 +3,7 @@
 use super::entry::{Change, Entry};
 use super::folio::{Folio, Folios, Piece};
 use super::layout::Format;
-use super::run::{Likeness, Policy, LONG, LONG_STEP, SHORT_STEP, write_protect_run};
+use super::run::{LONG, LONG_STEP, Likeness, Policy, SHORT_STEP, write_protect_run};
 
 /// Who may see what is written through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,13 +87,15 @@ pub fn copy_table<F: Format, L: Folios>(
     resident: &mut u64,
 ) -> Result<(), CopyError<L::Error>> {
     assert_eq!(parent.len(), child.len(), "tables of different lengths");
-    let copier = Copier { folios, fork, like: Likeness::new(fork.policy()), child: fork.child() };
-    let mut at = 0;
-    while at < parent.len() {
-        let copied = copier.next(&mut parent[at..], &mut child[at..], resident);
-        at += copied.map_err(|cause| CopyError { at, cause })?;
+    let (like, change) = (Likeness::new(fork.policy()), fork.child());
+    match fork.mapping {
+        Mapping::Private => {
+            Copier::<_, _, true> { folios, fork, like, change }.all(parent, child, resident)
+        }
+        Mapping::Shared => {
+            Copier::<_, _, false> { folios, fork, like, change }.all(parent, child, resident)
+        }
     }
-    Ok(())
 }
 
 /// Copies a run: what differs between its entries still differs in the copy. `any_writable` says
@@ -106,16 +108,7 @@ pub fn copy_run<F: Format>(
     any_writable: bool,
 ) {
     let protects = fork.mapping == Mapping::Private && any_writable;
-    let change = fork.child();
-    if parent.len() >= LONG {
-        return copy_entries(parent, child, change, protects);
-    }
-    let (parents, parent) = parent.as_chunks_mut::<SHORT_STEP>();
-    let (children, child) = child.as_chunks_mut::<SHORT_STEP>();
-    for (parent, child) in parents.iter_mut().zip(children) {
-        copy_entries(parent, child, change, protects);
-    }
-    copy_entries(parent, child, change, protects);
+    copy_entries(parent, child, fork.child(), protects);
 }
 
 #[inline]
@@ -133,15 +126,52 @@ fn copy_entries<F: Format>(
     }
 }
 
-/// What stays the same from run to run.
-struct Copier<'a, F: Format, L> {
+/// As [`copy_entries`] where a loop over few entries would cost more than they do.
+#[inline]
+fn copy_few<F: Format>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    change: Change<F>,
+    protects: bool,
+) {
+    let (parents, parent) = parent.as_chunks_mut::<SHORT_STEP>();
+    let (children, child) = child.as_chunks_mut::<SHORT_STEP>();
+    for (parent, child) in parents.iter_mut().zip(children) {
+        copy_entries(parent, child, change, protects);
+    }
+    for (parent, child) in parent.iter_mut().zip(child) {
+        *child = change.apply(*parent);
+        if protects {
+            *parent = parent.write_protected();
+        }
+    }
+}
+
+/// What stays the same from run to run. Private and shared mappings are compiled apart: each is
+/// then short enough for its constants to stay in registers.
+struct Copier<'a, F: Format, L, const PRIVATE: bool> {
     folios: &'a L,
     fork: Fork,
     like: Likeness<F>,
-    child: Change<F>,
+    /// How the child's entries differ.
+    change: Change<F>,
 }
 
-impl<F: Format, L: Folios> Copier<'_, F, L> {
+impl<F: Format, L: Folios, const PRIVATE: bool> Copier<'_, F, L, PRIVATE> {
+    fn all(
+        &self,
+        parent: &mut [Entry<F>],
+        child: &mut [Entry<F>],
+        resident: &mut u64,
+    ) -> Result<(), CopyError<L::Error>> {
+        let mut at = 0;
+        while at < parent.len() {
+            let copied = self.next(&mut parent[at..], &mut child[at..], resident);
+            at += copied.map_err(|cause| CopyError { at, cause })?;
+        }
+        Ok(())
+    }
+
     /// Copies the first entry, or the run that begins with it. Returns how many were copied.
     #[inline]
     fn next(
@@ -189,6 +219,7 @@ impl<F: Format, L: Folios> Copier<'_, F, L> {
         Ok(())
     }
 
+    /// Out of line: inlined, it takes registers from the path of folios of one page.
     #[inline(never)]
     fn many_long(
         &self,
@@ -200,6 +231,7 @@ impl<F: Format, L: Folios> Copier<'_, F, L> {
         self.many::<LONG_STEP>(parent, child, folio, resident)
     }
 
+    /// The run that begins with the first entry, all of which map the same folio.
     #[inline]
     fn many<const STEP: usize>(
         &self,
@@ -213,7 +245,13 @@ impl<F: Format, L: Folios> Copier<'_, F, L> {
             return self.copy_page(parent[0], &mut child[0], resident).map(|()| 1);
         }
         *resident += run.len as u64;
-        copy_run(&mut parent[..run.len], &mut child[..run.len], self.fork, run.any_writable);
+        let (parent, child) = (&mut parent[..run.len], &mut child[..run.len]);
+        let protects = PRIVATE && run.any_writable;
+        if STEP == SHORT_STEP {
+            copy_few(parent, child, self.change, protects);
+        } else {
+            copy_entries(parent, child, self.change, protects);
+        }
         Ok(run.len)
     }
 
@@ -221,24 +259,23 @@ impl<F: Format, L: Folios> Copier<'_, F, L> {
     #[inline]
     fn share(&self, folio: &Folio, entries: usize) -> bool {
         folio.get(entries);
-        match self.fork.mapping {
-            Mapping::Shared => folio.map(entries),
-            Mapping::Private => {
-                if folio.try_map(entries).is_err() {
-                    folio.put(entries);
-                    return false;
-                }
-            }
+        if !PRIVATE {
+            folio.map(entries);
+            return true;
         }
-        true
+        let mapped = folio.try_map(entries).is_ok();
+        if !mapped {
+            folio.put(entries);
+        }
+        mapped
     }
 
     #[inline]
     fn store_one(&self, parent: &mut Entry<F>, child: &mut Entry<F>) {
-        if self.fork.mapping == Mapping::Private && parent.is_writable() {
+        if PRIVATE && parent.is_writable() {
             *parent = parent.write_protected();
         }
-        *child = self.child.apply(*parent);
+        *child = self.change.apply(*parent);
     }
 
     /// A page of a pinned folio: the parent keeps it as it is, writable if it was, and the child gets

@@ -262,3 +262,100 @@ const fn powerpc(name: &'static str, page_shift: u32) -> Layout {
         uffd_wp: Flag::NONE,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pte::{Bits, Entry};
+
+    /// A page written and used, its entry as the manuals and headers spell it out; then the same
+    /// protected from writes, and last as a shared mapping's child has it: clean and not accessed.
+    fn spelled_out<F: Format>(frame: u64, [used, protected, child]: [u64; 3]) {
+        let entry = Entry::<F>::new(frame).writable().dirty().accessed();
+        let bits = |entry: Entry<F>| -> u64 { entry.bits().into() };
+        assert_eq!(bits(entry), used, "{entry:?}");
+        assert_eq!(bits(entry.write_protected()), protected, "{entry:?}");
+        assert_eq!(bits(entry.clean().old()), child, "{entry:?}");
+        assert!(!entry.clean().is_dirty() && entry.write_protected().is_dirty());
+        assert_eq!(entry.frame(), frame);
+    }
+
+    #[test]
+    fn entries_are_spelled_as_in_the_manuals() {
+        let x86_64 = 0x8001_2345_6789_a000;
+        spelled_out::<X86_64>(0x12_3456_789a, [0x67, 0x65, 0x7].map(|low| x86_64 | low));
+        spelled_out::<Arm>(0x12345, [0x1234_575f, 0x1234_57df, 0x1234_571d]);
+        spelled_out::<Riscv>(0x12345, [0x48d_14d7, 0x48d_14d3, 0x48d_1417]);
+        let powerpc = 0xc000_0000_1234_0000;
+        spelled_out::<Powerpc>(0x12340, [0x186, 0x184, 0x6].map(|low| powerpc | low));
+        spelled_out::<PowerpcPages64K>(0x1234, [0x186, 0x184, 0x6].map(|low| powerpc | low));
+        spelled_out::<S390x>(0x12345, [0x1234_513d, 0x1234_531d, 0x1234_5731]);
+        spelled_out::<Nios2>(0x12345, [0xfc1_2345, 0xf81_2345, 0x3c1_2345]);
+        spelled_out::<Soft>(0x12345, [0x1234_500f, 0x1234_500d, 0x1234_5003]);
+        spelled_out::<Sparc64>(
+            0x12345,
+            [0xbc00_0000_2468_a650, 0xb800_0000_2468_a610, 0x0c00_0000_2468_a610],
+        );
+    }
+
+    #[test]
+    fn arm64_keeps_high_address_bits_low_and_dirty_in_the_absence_of_read_only() {
+        // Address 0xf_4000_1234_0000: bits 51:48 in 15:12.
+        let frame = 0xf_4000_1234;
+        let low = 0x0060_4000_1234_f843;
+        spelled_out::<Arm64Pages64K>(
+            frame,
+            [
+                low | 1 << 55 | 1 << 51 | 1 << 10,
+                low | 1 << 55 | 1 << 10 | 1 << 7,
+                low | 1 << 51 | 1 << 7,
+            ],
+        );
+        // Address 0xc_4000_1234_5000: bits 51:50 in 9:8.
+        let entry = Entry::<Arm64>::new(0xc4_0001_2345);
+        assert_eq!(entry.bits(), 0x0060_4000_1234_5bc3);
+        let by_hardware = Entry::<Arm64>::from_bits(entry.writable().bits() & !(1 << 7));
+        assert!(by_hardware.is_dirty() && !entry.writable().is_dirty());
+        let protected = by_hardware.write_protected();
+        assert_eq!(protected.bits(), entry.bits() | 1 << 55);
+        assert!(protected.is_dirty() && !by_hardware.clean().is_dirty());
+    }
+
+    struct Check;
+
+    impl Visitor for Check {
+        fn visit<F: Format>(&mut self) {
+            let layout = F::LAYOUT;
+            let frame = layout.frame.encode(u64::MAX);
+            let flags = [
+                layout.accessed,
+                layout.dirty,
+                layout.write,
+                layout.soft_dirty,
+                layout.uffd_wp,
+                layout.store,
+            ];
+            let mut taken = frame | layout.special;
+            assert_eq!(frame & layout.special, 0);
+            for flag in flags {
+                assert_eq!(taken & flag.all(), 0, "{}: a bit with two meanings", layout.name);
+                assert!(flag.tells.count_ones() <= 1 && flag.tells & !flag.all() == 0);
+                taken |= flag.all();
+            }
+            assert_eq!(layout.present.count_ones(), 1);
+            assert_eq!(layout.base & layout.present, layout.present);
+            assert_eq!((layout.base & taken, layout.empty & layout.present), (0, 0));
+            let named = taken | layout.base;
+            assert_eq!(Into::<u64>::into(F::Bits::truncated(named)), named);
+            let bits = layout.frame.low_bits + layout.frame.high_bits;
+            assert_eq!(frame.count_ones(), bits, "{}", layout.name);
+            assert!(bits + layout.page_shift <= 64 && !layout.source.is_empty());
+        }
+    }
+
+    #[test]
+    fn no_bit_means_two_things() {
+        for_each_format(&mut Check);
+        assert!(FORMATS.iter().all(|row| !row.name.is_empty()));
+    }
+}

@@ -3,14 +3,14 @@
 use super::entry::{Change, Entry};
 use super::layout::{Bits, Flag, Format, Layout};
 
-/// Entries dealt with at a time where there are as many: without a branch between them, so that
-/// vector instructions serve.
+/// Entries from which on a run is worth a loop of vector instructions.
+pub(super) const LONG: usize = 16;
+
+/// Entries that a scan of [`LONG`] ones looks at without a branch between them.
 pub(super) const LONG_STEP: usize = 8;
 
-/// The same for what is left, and for folios that have no more: without a loop.
+/// The same for fewer: most folios that have more than one page and less than [`LONG`] have four.
 pub(super) const SHORT_STEP: usize = 4;
-
-pub(super) const LONG: usize = 16;
 
 /// Which differences end a run. The accessed bit never does; every bit that is not named here
 /// always does, uffd-wp among them.
@@ -148,7 +148,12 @@ impl<F: Format> Likeness<F> {
     /// How many `entries` are `first` and its successors, up to a carry. The bits of those that
     /// match are added to `seen`, the ones that tell by being absent flipped.
     #[inline]
-    fn scan<const STEP: usize>(self, entries: &[Entry<F>], first: Entry<F>, seen: &mut F::Bits) -> usize {
+    fn scan<const STEP: usize>(
+        self,
+        entries: &[Entry<F>],
+        first: Entry<F>,
+        seen: &mut F::Bits,
+    ) -> usize {
         let expected = first.with_dirty_saved().bits() & self.keep;
         let mut scan = Scan { keep: self.keep, expected, seen: *seen, matched: 0 };
         scan.steps::<STEP>(entries);
