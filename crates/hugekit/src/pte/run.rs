@@ -118,81 +118,74 @@ impl<F: Format> Likeness<F> {
     /// among those that must be equal.
     #[inline]
     pub(super) fn run<const STEP: usize>(self, entries: &[Entry<F>]) -> Run {
-        let mut seen = F::Bits::truncated(0);
-        let (near, far) = entries.split_at(entries.len().min(until_carry(entries[0])));
-        let mut len = self.scan::<STEP>(near, entries[0], &mut seen);
+        let first = entries[0].with_dirty_saved();
+        let (near, far) = entries.split_at(entries.len().min(until_carry(first)));
+        let mut scan = Scan::new(self.keep, first);
+        scan.all::<STEP>(near);
+        let mut len = scan.matched;
         if F::LAYOUT.frame.high_bits != 0 && len == near.len() && !far.is_empty() {
-            len += self.scan_beyond_carry(far, entries[0], len as u64, &mut seen);
+            len += scan.beyond_carry(far, first);
         }
-        merged::<F>(len, seen)
-    }
-
-    /// Entries beyond the carry out of the frame's low piece do not follow by addition: their first
-    /// is encoded anew. No folio is so large as to reach another carry.
-    #[cold]
-    fn scan_beyond_carry(
-        self,
-        entries: &[Entry<F>],
-        first: Entry<F>,
-        distance: u64,
-        seen: &mut F::Bits,
-    ) -> usize {
-        let frame = first.frame() + distance;
-        if frame > F::LAYOUT.frame.max() {
-            return 0;
-        }
-        let next = first.with_frame(frame);
-        self.scan::<SHORT_STEP>(&entries[..entries.len().min(until_carry(next))], next, seen)
-    }
-
-    /// How many `entries` are `first` and its successors, up to a carry. The bits of those that
-    /// match are added to `seen`, the ones that tell by being absent flipped.
-    #[inline]
-    fn scan<const STEP: usize>(
-        self,
-        entries: &[Entry<F>],
-        first: Entry<F>,
-        seen: &mut F::Bits,
-    ) -> usize {
-        let expected = first.with_dirty_saved().bits() & self.keep;
-        let mut scan = Scan { keep: self.keep, expected, seen: *seen, matched: 0 };
-        scan.steps::<STEP>(entries);
-        scan.steps::<1>(entries);
-        *seen = scan.seen;
-        scan.matched
+        merged(len, first, scan.differing)
     }
 }
 
 /// How far a scan has come.
 struct Scan<F: Format> {
     keep: F::Bits,
-    /// The next entry, but for what is ignored.
+    /// The next entry, if it were like the first.
     expected: F::Bits,
-    seen: F::Bits,
+    /// Bits in which entries that matched differ from what was expected: ignored ones.
+    differing: F::Bits,
     matched: usize,
 }
 
 impl<F: Format> Scan<F> {
+    #[inline]
+    fn new(keep: F::Bits, first: Entry<F>) -> Self {
+        Self { keep, expected: first.bits(), differing: F::Bits::truncated(0), matched: 0 }
+    }
+
+    /// Scans entries up to a carry.
+    #[inline]
+    fn all<const STEP: usize>(&mut self, entries: &[Entry<F>]) {
+        self.steps::<STEP>(entries);
+        self.steps::<1>(entries);
+    }
+
     /// Goes on by `N` entries at a time while all of them match.
     #[inline]
     fn steps<const N: usize>(&mut self, entries: &[Entry<F>]) {
         let (steps, _) = entries[self.matched..].as_chunks::<N>();
-        let inverted = F::Bits::truncated(F::LAYOUT.inverted());
         for step in steps {
-            let mut differing = F::Bits::truncated(0);
-            let mut seen = self.seen;
+            let mut differing = self.differing;
             for (at, entry) in step.iter().enumerate() {
                 let bits = entry.with_dirty_saved().bits();
-                differing = differing | bits & self.keep ^ self.expected.plus(frames::<F>(at));
-                seen = seen | bits ^ inverted;
+                differing = differing | bits ^ self.expected.plus(frames::<F>(at));
             }
-            if differing != F::Bits::truncated(0) {
+            if differing & self.keep != F::Bits::truncated(0) {
                 break;
             }
-            self.seen = seen;
+            self.differing = differing;
             self.matched += N;
             self.expected = self.expected.plus(frames::<F>(N));
         }
+    }
+
+    /// Goes on where entries no longer follow by addition: beyond the carry out of the frame's low
+    /// piece, the first is encoded anew. No folio is so large as to reach another carry. Returns how
+    /// many matched there.
+    #[cold]
+    fn beyond_carry(&mut self, entries: &[Entry<F>], first: Entry<F>) -> usize {
+        let frame = first.frame() + self.matched as u64;
+        if frame > F::LAYOUT.frame.max() {
+            return 0;
+        }
+        let next = first.with_frame(frame);
+        let mut scan = Self { differing: self.differing, ..Self::new(self.keep, next) };
+        scan.all::<SHORT_STEP>(&entries[..entries.len().min(until_carry(next))]);
+        self.differing = scan.differing;
+        scan.matched
     }
 }
 
@@ -208,9 +201,12 @@ fn until_carry<F: Format>(first: Entry<F>) -> usize {
     usize::try_from(F::LAYOUT.frame.until_carry(first.frame())).unwrap_or(usize::MAX)
 }
 
+/// What the entries of a run have between them: what the first has, and what others differ in.
+/// Bits that tell by being absent are flipped for this.
 #[inline]
-fn merged<F: Format>(len: usize, seen: F::Bits) -> Run {
-    let seen: u64 = seen.into();
+fn merged<F: Format>(len: usize, first: Entry<F>, differing: F::Bits) -> Run {
+    let first: u64 = first.bits().into();
+    let seen = first ^ F::LAYOUT.inverted() | differing.into();
     let any = |flag: Flag| seen & flag.tells != 0;
     let Layout { accessed, write, dirty, soft_dirty, .. } = F::LAYOUT;
     Run {
