@@ -151,7 +151,8 @@ fn measure_tables(bench: &mut Bench<'_>, folio: usize) -> Result<(Vec<Case>, Rat
 fn changes(ratios: &[Ratio]) -> String {
     let published = published::Fork::load();
     let change = |(ratio, folio): (&Ratio, usize)| {
-        let ours = (1.0 / ratio.median - 1.0) * 100.0;
+        // Adding 0 keeps a rounded -0.3 from being printed as "-0".
+        let ours = ((1.0 / ratio.median - 1.0) * 100.0).round() + 0.0;
         let theirs = published.change(folio).map_or("-".into(), |change| format!("{change:.0} %"));
         format!("{} {ours:.0} % ({theirs})", Size(folio))
     };
