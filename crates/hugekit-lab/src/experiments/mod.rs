@@ -5,6 +5,7 @@ pub(crate) mod contest;
 mod copies;
 mod demand;
 mod fault;
+mod fork;
 mod handout;
 mod parallel;
 mod served;
@@ -63,5 +64,11 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "the latency of one fault: the kernel's, a pool's clean page, and those served by us",
         headline: "one-thread-vs-two",
         run: fault::run,
+    },
+    Definition {
+        name: "fork",
+        repeats: "fork with PTE-mapped THP, 2024: page tables entry by entry, by runs",
+        headline: "unbatched-vs-batched",
+        run: fork::run,
     },
 ];
