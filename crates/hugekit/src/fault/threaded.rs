@@ -7,38 +7,38 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::param::page_size;
 
-use super::served::Served;
+use super::{Access, Faults};
 use crate::pool::FaultError;
 use crate::sys::mapping::Untouched;
 use crate::sys::thread::without_signals;
-use crate::sys::userfaultfd;
+use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
 #[derive(Debug)]
-pub(super) struct Handlers {
+pub(crate) struct Handlers {
     bell: Bell,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Handlers {
     /// Starts so many threads, or none.
-    pub(super) fn start(served: &Arc<Served>, count: usize) -> Result<Self, FaultError> {
+    pub(crate) fn start(served: &Arc<dyn Faults>, count: usize) -> Result<Self, FaultError> {
         if count == 0 {
             return Err(FaultError::NoThreads);
         }
-        let descriptor = served.descriptor().as_fd();
+        let descriptor = served.descriptor();
         let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
         let bell = handlers.bell.0.addresses();
         for _ in 0..count {
             let (served, bell) = (Arc::clone(served), bell.clone());
             let builder = Builder::new().name("hugekit-fault".to_owned());
-            match without_signals(|| builder.spawn(move || serve_all(&served, &bell))) {
+            match without_signals(|| builder.spawn(move || serve_all(&*served, &bell))) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -49,12 +49,12 @@ impl Handlers {
         Ok(handlers)
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.threads.len()
     }
 
     /// Ends the threads and waits for them. In the process that started them.
-    pub(super) fn stop(self) {
+    pub(crate) fn stop(self) {
         for (index, _) in self.threads.iter().enumerate() {
             self.bell.ring(index);
         }
@@ -67,7 +67,7 @@ impl Handlers {
     }
 
     /// In a forked child, which has no such threads to wait for, nor may detach them.
-    pub(super) fn forget(self) {
+    pub(crate) fn forget(self) {
         self.threads.into_iter().for_each(std::mem::forget);
     }
 }
@@ -99,11 +99,12 @@ impl Bell {
     }
 }
 
-fn serve_all(served: &Served, bell: &Range<usize>) {
+fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
     let last_resort = LastResort { served, bell };
-    serve_until_rung(served.descriptor().as_fd(), bell, |address| {
-        if served.serve(address).is_err() {
-            served.leave_hole(address);
+    serve_until_rung(served.descriptor(), bell, |Fault { address, write }| {
+        let access = if write { Access::Write } else { Access::Read };
+        if served.serve(address, access).is_err() {
+            served.leave(address);
         }
     });
     std::mem::forget(last_resort);
@@ -113,15 +114,15 @@ fn serve_all(served: &Served, bell: &Range<usize>) {
 ///
 /// # Panics
 /// If the descriptor cannot be read: somebody else has closed it.
-fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, serve: impl Fn(usize)) {
+fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, serve: impl Fn(Fault)) {
     loop {
         match userfaultfd::next_fault(descriptor) {
-            Ok(Some(address)) if bell.contains(&address) => {
+            Ok(Some(Fault { address, .. })) if bell.contains(&address) => {
                 let page = address - address % page_size();
                 let _ = userfaultfd::unregister(descriptor, &(page..page + page_size()));
                 return;
             }
-            Ok(Some(address)) => serve(address),
+            Ok(Some(fault)) => serve(fault),
             Ok(None) => {}
             Err(errno) => panic!("faults cannot be read: {}", std::io::Error::from(errno)),
         }
@@ -131,7 +132,7 @@ fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, serve: impl
 /// Dropped by a thread that dies: whoever faults from then on must not wait for it. All that is dirty is
 /// cleared at once and the region left to the kernel, and so is the bell.
 struct LastResort<'a> {
-    served: &'a Served,
+    served: &'a dyn Faults,
     bell: &'a Range<usize>,
 }
 
@@ -139,6 +140,6 @@ impl Drop for LastResort<'_> {
     fn drop(&mut self) {
         tracing::error!("a thread that served faults died: the region is cleared at once");
         self.served.give_up();
-        let _ = userfaultfd::unregister(self.served.descriptor().as_fd(), self.bell);
+        let _ = userfaultfd::unregister(self.served.descriptor(), self.bell);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::folios::Folios;
-use super::memory::{Failure, Mapped, Memory};
+use super::memory::{Failure, Mapped, Memory, parts_of};
 use super::stats::{Counters, Scrubbed, Stats};
 use super::{PoolError, limits};
 use crate::machine::Root;
@@ -127,7 +127,7 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<Mapped, PoolError> {
         self.check_ours()?;
-        let parts = self.make_clean(self.claim(count)?, threads, progress)?;
+        let parts = self.make_clean(self.claim(count, Folios::take)?, threads, progress)?;
         let clean = parts.into_iter().reduce(Extent::join).expect("an extent has a folio");
         let mapped = self.memory.map(clean).map_err(|(clean, error)| {
             self.put_back([clean.into()]);
@@ -150,7 +150,7 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
         self.check_ours()?;
-        let mut parts = self.claim(count)?;
+        let mut parts = self.claim(count, Folios::take)?;
         if !limits::holes_may_wait(&self.root, self.memory.backing()) {
             parts = self.populate_among(parts, threads, progress)?;
         }
@@ -166,6 +166,44 @@ impl Core {
                 Err(error)
             }
         }
+    }
+
+    /// Takes a contiguous extent for somebody who overwrites it: says what each run of folios holds, of
+    /// which holes only where a write is sure to find memory.
+    pub(super) fn reserve(
+        &self,
+        count: usize,
+        threads: Threads,
+    ) -> Result<(Extent<InUse>, Vec<(usize, Content)>), PoolError> {
+        self.check_ours()?;
+        let mut parts = self.claim(count, Folios::take_dirty_first)?;
+        if !limits::holes_may_wait(&self.root, self.memory.backing()) {
+            parts = self.populate_among(parts, threads, None)?;
+        }
+        let contents = parts.iter().map(|part| (part.folios().len(), part.content())).collect();
+        Ok((Idle::reserved(parts), contents))
+    }
+
+    /// Takes back an extent that is mapped nowhere.
+    ///
+    /// # Safety
+    /// That is so, and the runs hold what is said.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
+        // SAFETY: the caller's to promise.
+        self.put_back(unsafe { parts_of(extent.become_(), contents) });
+    }
+
+    /// As [`give_back`](Self::give_back), to the kernel.
+    ///
+    /// # Safety
+    /// As there.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        let hole = self.memory.punch(unsafe { extent.become_() })?;
+        self.put_back([hole.into()]);
+        Ok(())
     }
 
     /// Populates the holes; if that fails, all parts are in the pool again.
@@ -193,11 +231,15 @@ impl Core {
     }
 
     /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back.
-    fn claim(&self, count: usize) -> Result<Vec<Idle>, PoolError> {
+    fn claim(
+        &self,
+        count: usize,
+        take: fn(&mut Folios, usize) -> Option<Vec<Idle>>,
+    ) -> Result<Vec<Idle>, PoolError> {
         let mut state = self.lock();
         let mut waits = false;
         let parts = loop {
-            if let Some(parts) = state.folios.take(count) {
+            if let Some(parts) = take(&mut state.folios, count) {
                 break Ok(parts);
             }
             if state.scrubbing == 0 {

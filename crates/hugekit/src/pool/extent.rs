@@ -110,6 +110,15 @@ impl Idle {
         }
     }
 
+    /// Neighbours, in ascending order, become one extent in use that nobody has been shown.
+    #[allow(unsafe_code)]
+    pub(super) fn reserved(parts: Vec<Self>) -> Extent<InUse> {
+        let first = parts.first().map_or(0, |part| part.folios().start);
+        let folios = first..parts.last().map_or(first, |part| part.folios().end);
+        // SAFETY: the tokens that named these folios end here; nothing but the alias maps them.
+        unsafe { Extent::mint(folios) }
+    }
+
     pub(crate) fn content(&self) -> Content {
         match self {
             Self::Hole(_) => Content::Hole,

@@ -70,6 +70,15 @@ impl Folios {
         Some(self.take_run(self.cleanest_end(run, count)))
     }
 
+    /// As [`take`](Self::take), for somebody who overwrites them: of dirty folios if there is a run of them,
+    /// so that clean ones stay for those who need them.
+    pub(super) fn take_dirty_first(&mut self, count: usize) -> Option<Vec<Idle>> {
+        let run = [&self.dirty, &self.populated, &self.free]
+            .into_iter()
+            .find_map(|runs| runs.best_fit(count))?;
+        Some(self.take_run(run.start..run.start + count))
+    }
+
     /// Tokens for every hole.
     pub(super) fn take_holes(&mut self) -> Vec<Extent<Hole>> {
         let holes: Vec<_> = self.holes.within(0..self.capacity).collect();

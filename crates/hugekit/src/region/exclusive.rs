@@ -61,6 +61,19 @@ impl Region {
         Self(memory)
     }
 
+    pub(super) fn memory(&self) -> &Memory {
+        &self.0
+    }
+
+    /// Bytes that it shares with forks at this moment, in whole granules: what writes of it or of them may
+    /// still have to copy.
+    ///
+    /// # Errors
+    /// [`RegionError::Forked`].
+    pub fn shared_bytes(&self) -> Result<usize, RegionError> {
+        self.0.shared_bytes()
+    }
+
     /// Its bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {

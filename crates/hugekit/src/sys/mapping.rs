@@ -1,11 +1,13 @@
 //! Shared mappings of a file, with what is asked of the kernel about them.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
 /// that part in this process, and with none of a forked child. Not unmapped on drop: whoever holds it
@@ -40,6 +42,64 @@ impl Mapping {
         }
     }
 
+    /// Maps pieces of the file one after the other, each an offset and a length, at an address that is a
+    /// multiple of `align`, and keeps them from children. Nothing can be accessed there before
+    /// [`open`](Self::open).
+    pub(crate) fn of_pieces(
+        file: impl AsFd,
+        pieces: &[(u64, usize)],
+        align: usize,
+    ) -> io::Result<Self> {
+        let len = pieces.iter().map(|(_, len)| len).sum();
+        let &[(offset, _), ref others @ ..] = pieces else { return Err(io::Errno::INVAL) };
+        let mapping = if others.is_empty() {
+            Self::inaccessible(&file, offset, len, align)?
+        } else {
+            Self::held(len, align)?
+        };
+        let map = || -> io::Result<()> {
+            let mut at = mapping.start.as_ptr();
+            for &(offset, len) in if others.is_empty() { others } else { pieces } {
+                let fixed = SHARED | MapFlags::FIXED;
+                // SAFETY: what is replaced lies within the addresses just taken, which nobody uses.
+                unsafe { rustix::mm::mmap(at.cast(), len, NO_ACCESS, fixed, &file, offset) }?;
+                at = at.wrapping_add(len);
+            }
+            mapping.advise(Advice::LinuxDontFork)
+        };
+        match map() {
+            Ok(()) => Ok(mapping),
+            Err(error) => {
+                // SAFETY: just mapped, and nobody knows of it.
+                unsafe { mapping.unmap() }?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Addresses for pieces of a file, with nothing behind them.
+    fn held(len: usize, align: usize) -> io::Result<Self> {
+        let taken = len.checked_add(align).ok_or(io::Errno::NOMEM)?;
+        let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+        let first = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), taken, NO_ACCESS, hold) }?
+            .cast::<u8>();
+        let before = first.addr().next_multiple_of(align) - first.addr();
+        let start = first.wrapping_add(before);
+        for (address, len) in [(first, before), (start.wrapping_add(len), align - before)] {
+            if len > 0 {
+                // SAFETY: addresses just taken, which nobody uses.
+                unsafe { rustix::mm::munmap(address.cast(), len) }?;
+            }
+        }
+        Ok(Self { start: not_null(start)?, len })
+    }
+
+    /// Makes what [`of_pieces`](Self::of_pieces) mapped readable and writable.
+    pub(crate) fn open(&self) -> io::Result<()> {
+        self.make_accessible()
+    }
+
     fn inaccessible(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
         let mapping = Self::anywhere(&file, offset, len)?;
         if mapping.start.as_ptr().addr() % align == 0 {
@@ -52,6 +112,10 @@ impl Mapping {
 
     fn open_to_this_process(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontFork)?;
+        self.make_accessible()
+    }
+
+    fn make_accessible(&self) -> io::Result<()> {
         let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the mapping is this value's, and nobody accesses it yet.
         unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, read_write) }
@@ -131,10 +195,68 @@ impl Mapping {
     ///
     /// # Safety
     /// The addresses are still this mapping's, and nobody uses them any more.
-    pub(crate) unsafe fn unmap(self) -> io::Result<()> {
+    pub(crate) unsafe fn unmap(&self) -> io::Result<()> {
         // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
         unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) }
     }
+}
+
+/// Has addresses show another part of a file from one moment to the next, however many threads access
+/// them: it is mapped elsewhere, kept from children and then moved there. Whatever was registered there is
+/// not any more. Async-signal-safe.
+///
+/// # Safety
+/// The addresses are part of one or several [`Mapping`]s, whose users expect to find this there.
+pub(crate) unsafe fn replace(
+    file: impl AsFd,
+    offset: u64,
+    addresses: &Range<usize>,
+    in_core_dumps: bool,
+) -> io::Result<()> {
+    let fresh = Mapping::anywhere(file, offset, addresses.len())?;
+    let there = ptr::with_exposed_provenance_mut::<c_void>(addresses.start);
+    let prepare = || -> io::Result<()> {
+        fresh.open_to_this_process()?;
+        if !in_core_dumps {
+            fresh.keep_from_dumps()?;
+        }
+        let (from, len) = (fresh.start.as_ptr().cast(), fresh.len);
+        // SAFETY: the old addresses are those just mapped, which nobody uses; what the new ones show is the
+        // caller's to promise.
+        unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, there) }?;
+        Ok(())
+    };
+    prepare().inspect_err(|_| {
+        // SAFETY: just mapped, and nobody knows of it.
+        let _ = unsafe { fresh.unmap() };
+    })
+}
+
+/// As [`replace`], for when no mapping is left to prepare it elsewhere: the addresses are those of whole
+/// mappings, so that there are no more afterwards. A process that another thread forks at this very moment
+/// may have the memory too.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn replace_all(
+    file: impl AsFd,
+    offset: u64,
+    addresses: &Range<usize>,
+    in_core_dumps: bool,
+) -> io::Result<()> {
+    // SAFETY: the caller's to promise.
+    match unsafe { replace(&file, offset, addresses, in_core_dumps) } {
+        Err(io::Errno::NOMEM) => {}
+        done => return done,
+    }
+    let (there, fixed) =
+        (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: the caller's to promise.
+    let start = unsafe { rustix::mm::mmap(there, addresses.len(), access, fixed, file, offset) }?;
+    let there = Mapping { start: not_null(start.cast())?, len: addresses.len() };
+    there.advise(Advice::LinuxDontFork)?;
+    if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
 }
 
 /// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not.

@@ -7,7 +7,7 @@ use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyRoutine, Kind};
 
 pub(super) use super::all::portable::cpu_model;
-pub(crate) use super::all::portable::hypervisor;
+pub(crate) use super::all::portable::{hypervisor, is_write};
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     MEMSET,

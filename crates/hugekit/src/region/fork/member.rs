@@ -1,0 +1,99 @@
+//! One region of a family.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+
+use super::table::{Marks, Pte, Table};
+use crate::sys::mapping::Mapping;
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) mapping: Mapping,
+    pub(super) table: Table,
+    /// The first frame of the extent that came with it. Of a slot that it does not keep, the frame of
+    /// this extent is its own and nobody has seen it.
+    pub(super) own: u64,
+    /// Slots whose frame stays its own, whoever else shows it. Of all regions that show a frame exactly one
+    /// keeps it; the others have their own place to copy it to.
+    pub(super) keeps: Marks,
+    /// Slots whose addresses map another frame than the table says. Nothing of that is in the page tables,
+    /// and every access comes to us.
+    pub(super) stale: Marks,
+    /// Slots whose addresses map, for good, the frame that the region keeps. Of the others, every access to
+    /// what is not in the page tables comes to us.
+    pub(super) placed: Marks,
+    /// Whether every address is registered, so that writes can be held back.
+    pub(super) registered: AtomicBool,
+    /// Mappings that it costs beyond the one of every region.
+    pub(super) mappings: AtomicIsize,
+    granule_bytes: usize,
+}
+
+impl Member {
+    /// The region that a family begins with: every slot is its own.
+    pub(super) fn first(mapping: Mapping, mut table: Table, own: u64, granule_bytes: usize) -> Self {
+        crate::pte::set_run(table.entries(), Pte::new(own).writable());
+        Self { registered: AtomicBool::new(true), ..Self::new(mapping, table, own, granule_bytes, true) }
+    }
+
+    /// A fork, of which nothing is its own but what was copied for it already.
+    pub(super) fn child(mapping: Mapping, table: Table, own: u64, granule_bytes: usize) -> Self {
+        Self { registered: AtomicBool::new(true), ..Self::new(mapping, table, own, granule_bytes, false) }
+    }
+
+    fn new(mapping: Mapping, table: Table, own: u64, granule_bytes: usize, is_first: bool) -> Self {
+        let slots = table.slots();
+        Self {
+            mapping,
+            own,
+            keeps: Marks::new(slots, is_first),
+            stale: Marks::new(slots, false),
+            placed: Marks::new(slots, is_first),
+            registered: AtomicBool::new(false),
+            mappings: AtomicIsize::new(0),
+            granule_bytes,
+            table,
+        }
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.table.slots()
+    }
+
+    pub(super) fn addresses(&self) -> Range<usize> {
+        let start = self.mapping.start().as_ptr().addr();
+        start..start + self.mapping.len()
+    }
+
+    pub(super) fn addresses_of(&self, slots: Range<usize>) -> Range<usize> {
+        let Range { start, end } = self.addresses();
+        let at = |slot: usize| start + slot * self.granule_bytes;
+        at(slots.start)..at(slots.end).min(end)
+    }
+
+    pub(super) fn slot_at(&self, address: usize) -> usize {
+        (address - self.addresses().start) / self.granule_bytes
+    }
+
+    /// Whether it has the slot and shows this frame there.
+    pub(super) fn shows(&self, slot: usize, frame: u64) -> bool {
+        slot < self.slots() && self.table.get(slot).frame() == frame
+    }
+
+    pub(super) fn own_frame(&self, slot: usize) -> u64 {
+        self.own + slot as u64
+    }
+
+    /// How many mappings it costs to map a slot apart from what lies around it, where those that touch
+    /// `merge` or do not.
+    pub(super) fn cost_of(&self, slot: usize, merge: bool) -> isize {
+        let before = slot > 0 && self.placed.get(slot - 1);
+        let after = slot + 1 < self.slots() && self.placed.get(slot + 1);
+        let beside = isize::from(before) + isize::from(after);
+        if merge { 2 - 2 * beside } else { 2 - beside }
+    }
+
+    pub(super) fn is_registered(&self) -> bool {
+        self.registered.load(Ordering::Relaxed)
+    }
+}
