@@ -30,6 +30,9 @@ pub(crate) struct Core {
     pub(super) counters: Counters,
 }
 
+/// An extent that somebody overwrites before anybody sees it, and what each run of its folios holds.
+pub(crate) type Reserved = (Extent<InUse>, Vec<(usize, Content)>);
+
 /// What the lock protects. Nobody clears, populates or maps while holding it.
 #[derive(Debug)]
 pub(super) struct State {
@@ -168,20 +171,33 @@ impl Core {
         }
     }
 
-    /// Takes a contiguous extent for somebody who overwrites it: says what each run of folios holds, of
-    /// which holes only where a write is sure to find memory.
+    /// Takes folios for somebody who overwrites them, in pieces of whole units of `unit` folios, and in one
+    /// piece if there is one: says what each run of folios holds, of which holes only where a write is sure
+    /// to find memory.
     pub(super) fn reserve(
         &self,
         count: usize,
+        unit: usize,
         threads: Threads,
-    ) -> Result<(Extent<InUse>, Vec<(usize, Content)>), PoolError> {
+    ) -> Result<Vec<Reserved>, PoolError> {
         self.check_ours()?;
-        let mut parts = self.claim(count, Folios::take_dirty_first)?;
+        let mut parts = self.claim(count, |folios, count| folios.take_in_pieces(count, unit))?;
         if !limits::holes_may_wait(&self.root, self.memory.backing()) {
             parts = self.populate_among(parts, threads, None)?;
         }
-        let contents = parts.iter().map(|part| (part.folios().len(), part.content())).collect();
-        Ok((Idle::reserved(parts), contents))
+        let mut pieces: Vec<Reserved> = Vec::new();
+        for part in parts {
+            let (count, content) = (part.folios().len(), part.content());
+            let extent = part.reserved();
+            match pieces.last_mut() {
+                Some((last, contents)) if last.folios().end == extent.folios().start => {
+                    last.append(extent);
+                    contents.push((count, content));
+                }
+                _ => pieces.push((extent, vec![(count, content)])),
+            }
+        }
+        Ok(pieces)
     }
 
     /// Takes back an extent that is mapped nowhere.
@@ -234,7 +250,7 @@ impl Core {
     fn claim(
         &self,
         count: usize,
-        take: fn(&mut Folios, usize) -> Option<Vec<Idle>>,
+        take: impl Fn(&mut Folios, usize) -> Option<Vec<Idle>>,
     ) -> Result<Vec<Idle>, PoolError> {
         let mut state = self.lock();
         let mut waits = false;

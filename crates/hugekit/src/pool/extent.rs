@@ -70,6 +70,15 @@ impl<S> Extent<S> {
         Self { folios: tail, state: PhantomData }
     }
 
+    /// As [`join`](Self::join), in place.
+    ///
+    /// # Panics
+    /// If `next` does not begin where this ends.
+    pub(crate) fn append(&mut self, next: Self) {
+        let nothing = self.split_off(self.folios.len());
+        *self = std::mem::replace(self, nothing).join(next);
+    }
+
     /// Two tokens for neighbours become one.
     ///
     /// # Panics
@@ -110,13 +119,11 @@ impl Idle {
         }
     }
 
-    /// Neighbours, in ascending order, become one extent in use that nobody has been shown.
+    /// The folios as an extent in use that nobody has been shown.
     #[allow(unsafe_code)]
-    pub(super) fn reserved(parts: Vec<Self>) -> Extent<InUse> {
-        let first = parts.first().map_or(0, |part| part.folios().start);
-        let folios = first..parts.last().map_or(first, |part| part.folios().end);
-        // SAFETY: the tokens that named these folios end here; nothing but the alias maps them.
-        unsafe { Extent::mint(folios) }
+    pub(super) fn reserved(self) -> Extent<InUse> {
+        // SAFETY: the token that named these folios ends here; nothing but the alias maps them.
+        unsafe { Extent::mint(self.folios()) }
     }
 
     pub(crate) fn content(&self) -> Content {

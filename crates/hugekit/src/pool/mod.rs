@@ -28,6 +28,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use self::core::Core;
+pub(crate) use self::core::Reserved;
 use self::scrubber::Scrubber;
 use self::stats::Scrubbed;
 use crate::ClearError;
@@ -173,11 +174,10 @@ impl Pool {
 
     /// Takes so many bytes out of the pool, in whole folios, for somebody who writes all of a folio before he
     /// shows it: what each run of them holds is said, and nothing is cleared. Dirty ones are taken first.
-    pub(crate) fn reserve(
-        &self,
-        bytes: usize,
-    ) -> Result<(Extent<InUse>, Vec<(usize, Content)>), PoolError> {
-        self.0.core.reserve(self.folios(bytes)?, self.0.threads)
+    /// In one piece if there is one; else in pieces of whole units of `unit` bytes.
+    pub(crate) fn reserve(&self, bytes: usize, unit: usize) -> Result<Vec<Reserved>, PoolError> {
+        let unit = unit.div_ceil(self.page_size());
+        self.0.core.reserve(self.folios(bytes)?, unit, self.0.threads)
     }
 
     /// Takes back what [`reserve`](Self::reserve) gave, or parts of what was mapped.

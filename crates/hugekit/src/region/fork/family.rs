@@ -12,12 +12,12 @@ use rustix::io::Errno;
 
 use super::ForkError;
 use super::budget::Budget;
-use super::frames::{Extension, ForChild, Frames, Unneeded};
+use super::frames::{ForChild, Frames, Own, Place, Unneeded};
 use super::gate::Gate;
 use super::member::Member;
 use super::table::Table;
 use crate::fault::{Faults, Granules, Handlers, Handling, Lacks, Registration, Serving, open};
-use crate::pool::{Content, Extent, FaultError, InUse, Pool};
+use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
 use crate::profile::Profile;
 use crate::pte::{self, Fork, Policy, run_length, write_protect_run};
 use crate::sys::mapping::Mapping;
@@ -177,8 +177,8 @@ impl Family {
         watched.map_err(|errno| kernel("UFFDIO_REGISTER", errno))
     }
 
-    fn extension(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) -> Extension {
-        Frames::extension(extent, contents, self.granule_bytes, self.pool.page_size())
+    fn place_of(&self, pieces: Vec<Reserved>) -> Place {
+        Place::new(pieces, self.granule_bytes, self.pool.page_size())
     }
 
     /// The region that the family begins with.
@@ -195,12 +195,12 @@ impl Family {
             Err(error) => return Err((extent, mapping, error)),
         };
         let slots = mapping.len().div_ceil(self.granule_bytes);
-        let contents = [(extent.folios().len(), Content::Dirty)];
-        let (extension, table) = (self.extension(extent, &contents), Table::empty(slots));
+        let contents = vec![(extent.folios().len(), Content::Dirty)];
+        let (place, table) = (self.place_of(vec![(extent, contents)]), Table::empty(slots));
         without_signals(|| {
             let mut state = self.gate.alone();
-            let own = state.frames.add(self.pool.memory(), extension);
-            (0..slots as u64).for_each(|slot| state.frames.get(own + slot, 1));
+            let own = state.frames.add(self.pool.memory(), place);
+            (0..slots).for_each(|slot| state.frames.get(own.frame(slot), 1));
             state.insert(Member::first(mapping, table, own, self.granule_bytes));
         });
         Ok(Membership { family: Arc::clone(self), start, registration })
@@ -227,14 +227,12 @@ impl Membership {
     /// Forks the region. Slots that are pinned are in ascending order.
     pub(in crate::region) fn fork(&self, pinned: &[usize], bytes: usize) -> Result<Fresh, ForkError> {
         let family = &self.family;
-        let (extent, contents) = family.pool.reserve(bytes)?;
-        let extension = family.extension(extent, &contents);
-        let forked = without_signals(|| self.fork_alone(extension, pinned, bytes));
+        let place = family.place_of(family.pool.reserve(bytes, family.granule_bytes)?);
+        let forked = without_signals(|| self.fork_alone(place, pinned, bytes));
         let addresses = match forked {
             Ok(addresses) => addresses,
-            Err((extent, contents, error)) => {
-                // SAFETY: what was mapped of it was unmapped again, and nobody has written there.
-                unsafe { family.pool.give_back(extent, &contents) };
+            Err((pieces, error)) => {
+                family.return_folios(pieces, false)?;
                 return Err(error);
             }
         };
@@ -252,19 +250,18 @@ impl Membership {
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "what a failure leaves, to be given back")]
     fn fork_alone(
         &self,
-        extension: Extension,
+        place: Place,
         pinned: &[usize],
         bytes: usize,
-    ) -> Result<Range<usize>, (Extent<InUse>, Vec<(usize, Content)>, ForkError)> {
+    ) -> Result<Range<usize>, (Vec<Reserved>, ForkError)> {
         let family = &*self.family;
         let mut child = Table::empty(bytes.div_ceil(family.granule_bytes));
         let mut state = family.gate.alone();
         let state = &mut *state;
-        let own = state.frames.add(family.pool.memory(), extension);
-        let forked = family.prepare(state, self.start, own, pinned).and_then(|mapping| {
+        let own = state.frames.add(family.pool.memory(), place);
+        let forked = family.prepare(state, self.start, &own, pinned).and_then(|mapping| {
             let protected = family.protect(state, self.start, pinned);
             if let Err(error) = protected {
                 // SAFETY: just mapped, and nobody knows of it.
@@ -275,15 +272,12 @@ impl Membership {
         });
         let mapping = match forked {
             Ok(mapping) => mapping,
-            Err(error) => {
-                let (extent, contents) = state.frames.take_last().expect("just added");
-                return Err((extent, contents, error));
-            }
+            Err(error) => return Err((state.frames.take_last(&own), error)),
         };
         let State { members, frames } = state;
         let parent = members.iter_mut().find(|member| member.addresses().start == self.start);
         let parent = parent.expect("a member as long as this exists");
-        copy_table(parent, &mut child, frames, own, pinned);
+        copy_table(parent, &mut child, frames, &own, pinned);
         let child = Member::child(mapping, child, own, family.granule_bytes);
         for &slot in pinned {
             child.keeps.set(slot);
@@ -367,7 +361,7 @@ impl Family {
         &self,
         state: &mut State,
         parent: usize,
-        own: u64,
+        own: &Own,
         pinned: &[usize],
     ) -> Result<Mapping, ForkError> {
         let pieces = pieces(state, parent, own, pinned);
@@ -455,7 +449,7 @@ impl Family {
 }
 
 /// Where in the file each run of what a child shows lies, and how long it is.
-fn pieces(state: &mut State, parent: usize, own: u64, pinned: &[usize]) -> Vec<(u64, usize)> {
+fn pieces(state: &mut State, parent: usize, own: &Own, pinned: &[usize]) -> Vec<(u64, usize)> {
     let parent = state.index(parent).expect("a member as long as its region exists");
     let State { members, frames } = state;
     let parent = &mut members[parent];
@@ -471,7 +465,7 @@ fn pieces(state: &mut State, parent: usize, own: u64, pinned: &[usize]) -> Vec<(
     while slot < slots {
         let next = pinned.first().copied().unwrap_or(slots);
         if next == slot {
-            add(own + slot as u64, frames.len_of(slot));
+            add(own.frame(slot), frames.len_of(slot));
             (slot, pinned) = (slot + 1, &pinned[1..]);
         } else {
             let entries = &parent.table.entries()[slot..next];
@@ -484,7 +478,7 @@ fn pieces(state: &mut State, parent: usize, own: u64, pinned: &[usize]) -> Vec<(
 }
 
 /// Copies the table of a region of which nothing can be written any more but what is pinned.
-fn copy_table(parent: &mut Member, child: &mut Table, frames: &Frames, own: u64, pinned: &[usize]) {
+fn copy_table(parent: &mut Member, child: &mut Table, frames: &Frames, own: &Own, pinned: &[usize]) {
     let frame = |parent: &Member, slot: usize| parent.table.get(slot).frame();
     pinned.iter().for_each(|&slot| frames.pin(frame(parent, slot)));
     let mut resident = 0;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::parallel::Bytes;
-use crate::pool::{Content, Extent, InUse, Memory};
+use crate::pool::{Content, Extent, InUse, Memory, Reserved};
 use crate::pte::{Folio, Folios, Piece};
 use crate::{Clear, Copy, Reuse};
 
@@ -19,6 +19,7 @@ use crate::{Clear, Copy, Reuse};
 #[derive(Debug)]
 struct Holding {
     first: u64,
+    first_slot: usize,
     /// References: regions that show the granule.
     counts: Box<[Folio]>,
     /// What each folio holds.
@@ -43,7 +44,7 @@ pub(super) struct Frames {
 }
 
 /// Folios that nobody in the family needs any more, and what each run of them holds.
-pub(super) type Unneeded = Vec<(Extent<InUse>, Vec<(usize, Content)>)>;
+pub(super) type Unneeded = Vec<Reserved>;
 
 const CONTENTS: [Content; 4] = [Content::Hole, Content::Clean, Content::Dirty, Content::Broken];
 
@@ -57,43 +58,33 @@ impl Frames {
         self.granule_bytes.min(self.len - slot * self.granule_bytes)
     }
 
-    /// Adds an extent; its first frame.
-    pub(super) fn add(&mut self, memory: &Memory, extension: Extension) -> u64 {
-        let Extension { extent, contents, counts, kept } = extension;
-        let first = self.next;
-        self.next += counts.len() as u64 + 1;
-        let (first_folio, alias) = (extent.folios().start, memory.alias_of(&extent));
-        let extents = vec![extent];
-        self.holdings.push(Holding { first, counts, contents, kept, extents, first_folio, alias });
-        first
+    /// Adds what came with a region: which frame each slot has of it.
+    pub(super) fn add(&mut self, memory: &Memory, place: Place) -> Own {
+        let mut slot = 0;
+        let mut add = |extension: Extension| {
+            let Extension { extent, contents, counts, kept } = extension;
+            let (first, first_slot) = (self.next, slot);
+            self.next += counts.len() as u64 + 1;
+            slot += counts.len();
+            let (first_folio, alias) = (extent.folios().start, memory.alias_of(&extent));
+            let extents = vec![extent];
+            let holding =
+                Holding { first, first_slot, counts, contents, kept, extents, first_folio, alias };
+            self.holdings.push(holding);
+            (first_slot, first)
+        };
+        Own(place.0.into_iter().map(&mut add).collect())
     }
 
-    /// What [`add`](Self::add) needs, allocated before anybody has to wait.
-    pub(super) fn extension(
-        extent: Extent<InUse>,
-        contents: &[(usize, Content)],
-        granule_bytes: usize,
-        page_size: usize,
-    ) -> Extension {
-        let folios = extent.folios().len();
-        let slots = (folios * page_size).div_ceil(granule_bytes);
-        let code = |content: Content| AtomicU8::new(code(content));
-        let contents =
-            contents.iter().flat_map(|&(run, content)| (0..run).map(move |_| code(content)));
-        Extension {
-            extent,
-            contents: contents.collect(),
-            counts: (0..slots).map(|_| Folio::new(1)).collect(),
-            kept: vec![(page_size / granule_bytes).max(1) as u32; folios].into(),
-        }
-    }
-
-    /// Takes out the extent that was added last, of which nobody shows anything.
-    pub(super) fn take_last(&mut self) -> Option<(Extent<InUse>, Vec<(usize, Content)>)> {
-        let Holding { extents, contents, .. } = self.holdings.pop()?;
-        let extent = extents.into_iter().reduce(Extent::join)?;
+    /// Takes out what was added last, of which nobody shows anything.
+    pub(super) fn take_last(&mut self, own: &Own) -> Vec<Reserved> {
+        let taken = self.holdings.split_off(self.holdings.len() - own.0.len());
         let content = |folio: &AtomicU8| (1, CONTENTS[folio.load(Ordering::Relaxed) as usize]);
-        Some((extent, contents.iter().map(content).collect()))
+        let whole = |Holding { extents, contents, .. }: Holding| {
+            let extent = extents.into_iter().reduce(Extent::join).expect("not empty");
+            (extent, contents.iter().map(content).collect())
+        };
+        taken.into_iter().map(whole).collect()
     }
 
     fn holding(&self, frame: u64) -> &Holding {
@@ -112,7 +103,8 @@ impl Frames {
 
     /// The slot that a frame is for.
     pub(super) fn slot(&self, frame: u64) -> usize {
-        (frame - self.holding(frame).first) as usize
+        let holding = self.holding(frame);
+        holding.first_slot + (frame - holding.first) as usize
     }
 
     /// How many regions show it.
@@ -225,13 +217,48 @@ pub(super) enum Near {
     Neither,
 }
 
-/// An extent that is about to come into the family.
+/// What is about to come into the family with a region, allocated before anybody has to wait.
 #[derive(Debug)]
-pub(super) struct Extension {
+pub(super) struct Place(Vec<Extension>);
+
+#[derive(Debug)]
+struct Extension {
     extent: Extent<InUse>,
     contents: Box<[AtomicU8]>,
     counts: Box<[Folio]>,
     kept: Box<[u32]>,
+}
+
+impl Place {
+    pub(super) fn new(pieces: Vec<Reserved>, granule_bytes: usize, page_size: usize) -> Self {
+        let extension = |(extent, contents): Reserved| {
+            let folios = extent.folios().len();
+            let slots = (folios * page_size).div_ceil(granule_bytes);
+            let code = |content: Content| AtomicU8::new(code(content));
+            let contents =
+                contents.iter().flat_map(|&(run, content)| (0..run).map(move |_| code(content)));
+            Extension {
+                extent,
+                contents: contents.collect(),
+                counts: (0..slots).map(|_| Folio::new(1)).collect(),
+                kept: vec![(page_size / granule_bytes).max(1) as u32; folios].into(),
+            }
+        };
+        Self(pieces.into_iter().map(extension).collect())
+    }
+}
+
+/// The frames that came with a region, one for each slot: ascending runs of slots, and the first frame of
+/// each.
+#[derive(Debug)]
+pub(super) struct Own(Box<[(usize, u64)]>);
+
+impl Own {
+    pub(super) fn frame(&self, slot: usize) -> u64 {
+        let after = self.0.partition_point(|&(first, _)| first <= slot);
+        let (first_slot, first) = self.0[after - 1];
+        first + (slot - first_slot) as u64
+    }
 }
 
 impl Holding {
@@ -247,7 +274,7 @@ impl Holding {
         let content = CONTENTS[self.contents[folio].load(Ordering::Relaxed) as usize];
         match unneeded.last_mut() {
             Some((extent, contents)) if extent.folios().end == number => {
-                extend(extent, one);
+                extent.append(one);
                 match contents.last_mut() {
                     Some((run, last)) if *last == content => *run += 1,
                     _ => contents.push((1, content)),
@@ -258,23 +285,15 @@ impl Holding {
     }
 }
 
-fn extend(extent: &mut Extent<InUse>, next: Extent<InUse>) {
-    let end = extent.folios().len();
-    let nothing = extent.split_off(end);
-    let whole = std::mem::replace(extent, nothing).join(next);
-    *extent = whole;
-}
-
 fn code(content: Content) -> u8 {
     CONTENTS.iter().position(|&other| other == content).expect("a content") as u8
 }
 
-/// A fork's view of them: what is pinned is copied to the child's own extent.
+/// A fork's view of them: what is pinned is copied to the child's own place.
 #[derive(Debug)]
 pub(super) struct ForChild<'a> {
     pub(super) frames: &'a Frames,
-    /// The first frame of the child's own extent.
-    pub(super) own: u64,
+    pub(super) own: &'a Own,
 }
 
 impl Folios for ForChild<'_> {
@@ -286,8 +305,7 @@ impl Folios for ForChild<'_> {
     }
 
     fn copy_page(&self, frame: u64) -> Result<u64, Infallible> {
-        let slot = self.frames.slot(frame);
-        let own = self.own + slot as u64;
+        let own = self.own.frame(self.frames.slot(frame));
         self.frames.copy(frame, own, Near::Neither);
         self.frames.get(own, 1);
         Ok(own)

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
+use super::frames::Own;
 use super::table::{Marks, Pte, Table};
 use crate::sys::mapping::Mapping;
 
@@ -10,9 +11,8 @@ use crate::sys::mapping::Mapping;
 pub(super) struct Member {
     pub(super) mapping: Mapping,
     pub(super) table: Table,
-    /// The first frame of the extent that came with it. Of a slot that it does not keep, the frame of
-    /// this extent is its own and nobody has seen it.
-    pub(super) own: u64,
+    /// The frames that came with it. Of a slot that it does not keep, nobody has seen that frame.
+    pub(super) own: Own,
     /// Slots whose frame stays its own, whoever else shows it. Of all regions that show a frame exactly one
     /// keeps it; the others have their own place to copy it to.
     pub(super) keeps: Marks,
@@ -31,17 +31,17 @@ pub(super) struct Member {
 
 impl Member {
     /// The region that a family begins with: every slot is its own.
-    pub(super) fn first(mapping: Mapping, mut table: Table, own: u64, granule_bytes: usize) -> Self {
-        crate::pte::set_run(table.entries(), Pte::new(own).writable());
+    pub(super) fn first(mapping: Mapping, mut table: Table, own: Own, granule_bytes: usize) -> Self {
+        crate::pte::set_run(table.entries(), Pte::new(own.frame(0)).writable());
         Self { registered: AtomicBool::new(true), ..Self::new(mapping, table, own, granule_bytes, true) }
     }
 
     /// A fork, of which nothing is its own but what was copied for it already.
-    pub(super) fn child(mapping: Mapping, table: Table, own: u64, granule_bytes: usize) -> Self {
+    pub(super) fn child(mapping: Mapping, table: Table, own: Own, granule_bytes: usize) -> Self {
         Self { registered: AtomicBool::new(true), ..Self::new(mapping, table, own, granule_bytes, false) }
     }
 
-    fn new(mapping: Mapping, table: Table, own: u64, granule_bytes: usize, is_first: bool) -> Self {
+    fn new(mapping: Mapping, table: Table, own: Own, granule_bytes: usize, is_first: bool) -> Self {
         let slots = table.slots();
         Self {
             mapping,
@@ -81,7 +81,7 @@ impl Member {
     }
 
     pub(super) fn own_frame(&self, slot: usize) -> u64 {
-        self.own + slot as u64
+        self.own.frame(slot)
     }
 
     /// How many mappings it costs to map a slot apart from what lies around it, where those that touch
