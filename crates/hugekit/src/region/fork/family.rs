@@ -311,16 +311,14 @@ impl Membership {
         self.family.return_folios(unneeded, to_kernel)
     }
 
-    /// Cuts the region to the slots that its first `bytes` lie on; how many bytes these are. Nobody uses
-    /// the addresses behind them any more.
+    /// Cuts the region to the folios and granules that its first `bytes` lie on; how many bytes these are.
+    /// Nobody uses the addresses behind them any more.
     pub(in crate::region) fn truncate(&self, bytes: usize) -> Result<usize, ForkError> {
         let family = &*self.family;
-        let slots = bytes.div_ceil(family.granule_bytes);
-        let kept = without_signals(|| {
-            let state = family.gate.share();
-            let len = state.at(self.start).map_or(0, |member| member.mapping.len());
-            len.min(slots * family.granule_bytes)
-        });
+        let unit = family.granule_bytes.max(family.pool.page_size());
+        let len = self.entries(|_, member| member.mapping.len());
+        let kept = bytes.next_multiple_of(unit).min(len);
+        let slots = kept.div_ceil(family.granule_bytes);
         if let Some(registration) = &self.registration {
             registration.cut(kept);
         }
