@@ -182,7 +182,8 @@ impl Core {
     ) -> Result<Vec<Reserved>, PoolError> {
         self.check_ours()?;
         let mut parts = self.claim(count, |folios, count| folios.take_in_pieces(count, unit))?;
-        if !limits::holes_may_wait(&self.root, self.memory.backing()) {
+        let has_holes = parts.iter().any(|part| part.content() == Content::Hole);
+        if has_holes && !limits::holes_may_wait(&self.root, self.memory.backing()) {
             parts = self.populate_among(parts, threads, None)?;
         }
         let mut pieces: Vec<Reserved> = Vec::new();

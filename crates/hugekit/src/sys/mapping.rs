@@ -43,8 +43,9 @@ impl Mapping {
     }
 
     /// Maps pieces of the file one after the other, each an offset and a length, at an address that is a
-    /// multiple of `align`, and keeps them from children. Nothing can be accessed there before
-    /// [`open`](Self::open).
+    /// multiple of `align`, and keeps them from children. A process that another thread forks meanwhile has
+    /// them, too, but nobody there or here knows the address yet. (To open the mapping afterwards, as
+    /// [`new`](Self::new) does, costs as much as all the rest where pages are huge.)
     pub(crate) fn of_pieces(
         file: impl AsFd,
         pieces: &[(u64, usize)],
@@ -52,17 +53,27 @@ impl Mapping {
     ) -> io::Result<Self> {
         let len = pieces.iter().map(|(_, len)| len).sum();
         let &[(offset, _), ref others @ ..] = pieces else { return Err(io::Errno::INVAL) };
-        let mapping = if others.is_empty() {
-            Self::inaccessible(&file, offset, len, align)?
-        } else {
-            Self::held(len, align)?
+        let at_once = match others {
+            [] => Some(Self::anywhere(&file, offset, len, READ_WRITE)?),
+            _ => None,
+        };
+        let fits = |mapping: &Self| mapping.start.as_ptr().addr() % align == 0;
+        let (mapping, pieces) = match at_once {
+            Some(mapping) if fits(&mapping) => (mapping, &pieces[..0]),
+            other => {
+                if let Some(mapping) = other {
+                    // SAFETY: just mapped, and nobody knows of it.
+                    unsafe { mapping.unmap() }?;
+                }
+                (Self::held(len, align)?, pieces)
+            }
         };
         let map = || -> io::Result<()> {
             let mut at = mapping.start.as_ptr();
-            for &(offset, len) in if others.is_empty() { others } else { pieces } {
+            for &(offset, len) in pieces {
                 let fixed = SHARED | MapFlags::FIXED;
                 // SAFETY: what is replaced lies within the addresses just taken, which nobody uses.
-                unsafe { rustix::mm::mmap(at.cast(), len, NO_ACCESS, fixed, &file, offset) }?;
+                unsafe { rustix::mm::mmap(at.cast(), len, READ_WRITE, fixed, &file, offset) }?;
                 at = at.wrapping_add(len);
             }
             mapping.advise(Advice::LinuxDontFork)
@@ -95,13 +106,8 @@ impl Mapping {
         Ok(Self { start: not_null(start)?, len })
     }
 
-    /// Makes what [`of_pieces`](Self::of_pieces) mapped readable and writable.
-    pub(crate) fn open(&self) -> io::Result<()> {
-        self.make_accessible()
-    }
-
     fn inaccessible(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
-        let mapping = Self::anywhere(&file, offset, len)?;
+        let mapping = Self::anywhere(&file, offset, len, NO_ACCESS)?;
         if mapping.start.as_ptr().addr() % align == 0 {
             return Ok(mapping);
         }
@@ -112,19 +118,15 @@ impl Mapping {
 
     fn open_to_this_process(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontFork)?;
-        self.make_accessible()
-    }
-
-    fn make_accessible(&self) -> io::Result<()> {
         let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the mapping is this value's, and nobody accesses it yet.
         unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, read_write) }
     }
 
-    fn anywhere(file: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+    fn anywhere(file: impl AsFd, offset: u64, len: usize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
         let start =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), len, NO_ACCESS, SHARED, file, offset) }?;
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, SHARED, file, offset) }?;
         Ok(Self { start: not_null(start.cast())?, len })
     }
 
@@ -213,7 +215,7 @@ pub(crate) unsafe fn replace(
     addresses: &Range<usize>,
     in_core_dumps: bool,
 ) -> io::Result<()> {
-    let fresh = Mapping::anywhere(file, offset, addresses.len())?;
+    let fresh = Mapping::anywhere(file, offset, addresses.len(), NO_ACCESS)?;
     let there = ptr::with_exposed_provenance_mut::<c_void>(addresses.start);
     let prepare = || -> io::Result<()> {
         fresh.open_to_this_process()?;
@@ -251,9 +253,9 @@ pub(crate) unsafe fn replace_all(
     }
     let (there, fixed) =
         (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);
-    let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the caller's to promise.
-    let start = unsafe { rustix::mm::mmap(there, addresses.len(), access, fixed, file, offset) }?;
+    let start =
+        unsafe { rustix::mm::mmap(there, addresses.len(), READ_WRITE, fixed, file, offset) }?;
     let there = Mapping { start: not_null(start.cast())?, len: addresses.len() };
     there.advise(Advice::LinuxDontFork)?;
     if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
@@ -307,6 +309,7 @@ impl Untouched {
 }
 
 const NO_ACCESS: ProtFlags = ProtFlags::empty();
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const SHARED: MapFlags = MapFlags::SHARED;
 
 /// The kernel maps nothing at 0 unless asked to.

@@ -371,10 +371,10 @@ impl Family {
         })?;
         let start = mapping.start().as_ptr().addr();
         let watched = self.watch(&(start..start + mapping.len()), true).and_then(|()| {
-            if !memory.in_core_dumps() {
-                mapping.keep_from_dumps().map_err(|errno| kernel("madvise", errno))?;
+            if memory.in_core_dumps() {
+                return Ok(());
             }
-            mapping.open().map_err(|errno| kernel("mprotect", errno))
+            mapping.keep_from_dumps().map_err(|errno| kernel("madvise", errno))
         });
         match watched {
             Ok(()) => Ok(mapping),
