@@ -22,6 +22,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
 
@@ -275,13 +276,22 @@ impl Modelled {
     }
 }
 
-fn take(tree: &mut Vec<Modelled>, step: &Step, how: &dyn Fn(&SharedRegion) -> Region, page: usize) {
+type HowToFork<'a> = &'a dyn Fn(&SharedRegion) -> Result<Region, ForkError>;
+
+fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) {
     let of = |tree: &[Modelled], index: &Index| index.index(tree.len());
     match step {
         Step::Fork(which) if tree.len() < MOST => {
             let parent = &tree[of(tree, which)];
-            let child = Modelled::new(how(&parent.region), parent.bytes.clone());
-            tree.push(child);
+            match how(&parent.region) {
+                Ok(child) => {
+                    let child = Modelled::new(child, parent.bytes.clone());
+                    tree.push(child);
+                }
+                // What is pinned cannot be moved together, and a new place may not be free in one piece.
+                Err(ForkError::Mappings { needed, most: 3, .. }) => assert!(needed > 0),
+                Err(error) => panic!("{error}"),
+            }
         }
         Step::Fork(_) => {}
         Step::Write(which, at, len, byte) => {
@@ -366,7 +376,7 @@ fn like_vectors(backing: Backing) {
                 let mut tree = vec![Modelled::new(region, bytes)];
                 let how = |region: &SharedRegion| {
                     let fork = region.fork_builder().granule(granule).handling(handling);
-                    fork.most_mappings(most).build().unwrap()
+                    fork.most_mappings(most).build()
                 };
                 for step in &steps {
                     take(&mut tree, step, &how, page);
@@ -617,6 +627,114 @@ fn mappings_are_budgeted(backing: Backing) {
     }
 }
 
+/// A region whose frames are scattered is brought together before it is forked, where mappings are few:
+/// into its own place if it has all of that, else into a new one.
+fn what_is_scattered_is_brought_together(backing: Backing) {
+    for handling in HANDLINGS {
+        let pool = pool(backing, 3);
+        let (page, granule) = (backing.page_size(), backing.page_size());
+        let mut region = pool.region(FOLIOS * page).unwrap();
+        paint(&mut region, 1);
+        let how = |region: &Region| {
+            let fork = region.fork_builder().granule(granule).handling(handling);
+            fork.most_mappings(8).build()
+        };
+        let mut child = how(&region).unwrap();
+        for slot in [1, 3, 5] {
+            let byte = child[slot * page + 1];
+            child[slot * page] = byte;
+        }
+        assert_eq!(mappings(&child), 7);
+        // In its own place.
+        let grandchild = how(&child).unwrap();
+        assert_eq!((mappings(&child), mappings(&grandchild)), (1, 1));
+        assert_eq!(child.shared_bytes().unwrap(), child.len());
+        assert_eq!(region.shared_bytes().unwrap(), 0);
+        drop(grandchild);
+        drop(child);
+        // In a new one, because half of its own is the pool's again.
+        let mut child = how(&region).unwrap();
+        for slot in [1, 3, 5] {
+            let byte = child[slot * page + 1];
+            child[slot * page] = byte;
+        }
+        drop(region);
+        assert_eq!(pool.stats().unwrap().in_use, FOLIOS);
+        let shared = child.share();
+        let pin = shared.pin(0..1).unwrap();
+        let refused = shared.fork();
+        assert!(matches!(refused, Err(ForkError::Mappings { .. })), "{refused:?}");
+        drop(pin);
+        // SAFETY: nobody else uses it.
+        let child = unsafe { shared.into_exclusive() }.unwrap();
+        let grandchild = how(&child).unwrap();
+        assert_eq!((mappings(&child), mappings(&grandchild)), (1, 1));
+        assert!(is_painted(&child, 1) && is_painted(&grandchild, 1));
+        assert_eq!(pool.stats().unwrap().in_use, 2 * FOLIOS);
+    }
+}
+
+/// Neighbours that were written are one mapping again, whatever the order.
+fn neighbours_become_one_mapping(backing: Backing) {
+    const SLOTS: usize = 64;
+    let granule = granules(backing)[0];
+    let folios = (SLOTS * granule).div_ceil(backing.page_size());
+    for step in [1, 5, 27] {
+        for handling in HANDLINGS {
+            let Ok(pool) = builder(backing, 2 * folios).scrub_threads(0).build() else { return };
+            let region = pool.region(folios * backing.page_size()).unwrap();
+            let fork = region.fork_builder().granule(granule).handling(handling);
+            let mut child = fork.build().unwrap();
+            for index in 0..SLOTS {
+                let slot = index * step % SLOTS;
+                child[slot * granule] = slot as u8 + 1;
+            }
+            // A handler thread may still be at the last one.
+            child.prefault(0..child.len()).unwrap();
+            assert_eq!(mappings(&child), 1, "{step}");
+            assert_eq!(child.shared_bytes().unwrap(), 0);
+            let written = |(slot, bytes): (usize, &[u8])| {
+                bytes[0] == slot as u8 + 1 && is_zero(&bytes[1..])
+            };
+            assert!(child.chunks(granule).enumerate().all(written));
+            assert!(is_zero(&region));
+        }
+    }
+}
+
+/// A process that has no mapping left can still write its forks, and cannot make more of them.
+fn a_process_without_mappings_goes_on(backing: Backing) {
+    for handling in HANDLINGS {
+        let code = in_a_child(|| {
+            let pool = pool(backing, 3);
+            let granule = granules(backing)[0];
+            let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
+            paint(&mut region, 1);
+            let how = || region.fork_builder().granule(granule).handling(handling).build();
+            let mut child = how().unwrap();
+            child[granule] = 9;
+            // Neighbours with different rights never become one.
+            let prots = [ProtFlags::empty(), ProtFlags::READ];
+            let use_all = || {
+                let map = |&count: &usize| {
+                    let (nowhere, prot) = (std::ptr::null_mut(), prots[count % 2]);
+                    // SAFETY: a new mapping, which nobody uses.
+                    unsafe { mmap_anonymous(nowhere, 4096, prot, MapFlags::PRIVATE) }.is_ok()
+                };
+                (0..).take_while(map).count()
+            };
+            let used = use_all();
+            child[3 * granule] = 7;
+            let seen = (child[granule], child[3 * granule], child[3 * granule + 1]);
+            let expected = (9, 7, region[3 * granule + 1]);
+            use_all();
+            let refused = matches!(how(), Err(ForkError::NotMapped { .. }));
+            i32::from(seen != expected) + 2 * i32::from(!refused) + 4 * i32::from(used < 1000)
+        });
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
+
 /// In a child process nothing of a family is there, in whatever state it is, and what it does changes
 /// nothing for the parent.
 fn a_forked_process_has_no_part_of_it(backing: Backing) {
@@ -689,6 +807,9 @@ const CHECKS: &[Check] = &[
     ("mappings_are_budgeted", mappings_are_budgeted),
     ("a_forked_process_has_no_part_of_it", a_forked_process_has_no_part_of_it),
     ("what_is_retired_is_the_kernels_again", what_is_retired_is_the_kernels_again),
+    ("what_is_scattered_is_brought_together", what_is_scattered_is_brought_together),
+    ("neighbours_become_one_mapping", neighbours_become_one_mapping),
+    ("a_process_without_mappings_goes_on", a_process_without_mappings_goes_on),
     (
         "a_shortage_is_an_error_and_changes_nothing",
         a_shortage_is_an_error_and_changes_nothing,

@@ -5,9 +5,12 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+
+use super::fork_mark::ForkMark;
 
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
 /// that part in this process, and with none of a forked child. Not unmapped on drop: whoever holds it
@@ -259,6 +262,45 @@ pub(crate) unsafe fn replace_all(
     let there = Mapping { start: not_null(start.cast())?, len: addresses.len() };
     there.advise(Advice::LinuxDontFork)?;
     if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
+}
+
+/// Mappings that are kept to be given up: a process that has no mapping left can then change the others.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pages: [AtomicUsize; 4],
+    page_size: usize,
+    mark: ForkMark,
+}
+
+impl Spare {
+    /// As many as can be had. Each maps the file's first page, and cannot be accessed, so that no two of
+    /// them become one.
+    pub(crate) fn new(file: impl AsFd, page_size: usize) -> Self {
+        let page = |_| {
+            let mapping = Mapping::inaccessible(&file, 0, page_size, page_size).ok()?;
+            let _ = mapping.advise(Advice::LinuxDontFork);
+            Some(mapping.start.as_ptr().expose_provenance())
+        };
+        let pages = std::array::from_fn(|index| AtomicUsize::new(page(index).unwrap_or(0)));
+        Self { pages, page_size, mark: ForkMark::new() }
+    }
+
+    /// Gives them up. Async-signal-safe.
+    pub(crate) fn release(&self) {
+        for page in &self.pages {
+            let page = ptr::with_exposed_provenance_mut::<c_void>(page.swap(0, Ordering::Relaxed));
+            if !page.is_null() && self.mark.is_ours() {
+                // SAFETY: mapped by `new` in this process, and accessed by nobody.
+                let _ = unsafe { rustix::mm::munmap(page, self.page_size) };
+            }
+        }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        self.release();
+    }
 }
 
 /// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not.

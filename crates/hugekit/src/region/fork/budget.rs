@@ -53,11 +53,10 @@ impl Budget {
         SPENT.fetch_sub(mappings, Ordering::Relaxed);
     }
 
-    pub(super) fn spent(&self) -> usize {
-        usize::try_from(self.spent.load(Ordering::Relaxed)).unwrap_or(0)
-    }
-
-    pub(super) fn most(&self) -> usize {
-        self.most as usize
+    /// How many are left, and how many there are at most.
+    pub(super) fn left(&self) -> (usize, usize) {
+        let own = self.most - self.spent.load(Ordering::Relaxed);
+        let all = of_process() as isize - SPENT.load(Ordering::Relaxed);
+        (own.min(all).max(0) as usize, self.most as usize)
     }
 }

@@ -12,15 +12,16 @@ use rustix::io::Errno;
 
 use super::ForkError;
 use super::budget::Budget;
-use super::frames::{ForChild, Frames, Own, Place, Unneeded};
+use super::frames::{ForChild, Frames, Near, Own, Place, Unneeded};
 use super::gate::Gate;
 use super::member::Member;
-use super::table::Table;
+use super::serve::Refused;
+use super::table::{Pte, Table};
 use crate::fault::{Faults, Granules, Handlers, Handling, Lacks, Registration, Serving, open};
 use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
 use crate::profile::Profile;
-use crate::pte::{self, Fork, Policy, run_length, write_protect_run};
-use crate::sys::mapping::Mapping;
+use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
+use crate::sys::mapping::{Mapping, Spare};
 use crate::sys::thread::without_signals;
 use crate::sys::userfaultfd;
 
@@ -35,6 +36,7 @@ pub(crate) struct Family {
     pub(super) slots: Granules,
     pub(super) gate: Gate<State>,
     pub(super) budget: Budget,
+    pub(super) spare: Spare,
     handlers: Mutex<Option<Handlers>>,
 }
 
@@ -52,6 +54,9 @@ const FORK: Fork = Fork {
     tracks_soft_dirty: false,
     child_keeps_uffd_wp: false,
 };
+
+/// One fork may take one part in so many of the mappings that forks may cost.
+const MOST_OF_BUDGET: usize = 8;
 
 /// What a family is founded with.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +135,7 @@ impl Family {
                 frames: Frames::new(granule_bytes, pool.page_size(), len),
             }),
             budget: Budget::new(most_mappings),
+            spare: Spare::new(pool.memory().file(), pool.page_size()),
             handlers: Mutex::new(None),
             pool: pool.clone(),
         });
@@ -227,15 +233,13 @@ impl Membership {
     /// Forks the region. Slots that are pinned are in ascending order.
     pub(in crate::region) fn fork(&self, pinned: &[usize], bytes: usize) -> Result<Fresh, ForkError> {
         let family = &self.family;
-        let place = family.place_of(family.pool.reserve(bytes, family.granule_bytes)?);
-        let forked = without_signals(|| self.fork_alone(place, pinned, bytes));
-        let addresses = match forked {
-            Ok(addresses) => addresses,
-            Err((pieces, error)) => {
-                family.return_folios(pieces, false)?;
-                return Err(error);
+        let addresses = match self.try_fork(pinned, bytes) {
+            Err(error @ ForkError::Mappings { .. }) => {
+                self.gather(pinned, bytes, error)?;
+                self.try_fork(pinned, bytes)
             }
-        };
+            other => other,
+        }?;
         // Nobody knows the addresses yet.
         let child = |registration| {
             let (family, start) = (Arc::clone(family), addresses.start);
@@ -250,6 +254,53 @@ impl Membership {
         }
     }
 
+    fn try_fork(&self, pinned: &[usize], bytes: usize) -> Result<Range<usize>, ForkError> {
+        let family = &self.family;
+        let place = family.place_of(family.pool.reserve(bytes, family.granule_bytes)?);
+        match without_signals(|| self.fork_alone(place, pinned, bytes)) {
+            Ok(addresses) => Ok(addresses),
+            Err((pieces, error)) => {
+                family.return_folios(pieces, false)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Brings a region together whose frames are scattered: into its own place if that is whole, or into a
+    /// new one. `error` is what is said if neither can be.
+    fn gather(&self, pinned: &[usize], bytes: usize, error: ForkError) -> Result<(), ForkError> {
+        let family = &*self.family;
+        let completed = self.with_gate(|state| {
+            let member = state.at(self.start).expect("a member as long as this exists");
+            let has_place = |slot| {
+                let is_own = member.shows(slot, member.own.frame(slot));
+                is_own || !member.keeps.get(slot)
+            };
+            let is_whole = (0..member.slots()).all(has_place);
+            is_whole.then(|| family.complete(state, member))
+        });
+        match completed {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(_)) => return Err(error),
+            // Who holds a page of it does not see it move.
+            None if !pinned.is_empty() => return Err(error),
+            None => {}
+        }
+        let pieces = family.pool.reserve(bytes, family.granule_bytes)?;
+        if pieces.len() > 1 {
+            family.return_folios(pieces, false)?;
+            return Err(error);
+        }
+        let place = family.place_of(pieces);
+        let (unneeded, moved) = self.with_gate(|state| family.rehome(state, self.start, place));
+        family.return_folios(unneeded, false)?;
+        moved
+    }
+
+    fn with_gate<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        without_signals(|| act(&mut self.family.gate.alone()))
+    }
+
     fn fork_alone(
         &self,
         place: Place,
@@ -261,17 +312,18 @@ impl Membership {
         let mut state = family.gate.alone();
         let state = &mut *state;
         let own = state.frames.add(family.pool.memory(), place);
-        let forked = family.prepare(state, self.start, &own, pinned).and_then(|mapping| {
+        let forked = family.prepare(state, self.start, &own, pinned).and_then(|(mapping, extra)| {
             let protected = family.protect(state, self.start, pinned);
             if let Err(error) = protected {
                 // SAFETY: just mapped, and nobody knows of it.
                 let _ = unsafe { mapping.unmap() };
+                family.budget.give(extra);
                 return Err(error);
             }
-            Ok(mapping)
+            Ok((mapping, extra))
         });
-        let mapping = match forked {
-            Ok(mapping) => mapping,
+        let (mapping, extra) = match forked {
+            Ok(mapped) => mapped,
             Err(error) => return Err((state.frames.take_last(&own), error)),
         };
         let State { members, frames } = state;
@@ -279,6 +331,7 @@ impl Membership {
         let parent = parent.expect("a member as long as this exists");
         copy_table(parent, &mut child, frames, &own, pinned);
         let child = Member::child(mapping, child, own, family.granule_bytes);
+        child.mappings.store(extra, Ordering::Relaxed);
         for &slot in pinned {
             child.keeps.set(slot);
         }
@@ -354,20 +407,24 @@ pub(in crate::region) struct Fresh {
 
 impl Family {
     /// Maps for a child what its parent has, one mapping for each run of frames, so that every access comes
-    /// to us.
+    /// to us; and how many mappings more than one that is.
     fn prepare(
         &self,
         state: &mut State,
         parent: usize,
         own: &Own,
         pinned: &[usize],
-    ) -> Result<Mapping, ForkError> {
+    ) -> Result<(Mapping, isize), ForkError> {
         let pieces = pieces(state, parent, own, pinned);
-        let memory = self.pool.memory();
+        let (memory, needed) = (self.pool.memory(), pieces.len() - 1);
+        let (left, most) = self.budget.left();
+        if needed > most / MOST_OF_BUDGET || !self.budget.take(needed as isize) {
+            return Err(ForkError::Mappings { needed, left, most });
+        }
         let mapping = Mapping::of_pieces(memory.file(), &pieces, self.pool.page_size());
-        let mapping = mapping.map_err(|errno| ForkError::NotMapped {
-            mappings: pieces.len(),
-            source: errno.into(),
+        let mapping = mapping.map_err(|errno| {
+            self.budget.give(needed as isize);
+            ForkError::NotMapped { mappings: pieces.len(), source: errno.into() }
         })?;
         let start = mapping.start().as_ptr().addr();
         let watched = self.watch(&(start..start + mapping.len()), true).and_then(|()| {
@@ -377,13 +434,52 @@ impl Family {
             mapping.keep_from_dumps().map_err(|errno| kernel("madvise", errno))
         });
         match watched {
-            Ok(()) => Ok(mapping),
+            Ok(()) => Ok((mapping, needed as isize)),
             Err(error) => {
                 // SAFETY: just mapped, and nobody knows of it.
                 let _ = unsafe { mapping.unmap() };
+                self.budget.give(needed as isize);
                 Err(error)
             }
         }
+    }
+
+    /// Moves a region to a new place, which is one piece: nobody writes it meanwhile, and from one moment to
+    /// the next it is there. Says what nobody needs any more, and if that is the new place, why.
+    fn rehome(
+        &self,
+        state: &mut State,
+        start: usize,
+        place: Place,
+    ) -> (Unneeded, Result<(), ForkError>) {
+        let own = state.frames.add(self.pool.memory(), place);
+        let index = state.index(start).expect("a member as long as its region exists");
+        let slots = state.members[index].slots();
+        let moved = self.protect(state, start, &[]).and_then(|()| {
+            let (member, frames) = (&state.members[index], &state.frames);
+            for slot in 0..slots {
+                if member.keeps.get(slot) {
+                    self.copy_for_others(state, member, slot, None).map_err(refused)?;
+                }
+                frames.copy(member.table.get(slot).frame(), own.frame(slot), Near::Neither);
+            }
+            self.show_run(member, 0..slots, frames.offset(own.frame(0))).map_err(refused)
+        });
+        if let Err(error) = moved {
+            return (state.frames.take_last(&own), Err(error));
+        }
+        let mut member = state.members.remove(index);
+        let mut unneeded = Unneeded::new();
+        give_up(state, &member, 0..slots, &mut unneeded);
+        for slot in 0..slots {
+            state.frames.get(own.frame(slot), 1);
+            member.keeps.set(slot);
+        }
+        set_run(member.table.entries(), Pte::new(own.frame(0)).writable().accessed());
+        member.own = own;
+        self.count_mappings(&member, 0);
+        state.insert(member);
+        (unneeded, Ok(()))
     }
 
     /// Holds back writes to what a child is about to share: one call for each run. If one fails, what was
@@ -503,6 +599,13 @@ fn give_up(state: &mut State, member: &Member, slots: Range<usize>, unneeded: &m
             heir.own_frame(slot)
         };
         state.frames.give_up(spare, unneeded);
+    }
+}
+
+fn refused(refused: Refused) -> ForkError {
+    match refused {
+        Refused::Mappings => kernel("mmap", Errno::NOMEM),
+        Refused::Kernel(errno) => kernel("mmap", errno),
     }
 }
 

@@ -7,6 +7,14 @@ use super::frames::Own;
 use super::table::{Marks, Pte, Table};
 use crate::sys::mapping::Mapping;
 
+/// Where neighbours do not become one mapping by themselves, so many are made one.
+pub(super) const BLOCK: usize = 8;
+
+/// Slots of a block, of a block of blocks, and so on.
+fn block_lens(slots: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(BLOCK), |len| len.checked_mul(BLOCK)).take_while(move |len| *len <= slots)
+}
+
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) mapping: Mapping,
@@ -22,6 +30,8 @@ pub(super) struct Member {
     /// Slots whose addresses map, for good, the frame that the region keeps. Of the others, every access to
     /// what is not in the page tables comes to us.
     pub(super) placed: Marks,
+    /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping.
+    pub(super) blocks: Vec<Marks>,
     /// Whether every address is registered, so that writes can be held back.
     pub(super) registered: AtomicBool,
     /// Mappings that it costs beyond the one of every region.
@@ -33,12 +43,12 @@ impl Member {
     /// The region that a family begins with: every slot is its own.
     pub(super) fn first(mapping: Mapping, mut table: Table, own: Own, granule_bytes: usize) -> Self {
         crate::pte::set_run(table.entries(), Pte::new(own.frame(0)).writable());
-        Self { registered: AtomicBool::new(true), ..Self::new(mapping, table, own, granule_bytes, true) }
+        Self::new(mapping, table, own, granule_bytes, true)
     }
 
     /// A fork, of which nothing is its own but what was copied for it already.
     pub(super) fn child(mapping: Mapping, table: Table, own: Own, granule_bytes: usize) -> Self {
-        Self { registered: AtomicBool::new(true), ..Self::new(mapping, table, own, granule_bytes, false) }
+        Self::new(mapping, table, own, granule_bytes, false)
     }
 
     fn new(mapping: Mapping, table: Table, own: Own, granule_bytes: usize, is_first: bool) -> Self {
@@ -49,7 +59,8 @@ impl Member {
             keeps: Marks::new(slots, is_first),
             stale: Marks::new(slots, false),
             placed: Marks::new(slots, is_first),
-            registered: AtomicBool::new(false),
+            blocks: block_lens(slots).map(|len| Marks::new(slots / len, is_first)).collect(),
+            registered: AtomicBool::new(true),
             mappings: AtomicIsize::new(0),
             granule_bytes,
             table,
@@ -91,6 +102,24 @@ impl Member {
         let after = slot + 1 < self.slots() && self.placed.get(slot + 1);
         let beside = isize::from(before) + isize::from(after);
         if merge { 2 - 2 * beside } else { 2 - beside }
+    }
+
+    /// The blocks that a slot belongs to and the marks of those that are one mapping, the smallest first;
+    /// none that the region's end cuts.
+    pub(super) fn blocks_of(&self, slot: usize) -> impl Iterator<Item = (Range<usize>, &Marks)> {
+        let block = move |len: usize| slot / len * len..slot / len * len + len;
+        let blocks = block_lens(self.slots()).map(block).zip(&self.blocks);
+        blocks.take_while(|(block, _)| block.end <= self.slots())
+    }
+
+    /// Whether slots map frames that follow each other and are the region's alone, for good.
+    pub(super) fn is_run_of_its_own(&self, slots: Range<usize>) -> bool {
+        let first = self.table.get(slots.start).frame();
+        slots.clone().all(|slot| {
+            let entry = self.table.get(slot);
+            let follows = entry.frame() == first + (slot - slots.start) as u64;
+            self.placed.get(slot) && !self.stale.get(slot) && entry.is_writable() && follows
+        })
     }
 
     pub(super) fn is_registered(&self) -> bool {

@@ -15,7 +15,7 @@ use rustix::param::page_size;
 
 use super::family::{Family, Membership, State};
 use super::frames::Near;
-use super::member::Member;
+use super::member::{BLOCK, Member};
 use crate::fault::{Access, Faults};
 use crate::parallel::{Job, JobError, Progress, Report, Threads};
 use crate::pool::Content;
@@ -111,7 +111,11 @@ impl Family {
         };
         let state = self.gate.alone();
         let Some(member) = state.at(address) else { return Err(refused) };
-        self.complete(&state, member)?;
+        if self.complete(&state, member).is_err() {
+            // The process has no mapping left at all, but for those kept for this.
+            self.spare.release();
+            self.complete(&state, member)?;
+        }
         act(&state, member, member.slot_at(address))
     }
 
@@ -133,6 +137,40 @@ impl Family {
                 .map_err(Refused::Kernel)?;
         }
         member.table.set(slot, member.table.get(slot).writable().accessed());
+        self.join(state, member, slot);
+        Ok(())
+    }
+
+    /// Makes one mapping of a slot and its neighbours, where the kernel does not: a block as soon as all of
+    /// it is the region's own, so that each slot is mapped anew a few times at most. Nobody changes such
+    /// slots as long as the gate is shared; that others are writing there does not matter.
+    fn join(&self, state: &State, member: &Member, slot: usize) {
+        if !self.pool.backing().is_reserved() || !member.placed.get(slot) {
+            return;
+        }
+        for (block, joined) in member.blocks_of(slot) {
+            let index = block.start / block.len();
+            if joined.get(index) {
+                continue;
+            }
+            let whole = member.is_run_of_its_own(block.clone());
+            if !whole || !joined.set(index) || self.remap(state, member, block).is_err() {
+                return;
+            }
+            let saved = BLOCK as isize - 1;
+            self.budget.give(saved);
+            member.mappings.fetch_sub(saved, Ordering::Relaxed);
+        }
+    }
+
+    /// Maps a run of frames anew, as one mapping.
+    fn remap(&self, state: &State, member: &Member, slots: Range<usize>) -> Result<(), Refused> {
+        let (memory, addresses) = (self.pool.memory(), member.addresses_of(slots.clone()));
+        let offset = state.frames.offset(member.table.get(slots.start).frame());
+        // SAFETY: as for `place`.
+        unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) }
+            .map_err(Refused::Kernel)?;
+        member.registered.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -165,7 +203,7 @@ impl Family {
     }
 
     /// The region keeps its frame; of the others one gets a copy, which the rest of them share.
-    fn copy_for_others(
+    pub(super) fn copy_for_others(
         &self,
         state: &State,
         member: &Member,
@@ -235,34 +273,48 @@ impl Family {
 
     /// Makes all of a region its own, and maps it by as few mappings as its frames allow. By whoever has the
     /// gate alone.
-    fn complete(&self, state: &State, member: &Member) -> Result<(), Refused> {
+    pub(super) fn complete(&self, state: &State, member: &Member) -> Result<(), Refused> {
         let slots = member.slots();
         for slot in 0..slots {
             self.separate_unless_own(state, member, slot)?;
         }
         let (mut slot, mut runs) = (0, 0);
-        let frame = |slot: usize| member.table.get(slot).frame();
         while slot < slots {
-            let first = frame(slot);
-            let follows = |&at: &usize| frame(at) == first + (at - slot) as u64;
-            let next = (slot..slots).take_while(follows).last().map_or(slot, |last| last) + 1;
-            let (addresses, memory) = (member.addresses_of(slot..next), self.pool.memory());
-            let offset = state.frames.offset(first);
-            // SAFETY: as for `place`.
-            unsafe { replace_all(memory.file(), offset, &addresses, memory.in_core_dumps()) }
-                .map_err(Refused::Kernel)?;
-            for slot in slot..next {
-                member.placed.set(slot);
-                member.stale.clear(slot);
-                member.table.set(slot, member.table.get(slot).writable().accessed());
-            }
+            let first = member.table.get(slot).frame();
+            let follows = |&at: &usize| member.shows(at, first + (at - slot) as u64);
+            let next = slot + (slot..slots).take_while(follows).count();
+            self.show_run(member, slot..next, state.frames.offset(first))?;
             (slot, runs) = (next, runs + 1);
         }
-        let before = member.mappings.swap(runs - 1, Ordering::Relaxed);
-        self.budget.give(before - (runs - 1));
-        member.registered.store(false, Ordering::Relaxed);
-        self.wake(&member.addresses());
+        self.count_mappings(member, runs - 1);
         Ok(())
+    }
+
+    /// Maps at once what a region keeps and nobody else shows. By whoever has the gate alone.
+    pub(super) fn show_run(
+        &self,
+        member: &Member,
+        slots: Range<usize>,
+        offset: u64,
+    ) -> Result<(), Refused> {
+        let (memory, addresses) = (self.pool.memory(), member.addresses_of(slots.clone()));
+        // SAFETY: as for `place`.
+        unsafe { replace_all(memory.file(), offset, &addresses, memory.in_core_dumps()) }
+            .map_err(Refused::Kernel)?;
+        member.registered.store(false, Ordering::Relaxed);
+        for slot in slots {
+            member.placed.set(slot);
+            member.stale.clear(slot);
+            member.table.set(slot, member.table.get(slot).writable().accessed());
+        }
+        self.wake(&addresses);
+        Ok(())
+    }
+
+    /// The region costs so many mappings now.
+    pub(super) fn count_mappings(&self, member: &Member, mappings: isize) {
+        let before = member.mappings.swap(mappings, Ordering::Relaxed);
+        self.budget.give(before - mappings);
     }
 
     fn separate_unless_own(
