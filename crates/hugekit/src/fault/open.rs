@@ -27,12 +27,13 @@ pub(super) fn for_handler_threads(backing: Backing) -> Result<OwnedFd, FaultErro
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     // To the byte where the kernel can: the page's address serves as well, only less near.
-    let wanted = needed(backing).with(Features::EXACT_ADDRESS);
+    let needed = needed(backing).with(Features::THREAD_ID);
+    let wanted = needed.with(Features::EXACT_ADDRESS);
     if userfaultfd::enable(&descriptor, wanted.0).is_ok() {
         return Ok(descriptor);
     }
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
-    enable(descriptor, needed(backing), &ways)
+    enable(descriptor, needed, &ways)
 }
 
 fn from_device() -> io::Result<OwnedFd> {
@@ -67,8 +68,9 @@ fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedF
     }
 }
 
-const NAMES: [(Features, &str); 5] = [
+const NAMES: [(Features, &str); 6] = [
     (Features::SIGBUS, "SIGBUS in place of events (Linux 4.14)"),
+    (Features::THREAD_ID, "the thread that met a fault (Linux 4.14)"),
     (Features::MISSING_HUGETLBFS, "missing pages of hugetlb memory (Linux 4.11)"),
     (Features::MISSING_SHMEM, "missing pages of shared memory (Linux 4.11)"),
     (Features::MINOR_HUGETLBFS, "minor faults of hugetlb memory (Linux 5.13)"),

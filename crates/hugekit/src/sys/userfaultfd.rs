@@ -195,9 +195,18 @@ pub(crate) fn map_present(
     done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
 }
 
-/// The address of a fault that somebody waits for, to the byte if that was enabled; `None` if there is
-/// none, or the message tells of something else. Waits for one.
-pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<usize>> {
+/// A fault that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// To the byte if that was enabled.
+    pub(crate) address: usize,
+    /// Who waits; 0 if that was not enabled.
+    pub(crate) thread: u32,
+}
+
+/// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
+/// something else.
+pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>> {
     let mut message = MaybeUninit::<UffdMsg>::uninit();
     // SAFETY: the bytes of the message, which may hold anything before they are read into.
     let bytes = unsafe {
@@ -211,8 +220,8 @@ pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<usize>
         return Ok(None);
     }
     // SAFETY: all of the message was read, and any bytes are a valid one.
-    let message = unsafe { message.assume_init() };
-    Ok((message.event == EVENT_PAGEFAULT).then_some(message.address as usize))
+    let UffdMsg { event, address, thread, .. } = unsafe { message.assume_init() };
+    Ok((event == EVENT_PAGEFAULT).then_some(Fault { address: address as usize, thread }))
 }
 
 const MSG_BYTES: usize = size_of::<UffdMsg>();
