@@ -183,7 +183,7 @@ impl Served {
                 // Somebody changes the process's mappings at this moment.
                 Errno::AGAIN => {}
                 // Not registered any more: a plain access does.
-                Errno::NOENT => return Ok(()),
+                Errno::NOENT => (next, met) = (addresses.end, true),
                 Errno::FAULT => return Err(PopulateError::NothingBehind),
                 Errno::NOMEM => return Err(PopulateError::OutOfMemory),
                 other => return Err(PopulateError::Kernel(std::io::Error::from(other).kind())),

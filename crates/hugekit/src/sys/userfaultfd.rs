@@ -164,10 +164,15 @@ fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64)
 }
 
 /// Leaves the addresses to the kernel again, and wakes who waits there.
+///
+/// The kernel wakes them by itself before it takes the lock that keeps others from faulting there: who
+/// begins to wait in between (seen with Linux 6.18) would wait for ever. Once the call has returned, nobody
+/// can begin any more.
 pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
     // SAFETY: reads one `struct uffdio_range`; no byte of the memory changes.
-    unsafe { ioctl(descriptor, Setter::<UFFDIO_UNREGISTER, _>::new(range)) }
+    unsafe { ioctl(descriptor, Setter::<UFFDIO_UNREGISTER, _>::new(range)) }?;
+    wake(descriptor, addresses)
 }
 
 /// Wakes whoever waits for one of these addresses, to try again.
