@@ -41,16 +41,15 @@ fn main() {
     } else {
         kvm::api_version(&Root::default()).err().map(|error| error.to_string())
     };
-    let checks: [(&str, fn() -> Result<(), Failed>); 2] = [
-        ("a_guest_verifies_all_of_a_region", a_guest_verifies_all_of_a_region),
-        ("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused),
+    let mut trials = vec![
+        Trial::test("a_guest_verifies_all_of_a_region", a_guest_verifies_all_of_a_region),
+        Trial::test("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused),
     ];
-    let trial = |(name, check)| match &lacking {
-        None => Trial::test(name, check),
-        Some(reason) => {
-            Trial::test(name, check).with_kind(format!("skipped: {reason}")).with_ignored_flag(true)
-        }
-    };
-    let trials = checks.map(trial).into();
+    if let Some(reason) = lacking {
+        let skip = |trial: Trial| {
+            trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true)
+        };
+        trials = trials.into_iter().map(skip).collect();
+    }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
