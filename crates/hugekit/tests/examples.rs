@@ -46,9 +46,8 @@ fn main() {
         Trial::test("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused),
     ];
     if let Some(reason) = lacking {
-        let skip = |trial: Trial| {
-            trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true)
-        };
+        let skip =
+            |trial: Trial| trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true);
         trials = trials.into_iter().map(skip).collect();
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
