@@ -25,8 +25,8 @@ const FULL_BUDGET: Duration = Duration::from_secs(18);
 const QUICK_ROUNDS: usize = 4;
 const FULL_ROUNDS: usize = 6;
 
-/// The same of rounds that take seconds.
-const QUICK_LONG_ROUNDS: usize = 3;
+/// The same of rounds that take seconds, whose samples are long enough to be steady by themselves.
+const QUICK_LONG_ROUNDS: usize = 2;
 const FULL_LONG_ROUNDS: usize = 4;
 
 /// Less memory than this is a cache on some machines.
