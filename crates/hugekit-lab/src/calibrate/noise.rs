@@ -7,7 +7,7 @@ use super::routines::clear;
 use crate::LabError;
 use crate::bench::Bench;
 use crate::experiments::contest::sample;
-use crate::sampler::{Plan, alternate};
+use crate::sampler::alternate;
 use crate::size::MIB;
 use crate::stats::median;
 
@@ -69,7 +69,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, effort: Effort) -> Result<Noise, La
     let mut worst = Noise(0.0);
     for size in [MIB, 64 * MIB].repeat(TRIALS) {
         let bytes = &mut arena.bytes()[..size];
-        let samples = alternate(Plan::exactly(effort.rounds), 2, observer, |_| {
+        let samples = alternate(effort.plan, 2, observer, |_| {
             sample(size, || clear(&clear_routines()[0], bytes));
             sample(size, || clear(&clear_routines()[0], bytes))
         })?;

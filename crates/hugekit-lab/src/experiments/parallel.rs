@@ -119,6 +119,9 @@ fn measure(
     let plan = bench.plan(0.3, 100);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("parallel {}", work.name()));
+    if work == Work::Copy {
+        arena.fill_with_data(observer)?;
+    }
     let jobs = counts(most).into_iter().map(Method::Job);
     let methods: Vec<_> = jobs.chain([Method::PlainThreads(2)]).collect();
     let samples = alternate(plan, methods.len(), observer, |index| {
