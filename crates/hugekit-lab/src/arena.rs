@@ -79,14 +79,14 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Gives every page back to the kernel; they are zeroes when touched or populated again. What
+    /// Gives the pages of the first `len` bytes back to the kernel; they are zeroes when touched or populated again. What
     /// the hypervisor gave to this machine stays with it.
-    pub(crate) fn give_back(&mut self) {
+    pub(crate) fn give_back(&mut self, len: usize) {
+        let bytes = &mut self.bytes()[..len];
         // SAFETY: private anonymous memory of our own, borrowed mutably: it reads as zeroes from
         // here on, which are initialised bytes.
-        let given = unsafe {
-            rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontNeed)
-        };
+        let given =
+            unsafe { rustix::mm::madvise(bytes.as_mut_ptr().cast(), len, Advice::LinuxDontNeed) };
         given.expect("the range is a mapping that nobody has locked");
     }
 
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn pages_given_back_are_zeroes() {
         let mut arena = Arena::warmed(3 * MIB, &Quiet).unwrap();
-        arena.give_back();
+        arena.give_back(3 * MIB);
         assert!(arena.bytes().iter().all(|&byte| byte == 0));
     }
 

@@ -162,7 +162,7 @@ pub fn cpu_model() -> CpuModel {
 
 /// Level and bytes of each cache for data that the calling thread's CPU names by itself; none where it
 /// does not, or where the architecture has no instruction for it.
-pub(crate) fn data_caches() -> Vec<(u32, usize)> {
+pub(crate) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     imp::data_caches()
 }
 

@@ -11,8 +11,8 @@ pub(in crate::arch) fn cpu_model() -> CpuModel {
     CpuModel { vendor: Vendor::Other, family: 0, model: 0 }
 }
 
-pub(in crate::arch) fn data_caches() -> Vec<(u32, usize)> {
-    Vec::new()
+pub(in crate::arch) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
+    std::iter::empty()
 }
 
 /// The hypervisor, where the CPU itself names it.

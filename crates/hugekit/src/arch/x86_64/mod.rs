@@ -112,15 +112,14 @@ pub(super) fn cpu_model() -> CpuModel {
     CpuModel { vendor, family, model }
 }
 
-pub(super) fn data_caches() -> Vec<(u32, usize)> {
+pub(super) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     let caches = cpuid().get_cache_parameters().into_iter().flatten();
-    caches
-        .filter(|cache| matches!(cache.cache_type(), CacheType::Data | CacheType::Unified))
-        .map(|cache| {
+    caches.filter(|cache| matches!(cache.cache_type(), CacheType::Data | CacheType::Unified)).map(
+        |cache| {
             let ways = cache.associativity() * cache.physical_line_partitions();
             (cache.level().into(), ways * cache.coherency_line_size() * cache.sets())
-        })
-        .collect()
+        },
+    )
 }
 
 /// The hypervisor, where the CPU itself names it.
