@@ -8,7 +8,7 @@ use serde_json::Value;
 
 fn lab() -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();
-    command.arg("lab");
+    command.arg("lab").env("HUGEKIT_PROFILE", "");
     command
 }
 

@@ -7,6 +7,7 @@ use hugekit::machine::cgroup::Cgroups;
 use hugekit::machine::host::Host;
 use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CacheSizes, Memory, Root, cache};
+use hugekit::profile::InForce;
 
 use crate::anonymous::{Anonymous, Pages};
 use crate::arena::Arena;
@@ -235,6 +236,11 @@ fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError>
     Ok(asked)
 }
 
+/// So many bytes, or half of what is available if that is less.
+pub(crate) fn at_most(bytes: usize) -> Result<Size, LabError> {
+    Ok(Size(bytes.min(available_memory()? / 2).next_multiple_of(2 * MIB)))
+}
+
 pub(crate) fn machine() -> Machine {
     let root = Root::default();
     let host = Host::read(&root).ok();
@@ -250,8 +256,14 @@ pub(crate) fn machine() -> Machine {
         hypervisor,
         cache_bytes: caches.unwrap_or_default(),
         memory_bytes: Memory::read(&root).map_or(0, |memory| memory.total),
+        profile: profile(),
         hardware_counters: "not available".into(),
     }
+}
+
+fn profile() -> String {
+    let stored = InForce::get().stored.as_ref();
+    stored.map_or_else(|| "built in".into(), |(_, stored)| format!("`{}`", stored.tuned.command))
 }
 
 fn unknown() -> String {
