@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use backings::{Check, FOLIOS, builder, is_zero, trials};
+use backings::{Check, FOLIOS, builder, is_zero, trials, unscrubbed};
 use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing};
@@ -48,7 +48,11 @@ fn granules(backing: Backing) -> Vec<usize> {
 }
 
 /// Calls `check` with a pool, a region of it and how to fork it, in every way.
-fn each(backing: Backing, regions: usize, check: impl Fn(&Pool, Region, &dyn Fn(&Region) -> Region, usize)) {
+fn each(
+    backing: Backing,
+    regions: usize,
+    check: impl Fn(&Pool, Region, &dyn Fn(&Region) -> Region, usize),
+) {
     for handling in HANDLINGS {
         for granule in granules(backing) {
             let pool = pool(backing, regions);
@@ -198,7 +202,7 @@ fn what_is_released_is_zero_on_one_side(backing: Backing) {
 
 fn a_shortage_is_an_error_and_changes_nothing(backing: Backing) {
     for handling in HANDLINGS {
-        let pool = pool(backing, 1);
+        let pool = unscrubbed(backing);
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         paint(&mut region, 1);
         let refused = region.fork_builder().handling(handling).build().unwrap_err();
@@ -364,7 +368,8 @@ fn like_vectors(backing: Backing) {
     for handling in HANDLINGS {
         for granule in granules(backing) {
             let cases = if backing == Backing::Base { 200 } else { 24 };
-            let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+            let config =
+                ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
             let page = backing.page_size();
             // Small granules keep folios in use, and so do those that are larger.
             let spare = if granule == page { MOST } else { 4 * MOST };
@@ -382,7 +387,8 @@ fn like_vectors(backing: Backing) {
                     take(&mut tree, step, &how, page);
                     tree.iter().for_each(|modelled| modelled.check(backing == Backing::Base));
                     if granule == page {
-                        let in_use = tree.iter().map(|modelled| modelled.region.mapped_len() / page);
+                        let in_use =
+                            tree.iter().map(|modelled| modelled.region.mapped_len() / page);
                         assert_eq!(pool.stats().unwrap().in_use, in_use.sum::<usize>());
                     }
                 }
@@ -409,7 +415,8 @@ fn forks_are_moments(backing: Backing) {
             let pool = pool(backing, 4);
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
             let slots = region.len() / granule;
-            let (begun, done) = ([const { AtomicU64::new(0) }; WRITERS], [const { AtomicU64::new(0) }; WRITERS]);
+            let (begun, done) =
+                ([const { AtomicU64::new(0) }; WRITERS], [const { AtomicU64::new(0) }; WRITERS]);
             let stop = AtomicBool::new(false);
             let seen = |region: &[u8], slot: usize, writer: usize| {
                 let at = slot * granule + 8 * writer;
@@ -422,7 +429,8 @@ fn forks_are_moments(backing: Backing) {
                         for generation in 1.. {
                             begun[writer].store(generation, Ordering::SeqCst);
                             for slot in 0..slots {
-                                region.words()[slot * granule / 8 + writer].store(generation, Ordering::SeqCst);
+                                region.words()[slot * granule / 8 + writer]
+                                    .store(generation, Ordering::SeqCst);
                             }
                             done[writer].store(generation, Ordering::SeqCst);
                             if stop.load(Ordering::SeqCst) {
@@ -441,10 +449,14 @@ fn forks_are_moments(backing: Backing) {
                         thread::yield_now();
                     }
                     for writer in 0..WRITERS {
-                        let states: Vec<u64> = (0..slots).map(|slot| seen(&fork, slot, writer)).collect();
+                        let states: Vec<u64> =
+                            (0..slots).map(|slot| seen(&fork, slot, writer)).collect();
                         let (first, last) = (states[0], states[slots - 1]);
                         assert!(states.is_sorted_by(|a, b| a >= b), "{states:?}");
-                        assert!(last >= before[writer] && first <= after[writer] && first - last <= 1, "{states:?} {before:?} {after:?}");
+                        assert!(
+                            last >= before[writer] && first <= after[writer] && first - last <= 1,
+                            "{states:?} {before:?} {after:?}"
+                        );
                     }
                     let bytes = fork.to_vec();
                     if let Some((mut kept, bytes)) = kept.take() {
@@ -693,9 +705,8 @@ fn neighbours_become_one_mapping(backing: Backing) {
             child.prefault(0..child.len()).unwrap();
             assert_eq!(mappings(&child), 1, "{step}");
             assert_eq!(child.shared_bytes().unwrap(), 0);
-            let written = |(slot, bytes): (usize, &[u8])| {
-                bytes[0] == slot as u8 + 1 && is_zero(&bytes[1..])
-            };
+            let written =
+                |(slot, bytes): (usize, &[u8])| bytes[0] == slot as u8 + 1 && is_zero(&bytes[1..]);
             assert!(child.chunks(granule).enumerate().all(written));
             assert!(is_zero(&region));
         }
@@ -810,10 +821,7 @@ const CHECKS: &[Check] = &[
     ("what_is_scattered_is_brought_together", what_is_scattered_is_brought_together),
     ("neighbours_become_one_mapping", neighbours_become_one_mapping),
     ("a_process_without_mappings_goes_on", a_process_without_mappings_goes_on),
-    (
-        "a_shortage_is_an_error_and_changes_nothing",
-        a_shortage_is_an_error_and_changes_nothing,
-    ),
+    ("a_shortage_is_an_error_and_changes_nothing", a_shortage_is_an_error_and_changes_nothing),
 ];
 
 fn main() {

@@ -350,6 +350,9 @@ fn faults_in_handlers_of_other_signals(handling: Handling) {
                 }
             });
         }
+        while targets.iter().any(|target| target.load(Ordering::SeqCst) == 0) {
+            thread::yield_now();
+        }
         for round in 0..300 {
             // SAFETY: a signal to a thread of this process, or to none.
             unsafe {

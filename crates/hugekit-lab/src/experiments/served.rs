@@ -150,12 +150,15 @@ impl Drop for Busy {
 #[derive(Debug)]
 pub(super) struct Recorded(Histogram<u64>);
 
+/// A minute: longer than any fault.
+const LONGEST_NS: u64 = 60_000_000_000;
+
 /// The percentiles that are kept.
 const PERCENTILES: [f64; 6] = [1.0, 50.0, 90.0, 99.0, 99.9, 100.0];
 
 impl Recorded {
     pub(super) fn new() -> Self {
-        Self(Histogram::new(3).expect("three digits are a precision that it has"))
+        Self(Histogram::new_with_max(LONGEST_NS, 3).expect("a range and precision that it has"))
     }
 
     /// Adds latencies in microseconds.

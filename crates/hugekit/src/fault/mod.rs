@@ -143,7 +143,8 @@ impl Service {
     ) -> Result<Self, FaultError> {
         let descriptor = open::for_handling_in_place(pool.backing(), false)?;
         let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
-        let handler = Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
+        let handler =
+            Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
         let handler = Some(Handler::InPlace(handler));
         Ok(Self { served, serving: Some(Serving { handling: Handling::InPlace, fall }), handler })
     }

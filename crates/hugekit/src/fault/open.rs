@@ -27,7 +27,7 @@ pub(crate) fn for_handler_threads(backing: Backing, copies: bool) -> Result<Owne
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     // To the byte where the kernel can: the page's address serves as well, only less near.
-    let needed = needed(backing, copies);
+    let needed = needed(backing, copies).with(Features::THREAD_ID);
     let wanted = needed.with(Features::EXACT_ADDRESS);
     if userfaultfd::enable(&descriptor, wanted.0).is_ok() {
         return Ok(descriptor);
@@ -58,7 +58,11 @@ fn needed(backing: Backing, copies: bool) -> Features {
         }
         Backing::Thp | Backing::Base => Features::MISSING_SHMEM.with(Features::MINOR_SHMEM),
     };
-    if copies { all.with(Features::WRITE_PROTECT).with(Features::WRITE_PROTECT_SHARED) } else { all }
+    if copies {
+        all.with(Features::WRITE_PROTECT).with(Features::WRITE_PROTECT_SHARED)
+    } else {
+        all
+    }
 }
 
 fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedFd, FaultError> {
@@ -70,8 +74,9 @@ fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedF
     }
 }
 
-const NAMES: [(Features, &str); 7] = [
+const NAMES: [(Features, &str); 8] = [
     (Features::SIGBUS, "SIGBUS in place of events (Linux 4.14)"),
+    (Features::THREAD_ID, "the thread that met a fault (Linux 4.14)"),
     (Features::MISSING_HUGETLBFS, "missing pages of hugetlb memory (Linux 4.11)"),
     (Features::MISSING_SHMEM, "missing pages of shared memory (Linux 4.11)"),
     (Features::MINOR_HUGETLBFS, "minor faults of hugetlb memory (Linux 5.13)"),

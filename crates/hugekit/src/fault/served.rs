@@ -164,7 +164,8 @@ impl Served {
             if self.pool.backing().is_reserved() { self.pool.page_size() } else { page_size() };
         let (mut next, mut met) = (addresses.start, false);
         while next < addresses.end {
-            let Err((mapped, errno)) = userfaultfd::map_present(descriptor, &(next..addresses.end), false)
+            let Err((mapped, errno)) =
+                userfaultfd::map_present(descriptor, &(next..addresses.end), false)
             else {
                 break;
             };
@@ -174,7 +175,7 @@ impl Served {
                 // Somebody changes the process's mappings at this moment.
                 Errno::AGAIN => {}
                 // Not registered any more: a plain access does.
-                Errno::NOENT => return Ok(()),
+                Errno::NOENT => (next, met) = (addresses.end, true),
                 Errno::FAULT => return Err(PopulateError::NothingBehind),
                 Errno::NOMEM => return Err(PopulateError::OutOfMemory),
                 other => return Err(PopulateError::Kernel(std::io::Error::from(other).kind())),

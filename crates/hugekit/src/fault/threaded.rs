@@ -4,6 +4,11 @@
 //! costs 0.7 µs a fault. So every region has a *bell*: a private page for each thread, served by the same
 //! descriptor. Who wants a thread to stop touches a page, and waits as for any other fault; the thread
 //! that is told of it leaves that page to the kernel, which lets the toucher go on, and ends.
+//!
+//! A wake-up on the CPU of the thread that faulted costs 8 µs in all, on another one that sleeps 60 to 110.
+//! The scheduler wakes a thread where it ran last if that CPU is idle, so one that begins on the wrong one
+//! stays there. Therefore a handler *follows*: it looks now and then where the thread is that it has just
+//! served, and goes there. `docs/decisions/0010-fault-placement.md` has the figures.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -14,9 +19,10 @@ use std::thread::{Builder, JoinHandle};
 use rustix::param::page_size;
 
 use super::{Access, Faults};
+use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sys::mapping::Untouched;
-use crate::sys::thread::without_signals;
+use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, without_signals};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -99,14 +105,63 @@ impl Bell {
     }
 }
 
+/// Where a handler thread should be, found out as seldom as it is right. It is pinned there: unpinned, it is
+/// woken on another CPU that is idle, where there is one.
+struct Following {
+    /// CPUs that it may run on, if there is a choice.
+    allowed: Option<CpuSet>,
+    watched: Option<Watched>,
+    /// Faults until the next look, and how many there were to be.
+    left: u32,
+    interval: u32,
+}
+
+/// A look costs a few microseconds: one in so many faults at least.
+const LONGEST_INTERVAL: u32 = 15;
+
+impl Following {
+    fn new() -> Self {
+        let allowed = affinity().ok().filter(|cpus| cpus.len() > 1);
+        Self { allowed, watched: None, left: 0, interval: 0 }
+    }
+
+    /// After a fault of this thread was served.
+    fn follow(&mut self, thread: u32) {
+        let Some(allowed) = self.allowed.as_ref() else { return };
+        if self.left > 0 {
+            self.left -= 1;
+            return;
+        }
+        if !self.watched.as_ref().is_some_and(|watched| watched.is(thread)) {
+            self.watched = Watched::new(thread);
+        }
+        let there = self.watched.as_ref().and_then(Watched::cpu);
+        let is_elsewhere = |cpu: &u32| *cpu != current_cpu() && allowed.contains(*cpu);
+        match there.filter(is_elsewhere) {
+            Some(cpu) => {
+                let _ = set_affinity(&std::iter::once(cpu).collect());
+                self.interval = 0;
+            }
+            None => self.interval = (2 * self.interval + 1).min(LONGEST_INTERVAL),
+        }
+        self.left = self.interval;
+    }
+}
+
 fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
-    let last_resort = LastResort { served, bell };
-    serve_until_rung(served.descriptor(), bell, |Fault { address, write }| {
+    let mut following = Following::new();
+    serve_or_give_up(served, bell, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
         if served.serve(address, access).is_err() {
             served.leave(address);
         }
+        following.follow(thread);
     });
+}
+
+fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(Fault)) {
+    let last_resort = LastResort { served, bell };
+    serve_until_rung(served.descriptor(), bell, serve);
     std::mem::forget(last_resort);
 }
 
@@ -114,7 +169,7 @@ fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
 ///
 /// # Panics
 /// If the descriptor cannot be read: somebody else has closed it.
-fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, serve: impl Fn(Fault)) {
+fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: impl FnMut(Fault)) {
     loop {
         match userfaultfd::next_fault(descriptor) {
             Ok(Some(Fault { address, .. })) if bell.contains(&address) => {
@@ -141,5 +196,47 @@ impl Drop for LastResort<'_> {
         tracing::error!("a thread that served faults died: the region is cleared at once");
         self.served.give_up();
         let _ = userfaultfd::unregister(self.served.descriptor(), self.bell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::fault::{Served, open};
+    use crate::pool::{Backing, Pool};
+
+    #[test]
+    fn when_a_thread_dies_everybody_goes_on_with_clean_memory() {
+        let len = 1 << 20;
+        let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
+        pool.region(len).unwrap().fill(7);
+        let Ok(descriptor) = open::for_handler_threads(Backing::Base, false) else {
+            return; // Who may not serve faults of system calls has no such threads.
+        };
+        // SAFETY: registered before anybody accesses it.
+        let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
+        let served = Served::new(&pool, &mapped, &contents, descriptor).unwrap();
+        let bell = Bell::new(served.descriptor(), 1).unwrap();
+        let start = mapped.mapping().start();
+        thread::scope(|scope| {
+            let dies = scope.spawn(|| {
+                serve_or_give_up(&served, &bell.0.addresses(), |_| panic!("as this test wants it"));
+            });
+            // SAFETY: mapped and readable; nobody else accesses it.
+            let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            assert!(dies.join().is_err());
+        });
+        // Nobody hears it any more, and nobody waits.
+        bell.ring(0);
+        assert_eq!(pool.stats().unwrap().scrubbed_at_fault, len as u64);
+        let contents = served.contents(0, len / page_size());
+        // SAFETY: nobody uses the addresses any more.
+        unsafe {
+            pool.take_back_as(mapped, &contents);
+            bell.0.unmap().unwrap();
+        }
     }
 }

@@ -82,7 +82,9 @@ impl Folios {
         let (mut left, mut taken) = (count, Vec::new());
         while left > 0 {
             let run = self.free.best_fit(left).or_else(|| self.free.longest());
-            let len = run.as_ref().map_or(0, |run| if run.len() < left { run.len() / unit * unit } else { left });
+            let len = run
+                .as_ref()
+                .map_or(0, |run| if run.len() < left { run.len() / unit * unit } else { left });
             let Some(run) = run.filter(|_| len > 0) else {
                 taken.into_iter().for_each(|part: Idle| self.put(part));
                 return None;

@@ -60,7 +60,7 @@ impl Mapping {
             [] => Some(Self::anywhere(&file, offset, len, READ_WRITE)?),
             _ => None,
         };
-        let fits = |mapping: &Self| mapping.start.as_ptr().addr() % align == 0;
+        let fits = |mapping: &Self| mapping.start.as_ptr().addr().is_multiple_of(align);
         let (mapping, pieces) = match at_once {
             Some(mapping) if fits(&mapping) => (mapping, &pieces[..0]),
             other => {

@@ -5,7 +5,9 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::{MaybeUninit, size_of_val};
+use std::os::fd::OwnedFd;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io;
 
 use crate::machine::CpuSet;
@@ -46,6 +48,40 @@ pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
 /// The CPU the calling thread is on at this moment.
 pub(crate) fn current_cpu() -> u32 {
     u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
+}
+
+/// Another thread of this process, of which is asked where it is.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    thread: u32,
+    stat: OwnedFd,
+}
+
+impl Watched {
+    /// `None` if there is no such thread, or no /proc.
+    pub(crate) fn new(thread: u32) -> Option<Self> {
+        let path = format!("/proc/self/task/{thread}/stat");
+        let stat = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Some(Self { thread, stat })
+    }
+
+    pub(crate) fn is(&self, thread: u32) -> bool {
+        self.thread == thread
+    }
+
+    /// The CPU that it is on, or was last.
+    pub(crate) fn cpu(&self) -> Option<u32> {
+        let mut line = [0; 1024];
+        let len = rustix::io::pread(&self.stat, &mut line[..], 0).ok()?;
+        cpu_of(std::str::from_utf8(&line[..len]).ok()?)
+    }
+}
+
+/// The 39th field of a line of `proc_pid_stat(5)`; the second one is a name in parentheses that may hold
+/// anything.
+fn cpu_of(stat: &str) -> Option<u32> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
 /// Lets the calling thread run only where nobody else wants to: `SCHED_IDLE`, and where that is
@@ -203,6 +239,22 @@ mod tests {
         });
         assert_eq!(thread.join().unwrap(), (true, false));
         assert_eq!(blocked(libc::SIGUSR1), before);
+    }
+
+    #[test]
+    fn a_thread_that_is_watched_is_where_it_says() {
+        std::thread::spawn(|| {
+            let Some(watched) = Watched::new(rustix::thread::gettid().as_raw_pid() as u32) else {
+                return; // A sandbox without /proc: nobody is followed then.
+            };
+            for cpu in affinity().unwrap().iter() {
+                set_affinity(&std::iter::once(cpu).collect()).unwrap();
+                assert_eq!(watched.cpu(), Some(cpu));
+            }
+        })
+        .join()
+        .unwrap();
+        assert_eq!(cpu_of("7 (a) b) S 1"), None);
     }
 
     #[test]

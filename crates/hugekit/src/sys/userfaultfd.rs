@@ -216,10 +216,15 @@ fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64)
 }
 
 /// Leaves the addresses to the kernel again, and wakes who waits there.
+///
+/// The kernel wakes them by itself before it takes the lock that keeps others from faulting there: who
+/// begins to wait in between (seen with Linux 6.18) would wait for ever. Once the call has returned, nobody
+/// can begin any more.
 pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
     // SAFETY: reads one `struct uffdio_range`; no byte of the memory changes.
-    unsafe { ioctl(descriptor, Setter::<UFFDIO_UNREGISTER, _>::new(range)) }
+    unsafe { ioctl(descriptor, Setter::<UFFDIO_UNREGISTER, _>::new(range)) }?;
+    wake(descriptor, addresses)
 }
 
 /// Wakes whoever waits for one of these addresses, to try again.
@@ -255,12 +260,14 @@ pub(crate) fn map_present(
 pub(crate) struct Fault {
     /// To the byte if that was enabled.
     pub(crate) address: usize,
+    /// Who waits; 0 if that was not enabled.
+    pub(crate) thread: u32,
     /// Whether the access was a write.
     pub(crate) write: bool,
 }
 
-/// A fault that somebody waits for; `None` if there is none, or the message tells of something else. Waits
-/// for one.
+/// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
+/// something else.
 pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>> {
     let mut message = MaybeUninit::<UffdMsg>::uninit();
     // SAFETY: the bytes of the message, which may hold anything before they are read into.
@@ -275,10 +282,9 @@ pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>
         return Ok(None);
     }
     // SAFETY: all of the message was read, and any bytes are a valid one.
-    let message = unsafe { message.assume_init() };
-    let write = message.flags & (PAGEFAULT_WRITE | PAGEFAULT_WP) != 0;
-    let fault = Fault { address: message.address as usize, write };
-    Ok((message.event == EVENT_PAGEFAULT).then_some(fault))
+    let UffdMsg { event, flags, address, thread, .. } = unsafe { message.assume_init() };
+    let write = flags & (PAGEFAULT_WRITE | PAGEFAULT_WP) != 0;
+    Ok((event == EVENT_PAGEFAULT).then_some(Fault { address: address as usize, thread, write }))
 }
 
 const MSG_BYTES: usize = size_of::<UffdMsg>();

@@ -6,7 +6,7 @@ mod zva;
 use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyRoutine, Kind};
 
-pub(super) use super::all::portable::cpu_model;
+pub(super) use super::all::portable::{cpu_model, data_caches};
 pub(crate) use super::all::portable::{hypervisor, is_write};
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[

@@ -49,11 +49,8 @@ pub(super) struct State {
 }
 
 /// How tables are copied: children share, and begin with nothing mapped.
-const FORK: Fork = Fork {
-    mapping: pte::Mapping::Private,
-    tracks_soft_dirty: false,
-    child_keeps_uffd_wp: false,
-};
+const FORK: Fork =
+    Fork { mapping: pte::Mapping::Private, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
 
 /// One fork may take one part in so many of the mappings that forks may cost.
 const MOST_OF_BUDGET: usize = 8;
@@ -107,7 +104,11 @@ impl State {
 
 impl Family {
     /// A family that has no region yet.
-    pub(in crate::region) fn found(pool: &Pool, len: usize, terms: Terms) -> Result<Arc<Self>, ForkError> {
+    pub(in crate::region) fn found(
+        pool: &Pool,
+        len: usize,
+        terms: Terms,
+    ) -> Result<Arc<Self>, ForkError> {
         // The first look at it may allocate, which no fault may.
         let _ = Profile::current();
         let Terms { granule_bytes, handling, most_mappings } = terms;
@@ -171,15 +172,17 @@ impl Family {
     }
 
     /// Has signals of this process's accesses at these addresses come to us, if that is how they come.
-    fn register(self: &Arc<Self>, addresses: Range<usize>) -> Result<Option<Registration>, FaultError> {
+    fn register(
+        self: &Arc<Self>,
+        addresses: Range<usize>,
+    ) -> Result<Option<Registration>, FaultError> {
         let register = || Registration::new(addresses, Arc::clone(self) as Arc<dyn Faults>);
         self.is_in_place().then(register).transpose()
     }
 
     /// Has writes of a region be held back where they are to be.
     fn watch(&self, addresses: &Range<usize>, lazily: bool) -> Result<(), ForkError> {
-        let watched =
-            userfaultfd::register_for_copies(self.descriptor.as_fd(), addresses, lazily);
+        let watched = userfaultfd::register_for_copies(self.descriptor.as_fd(), addresses, lazily);
         watched.map_err(|errno| kernel("UFFDIO_REGISTER", errno))
     }
 
@@ -231,7 +234,11 @@ pub(in crate::region) struct Membership {
 
 impl Membership {
     /// Forks the region. Slots that are pinned are in ascending order.
-    pub(in crate::region) fn fork(&self, pinned: &[usize], bytes: usize) -> Result<Fresh, ForkError> {
+    pub(in crate::region) fn fork(
+        &self,
+        pinned: &[usize],
+        bytes: usize,
+    ) -> Result<Fresh, ForkError> {
         let family = &self.family;
         let addresses = match self.try_fork(pinned, bytes) {
             Err(error @ ForkError::Mappings { .. }) => {
@@ -312,16 +319,17 @@ impl Membership {
         let mut state = family.gate.alone();
         let state = &mut *state;
         let own = state.frames.add(family.pool.memory(), place);
-        let forked = family.prepare(state, self.start, &own, pinned).and_then(|(mapping, extra)| {
-            let protected = family.protect(state, self.start, pinned);
-            if let Err(error) = protected {
-                // SAFETY: just mapped, and nobody knows of it.
-                let _ = unsafe { mapping.unmap() };
-                family.budget.give(extra);
-                return Err(error);
-            }
-            Ok((mapping, extra))
-        });
+        let forked =
+            family.prepare(state, self.start, &own, pinned).and_then(|(mapping, extra)| {
+                let protected = family.protect(state, self.start, pinned);
+                if let Err(error) = protected {
+                    // SAFETY: just mapped, and nobody knows of it.
+                    let _ = unsafe { mapping.unmap() };
+                    family.budget.give(extra);
+                    return Err(error);
+                }
+                Ok((mapping, extra))
+            });
         let (mapping, extra) = match forked {
             Ok(mapped) => mapped,
             Err(error) => return Err((state.frames.take_last(&own), error)),
@@ -572,7 +580,13 @@ fn pieces(state: &mut State, parent: usize, own: &Own, pinned: &[usize]) -> Vec<
 }
 
 /// Copies the table of a region of which nothing can be written any more but what is pinned.
-fn copy_table(parent: &mut Member, child: &mut Table, frames: &Frames, own: &Own, pinned: &[usize]) {
+fn copy_table(
+    parent: &mut Member,
+    child: &mut Table,
+    frames: &Frames,
+    own: &Own,
+    pinned: &[usize],
+) {
     let frame = |parent: &Member, slot: usize| parent.table.get(slot).frame();
     pinned.iter().for_each(|&slot| frames.pin(frame(parent, slot)));
     let mut resident = 0;
@@ -628,9 +642,9 @@ impl Membership {
 
     pub(in crate::region) fn count_shared(&self) -> usize {
         self.entries(|state, member| {
-            let is_shared = |&slot: &usize| state.frames.sharers(member.table.get(slot).frame()) > 1;
+            let is_shared =
+                |&slot: &usize| state.frames.sharers(member.table.get(slot).frame()) > 1;
             (0..member.slots()).filter(is_shared).map(|slot| state.frames.len_of(slot)).sum()
         })
     }
 }
-

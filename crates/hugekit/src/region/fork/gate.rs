@@ -28,10 +28,14 @@ pub(super) struct Gate<T> {
 unsafe impl<T: Send + Sync> Sync for Gate<T> {}
 
 #[derive(Debug)]
-pub(super) struct Shared<'a, T>(&'a Gate<T>);
+pub(super) struct Shared<'a, T> {
+    gate: &'a Gate<T>,
+}
 
 #[derive(Debug)]
-pub(super) struct Alone<'a, T>(&'a Gate<T>);
+pub(super) struct Alone<'a, T> {
+    gate: &'a Gate<T>,
+}
 
 impl<T> Gate<T> {
     pub(super) fn new(value: T) -> Self {
@@ -42,7 +46,7 @@ impl<T> Gate<T> {
     /// Waits until nobody has it alone. Async-signal-safe.
     pub(super) fn share(&self) -> Shared<'_, T> {
         self.enter(|holders| (holders & ALONE == 0).then_some(holders + 1));
-        Shared(self)
+        Shared { gate: self }
     }
 
     /// Waits until nobody else has it. Async-signal-safe.
@@ -51,7 +55,7 @@ impl<T> Gate<T> {
         loop {
             let seen = self.changes.load(Ordering::SeqCst);
             if self.holders.load(Ordering::SeqCst) == ALONE {
-                return Alone(self);
+                return Alone { gate: self };
             }
             futex::wait(&self.changes, seen);
         }
@@ -79,15 +83,15 @@ impl<T> Deref for Shared<'_, T> {
 
     fn deref(&self) -> &T {
         // SAFETY: nobody has it alone as long as this exists.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.gate.value.get() }
     }
 }
 
 impl<T> Drop for Shared<'_, T> {
     fn drop(&mut self) {
         // The last one may be waited for.
-        if self.0.holders.fetch_sub(1, Ordering::SeqCst) == ALONE + 1 {
-            self.0.tell();
+        if self.gate.holders.fetch_sub(1, Ordering::SeqCst) == ALONE + 1 {
+            self.gate.tell();
         }
     }
 }
@@ -97,21 +101,21 @@ impl<T> Deref for Alone<'_, T> {
 
     fn deref(&self) -> &T {
         // SAFETY: nobody else has it as long as this exists.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.gate.value.get() }
     }
 }
 
 impl<T> DerefMut for Alone<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.gate.value.get() }
     }
 }
 
 impl<T> Drop for Alone<'_, T> {
     fn drop(&mut self) {
-        self.0.holders.store(0, Ordering::SeqCst);
-        self.0.tell();
+        self.gate.holders.store(0, Ordering::SeqCst);
+        self.gate.tell();
     }
 }
 

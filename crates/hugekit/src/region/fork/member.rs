@@ -12,7 +12,8 @@ pub(super) const BLOCK: usize = 8;
 
 /// Slots of a block, of a block of blocks, and so on.
 fn block_lens(slots: usize) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(BLOCK), |len| len.checked_mul(BLOCK)).take_while(move |len| *len <= slots)
+    std::iter::successors(Some(BLOCK), |len| len.checked_mul(BLOCK))
+        .take_while(move |len| *len <= slots)
 }
 
 #[derive(Debug)]
@@ -41,7 +42,12 @@ pub(super) struct Member {
 
 impl Member {
     /// The region that a family begins with: every slot is its own.
-    pub(super) fn first(mapping: Mapping, mut table: Table, own: Own, granule_bytes: usize) -> Self {
+    pub(super) fn first(
+        mapping: Mapping,
+        mut table: Table,
+        own: Own,
+        granule_bytes: usize,
+    ) -> Self {
         crate::pte::set_run(table.entries(), Pte::new(own.frame(0)).writable());
         Self::new(mapping, table, own, granule_bytes, true)
     }
