@@ -148,6 +148,22 @@ fn fault_compares_rows_first_faults_and_threads() {
 }
 
 #[test]
+fn fork_compares_tables_by_folio_size_and_says_what_it_left_out() {
+    let output = smallest("fork").args(["--json", "-"]).assert().success().get_output().clone();
+    let fork = &record(&output)["experiments"][0];
+    let ratios = strings(&fork["ratios"], "id");
+    let folios = ["4KiB", "16KiB", "64KiB", "512KiB", "2MiB"];
+    assert_eq!(ratios, folios.map(|folio| format!("fork/unbatched-vs-batched/{folio}")));
+    for ratio in fork["ratios"].as_array().unwrap() {
+        assert_eq!((&ratio["like_for_like"], &ratio["pairs"]), (&true.into(), &2.into()));
+        assert_eq!(ratio["published"].as_array().unwrap().len(), 1);
+    }
+    let notices = fork["notices"].to_string();
+    assert!(notices.contains("workload differs"), "{notices}");
+    assert!(notices.contains("fork(2) of 1GiB left out"), "{notices}");
+}
+
+#[test]
 fn one_routine_stands_beside_memset_and_auto() {
     let output = smallest("stores")
         .args(["--routine", "memset", "--json", "-"])

@@ -13,6 +13,7 @@ mod arena;
 mod bench;
 mod calibrate;
 mod experiments;
+mod forking;
 mod published;
 pub mod record;
 pub mod sampler;
@@ -98,6 +99,15 @@ pub enum LabError {
     #[error("cannot map {len} to measure on")]
     Map {
         /// What was to be mapped.
+        len: Size,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// The kernel refused to copy this process.
+    #[error("cannot fork a process that has {len} of memory to share")]
+    Fork {
+        /// What the child was to share.
         len: Size,
         /// The kernel's word.
         #[source]

@@ -11,6 +11,7 @@ pub mod parallel;
 pub mod pool;
 mod populate;
 pub mod profile;
+pub mod pte;
 pub mod region;
 pub mod sweep;
 mod sys;

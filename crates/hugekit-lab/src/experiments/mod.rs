@@ -5,6 +5,7 @@ pub(crate) mod contest;
 mod copies;
 mod demand;
 mod fault;
+mod fork;
 mod handout;
 mod parallel;
 mod stores;
@@ -62,5 +63,11 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "the latency of one fault: the kernel's, and a clean page of a pool",
         headline: "one-thread-vs-two",
         run: fault::run,
+    },
+    Definition {
+        name: "fork",
+        repeats: "fork with PTE-mapped THP, 2024: page tables entry by entry, by runs",
+        headline: "unbatched-vs-batched",
+        run: fork::run,
     },
 ];
