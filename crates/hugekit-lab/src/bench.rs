@@ -160,6 +160,7 @@ impl<'a> Bench<'a> {
             notices: self.memory_notices(len, huge),
             cases: Vec::new(),
             ratios: Vec::new(),
+            distributions: Vec::new(),
         })
     }
 

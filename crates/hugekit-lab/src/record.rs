@@ -65,6 +65,22 @@ pub struct Experiment {
     pub cases: Vec<Case>,
     /// What was compared.
     pub ratios: Vec<Ratio>,
+    /// How single events of some cases are distributed, where a sample sums up many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub distributions: Vec<Distribution>,
+}
+
+/// How the single events behind a case are distributed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// Id of the case.
+    pub id: String,
+    /// What the values count.
+    pub unit: Unit,
+    /// Events recorded.
+    pub count: u64,
+    /// Percentiles, ascending: of so many per cent of the events, none was above this value.
+    pub percentiles: Vec<(f64, f64)>,
 }
 
 /// Why an experiment, or a part of it, could not run, and what would let it.

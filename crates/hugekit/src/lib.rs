@@ -6,6 +6,7 @@ pub mod arch;
 mod clear;
 mod copy;
 mod engine;
+pub mod fault;
 pub mod machine;
 pub mod parallel;
 pub mod pool;

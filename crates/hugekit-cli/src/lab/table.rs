@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
-use hugekit_lab::record::{Case, Experiment, Machine, Ratio, Record, Unit};
+use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit};
 use hugekit_lab::size::Size;
 use hugekit_lab::{EXPERIMENTS, Published};
 
@@ -58,7 +58,11 @@ fn print_experiment(out: &mut impl Write, experiment: &Experiment) -> io::Result
     if !experiment.ratios.is_empty() {
         writeln!(out, "\nratio of pairs within a round\n{}", ratios(&experiment.ratios))?;
     }
-    print_footnotes(out, &experiment.ratios)
+    print_footnotes(out, &experiment.ratios)?;
+    if !experiment.distributions.is_empty() {
+        writeln!(out, "\nsingle events\n{}", distributions(&experiment.distributions))?;
+    }
+    Ok(())
 }
 
 /// The cases of each unit, units in the order of their first case.
@@ -199,6 +203,26 @@ fn ratios(ratios: &[Ratio]) -> Table {
         row.extend(numbers);
         row.push(ratio.pairs.to_string());
         row.extend(with_published.then(|| published_of(&ratio.published)));
+        table.add_row(row);
+    }
+    align_numbers(&mut table);
+    table
+}
+
+/// A row for each case, a column for each percentile.
+fn distributions(distributions: &[Distribution]) -> Table {
+    let percentiles = distributions.first().map_or(&[][..], |first| &first.percentiles);
+    let headers: Vec<String> = percentiles
+        .iter()
+        .map(|(at, _)| if *at == 100.0 { "max".to_owned() } else { format!("p{at}") })
+        .collect();
+    let headers = std::iter::once("").chain(headers.iter().map(String::as_str));
+    let mut table = new_table(headers.chain(["count"]));
+    for distribution in distributions {
+        let id = distribution.id.split_once('/').map_or("", |(_, rest)| rest);
+        let mut row = vec![id.to_owned()];
+        row.extend(distribution.percentiles.iter().map(|(_, value)| figure(*value)));
+        row.push(distribution.count.to_string());
         table.add_row(row);
     }
     align_numbers(&mut table);

@@ -6,7 +6,8 @@
 //! each touch. A sample is the median of the faults in a row that touch memory page by page, right
 //! after as much was touched and given back, as in a program that uses the same memory again and again.
 //! The *first* fault after something else ran, which finds the kernel's code and its data of the page
-//! out of the cache and page tables to be made, is a case of its own.
+//! out of the cache and page tables to be made, is a case of its own. `served.rs` has the faults that
+//! hugekit serves itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -16,9 +17,10 @@ use hugekit::{Pool, Region};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::handout::{CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed};
+use super::served::{self, Busy, Recorded, Served};
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
-use crate::record::{Case, Experiment, Ratio, Unit};
+use crate::record::{Case, Distribution, Experiment, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
 use crate::stats::median;
@@ -38,10 +40,11 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let (_, observer) = bench.leave_memory()?;
     let llc = bench.caches().map_or(0, |caches| caches.llc);
     let row = ROW_BYTES.max(4 * llc).min(largest(given.memory) / 2) / (2 * MIB) * (2 * MIB);
-    let (cases, ratios, notices) = latency(&given, row, bench.plan(0.4, 400), observer)?;
-    experiment.cases.extend(cases);
-    experiment.ratios.extend(ratios);
-    experiment.notices.extend(notices);
+    let latency = latency(&given, row, bench.plan(0.5, 400), observer)?;
+    experiment.cases.extend(latency.cases);
+    experiment.ratios.extend(latency.ratios);
+    experiment.notices.extend(latency.notices);
+    experiment.distributions.extend(latency.distributions);
 
     let mut turns = Turns::new(&given, unscrubbed(largest(given.memory)))?;
     experiment.notices.push(turns.standing().to_owned());
@@ -54,9 +57,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.notices.push("two threads left out: this process may use one CPU only".into());
         return Ok(experiment);
     };
-    let (cases, ratio) = rate(turns.pool()?, cpus, bench.plan(0.3, 60), observer)?;
+    let (cases, ratios) = rate(turns.pool()?, cpus, bench.plan(0.2, 60), observer)?;
     experiment.cases.extend(cases);
-    experiment.ratios.push(ratio);
+    experiment.ratios.extend(ratios);
     Ok(experiment)
 }
 
@@ -77,6 +80,7 @@ fn microseconds(work: impl FnOnce()) -> f64 {
 enum Source {
     Kernel(Pages),
     Pool(Pool),
+    Served(Served),
 }
 
 /// Which of a row's faults is looked at.
@@ -91,19 +95,21 @@ impl Source {
         match self {
             Self::Kernel(pages) => pages.size(),
             Self::Pool(pool) => pool.page_size(),
+            Self::Served(served) => served.page_size(),
         }
     }
 
     /// `kernel-thp/2MiB`, `clean-hugetlb-first/2MiB`.
     fn label(&self, look: Look) -> String {
-        let (who, what) = match self {
-            Self::Kernel(Pages::Thp) => ("kernel", "thp"),
-            Self::Kernel(Pages::Hugetlb2M) => ("kernel", "hugetlb"),
-            Self::Kernel(_) => ("kernel", "4k"),
-            Self::Pool(pool) => ("clean", short_name(pool.backing())),
+        let method = match self {
+            Self::Kernel(Pages::Thp) => "kernel-thp".to_owned(),
+            Self::Kernel(Pages::Hugetlb2M) => "kernel-hugetlb".to_owned(),
+            Self::Kernel(_) => "kernel-4k".to_owned(),
+            Self::Pool(pool) => format!("clean-{}", short_name(pool.backing())),
+            Self::Served(served) => served.label(),
         };
         let first = if look == Look::First { "-first" } else { "" };
-        format!("{who}-{what}{first}/{}", Size(self.page_size()))
+        format!("{method}{first}/{}", Size(self.page_size()))
     }
 
     fn take(&self, row: usize) -> Result<Held, LabError> {
@@ -113,26 +119,36 @@ impl Source {
                 pool.scrub()?;
                 Held::Region(pool.region(row)?)
             }
+            Self::Served(served) => Held::Region(served.take(row)?),
         })
     }
 
-    /// One sample, in microseconds.
-    fn fault(&self, look: Look, row: usize) -> Result<f64, LabError> {
+    /// The latency of each fault in a row, in microseconds.
+    fn row(&self, row: usize) -> Result<Vec<f64>, LabError> {
         let page = self.page_size();
-        if look == Look::Median {
-            touch(self.take(row)?.bytes(), page);
-        }
+        touch(self.take(row)?.bytes(), page);
         let mut held = self.take(row)?;
-        let mut faults =
-            held.bytes().chunks_mut(page).map(|bytes| microseconds(|| touch(bytes, page)));
-        Ok(match look {
-            Look::Median => median(&faults.collect::<Vec<f64>>()),
-            Look::First => faults.next().unwrap_or(f64::NAN),
-        })
+        let _busy = matches!(self, Self::Served(served) if served.is_busy()).then(Busy::new);
+        // The first page may have been touched to make the others what they are.
+        let pages = held.bytes().chunks_mut(page).skip(1);
+        Ok(pages.map(|bytes| microseconds(|| touch(bytes, page))).collect())
+    }
+
+    /// The latency of the first fault after something else ran.
+    fn first(&self, row: usize) -> Result<f64, LabError> {
+        let page = self.page_size();
+        let mut held = self.take(row)?;
+        Ok(microseconds(|| touch(&mut held.bytes()[..page], page)))
     }
 }
 
-type Measured = (Vec<Case>, Vec<Ratio>, Vec<String>);
+#[derive(Debug, Default)]
+struct Measured {
+    cases: Vec<Case>,
+    ratios: Vec<Ratio>,
+    notices: Vec<String>,
+    distributions: Vec<Distribution>,
+}
 
 /// A row of every kind, and a first fault of every kind, in each round.
 fn latency(
@@ -145,31 +161,44 @@ fn latency(
     let kernel = [Pages::Base, Pages::Thp, Pages::Hugetlb2M];
     let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, 2 * row));
     let mut sources: Vec<Source> = kernel.map(Source::Kernel).collect();
-    let mut notices = Vec::new();
+    let mut measured = Measured::default();
     for backing in [Backing::Hugetlb2M, Backing::Thp, Backing::Base] {
         match unscrubbed(row).backing(backing).strict(true).build() {
             Ok(pool) => sources.push(Source::Pool(pool)),
             Err(error) => {
                 let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
-                notices.push(format!("clean-{} left out: {error}{remedy}", short_name(backing)));
+                let name = short_name(backing);
+                measured.notices.push(format!("clean-{name} left out: {error}{remedy}"));
             }
         }
     }
-    let looks: Vec<(&Source, Look)> = [Look::Median, Look::First]
-        .into_iter()
-        .flat_map(|look| sources.iter().map(move |source| (source, look)))
-        .collect();
-    let samples = try_alternate(plan, looks.len(), observer, |index| {
-        let (source, look) = looks[index];
-        source.fault(look, row)
+    let (served, left_out) = Served::all(row)?;
+    let plain = sources.len();
+    sources.extend(served.into_iter().map(Source::Served));
+    measured.notices.extend(left_out);
+    let rows = sources.iter().map(|source| (source, Look::Median));
+    let looks: Vec<(&Source, Look)> =
+        rows.chain(sources[..plain].iter().map(|source| (source, Look::First))).collect();
+    let mut recorded: Vec<Recorded> = sources.iter().map(|_| Recorded::new()).collect();
+    let samples = try_alternate(plan, looks.len(), observer, |index| match looks[index] {
+        (source, Look::First) => source.first(row),
+        (source, Look::Median) => {
+            let faults = source.row(row)?;
+            recorded[index].add(&faults);
+            Ok(median(&faults))
+        }
     })?;
     let case = |(&(source, look), samples): (&(&Source, Look), _)| {
         case(format!("fault/{}", source.label(look)), Unit::Microseconds, samples)
     };
-    let cases: Vec<Case> = looks.iter().zip(samples).map(case).collect();
+    measured.cases = looks.iter().zip(samples).map(case).collect();
+    let distributions = measured.cases.iter().zip(&recorded);
+    measured.distributions =
+        distributions.map(|(case, recorded)| recorded.distribution(case)).collect();
     let ratios = [Look::Median, Look::First].into_iter();
-    let ratios = ratios.flat_map(|look| latency_ratios(&cases, look)).collect();
-    Ok((cases, ratios, notices))
+    measured.ratios = ratios.flat_map(|look| latency_ratios(&measured.cases, look)).collect();
+    measured.ratios.extend(served::ratios(&measured.cases));
+    Ok(measured)
 }
 
 /// Every kind of the kernel's against a clean page of that size, the best there is.
@@ -254,35 +283,52 @@ fn two_cpus() -> Result<Option<[usize; 2]>, LabError> {
     Ok(cpus.next().zip(cpus.next()).map(|(one, other)| [one, other]))
 }
 
-/// Clean faults in two regions, by one thread after the other region and by two at once.
+/// Faults in two regions, by one thread after the other region and by two at once: clean ones, and
+/// those that the faulting thread serves itself.
 fn rate(
     pool: &Pool,
     cpus: [usize; 2],
     plan: Plan,
     observer: &dyn Observer,
-) -> Result<(Vec<Case>, Ratio), LabError> {
+) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
     observer.begin("fault rate");
-    let methods: [(&str, &[usize]); 2] = [("one-thread", &cpus[..1]), ("two-threads", &cpus)];
+    let threads: [(&str, &[usize]); 2] = [("one-thread", &cpus[..1]), ("two-threads", &cpus)];
+    let mut kinds: Vec<(&str, Take)> = vec![("clean", |pool, len| {
+        pool.scrub()?;
+        Ok([pool.region(len)?, pool.region(len)?])
+    })];
+    if served::two_regions(pool, half(pool)).is_ok() {
+        kinds.push(("minor-in-place", served::two_regions));
+    }
+    let methods: Vec<_> =
+        kinds.iter().flat_map(|kind| threads.map(|threads| (kind, threads))).collect();
     let samples = try_alternate(plan, methods.len(), observer, |index| {
-        faults_per_second(pool, methods[index].1)
+        let (&(_, take), (_, cpus)) = methods[index];
+        faults_per_second(pool, take, cpus)
     })?;
-    let cases: Vec<Case> = methods
-        .iter()
-        .zip(samples)
-        .map(|((name, _), samples)| {
-            case(format!("fault/{name}/clean"), Unit::FaultsPerSecond, samples)
-        })
-        .collect();
-    let ratio = Ratio::between("fault/one-thread-vs-two/clean".into(), &cases[0], &cases[1]);
-    Ok((cases, ratio))
+    let ids = methods.iter().map(|((kind, _), (threads, _))| format!("fault/{threads}/{kind}"));
+    let cases: Vec<Case> =
+        ids.zip(samples).map(|(id, samples)| case(id, Unit::FaultsPerSecond, samples)).collect();
+    let ratio = |(pair, kind): (&[Case], &(&str, Take))| {
+        let id = format!("fault/one-thread-vs-two/{}", kind.0);
+        Ratio::between(id, &pair[0], &pair[1])
+    };
+    let ratios = cases.chunks(2).zip(&kinds).map(ratio).collect();
+    Ok((cases, ratios))
 }
 
+/// Half of a pool, in whole pages.
+fn half(pool: &Pool) -> usize {
+    pool.capacity() / 2 / pool.page_size() * pool.page_size()
+}
+
+/// Takes two regions of a length, of which everything but what was touched by this faults.
+type Take = fn(&Pool, usize) -> Result<[Region; 2], LabError>;
+
 /// Two regions touched by one thread on each of these CPUs, one or two.
-fn faults_per_second(pool: &Pool, cpus: &[usize]) -> Result<f64, LabError> {
-    pool.scrub()?;
-    let page = pool.page_size();
-    let half = pool.capacity() / 2 / page * page;
-    let mut regions = [pool.region(half)?, pool.region(half)?];
+fn faults_per_second(pool: &Pool, take: Take, cpus: &[usize]) -> Result<f64, LabError> {
+    let (page, half) = (pool.page_size(), half(pool));
+    let mut regions = take(pool, half)?;
     let seconds = seconds_at_once(&mut regions, page, cpus);
     Ok((regions.len() * half / page) as f64 / seconds)
 }
@@ -331,9 +377,10 @@ mod tests {
     fn a_row_is_asked_for_anew_by_each_look() {
         let pool = base_pool(4 * MIB);
         let source = Source::Pool(pool.clone());
-        for look in [Look::Median, Look::First] {
-            assert!(source.fault(look, 4 * MIB).unwrap() > 0.0);
-        }
+        let faults = source.row(4 * MIB).unwrap();
+        assert_eq!(faults.len(), 4 * MIB / pool.page_size() - 1);
+        assert!(faults.iter().all(|&fault| fault > 0.0));
+        assert!(source.first(4 * MIB).unwrap() > 0.0);
         assert_eq!(pool.stats().unwrap().hand_outs, 3);
         assert_eq!(source.label(Look::First), "clean-base-first/4KiB");
     }

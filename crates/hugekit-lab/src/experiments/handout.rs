@@ -159,6 +159,7 @@ impl Given {
             notices: self.left_out(setup),
             cases: Vec::new(),
             ratios: Vec::new(),
+            distributions: Vec::new(),
         }
     }
 

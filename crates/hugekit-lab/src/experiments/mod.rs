@@ -8,6 +8,7 @@ mod fault;
 mod fork;
 mod handout;
 mod parallel;
+mod served;
 mod stores;
 
 use crate::LabError;
@@ -60,7 +61,7 @@ pub const EXPERIMENTS: &[Definition] = &[
     },
     Definition {
         name: "fault",
-        repeats: "the latency of one fault: the kernel's, and a clean page of a pool",
+        repeats: "the latency of one fault: the kernel's, a pool's, and those we serve",
         headline: "one-thread-vs-two",
         run: fault::run,
     },

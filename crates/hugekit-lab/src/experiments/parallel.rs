@@ -88,6 +88,7 @@ fn skipped() -> Experiment {
         notices: Vec::new(),
         cases: Vec::new(),
         ratios: Vec::new(),
+        distributions: Vec::new(),
     }
 }
 

@@ -71,6 +71,8 @@ impl Features {
     pub const MISSING_SHMEM: Self = Self(1 << 5);
     /// SIGBUS in the faulting thread in place of an event (Linux 4.14).
     pub const SIGBUS: Self = Self(1 << 7);
+    /// Which thread met the fault (Linux 4.14).
+    pub const THREAD_ID: Self = Self(1 << 8);
     /// Pages that are in the file and not mapped, hugetlb (Linux 5.13).
     pub const MINOR_HUGETLBFS: Self = Self(1 << 9);
     /// Pages that are in the file and not mapped, shared memory (Linux 5.14).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::core::{Core, Orders};
 use super::memory::{Memory, Recipe};
 use super::scrubber::Scrubber;
-use super::{Backing, Fall, Inner, NodePolicy, Pool, PoolError, Standing, limits};
+use super::{Backing, Clearing, Fall, Inner, NodePolicy, Pool, PoolError, Standing, limits};
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
 
@@ -27,6 +27,7 @@ pub struct PoolBuilder<'a> {
     progress: Option<&'a Progress<'a>>,
     watermarks: Option<(usize, usize)>,
     scrub_threads: usize,
+    clearing: Clearing,
     in_core_dumps: bool,
     name: String,
     root: Root,
@@ -54,6 +55,7 @@ impl<'a> PoolBuilder<'a> {
             progress: None,
             watermarks: None,
             scrub_threads: 1,
+            clearing: Clearing::default(),
             in_core_dumps: true,
             name: "pool".to_owned(),
             root: Root::default(),
@@ -117,6 +119,13 @@ impl<'a> PoolBuilder<'a> {
     /// cleared when it is handed out, or by [`Pool::scrub`].
     pub fn scrub_threads(mut self, threads: usize) -> Self {
         self.scrub_threads = threads;
+        self
+    }
+
+    /// When what is dirty is cleared for a region that says nothing about it:
+    /// [`Clearing::AtHandOut`] unless said.
+    pub fn clearing(mut self, clearing: Clearing) -> Self {
+        self.clearing = clearing;
         self
     }
 
@@ -231,6 +240,7 @@ impl<'a> PoolBuilder<'a> {
         standing.log(&self.name);
         let core = Arc::new(core);
         let scrubber = Scrubber::start(&core, self.scrub_threads);
-        Pool(Arc::new(Inner { _scrubber: scrubber, core, standing, threads: self.threads }))
+        let (threads, clearing) = (self.threads, self.clearing);
+        Pool(Arc::new(Inner { _scrubber: scrubber, core, standing, threads, clearing }))
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::extent::{Clean, Dirty, Extent, Hole, Idle, InUse};
+use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::folios::Folios;
 use super::memory::{Failure, Mapped, Memory};
 use super::stats::{Counters, Scrubbed, Stats};
@@ -135,6 +135,61 @@ impl Core {
         })?;
         self.counters.handed_out();
         Ok(mapped)
+    }
+
+    /// As [`hand_out`](Self::hand_out), but what is dirty stays so, and so do holes that only a fault
+    /// away are memory in any case: says what each run of folios holds, if any is not clean.
+    ///
+    /// # Safety
+    /// As for [`Memory::map_unready`].
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn hand_out_unready(
+        &self,
+        count: usize,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
+        self.check_ours()?;
+        let mut parts = self.claim(count)?;
+        if !limits::holes_may_wait(&self.root, self.memory.backing()) {
+            parts = self.populate_among(parts, threads, progress)?;
+        }
+        let contents = parts.iter().map(|part| (part.folios().len(), part.content())).collect();
+        // SAFETY: the caller's to promise.
+        match unsafe { self.memory.map_unready(parts) } {
+            Ok(mapped) => {
+                self.counters.handed_out();
+                Ok((mapped, contents))
+            }
+            Err((parts, error)) => {
+                self.put_back(parts);
+                Err(error)
+            }
+        }
+    }
+
+    /// Populates the holes; if that fails, all parts are in the pool again.
+    fn populate_among(
+        &self,
+        parts: Vec<Idle>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Vec<Idle>, PoolError> {
+        let mut parts = parts.into_iter();
+        let mut made = Vec::new();
+        while let Some(part) = parts.next() {
+            match part {
+                Idle::Hole(hole) => match self.populate(hole, threads, progress) {
+                    Ok(clean) => made.push(clean.into()),
+                    Err((part, failure)) => {
+                        self.put_back(made.into_iter().chain([part]).chain(parts));
+                        return Err(failure.into_error());
+                    }
+                },
+                other => made.push(other),
+            }
+        }
+        Ok(made)
     }
 
     /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back.
@@ -285,8 +340,24 @@ impl Core {
         }
     }
 
-    /// As [`take_back`](Self::take_back), for all but the first `count` folios, of which there are
-    /// more.
+    /// As [`take_back`](Self::take_back), where it is known what each run of folios holds.
+    ///
+    /// # Safety
+    /// As there; and the runs hold that.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn take_back_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
+        if !self.memory.is_ours() {
+            return;
+        }
+        // SAFETY: this is the process that made the memory; the rest is the caller's to promise.
+        match unsafe { self.memory.unmap_as(mapped, contents) } {
+            Ok(parts) => self.put_back(parts),
+            Err(errno) => tracing::error!("folios are lost: {}", std::io::Error::from(errno)),
+        }
+    }
+
+    /// As [`take_back_as`](Self::take_back_as), for all but the first `count` folios, of which there
+    /// are more.
     ///
     /// # Safety
     /// As there, of these folios; and this is the process that made the memory.
@@ -295,10 +366,11 @@ impl Core {
         &self,
         mapped: &mut Mapped,
         count: usize,
+        contents: &[(usize, Content)],
     ) -> std::io::Result<()> {
         // SAFETY: the caller's to promise.
-        let dirty = unsafe { self.memory.unmap_tail(mapped, count) }?;
-        self.put_back([dirty.into()]);
+        let parts = unsafe { self.memory.unmap_tail(mapped, count, contents) }?;
+        self.put_back(parts);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::Fall;
+use super::{Fall, FaultError};
 use crate::parallel::JobError;
 use crate::{ClearError, PopulateError};
 
@@ -133,6 +133,9 @@ pub enum PoolError {
     /// The node policy names a node that does not exist or may not be used.
     #[error("the kernel refuses the node policy: {0}")]
     NodePolicy(io::Error),
+    /// Faults cannot be served, so that nothing can be cleared at the first access.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
     /// Any other refusal of the kernel.
     #[error("{call}: {source}")]
     Kernel {
@@ -165,6 +168,7 @@ impl PoolError {
             Self::NoRoom { .. } => {
                 "drop regions, ask for smaller ones or for a larger pool".to_owned()
             }
+            Self::Fault(error) => return error.remedy(),
             Self::NoBacking { falls } => {
                 return falls.first().and_then(|fall| fall.reason.remedy());
             }

@@ -80,12 +80,43 @@ impl<S> Extent<S> {
     }
 }
 
+/// What a folio holds that was in use and is not any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Nothing: no fault has put anything there.
+    Hole,
+    /// Zeroes, because nobody was ever shown it.
+    Clean,
+    /// What its user left, or the one before.
+    Dirty,
+    /// Nothing any more: the memory failed. Nobody gets it again.
+    Broken,
+}
+
 /// Folios that nobody uses, in whichever state they are.
 #[derive(Debug)]
 pub(crate) enum Idle {
     Hole(Extent<Hole>),
     Clean(Extent<Clean>),
     Dirty(Extent<Dirty>),
+}
+
+impl Idle {
+    pub(crate) fn folios(&self) -> Range<usize> {
+        match self {
+            Self::Hole(extent) => extent.folios(),
+            Self::Clean(extent) => extent.folios(),
+            Self::Dirty(extent) => extent.folios(),
+        }
+    }
+
+    pub(crate) fn content(&self) -> Content {
+        match self {
+            Self::Hole(_) => Content::Hole,
+            Self::Clean(_) => Content::Clean,
+            Self::Dirty(_) => Content::Dirty,
+        }
+    }
 }
 
 impl From<Extent<Hole>> for Idle {

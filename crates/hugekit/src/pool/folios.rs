@@ -128,11 +128,7 @@ impl Folios {
                 self.dirty.within(run.clone()).map(|part| Extent::<Dirty>::mint(part).into()),
             );
         }
-        parts.sort_unstable_by_key(|idle| match idle {
-            Idle::Hole(extent) => extent.folios().start,
-            Idle::Clean(extent) => extent.folios().start,
-            Idle::Dirty(extent) => extent.folios().start,
-        });
+        parts.sort_unstable_by_key(|idle| idle.folios().start);
         self.forget(run);
         parts
     }

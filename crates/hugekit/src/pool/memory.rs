@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::extent::{Clean, Dirty, Extent, Hole, InUse};
+use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::{Backing, NodePolicy, PoolError};
 use crate::parallel::{Bytes, Job, JobError, Progress, Threads};
 use crate::populate::{PopulateError, populate_pages};
@@ -212,6 +212,12 @@ impl Memory {
         self.alias.as_ref().expect("there until dropped")
     }
 
+    /// Where the alias mapping shows an extent: for whoever makes its folios ready while they are in
+    /// use.
+    pub(crate) fn alias_of(&self, extent: &Extent<InUse>) -> Bytes {
+        Bytes(self.at(extent.folios().start))
+    }
+
     /// Where a folio lies in the alias mapping.
     fn at(&self, folio: usize) -> *mut u8 {
         self.alias().start().as_ptr().wrapping_add(folio * self.page_size())
@@ -313,22 +319,44 @@ impl Memory {
 
     /// Maps it for a user.
     pub(super) fn map(&self, extent: Extent<Clean>) -> Result<Mapped, (Extent<Clean>, PoolError)> {
-        let (offset, bytes) = (self.offset(&extent), self.bytes(&extent));
-        let mapping = match Mapping::new(&self.file, offset, bytes, self.page_size()) {
-            Ok(mapping) => mapping,
-            Err(errno) => {
-                return Err((extent, PoolError::NotMapped { bytes, source: errno.into() }));
-            }
-        };
+        match self.map_folios(&extent.folios()) {
+            // SAFETY: it is mapped for the one who gets this.
+            Ok(mapping) => Ok(Mapped { extent: unsafe { extent.become_() }, mapping }),
+            Err(error) => Err((extent, error)),
+        }
+    }
+
+    /// Maps neighbours, in ascending order, as they are: holes, clean and dirty ones.
+    ///
+    /// # Safety
+    /// Nobody accesses an address of it before every access there waits until the folio is clean.
+    pub(super) unsafe fn map_unready(
+        &self,
+        parts: Vec<Idle>,
+    ) -> Result<Mapped, (Vec<Idle>, PoolError)> {
+        let first = parts.first().map_or(0, |part| part.folios().start);
+        let folios = first..parts.last().map_or(first, |part| part.folios().end);
+        match self.map_folios(&folios) {
+            // SAFETY: it is mapped for the one who gets this; the tokens that named these folios end
+            // here.
+            Ok(mapping) => Ok(Mapped { extent: unsafe { Extent::mint(folios) }, mapping }),
+            Err(error) => Err((parts, error)),
+        }
+    }
+
+    fn map_folios(&self, folios: &Range<usize>) -> Result<Mapping, PoolError> {
+        let (offset, bytes) =
+            ((folios.start * self.page_size()) as u64, folios.len() * self.page_size());
+        let mapping = Mapping::new(&self.file, offset, bytes, self.page_size())
+            .map_err(|errno| PoolError::NotMapped { bytes, source: errno.into() })?;
         if !self.in_core_dumps
             && let Err(errno) = mapping.keep_from_dumps()
         {
             // SAFETY: just mapped, and nobody knows of it.
             let source = unsafe { mapping.unmap() }.err().unwrap_or(errno).into();
-            return Err((extent, PoolError::Kernel { call: "madvise", source }));
+            return Err(PoolError::Kernel { call: "madvise", source });
         }
-        // SAFETY: it is mapped for the one who gets this.
-        Ok(Mapped { extent: unsafe { extent.become_() }, mapping })
+        Ok(mapping)
     }
 
     /// Takes the addresses from the user. If the kernel will not, the folios are lost to the pool:
@@ -344,7 +372,20 @@ impl Memory {
         Ok(unsafe { mapped.extent.become_() })
     }
 
-    /// As [`unmap`](Self::unmap), for all but the first `count` folios, of which there are more.
+    /// As [`unmap`](Self::unmap), where it is known what each run of folios holds.
+    ///
+    /// # Safety
+    /// As there; and the runs hold that.
+    pub(super) unsafe fn unmap_as(
+        &self,
+        mapped: Mapped,
+        contents: &[(usize, Content)],
+    ) -> Result<Vec<Idle>, Errno> {
+        // SAFETY: the caller's to promise.
+        Ok(unsafe { parts_of(self.unmap(mapped)?, contents) })
+    }
+
+    /// As [`unmap_as`](Self::unmap_as), for all but the first `count` folios, of which there are more.
     ///
     /// # Safety
     /// As there, of these folios.
@@ -352,13 +393,35 @@ impl Memory {
         &self,
         mapped: &mut Mapped,
         count: usize,
-    ) -> Result<Extent<Dirty>, Errno> {
+        contents: &[(usize, Content)],
+    ) -> Result<Vec<Idle>, Errno> {
         // SAFETY: as for `unmap`.
         unsafe { mapped.mapping.unmap_from(count * self.page_size()) }?;
         let tail = mapped.extent.split_off(count);
-        // SAFETY: mapped nowhere but in the alias mapping now.
-        Ok(unsafe { tail.become_() })
+        // SAFETY: mapped nowhere but in the alias mapping now; the rest is the caller's to promise.
+        Ok(unsafe { parts_of(tail.become_(), contents) })
     }
+}
+
+/// The runs of an extent as what they hold; what is broken is in none.
+///
+/// # Safety
+/// They hold that.
+unsafe fn parts_of(mut rest: Extent<Dirty>, contents: &[(usize, Content)]) -> Vec<Idle> {
+    let part = |&(count, content): &(usize, Content)| {
+        let tail = rest.split_off(count);
+        let part = std::mem::replace(&mut rest, tail);
+        // SAFETY: the caller's to promise.
+        unsafe {
+            Some(match content {
+                Content::Hole => part.become_::<Hole>().into(),
+                Content::Clean => part.become_::<Clean>().into(),
+                Content::Dirty => part.into(),
+                Content::Broken => return None,
+            })
+        }
+    };
+    contents.iter().filter_map(part).collect()
 }
 
 impl Drop for Memory {

@@ -11,9 +11,11 @@
 
 mod backing;
 mod builder;
+mod clearing;
 mod core;
 mod error;
 mod extent;
+mod fault_error;
 mod folios;
 mod limits;
 mod memory;
@@ -28,13 +30,17 @@ use std::sync::Arc;
 use self::core::Core;
 use self::extent::{Extent, InUse};
 use self::scrubber::Scrubber;
+use self::stats::Scrubbed;
 use crate::ClearError;
 use crate::parallel::{Progress, Threads};
 
 pub use backing::{Backing, Fall, Standing};
 pub use builder::PoolBuilder;
+pub use clearing::Clearing;
 pub use error::PoolError;
 pub(crate) use error::Size;
+pub(crate) use extent::Content;
+pub use fault_error::FaultError;
 pub(crate) use memory::{Mapped, Memory};
 pub use nodes::NodePolicy;
 pub use stats::Stats;
@@ -66,6 +72,7 @@ struct Inner {
     core: Arc<Core>,
     standing: Standing,
     threads: Threads,
+    clearing: Clearing,
 }
 
 impl Pool {
@@ -144,12 +151,33 @@ impl Pool {
         threads: Option<Threads>,
         progress: Option<&Progress<'_>>,
     ) -> Result<Mapped, PoolError> {
+        let count = self.folios(bytes)?;
+        self.0.core.hand_out(count, threads.unwrap_or(self.0.threads), progress)
+    }
+
+    /// As [`hand_out`](Self::hand_out), but what is not clean is left to the first access, and what each
+    /// run of folios holds is said.
+    ///
+    /// # Safety
+    /// Nobody accesses an address of it before every access there waits until the folio is clean.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn hand_out_unready(
+        &self,
+        bytes: usize,
+        threads: Option<Threads>,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
+        let (count, threads) = (self.folios(bytes)?, threads.unwrap_or(self.0.threads));
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.hand_out_unready(count, threads, progress) }
+    }
+
+    fn folios(&self, bytes: usize) -> Result<usize, PoolError> {
         if bytes == 0 {
             return Err(PoolError::NoBytes);
         }
         let page_size = self.page_size();
-        let count = whole_folios(bytes, page_size)? / page_size;
-        self.0.core.hand_out(count, threads.unwrap_or(self.0.threads), progress)
+        Ok(whole_folios(bytes, page_size)? / page_size)
     }
 
     /// Takes back what [`hand_out`](Self::hand_out) mapped; in a forked child, which has no part of
@@ -163,7 +191,18 @@ impl Pool {
         unsafe { self.0.core.take_back(mapped) }
     }
 
-    /// As [`take_back`](Self::take_back), for all but the first `bytes`, rounded up to whole folios.
+    /// As [`take_back`](Self::take_back), where it is known what each run of folios holds.
+    ///
+    /// # Safety
+    /// As there; and the runs hold that.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn take_back_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.take_back_as(mapped, contents) }
+    }
+
+    /// As [`take_back_as`](Self::take_back_as), for all but the first `bytes`, rounded up to whole
+    /// folios, of which there are more.
     ///
     /// # Safety
     /// As there, of the addresses behind; and this is the process that made the pool.
@@ -172,13 +211,11 @@ impl Pool {
         &self,
         mapped: &mut Mapped,
         bytes: usize,
+        contents: &[(usize, Content)],
     ) -> std::io::Result<()> {
         let count = bytes.div_ceil(self.page_size());
-        if count == mapped.extent().folios().len() {
-            return Ok(());
-        }
         // SAFETY: the caller's to promise.
-        unsafe { self.0.core.take_tail(mapped, count) }
+        unsafe { self.0.core.take_tail(mapped, count, contents) }
     }
 
     /// As [`take_back`](Self::take_back), but the folios go back to the kernel.
@@ -202,6 +239,28 @@ impl Pool {
 
     pub(crate) fn memory(&self) -> &Memory {
         &self.0.core.memory
+    }
+
+    pub(crate) fn clearing(&self) -> Clearing {
+        self.0.clearing
+    }
+
+    pub(crate) fn threads(&self) -> Threads {
+        self.0.threads
+    }
+
+    /// Counts what a fault had cleared. Async-signal-safe.
+    pub(crate) fn count_cleared_at_fault(&self, bytes: usize) {
+        self.0.core.counters.scrubbed(Scrubbed::AtFault, bytes);
+    }
+
+    pub(crate) fn count_cleared_at_release(&self, bytes: usize) {
+        self.0.core.counters.scrubbed(Scrubbed::AtRelease, bytes);
+    }
+
+    /// Counts what a fault had populated. Async-signal-safe.
+    pub(crate) fn count_populated_at_fault(&self, bytes: usize) {
+        self.0.core.counters.populated(bytes);
     }
 }
 

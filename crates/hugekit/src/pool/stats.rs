@@ -9,12 +9,13 @@ pub(crate) enum Scrubbed {
     AtHandOut,
     OnRequest,
     AtRelease,
+    AtFault,
 }
 
 /// Counted since the pool was made.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    scrubbed: [AtomicU64; 4],
+    scrubbed: [AtomicU64; 5],
     populated: AtomicU64,
     hand_outs: AtomicU64,
     waits: AtomicU64,
@@ -45,6 +46,7 @@ impl Counters {
             scrubbed_at_hand_out: scrubbed(Scrubbed::AtHandOut),
             scrubbed_on_request: scrubbed(Scrubbed::OnRequest),
             scrubbed_at_release: scrubbed(Scrubbed::AtRelease),
+            scrubbed_at_fault: scrubbed(Scrubbed::AtFault),
             populated: self.populated.load(Ordering::Relaxed),
             hand_outs: self.hand_outs.load(Ordering::Relaxed),
             waits: self.waits.load(Ordering::Relaxed),
@@ -77,6 +79,9 @@ pub struct Stats {
     pub scrubbed_on_request: u64,
     /// Bytes cleared when part of a region was released.
     pub scrubbed_at_release: u64,
+    /// Bytes cleared when they were touched for the first time
+    /// ([`Clearing::AtFault`](super::Clearing::AtFault)).
+    pub scrubbed_at_fault: u64,
     /// Bytes that the kernel was asked to populate.
     pub populated: u64,
     /// Regions handed out.

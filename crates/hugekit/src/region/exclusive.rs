@@ -4,7 +4,8 @@
 use std::ops::{Deref, DerefMut, Range};
 
 use super::mapped::Memory;
-use super::{RegionError, SharedRegion};
+use super::{RegionBuilder, RegionError, SharedRegion};
+use crate::fault::Serving;
 use crate::parallel::{Progress, Report, Threads};
 use crate::pool::{Pool, PoolError};
 
@@ -49,8 +50,9 @@ impl Pool {
         threads: Option<Threads>,
         progress: Option<&Progress<'_>>,
     ) -> Result<Region, PoolError> {
-        let mapped = self.hand_out(len, threads, progress)?;
-        Ok(Region(Memory::new(self.clone(), mapped, len)))
+        let builder = self.region_builder(len);
+        let builder = threads.into_iter().fold(builder, RegionBuilder::threads);
+        progress.into_iter().fold(builder, RegionBuilder::progress).build()
     }
 }
 
@@ -96,6 +98,24 @@ impl Region {
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.0.pool()
+    }
+
+    /// How its faults are served, if it is cleared when it is touched; `None` if accesses are plain
+    /// ones, because it was cleared at hand-out or nothing was dirty.
+    #[must_use]
+    pub fn serving(&self) -> Option<&Serving> {
+        self.0.serving()
+    }
+
+    /// Sees to it that system calls and devices can be given the range: what it lacks is done now, by as
+    /// many threads as were asked for when the pool was made. Until the next [`release`](Self::release) of
+    /// it. Only a region whose faults are served in place needs this.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Prefault`] if the memory is
+    /// broken, or none is left for a hole.
+    pub fn ready(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.0.ready(range)
     }
 
     /// Enters the folios that a byte of the range lies on into the page tables, so that nothing

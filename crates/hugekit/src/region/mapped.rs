@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::ClearError;
+use crate::fault::{Service, Serving};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
-use crate::pool::{Mapped, Pool, Size};
+use crate::pool::{Content, Mapped, Pool, Size};
 use crate::populate::{self, PopulateError};
 use crate::sys::memory;
 
@@ -64,13 +65,26 @@ pub enum RegionError {
 pub(super) struct Memory {
     /// `None` only while it is dropped.
     mapped: Option<Mapped>,
+    /// Who serves its faults, if they are not plain ones.
+    service: Option<Service>,
     pool: Pool,
     len: usize,
 }
 
 impl Memory {
-    pub(super) fn new(pool: Pool, mapped: Mapped, len: usize) -> Self {
-        Self { mapped: Some(mapped), pool, len }
+    pub(super) fn new(pool: Pool, mapped: Mapped, len: usize, service: Option<Service>) -> Self {
+        Self { mapped: Some(mapped), service, pool, len }
+    }
+
+    pub(super) fn serving(&self) -> Option<&Serving> {
+        self.service.as_ref().map(Service::serving)
+    }
+
+    /// Sees to it that whoever has the file finds nobody else's bytes there.
+    pub(super) fn show_through_file(&self) {
+        if let Some(service) = self.service.as_ref().filter(|_| self.pool.memory().is_ours()) {
+            service.served().show_through_file();
+        }
     }
 
     pub(super) fn mapped(&self) -> &Mapped {
@@ -121,24 +135,52 @@ impl Memory {
     ) -> Result<Report, RegionError> {
         self.check_ours()?;
         let range = self.within(range)?;
+        if let Some(service) = &self.service {
+            service.served().ready(range.clone(), threads, progress)?;
+            if self.pool.backing().is_reserved() {
+                return Ok(self.prefault_plain(range, Threads::One, None)?);
+            }
+        }
+        Ok(self.prefault_plain(range, threads, progress)?)
+    }
+
+    fn prefault_plain(
+        &self,
+        range: Range<usize>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Report, JobError<PopulateError>> {
         let page_size = self.pool.page_size();
         let first = range.start - range.start % page_size;
         let len = range.end.next_multiple_of(page_size) - first;
         let start = Bytes(self.start().as_ptr());
         let job = Job::new(len).min_chunk(page_size.max(2 << 20)).threads(threads);
         let job = progress.into_iter().fold(job, Job::progress);
-        let report = job.run(|chunk| {
+        job.run(|chunk| {
             let (start, len) = (start.at(first + chunk.start), chunk.len());
             memory::populate_read(start, len).map_err(|errno| populate::meaning(errno, start, len))
-        })?;
-        Ok(report)
+        })
     }
 
-    /// Clears whole folios through the pool's own mapping.
+    /// Has system calls find the range as ordinary memory.
+    pub(super) fn ready(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.check_ours()?;
+        let range = self.within(range)?;
+        if let Some(service) = &self.service {
+            service.served().ready(range, self.pool.threads(), None)?;
+        }
+        Ok(())
+    }
+
+    /// Clears whole folios through the pool's own mapping, or has them cleared when they are touched.
     pub(super) fn release(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         let range = self.whole_folios(range)?;
-        Ok(self.pool.clear_in_use(self.mapped().extent(), range)?)
+        match &self.service {
+            Some(service) => service.served().release(range),
+            None => self.pool.clear_in_use(self.mapped().extent(), range)?,
+        }
+        Ok(())
     }
 
     /// Gives back what lies behind the first `len` bytes.
@@ -148,10 +190,19 @@ impl Memory {
         if len == 0 {
             return Err(RegionError::NoBytes);
         }
-        let mapped = self.mapped.as_mut().expect("there until dropped");
-        // SAFETY: who borrowed bytes behind `len` is gone, because `self` is borrowed mutably.
-        unsafe { self.pool.take_tail(mapped, len) }
-            .map_err(|error| RegionError::Kept(error.kind()))?;
+        let page_size = self.pool.page_size();
+        let (kept, cut) = (len.next_multiple_of(page_size), self.mapped_len());
+        if kept < cut {
+            let folios = (cut - kept) / page_size;
+            let contents = match &self.service {
+                Some(service) => service.cut(kept, page_size),
+                None => vec![(folios, Content::Dirty)],
+            };
+            let mapped = self.mapped.as_mut().expect("there until dropped");
+            // SAFETY: who borrowed bytes behind `len` is gone, because `self` is borrowed mutably.
+            unsafe { self.pool.take_tail(mapped, len, &contents) }
+                .map_err(|error| RegionError::Kept(error.kind()))?;
+        }
         self.len = len;
         Ok(())
     }
@@ -159,6 +210,8 @@ impl Memory {
     /// Gives the folios back to the kernel.
     pub(super) fn retire(mut self) -> Result<(), RegionError> {
         self.check_ours()?;
+        let mut service = self.service.take();
+        service.iter_mut().for_each(Service::end);
         let mapped = self.mapped.take().expect("there until dropped");
         // SAFETY: as for `drop`.
         unsafe { self.pool.retire(mapped) }.map_err(|error| RegionError::Kept(error.kind()))
@@ -178,10 +231,18 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(mapped) = self.mapped.take() {
-            // SAFETY: whoever borrowed from this is gone; who kept a bare address has promised not to
-            // use it any more.
-            unsafe { self.pool.take_back(mapped) }
+        let Some(mapped) = self.mapped.take() else { return };
+        // Its descriptor is closed only when nothing is mapped there any more: what it guards may be
+        // somebody else's bytes.
+        let mut service = self.service.take();
+        let contents = service.as_mut().map(|service| service.stop(self.pool.page_size()));
+        // SAFETY: whoever borrowed from this is gone; who kept a bare address has promised not to use it
+        // any more. What the folios hold is what faults have made of them.
+        unsafe {
+            match contents {
+                Some(contents) => self.pool.take_back_as(mapped, &contents),
+                None => self.pool.take_back(mapped),
+            }
         }
     }
 }

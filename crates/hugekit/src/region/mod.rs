@@ -8,10 +8,12 @@
 //! One becomes the other by [`Region::share`]. `README.md` beside this file says why there are two,
 //! and what `release` does.
 
+mod builder;
 mod exclusive;
 mod mapped;
 mod shared;
 
+pub use builder::RegionBuilder;
 pub use exclusive::Region;
 pub use mapped::RegionError;
 pub use shared::SharedRegion;

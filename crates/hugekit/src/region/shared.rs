@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::mapped::Memory;
 use super::{Region, RegionError};
+use crate::fault::Serving;
 use crate::parallel::{Progress, Report, Threads};
 use crate::pool::Pool;
 
@@ -57,9 +58,27 @@ impl SharedRegion {
     /// Its address, a multiple of the folio size. Valid for [`mapped_len`](Self::mapped_len) bytes as
     /// long as a handle exists. Who writes through it races with everybody else: volatile or atomic
     /// accesses, never references.
+    ///
+    /// Do not give it to KVM or to a system call if the region is [served](Self::serving) in place and not
+    /// [ready](Self::ready): the kernel's accesses are refused there, so that a system call returns
+    /// EFAULT and a guest is left as for a device.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.start().as_ptr()
+    }
+
+    /// As [`Region::serving`]. Guest memory must not be served in place.
+    #[must_use]
+    pub fn serving(&self) -> Option<&Serving> {
+        self.0.serving()
+    }
+
+    /// As [`Region::ready`].
+    ///
+    /// # Errors
+    /// As [`Region::ready`].
+    pub fn ready(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.0.ready(range)
     }
 
     /// The pool it came from.
@@ -70,13 +89,14 @@ impl SharedRegion {
 
     /// The file behind it and where in it the region begins, for who maps it by itself: a device
     /// process by vhost-user, a VMM's memory backend. All of the region is contiguous there, and stays.
-    /// (KVM's memory slots need the address only.)
+    /// (KVM's memory slots need the address only.) What is still to be cleared is cleared by this call.
     ///
     /// # Safety
     /// The descriptor reaches the whole pool. Whoever has it, in this process or another, accesses
     /// only `offset..offset + mapped_len` of the file, and only while a handle of this region exists.
     #[must_use]
     pub unsafe fn file(&self) -> (BorrowedFd<'_>, u64) {
+        self.0.show_through_file();
         (self.0.pool().memory().file(), self.0.file_offset())
     }
 

@@ -137,6 +137,53 @@ impl Mapping {
     }
 }
 
+/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not.
+#[derive(Debug)]
+pub(crate) struct Untouched {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range; whoever follows its addresses says why that is sound.
+unsafe impl Send for Untouched {}
+// SAFETY: as above.
+unsafe impl Sync for Untouched {}
+
+impl Untouched {
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        let private = MapFlags::PRIVATE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+        let start =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ, private) }?;
+        let pages = Self { start: not_null(start.cast())?, len };
+        // SAFETY: the advice changes nothing for this process.
+        if let Err(error) = unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontFork) } {
+            // SAFETY: just mapped, and nobody knows of it.
+            unsafe { pages.unmap() }?;
+            return Err(error);
+        }
+        Ok(pages)
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn addresses(&self) -> std::ops::Range<usize> {
+        let start = self.start.as_ptr().addr();
+        start..start + self.len
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Safety
+    /// As for [`Mapping::unmap`].
+    pub(crate) unsafe fn unmap(&self) -> io::Result<()> {
+        // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
+        unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) }
+    }
+}
+
 const NO_ACCESS: ProtFlags = ProtFlags::empty();
 const SHARED: MapFlags = MapFlags::SHARED;
 

@@ -29,6 +29,17 @@ pub(crate) fn populate_read(start: *mut u8, len: usize) -> io::Result<()> {
     io::retry_on_intr(populate)
 }
 
+/// Takes the pages of a shared mapping out of the page tables; the file keeps them. Of huge pages since
+/// Linux 5.18.
+///
+/// # Safety
+/// Addresses of a shared mapping, whose users can bear that the next access there is a fault.
+pub(crate) unsafe fn unmap_pages(start: *mut u8, len: usize) -> io::Result<()> {
+    // SAFETY: a shared mapping shows the same bytes when it is faulted in again; the rest is the caller's
+    // to promise.
+    unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) }
+}
+
 /// Whether the kernel knows `MADV_POPULATE_WRITE`: it looks at the advice before the length.
 pub(crate) fn can_populate() -> bool {
     populate_write(ptr::null_mut(), 0).is_ok()

@@ -3,6 +3,7 @@
 //! What rustix has is called through rustix; the rest are those it lacks.
 
 pub(crate) mod fork_mark;
+pub(crate) mod futex;
 mod ioctl;
 pub(crate) mod kvm;
 pub(crate) mod mapping;
@@ -10,5 +11,6 @@ pub(crate) mod memfd;
 pub(crate) mod memory;
 pub(crate) mod mempolicy;
 pub(crate) mod process;
+pub(crate) mod signal;
 pub(crate) mod thread;
 pub(crate) mod userfaultfd;

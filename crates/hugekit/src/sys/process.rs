@@ -29,6 +29,12 @@ pub(crate) fn is_secure_execution() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Whether a system-call filter is in force for the calling thread.
+pub(crate) fn is_filtered() -> bool {
+    // SAFETY: answers with a number and takes no pointer; without seccomp, with an error.
+    unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 2 }
+}
+
 fn lived(child: Pid) -> io::Result<bool> {
     let waited = io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?;
     Ok(waited.is_some_and(|(_, status)| status.exited()))

@@ -3,9 +3,11 @@
 //! Affinity is not rustix's here, because its sets end at 1,024 CPUs.
 #![allow(unsafe_code)]
 
-use std::ffi::c_ulong;
+use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::{MaybeUninit, size_of_val};
+use std::os::fd::OwnedFd;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io;
 
 use crate::machine::CpuSet;
@@ -48,6 +50,40 @@ pub(crate) fn current_cpu() -> u32 {
     u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
 }
 
+/// Another thread of this process, of which is asked where it is.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    thread: u32,
+    stat: OwnedFd,
+}
+
+impl Watched {
+    /// `None` if there is no such thread, or no /proc.
+    pub(crate) fn new(thread: u32) -> Option<Self> {
+        let path = format!("/proc/self/task/{thread}/stat");
+        let stat = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        Some(Self { thread, stat })
+    }
+
+    pub(crate) fn is(&self, thread: u32) -> bool {
+        self.thread == thread
+    }
+
+    /// The CPU that it is on, or was last.
+    pub(crate) fn cpu(&self) -> Option<u32> {
+        let mut line = [0; 1024];
+        let len = rustix::io::pread(&self.stat, &mut line[..], 0).ok()?;
+        cpu_of(std::str::from_utf8(&line[..len]).ok()?)
+    }
+}
+
+/// The 39th field of a line of `proc_pid_stat(5)`; the second one is a name in parentheses that may hold
+/// anything.
+fn cpu_of(stat: &str) -> Option<u32> {
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
 /// Lets the calling thread run only where nobody else wants to: `SCHED_IDLE`, and where that is
 /// refused the highest nice value. There is no way back without privilege.
 pub(crate) fn yield_to_everybody() -> io::Result<()> {
@@ -63,37 +99,87 @@ pub(crate) fn yield_to_everybody() -> io::Result<()> {
 /// Runs `start` with every signal blocked that is not the consequence of an instruction, so that a
 /// thread it starts never runs the program's own handlers.
 pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    let before = swap_mask(libc::SIG_SETMASK, &asynchronous());
+    let before = Mask::asynchronous().block();
     let result = start();
-    swap_mask(libc::SIG_SETMASK, &before);
+    before.set();
     result
 }
 
-/// Everything but what a thread brings upon itself: blocked, those would end the process.
-fn asynchronous() -> libc::sigset_t {
-    let own =
-        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigfillset` initialises the set, which the other function changes.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        for signal in own {
-            libc::sigdelset(set.as_mut_ptr(), signal);
+/// A set of signals.
+#[derive(Clone)]
+pub(super) struct Mask(pub(super) libc::sigset_t);
+
+impl Mask {
+    /// Everything but what a thread brings upon itself: blocked, those would end the process.
+    pub(super) fn asynchronous() -> Self {
+        let own =
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigfillset` initialises the set, which the other function changes.
+        unsafe {
+            libc::sigfillset(set.as_mut_ptr());
+            for signal in own {
+                libc::sigdelset(set.as_mut_ptr(), signal);
+            }
+            Self(set.assume_init())
         }
-        set.assume_init()
+    }
+
+    pub(super) fn none() -> Self {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `sigemptyset` initialises the set.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            Self(set.assume_init())
+        }
+    }
+
+    /// What was blocked where a signal interrupted the thread.
+    ///
+    /// # Safety
+    /// The context that the kernel gave to a handler.
+    pub(super) unsafe fn of_context(context: *const c_void) -> Self {
+        // SAFETY: the caller's to promise.
+        Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask })
+    }
+
+    /// With what an action wants blocked while it runs for a signal.
+    pub(super) fn with(mut self, action: &libc::sigaction, signal: c_int) -> Self {
+        // SAFETY: both sets are initialised, and every number asked for is a signal's or refused.
+        unsafe {
+            for other in 1..=libc::SIGRTMAX() {
+                if libc::sigismember(&raw const action.sa_mask, other) == 1 {
+                    libc::sigaddset(&raw mut self.0, other);
+                }
+            }
+            if action.sa_flags & libc::SA_NODEFER == 0 {
+                libc::sigaddset(&raw mut self.0, signal);
+            }
+        }
+        self
+    }
+
+    /// Blocks these too; returns what was blocked before.
+    pub(super) fn block(&self) -> Self {
+        self.apply(libc::SIG_BLOCK)
+    }
+
+    /// Blocks these and no others.
+    pub(super) fn set(&self) {
+        self.apply(libc::SIG_SETMASK);
+    }
+
+    fn apply(&self, how: c_int) -> Self {
+        let mut before = MaybeUninit::zeroed();
+        // SAFETY: one set is read and one written; a zeroed set is a valid one, and `how` is valid.
+        unsafe {
+            libc::pthread_sigmask(how, &raw const self.0, before.as_mut_ptr());
+            Self(before.assume_init())
+        }
     }
 }
 
-fn swap_mask(how: libc::c_int, mask: &libc::sigset_t) -> libc::sigset_t {
-    let mut before = MaybeUninit::zeroed();
-    // SAFETY: one set is read and one written; a zeroed set is a valid one, and `how` is valid.
-    unsafe {
-        libc::pthread_sigmask(how, mask, before.as_mut_ptr());
-        before.assume_init()
-    }
-}
-
-fn last_error(refused: bool) -> io::Result<()> {
+pub(super) fn last_error(refused: bool) -> io::Result<()> {
     let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
 }
@@ -146,11 +232,7 @@ mod tests {
 
     #[test]
     fn a_thread_started_without_signals_has_them_blocked_and_its_starter_has_not() {
-        let blocked = |signal| {
-            let mask = swap_mask(libc::SIG_BLOCK, &no_signals());
-            // SAFETY: the set is initialised.
-            unsafe { libc::sigismember(&raw const mask, signal) == 1 }
-        };
+        let blocked = super::super::signal::is_blocked;
         let before = blocked(libc::SIGUSR1);
         let thread = without_signals(|| {
             std::thread::spawn(move || (blocked(libc::SIGUSR1), blocked(libc::SIGBUS)))
@@ -159,13 +241,20 @@ mod tests {
         assert_eq!(blocked(libc::SIGUSR1), before);
     }
 
-    fn no_signals() -> libc::sigset_t {
-        let mut set = MaybeUninit::uninit();
-        // SAFETY: `sigemptyset` initialises the set.
-        unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            set.assume_init()
-        }
+    #[test]
+    fn a_thread_that_is_watched_is_where_it_says() {
+        std::thread::spawn(|| {
+            let Some(watched) = Watched::new(rustix::thread::gettid().as_raw_pid() as u32) else {
+                return; // A sandbox without /proc: nobody is followed then.
+            };
+            for cpu in affinity().unwrap().iter() {
+                set_affinity(&std::iter::once(cpu).collect()).unwrap();
+                assert_eq!(watched.cpu(), Some(cpu));
+            }
+        })
+        .join()
+        .unwrap();
+        assert_eq!(cpu_of("7 (a) b) S 1"), None);
     }
 
     #[test]

@@ -1,12 +1,15 @@
-//! userfaultfd(2): ways to open one, and the handshake that says what the kernel can do.
+//! userfaultfd(2): ways to open one, the handshake that says what the kernel can do, and what is asked
+//! of one that serves memory.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, fstat, major, open};
 use rustix::io;
-use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use super::ioctl::IntegerToInteger;
@@ -14,7 +17,18 @@ use super::process;
 
 const USERFAULTFD_IOC_NEW: Opcode = opcode::none(0xAA, 0x00);
 const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
+const UFFDIO_REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xAA, 0x00);
+const UFFDIO_UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xAA, 0x01);
+const UFFDIO_WAKE: Opcode = opcode::read::<UffdioRange>(0xAA, 0x02);
+const UFFDIO_CONTINUE: Opcode = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
 const UFFD_API: u64 = 0xAA;
+
+/// Faults where the file has no page.
+const REGISTER_MISSING: u64 = 1 << 0;
+/// Faults where the file has a page that is not mapped.
+const REGISTER_MINOR: u64 = 1 << 2;
+
+const EVENT_PAGEFAULT: u8 = 0x12;
 
 /// Major number of the kernel's miscellaneous devices.
 const MISC_MAJOR: u32 = 10;
@@ -28,6 +42,47 @@ struct UffdioApi {
     api: u64,
     features: u64,
     ioctls: u64,
+}
+
+/// `struct uffdio_range`: address and length in bytes.
+#[repr(C)]
+struct UffdioRange {
+    start: u64,
+    len: u64,
+}
+
+impl UffdioRange {
+    fn of(addresses: &Range<usize>) -> Self {
+        Self { start: addresses.start as u64, len: addresses.len() as u64 }
+    }
+}
+
+/// `struct uffdio_register`.
+#[repr(C)]
+struct UffdioRegister {
+    range: UffdioRange,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_continue`.
+#[repr(C)]
+struct UffdioContinue {
+    range: UffdioRange,
+    mode: u64,
+    /// Bytes mapped, or a negative error number.
+    mapped: i64,
+}
+
+/// `struct uffd_msg` with the page fault's part of the union.
+#[repr(C)]
+struct UffdMsg {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u32,
+    padding: u32,
 }
 
 /// Opens one that serves every fault, those of system calls and of KVM included.
@@ -49,7 +104,7 @@ pub(crate) fn may_be_asked_for() -> bool {
 
 fn new(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
     // SAFETY: a fresh descriptor has no memory registered; it affects none before that is done.
-    unsafe { userfaultfd(flags | UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
+    unsafe { userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }
 }
 
 /// Opens one through the device node (Linux 6.1), whose file permissions decide who may.
@@ -58,9 +113,9 @@ pub(crate) fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
     if major(fstat(&device)?.st_rdev) != MISC_MAJOR {
         return Err(io::Errno::NOTTY);
     }
-    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    let flags = UserfaultfdFlags::CLOEXEC.bits() as usize;
     // SAFETY: USERFAULTFD_IOC_NEW is `_IO`: its argument is the flags, by value.
-    let new = unsafe { IntegerToInteger::<USERFAULTFD_IOC_NEW>::new(flags.bits() as usize) };
+    let new = unsafe { IntegerToInteger::<USERFAULTFD_IOC_NEW>::new(flags) };
     // SAFETY: the device is a miscellaneous one, and of these only userfaultfd's answers requests of group 0xAA.
     let descriptor = unsafe { ioctl(&device, new)? };
     // SAFETY: on success the ioctl returns a descriptor that it has just created for us.
@@ -76,6 +131,106 @@ pub(crate) fn features(descriptor: impl AsFd) -> io::Result<u64> {
     Ok(api.features)
 }
 
+/// Shakes hands, asking for these features.
+///
+/// # Errors
+/// `EINVAL` if the kernel lacks one of them.
+pub(crate) fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
+    let mut api = UffdioApi { api: UFFD_API, features, ioctls: 0 };
+    // SAFETY: as above.
+    unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api)) }
+}
+
+/// Has the descriptor serve every access to addresses where the file's page is absent or not mapped.
+/// Addresses of one mapping, in whole pages of it.
+pub(crate) fn register(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    register_for(descriptor, addresses, REGISTER_MISSING | REGISTER_MINOR)
+}
+
+/// As [`register`], for private anonymous memory that nobody has touched.
+pub(crate) fn register_untouched(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+) -> io::Result<()> {
+    register_for(descriptor, addresses, REGISTER_MISSING)
+}
+
+fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
+    let range = UffdioRange::of(addresses);
+    let mut register = UffdioRegister { range, mode, ioctls: 0 };
+    // SAFETY: reads and writes one `struct uffdio_register`; no byte of the memory changes, and
+    // accesses wait or raise SIGBUS where they would have gone to the kernel.
+    unsafe { ioctl(descriptor, Updater::<UFFDIO_REGISTER, _>::new(&mut register)) }
+}
+
+/// Leaves the addresses to the kernel again, and wakes who waits there.
+///
+/// The kernel wakes them by itself before it takes the lock that keeps others from faulting there: who
+/// begins to wait in between (seen with Linux 6.18) would wait for ever. Once the call has returned, nobody
+/// can begin any more.
+pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    let range = UffdioRange::of(addresses);
+    // SAFETY: reads one `struct uffdio_range`; no byte of the memory changes.
+    unsafe { ioctl(descriptor, Setter::<UFFDIO_UNREGISTER, _>::new(range)) }?;
+    wake(descriptor, addresses)
+}
+
+/// Wakes whoever waits for one of these addresses, to try again.
+pub(crate) fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    let range = UffdioRange::of(addresses);
+    // SAFETY: reads one `struct uffdio_range`.
+    unsafe { ioctl(descriptor, Setter::<UFFDIO_WAKE, _>::new(range)) }
+}
+
+/// Maps the pages that the file has for these addresses, and wakes who waits there. Async-signal-safe.
+///
+/// # Errors
+/// `EEXIST` if the first of them is mapped already, `EFAULT` if the file has no page there, `ENOENT` if
+/// the addresses are not registered any more, and `EAGAIN` while they are being unmapped. With an error
+/// that came later, the pages before it are mapped: their bytes are the first part of the pair.
+pub(crate) fn map_present(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+) -> Result<(), (usize, io::Errno)> {
+    let range = UffdioRange::of(addresses);
+    let mut request = UffdioContinue { range, mode: 0, mapped: 0 };
+    // SAFETY: reads and writes one `struct uffdio_continue`; which bytes appear at these addresses is
+    // what the mapping of the file says.
+    let done = unsafe { ioctl(descriptor, Updater::<UFFDIO_CONTINUE, _>::new(&mut request)) };
+    done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
+}
+
+/// A fault that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// To the byte if that was enabled.
+    pub(crate) address: usize,
+    /// Who waits; 0 if that was not enabled.
+    pub(crate) thread: u32,
+}
+
+/// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
+/// something else.
+pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>> {
+    let mut message = MaybeUninit::<UffdMsg>::uninit();
+    // SAFETY: the bytes of the message, which may hold anything before they are read into.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(message.as_mut_ptr().cast::<MaybeUninit<u8>>(), MSG_BYTES)
+    };
+    let (read, _) = match rustix::io::read(descriptor, bytes) {
+        Err(io::Errno::INTR) => return Ok(None),
+        read => read?,
+    };
+    if read.len() < MSG_BYTES {
+        return Ok(None);
+    }
+    // SAFETY: all of the message was read, and any bytes are a valid one.
+    let UffdMsg { event, address, thread, .. } = unsafe { message.assume_init() };
+    Ok((event == EVENT_PAGEFAULT).then_some(Fault { address: address as usize, thread }))
+}
+
+const MSG_BYTES: usize = size_of::<UffdMsg>();
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +239,11 @@ mod tests {
     fn opcodes_are_the_kernels() {
         assert_eq!(USERFAULTFD_IOC_NEW, 0xAA00);
         assert_eq!(UFFDIO_API, 0xC018_AA3F);
+        assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
+        assert_eq!(UFFDIO_UNREGISTER, 0x8010_AA01);
+        assert_eq!(UFFDIO_WAKE, 0x8010_AA02);
+        assert_eq!(UFFDIO_CONTINUE, 0xC020_AA07);
+        assert_eq!(MSG_BYTES, 32);
     }
 
     #[test]

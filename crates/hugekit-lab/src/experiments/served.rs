@@ -1,0 +1,284 @@
+//! Faults that hugekit serves itself: of memory that is clean but not plain (*minor*), *dirty*, or a *hole*;
+//! in place and threaded; while the other CPUs are idle, and while another thread of the process runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use hdrhistogram::Histogram;
+use hugekit::fault::Handling;
+use hugekit::pool::{Backing, Clearing};
+use hugekit::{Pool, PoolError, Region};
+
+use super::handout::{CLEARED_EARLIER, soil, unscrubbed};
+use crate::LabError;
+use crate::record::{Case, Distribution, Ratio, Unit};
+
+/// What a page is when it is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Minor,
+    Dirty,
+    Hole,
+}
+
+/// A kind of fault.
+#[derive(Debug)]
+pub(super) struct Served {
+    pool: Pool,
+    kind: Kind,
+    handling: Handling,
+    busy: bool,
+}
+
+const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+
+impl Served {
+    /// Every kind that this machine allows, on the best huge pages that it has, and why the others are not
+    /// measured.
+    pub(super) fn all(row: usize) -> Result<(Vec<Self>, Vec<String>), LabError> {
+        let (mut all, mut left_out) = (Vec::new(), Vec::new());
+        let build = |backing| unscrubbed(row).backing(backing).strict(true).build();
+        let Ok(pool) = build(Backing::Hugetlb2M).or_else(|_| build(Backing::Thp)) else {
+            return Ok((all, vec!["faults served by hugekit left out: no huge pages".into()]));
+        };
+        for handling in HANDLINGS {
+            soil(&pool)?;
+            if let Err(error) = at_fault(&pool, row, handling) {
+                left_out.push(format!("{} left out: {error}", name(handling)));
+                continue;
+            }
+            // A hole of other memory is populated when it is handed out.
+            let holes = pool.backing().is_reserved().then_some(Kind::Hole);
+            for kind in [Kind::Minor, Kind::Dirty].into_iter().chain(holes) {
+                for busy in [false, true] {
+                    all.push(Self { pool: pool.clone(), kind, handling, busy });
+                }
+            }
+        }
+        Ok((all, left_out))
+    }
+
+    pub(super) fn page_size(&self) -> usize {
+        self.pool.page_size()
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// `dirty-in-place`, `minor-threaded-busy`.
+    pub(super) fn label(&self) -> String {
+        let kind = match self.kind {
+            Kind::Minor => "minor",
+            Kind::Dirty => "dirty",
+            Kind::Hole => "hole",
+        };
+        let busy = if self.busy { "-busy" } else { "" };
+        format!("{kind}-{}{busy}", name(self.handling))
+    }
+
+    /// A region, all of it of this kind but the first page.
+    pub(super) fn take(&self, row: usize) -> Result<Region, LabError> {
+        match self.kind {
+            Kind::Minor => return Ok(minor(&self.pool, row, self.handling)?),
+            Kind::Dirty => soil(&self.pool)?,
+            Kind::Hole => self.pool.region(self.pool.capacity())?.retire()?,
+        }
+        Ok(at_fault(&self.pool, row, self.handling)?)
+    }
+}
+
+fn name(handling: Handling) -> &'static str {
+    if handling == Handling::InPlace { "in-place" } else { "threaded" }
+}
+
+fn at_fault(pool: &Pool, len: usize, handling: Handling) -> Result<Region, PoolError> {
+    pool.region_builder(len).clearing(Clearing::AtFault).handling(handling).build()
+}
+
+/// A region that is clean but for its first page, which has the others served as well and is touched
+/// already.
+fn minor(pool: &Pool, len: usize, handling: Handling) -> Result<Region, PoolError> {
+    pool.scrub()?;
+    drop(pool.region(1)?);
+    let mut region = at_fault(pool, len, handling)?;
+    region[0] = 1;
+    Ok(region)
+}
+
+/// Two such regions, served in place, each of half of the pool: what is clean would be handed out before
+/// what is mixed.
+pub(super) fn two_regions(pool: &Pool, half: usize) -> Result<[Region; 2], LabError> {
+    let (one, other) = (pool.region(half)?, pool.region(pool.capacity() - half)?);
+    drop(one);
+    let one = minor(pool, half, Handling::InPlace)?;
+    drop(other);
+    Ok([one, minor(pool, pool.capacity() - half, Handling::InPlace)?])
+}
+
+/// Another thread of the process that runs all the time, until dropped.
+#[derive(Debug)]
+pub(super) struct Busy {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    pub(super) fn new() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let run = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
+        Self { stop, thread: Some(std::thread::spawn(run)) }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("it only runs");
+        }
+    }
+}
+
+/// Single latencies of one case, to a nanosecond or a thousandth.
+#[derive(Debug)]
+pub(super) struct Recorded(Histogram<u64>);
+
+/// A minute: longer than any fault.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// The percentiles that are kept.
+const PERCENTILES: [f64; 6] = [1.0, 50.0, 90.0, 99.0, 99.9, 100.0];
+
+impl Recorded {
+    pub(super) fn new() -> Self {
+        Self(Histogram::new_with_max(LONGEST_NS, 3).expect("a range and precision that it has"))
+    }
+
+    /// Adds latencies in microseconds.
+    pub(super) fn add(&mut self, latencies: &[f64]) {
+        for latency in latencies {
+            self.0.saturating_record((latency * 1e3) as u64);
+        }
+    }
+
+    pub(super) fn distribution(&self, case: &Case) -> Distribution {
+        let value = |at| (at, self.0.value_at_percentile(at) as f64 / 1e3);
+        Distribution {
+            id: case.id.clone(),
+            unit: case.unit,
+            count: self.0.len(),
+            percentiles: PERCENTILES.map(value).into(),
+        }
+    }
+}
+
+/// The kernel's faults against those that hugekit serves: both clear, or the pool did earlier.
+pub(super) fn ratios(cases: &[Case]) -> Vec<Ratio> {
+    let find = |method: &str| {
+        let with = format!("fault/{method}/");
+        cases.iter().find(|case| case.id.starts_with(&with) && case.unit == Unit::Microseconds)
+    };
+    let pairs = [
+        ("kernel-hugetlb", "dirty-in-place"),
+        ("kernel-thp", "dirty-in-place"),
+        ("kernel-hugetlb", "dirty-threaded"),
+        ("kernel-hugetlb", "hole-in-place"),
+        ("kernel-hugetlb", "hole-threaded"),
+        ("kernel-hugetlb", "minor-in-place"),
+        ("kernel-hugetlb", "minor-threaded"),
+    ];
+    let ratio = |(kernel, served): (&str, &str)| {
+        let (baseline, subject) = (find(kernel)?, find(served)?);
+        let page = subject.id.rsplit('/').next().unwrap_or_default();
+        let ratio = Ratio::between(format!("fault/{kernel}-vs-{served}/{page}"), baseline, subject);
+        let clears = !served.starts_with("minor");
+        Some(if clears { ratio } else { ratio.unlike(CLEARED_EARLIER) })
+    };
+    pairs.into_iter().filter_map(ratio).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size::MIB;
+
+    fn pool() -> Pool {
+        unscrubbed(4 * MIB).backing(Backing::Base).build().unwrap()
+    }
+
+    #[test]
+    fn all_but_the_first_page_is_of_the_kind() {
+        let pool = pool();
+        for handling in HANDLINGS {
+            for kind in [Kind::Minor, Kind::Dirty] {
+                let served = Served { pool: pool.clone(), kind, handling, busy: false };
+                let Ok(region) = served.take(4 * MIB) else {
+                    continue; // Who may not serve faults of system calls has the other handling.
+                };
+                let before = pool.stats().unwrap().scrubbed_at_fault;
+                assert!(region.iter().step_by(4096).skip(1).all(|&byte| byte == 0));
+                let cleared = pool.stats().unwrap().scrubbed_at_fault - before;
+                let all = 4 * MIB as u64;
+                assert_eq!(
+                    cleared,
+                    if kind == Kind::Dirty { all } else { 0 },
+                    "{}",
+                    served.label()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn two_regions_are_served_and_clean_but_for_a_page_each() {
+        let pool = pool();
+        let regions = two_regions(&pool, 2 * MIB).unwrap();
+        assert!(regions.iter().all(|region| region.serving().is_some()));
+        let before = pool.stats().unwrap().scrubbed_at_fault;
+        assert!(regions.iter().all(|region| region[100 << 10] == 0));
+        assert_eq!(pool.stats().unwrap().scrubbed_at_fault - before, 0);
+    }
+
+    #[test]
+    fn a_distribution_is_of_all_that_was_added() {
+        let mut recorded = Recorded::new();
+        recorded.add(&[1.0, 2.0, 3.0]);
+        recorded.add(&[1000.0]);
+        let samples = vec![2.0];
+        let (id, unit) = ("fault/x/2MiB".to_owned(), Unit::Microseconds);
+        let case = Case { id, unit, samples, published: Vec::new() };
+        let distribution = recorded.distribution(&case);
+        assert_eq!((distribution.id.as_str(), distribution.count), ("fault/x/2MiB", 4));
+        let [.., (_, longest)] = distribution.percentiles[..] else { panic!() };
+        assert!((1000.0..1001.0).contains(&longest), "{longest}");
+        assert!((2.0..2.01).contains(&distribution.percentiles[1].1));
+    }
+
+    #[test]
+    fn only_what_clears_is_like_for_like() {
+        let case = |name: &str| Case {
+            id: format!("fault/{name}/2MiB"),
+            unit: Unit::Microseconds,
+            samples: vec![4.0],
+            published: Vec::new(),
+        };
+        let cases = ["kernel-hugetlb", "dirty-in-place", "minor-threaded"].map(case);
+        let ratios = ratios(&cases);
+        let ids: Vec<(&str, bool)> =
+            ratios.iter().map(|ratio| (ratio.id.as_str(), ratio.like_for_like)).collect();
+        assert_eq!(
+            ids,
+            [
+                ("fault/kernel-hugetlb-vs-dirty-in-place/2MiB", true),
+                ("fault/kernel-hugetlb-vs-minor-threaded/2MiB", false),
+            ]
+        );
+    }
+}

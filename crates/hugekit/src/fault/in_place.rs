@@ -1,0 +1,181 @@
+//! Faults that the faulting thread serves itself, in a handler of SIGBUS.
+//!
+//! The handler is installed with the first region that needs it and stays. A SIGBUS is ours if this is
+//! the process that installed it, the kernel raised it for an access, and the address lies in a range of
+//! ours; every other one goes to whoever was there before.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::registry::Registry;
+use super::served::Served;
+use crate::pool::FaultError;
+use crate::sys::fork_mark::ForkMark;
+use crate::sys::signal::{self, Cause, Disposition, ErrnoKept};
+
+/// What one process serves in place. A forked child that wants to serve regions of its own makes
+/// another: locks of the first may be held by threads that the child has not.
+#[derive(Debug)]
+struct Process {
+    mark: ForkMark,
+    ranges: Registry<Served>,
+    /// Who had SIGBUS before us; null before the handler is installed. Never freed, because a handler
+    /// may be reading it.
+    previous: AtomicPtr<Disposition>,
+    /// Whether our handler was installed, by this process or one that it was forked from.
+    installed: AtomicBool,
+    /// Held by whoever installs the handler.
+    installer: Mutex<()>,
+}
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A range that is served in place for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Registration {
+    process: &'static Process,
+    start: usize,
+}
+
+impl Registration {
+    /// Serves the faults of a region.
+    pub(super) fn new(served: &Arc<Served>) -> Result<Self, FaultError> {
+        if signal::is_blocked(libc::SIGBUS) {
+            return Err(FaultError::Blocked);
+        }
+        let process = Process::current();
+        process.see_that_handler_is_installed()?;
+        let addresses = served.addresses();
+        let start = addresses.start;
+        process.ranges.add(addresses, Arc::clone(served));
+        Ok(Self { process, start })
+    }
+
+    /// Ends serving what lies behind the first `len` bytes. Nobody is at it any more when this returns.
+    pub(super) fn cut(&self, len: usize) {
+        self.process.ranges.cut(self.start, len);
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if self.process.mark.is_ours() {
+            self.process.ranges.cut(self.start, 0);
+        }
+    }
+}
+
+impl Process {
+    /// That of the calling process.
+    fn current() -> &'static Self {
+        loop {
+            let seen = CURRENT.load(Ordering::Acquire);
+            // SAFETY: null, or made below and never freed.
+            let found = unsafe { seen.as_ref() };
+            if let Some(process) = found.filter(|process| process.mark.is_ours()) {
+                return process;
+            }
+            let fresh = Box::into_raw(Box::new(Self::after(found)));
+            let taken = CURRENT.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_err() {
+                // SAFETY: just made, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+    }
+
+    /// One that serves nothing yet, in a process that was forked from `parent`'s if there is one.
+    fn after(parent: Option<&Self>) -> Self {
+        let (previous, installed) = parent.map_or((std::ptr::null_mut(), false), |parent| {
+            (parent.previous.load(Ordering::Acquire), parent.installed.load(Ordering::Acquire))
+        });
+        Self {
+            mark: ForkMark::new(),
+            ranges: Registry::new(),
+            previous: AtomicPtr::new(previous),
+            installed: AtomicBool::new(installed),
+            installer: Mutex::new(()),
+        }
+    }
+
+    /// Installs the handler if nobody is asked to handle SIGBUS but whom we know.
+    fn see_that_handler_is_installed(&self) -> Result<(), FaultError> {
+        let _installer = self.installer.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |errno: rustix::io::Errno| FaultError::Kernel {
+            call: "sigaction",
+            source: errno.into(),
+        };
+        let in_force = signal::in_force(libc::SIGBUS).map_err(failed)?;
+        if in_force.is(on_sigbus) {
+            return Ok(());
+        }
+        if self.installed.load(Ordering::Acquire) {
+            // Whoever it is may call us for what he does not know, and we would call him.
+            if in_force.is_function() {
+                return Err(FaultError::HandlerReplaced);
+            }
+            tracing::warn!("hugekit's SIGBUS handler had been taken away, and is put back");
+        }
+        // Known before the first signal can come.
+        self.previous.store(Box::into_raw(Box::new(in_force)), Ordering::Release);
+        // SAFETY: `on_sigbus` does only what signal-safety(7) allows.
+        unsafe { signal::install(libc::SIGBUS, on_sigbus) }.map_err(failed)?;
+        self.installed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Serves the access that a signal tells of, if that is ours to serve.
+    fn serve(&self, cause: Cause) -> bool {
+        if !self.mark.is_ours() {
+            return false;
+        }
+        match cause {
+            Cause::Fault(address) => {
+                self.ranges.with(address, |served| served.serve(address).is_ok()) == Some(true)
+            }
+            Cause::BrokenMemory(address) => {
+                self.ranges.with(address, |served| served.break_(address));
+                false
+            }
+            Cause::Other => false,
+        }
+    }
+
+    /// # Safety
+    /// Called by the handler, with what the kernel gave it.
+    unsafe fn pass_on(&self, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: null, or made by `Box::into_raw` and never freed.
+        let Some(previous) = (unsafe { self.previous.load(Ordering::Acquire).as_ref() }) else {
+            return; // Only before the handler was installed.
+        };
+        let previous = if previous.is_for_once() { self.take_for_once(previous) } else { previous };
+        // SAFETY: the caller's to promise.
+        unsafe { signal::pass_on(previous, signal, info, context) }
+    }
+
+    /// A handler that asked to be called once is; whoever comes later finds the default.
+    fn take_for_once<'a>(&self, previous: &'a Disposition) -> &'a Disposition {
+        static DEFAULT: Disposition = Disposition::DEFAULT;
+        let (seen, default) =
+            (std::ptr::from_ref(previous).cast_mut(), (&raw const DEFAULT).cast_mut());
+        let taken =
+            self.previous.compare_exchange(seen, default, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_ok() { previous } else { &DEFAULT }
+    }
+}
+
+/// Async-signal-safe: allocates nothing, locks nothing that a thread could hold while it faults, keeps
+/// `errno`, and needs less than 2 KiB of stack.
+extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let _errno = ErrnoKept::new();
+    // SAFETY: not null, because it was stored before the handler was installed; never freed.
+    let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
+    // SAFETY: what the kernel gave us.
+    unsafe {
+        if !process.serve(signal::cause(info)) {
+            process.pass_on(signal, info, context);
+        }
+    }
+}

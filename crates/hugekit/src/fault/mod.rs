@@ -1,0 +1,169 @@
+//! Faults served by us: memory that is made ready when it is touched for the first time.
+//!
+//! A region of which something is not clean when it is handed out ([`Clearing::AtFault`]) is registered
+//! with userfaultfd(2), and the first access to a folio comes to us: the folio is cleared through the
+//! pool's own mapping, near the address that was touched last and cached, the rest streamed; then it is
+//! shown. A region of which everything is clean needs none of this, and is not registered.
+//!
+//! There are two ways to be told of an access ([`Handling`]). *In place*, the faulting thread serves
+//! itself in a handler of SIGBUS: no privilege, no other thread, no wake-up. But an access by the kernel
+//! on behalf of the process fails instead of waiting: a system call returns EFAULT, and KVM leaves the
+//! guest as for a device. *Threaded*, handler threads are told of every access, and nobody notices more
+//! than that it takes longer.
+//!
+//! `README.md` beside this file draws the states and locks, and names the races that were considered.
+//!
+//! [`Clearing::AtFault`]: crate::pool::Clearing::AtFault
+
+mod granules;
+mod in_place;
+mod open;
+mod registry;
+mod served;
+mod threaded;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use self::in_place::Registration;
+pub(crate) use self::served::Served;
+use self::threaded::Handlers;
+use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
+
+/// Who serves the faults of a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Handling {
+    /// Threaded, by one thread, where this process may serve faults of system calls and of KVM; else in
+    /// place. The region says which ([`Serving`]).
+    #[default]
+    Auto,
+    /// The faulting thread itself, in a handler of SIGBUS. Never for guest memory, nor for what a system
+    /// call is given that was not made [ready](crate::Region::ready).
+    InPlace,
+    /// So many threads of the region's own. One is fastest on most machines, because a second one
+    /// is woken on another CPU.
+    Threaded {
+        /// How many; at least one.
+        threads: usize,
+    },
+}
+
+/// How a region's faults are served.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Serving {
+    /// [`Handling::InPlace`] or [`Handling::Threaded`].
+    pub handling: Handling,
+    /// Why [`Handling::Auto`] is not threaded, if it is not.
+    pub fall: Option<FaultError>,
+}
+
+/// Whoever serves the faults of one region, until dropped.
+#[derive(Debug)]
+pub(crate) struct Service {
+    served: Arc<Served>,
+    serving: Serving,
+    /// `None` once it has ended.
+    handler: Option<Handler>,
+}
+
+#[derive(Debug)]
+enum Handler {
+    InPlace(Registration),
+    Threaded(Handlers),
+}
+
+/// Whether this can be handled so at all: a page of 1 GiB takes so long to clear that a signal handler,
+/// which is alone, must not.
+pub(crate) fn suits(backing: Backing, handling: Handling) -> bool {
+    backing != Backing::Hugetlb1G || handling != Handling::InPlace
+}
+
+impl Service {
+    /// Serves what lacks something of a region, of which nobody knows the addresses yet.
+    pub(crate) fn start(
+        pool: &Pool,
+        mapped: &Mapped,
+        contents: &[(usize, Content)],
+        handling: Handling,
+    ) -> Result<Self, FaultError> {
+        match handling {
+            Handling::InPlace => Self::in_place(pool, mapped, contents, None),
+            Handling::Threaded { threads } => Self::threaded(pool, mapped, contents, threads),
+            Handling::Auto => match Self::threaded(pool, mapped, contents, 1) {
+                Err(fall) if suits(pool.backing(), Handling::InPlace) => {
+                    tracing::info!("faults are served in place: {fall}");
+                    Self::in_place(pool, mapped, contents, Some(fall))
+                }
+                threaded => threaded,
+            },
+        }
+    }
+
+    fn in_place(
+        pool: &Pool,
+        mapped: &Mapped,
+        contents: &[(usize, Content)],
+        fall: Option<FaultError>,
+    ) -> Result<Self, FaultError> {
+        let descriptor = open::for_handling_in_place(pool.backing())?;
+        let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
+        let handler = Some(Handler::InPlace(Registration::new(&served)?));
+        Ok(Self { served, serving: Serving { handling: Handling::InPlace, fall }, handler })
+    }
+
+    fn threaded(
+        pool: &Pool,
+        mapped: &Mapped,
+        contents: &[(usize, Content)],
+        threads: usize,
+    ) -> Result<Self, FaultError> {
+        let descriptor = open::for_handler_threads(pool.backing())?;
+        let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
+        let handlers = Handlers::start(&served, threads)?;
+        let serving =
+            Serving { handling: Handling::Threaded { threads: handlers.count() }, fall: None };
+        Ok(Self { served, serving, handler: Some(Handler::Threaded(handlers)) })
+    }
+
+    pub(crate) fn serving(&self) -> &Serving {
+        &self.serving
+    }
+
+    pub(crate) fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// Ends serving what lies behind the first `len` bytes, whole folios, and says what these hold.
+    pub(crate) fn cut(&self, len: usize, page_size: usize) -> Vec<(usize, Content)> {
+        let Range { start, end } = self.served.addresses();
+        if let Some(Handler::InPlace(registration)) = &self.handler {
+            registration.cut(len);
+        }
+        self.served.cut(len);
+        self.served.contents(len / page_size, (end - start - len) / page_size)
+    }
+
+    /// Ends serving, and says what the region's folios hold. Nobody accesses them any more.
+    pub(crate) fn stop(&mut self, page_size: usize) -> Vec<(usize, Content)> {
+        self.end();
+        self.served.contents(0, self.served.addresses().len() / page_size)
+    }
+
+    /// Ends serving: nobody accesses the region any more.
+    pub(crate) fn end(&mut self) {
+        match self.handler.take() {
+            Some(Handler::Threaded(handlers)) if self.served.is_ours() => handlers.stop(),
+            Some(Handler::Threaded(handlers)) => handlers.forget(),
+            Some(Handler::InPlace(registration)) => drop(registration),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

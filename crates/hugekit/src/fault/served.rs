@@ -1,0 +1,368 @@
+//! A region whose faults are ours: which granules lack what, and making them ready.
+//!
+//! A granule is made ready through the pool's alias mapping and then shown to its user. How it is shown
+//! follows what the backing's page tables like best: reserved pages and base pages are mapped by
+//! `UFFDIO_CONTINUE`; a transparent huge page would be mapped as 512 base pages by that, so its addresses
+//! are left to the kernel again, whose plain fault maps it whole.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+use rustix::param::page_size;
+
+use super::granules::{Busy, Granules, Lacks};
+use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
+use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
+use crate::populate::{PopulateError, populate_pages};
+use crate::profile::Profile;
+use crate::sys::thread::without_signals;
+use crate::sys::{memory, userfaultfd};
+use crate::{Clear, Reuse};
+
+/// Base pages that one fault makes ready together.
+const BASE_GRANULE_BYTES: usize = 64 << 10;
+
+/// A granule that more than one thread clears, where there is one to do it.
+const SHARED_FROM: usize = 1 << 30;
+
+/// The faults of one region.
+#[derive(Debug)]
+pub(crate) struct Served {
+    descriptor: OwnedFd,
+    pool: Pool,
+    start: usize,
+    /// Bytes; whole folios, and less after the region was cut.
+    len: AtomicUsize,
+    /// The same bytes in the pool's own mapping.
+    alias: Bytes,
+    granule_bytes: usize,
+    granules: Granules,
+    /// Somebody may look at the bytes by the file as well: they are cleared at once, never at a fault.
+    seen_through_file: AtomicBool,
+}
+
+impl Served {
+    /// Has every access to the memory come to `descriptor`. Nobody knows its addresses yet.
+    pub(super) fn new(
+        pool: &Pool,
+        mapped: &Mapped,
+        contents: &[(usize, Content)],
+        descriptor: OwnedFd,
+    ) -> Result<Self, FaultError> {
+        // The first look at it may allocate, which no fault may.
+        let _ = Profile::current();
+        let start = mapped.mapping().start().as_ptr().addr();
+        let granule_bytes = match pool.backing() {
+            Backing::Base => BASE_GRANULE_BYTES.max(page_size()),
+            _ => pool.page_size(),
+        };
+        let served = Self {
+            descriptor,
+            start,
+            len: AtomicUsize::new(mapped.mapping().len()),
+            alias: pool.memory().alias_of(mapped.extent()),
+            granule_bytes,
+            granules: Granules::new(lacks(contents, granule_bytes / pool.page_size())),
+            seen_through_file: AtomicBool::new(false),
+            pool: pool.clone(),
+        };
+        userfaultfd::register(served.descriptor.as_fd(), &served.addresses()).map_err(|errno| {
+            FaultError::Kernel { call: "UFFDIO_REGISTER", source: errno.into() }
+        })?;
+        Ok(served)
+    }
+
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.descriptor
+    }
+
+    pub(super) fn addresses(&self) -> Range<usize> {
+        self.start..self.start + self.len()
+    }
+
+    /// Whether this is the process whose faults they are: one forked from it must not ask anything of the
+    /// descriptor, because it would be asked of the parent's memory.
+    pub(super) fn is_ours(&self) -> bool {
+        self.pool.memory().is_ours()
+    }
+
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// The region's bytes that a granule has; the last one may have fewer.
+    fn bytes_of(&self, index: usize) -> Range<usize> {
+        let start = index * self.granule_bytes;
+        start..(start + self.granule_bytes).min(self.len())
+    }
+
+    fn addresses_of(&self, index: usize) -> Range<usize> {
+        let bytes = self.bytes_of(index);
+        self.start + bytes.start..self.start + bytes.end
+    }
+
+    /// Makes ready what was touched at one of its addresses, and shows it. Async-signal-safe.
+    pub(super) fn serve(&self, address: usize) -> Result<(), PopulateError> {
+        let offset = address - self.start;
+        self.make_ready(offset / self.granule_bytes, Some(offset % self.granule_bytes))
+    }
+
+    /// Makes a granule ready, near `target` last, and shows it to its user. Async-signal-safe.
+    fn make_ready(&self, index: usize, target: Option<usize>) -> Result<(), PopulateError> {
+        let busy = self.granules.claim(index).map_err(|_broken| PopulateError::Poisoned)?;
+        self.supply(index, &busy, target)?;
+        // Before others may be at it: who takes it back must find it shown or not at all.
+        let shown = self.show(index);
+        busy.finish(Lacks::Nothing);
+        shown
+    }
+
+    /// Does what is lacking, through the alias mapping.
+    fn supply(
+        &self,
+        index: usize,
+        busy: &Busy<'_>,
+        target: Option<usize>,
+    ) -> Result<(), PopulateError> {
+        let bytes = self.bytes_of(index);
+        match busy.lacks() {
+            Lacks::Nothing => {}
+            Lacks::Page => {
+                populate_pages(self.alias.at(bytes.start), bytes.len())?;
+                self.pool.count_populated_at_fault(bytes.len());
+            }
+            Lacks::Clearing => {
+                self.clear(bytes.clone(), target);
+                self.pool.count_cleared_at_fault(bytes.len());
+            }
+        }
+        Ok(())
+    }
+
+    fn clear(&self, bytes: Range<usize>, target: Option<usize>) {
+        let clear = match target {
+            Some(target) => Clear::new().target(target).reuse(Reuse::Target),
+            None => Clear::new().reuse(Reuse::None),
+        };
+        let shared = bytes.len() >= SHARED_FROM;
+        let clear = clear.threads(if shared { Threads::Auto } else { Threads::One });
+        // SAFETY: within the alias mapping, which exists as long as the pool; whoever is busy with a
+        // granule is the only one who writes it there.
+        let cleared = unsafe { clear.run_raw(self.alias.at(bytes.start), bytes.len()) };
+        debug_assert!(cleared.is_ok(), "the target lies within, and nobody cancels");
+    }
+
+    /// Lets the user see a granule that is ready.
+    fn show(&self, index: usize) -> Result<(), PopulateError> {
+        let addresses = self.addresses_of(index);
+        let whole = self.pool.backing() == Backing::Thp;
+        if whole && userfaultfd::unregister(self.descriptor.as_fd(), &addresses).is_ok() {
+            return Ok(());
+        }
+        self.map(addresses)
+    }
+
+    /// Maps what the file has, page by page where some are mapped already.
+    fn map(&self, addresses: Range<usize>) -> Result<(), PopulateError> {
+        let descriptor = self.descriptor.as_fd();
+        let page =
+            if self.pool.backing().is_reserved() { self.pool.page_size() } else { page_size() };
+        let (mut next, mut met) = (addresses.start, false);
+        while next < addresses.end {
+            let Err((mapped, errno)) = userfaultfd::map_present(descriptor, &(next..addresses.end))
+            else {
+                break;
+            };
+            next += mapped;
+            match errno {
+                Errno::EXIST => (next, met) = (next + page, true),
+                // Somebody changes the process's mappings at this moment.
+                Errno::AGAIN => {}
+                // Not registered any more: a plain access does.
+                Errno::NOENT => (next, met) = (addresses.end, true),
+                Errno::FAULT => return Err(PopulateError::NothingBehind),
+                Errno::NOMEM => return Err(PopulateError::OutOfMemory),
+                other => return Err(PopulateError::Kernel(std::io::Error::from(other).kind())),
+            }
+        }
+        if met {
+            // Who found it mapped does not wake those who wait for it.
+            let _ = userfaultfd::wake(descriptor, &addresses);
+        }
+        Ok(())
+    }
+
+    /// Makes ready and shows every granule that a byte of the range lies on.
+    pub(crate) fn ready(
+        &self,
+        range: Range<usize>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let first = range.start / self.granule_bytes;
+        let last = range.end.div_ceil(self.granule_bytes).max(first);
+        let job = Job::new((last - first) * self.granule_bytes)
+            .min_chunk(self.granule_bytes.max(2 << 20))
+            .threads(threads);
+        let job = progress.into_iter().fold(job, Job::progress);
+        job.run(|chunk| {
+            for offset in chunk.step_by(self.granule_bytes) {
+                let index = first + offset / self.granule_bytes;
+                without_signals(|| self.make_ready_for_good(index))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`make_ready`](Self::make_ready), so that system calls meet no fault there: what can be
+    /// swapped out is left to the kernel again.
+    fn make_ready_for_good(&self, index: usize) -> Result<(), PopulateError> {
+        let busy = self.granules.claim(index).map_err(|_broken| PopulateError::Poisoned)?;
+        self.supply(index, &busy, None)?;
+        let addresses = self.addresses_of(index);
+        let stays = self.pool.backing().is_reserved();
+        let shown =
+            if stays || userfaultfd::unregister(self.descriptor.as_fd(), &addresses).is_err() {
+                self.map(addresses)
+            } else {
+                Ok(())
+            };
+        busy.finish(Lacks::Nothing);
+        shown
+    }
+
+    /// Has whole folios read as zeroes again.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        let mut next = range.start;
+        while next < range.end {
+            let index = next / self.granule_bytes;
+            let bytes = self.bytes_of(index);
+            let part = next..range.end.min(bytes.end);
+            without_signals(|| self.release_part(index, part.clone(), part == bytes));
+            next = part.end;
+        }
+    }
+
+    fn release_part(&self, index: usize, part: Range<usize>, whole: bool) {
+        let Ok(busy) = self.granules.claim(index) else { return };
+        if busy.lacks() != Lacks::Nothing {
+            return; // Nobody has been shown anything since it was last cleared.
+        }
+        if whole && !self.seen_through_file.load(Ordering::SeqCst) && self.take_from_user(index) {
+            busy.finish(Lacks::Clearing);
+        } else {
+            self.clear(part.clone(), None);
+            self.pool.count_cleared_at_release(part.len());
+        }
+    }
+
+    /// Has the next access to a granule come to us again.
+    fn take_from_user(&self, index: usize) -> bool {
+        let addresses = self.addresses_of(index);
+        // What was left to the kernel must be ours before it is unmapped, or a plain fault in between
+        // would show it as it is.
+        if userfaultfd::register(self.descriptor.as_fd(), &addresses).is_err() {
+            return false;
+        }
+        let start = ptr::with_exposed_provenance_mut(addresses.start);
+        // SAFETY: addresses of the region, whose accesses wait for us until it is cleared.
+        unsafe { memory::unmap_pages(start, addresses.len()) }.is_ok()
+    }
+
+    /// Somebody is to see the memory through the file: nobody else's bytes may be left in it, nor any of
+    /// its own that were released.
+    pub(crate) fn show_through_file(&self) {
+        self.seen_through_file.store(true, Ordering::SeqCst);
+        for index in 0..self.granules.len() {
+            without_signals(|| self.clear_only(index));
+        }
+    }
+
+    /// Clears a granule that lacks it and does not map it.
+    fn clear_only(&self, index: usize) {
+        let Ok(busy) = self.granules.claim(index) else { return };
+        if busy.lacks() == Lacks::Clearing && self.supply(index, &busy, None).is_ok() {
+            busy.finish(Lacks::Nothing);
+        }
+    }
+
+    /// Clears all that is left to be, and leaves every address to the kernel: for when nobody is there to
+    /// serve faults any more.
+    pub(super) fn give_up(&self) {
+        for index in 0..self.granules.len() {
+            self.clear_only(index);
+        }
+        let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses());
+    }
+
+    /// Leaves a granule to the kernel that could not be populated: a hole, behind which it may have
+    /// memory now, or says in its own way that it has none.
+    pub(super) fn leave_hole(&self, address: usize) {
+        let index = (address - self.start) / self.granule_bytes;
+        if self.granules.look(index).is_ok_and(|lacks| lacks == Lacks::Page) {
+            let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses_of(index));
+        }
+    }
+
+    /// The memory at one of its addresses is broken: nobody is shown that granule any more, and the pool
+    /// never gets it back. Async-signal-safe.
+    pub(super) fn break_(&self, address: usize) {
+        self.granules.break_((address - self.start) / self.granule_bytes);
+    }
+
+    /// Ends serving what lies behind the first `len` bytes, whole folios. Nobody accesses it any more.
+    pub(super) fn cut(&self, len: usize) {
+        self.len.store(len, Ordering::Relaxed);
+    }
+
+    /// What each run of the folios from `first` on holds, now that nobody accesses them.
+    pub(crate) fn contents(&self, first: usize, count: usize) -> Vec<(usize, Content)> {
+        let per_granule = self.granule_bytes / self.pool.page_size();
+        let mut contents: Vec<(usize, Content)> = Vec::new();
+        for folio in first..first + count {
+            let content = match self.granules.look(folio / per_granule) {
+                Err(_broken) => Content::Broken,
+                Ok(Lacks::Page) => Content::Hole,
+                Ok(_) => Content::Dirty,
+            };
+            match contents.last_mut() {
+                Some((run, last)) if *last == content => *run += 1,
+                _ => contents.push((1, content)),
+            }
+        }
+        contents
+    }
+}
+
+/// What each granule of so many folios lacks.
+fn lacks(contents: &[(usize, Content)], per_granule: usize) -> Vec<Lacks> {
+    let folios: Vec<Content> =
+        contents.iter().flat_map(|&(count, content)| std::iter::repeat_n(content, count)).collect();
+    let lacks = |granule: &[Content]| {
+        if granule.contains(&Content::Dirty) {
+            Lacks::Clearing
+        } else if granule.contains(&Content::Hole) {
+            Lacks::Page
+        } else {
+            Lacks::Nothing
+        }
+    };
+    folios.chunks(per_granule).map(lacks).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_granule_lacks_what_any_of_its_folios_lacks() {
+        use Content::{Clean, Dirty, Hole};
+        let contents = [(3, Clean), (2, Dirty), (3, Clean), (1, Hole)];
+        assert_eq!(lacks(&contents, 4), [Lacks::Clearing, Lacks::Clearing, Lacks::Page],);
+        assert_eq!(lacks(&contents[..1], 1), [Lacks::Nothing; 3]);
+    }
+}

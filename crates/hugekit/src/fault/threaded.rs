@@ -1,0 +1,241 @@
+//! Faults that handler threads serve, each blocked in read(2) on the region's descriptor.
+//!
+//! A thread that blocks in read(2) cannot be told to stop by another descriptor, and waiting for two
+//! costs 0.7 µs a fault. So every region has a *bell*: a private page for each thread, served by the same
+//! descriptor. Who wants a thread to stop touches a page, and waits as for any other fault; the thread
+//! that is told of it leaves that page to the kernel, which lets the toucher go on, and ends.
+//!
+//! A wake-up on the CPU of the thread that faulted costs 8 µs in all, on another one that sleeps 60 to 110.
+//! The scheduler wakes a thread where it ran last if that CPU is idle, so one that begins on the wrong one
+//! stays there. Therefore a handler *follows*: it looks now and then where the thread is that it has just
+//! served, and goes there. `docs/decisions/0010-fault-placement.md` has the figures.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use rustix::param::page_size;
+
+use super::served::Served;
+use crate::machine::CpuSet;
+use crate::pool::FaultError;
+use crate::sys::mapping::Untouched;
+use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, without_signals};
+use crate::sys::userfaultfd::{self, Fault};
+
+/// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
+#[derive(Debug)]
+pub(super) struct Handlers {
+    bell: Bell,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Handlers {
+    /// Starts so many threads, or none.
+    pub(super) fn start(served: &Arc<Served>, count: usize) -> Result<Self, FaultError> {
+        if count == 0 {
+            return Err(FaultError::NoThreads);
+        }
+        let descriptor = served.descriptor().as_fd();
+        let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
+        let bell = handlers.bell.0.addresses();
+        for _ in 0..count {
+            let (served, bell) = (Arc::clone(served), bell.clone());
+            let builder = Builder::new().name("hugekit-fault".to_owned());
+            match without_signals(|| builder.spawn(move || serve_all(&served, &bell))) {
+                Ok(thread) => handlers.threads.push(thread),
+                Err(error) => {
+                    handlers.stop();
+                    return Err(FaultError::NotStarted(error));
+                }
+            }
+        }
+        Ok(handlers)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Ends the threads and waits for them. In the process that started them.
+    pub(super) fn stop(self) {
+        for (index, _) in self.threads.iter().enumerate() {
+            self.bell.ring(index);
+        }
+        for thread in self.threads {
+            // A panic was printed when it happened.
+            let _ = thread.join();
+        }
+        // SAFETY: in the process that mapped it; nobody but the threads knew the addresses.
+        let _ = unsafe { self.bell.0.unmap() };
+    }
+
+    /// In a forked child, which has no such threads to wait for, nor may detach them.
+    pub(super) fn forget(self) {
+        self.threads.into_iter().for_each(std::mem::forget);
+    }
+}
+
+/// A page for each thread. Touching it makes one of them end.
+#[derive(Debug)]
+struct Bell(Untouched);
+
+impl Bell {
+    fn new(descriptor: BorrowedFd<'_>, count: usize) -> Result<Self, FaultError> {
+        let failed = |call| {
+            move |errno: rustix::io::Errno| FaultError::Kernel { call, source: errno.into() }
+        };
+        let bell = Untouched::new(count * page_size()).map_err(failed("mmap"))?;
+        let registered = userfaultfd::register_untouched(descriptor, &bell.addresses());
+        if let Err(errno) = registered {
+            // SAFETY: just mapped, and nobody knows of it.
+            let _ = unsafe { bell.unmap() };
+            return Err(failed("UFFDIO_REGISTER")(errno));
+        }
+        Ok(Self(bell))
+    }
+
+    /// Returns when a thread has heard it, or none is there to hear it.
+    fn ring(&self, index: usize) {
+        let page = self.0.start().as_ptr().wrapping_add(index * page_size());
+        // SAFETY: a readable page of this process's own mapping.
+        unsafe { page.read_volatile() };
+    }
+}
+
+/// Where a handler thread should be, found out as seldom as it is right. It is pinned there: unpinned, it is
+/// woken on another CPU that is idle, where there is one.
+struct Following {
+    /// CPUs that it may run on, if there is a choice.
+    allowed: Option<CpuSet>,
+    watched: Option<Watched>,
+    /// Faults until the next look, and how many there were to be.
+    left: u32,
+    interval: u32,
+}
+
+/// A look costs a few microseconds: one in so many faults at least.
+const LONGEST_INTERVAL: u32 = 15;
+
+impl Following {
+    fn new() -> Self {
+        let allowed = affinity().ok().filter(|cpus| cpus.len() > 1);
+        Self { allowed, watched: None, left: 0, interval: 0 }
+    }
+
+    /// After a fault of this thread was served.
+    fn follow(&mut self, thread: u32) {
+        let Some(allowed) = self.allowed.as_ref() else { return };
+        if self.left > 0 {
+            self.left -= 1;
+            return;
+        }
+        if !self.watched.as_ref().is_some_and(|watched| watched.is(thread)) {
+            self.watched = Watched::new(thread);
+        }
+        let there = self.watched.as_ref().and_then(Watched::cpu);
+        let is_elsewhere = |cpu: &u32| *cpu != current_cpu() && allowed.contains(*cpu);
+        match there.filter(is_elsewhere) {
+            Some(cpu) => {
+                let _ = set_affinity(&std::iter::once(cpu).collect());
+                self.interval = 0;
+            }
+            None => self.interval = (2 * self.interval + 1).min(LONGEST_INTERVAL),
+        }
+        self.left = self.interval;
+    }
+}
+
+fn serve_all(served: &Served, bell: &Range<usize>) {
+    let mut following = Following::new();
+    serve_or_give_up(served, bell, |Fault { address, thread }| {
+        if served.serve(address).is_err() {
+            served.leave_hole(address);
+        }
+        following.follow(thread);
+    });
+}
+
+fn serve_or_give_up(served: &Served, bell: &Range<usize>, serve: impl FnMut(Fault)) {
+    let last_resort = LastResort { served, bell };
+    serve_until_rung(served.descriptor().as_fd(), bell, serve);
+    std::mem::forget(last_resort);
+}
+
+/// Serves faults until the bell rings, which it answers.
+///
+/// # Panics
+/// If the descriptor cannot be read: somebody else has closed it.
+fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: impl FnMut(Fault)) {
+    loop {
+        match userfaultfd::next_fault(descriptor) {
+            Ok(Some(Fault { address, .. })) if bell.contains(&address) => {
+                let page = address - address % page_size();
+                let _ = userfaultfd::unregister(descriptor, &(page..page + page_size()));
+                return;
+            }
+            Ok(Some(fault)) => serve(fault),
+            Ok(None) => {}
+            Err(errno) => panic!("faults cannot be read: {}", std::io::Error::from(errno)),
+        }
+    }
+}
+
+/// Dropped by a thread that dies: whoever faults from then on must not wait for it. All that is dirty is
+/// cleared at once and the region left to the kernel, and so is the bell.
+struct LastResort<'a> {
+    served: &'a Served,
+    bell: &'a Range<usize>,
+}
+
+impl Drop for LastResort<'_> {
+    fn drop(&mut self) {
+        tracing::error!("a thread that served faults died: the region is cleared at once");
+        self.served.give_up();
+        let _ = userfaultfd::unregister(self.served.descriptor().as_fd(), self.bell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::fault::open;
+    use crate::pool::{Backing, Pool};
+
+    #[test]
+    fn when_a_thread_dies_everybody_goes_on_with_clean_memory() {
+        let len = 1 << 20;
+        let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
+        pool.region(len).unwrap().fill(7);
+        let Ok(descriptor) = open::for_handler_threads(Backing::Base) else {
+            return; // Who may not serve faults of system calls has no such threads.
+        };
+        // SAFETY: registered before anybody accesses it.
+        let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
+        let served = Served::new(&pool, &mapped, &contents, descriptor).unwrap();
+        let bell = Bell::new(served.descriptor().as_fd(), 1).unwrap();
+        let start = mapped.mapping().start();
+        thread::scope(|scope| {
+            let dies = scope.spawn(|| {
+                serve_or_give_up(&served, &bell.0.addresses(), |_| panic!("as this test wants it"));
+            });
+            // SAFETY: mapped and readable; nobody else accesses it.
+            let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
+            assert!(bytes.iter().all(|&byte| byte == 0));
+            assert!(dies.join().is_err());
+        });
+        // Nobody hears it any more, and nobody waits.
+        bell.ring(0);
+        assert_eq!(pool.stats().unwrap().scrubbed_at_fault, len as u64);
+        let contents = served.contents(0, len / page_size());
+        // SAFETY: nobody uses the addresses any more.
+        unsafe {
+            pool.take_back_as(mapped, &contents);
+            bell.0.unmap().unwrap();
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! When memory is cleared that was somebody else's.
+
+/// When what is dirty is cleared for whoever is given it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Clearing {
+    /// Before it is handed out, in parallel. Every access is a plain one then, that of a system call,
+    /// a device or a guest included.
+    #[default]
+    AtHandOut,
+    /// Folio by folio when it is touched for the first time, by hugekit, near the address that was
+    /// touched last and cached. What nobody touches is never cleared, and a region is handed out in
+    /// microseconds. Needs userfaultfd(2).
+    AtFault,
+}

@@ -1,0 +1,21 @@
+//! Regions whose faults are served by us.
+
+use hugekit::fault::Handling;
+use hugekit::pool::{Backing, Clearing};
+use hugekit::{Pool, Region};
+
+/// A pool of so many folios, all of them dirty, that clears nothing by itself.
+pub(crate) fn soiled(backing: Backing, folios: usize) -> Pool {
+    let pool = Pool::builder(folios * backing.page_size()).backing(backing).strict(true);
+    let pool = pool.scrub_threads(0).build().unwrap();
+    pool.region(folios * backing.page_size()).unwrap().fill(0xd1);
+    pool
+}
+
+/// A region of it that is cleared when it is touched, served as asked.
+pub(crate) fn at_fault(pool: &Pool, len: usize, handling: Handling) -> Region {
+    let region =
+        pool.region_builder(len).clearing(Clearing::AtFault).handling(handling).build().unwrap();
+    assert_eq!(region.serving().unwrap().handling, handling);
+    region
+}
