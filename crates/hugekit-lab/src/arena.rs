@@ -95,6 +95,13 @@ fn mapping_of(line: &str) -> Option<(usize, usize)> {
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
 }
 
+/// Bytes of these that the kernel says are on huge pages; `None` where it does not say.
+pub(crate) fn huge_bytes_of(memory: &[u8]) -> Option<usize> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let start = memory.as_ptr().addr();
+    Some(huge_bytes_within(&smaps, start, start + memory.len()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ use rustix::mm::{Advice, madvise};
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::LabError;
+use crate::arena::huge_bytes_of;
 use crate::size::Size;
 
 /// What maps the memory that a child shares.
@@ -51,6 +52,11 @@ impl<'a> Shared<'a> {
             .run_raw(shared.memory.as_mut_ptr(), shared.memory.len())
             .map_err(|error| map(&shared)(io::Error::other(error)))?;
         Ok(shared)
+    }
+
+    /// Whether as good as all of the memory is on huge pages.
+    pub(crate) fn is_huge(&self) -> bool {
+        huge_bytes_of(self.memory).is_some_and(|huge| huge >= self.memory.len() / 20 * 19)
     }
 
     /// How long `fork(2)` keeps the parent, every page of it written since the last one.
@@ -100,4 +106,28 @@ fn timed_fork() -> io::Result<Duration> {
     let child = child.ok_or_else(io::Error::last_os_error)?;
     rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?;
     Ok(elapsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Quiet;
+    use crate::arena::Arena;
+    use crate::size::MIB;
+
+    #[test]
+    fn a_fork_takes_time_and_leaves_memory_as_it_was() {
+        let mut arena = Arena::warmed(6 * MIB, &Quiet).unwrap();
+        for pages in [Pages::Base, Pages::Thp] {
+            let (memory, beside) = arena.bytes().split_at_mut(4 * MIB);
+            let mut shared = Shared::new(memory, beside, pages).unwrap();
+            assert!(shared.memory.iter().all(|&byte| byte == 0));
+            assert!(pages == Pages::Thp || !shared.is_huge());
+            for generation in 1..3 {
+                assert!(shared.fork().unwrap() > Duration::ZERO);
+                assert!(shared.memory.chunks(4096).all(|page| page[0] == generation));
+            }
+            assert!(shared.beside.iter().all(|&byte| byte == 1));
+        }
+    }
 }

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 
 use hugekit::pte::{
     Arm64, Arm64Pages64K, Bits, CopyError, Entry, Folio, Folios, Fork, Format, Layout, Mapping,
-    Piece, Policy, Run, Visitor, copy_table, for_each_format, run_length, set_run, unbatched,
-    write_protect_run,
+    Piece, Policy, Run, Visitor, copy_run, copy_table, for_each_format, run_length, set_run,
+    unbatched, write_protect_run,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -25,10 +25,13 @@ struct Properties {
     other: Option<u8>,
 }
 
+/// One property given to an entry.
+type Step<F> = fn(Entry<F>) -> Entry<F>;
+
 impl Properties {
     fn entry<F: Format>(self, frame: u64) -> Entry<F> {
         let mut entry = Entry::new(frame);
-        let steps: [(bool, fn(Entry<F>) -> Entry<F>); 6] = [
+        let steps: [(bool, Step<F>); 6] = [
             (self.writable, Entry::writable),
             (self.dirty, Entry::dirty),
             (self.accessed, Entry::accessed),
@@ -391,6 +394,18 @@ struct CheckSet {
     before: u64,
     len: usize,
     properties: Properties,
+    fork: Fork,
+}
+
+impl CheckSet {
+    /// A run copied is each of its entries copied, where nobody counts them.
+    fn check_copy<F: Format>(&self, run: &[Entry<F>]) {
+        let world = World { folios: Vec::new(), before: 0, copies: 0 };
+        let one_by_one = outcome(&world, run, self.fork, unbatched::copy_table);
+        let (mut parent, mut child) = (run.to_vec(), vec![Entry::empty(); run.len()]);
+        copy_run(&mut parent, &mut child, self.fork, self.properties.writable);
+        assert_eq!((parent, child), (one_by_one.parent, one_by_one.child));
+    }
 }
 
 impl Visitor for CheckSet {
@@ -404,6 +419,7 @@ impl Visitor for CheckSet {
             let mut run = vec![Entry::empty(); self.len];
             set_run(&mut run, entry(0));
             assert_eq!(run, (0..self.len).map(entry).collect::<Vec<_>>());
+            self.check_copy(&run);
             write_protect_run(&mut run);
             for (at, after) in run.into_iter().enumerate() {
                 assert_eq!(after, entry(at).write_protected());
@@ -439,8 +455,9 @@ proptest! {
         before in 0..600_u64,
         len in 1..600_usize,
         properties in properties(),
+        fork in fork(),
     ) {
-        for_each_format(&mut CheckSet { before, len, properties });
+        for_each_format(&mut CheckSet { before, len, properties, fork });
     }
 }
 

@@ -40,11 +40,20 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.ratios.push(ratio);
     }
     experiment.notices.push(changes(&experiment.ratios));
-    match measure_fork2(bench)? {
-        Some(cases) => experiment.cases.extend(cases),
-        None => experiment
-            .notices
-            .push(format!("fork(2) of {} left out: more memory than this run has", Size(MAPPED))),
+    if bench.arena()?.len() < MAPPED {
+        let size = Size(MAPPED);
+        let notice = format!("fork(2) of {size} left out: more memory than this run has");
+        experiment.notices.push(notice);
+        return Ok(experiment);
+    }
+    for kind in FORK2 {
+        match measure_fork2(bench, kind)? {
+            Some(case) => experiment.cases.push(case),
+            None => experiment.notices.push(format!(
+                "{} left out: too few huge pages; `hugekit doctor` says why",
+                kind.name
+            )),
+        }
     }
     Ok(experiment)
 }
@@ -164,33 +173,41 @@ fn changes(ratios: &[Ratio]) -> String {
     )
 }
 
-/// `None` if there is too little memory to fork.
-fn measure_fork2(bench: &mut Bench<'_>) -> Result<Option<Vec<Case>>, LabError> {
+/// `fork(2)` of memory on one kind of pages.
+#[derive(Clone, Copy)]
+struct Fork2 {
+    name: &'static str,
+    pages: Pages,
+    /// The folio size with which the same was published: mapped by single entries, which huge pages
+    /// are not.
+    published: Option<usize>,
+}
+
+const FORK2: [Fork2; 2] = [
+    Fork2 { name: "fork2-4k", pages: Pages::Base, published: Some(BASE_PAGE) },
+    Fork2 { name: "fork2-thp", pages: Pages::Thp, published: None },
+];
+
+/// `None` if the kernel has no such pages now.
+fn measure_fork2(bench: &mut Bench<'_>, kind: Fork2) -> Result<Option<Case>, LabError> {
     let plan = bench.plan(0.1, 20);
     let (arena, observer) = bench.arena_and_observer()?;
-    if arena.len() < MAPPED {
+    observer.begin(&format!("fork {}", kind.name));
+    let (memory, beside) = arena.bytes().split_at_mut(MAPPED);
+    let mut shared = Shared::new(memory, beside, kind.pages)?;
+    if kind.pages == Pages::Thp && !shared.is_huge() {
         return Ok(None);
     }
-    let kinds = [("fork2-4k", Pages::Base, BASE_PAGE), ("fork2-thp", Pages::Thp, 2 * MIB)];
-    let mut cases = Vec::new();
-    for (name, pages, folio) in kinds {
-        observer.begin(&format!("fork {name}"));
-        let (memory, beside) = arena.bytes().split_at_mut(MAPPED);
-        let mut shared = Shared::new(memory, beside, pages)?;
-        let samples = try_alternate(plan, 1, observer, |_| {
-            shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
-        })?;
-        // What was published for 2 MiB is mapped by entries, which a huge page is not.
-        let same = pages == Pages::Base;
-        let published = same.then(|| published::Fork::load().microseconds(folio));
-        cases.push(Case {
-            id: format!("fork/{name}/{}", Size(MAPPED)),
-            unit: Unit::Microseconds,
-            samples: samples.into_iter().flatten().collect(),
-            published: published.unwrap_or_default(),
-        });
-    }
-    Ok(Some(cases))
+    let samples = try_alternate(plan, 1, observer, |_| {
+        shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
+    })?;
+    let published = published::Fork::load();
+    Ok(Some(Case {
+        id: format!("fork/{}/{}", kind.name, Size(MAPPED)),
+        unit: Unit::Microseconds,
+        samples: samples.into_iter().flatten().collect(),
+        published: kind.published.map(|folio| published.microseconds(folio)).unwrap_or_default(),
+    }))
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ pub struct CopyError<E> {
 /// If a page had to be copied and could not be. What was copied before stays.
 ///
 /// # Panics
-/// If the tables are of different lengths.
+/// If the tables are of different lengths, or no entry can hold the frame of a copied page.
 pub fn copy_table<F: Format, L: Folios>(
     parent: &mut [Entry<F>],
     child: &mut [Entry<F>],
@@ -99,7 +99,10 @@ pub fn copy_table<F: Format, L: Folios>(
 }
 
 /// Copies a run: what differs between its entries still differs in the copy. `any_writable` says
-/// whether any of them is; only a private mapping asks.
+/// whether any of them is; only a private mapping asks. Counting is the caller's.
+///
+/// # Panics
+/// If the runs are of different lengths.
 #[inline]
 pub fn copy_run<F: Format>(
     parent: &mut [Entry<F>],
@@ -107,6 +110,7 @@ pub fn copy_run<F: Format>(
     fork: Fork,
     any_writable: bool,
 ) {
+    assert_eq!(parent.len(), child.len(), "runs of different lengths");
     let protects = fork.mapping == Mapping::Private && any_writable;
     copy_entries(parent, child, fork.child(), protects);
 }

@@ -148,14 +148,11 @@ pub struct UniformFolios<'a> {
 }
 
 impl<'a> UniformFolios<'a> {
-    /// Folios of 2^`order` pages each, the first of them beginning at `first_frame`.
-    ///
-    /// # Panics
-    /// If one of them has another number of pages.
+    /// Folios of 2^`order` pages, all of them, the first beginning at `first_frame`.
     #[must_use]
     pub fn new(first_frame: u64, order: u32, folios: &'a [Folio]) -> Self {
-        let same = folios.iter().all(|folio| folio.pages() == 1 << order);
-        assert!(same, "a folio has other than 2^{order} pages");
+        let same = || folios.iter().all(|folio| folio.pages() == 1 << order);
+        debug_assert!(same(), "a folio has other than 2^{order} pages");
         Self { first_frame, order, folios }
     }
 }
@@ -175,5 +172,38 @@ impl Folios for UniformFolios<'_> {
 
     fn copy_page(&self, _frame: u64) -> Result<u64, Pinned> {
         Err(Pinned)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_folio_is_not_mapped_and_counts_stay() {
+        let folio = Folio::new(4);
+        folio.get(1);
+        folio.pin();
+        assert_eq!((folio.try_map(3), folio.mappings()), (Err(Pinned), 0));
+        folio.unpin();
+        assert_eq!((folio.try_map(3), folio.mappings()), (Ok(()), 3));
+        folio.unmap(3);
+        folio.get(2);
+        assert!(!folio.put(2));
+        assert!(folio.put(1));
+        assert_eq!((folio.references(), folio.mappings()), (0, 0));
+    }
+
+    #[test]
+    fn uniform_folios_find_what_is_within() {
+        let folios: Vec<Folio> = (0..3).map(|_| Folio::new(4)).collect();
+        let uniform = UniformFolios::new(100, 2, &folios);
+        let at =
+            |frame| uniform.find(frame).map(|piece| (std::ptr::from_ref(piece.folio), piece.left));
+        assert_eq!(at(99), None);
+        assert_eq!(at(100), Some((std::ptr::from_ref(&folios[0]), 4)));
+        assert_eq!(at(107), Some((std::ptr::from_ref(&folios[1]), 1)));
+        assert_eq!(at(111), Some((std::ptr::from_ref(&folios[2]), 1)));
+        assert_eq!(at(112), None);
     }
 }

@@ -43,7 +43,7 @@ impl Pool {
     /// As [`region`](Self::region).
     ///
     /// # Panics
-    /// If the progress callback does; the folios are lost to the pool then.
+    /// If the progress callback does. Nothing is taken from the pool then.
     pub fn region_with(
         &self,
         len: usize,
