@@ -411,6 +411,9 @@ impl Memory {
     }
 
     pub(super) fn unpin(&self, range: &Range<usize>) {
+        if !self.pool.memory().is_ours() {
+            return; // Another thread may have held the lock when this process was forked.
+        }
         let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = pins.iter().position(|pin| pin == range) {
             pins.swap_remove(at);

@@ -90,6 +90,28 @@ impl State {
         &self.members
     }
 
+    /// In debug builds, that counts, keepers and places agree: after each change by whoever has the gate
+    /// alone.
+    fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for member in &self.members {
+            for slot in 0..member.slots() {
+                let frame = member.table.get(slot).frame();
+                assert_eq!(self.frames.slot(frame), slot, "{member:?}");
+                let sharers = || self.members.iter().filter(|other| other.shows(slot, frame));
+                let keepers = sharers().filter(|other| other.keeps.get(slot)).count();
+                assert_eq!(keepers, 1, "keepers of frame {frame}: {self:?}");
+                assert_eq!(self.frames.sharers(frame), sharers().count(), "{frame}: {self:?}");
+                let has_place = !member.keeps.get(slot);
+                assert!(!has_place || self.frames.sharers(member.own.frame(slot)) == 0, "{self:?}");
+                let is_alone = !member.table.get(slot).is_writable() || sharers().count() == 1;
+                assert!(is_alone, "frame {frame} is shared and writable: {self:?}");
+            }
+        }
+    }
+
     /// Regions other than the one at an address that show a frame at a slot.
     pub(super) fn others<'a>(
         &'a self,
@@ -211,6 +233,7 @@ impl Family {
             let own = state.frames.add(self.pool.memory(), place);
             (0..slots).for_each(|slot| state.frames.get(own.frame(slot), 1));
             state.insert(Member::first(mapping, table, own, self.granule_bytes));
+            state.check();
         });
         Ok(Membership { family: Arc::clone(self), start, registration })
     }
@@ -345,6 +368,7 @@ impl Membership {
         }
         let addresses = child.addresses();
         state.insert(child);
+        state.check();
         Ok(addresses)
     }
 
@@ -364,6 +388,7 @@ impl Membership {
             let mut unneeded = Unneeded::new();
             give_up(&mut state, &member, 0..member.slots(), &mut unneeded);
             self.family.budget.give(member.mappings.load(Ordering::Relaxed));
+            state.check();
             Ok::<_, ForkError>((unneeded, state.members.is_empty()))
         })?;
         if is_last {
@@ -399,6 +424,7 @@ impl Membership {
             let mut member = member;
             member.table.cut(slots);
             state.insert(member);
+            state.check();
             Ok::<_, ForkError>(unneeded)
         })?;
         family.return_folios(unneeded, false)?;
@@ -487,6 +513,7 @@ impl Family {
         member.own = own;
         self.count_mappings(&member, 0);
         state.insert(member);
+        state.check();
         (unneeded, Ok(()))
     }
 
