@@ -133,6 +133,9 @@ pub enum LabError {
     /// A region to measure could not be prefaulted.
     #[error(transparent)]
     Region(#[from] hugekit::RegionError),
+    /// A region to measure could not be forked.
+    #[error(transparent)]
+    RegionFork(#[from] hugekit::region::ForkError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -6,6 +6,7 @@ mod copies;
 mod demand;
 mod fault;
 mod fork;
+mod fork2;
 mod handout;
 mod parallel;
 mod served;
