@@ -20,6 +20,7 @@ pub mod sampler;
 mod settings;
 pub mod size;
 pub mod stats;
+mod writers;
 
 pub use calibrate::{Calibration, Noise, calibrate};
 pub use experiments::{Definition, EXPERIMENTS};
