@@ -6,6 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use hugekit::Populate;
 use rustix::mm::{Advice, madvise, mprotect};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -57,9 +58,10 @@ impl Shared {
 
     /// Writes every base page, as a parent that goes on after a fork.
     pub(crate) fn write(&mut self) {
-        for page in self.0.bytes().chunks_mut(rustix::param::page_size()) {
-            page[0] = page[0].wrapping_add(1);
-        }
+        let memory = self.0.bytes();
+        // Page by page, the faults would take longer than all that is measured. Where it is refused, they do.
+        let _ = Populate::new().run_raw(memory.as_mut_ptr(), memory.len());
+        write_pages(memory);
     }
 
     /// How long `fork(2)` keeps the parent.
@@ -116,6 +118,13 @@ impl Shared {
         // SAFETY: the advices that are given here change no contents.
         unsafe { madvise(memory.as_mut_ptr().cast(), memory.len(), advice) }
             .map_err(|errno| LabError::Map { len: self.len(), cause: errno.into() })
+    }
+}
+
+/// One store to every base page.
+pub(crate) fn write_pages(memory: &mut [u8]) {
+    for page in memory.chunks_mut(rustix::param::page_size()) {
+        page[0] = page[0].wrapping_add(1);
     }
 }
 

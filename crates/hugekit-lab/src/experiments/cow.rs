@@ -16,7 +16,7 @@ use super::handout::unscrubbed;
 use super::served::{Busy, Recorded};
 use crate::anonymous::Pages;
 use crate::bench::{Bench, available_memory};
-use crate::forking::Shared;
+use crate::forking::{Shared, write_pages};
 use crate::published;
 use crate::record::{Case, Distribution, Experiment, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
@@ -169,7 +169,7 @@ impl Origin {
 
     /// Writers diverge from it; the origin has written everything before.
     fn diverge(&mut self, work: Work) -> Result<Vec<Spent>, LabError> {
-        write(self.bytes());
+        write_pages(self.bytes());
         match self {
             Self::Process(_, shared) => in_processes(shared, WRITERS, work),
             Self::Region(region) => {
@@ -184,13 +184,6 @@ impl Origin {
 
 fn fork(region: &Region) -> Result<Region, LabError> {
     Ok(region.fork_builder().handling(Handling::InPlace).build()?)
-}
-
-/// Every base page.
-fn write(bytes: &mut [u8]) {
-    for page in bytes.chunks_mut(rustix::param::page_size()) {
-        page[0] = page[0].wrapping_add(1);
-    }
 }
 
 /// The kernel's, as far as it has such pages, and the region last.
@@ -351,7 +344,7 @@ fn single(
             .iter_mut()
             .filter(|origin| is_kernel(origin) || matches!(origin, Origin::Region(_)));
         let origin = rest.find(wanted).expect("one of each is there");
-        write(origin.bytes());
+        write_pages(origin.bytes());
         let row = match origin {
             Origin::Process(_, shared) => {
                 let _child = shared.sleeping_child()?;

@@ -13,7 +13,7 @@ use super::handout::{short_name, unscrubbed};
 use super::served::Busy;
 use crate::anonymous::Pages;
 use crate::bench::{Bench, available_memory};
-use crate::forking::Shared;
+use crate::forking::{Shared, write_pages};
 use crate::published;
 use crate::record::{Case, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
@@ -25,9 +25,6 @@ const SHARED: usize = GIB;
 
 /// What is shared by a region that is forked after writes here and there.
 const SMALL: usize = 256 * MIB;
-
-/// Of a small region that a fork has written here and there: every other granule.
-const SCATTER: usize = 2;
 
 /// The kernel's memory on base pages and on huge pages; beside it a region and its fork.
 const NEEDED: usize = 2 * SHARED;
@@ -81,11 +78,15 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Measured, LabError> {
         };
         let others: &[Side] =
             if best.replace(best.unwrap_or(rung)).is_none() { &SIDES } else { &[] };
-        let (share, rounds) = if others.is_empty() { (0.05, 60) } else { (0.3, 60) };
+        let plan = if others.is_empty() {
+            bench.plan_of_long_rounds(0.05, 20)
+        } else {
+            bench.plan(0.3, 60)
+        };
         let (sides, notices) = prepare(others, &pool)?;
         measured.notices.extend(notices);
-        measured.add(measure(sides, rung, bench.plan(share, rounds), observer)?);
-        measured.cases.extend(small(&pool, bench.plan(0.02, 40), observer)?);
+        measured.add(measure(sides, rung, plan, observer)?);
+        measured.cases.extend(small(&pool, bench.plan_of_long_rounds(0.02, 40), observer)?);
     }
     measured.notices.extend(best.map(|best| {
         format!(
@@ -132,7 +133,7 @@ impl Subject {
     fn fork(&mut self, busy: bool) -> Result<f64, LabError> {
         match self {
             Self::Process(shared) => shared.write(),
-            Self::Region(region) => write(region),
+            Self::Region(region) => write(region)?,
         }
         let _busy = busy.then(Busy::new);
         match self {
@@ -143,10 +144,11 @@ impl Subject {
 }
 
 /// Every base page of a region.
-fn write(bytes: &mut [u8]) {
-    for page in bytes.chunks_mut(rustix::param::page_size()) {
-        page[0] = page[0].wrapping_add(1);
-    }
+fn write(region: &mut Region) -> Result<(), LabError> {
+    // By one call, not by a fault for each.
+    region.ready(0..region.len())?;
+    write_pages(region);
+    Ok(())
 }
 
 /// A fork and the microseconds that it took.
@@ -237,15 +239,15 @@ fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Vec<Case>, 
     let name = short_name(pool.backing());
     observer.begin(&format!("fork region-{name}-scattered"));
     let mut region = pool.region(SMALL)?;
-    write(&mut region);
+    write(&mut region)?;
     let samples = try_alternate(plan, 2, observer, |scattered| {
-        write(&mut region);
+        write(&mut region)?;
         let (whole, mut fork) = timed(&region)?;
         if scattered == 0 {
             return Ok(whole);
         }
-        let granule = fork.shared_bytes()?.min(granule(pool));
-        for granule in fork.chunks_mut(granule).step_by(SCATTER) {
+        let granule = granule(pool);
+        for granule in fork.chunks_mut(granule).step_by(2) {
             granule[0] = 1;
         }
         Ok::<_, LabError>(timed(&fork)?.0)
