@@ -151,16 +151,25 @@ impl<'a> Bench<'a> {
     /// How many huge pages anybody may have now, `wanted` of them if that is possible and, where none
     /// are free, settings may be changed. All of these have been written once before.
     pub(crate) fn reserve(&mut self, pages: Pages, wanted: usize) -> Result<usize, LabError> {
+        let free = self.reserve_unwritten(pages, wanted)?;
+        if free > 0 {
+            drop(Anonymous::populated(pages, free * pages.size())?);
+        }
+        Ok(free)
+    }
+
+    /// As [`reserve`](Self::reserve), for an experiment that writes all of them before it measures.
+    pub(crate) fn reserve_unwritten(
+        &mut self,
+        pages: Pages,
+        wanted: usize,
+    ) -> Result<usize, LabError> {
         let size = pages.size();
         let before = free_huge_pages(pages)?;
         let room = available_memory()?.saturating_sub(self.memory) / size;
         let wanted = wanted.min(before + room);
         self.settings.reserve(&Root::default(), size as u64, wanted as u64)?;
-        let free = free_huge_pages(pages)?.min(wanted);
-        if free > 0 {
-            drop(Anonymous::populated(pages, free * size)?);
-        }
-        Ok(free)
+        Ok(free_huge_pages(pages)?.min(wanted))
     }
 
     /// An empty record of an experiment on the shared memory.

@@ -64,7 +64,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let unit = memory.min(MOST_MEMORY) / 2 / (WRITERS + 1) / HUGE * HUGE;
     let needed = (WRITERS + 1) * unit;
     // A pool for the origin and its forks, and as much for the kernel's.
-    bench.reserve(Pages::Hugetlb2M, 2 * needed / HUGE)?;
+    bench.reserve_unwritten(Pages::Hugetlb2M, 2 * needed / HUGE)?;
     let mut experiment = Experiment {
         name: "cow".to_owned(),
         skipped: None,

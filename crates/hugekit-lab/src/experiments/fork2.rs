@@ -55,7 +55,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Measured, LabError> {
     bench.allow_thp()?;
     bench.allow_shared_thp()?;
     // A pool of two regions, and the kernel's side.
-    bench.reserve(Pages::Hugetlb2M, 3 * SHARED / (2 * MIB))?;
+    bench.reserve_unwritten(Pages::Hugetlb2M, 3 * SHARED / (2 * MIB))?;
     if memory < NEEDED || available_memory()? < 2 * NEEDED {
         let (shared, needed) = (Size(SHARED), Size(2 * NEEDED));
         measured.notices.push(format!(
@@ -67,7 +67,11 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Measured, LabError> {
     }
     let mut best = None;
     for rung in RUNGS {
-        let pool = match unscrubbed(2 * SHARED).backing(rung).strict(true).build() {
+        let is_best = best.is_none();
+        // Quickly, other rungs are measured with less memory only: to fill it takes longer than to fork it.
+        let whole = is_best || !bench.options().quick;
+        let len = if whole { 2 * SHARED } else { 3 * SMALL };
+        let pool = match unscrubbed(len).backing(rung).strict(true).build() {
             Ok(pool) => pool,
             Err(error) => {
                 let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
@@ -76,17 +80,17 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Measured, LabError> {
                 continue;
             }
         };
-        let others: &[Side] =
-            if best.replace(best.unwrap_or(rung)).is_none() { &SIDES } else { &[] };
-        let plan = if others.is_empty() {
-            bench.plan_of_long_rounds(0.05, 20)
-        } else {
-            bench.plan(0.3, 60)
-        };
-        let (sides, notices) = prepare(others, &pool)?;
-        measured.notices.extend(notices);
-        measured.add(measure(sides, rung, plan, observer)?);
-        measured.cases.extend(small(&pool, bench.plan_of_long_rounds(0.02, 40), observer)?);
+        best = best.or(Some(rung));
+        if whole {
+            let (plan, sides) = match is_best {
+                true => (bench.plan(0.25, 60), &SIDES[..]),
+                false => (bench.plan_of_long_rounds(0.1, 20), &[][..]),
+            };
+            let (subjects, notices) = prepare(sides, &pool)?;
+            measured.notices.extend(notices);
+            measured.add(measure(subjects, rung, plan, observer)?);
+        }
+        measured.cases.extend(small(&pool, bench.plan_of_long_rounds(0.02, 20), observer)?);
     }
     measured.notices.extend(best.map(|best| {
         format!(
