@@ -23,7 +23,7 @@ use crate::profile::Profile;
 use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
 use crate::sys::mapping::{Mapping, Spare};
 use crate::sys::thread::without_signals;
-use crate::sys::userfaultfd;
+use crate::sys::{memory, userfaultfd};
 
 /// A region of the first of them, its forks and theirs.
 #[derive(Debug)]
@@ -450,19 +450,25 @@ impl Family {
         pinned: &[usize],
     ) -> Result<(Mapping, isize), ForkError> {
         let pieces = pieces(state, parent, own, pinned);
-        let (memory, needed) = (self.pool.memory(), pieces.len() - 1);
+        let (pool, needed) = (self.pool.memory(), pieces.len() - 1);
         let (left, most) = self.budget.left();
         if needed > most / MOST_OF_BUDGET || !self.budget.take(needed as isize) {
             return Err(ForkError::Mappings { needed, left, most });
         }
-        let mapping = Mapping::of_pieces(memory.file(), &pieces, self.pool.page_size());
+        let mapping = Mapping::of_pieces(pool.file(), &pieces, self.pool.page_size());
         let mapping = mapping.map_err(|errno| {
             self.budget.give(needed as isize);
             ForkError::NotMapped { mappings: pieces.len(), source: errno.into() }
         })?;
         let start = mapping.start().as_ptr().addr();
         let watched = self.watch(&(start..start + mapping.len()), true).and_then(|()| {
-            if memory.in_core_dumps() {
+            if memory::is_mapped_populated() {
+                // Pages that let writes through.
+                // SAFETY: of a shared mapping that nobody uses yet.
+                unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
+                    .map_err(|errno| kernel("madvise", errno))?;
+            }
+            if pool.in_core_dumps() {
                 return Ok(());
             }
             mapping.keep_from_dumps().map_err(|errno| kernel("madvise", errno))
