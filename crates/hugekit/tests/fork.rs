@@ -209,6 +209,7 @@ fn a_shortage_is_an_error_and_changes_nothing(backing: Backing) {
         let message = refused.to_string();
         assert!(message.contains("0 bytes are free"), "{message}");
         assert!(matches!(refused, ForkError::Pool(_)));
+        assert!(region.serving().is_none());
         assert!(is_painted(&region, 1));
         paint(&mut region, 2);
         assert!(is_painted(&region, 2));

@@ -58,7 +58,7 @@ const MOST_OF_BUDGET: usize = 8;
 /// What a family is founded with.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::region) struct Terms {
-    pub(super) granule_bytes: usize,
+    pub(in crate::region) granule_bytes: usize,
     pub(super) handling: Handling,
     pub(super) most_mappings: Option<usize>,
 }
@@ -256,17 +256,19 @@ pub(in crate::region) struct Membership {
 }
 
 impl Membership {
-    /// Forks the region. Slots that are pinned are in ascending order.
+    /// Forks the region, whose child has this place. Slots that are pinned are in ascending order.
     pub(in crate::region) fn fork(
         &self,
+        place: Vec<Reserved>,
         pinned: &[usize],
         bytes: usize,
     ) -> Result<Fresh, ForkError> {
         let family = &self.family;
-        let addresses = match self.try_fork(pinned, bytes) {
+        let addresses = match self.try_fork(place, pinned, bytes) {
             Err(error @ ForkError::Mappings { .. }) => {
                 self.gather(pinned, bytes, error)?;
-                self.try_fork(pinned, bytes)
+                let place = family.pool.reserve(bytes, family.granule_bytes)?;
+                self.try_fork(place, pinned, bytes)
             }
             other => other,
         }?;
@@ -284,9 +286,14 @@ impl Membership {
         }
     }
 
-    fn try_fork(&self, pinned: &[usize], bytes: usize) -> Result<Range<usize>, ForkError> {
+    fn try_fork(
+        &self,
+        place: Vec<Reserved>,
+        pinned: &[usize],
+        bytes: usize,
+    ) -> Result<Range<usize>, ForkError> {
         let family = &self.family;
-        let place = family.place_of(family.pool.reserve(bytes, family.granule_bytes)?);
+        let place = family.place_of(place);
         match without_signals(|| self.fork_alone(place, pinned, bytes)) {
             Ok(addresses) => Ok(addresses),
             Err((pieces, error)) => {
