@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use backings::{Check, FOLIOS, builder, is_zero, trials, unscrubbed};
+use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unscrubbed};
 use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing};
@@ -209,6 +209,7 @@ fn a_shortage_is_an_error_and_changes_nothing(backing: Backing) {
         let message = refused.to_string();
         assert!(message.contains("0 bytes are free"), "{message}");
         assert!(matches!(refused, ForkError::Pool(_)));
+        assert!(region.serving().is_none());
         assert!(is_painted(&region, 1));
         paint(&mut region, 2);
         assert!(is_painted(&region, 2));
@@ -746,6 +747,75 @@ fn a_process_without_mappings_goes_on(backing: Backing) {
     }
 }
 
+/// A process that locks all it maps has pages mapped by the kernel that nobody touched: none of them may
+/// let a write through.
+fn a_process_that_locks_its_memory(backing: Backing) {
+    for handling in HANDLINGS {
+        let code = in_a_child(|| {
+            let pool = pool(backing, 4);
+            let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
+            paint(&mut region, 1);
+            let granule = granules(backing)[0];
+            let how = |region: &Region| {
+                region.fork_builder().granule(granule).handling(handling).build().unwrap()
+            };
+            let early = how(&region);
+            // SAFETY: changes no byte.
+            if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+                return 0; // More than this user may lock.
+            }
+            let mut child = how(&region);
+            paint(&mut child[..2 * granule], 2);
+            let mut grandchild = how(&child);
+            paint(&mut grandchild, 3);
+            region[granule] = 9;
+            let fine = is_painted(&child[..2 * granule], 2)
+                && is_painted(&grandchild, 3)
+                && is_painted(&early, 1)
+                && child[3 * granule..] == early[3 * granule..]
+                && is_painted(&region[..granule], 1);
+            i32::from(!fine)
+        });
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
+
+/// Folios are released and written again while forks are made: in a fork a word is zero or what was
+/// written, and stays what it is.
+fn forks_against_release(backing: Backing) {
+    const WRITTEN: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+    for handling in HANDLINGS {
+        let granule = *granules(backing).last().unwrap();
+        let pool = pool(backing, 4);
+        let page = backing.page_size();
+        let region = pool.region(FOLIOS * page).unwrap().share();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for folio in (0..FOLIOS).cycle() {
+                    region.release(folio * page..(folio + 1) * page).unwrap();
+                    let words = &region.words()[folio * page / 8..(folio + 1) * page / 8];
+                    words.iter().for_each(|word| word.store(WRITTEN, Ordering::Relaxed));
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            for _ in 0..40 {
+                let fork = region.fork_builder().granule(granule).handling(handling);
+                let fork = fork.build().unwrap().share();
+                let words: Vec<u64> =
+                    fork.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();
+                assert!(words.iter().all(|&word| word == 0 || word == WRITTEN));
+                thread::yield_now();
+                let again = fork.words().iter().map(|word| word.load(Ordering::Relaxed));
+                assert!(again.eq(words));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
 /// In a child process nothing of a family is there, in whatever state it is, and what it does changes
 /// nothing for the parent.
 fn a_forked_process_has_no_part_of_it(backing: Backing) {
@@ -821,9 +891,23 @@ const CHECKS: &[Check] = &[
     ("what_is_scattered_is_brought_together", what_is_scattered_is_brought_together),
     ("neighbours_become_one_mapping", neighbours_become_one_mapping),
     ("a_process_without_mappings_goes_on", a_process_without_mappings_goes_on),
+    ("a_process_that_locks_its_memory", a_process_that_locks_its_memory),
+    ("forks_against_release", forks_against_release),
     ("a_shortage_is_an_error_and_changes_nothing", a_shortage_is_an_error_and_changes_nothing),
 ];
 
+fn a_gigantic_page_cannot_be_forked(backing: Backing) {
+    let pool = builder(backing, 1).build().unwrap();
+    let mut region = pool.region(1).unwrap();
+    region[0] = 7;
+    assert!(matches!(region.fork(), Err(ForkError::Gigantic)));
+    assert_eq!(region[0], 7);
+}
+
 fn main() {
-    libtest_mimic::run(&Arguments::from_args(), trials(CHECKS)).exit();
+    let mut trials = trials(CHECKS);
+    let gigantic: &[Check] =
+        &[("a_gigantic_page_cannot_be_forked", a_gigantic_page_cannot_be_forked)];
+    trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -340,13 +340,27 @@ impl Memory {
         if self.file_given.load(Ordering::SeqCst) {
             return Err(ForkError::FileGiven);
         }
-        if let Holds::Alone(..) = &*holds {
-            let terms = terms(&self.pool)?;
-            self.begin(&mut holds, terms)?;
+        let (granule_bytes, terms) = match &*holds {
+            Holds::Member(membership) => {
+                agree(&membership.family)?;
+                (membership.granule_bytes(), None)
+            }
+            _ => {
+                let terms = terms(&self.pool)?;
+                (terms.granule_bytes, Some(terms))
+            }
+        };
+        // First, because it is what is most likely to fail.
+        let place = self.pool.reserve(self.mapped_len, granule_bytes)?;
+        if let Some(Err(error)) = terms.map(|terms| self.begin(&mut holds, terms)) {
+            for (extent, contents) in place {
+                // SAFETY: nobody has mapped or written them.
+                unsafe { self.pool.give_back(extent, &contents) };
+            }
+            return Err(error);
         }
         let Holds::Member(membership) = &*holds else { unreachable!("it has just become one") };
-        agree(&membership.family)?;
-        let fresh = membership.fork(&self.pinned(membership.granule_bytes()), self.mapped_len)?;
+        let fresh = membership.fork(place, &self.pinned(granule_bytes), self.mapped_len)?;
         Ok(self.child(fresh))
     }
 

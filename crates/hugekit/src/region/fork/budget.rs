@@ -12,7 +12,7 @@ use crate::machine::limits::max_map_count;
 /// What the kernel has if it does not say.
 const USUAL: u64 = 65530;
 
-/// What the forks of this process cost.
+/// What the forks of this process cost, and those of the process that it was forked from did then.
 static SPENT: AtomicIsize = AtomicIsize::new(0);
 
 /// What one family may cost, and does.

@@ -23,7 +23,7 @@ use crate::profile::Profile;
 use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
 use crate::sys::mapping::{Mapping, Spare};
 use crate::sys::thread::without_signals;
-use crate::sys::userfaultfd;
+use crate::sys::{memory, userfaultfd};
 
 /// A region of the first of them, its forks and theirs.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ const MOST_OF_BUDGET: usize = 8;
 /// What a family is founded with.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::region) struct Terms {
-    pub(super) granule_bytes: usize,
+    pub(in crate::region) granule_bytes: usize,
     pub(super) handling: Handling,
     pub(super) most_mappings: Option<usize>,
 }
@@ -256,17 +256,19 @@ pub(in crate::region) struct Membership {
 }
 
 impl Membership {
-    /// Forks the region. Slots that are pinned are in ascending order.
+    /// Forks the region, whose child has this place. Slots that are pinned are in ascending order.
     pub(in crate::region) fn fork(
         &self,
+        place: Vec<Reserved>,
         pinned: &[usize],
         bytes: usize,
     ) -> Result<Fresh, ForkError> {
         let family = &self.family;
-        let addresses = match self.try_fork(pinned, bytes) {
+        let addresses = match self.try_fork(place, pinned, bytes) {
             Err(error @ ForkError::Mappings { .. }) => {
                 self.gather(pinned, bytes, error)?;
-                self.try_fork(pinned, bytes)
+                let place = family.pool.reserve(bytes, family.granule_bytes)?;
+                self.try_fork(place, pinned, bytes)
             }
             other => other,
         }?;
@@ -284,9 +286,14 @@ impl Membership {
         }
     }
 
-    fn try_fork(&self, pinned: &[usize], bytes: usize) -> Result<Range<usize>, ForkError> {
+    fn try_fork(
+        &self,
+        place: Vec<Reserved>,
+        pinned: &[usize],
+        bytes: usize,
+    ) -> Result<Range<usize>, ForkError> {
         let family = &self.family;
-        let place = family.place_of(family.pool.reserve(bytes, family.granule_bytes)?);
+        let place = family.place_of(place);
         match without_signals(|| self.fork_alone(place, pinned, bytes)) {
             Ok(addresses) => Ok(addresses),
             Err((pieces, error)) => {
@@ -450,19 +457,25 @@ impl Family {
         pinned: &[usize],
     ) -> Result<(Mapping, isize), ForkError> {
         let pieces = pieces(state, parent, own, pinned);
-        let (memory, needed) = (self.pool.memory(), pieces.len() - 1);
+        let (pool, needed) = (self.pool.memory(), pieces.len() - 1);
         let (left, most) = self.budget.left();
         if needed > most / MOST_OF_BUDGET || !self.budget.take(needed as isize) {
             return Err(ForkError::Mappings { needed, left, most });
         }
-        let mapping = Mapping::of_pieces(memory.file(), &pieces, self.pool.page_size());
+        let mapping = Mapping::of_pieces(pool.file(), &pieces, self.pool.page_size());
         let mapping = mapping.map_err(|errno| {
             self.budget.give(needed as isize);
             ForkError::NotMapped { mappings: pieces.len(), source: errno.into() }
         })?;
         let start = mapping.start().as_ptr().addr();
         let watched = self.watch(&(start..start + mapping.len()), true).and_then(|()| {
-            if memory.in_core_dumps() {
+            if memory::is_mapped_populated() {
+                // Pages that let writes through.
+                // SAFETY: of a shared mapping that nobody uses yet.
+                unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
+                    .map_err(|errno| kernel("madvise", errno))?;
+            }
+            if pool.in_core_dumps() {
                 return Ok(());
             }
             mapping.keep_from_dumps().map_err(|errno| kernel("madvise", errno))

@@ -98,7 +98,7 @@ impl Family {
         address: usize,
         act: impl Fn(&State, &Member, usize) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
-        let refused = {
+        {
             let state = self.gate.share();
             let Some(member) = state.at(address) else { return Ok(()) };
             let slot = member.slot_at(address);
@@ -107,10 +107,9 @@ impl Family {
                 Err(Refused::Mappings) => {}
                 other => return other,
             }
-            Refused::Mappings
-        };
+        }
         let state = self.gate.alone();
-        let Some(member) = state.at(address) else { return Err(refused) };
+        let Some(member) = state.at(address) else { return Ok(()) };
         if self.complete(&state, member).is_err() {
             // The process has no mapping left at all, but for those kept for this.
             self.spare.release();
