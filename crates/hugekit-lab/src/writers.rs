@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::LabError;
-use crate::forking::Shared;
+use crate::forking::{Child, Shared};
 use crate::size::Size;
 
 /// What one writer took and used, in nanoseconds.
@@ -132,7 +132,7 @@ pub(crate) fn in_processes(
         .collect();
     let children = children?;
     board.begin(writers);
-    children.into_iter().try_for_each(|child| child.wait())?;
+    children.into_iter().try_for_each(Child::wait)?;
     Ok(board.spent(writers))
 }
 

@@ -241,8 +241,8 @@ mod clones {
         }
         println!(
             "memory of each clone: {} KiB of its own, {} KiB shared",
-            (all - shared) / guests.len() >> 10,
-            shared / guests.len() >> 10
+            ((all - shared) / guests.len()) >> 10,
+            (shared / guests.len()) >> 10
         );
         Ok(())
     }
