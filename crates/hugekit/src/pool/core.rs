@@ -230,21 +230,10 @@ impl Core {
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Vec<Idle>, PoolError> {
-        let mut parts = parts.into_iter();
-        let mut made = Vec::new();
-        while let Some(part) = parts.next() {
-            match part {
-                Idle::Hole(hole) => match self.populate(hole, threads, progress) {
-                    Ok(clean) => made.push(clean.into()),
-                    Err((part, failure)) => {
-                        self.put_back(made.into_iter().chain([part]).chain(parts));
-                        return Err(failure.into_error());
-                    }
-                },
-                other => made.push(other),
-            }
-        }
-        Ok(made)
+        self.make_each(parts, |part| match part {
+            Idle::Hole(hole) => self.populate(hole, threads, progress).map(Idle::from),
+            other => Ok(other),
+        })
     }
 
     /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back.
@@ -294,18 +283,27 @@ impl Core {
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Vec<Extent<Clean>>, PoolError> {
+        self.make_each(parts, |part| match part {
+            Idle::Clean(extent) => Ok(extent),
+            Idle::Hole(extent) => self.populate(extent, threads, progress),
+            Idle::Dirty(extent) => self.scrub_for_user(extent, threads, progress),
+        })
+    }
+
+    /// Makes something of each part; if one fails, all of them are in the pool again, in the state they
+    /// got to.
+    fn make_each<T: Into<Idle>>(
+        &self,
+        parts: impl IntoIterator<Item = Idle>,
+        make: impl Fn(Idle) -> Result<T, (Idle, Failure)>,
+    ) -> Result<Vec<T>, PoolError> {
         let mut parts = parts.into_iter();
         let mut made = Vec::new();
         while let Some(part) = parts.next() {
-            let failed = match part {
-                Idle::Clean(extent) => Ok(extent),
-                Idle::Hole(extent) => self.populate(extent, threads, progress),
-                Idle::Dirty(extent) => self.scrub_for_user(extent, threads, progress),
-            };
-            match failed {
-                Ok(extent) => made.push(extent),
+            match make(part) {
+                Ok(ready) => made.push(ready),
                 Err((part, failure)) => {
-                    let made = made.into_iter().map(Idle::from);
+                    let made = made.into_iter().map(T::into);
                     self.put_back(made.chain([part]).chain(parts));
                     return Err(failure.into_error());
                 }

@@ -12,6 +12,8 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use super::fork_mark::ForkMark;
 
+use super::last_error;
+
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
 /// that part in this process, and with none of a forked child. Not unmapped on drop: whoever holds it
 /// knows when nobody uses the addresses any more, and whether they still are its own (a forked child
@@ -364,9 +366,7 @@ fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
 pub(crate) fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     let collapse = || {
         // SAFETY: what memory holds stays the same, whoever owns it.
-        let refused = unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) } != 0;
-        let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
+        last_error(unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) } != 0)
     };
     io::retry_on_intr(collapse)
 }

@@ -7,6 +7,8 @@ use std::ptr;
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
+use super::last_error;
+
 /// Faults every page of `start..start + len` in, writable, contents unchanged (Linux 5.14). Both
 /// are multiples of the page size.
 ///
@@ -56,10 +58,7 @@ pub(crate) fn is_present(start: *mut u8, len: usize) -> io::Result<bool> {
     let mut pages = vec![0_u8; len / rustix::param::page_size()];
     // SAFETY: the kernel writes one byte for each page of the range.
     let refused = unsafe { libc::mincore(start.cast(), len, pages.as_mut_ptr()) } != 0;
-    if refused {
-        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        return Err(io::Errno::from_raw_os_error(errno));
-    }
+    last_error(refused)?;
     Ok(pages.iter().all(|page| page & 1 == 1))
 }
 
@@ -97,10 +96,7 @@ pub(crate) fn nodes_of(addresses: &[*const u8]) -> io::Result<Vec<Option<u32>>> 
     let refused = unsafe {
         libc::syscall(libc::SYS_move_pages, 0, count, pages, nowhere, status.as_mut_ptr(), 0)
     } != 0;
-    if refused {
-        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        return Err(io::Errno::from_raw_os_error(errno));
-    }
+    last_error(refused)?;
     Ok(status.into_iter().map(|node| u32::try_from(node).ok()).collect())
 }
 
