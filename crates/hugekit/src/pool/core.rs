@@ -20,6 +20,9 @@ const ROUND_BYTES: usize = 256 << 20;
 pub(crate) struct Core {
     pub(super) memory: Memory,
     pub(super) root: Root,
+    /// As it was when the pool was made: to look at control groups for each hand-out takes longer than to map
+    /// what is handed out.
+    holes_may_wait: bool,
     state: Mutex<State>,
     /// Somebody waits for folios that are being scrubbed, or for the scrubber to pause.
     returned: Condvar,
@@ -102,6 +105,7 @@ impl Core {
             orders,
         };
         Self {
+            holes_may_wait: limits::holes_may_wait(&root, memory.backing()),
             memory,
             root,
             state: Mutex::new(state),
@@ -153,10 +157,8 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
         self.check_ours()?;
-        let mut parts = self.claim(count, Folios::take)?;
-        if !limits::holes_may_wait(&self.root, self.memory.backing()) {
-            parts = self.populate_among(parts, threads, progress)?;
-        }
+        let parts = self.claim(count, Folios::take)?;
+        let parts = self.populate_what_may_not_wait(parts, threads, progress)?;
         let contents = parts.iter().map(|part| (part.folios().len(), part.content())).collect();
         // SAFETY: the caller's to promise.
         match unsafe { self.memory.map_unready(parts) } {
@@ -181,11 +183,8 @@ impl Core {
         threads: Threads,
     ) -> Result<Vec<Reserved>, PoolError> {
         self.check_ours()?;
-        let mut parts = self.claim(count, |folios, count| folios.take_in_pieces(count, unit))?;
-        let has_holes = parts.iter().any(|part| part.content() == Content::Hole);
-        if has_holes && !limits::holes_may_wait(&self.root, self.memory.backing()) {
-            parts = self.populate_among(parts, threads, None)?;
-        }
+        let parts = self.claim(count, |folios, count| folios.take_in_pieces(count, unit))?;
+        let parts = self.populate_what_may_not_wait(parts, threads, None)?;
         let mut pieces: Vec<Reserved> = Vec::new();
         for part in parts {
             let (count, content) = (part.folios().len(), part.content());
@@ -223,13 +222,18 @@ impl Core {
         Ok(())
     }
 
-    /// Populates the holes; if that fails, all parts are in the pool again.
-    fn populate_among(
+    /// Populates the holes, unless they are memory in any case; if that fails, all parts are in the pool
+    /// again.
+    fn populate_what_may_not_wait(
         &self,
         parts: Vec<Idle>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Vec<Idle>, PoolError> {
+        let has_holes = parts.iter().any(|part| part.content() == Content::Hole);
+        if !has_holes || self.holes_may_wait {
+            return Ok(parts);
+        }
         self.make_each(parts, |part| match part {
             Idle::Hole(hole) => self.populate(hole, threads, progress).map(Idle::from),
             other => Ok(other),

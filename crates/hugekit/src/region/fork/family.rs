@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 
 use super::ForkError;
 use super::budget::Budget;
@@ -469,12 +469,7 @@ impl Family {
         })?;
         let start = mapping.start().as_ptr().addr();
         let watched = self.watch(&(start..start + mapping.len()), true).and_then(|()| {
-            if memory::is_mapped_populated() {
-                // Pages that let writes through.
-                // SAFETY: of a shared mapping that nobody uses yet.
-                unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
-                    .map_err(|errno| kernel("madvise", errno))?;
-            }
+            self.unmap_what_came_early(&mapping).map_err(|errno| kernel("madvise", errno))?;
             if pool.in_core_dumps() {
                 return Ok(());
             }
@@ -489,6 +484,18 @@ impl Family {
                 Err(error)
             }
         }
+    }
+
+    /// Before a mapping was registered, pages that let writes through may have come there: by the fault of a
+    /// region whose mapping lies beside it, which those of hugetlb never join, or because the process locks
+    /// what it maps. (To unmap nothing from hugetlb costs half as much as the rest of a fork: it interrupts
+    /// the other CPUs.)
+    fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
+        if self.pool.backing().is_reserved() && !memory::is_mapped_populated() {
+            return Ok(());
+        }
+        // SAFETY: of a shared mapping that nobody uses yet.
+        unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
     }
 
     /// Moves a region to a new place, which is one piece: nobody writes it meanwhile, and from one moment to
