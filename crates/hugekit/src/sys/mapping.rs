@@ -210,7 +210,8 @@ impl Mapping {
 
 /// Has addresses show another part of a file from one moment to the next, however many threads access
 /// them: it is mapped elsewhere, kept from children and then moved there. Whatever was registered there is
-/// not any more. Async-signal-safe.
+/// not any more. A process that another thread forks before it is kept from children has it too, at an address
+/// that nobody knows. (To open it only then would interrupt the other CPUs.) Async-signal-safe.
 ///
 /// # Safety
 /// The addresses are part of one or several [`Mapping`]s, whose users expect to find this there.
@@ -220,10 +221,10 @@ pub(crate) unsafe fn replace(
     addresses: &Range<usize>,
     in_core_dumps: bool,
 ) -> io::Result<()> {
-    let fresh = Mapping::anywhere(file, offset, addresses.len(), NO_ACCESS)?;
+    let fresh = Mapping::anywhere(file, offset, addresses.len(), READ_WRITE)?;
     let there = ptr::with_exposed_provenance_mut::<c_void>(addresses.start);
     let prepare = || -> io::Result<()> {
-        fresh.open_to_this_process()?;
+        fresh.advise(Advice::LinuxDontFork)?;
         if !in_core_dumps {
             fresh.keep_from_dumps()?;
         }

@@ -185,7 +185,7 @@ impl Frames {
     pub(super) fn copy(&self, from: u64, to: u64, near: Near) {
         let len = self.len_of(self.slot(to));
         let copy = match near {
-            Near::Copy(target) => Copy::new().target(target).reuse(Reuse::Target),
+            Near::Copy(target) => Copy::new().target(target).reuse(Reuse::All),
             Near::Original(target) => {
                 Copy::new().target(target).reuse(Reuse::None).source_reuse(Reuse::Target)
             }
