@@ -93,7 +93,7 @@ impl Mapping {
         }
     }
 
-    /// Addresses for pieces of a file, with nothing behind them.
+    /// Aligned addresses for a file or pieces of it, with nothing behind them.
     fn held(len: usize, align: usize) -> io::Result<Self> {
         let taken = len.checked_add(align).ok_or(io::Errno::NOMEM)?;
         let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -135,31 +135,17 @@ impl Mapping {
         Ok(Self { start: not_null(start.cast())?, len })
     }
 
-    /// Takes addresses enough to hold an aligned mapping, maps the file over those in the middle and
-    /// gives the others back.
+    /// Maps the file over addresses that were taken for it.
     fn aligned(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
-        let taken = len.checked_add(align).ok_or(io::Errno::NOMEM)?;
-        let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let first = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), taken, NO_ACCESS, hold) }?
-            .cast::<u8>();
-        let before = first.addr().next_multiple_of(align) - first.addr();
-        let start = first.wrapping_add(before);
-        let fixed = SHARED | MapFlags::FIXED;
-        // SAFETY: what is replaced lies within the addresses just taken, which nobody uses.
+        let mapping = Self::held(len, align)?;
+        let (start, fixed) = (mapping.start.as_ptr(), SHARED | MapFlags::FIXED);
+        // SAFETY: what is replaced are the addresses just taken, which nobody uses.
         let mapped = unsafe { rustix::mm::mmap(start.cast(), len, NO_ACCESS, fixed, file, offset) };
-        let (hole, rest) = match mapped {
-            Ok(_) => (before, (start.wrapping_add(len), align - before)),
-            Err(_) => (taken, (start, 0)),
-        };
-        for (address, len) in [(first, hole), rest] {
-            if len > 0 {
-                // SAFETY: addresses just taken that hold no part of the file, and that nobody uses.
-                unsafe { rustix::mm::munmap(address.cast(), len) }?;
-            }
+        if mapped.is_err() {
+            // SAFETY: as above.
+            unsafe { mapping.unmap() }?;
         }
-        mapped?;
-        Ok(Self { start: not_null(start)?, len })
+        mapped.map(|_| mapping)
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
