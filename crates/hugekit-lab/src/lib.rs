@@ -20,6 +20,7 @@ pub mod sampler;
 mod settings;
 pub mod size;
 pub mod stats;
+mod writers;
 
 pub use calibrate::{Calibration, Noise, calibrate};
 pub use experiments::{Definition, EXPERIMENTS};
@@ -133,6 +134,9 @@ pub enum LabError {
     /// A region to measure could not be prefaulted.
     #[error(transparent)]
     Region(#[from] hugekit::RegionError),
+    /// A region to measure could not be forked.
+    #[error(transparent)]
+    RegionFork(#[from] hugekit::region::ForkError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

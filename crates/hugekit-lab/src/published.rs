@@ -22,6 +22,7 @@ struct Tables {
     stores: Vec<StoresTable>,
     parallel: Vec<ParallelTable>,
     fork: Vec<ForkTable>,
+    cow: Vec<CowTable>,
 }
 
 impl Tables {
@@ -172,6 +173,46 @@ impl Fork {
             .fork
             .iter()
             .flat_map(move |table| table.rows.iter().filter(same).map(move |row| (table, row)))
+    }
+}
+
+/// Writers that diverge from one origin, the target copied last.
+#[derive(Debug, Deserialize)]
+struct CowTable {
+    workload: String,
+    rows: Vec<CowRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CowRow {
+    metric: String,
+    change: Option<f64>,
+    before: Option<f64>,
+    after: Option<f64>,
+}
+
+/// Published changes of anon-cow-seq.
+#[derive(Debug)]
+pub(crate) struct Cow(Tables);
+
+impl Cow {
+    /// The figures that ship with the lab.
+    pub(crate) fn load() -> Self {
+        Self(Tables::load())
+    }
+
+    /// In words: `throughput +16.6 %, … (workload)`.
+    pub(crate) fn changes(&self) -> String {
+        let change = |row: &CowRow| match (row.change, row.before.zip(row.after)) {
+            (Some(change), _) => Some(format!("{} {change:+.1} %", row.metric)),
+            (None, Some((before, after))) => Some(format!("{} {before} to {after}", row.metric)),
+            (None, None) => None,
+        };
+        let table = |table: &CowTable| {
+            let changes: Vec<String> = table.rows.iter().filter_map(change).collect();
+            format!("{} ({})", changes.join(", "), table.workload)
+        };
+        self.0.cow.iter().map(table).collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output};
 
+use hugekit::Pool;
+use hugekit::fault::Handling;
 use hugekit::machine::{Root, kvm};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -12,14 +14,14 @@ fn run(example: &str, arguments: &[&str]) -> Output {
     cargo.args(arguments).output().expect("cargo can be started")
 }
 
-fn guest_memory(arguments: &[&str]) -> (bool, String) {
-    let output = run("guest_memory", arguments);
+fn printed(example: &str, arguments: &[&str]) -> (bool, String) {
+    let output = run(example, arguments);
     let print = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&print).into_owned())
 }
 
 fn a_guest_verifies_all_of_a_region() -> Result<(), Failed> {
-    let (succeeded, print) = guest_memory(&["64"]);
+    let (succeeded, print) = printed("guest_memory", &["64"]);
     assert!(succeeded, "{print}");
     for expected in ["64 MiB on ", "MAP_POPULATE", "region of a pool"] {
         assert!(print.contains(expected), "{print}");
@@ -29,26 +31,65 @@ fn a_guest_verifies_all_of_a_region() -> Result<(), Failed> {
 
 fn a_size_that_is_none_is_refused() -> Result<(), Failed> {
     for size in ["0", "4096", "much"] {
-        let (succeeded, print) = guest_memory(&[size]);
+        let (succeeded, print) = printed("guest_memory", &[size]);
         assert!(!succeeded && print.contains("is no number of MiB"), "{print}");
     }
     Ok(())
 }
 
-fn main() {
-    let lacking = if cfg!(not(target_arch = "x86_64")) {
-        Some("the guest's program is for x86-64".to_owned())
-    } else {
-        kvm::api_version(&Root::default()).err().map(|error| error.to_string())
-    };
-    let mut trials = vec![
-        Trial::test("a_guest_verifies_all_of_a_region", a_guest_verifies_all_of_a_region),
-        Trial::test("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused),
-    ];
-    if let Some(reason) = lacking {
-        let skip =
-            |trial: Trial| trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true);
-        trials = trials.into_iter().map(skip).collect();
+fn clones_write_their_own_memory() -> Result<(), Failed> {
+    let (succeeded, print) = printed("clone_vm", &["20", "2"]);
+    assert!(succeeded, "{print}");
+    for expected in ["clones of 2 MiB on ", "20 clones and the template have their own bytes"] {
+        assert!(print.contains(expected), "{print}");
     }
+    Ok(())
+}
+
+fn a_number_of_clones_that_is_none_is_refused() -> Result<(), Failed> {
+    for arguments in [&["0"][..], &["many"], &["1", "9999"]] {
+        let (succeeded, print) = printed("clone_vm", arguments);
+        assert!(!succeeded && print.contains("is no number of "), "{print}");
+    }
+    Ok(())
+}
+
+/// Why no guest can run here, if so.
+fn no_guest() -> Option<String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Some("the guest's program is for x86-64".to_owned());
+    }
+    kvm::api_version(&Root::default()).err().map(|error| error.to_string())
+}
+
+/// Why a guest's faults cannot be served here, if so.
+fn no_guest_on_a_fork() -> Option<String> {
+    let pool = Pool::builder(4 << 20).build();
+    let region = pool.and_then(|pool| pool.region(2 << 20)).expect("4 MiB of memory");
+    let threaded = Handling::Threaded { threads: 1 };
+    region.fork_builder().handling(threaded).build().err().map(|error| error.to_string())
+}
+
+fn main() {
+    let guest = no_guest();
+    let fork = guest.clone().or_else(no_guest_on_a_fork);
+    let trial = |trial: Trial, lacking: &Option<String>| match lacking {
+        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        None => trial,
+    };
+    let verifies =
+        Trial::test("a_guest_verifies_all_of_a_region", a_guest_verifies_all_of_a_region);
+    let sizes = Trial::test("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused);
+    let clones = Trial::test("clones_write_their_own_memory", clones_write_their_own_memory);
+    let numbers = Trial::test(
+        "a_number_of_clones_that_is_none_is_refused",
+        a_number_of_clones_that_is_none_is_refused,
+    );
+    let trials = vec![
+        trial(verifies, &guest),
+        trial(sizes, &guest),
+        trial(clones, &fork),
+        trial(numbers, &guest),
+    ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -2,7 +2,8 @@
 //!
 //! *unbatched* and *batched* copy our own x86-64 tables of 1 GiB mapped by entries of 4 KiB, with
 //! folios of one size: the same tables, folios, counts and outcome. *fork2* is the kernel's whole
-//! fork of a process with that much memory, which also allocates tables and copies much else.
+//! fork of a process with that much memory, which also allocates tables and copies much else, and *region*
+//! a fork of a region: `fork2.rs` has these.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +11,12 @@ use hugekit::pte::{
     Entry, Folio, Fork, Mapping, Pinned, UniformFolios, X86_64, copy_table, set_run, unbatched,
 };
 
+use super::fork2;
 use crate::LabError;
 use crate::bench::Bench;
-use crate::forking::{Pages, Shared};
 use crate::published;
 use crate::record::{Case, Experiment, Ratio, Unit};
-use crate::sampler::{alternate, try_alternate};
+use crate::sampler::alternate;
 use crate::size::{GIB, KIB, MIB, Size};
 
 /// What is mapped.
@@ -40,21 +41,10 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.ratios.push(ratio);
     }
     experiment.notices.push(changes(&experiment.ratios));
-    if bench.arena()?.len() < MAPPED {
-        let size = Size(MAPPED);
-        let notice = format!("fork(2) of {size} left out: more memory than this run has");
-        experiment.notices.push(notice);
-        return Ok(experiment);
-    }
-    for kind in FORK2 {
-        match measure_fork2(bench, kind)? {
-            Some(case) => experiment.cases.push(case),
-            None => experiment.notices.push(format!(
-                "{} left out: too few huge pages; `hugekit doctor` says why",
-                kind.name
-            )),
-        }
-    }
+    let whole = fork2::run(bench)?;
+    experiment.cases.extend(whole.cases);
+    experiment.ratios.extend(whole.ratios);
+    experiment.notices.extend(whole.notices);
     Ok(experiment)
 }
 
@@ -134,7 +124,7 @@ impl Tables {
 }
 
 fn measure_tables(bench: &mut Bench<'_>, folio: usize) -> Result<(Vec<Case>, Ratio), LabError> {
-    let plan = bench.plan(0.15, 200);
+    let plan = bench.plan(0.07, 200);
     let (_, observer) = bench.arena_and_observer()?;
     let label = Size(folio).to_string();
     observer.begin(&format!("fork tables {label}"));
@@ -171,43 +161,6 @@ fn changes(ratios: &[Ratio]) -> String {
          the copy of its tables alone",
         changes.join(", ")
     )
-}
-
-/// `fork(2)` of memory on one kind of pages.
-#[derive(Clone, Copy)]
-struct Fork2 {
-    name: &'static str,
-    pages: Pages,
-    /// The folio size with which the same was published: mapped by single entries, which huge pages
-    /// are not.
-    published: Option<usize>,
-}
-
-const FORK2: [Fork2; 2] = [
-    Fork2 { name: "fork2-4k", pages: Pages::Base, published: Some(BASE_PAGE) },
-    Fork2 { name: "fork2-thp", pages: Pages::Thp, published: None },
-];
-
-/// `None` if the kernel has no such pages now.
-fn measure_fork2(bench: &mut Bench<'_>, kind: Fork2) -> Result<Option<Case>, LabError> {
-    let plan = bench.plan(0.1, 20);
-    let (arena, observer) = bench.arena_and_observer()?;
-    observer.begin(&format!("fork {}", kind.name));
-    let (memory, beside) = arena.bytes().split_at_mut(MAPPED);
-    let mut shared = Shared::new(memory, beside, kind.pages)?;
-    if kind.pages == Pages::Thp && !shared.is_huge() {
-        return Ok(None);
-    }
-    let samples = try_alternate(plan, 1, observer, |_| {
-        shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
-    })?;
-    let published = published::Fork::load();
-    Ok(Some(Case {
-        id: format!("fork/{}/{}", kind.name, Size(MAPPED)),
-        unit: Unit::Microseconds,
-        samples: samples.into_iter().flatten().collect(),
-        published: kind.published.map(|folio| published.microseconds(folio)).unwrap_or_default(),
-    }))
 }
 
 #[cfg(test)]

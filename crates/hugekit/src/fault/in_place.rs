@@ -6,11 +6,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::registry::Registry;
-use super::served::Served;
+use super::{Access, Faults};
+use crate::arch;
 use crate::pool::FaultError;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::signal::{self, Cause, Disposition, ErrnoKept};
@@ -20,7 +22,7 @@ use crate::sys::signal::{self, Cause, Disposition, ErrnoKept};
 #[derive(Debug)]
 struct Process {
     mark: ForkMark,
-    ranges: Registry<Served>,
+    ranges: Registry<dyn Faults>,
     /// Who had SIGBUS before us; null before the handler is installed. Never freed, because a handler
     /// may be reading it.
     previous: AtomicPtr<Disposition>,
@@ -34,27 +36,29 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// A range that is served in place for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Registration {
+pub(crate) struct Registration {
     process: &'static Process,
     start: usize,
 }
 
 impl Registration {
-    /// Serves the faults of a region.
-    pub(super) fn new(served: &Arc<Served>) -> Result<Self, FaultError> {
+    /// Serves the faults at these addresses.
+    pub(crate) fn new(
+        addresses: Range<usize>,
+        served: Arc<dyn Faults>,
+    ) -> Result<Self, FaultError> {
         if signal::is_blocked(libc::SIGBUS) {
             return Err(FaultError::Blocked);
         }
         let process = Process::current();
         process.see_that_handler_is_installed()?;
-        let addresses = served.addresses();
         let start = addresses.start;
-        process.ranges.add(addresses, Arc::clone(served));
+        process.ranges.add(addresses, served);
         Ok(Self { process, start })
     }
 
     /// Ends serving what lies behind the first `len` bytes. Nobody is at it any more when this returns.
-    pub(super) fn cut(&self, len: usize) {
+    pub(crate) fn cut(&self, len: usize) {
         self.process.ranges.cut(self.start, len);
     }
 }
@@ -127,13 +131,14 @@ impl Process {
     }
 
     /// Serves the access that a signal tells of, if that is ours to serve.
-    fn serve(&self, cause: Cause) -> bool {
+    fn serve(&self, cause: Cause, access: Access) -> bool {
         if !self.mark.is_ours() {
             return false;
         }
         match cause {
             Cause::Fault(address) => {
-                self.ranges.with(address, |served| served.serve(address).is_ok()) == Some(true)
+                self.ranges.with(address, |served| served.serve(address, access).is_ok())
+                    == Some(true)
             }
             Cause::BrokenMemory(address) => {
                 self.ranges.with(address, |served| served.break_(address));
@@ -174,7 +179,12 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
     // SAFETY: what the kernel gave us.
     unsafe {
-        if !process.serve(signal::cause(info)) {
+        let access = match arch::is_write(context) {
+            Some(true) => Access::Write,
+            Some(false) => Access::Read,
+            None => Access::Unknown,
+        };
+        if !process.serve(signal::cause(info), access) {
             process.pass_on(signal, info, context);
         }
     }

@@ -17,18 +17,51 @@
 
 mod granules;
 mod in_place;
-mod open;
+pub(crate) mod open;
 mod registry;
 mod served;
 mod threaded;
 
+use std::fmt::Debug;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use self::in_place::Registration;
+pub(crate) use self::granules::{Granules, Lacks};
+pub(crate) use self::in_place::Registration;
 pub(crate) use self::served::Served;
-use self::threaded::Handlers;
+pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
+use crate::populate::PopulateError;
+
+/// What a thread was about to do when it faulted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    /// This CPU's context does not say.
+    Unknown,
+}
+
+/// Whoever knows what is to be done about faults at some addresses. Handlers of either kind call it.
+pub(crate) trait Faults: Debug + Send + Sync {
+    /// What serves them is registered with.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Sees to it that an access at an address of its own gets further. Async-signal-safe.
+    fn serve(&self, address: usize, access: Access) -> Result<(), PopulateError>;
+
+    /// After that failed in a handler thread: whoever waits may not wait for ever.
+    fn leave(&self, address: usize);
+
+    /// Leaves every address to the kernel, and what it shows must be right: for when nobody is there to
+    /// serve faults any more.
+    fn give_up(&self);
+
+    /// The memory at an address is broken: nobody is shown it any more, and the pool never gets it back.
+    /// Async-signal-safe.
+    fn break_(&self, address: usize);
+}
 
 /// Who serves the faults of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,7 +96,8 @@ pub struct Serving {
 #[derive(Debug)]
 pub(crate) struct Service {
     served: Arc<Served>,
-    serving: Serving,
+    /// `None` once it was taken.
+    serving: Option<Serving>,
     /// `None` once it has ended.
     handler: Option<Handler>,
 }
@@ -107,10 +141,12 @@ impl Service {
         contents: &[(usize, Content)],
         fall: Option<FaultError>,
     ) -> Result<Self, FaultError> {
-        let descriptor = open::for_handling_in_place(pool.backing())?;
+        let descriptor = open::for_handling_in_place(pool.backing(), false)?;
         let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
-        let handler = Some(Handler::InPlace(Registration::new(&served)?));
-        Ok(Self { served, serving: Serving { handling: Handling::InPlace, fall }, handler })
+        let handler =
+            Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
+        let handler = Some(Handler::InPlace(handler));
+        Ok(Self { served, serving: Some(Serving { handling: Handling::InPlace, fall }), handler })
     }
 
     fn threaded(
@@ -119,16 +155,17 @@ impl Service {
         contents: &[(usize, Content)],
         threads: usize,
     ) -> Result<Self, FaultError> {
-        let descriptor = open::for_handler_threads(pool.backing())?;
+        let descriptor = open::for_handler_threads(pool.backing(), false)?;
         let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
-        let handlers = Handlers::start(&served, threads)?;
+        let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn Faults>), threads)?;
         let serving =
             Serving { handling: Handling::Threaded { threads: handlers.count() }, fall: None };
-        Ok(Self { served, serving, handler: Some(Handler::Threaded(handlers)) })
+        Ok(Self { served, serving: Some(serving), handler: Some(Handler::Threaded(handlers)) })
     }
 
-    pub(crate) fn serving(&self) -> &Serving {
-        &self.serving
+    /// How, to be said by whoever has the region; once.
+    pub(crate) fn take_serving(&mut self) -> Serving {
+        self.serving.take().expect("taken once, when the region is made")
     }
 
     pub(crate) fn served(&self) -> &Served {

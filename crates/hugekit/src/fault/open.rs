@@ -15,19 +15,19 @@ const DEVICE: &str = "/dev/userfaultfd";
 type Open = fn() -> io::Result<OwnedFd>;
 
 /// One whose faults raise SIGBUS in the thread that faulted. Anybody may have it.
-pub(super) fn for_handling_in_place(backing: Backing) -> Result<OwnedFd, FaultError> {
+pub(crate) fn for_handling_in_place(backing: Backing, copies: bool) -> Result<OwnedFd, FaultError> {
     // Before Linux 5.11 there is no flag for faults of user code alone.
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
-    enable(descriptor, needed(backing).with(Features::SIGBUS), &ways)
+    enable(descriptor, needed(backing, copies).with(Features::SIGBUS), &ways)
 }
 
 /// One whose faults, those of system calls and of KVM included, are read from it.
-pub(super) fn for_handler_threads(backing: Backing) -> Result<OwnedFd, FaultError> {
+pub(crate) fn for_handler_threads(backing: Backing, copies: bool) -> Result<OwnedFd, FaultError> {
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     // To the byte where the kernel can: the page's address serves as well, only less near.
-    let needed = needed(backing).with(Features::THREAD_ID);
+    let needed = needed(backing, copies).with(Features::THREAD_ID);
     let wanted = needed.with(Features::EXACT_ADDRESS);
     if userfaultfd::enable(&descriptor, wanted.0).is_ok() {
         return Ok(descriptor);
@@ -50,12 +50,18 @@ fn first_of(ways: &[Open]) -> io::Result<OwnedFd> {
     first.or_else(|error| ways[1..].iter().find_map(|way| way().ok()).ok_or(error))
 }
 
-fn needed(backing: Backing) -> Features {
-    match backing {
+/// `copies` asks for protection from writes.
+fn needed(backing: Backing, copies: bool) -> Features {
+    let all = match backing {
         Backing::Hugetlb1G | Backing::Hugetlb2M => {
             Features::MISSING_HUGETLBFS.with(Features::MINOR_HUGETLBFS)
         }
         Backing::Thp | Backing::Base => Features::MISSING_SHMEM.with(Features::MINOR_SHMEM),
+    };
+    if copies {
+        all.with(Features::WRITE_PROTECT).with(Features::WRITE_PROTECT_SHARED)
+    } else {
+        all
     }
 }
 
@@ -68,13 +74,15 @@ fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedF
     }
 }
 
-const NAMES: [(Features, &str); 6] = [
+const NAMES: [(Features, &str); 8] = [
     (Features::SIGBUS, "SIGBUS in place of events (Linux 4.14)"),
     (Features::THREAD_ID, "the thread that met a fault (Linux 4.14)"),
     (Features::MISSING_HUGETLBFS, "missing pages of hugetlb memory (Linux 4.11)"),
     (Features::MISSING_SHMEM, "missing pages of shared memory (Linux 4.11)"),
     (Features::MINOR_HUGETLBFS, "minor faults of hugetlb memory (Linux 5.13)"),
     (Features::MINOR_SHMEM, "minor faults of shared memory (Linux 5.14)"),
+    (Features::WRITE_PROTECT, "protection from writes (Linux 5.7)"),
+    (Features::WRITE_PROTECT_SHARED, "protection of shared memory from writes (Linux 5.19)"),
 ];
 
 fn lacking(wanted: Features, there: io::Result<u64>) -> FaultError {
@@ -105,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_an_old_kernel_lacks_is_named_and_nothing_else() {
-        let wanted = needed(Backing::Hugetlb2M).with(Features::SIGBUS);
+        let wanted = needed(Backing::Hugetlb2M, false).with(Features::SIGBUS);
         let there =
             Features::MISSING_HUGETLBFS.with(Features::SIGBUS).with(Features::MISSING_SHMEM);
         let FaultError::Lacking { missing } = lacking(wanted, Ok(there.0)) else { panic!() };

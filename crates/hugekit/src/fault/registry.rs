@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// Ranges of addresses and what is there, looked up without a lock.
 #[derive(Debug)]
-pub(super) struct Registry<T> {
+pub(super) struct Registry<T: ?Sized> {
     table: AtomicPtr<Table<T>>,
     /// Which counter readers that begin now count in: its lowest bit.
     phase: AtomicUsize,
@@ -33,7 +33,7 @@ pub(super) struct Registry<T> {
     writer: Mutex<()>,
 }
 
-impl<T> Registry<T> {
+impl<T: ?Sized> Registry<T> {
     pub(super) fn new() -> Self {
         Self {
             table: AtomicPtr::new(Box::into_raw(Box::default())),
@@ -100,7 +100,7 @@ impl<T> Registry<T> {
     }
 }
 
-impl<T> Drop for Registry<T> {
+impl<T: ?Sized> Drop for Registry<T> {
     fn drop(&mut self) {
         let table = std::mem::replace(self.table.get_mut(), ptr::null_mut());
         // SAFETY: made by `Box::into_raw`; borrowed mutably, so that nobody reads it.

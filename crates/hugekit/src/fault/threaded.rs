@@ -12,13 +12,13 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::param::page_size;
 
-use super::served::Served;
+use super::{Access, Faults};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sys::mapping::Untouched;
@@ -27,24 +27,24 @@ use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
 #[derive(Debug)]
-pub(super) struct Handlers {
+pub(crate) struct Handlers {
     bell: Bell,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Handlers {
     /// Starts so many threads, or none.
-    pub(super) fn start(served: &Arc<Served>, count: usize) -> Result<Self, FaultError> {
+    pub(crate) fn start(served: &Arc<dyn Faults>, count: usize) -> Result<Self, FaultError> {
         if count == 0 {
             return Err(FaultError::NoThreads);
         }
-        let descriptor = served.descriptor().as_fd();
+        let descriptor = served.descriptor();
         let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
         let bell = handlers.bell.0.addresses();
         for _ in 0..count {
             let (served, bell) = (Arc::clone(served), bell.clone());
             let builder = Builder::new().name("hugekit-fault".to_owned());
-            match without_signals(|| builder.spawn(move || serve_all(&served, &bell))) {
+            match without_signals(|| builder.spawn(move || serve_all(&*served, &bell))) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -55,12 +55,12 @@ impl Handlers {
         Ok(handlers)
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.threads.len()
     }
 
     /// Ends the threads and waits for them. In the process that started them.
-    pub(super) fn stop(self) {
+    pub(crate) fn stop(self) {
         for (index, _) in self.threads.iter().enumerate() {
             self.bell.ring(index);
         }
@@ -73,7 +73,7 @@ impl Handlers {
     }
 
     /// In a forked child, which has no such threads to wait for, nor may detach them.
-    pub(super) fn forget(self) {
+    pub(crate) fn forget(self) {
         self.threads.into_iter().for_each(std::mem::forget);
     }
 }
@@ -148,19 +148,20 @@ impl Following {
     }
 }
 
-fn serve_all(served: &Served, bell: &Range<usize>) {
+fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
     let mut following = Following::new();
-    serve_or_give_up(served, bell, |Fault { address, thread }| {
-        if served.serve(address).is_err() {
-            served.leave_hole(address);
+    serve_or_give_up(served, bell, |Fault { address, thread, write }| {
+        let access = if write { Access::Write } else { Access::Read };
+        if served.serve(address, access).is_err() {
+            served.leave(address);
         }
         following.follow(thread);
     });
 }
 
-fn serve_or_give_up(served: &Served, bell: &Range<usize>, serve: impl FnMut(Fault)) {
+fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(Fault)) {
     let last_resort = LastResort { served, bell };
-    serve_until_rung(served.descriptor().as_fd(), bell, serve);
+    serve_until_rung(served.descriptor(), bell, serve);
     std::mem::forget(last_resort);
 }
 
@@ -186,7 +187,7 @@ fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: 
 /// Dropped by a thread that dies: whoever faults from then on must not wait for it. All that is dirty is
 /// cleared at once and the region left to the kernel, and so is the bell.
 struct LastResort<'a> {
-    served: &'a Served,
+    served: &'a dyn Faults,
     bell: &'a Range<usize>,
 }
 
@@ -194,7 +195,7 @@ impl Drop for LastResort<'_> {
     fn drop(&mut self) {
         tracing::error!("a thread that served faults died: the region is cleared at once");
         self.served.give_up();
-        let _ = userfaultfd::unregister(self.served.descriptor().as_fd(), self.bell);
+        let _ = userfaultfd::unregister(self.served.descriptor(), self.bell);
     }
 }
 
@@ -203,7 +204,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::fault::open;
+    use crate::fault::{Served, open};
     use crate::pool::{Backing, Pool};
 
     #[test]
@@ -211,13 +212,13 @@ mod tests {
         let len = 1 << 20;
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);
-        let Ok(descriptor) = open::for_handler_threads(Backing::Base) else {
+        let Ok(descriptor) = open::for_handler_threads(Backing::Base, false) else {
             return; // Who may not serve faults of system calls has no such threads.
         };
         // SAFETY: registered before anybody accesses it.
         let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
         let served = Served::new(&pool, &mapped, &contents, descriptor).unwrap();
-        let bell = Bell::new(served.descriptor().as_fd(), 1).unwrap();
+        let bell = Bell::new(served.descriptor(), 1).unwrap();
         let start = mapped.mapping().start();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::folios::Folios;
-use super::memory::{Failure, Mapped, Memory};
+use super::memory::{Failure, Mapped, Memory, parts_of};
 use super::stats::{Counters, Scrubbed, Stats};
 use super::{PoolError, limits};
 use crate::machine::Root;
@@ -20,6 +20,9 @@ const ROUND_BYTES: usize = 256 << 20;
 pub(crate) struct Core {
     pub(super) memory: Memory,
     pub(super) root: Root,
+    /// As it was when the pool was made: to look at control groups for each hand-out takes longer than to map
+    /// what is handed out.
+    holes_may_wait: bool,
     state: Mutex<State>,
     /// Somebody waits for folios that are being scrubbed, or for the scrubber to pause.
     returned: Condvar,
@@ -29,6 +32,9 @@ pub(crate) struct Core {
     pub(super) stopped: Condvar,
     pub(super) counters: Counters,
 }
+
+/// An extent that somebody overwrites before anybody sees it, and what each run of its folios holds.
+pub(crate) type Reserved = (Extent<InUse>, Vec<(usize, Content)>);
 
 /// What the lock protects. Nobody clears, populates or maps while holding it.
 #[derive(Debug)]
@@ -99,6 +105,7 @@ impl Core {
             orders,
         };
         Self {
+            holes_may_wait: limits::holes_may_wait(&root, memory.backing()),
             memory,
             root,
             state: Mutex::new(state),
@@ -127,7 +134,7 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<Mapped, PoolError> {
         self.check_ours()?;
-        let parts = self.make_clean(self.claim(count)?, threads, progress)?;
+        let parts = self.make_clean(self.claim(count, Folios::take)?, threads, progress)?;
         let clean = parts.into_iter().reduce(Extent::join).expect("an extent has a folio");
         let mapped = self.memory.map(clean).map_err(|(clean, error)| {
             self.put_back([clean.into()]);
@@ -150,10 +157,8 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
         self.check_ours()?;
-        let mut parts = self.claim(count)?;
-        if !limits::holes_may_wait(&self.root, self.memory.backing()) {
-            parts = self.populate_among(parts, threads, progress)?;
-        }
+        let parts = self.claim(count, Folios::take)?;
+        let parts = self.populate_what_may_not_wait(parts, threads, progress)?;
         let contents = parts.iter().map(|part| (part.folios().len(), part.content())).collect();
         // SAFETY: the caller's to promise.
         match unsafe { self.memory.map_unready(parts) } {
@@ -168,13 +173,67 @@ impl Core {
         }
     }
 
-    /// Populates the holes; if that fails, all parts are in the pool again.
-    fn populate_among(
+    /// Takes folios for somebody who overwrites them, in pieces of whole units of `unit` folios, and in one
+    /// piece if there is one: says what each run of folios holds, of which holes only where a write is sure
+    /// to find memory.
+    pub(super) fn reserve(
+        &self,
+        count: usize,
+        unit: usize,
+        threads: Threads,
+    ) -> Result<Vec<Reserved>, PoolError> {
+        self.check_ours()?;
+        let parts = self.claim(count, |folios, count| folios.take_in_pieces(count, unit))?;
+        let parts = self.populate_what_may_not_wait(parts, threads, None)?;
+        let mut pieces: Vec<Reserved> = Vec::new();
+        for part in parts {
+            let (count, content) = (part.folios().len(), part.content());
+            let extent = part.reserved();
+            match pieces.last_mut() {
+                Some((last, contents)) if last.folios().end == extent.folios().start => {
+                    last.append(extent);
+                    contents.push((count, content));
+                }
+                _ => pieces.push((extent, vec![(count, content)])),
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Takes back an extent that is mapped nowhere.
+    ///
+    /// # Safety
+    /// That is so, and the runs hold what is said.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
+        // SAFETY: the caller's to promise.
+        self.put_back(unsafe { parts_of(extent.become_(), contents) });
+    }
+
+    /// As [`give_back`](Self::give_back), to the kernel.
+    ///
+    /// # Safety
+    /// As there.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        let hole = self.memory.punch(unsafe { extent.become_() })?;
+        self.put_back([hole.into()]);
+        Ok(())
+    }
+
+    /// Populates the holes, unless they are memory in any case; if that fails, all parts are in the pool
+    /// again.
+    fn populate_what_may_not_wait(
         &self,
         parts: Vec<Idle>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Vec<Idle>, PoolError> {
+        let has_holes = parts.iter().any(|part| part.content() == Content::Hole);
+        if !has_holes || self.holes_may_wait {
+            return Ok(parts);
+        }
         self.make_each(parts, |part| match part {
             Idle::Hole(hole) => self.populate(hole, threads, progress).map(Idle::from),
             other => Ok(other),
@@ -182,11 +241,15 @@ impl Core {
     }
 
     /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back.
-    fn claim(&self, count: usize) -> Result<Vec<Idle>, PoolError> {
+    fn claim(
+        &self,
+        count: usize,
+        take: impl Fn(&mut Folios, usize) -> Option<Vec<Idle>>,
+    ) -> Result<Vec<Idle>, PoolError> {
         let mut state = self.lock();
         let mut waits = false;
         let parts = loop {
-            if let Some(parts) = state.folios.take(count) {
+            if let Some(parts) = take(&mut state.folios, count) {
                 break Ok(parts);
             }
             if state.scrubbing == 0 {
