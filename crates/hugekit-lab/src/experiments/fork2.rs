@@ -110,20 +110,34 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Measured, LabError> {
 struct Side {
     name: &'static str,
     pages: Option<Pages>,
-    /// What else differs from a region, whose pages are the rung's.
-    differs: Option<&'static str>,
 }
 
 const OTHER_PAGES: &str = "the region is on the best pages there are, fork(2) on those whose entries it \
      has to copy; its child finds them mapped, a region's fork maps what it touches; and fork(2) also \
      makes a process, which fork2-nothing has the cost of";
 
+const NO_ENTRIES: &str =
+    "fork(2) copies no entries of hugetlb pages, and the region is on smaller ones";
+
 const SIDES: [Side; 4] = [
-    Side { name: "fork2-hugetlb", pages: Some(Pages::Hugetlb2M), differs: None },
-    Side { name: "fork2-thp", pages: Some(Pages::Thp), differs: Some(OTHER_PAGES) },
-    Side { name: "fork2-4k", pages: Some(Pages::Base), differs: Some(OTHER_PAGES) },
-    Side { name: "fork2-nothing", pages: None, differs: None },
+    Side { name: "fork2-hugetlb", pages: Some(Pages::Hugetlb2M) },
+    Side { name: "fork2-thp", pages: Some(Pages::Thp) },
+    Side { name: "fork2-4k", pages: Some(Pages::Base) },
+    Side { name: "fork2-nothing", pages: None },
 ];
+
+impl Side {
+    /// What else differs from a region on this rung.
+    fn differs(self, rung: Backing) -> Option<&'static str> {
+        match (self.pages?, rung) {
+            (Pages::Hugetlb2M, Backing::Hugetlb2M)
+            | (Pages::Thp, Backing::Thp)
+            | (Pages::Base, Backing::Base) => None,
+            (Pages::Hugetlb2M, _) => Some(NO_ENTRIES),
+            _ => Some(OTHER_PAGES),
+        }
+    }
+}
 
 /// What is forked in alternation.
 #[derive(Debug)]
@@ -223,12 +237,7 @@ fn measure(
         let side = side.filter(|side| side.pages.is_some())?;
         let id = format!("fork/{name}-vs-region/{}", label(name, index));
         let ratio = Ratio::between(id, baseline, &regions[index % 2]);
-        let alike = match rung {
-            Backing::Thp => side.pages == Some(Pages::Thp),
-            Backing::Base => side.pages == Some(Pages::Base),
-            _ => false,
-        };
-        Some(match side.differs.filter(|_| !alike) {
+        Some(match side.differs(rung) {
             Some(differs) => ratio.unlike(differs),
             None => ratio,
         })
