@@ -13,6 +13,7 @@ pub mod pool;
 mod populate;
 pub mod profile;
 pub mod region;
+pub mod snapshot;
 pub mod sweep;
 mod sys;
 
@@ -24,6 +25,7 @@ pub use pool::{Pool, PoolError};
 pub use populate::{Populate, PopulateError};
 pub use profile::Profile;
 pub use region::{Region, RegionError, SharedRegion};
+pub use snapshot::{Snapshot, SnapshotError};
 
 /// Runs the README's programs as tests.
 #[cfg(doctest)]

@@ -17,7 +17,8 @@
 
 mod granules;
 mod in_place;
-mod open;
+mod late;
+pub(crate) mod open;
 mod registry;
 mod served;
 mod threaded;
@@ -25,10 +26,31 @@ mod threaded;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub(crate) use self::in_place::Ranges;
 use self::in_place::Registration;
+pub(crate) use self::registry::Registry;
 pub(crate) use self::served::Served;
 use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
+
+/// Whoever serves the faults of a range. Its functions run in signal handlers.
+pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
+    /// Does what lets the access to this address go on. Whether it did.
+    fn serve(&self, address: usize) -> bool;
+
+    /// The memory at this address is broken.
+    fn break_(&self, address: usize);
+}
+
+impl Faults for Served {
+    fn serve(&self, address: usize) -> bool {
+        Self::serve(self, address).is_ok()
+    }
+
+    fn break_(&self, address: usize) {
+        Self::break_(self, address);
+    }
+}
 
 /// Who serves the faults of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -14,20 +14,38 @@ const DEVICE: &str = "/dev/userfaultfd";
 
 type Open = fn() -> io::Result<OwnedFd>;
 
+/// One that serves writes to protected private memory and raises SIGBUS in the thread that writes.
+pub(crate) fn for_writes_in_place() -> Result<OwnedFd, FaultError> {
+    in_place(WRITES)
+}
+
+/// One that serves writes to protected private memory, those of system calls included, to be read from it.
+pub(crate) fn for_writes_threaded() -> Result<OwnedFd, FaultError> {
+    threaded(WRITES)
+}
+
 /// One whose faults raise SIGBUS in the thread that faulted. Anybody may have it.
 pub(super) fn for_handling_in_place(backing: Backing) -> Result<OwnedFd, FaultError> {
-    // Before Linux 5.11 there is no flag for faults of user code alone.
-    let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
-    let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
-    enable(descriptor, needed(backing).with(Features::SIGBUS), &ways)
+    in_place(needed(backing))
 }
 
 /// One whose faults, those of system calls and of KVM included, are read from it.
 pub(super) fn for_handler_threads(backing: Backing) -> Result<OwnedFd, FaultError> {
+    threaded(needed(backing))
+}
+
+fn in_place(needed: Features) -> Result<OwnedFd, FaultError> {
+    // Before Linux 5.11 there is no flag for faults of user code alone.
+    let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
+    let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
+    enable(descriptor, needed.with(Features::SIGBUS), &ways)
+}
+
+fn threaded(needed: Features) -> Result<OwnedFd, FaultError> {
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     // To the byte where the kernel can: the page's address serves as well, only less near.
-    let needed = needed(backing).with(Features::THREAD_ID);
+    let needed = needed.with(Features::THREAD_ID);
     let wanted = needed.with(Features::EXACT_ADDRESS);
     if userfaultfd::enable(&descriptor, wanted.0).is_ok() {
         return Ok(descriptor);
@@ -35,6 +53,8 @@ pub(super) fn for_handler_threads(backing: Backing) -> Result<OwnedFd, FaultErro
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     enable(descriptor, needed, &ways)
 }
+
+const WRITES: Features = Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_UNPOPULATED);
 
 fn from_device() -> io::Result<OwnedFd> {
     userfaultfd::new_from_device(Path::new(DEVICE))
@@ -68,7 +88,9 @@ fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedF
     }
 }
 
-const NAMES: [(Features, &str); 6] = [
+const NAMES: [(Features, &str); 8] = [
+    (Features::WRITE_PROTECT, "write protection of anonymous memory (Linux 5.7)"),
+    (Features::WRITE_PROTECT_UNPOPULATED, "write protection of untouched pages (Linux 6.4)"),
     (Features::SIGBUS, "SIGBUS in place of events (Linux 4.14)"),
     (Features::THREAD_ID, "the thread that met a fault (Linux 4.14)"),
     (Features::MISSING_HUGETLBFS, "missing pages of hugetlb memory (Linux 4.11)"),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use std::{ptr, thread};
 
 /// Ascending, disjoint ranges and what is there.
-type Table<T> = Vec<(Range<usize>, Arc<T>)>;
+pub(crate) type Table<T> = Vec<(Range<usize>, Arc<T>)>;
 
 /// Looks at the counters before a waiting writer sleeps.
 const LOOKS: u32 = 64;
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// Ranges of addresses and what is there, looked up without a lock.
 #[derive(Debug)]
-pub(super) struct Registry<T> {
+pub(crate) struct Registry<T: ?Sized> {
     table: AtomicPtr<Table<T>>,
     /// Which counter readers that begin now count in: its lowest bit.
     phase: AtomicUsize,
@@ -33,8 +33,8 @@ pub(super) struct Registry<T> {
     writer: Mutex<()>,
 }
 
-impl<T> Registry<T> {
-    pub(super) fn new() -> Self {
+impl<T: ?Sized> Registry<T> {
+    pub(crate) fn new() -> Self {
         Self {
             table: AtomicPtr::new(Box::into_raw(Box::default())),
             phase: AtomicUsize::new(0),
@@ -45,7 +45,7 @@ impl<T> Registry<T> {
 
     /// What `read` makes of whatever is at an address; `None` if nothing is. Async-signal-safe if `read`
     /// is, which must not panic.
-    pub(super) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
         let readers = &self.readers[self.phase.load(Ordering::SeqCst) & 1];
         readers.fetch_add(1, Ordering::SeqCst);
         // SAFETY: counted as a reader before the table was looked for, so that whoever replaces it
@@ -77,7 +77,15 @@ impl<T> Registry<T> {
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut Table<T>)) {
+    /// Waits until nobody reads any more who began before.
+    pub(crate) fn settle(&self) {
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wait_for_readers();
+    }
+
+    /// Changes all of it at once; it stays ascending and disjoint. Nobody reads the old one any more when
+    /// this returns.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Table<T>)) {
         let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: only whoever holds the lock replaces the table.
         let mut table = unsafe { &*self.table.load(Ordering::SeqCst) }.clone();
@@ -100,7 +108,7 @@ impl<T> Registry<T> {
     }
 }
 
-impl<T> Drop for Registry<T> {
+impl<T: ?Sized> Drop for Registry<T> {
     fn drop(&mut self) {
         let table = std::mem::replace(self.table.get_mut(), ptr::null_mut());
         // SAFETY: made by `Box::into_raw`; borrowed mutably, so that nobody reads it.

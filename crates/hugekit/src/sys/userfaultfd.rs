@@ -20,13 +20,20 @@ const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
 const UFFDIO_REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xAA, 0x00);
 const UFFDIO_UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xAA, 0x01);
 const UFFDIO_WAKE: Opcode = opcode::read::<UffdioRange>(0xAA, 0x02);
+const UFFDIO_COPY: Opcode = opcode::read_write::<UffdioCopy>(0xAA, 0x03);
+const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteProtect>(0xAA, 0x06);
 const UFFDIO_CONTINUE: Opcode = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
 const UFFD_API: u64 = 0xAA;
 
 /// Faults where the file has no page.
 const REGISTER_MISSING: u64 = 1 << 0;
+/// Faults where somebody writes to a page that is protected.
+const REGISTER_WRITE_PROTECT: u64 = 1 << 1;
 /// Faults where the file has a page that is not mapped.
 const REGISTER_MINOR: u64 = 1 << 2;
+
+/// Protects; without it, protection is lifted.
+const WRITE_PROTECT: u64 = 1 << 0;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
 
@@ -72,6 +79,24 @@ struct UffdioContinue {
     mode: u64,
     /// Bytes mapped, or a negative error number.
     mapped: i64,
+}
+
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct UffdioWriteProtect {
+    range: UffdioRange,
+    mode: u64,
+}
+
+/// `struct uffdio_copy`.
+#[repr(C)]
+struct UffdioCopy {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    /// Bytes copied, or a negative error number.
+    copied: i64,
 }
 
 /// `struct uffd_msg` with the page fault's part of the union.
@@ -153,6 +178,61 @@ pub(crate) fn register_untouched(
     addresses: &Range<usize>,
 ) -> io::Result<()> {
     register_for(descriptor, addresses, REGISTER_MISSING)
+}
+
+/// Has the descriptor serve every write to what [`protect`] protects of these addresses: whole pages of
+/// memory that is private and anonymous.
+///
+/// # Errors
+/// `EBUSY` if another descriptor serves some of it.
+pub(crate) fn register_writes(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+) -> io::Result<()> {
+    register_for(descriptor, addresses, REGISTER_WRITE_PROTECT)
+}
+
+/// Has every write to these addresses come to whoever they are registered with, until it is lifted.
+pub(crate) fn protect(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    write_protect(descriptor, addresses, WRITE_PROTECT)
+}
+
+/// Lets writes to these addresses pass again, and wakes who waits there. Async-signal-safe.
+///
+/// # Errors
+/// `ENOENT` if some of them are not registered: what lies before these is done.
+pub(crate) fn lift(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    write_protect(descriptor, addresses, 0)
+}
+
+fn write_protect(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    mode: u64,
+) -> io::Result<()> {
+    let range = UffdioRange::of(addresses);
+    let mut request = UffdioWriteProtect { range, mode };
+    // SAFETY: reads one `struct uffdio_writeprotect`; no byte of the memory changes.
+    unsafe { ioctl(descriptor, Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request)) }
+}
+
+/// Puts a copy of memory where there is none yet, and wakes who waits for it. Async-signal-safe.
+///
+/// # Errors
+/// `EEXIST` if there is some already.
+///
+/// # Safety
+/// `source` is readable for as many bytes as there are addresses.
+pub(crate) unsafe fn copy_into(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    source: *const u8,
+) -> io::Result<()> {
+    let UffdioRange { start: dst, len } = UffdioRange::of(addresses);
+    let src = source.expose_provenance() as u64;
+    let mut request = UffdioCopy { dst, src, len, mode: 0, copied: 0 };
+    // SAFETY: reads and writes one `struct uffdio_copy`; where there is memory already, nothing changes.
+    unsafe { ioctl(descriptor, Updater::<UFFDIO_COPY, _>::new(&mut request)) }
 }
 
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
@@ -242,6 +322,8 @@ mod tests {
         assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
         assert_eq!(UFFDIO_UNREGISTER, 0x8010_AA01);
         assert_eq!(UFFDIO_WAKE, 0x8010_AA02);
+        assert_eq!(UFFDIO_COPY, 0xC028_AA03);
+        assert_eq!(UFFDIO_WRITEPROTECT, 0xC018_AA06);
         assert_eq!(UFFDIO_CONTINUE, 0xC020_AA07);
         assert_eq!(MSG_BYTES, 32);
     }

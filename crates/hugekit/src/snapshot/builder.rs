@@ -1,0 +1,114 @@
+//! Wishes for a snapshot.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::image::{Image, inner_of};
+use super::watch::Watch;
+use super::{Snapshot, SnapshotError, survey};
+use crate::sys::pagemap;
+
+const HUGE: usize = 2 << 20;
+const SMALL: usize = 64 << 10;
+
+/// What one write makes its thread copy, and what protection is lifted of together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Granule {
+    /// 2 MiB where some of the memory is on transparent huge pages, else 64 KiB.
+    #[default]
+    Auto,
+    /// 2 MiB: huge pages stay whole.
+    Huge,
+    /// 64 KiB: a write waits less long. Huge pages are split, which costs later: writers meet more faults,
+    /// and more misses of the TLB until the kernel puts the pages together again.
+    Small,
+}
+
+/// Of the range, so much may be held aside unless said: a quarter, but not less than [`LEAST_HELD`].
+const HELD_PART: usize = 4;
+const LEAST_HELD: usize = 64 << 20;
+
+/// Wishes for a snapshot. [`Snapshot::builder`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder does nothing until of_anonymous"]
+pub struct Builder {
+    granule: Granule,
+    cap: Option<usize>,
+}
+
+impl Builder {
+    /// How much one write copies.
+    pub fn granule(mut self, granule: Granule) -> Self {
+        self.granule = granule;
+        self
+    }
+
+    /// Bytes of granules that writers may have put aside at a time, in whole granules: a quarter of the range
+    /// unless said, but at least 64 MiB or all of it. When it does not suffice, the snapshot is lost
+    /// ([`SnapshotError::Outrun`]) and the writers go on. Memory is taken when it is used, and what was read
+    /// is used again.
+    pub fn hold_at_most(mut self, bytes: usize) -> Self {
+        self.cap = Some(bytes);
+        self
+    }
+
+    /// Takes a snapshot of private anonymous memory of this process, whoever mapped it, on huge pages or not, in
+    /// one mapping or several. Granules that hold other data too, at both ends, are copied at once.
+    ///
+    /// # Errors
+    /// [`SnapshotError`], naming the mapping where one is in the way. Nothing is changed then.
+    ///
+    /// # Safety
+    /// Until the snapshot is dropped:
+    /// - no thread that has SIGBUS blocked writes to the memory, none has its stack, its alternate signal stack
+    ///   or its thread-local variables there (those of the C library's own threads are refused, as far as they
+    ///   can be found out), and nobody takes SIGBUS from hugekit's handler without passing on what is not his;
+    /// - no system call writes to it but after [`Snapshot::free`], unless the program can bear EFAULT;
+    /// - nobody else has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).
+    ///
+    /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes
+    /// from the snapshot is an error when it is read.
+    pub unsafe fn of_anonymous(self, memory: *const [u8]) -> Result<Snapshot, SnapshotError> {
+        let (start, len) = (memory.cast::<u8>().expose_provenance(), memory.len());
+        let range = match start.checked_add(len) {
+            Some(end) if len > 0 => start..end,
+            _ => return Err(SnapshotError::Empty { start, len }),
+        };
+        let mappings = survey::mappings_of(&range)?;
+        survey::nobody_blocks_sigbus()?;
+        let granule = self.granule_bytes(&range)?;
+        let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
+        let make = |line| {
+            Image::new(range.clone(), granule, cap.div_ceil(granule), line)
+                .map_err(SnapshotError::kernel("mmap"))
+        };
+        let snapshot = if inner_of(&range, granule).is_empty() {
+            Snapshot { image: Arc::new(make(None)?), watch: None, cap }
+        } else {
+            let watch = Watch::current().map_err(SnapshotError::kernel("mmap"))?;
+            let image = watch.add(&mappings, |line| make(Some(line)))?;
+            Snapshot { image, watch: Some(watch), cap }
+        };
+        snapshot.image.copy_edges()?;
+        Ok(snapshot)
+    }
+
+    fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
+        match self.granule {
+            Granule::Huge => Ok(HUGE),
+            Granule::Small => Ok(SMALL),
+            Granule::Auto => {
+                let map = pagemap::open_own()
+                    .map_err(SnapshotError::kernel("open(/proc/self/pagemap)"))?;
+                let whole = inner_of(range, HUGE);
+                let has_huge = !whole.is_empty()
+                    && pagemap::has_huge(map.as_fd(), &whole)
+                        .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
+                Ok(if has_huge { HUGE } else { SMALL })
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A point in time of memory, while writers go on.
+//!
+//! [`Snapshot::of_anonymous`] protects memory against writes, which takes microseconds a gigabyte, and returns.
+//! Who writes to it afterwards copies the *granule* that he meets aside before it changes; whoever reads the
+//! snapshot takes each granule from there, or from the owner if nobody wrote it, and lifts the protection
+//! behind itself. Nothing is copied but what is read or written, there is no second process, and page tables
+//! stay as they are.
+//!
+//! The snapshot is what `fork(2)` would have given a child, granule by granule: a store that happened before the
+//! call is in it, one that begins after its return is not, and one that races with the call lands on either
+//! side. Not seen at all are writes by devices, and by system calls through pages that the kernel held
+//! before the snapshot (`io_uring` fixed buffers, `vmsplice`, `O_DIRECT` reads in flight).
+//!
+//! # System calls
+//! A write is served *in place*, by the thread that writes, in a handler of SIGBUS. The kernel has no such
+//! handler: a system call that is to write into a granule that is still protected fails with EFAULT and
+//! transfers nothing. [`Snapshot::free`] puts the granules of a range aside before such a call; reading by
+//! system calls works. No thread may block SIGBUS while it writes: the kernel ends a process for that.
+//!
+//! `README.md` beside this file draws states and locks and names the races that were considered.
+#![allow(unsafe_code)]
+
+mod arena;
+mod builder;
+mod error;
+mod granules;
+mod image;
+mod line;
+mod segment;
+mod stream;
+mod survey;
+mod watch;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::builder::{Builder, Granule};
+pub use self::error::{SnapshotError, Unsuitable};
+use self::image::{By, Failure, Image};
+use self::watch::Watch;
+
+/// Bytes of a range of memory as they were at one point in time. Dropped, it lifts the protection that no other
+/// snapshot needs.
+#[derive(Debug)]
+pub struct Snapshot {
+    image: Arc<Image>,
+    /// `None` if nothing had to be protected.
+    watch: Option<&'static Watch>,
+    cap: usize,
+}
+
+/// What a snapshot has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Granules it has; the bytes before the first and behind the last were copied at once.
+    pub granules: usize,
+    /// Bytes of each.
+    pub granule_bytes: usize,
+    /// Granules that writers copied aside.
+    pub copied_by_writers: u64,
+    /// Granules that were put aside by [`Snapshot::free`].
+    pub copied_by_others: u64,
+    /// Bytes of granules that are held aside now.
+    pub held: usize,
+    /// Bytes that were held aside at most.
+    pub most_held: usize,
+    /// Bytes that may be held aside.
+    pub cap: usize,
+    /// The longest time that a write to the memory took because of snapshots, signal delivery not counted.
+    pub longest_fault: Duration,
+}
+
+impl Snapshot {
+    /// Takes a snapshot of private anonymous memory of this process, whoever mapped it, on huge pages or not, in
+    /// one mapping or several. As [`builder`](Self::builder) without any wishes.
+    ///
+    /// # Errors
+    /// [`SnapshotError`], naming the mapping where one is in the way. Nothing is changed then.
+    ///
+    /// # Safety
+    /// As for [`Builder::of_anonymous`].
+    pub unsafe fn of_anonymous(memory: *const [u8]) -> Result<Self, SnapshotError> {
+        // SAFETY: the caller's to promise.
+        unsafe { Self::builder().of_anonymous(memory) }
+    }
+
+    /// A snapshot with wishes: granule, bytes held aside.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Bytes of the snapshot.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.image.range().len()
+    }
+
+    /// Copies bytes from `offset` on. Any number of threads may, and each byte may be read often.
+    ///
+    /// # Errors
+    /// [`SnapshotError::OutOfRange`], nothing is copied then; [`Outrun`](SnapshotError::Outrun) and
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What
+    /// `bytes` holds after these is of no use.
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), SnapshotError> {
+        let range = self.addresses(offset, bytes.len())?;
+        self.is_here()?;
+        for part in self.parts(range.clone()) {
+            let to = &mut bytes[part.start - range.start..part.end - range.start];
+            self.read_part(&part, to)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the granules of a range aside, so that system calls may write there; protection that no other
+    /// snapshot needs is lifted.
+    ///
+    /// # Errors
+    /// [`SnapshotError::OutOfRange`]; and [`Outrun`](SnapshotError::Outrun), [`Changed`](SnapshotError::Changed)
+    /// if the snapshot is lost, [`Forked`](SnapshotError::Forked).
+    pub fn free(&self, range: Range<usize>) -> Result<(), SnapshotError> {
+        let range = self.addresses(range.start, range.end.saturating_sub(range.start))?;
+        self.is_here()?;
+        let Some(watch) = self.watch else { return Ok(()) };
+        let inner = self.image.inner();
+        for part in self.parts(range).filter(|part| inner.contains(&part.start)) {
+            let (index, granule) = self.image.granule_at(part.start);
+            crate::sys::thread::without_signals(|| self.image.put_aside(index, By::Others));
+            watch.lift_unneeded(&granule);
+        }
+        self.image.failure().map_or(Ok(()), |failure| Err(self.error(failure)))
+    }
+
+    /// What it has cost so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (copied_by_writers, copied_by_others, nanos) = self.image.counts();
+        let (held, most_held) = self.image.arena().held();
+        Stats {
+            granules: self.image.granules().len(),
+            granule_bytes: self.image.granule_bytes(),
+            copied_by_writers,
+            copied_by_others,
+            held,
+            most_held,
+            cap: self.cap,
+            longest_fault: Duration::from_nanos(nanos),
+        }
+    }
+
+    /// The addresses of so many bytes from an offset on.
+    fn addresses(&self, offset: usize, len: usize) -> Result<Range<usize>, SnapshotError> {
+        let end = offset.saturating_add(len);
+        if end > self.len() {
+            return Err(SnapshotError::OutOfRange { range: offset..end, len: self.len() });
+        }
+        let start = self.image.range().start;
+        Ok(start + offset..start + end)
+    }
+
+    /// The parts of a range of addresses that lie in one granule or one edge each.
+    fn parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let (inner, granule) = (self.image.inner().clone(), self.image.granule_bytes());
+        let mut next = range.start;
+        std::iter::from_fn(move || {
+            let end = if next < inner.start {
+                inner.start
+            } else if next < inner.end {
+                next - next % granule + granule
+            } else {
+                range.end
+            };
+            let part = next..end.min(range.end);
+            next = part.end;
+            (!part.is_empty()).then_some(part)
+        })
+    }
+
+    /// Copies bytes of one part, through a buffer where the kernel may not write to `to`.
+    fn read_part(&self, part: &Range<usize>, to: &mut [u8]) -> Result<(), SnapshotError> {
+        debug_assert_eq!(part.len(), to.len());
+        let unwatched = self.watch.is_none_or(|watch| {
+            let start = to.as_ptr().addr();
+            !watch.has_part_of(&(start..start + to.len()))
+        });
+        if unwatched {
+            // SAFETY: as many bytes, borrowed mutably.
+            match unsafe { self.image.try_read(part, to.as_mut_ptr()) } {
+                Ok(()) => return Ok(()),
+                Err(image::Trouble::Failed(failure)) => return Err(self.error(failure)),
+                Err(image::Trouble::Refused) => {}
+            }
+        }
+        let mut buffer = stream::Buffer::new()?;
+        for start in part.clone().step_by(stream::BATCH_BYTES) {
+            let piece = start..part.end.min(start + stream::BATCH_BYTES);
+            let read = buffer.read(&self.image, std::slice::from_ref(&piece));
+            let read = read.map_err(|failure| self.error(failure))?;
+            to[start - part.start..piece.end - part.start].copy_from_slice(read);
+        }
+        Ok(())
+    }
+
+    /// Whether this is the process that made it: another one must not ask anything of the descriptor, because
+    /// it would be asked of that process's memory.
+    fn is_here(&self) -> Result<(), SnapshotError> {
+        let is_here = self.watch.is_none_or(Watch::is_ours);
+        if is_here { Ok(()) } else { Err(SnapshotError::Forked) }
+    }
+
+    fn error(&self, failure: Failure) -> SnapshotError {
+        match failure {
+            Failure::Outrun => SnapshotError::Outrun { cap: self.cap },
+            Failure::Changed(address) => SnapshotError::Changed { address },
+        }
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch.filter(|watch| watch.is_ours()) {
+            watch.remove(&self.image);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! All snapshots of one process: who is told of a write to protected memory, and in which order snapshots come
+//! and go. `README.md` draws it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+
+use super::error::{SnapshotError, Unsuitable};
+use super::image::{Image, Phase};
+use super::line::Line;
+use super::segment::Segment;
+use crate::fault::{Faults, Ranges, Registry, open};
+use crate::machine::mappings::MappedRange;
+use crate::sys::fork_mark::ForkMark;
+use crate::sys::own::Own;
+
+/// What one process has snapshotted. A forked child that makes snapshots makes another.
+#[derive(Debug)]
+pub(super) struct Watch {
+    mark: ForkMark,
+    table: Registry<Segment>,
+    /// Held by whoever makes or ends a snapshot; never by whoever serves a write.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    images: Vec<Arc<Image>>,
+    /// There while there are images.
+    line: Option<Arc<Line>>,
+    /// Where the segments begin that the handler of SIGBUS knows.
+    known: Vec<usize>,
+}
+
+static CURRENT: AtomicPtr<Watch> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Watch {
+    /// That of the calling process.
+    #[allow(unsafe_code)]
+    pub(super) fn current() -> rustix::io::Result<&'static Self> {
+        loop {
+            let seen = CURRENT.load(Ordering::Acquire);
+            // SAFETY: null, or leaked below.
+            let found = unsafe { seen.as_ref() };
+            if let Some(watch) = found.filter(|watch| watch.mark.is_ours()) {
+                return Ok(watch);
+            }
+            let fresh = Own::new(Self {
+                mark: ForkMark::new(),
+                table: Registry::new(),
+                state: Mutex::default(),
+            })?;
+            let here = std::ptr::from_ref(&*fresh).cast_mut();
+            let taken = CURRENT.compare_exchange(seen, here, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                return Ok(fresh.leak());
+            }
+        }
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.mark.is_ours()
+    }
+
+    /// Makes an image with `make` and protects its memory, which lies in these mappings. The point in time
+    /// is when the last of them is protected.
+    pub(super) fn add(
+        &self,
+        mappings: &[MappedRange],
+        make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
+    ) -> Result<Arc<Image>, SnapshotError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let ranges = Ranges::of_this_process()?;
+        let line = match &state.line {
+            Some(line) => Arc::clone(line),
+            None => Arc::new(Line::new(open::for_writes_in_place()?)?),
+        };
+        let image = Arc::new(make(Arc::clone(&line))?);
+        let parts = parts_of(image.inner(), mappings);
+        register(&line, &parts, &state.images)?;
+        for other in &state.images {
+            // Protecting again what its owner discarded would make that look untouched.
+            other.check_owner(&clip(other.inner(), image.inner()));
+        }
+        state.line = Some(Arc::clone(&line));
+        state.images.push(Arc::clone(&image));
+        self.publish(&mut state, ranges);
+        if let Err(error) = self.arm(&image, &line, &parts, ranges) {
+            self.take_out(&mut state, &image, ranges);
+            return Err(error);
+        }
+        Ok(image)
+    }
+
+    /// Protects the memory. Nothing here may write to memory that could be protected, but to the stack:
+    /// whoever writes there now waits for the end of this.
+    fn arm(
+        &self,
+        image: &Image,
+        line: &Line,
+        parts: &[(Range<usize>, &MappedRange)],
+        ranges: Ranges,
+    ) -> Result<(), SnapshotError> {
+        image.enter(Phase::Arming);
+        // Whoever saw it forming may lift what others had protected, until he is done.
+        self.table.settle();
+        ranges.settle();
+        let failed = parts
+            .iter()
+            .find_map(|(part, mapping)| line.protect(part).err().map(|errno| (errno, *mapping)));
+        image.enter(if failed.is_none() { Phase::Live } else { Phase::Ended });
+        failed
+            .map_or(Ok(()), |(errno, mapping)| Err(refusal(errno, mapping, "UFFDIO_WRITEPROTECT")))
+    }
+
+    /// Ends a snapshot: lifts what nobody else needs.
+    pub(super) fn remove(&self, image: &Arc<Image>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(ranges) = Ranges::known() {
+            self.take_out(&mut state, image, ranges);
+        }
+    }
+
+    fn take_out(&self, state: &mut State, image: &Arc<Image>, ranges: Ranges) {
+        // Writers that meet it from now on only lift what they need.
+        image.enter(Phase::Ended);
+        let Some(line) = state.line.clone() else { return };
+        state.images.retain(|other| !Arc::ptr_eq(other, image));
+        for part in Segment::of(&with(&state.images, image), &line) {
+            if part.is_only(image) {
+                line.unregister(part.addresses());
+            } else {
+                self.lift_unneeded(part.addresses());
+            }
+        }
+        self.publish(state, ranges);
+        if state.images.is_empty() {
+            state.line = None;
+        }
+    }
+
+    /// Lets everybody know of the images as they are.
+    fn publish(&self, state: &mut State, ranges: Ranges) {
+        let segments: Vec<Arc<Segment>> = state
+            .line
+            .iter()
+            .flat_map(|line| Segment::of(&state.images, line))
+            .map(Arc::new)
+            .collect();
+        let entry = |segment: &Arc<Segment>| (segment.addresses().clone(), Arc::clone(segment));
+        self.table.change(|table| *table = segments.iter().map(entry).collect());
+        let before = std::mem::take(&mut state.known);
+        ranges.change(|table| {
+            table.retain(|(addresses, _)| before.binary_search(&addresses.start).is_err());
+            table.extend(segments.iter().map(|segment| {
+                (segment.addresses().clone(), Arc::clone(segment) as Arc<dyn Faults>)
+            }));
+            table.sort_unstable_by_key(|(addresses, _)| addresses.start);
+        });
+        state.known = segments.iter().map(|segment| segment.addresses().start).collect();
+    }
+
+    /// Lifts the protection of what nobody needs any more in a range that an image has.
+    pub(super) fn lift_unneeded(&self, range: &Range<usize>) {
+        let mut next = range.start;
+        while next < range.end {
+            let lifted = self.table.with(next, |segment| {
+                let part = clip(&(next..range.end), segment.addresses());
+                segment.lift_unneeded(&part).map(|()| part.end)
+            });
+            match lifted {
+                Some(Ok(end)) => next = end,
+                Some(Err(_arming)) => rustix::thread::sched_yield(),
+                None => return,
+            }
+        }
+    }
+
+    /// Whether some snapshot has part of a range.
+    pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.images.iter().any(|image| !clip(image.inner(), range).is_empty())
+    }
+}
+
+fn with(images: &[Arc<Image>], image: &Arc<Image>) -> Vec<Arc<Image>> {
+    images.iter().chain([image]).cloned().collect()
+}
+
+/// What each mapping has of a range.
+fn parts_of<'a>(
+    range: &Range<usize>,
+    mappings: &'a [MappedRange],
+) -> Vec<(Range<usize>, &'a MappedRange)> {
+    let part = |mapping: &'a MappedRange| (clip(&mapping.addresses, range), mapping);
+    mappings.iter().map(part).filter(|(part, _)| !part.is_empty()).collect()
+}
+
+/// All of the parts, or none but those that other images have part of.
+fn register(
+    line: &Line,
+    parts: &[(Range<usize>, &MappedRange)],
+    others: &[Arc<Image>],
+) -> Result<(), SnapshotError> {
+    for (count, (part, mapping)) in parts.iter().enumerate() {
+        if let Err(errno) = line.register(part) {
+            let is_new = |part: &Range<usize>| {
+                others.iter().all(|other| clip(other.inner(), part).is_empty())
+            };
+            let done = parts[..count].iter().map(|(part, _)| part);
+            done.filter(|part| is_new(part)).for_each(|part| line.unregister(part));
+            return Err(refusal(errno, mapping, "UFFDIO_REGISTER"));
+        }
+    }
+    Ok(())
+}
+
+fn refusal(errno: Errno, mapping: &MappedRange, call: &'static str) -> SnapshotError {
+    let reason = match errno {
+        Errno::BUSY => Unsuitable::OtherUserfaultfd,
+        Errno::INVAL | Errno::PERM => Unsuitable::Unprotectable,
+        Errno::NOENT | Errno::FAULT => {
+            return SnapshotError::Changed { address: mapping.addresses.start };
+        }
+        errno => return SnapshotError::kernel(call)(errno),
+    };
+    SnapshotError::Unsuitable { mapping: mapping.clone(), reason }
+}
+
+fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
+    let start = range.start.max(to.start);
+    start..range.end.min(to.end).max(start)
+}
