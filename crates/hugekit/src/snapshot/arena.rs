@@ -5,7 +5,9 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io;
+use rustix::param::page_size;
 
+use crate::sys::memory;
 use crate::sys::own::{Own, OwnBytes, OwnWords};
 
 const BITS: usize = u64::BITS as usize;
@@ -16,6 +18,7 @@ const BITS: usize = u64::BITS as usize;
 pub(super) struct Arena {
     bytes: OwnBytes,
     slot_bytes: usize,
+    count: usize,
     /// A bit for each slot that is taken, and for those beyond the last one.
     taken: OwnWords<AtomicU64>,
     held: Own<Held>,
@@ -44,7 +47,15 @@ impl Arena {
         if let Some(last) = taken.last().filter(|_| count % BITS > 0) {
             last.store(u64::MAX << (count % BITS), Ordering::Relaxed);
         }
-        Ok(Self { bytes, slot_bytes, taken, held: Own::new(Held::default())? })
+        Ok(Self { bytes, slot_bytes, count, taken, held: Own::new(Held::default())? })
+    }
+
+    /// Has memory for the first slots, as far as there is any. Before anybody takes one.
+    pub(super) fn make_ready(&self, bytes: usize) {
+        let len = bytes.min(self.count * self.slot_bytes);
+        if len > 0 {
+            let _ = memory::populate_write(self.bytes.start(), len.next_multiple_of(page_size()));
+        }
     }
 
     /// Takes the first slot that is free: most likely one that has its memory.

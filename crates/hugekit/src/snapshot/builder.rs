@@ -37,6 +37,7 @@ const LEAST_HELD: usize = 64 << 20;
 pub struct Builder {
     granule: Granule,
     cap: Option<usize>,
+    ready: usize,
 }
 
 impl Builder {
@@ -52,6 +53,14 @@ impl Builder {
     /// is used again.
     pub fn hold_at_most(mut self, bytes: usize) -> Self {
         self.cap = Some(bytes);
+        self
+    }
+
+    /// Bytes, of those that may be held aside, whose memory is there before the snapshot is taken; none unless
+    /// said. A write need not wait then until the kernel has cleared a page for its copy. It takes
+    /// the calling thread 0.1 to 0.2 seconds a gigabyte, while writers still run freely.
+    pub fn ready(mut self, bytes: usize) -> Self {
+        self.ready = bytes;
         self
     }
 
@@ -82,8 +91,10 @@ impl Builder {
         let granule = self.granule_bytes(&range)?;
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
         let make = |line| {
-            Image::new(range.clone(), granule, cap.div_ceil(granule), line)
-                .map_err(SnapshotError::kernel("mmap"))
+            let image = Image::new(range.clone(), granule, cap / granule, line)
+                .map_err(SnapshotError::kernel("mmap"))?;
+            image.arena().make_ready(self.ready);
+            Ok(image)
         };
         let snapshot = if inner_of(&range, granule).is_empty() {
             Snapshot { image: Arc::new(make(None)?), watch: None, cap }
