@@ -53,7 +53,10 @@ fn main() {
             let took = began.elapsed();
             let count = stores.load(Ordering::Relaxed) - before;
             let stall = Duration::from_nanos(longest.load(Ordering::Relaxed));
-            format!("{took:.2?}, {:.2} M stores/s, longest {stall:.2?}", count as f64 / took.as_secs_f64() / 1e6)
+            format!(
+                "{took:.2?}, {:.2} M stores/s, longest {stall:.2?}",
+                count as f64 / took.as_secs_f64() / 1e6
+            )
         };
         for _ in 0..5 {
             println!("idle: {}", rate(&mut || std::thread::sleep(Duration::from_millis(100))));

@@ -24,13 +24,14 @@ mod served;
 mod threaded;
 
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 pub(crate) use self::in_place::Ranges;
 use self::in_place::Registration;
 pub(crate) use self::registry::Registry;
 pub(crate) use self::served::Served;
-use self::threaded::Handlers;
+pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 
 /// Whoever serves the faults of a range. Its functions run in signal handlers.
@@ -40,6 +41,35 @@ pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
 
     /// The memory at this address is broken.
     fn break_(&self, address: usize);
+}
+
+/// Whoever is served by handler threads.
+pub(crate) trait ByThreads: Send + Sync {
+    /// What the faults are read from.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Does what lets whoever waits at this address go on.
+    fn serve(&self, address: usize);
+
+    /// A thread has died: nobody may wait for it.
+    fn give_up(&self);
+}
+
+impl ByThreads for Served {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor().as_fd()
+    }
+
+    fn serve(&self, address: usize) {
+        if Self::serve(self, address).is_err() {
+            self.leave_hole(address);
+        }
+    }
+
+    fn give_up(&self) {
+        tracing::error!("a thread that served faults died: the region is cleared at once");
+        Self::give_up(self);
+    }
 }
 
 impl Faults for Served {
@@ -143,7 +173,7 @@ impl Service {
     ) -> Result<Self, FaultError> {
         let descriptor = open::for_handler_threads(pool.backing())?;
         let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
-        let handlers = Handlers::start(&served, threads)?;
+        let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn ByThreads>), threads)?;
         let serving =
             Serving { handling: Handling::Threaded { threads: handlers.count() }, fall: None };
         Ok(Self { served, serving, handler: Some(Handler::Threaded(handlers)) })

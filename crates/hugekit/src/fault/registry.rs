@@ -46,14 +46,25 @@ impl<T: ?Sized> Registry<T> {
     /// What `read` makes of whatever is at an address; `None` if nothing is. Async-signal-safe if `read`
     /// is, which must not panic.
     pub(crate) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
+        self.read(|table| {
+            let after = table.partition_point(|(range, _)| range.end <= address);
+            let found = table.get(after).filter(|(range, _)| range.contains(&address));
+            found.map(|(_, what)| read(what))
+        })
+    }
+
+    /// Whatever there is anywhere. As [`with`](Self::with).
+    pub(crate) fn for_each(&self, mut read: impl FnMut(&T)) {
+        self.read(|table| table.iter().for_each(|(_, what)| read(what)));
+    }
+
+    fn read<R>(&self, read: impl FnOnce(&Table<T>) -> R) -> R {
         let readers = &self.readers[self.phase.load(Ordering::SeqCst) & 1];
         readers.fetch_add(1, Ordering::SeqCst);
         // SAFETY: counted as a reader before the table was looked for, so that whoever replaces it
         // waits for us before it goes.
         let table = unsafe { &*self.table.load(Ordering::SeqCst) };
-        let after = table.partition_point(|(range, _)| range.end <= address);
-        let found = table.get(after).filter(|(range, _)| range.contains(&address));
-        let result = found.map(|(_, what)| read(what));
+        let result = read(table);
         readers.fetch_sub(1, Ordering::SeqCst);
         result
     }

@@ -12,13 +12,13 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use rustix::param::page_size;
 
-use super::served::Served;
+use super::ByThreads;
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sys::mapping::Untouched;
@@ -27,24 +27,24 @@ use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
 #[derive(Debug)]
-pub(super) struct Handlers {
+pub(crate) struct Handlers {
     bell: Bell,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Handlers {
     /// Starts so many threads, or none.
-    pub(super) fn start(served: &Arc<Served>, count: usize) -> Result<Self, FaultError> {
+    pub(crate) fn start(served: &Arc<dyn ByThreads>, count: usize) -> Result<Self, FaultError> {
         if count == 0 {
             return Err(FaultError::NoThreads);
         }
-        let descriptor = served.descriptor().as_fd();
+        let descriptor = served.descriptor();
         let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
         let bell = handlers.bell.0.addresses();
         for _ in 0..count {
             let (served, bell) = (Arc::clone(served), bell.clone());
             let builder = Builder::new().name("hugekit-fault".to_owned());
-            match without_signals(|| builder.spawn(move || serve_all(&served, &bell))) {
+            match without_signals(|| builder.spawn(move || serve_all(&*served, &bell))) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -55,12 +55,12 @@ impl Handlers {
         Ok(handlers)
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.threads.len()
     }
 
     /// Ends the threads and waits for them. In the process that started them.
-    pub(super) fn stop(self) {
+    pub(crate) fn stop(self) {
         for (index, _) in self.threads.iter().enumerate() {
             self.bell.ring(index);
         }
@@ -73,7 +73,7 @@ impl Handlers {
     }
 
     /// In a forked child, which has no such threads to wait for, nor may detach them.
-    pub(super) fn forget(self) {
+    pub(crate) fn forget(self) {
         self.threads.into_iter().for_each(std::mem::forget);
     }
 }
@@ -148,19 +148,17 @@ impl Following {
     }
 }
 
-fn serve_all(served: &Served, bell: &Range<usize>) {
+fn serve_all(served: &dyn ByThreads, bell: &Range<usize>) {
     let mut following = Following::new();
     serve_or_give_up(served, bell, |Fault { address, thread }| {
-        if served.serve(address).is_err() {
-            served.leave_hole(address);
-        }
+        served.serve(address);
         following.follow(thread);
     });
 }
 
-fn serve_or_give_up(served: &Served, bell: &Range<usize>, serve: impl FnMut(Fault)) {
+fn serve_or_give_up(served: &dyn ByThreads, bell: &Range<usize>, serve: impl FnMut(Fault)) {
     let last_resort = LastResort { served, bell };
-    serve_until_rung(served.descriptor().as_fd(), bell, serve);
+    serve_until_rung(served.descriptor(), bell, serve);
     std::mem::forget(last_resort);
 }
 
@@ -183,25 +181,26 @@ fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: 
     }
 }
 
-/// Dropped by a thread that dies: whoever faults from then on must not wait for it. All that is dirty is
-/// cleared at once and the region left to the kernel, and so is the bell.
+/// Dropped by a thread that dies: whoever faults from then on must not wait for it. All is left to the kernel,
+/// the bell too.
 struct LastResort<'a> {
-    served: &'a Served,
+    served: &'a dyn ByThreads,
     bell: &'a Range<usize>,
 }
 
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
-        tracing::error!("a thread that served faults died: the region is cleared at once");
         self.served.give_up();
-        let _ = userfaultfd::unregister(self.served.descriptor().as_fd(), self.bell);
+        let _ = userfaultfd::unregister(self.served.descriptor(), self.bell);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::thread;
 
+    use super::super::served::Served;
     use super::*;
     use crate::fault::open;
     use crate::pool::{Backing, Pool};

@@ -5,9 +5,14 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use super::background::Background;
 use super::image::{Image, inner_of};
-use super::watch::Watch;
-use super::{Snapshot, SnapshotError, survey};
+use super::line::Line;
+use super::watch::{Watch, Way};
+use super::{Snapshot, SnapshotError, Unsuitable, survey};
+use crate::fault::{Handling, Serving};
+use crate::machine::mappings::MappedRange;
+use crate::pool::FaultError;
 use crate::sys::pagemap;
 
 const HUGE: usize = 2 << 20;
@@ -35,12 +40,22 @@ const LEAST_HELD: usize = 64 << 20;
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until of_anonymous"]
 pub struct Builder {
+    handling: Handling,
     granule: Granule,
     cap: Option<usize>,
     ready: usize,
+    background: bool,
 }
 
 impl Builder {
+    /// Who copies what is written: [`Handling::Auto`] unless said, which is threaded where this process may
+    /// serve the faults of system calls, else in place. Snapshots of the same memory must agree; the first of
+    /// several says how many threads there are.
+    pub fn handling(mut self, handling: Handling) -> Self {
+        self.handling = handling;
+        self
+    }
+
     /// How much one write copies.
     pub fn granule(mut self, granule: Granule) -> Self {
         self.granule = granule;
@@ -61,6 +76,13 @@ impl Builder {
     /// the calling thread 0.1 to 0.2 seconds a gigabyte, while writers still run freely.
     pub fn ready(mut self, bytes: usize) -> Self {
         self.ready = bytes;
+        self
+    }
+
+    /// Has a thread of low priority put granules aside as well, from the end on, until half of what may be held
+    /// is: writers meet fewer faults then, at the price of copies that nobody might have needed. Not unless said.
+    pub fn in_background(mut self, copy: bool) -> Self {
+        self.background = copy;
         self
     }
 
@@ -87,23 +109,19 @@ impl Builder {
             _ => return Err(SnapshotError::Empty { start, len }),
         };
         let mappings = survey::mappings_of(&range)?;
-        survey::nobody_blocks_sigbus()?;
         let granule = self.granule_bytes(&range)?;
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
-        let make = |line| {
-            let image = Image::new(range.clone(), granule, cap / granule, line)
-                .map_err(SnapshotError::kernel("mmap"))?;
-            image.arena().make_ready(self.ready);
-            Ok(image)
-        };
-        let snapshot = if inner_of(&range, granule).is_empty() {
-            Snapshot { image: Arc::new(make(None)?), watch: None, cap }
+        let plan = Plan { range: &range, mappings: &mappings, granule, cap, ready: self.ready };
+        let mut snapshot = if inner_of(&range, granule).is_empty() {
+            let image = Arc::new(plan.image(None)?);
+            Snapshot { image, watch: None, cap, serving: None, background: None }
         } else {
-            let watch = Watch::current().map_err(SnapshotError::kernel("mmap"))?;
-            let image = watch.add(&mappings, |line| make(Some(line)))?;
-            Snapshot { image, watch: Some(watch), cap }
+            plan.protected(self.handling)?
         };
         snapshot.image.copy_edges()?;
+        if let Some(watch) = snapshot.watch.filter(|_| self.background) {
+            snapshot.background = Some(Background::start(&snapshot.image, watch)?);
+        }
         Ok(snapshot)
     }
 
@@ -121,5 +139,71 @@ impl Builder {
                 Ok(if has_huge { HUGE } else { SMALL })
             }
         }
+    }
+}
+
+/// What is to be made.
+struct Plan<'a> {
+    range: &'a Range<usize>,
+    mappings: &'a [MappedRange],
+    granule: usize,
+    cap: usize,
+    ready: usize,
+}
+
+impl Plan<'_> {
+    fn image(&self, line: Option<Arc<Line>>) -> Result<Image, SnapshotError> {
+        let image = Image::new(self.range.clone(), self.granule, self.cap / self.granule, line)
+            .map_err(SnapshotError::kernel("mmap"))?;
+        image.arena().make_ready(self.ready);
+        Ok(image)
+    }
+
+    fn protected(&self, handling: Handling) -> Result<Snapshot, SnapshotError> {
+        match handling {
+            Handling::InPlace => self.in_place(None),
+            Handling::Threaded { threads } => self.by(Way::Threaded, threads, None),
+            Handling::Auto => match self.by(Way::Threaded, 1, None) {
+                Err(SnapshotError::Fault(fall)) => {
+                    tracing::info!("writes are served in place: {fall}");
+                    self.in_place(Some(fall))
+                }
+                threaded => threaded,
+            },
+        }
+    }
+
+    fn in_place(&self, fall: Option<FaultError>) -> Result<Snapshot, SnapshotError> {
+        survey::nobody_blocks_sigbus()?;
+        self.by(Way::InPlace, 0, fall)
+    }
+
+    fn by(
+        &self,
+        way: Way,
+        threads: usize,
+        fall: Option<FaultError>,
+    ) -> Result<Snapshot, SnapshotError> {
+        let watch = |way| Watch::current(way).map_err(SnapshotError::kernel("mmap"));
+        let other = watch(way.other())?;
+        if let Some(mapping) =
+            self.mappings.iter().find(|mapping| other.has_part_of(&self.part_of(mapping)))
+        {
+            let reason = Unsuitable::OtherHandling;
+            return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
+        }
+        let watch = watch(way)?;
+        let image = watch.add(threads, self.mappings, |line| self.image(Some(line)))?;
+        let handling = match way {
+            Way::InPlace => Handling::InPlace,
+            Way::Threaded => Handling::Threaded { threads: watch.threads() },
+        };
+        let serving = Some(Serving { handling, fall });
+        Ok(Snapshot { image, watch: Some(watch), cap: self.cap, serving, background: None })
+    }
+
+    fn part_of(&self, mapping: &MappedRange) -> Range<usize> {
+        let Range { start, end } = mapping.addresses;
+        start.max(self.range.start)..end.min(self.range.end)
     }
 }

@@ -45,6 +45,9 @@ pub enum SnapshotError {
     /// What this process has mapped is not known.
     #[error(transparent)]
     Machine(#[from] machine::Error),
+    /// The thread that was to copy in the background could not be started.
+    #[error("no thread to copy in the background with: {0}")]
+    NotStarted(io::Error),
     /// The kernel refused something else.
     #[error("{call}: {source}")]
     Kernel {
@@ -72,6 +75,9 @@ pub enum SnapshotError {
         /// The page, or the first of several.
         address: usize,
     },
+    /// A thread that served writes died, and the writers run.
+    #[error("the thread that served writes to the memory died")]
+    Unserved,
     /// Bytes outside the snapshot were asked for.
     #[error("bytes {}..{} were asked for, and the snapshot has {len}", range.start, range.end)]
     OutOfRange {
@@ -137,6 +143,11 @@ pub enum Unsuitable {
     /// Somebody else serves its faults.
     #[error("another userfaultfd serves it")]
     OtherUserfaultfd,
+    /// A snapshot of it exists whose writes are handled in another way.
+    #[error(
+        "another snapshot of it is handled in another way: in place or threaded, all must be the same"
+    )]
+    OtherHandling,
     /// The kernel cannot protect it.
     #[error("the kernel cannot protect it against writes")]
     Unprotectable,

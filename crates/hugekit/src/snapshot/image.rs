@@ -34,6 +34,8 @@ pub(super) enum Phase {
 pub(super) enum Failure {
     Outrun,
     Changed(usize),
+    /// The thread that served writes died.
+    Unserved,
 }
 
 /// The bytes of a range at one point in time.
@@ -56,7 +58,7 @@ pub(super) struct Image {
 #[derive(Debug)]
 struct Live {
     phase: AtomicU8,
-    /// 0, or why it failed: 1, or the address of a page with bit 1 set.
+    /// 0, or why it failed: 1, 3, or the address of a page with bit 1 set.
     failure: AtomicUsize,
     /// Granules put aside by writers, and by others.
     by_writers: AtomicU64,
@@ -318,6 +320,7 @@ impl Image {
     pub(super) fn fail(&self, failure: Failure) -> Failure {
         let word = match failure {
             Failure::Outrun => 1,
+            Failure::Unserved => 3,
             Failure::Changed(address) => address & !3 | 2,
         };
         let failed = &self.live.failure;
@@ -329,6 +332,7 @@ impl Image {
         match self.live.failure.load(Ordering::SeqCst) {
             0 => None,
             1 => Some(Failure::Outrun),
+            3 => Some(Failure::Unserved),
             word => Some(Failure::Changed(word & !3)),
         }
     }

@@ -56,13 +56,17 @@ impl Line {
     /// Lets writes pass, wherever in the range there still is memory that we protected.
     pub(super) fn lift(&self, range: &Range<usize>) {
         self.each_part(range, userfaultfd::lift);
-        let _ = userfaultfd::wake(self.descriptor(), range);
     }
 
     /// Leaves the range to the kernel again, as far as it is ours.
     pub(super) fn unregister(&self, range: &Range<usize>) {
         self.each_part(range, userfaultfd::unregister);
-        let _ = userfaultfd::wake(self.descriptor(), range);
+    }
+
+    /// Has whoever waits at this address try again.
+    pub(super) fn wake(&self, address: usize) {
+        let page = address - address % page_size();
+        let _ = userfaultfd::wake(self.descriptor(), &(page..page + page_size()));
     }
 
     /// Does it to all of the range, or, where some of that is not ours any more, to each part that is still
@@ -91,6 +95,7 @@ impl Line {
             }
             rest.start = part.end;
         }
+        let _ = userfaultfd::wake(self.descriptor(), range);
     }
 }
 

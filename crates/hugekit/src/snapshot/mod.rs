@@ -12,16 +12,20 @@
 //! before the snapshot (`io_uring` fixed buffers, `vmsplice`, `O_DIRECT` reads in flight).
 //!
 //! # System calls
-//! A write is served *in place*, by the thread that writes, in a handler of SIGBUS. The kernel has no such
-//! handler: a system call that is to write into a granule that is still protected fails with EFAULT and
-//! transfers nothing. [`Snapshot::free`] puts the granules of a range aside before such a call; reading by
-//! system calls works. No thread may block SIGBUS while it writes: the kernel ends a process for that.
+//! *Threaded* ([`Handling`]), a thread of ours is told of each write and copies; nobody notices more than
+//! that it takes longer, system calls and KVM included. *In place*, the writer itself copies, in a handler of
+//! SIGBUS. The kernel has no such handler: a system call that is to write into a granule that is still
+//! protected fails with EFAULT and transfers nothing. [`Snapshot::free`] puts the granules of a range aside
+//! before such a call. No thread may block SIGBUS while it writes: the kernel ends a process for that. System
+//! calls that read the memory work either way. [`Snapshot::serving`] says which it is.
 //!
 //! `README.md` beside this file draws states and locks and names the races that were considered.
 #![allow(unsafe_code)]
 
 mod arena;
+mod background;
 mod builder;
+mod collapse;
 mod error;
 mod granules;
 mod image;
@@ -29,16 +33,24 @@ mod line;
 mod segment;
 mod stream;
 mod survey;
+mod view;
 mod watch;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::background::Background;
 pub use self::builder::{Builder, Granule};
+pub use self::collapse::{Collapsed, collapse};
 pub use self::error::{SnapshotError, Unsuitable};
-use self::image::{By, Failure, Image};
+use self::image::{By, Failure, Image, Trouble};
+use self::stream::Buffer;
+pub use self::view::View;
 use self::watch::Watch;
+#[cfg(doc)]
+use crate::fault::Handling;
+use crate::fault::Serving;
 
 /// Bytes of a range of memory as they were at one point in time. Dropped, it lifts the protection that no other
 /// snapshot needs.
@@ -48,6 +60,8 @@ pub struct Snapshot {
     /// `None` if nothing had to be protected.
     watch: Option<&'static Watch>,
     cap: usize,
+    serving: Option<Serving>,
+    background: Option<Background>,
 }
 
 /// What a snapshot has cost so far.
@@ -60,7 +74,7 @@ pub struct Stats {
     pub granule_bytes: usize,
     /// Granules that writers copied aside.
     pub copied_by_writers: u64,
-    /// Granules that were put aside by [`Snapshot::free`].
+    /// Granules that were put aside by [`Snapshot::free`] and in the background.
     pub copied_by_others: u64,
     /// Bytes of granules that are held aside now.
     pub held: usize,
@@ -90,6 +104,13 @@ impl Snapshot {
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    /// How writes to the memory are handled, and so whether system calls may write to it; `None` if nothing is
+    /// protected, because all of it was copied at once.
+    #[must_use]
+    pub fn serving(&self) -> Option<&Serving> {
+        self.serving.as_ref()
     }
 
     /// Bytes of the snapshot.
@@ -181,25 +202,18 @@ impl Snapshot {
 
     /// Copies bytes of one part, through a buffer where the kernel may not write to `to`.
     fn read_part(&self, part: &Range<usize>, to: &mut [u8]) -> Result<(), SnapshotError> {
-        debug_assert_eq!(part.len(), to.len());
-        let unwatched = self.watch.is_none_or(|watch| {
-            let start = to.as_ptr().addr();
-            !watch.has_part_of(&(start..start + to.len()))
-        });
-        if unwatched {
-            // SAFETY: as many bytes, borrowed mutably.
-            match unsafe { self.image.try_read(part, to.as_mut_ptr()) } {
-                Ok(()) => return Ok(()),
-                Err(image::Trouble::Failed(failure)) => return Err(self.error(failure)),
-                Err(image::Trouble::Refused) => {}
-            }
+        assert_eq!(part.len(), to.len());
+        // SAFETY: as many bytes, borrowed mutably.
+        match unsafe { self.image.try_read(part, to.as_mut_ptr()) } {
+            Ok(()) => return Ok(()),
+            Err(Trouble::Failed(failure)) => return Err(self.error(failure)),
+            Err(Trouble::Refused) => {}
         }
-        let mut buffer = stream::Buffer::new()?;
-        for start in part.clone().step_by(stream::BATCH_BYTES) {
-            let piece = start..part.end.min(start + stream::BATCH_BYTES);
+        let mut buffer = Buffer::new()?;
+        for piece in stream::pieces(part.clone()) {
             let read = buffer.read(&self.image, std::slice::from_ref(&piece));
             let read = read.map_err(|failure| self.error(failure))?;
-            to[start - part.start..piece.end - part.start].copy_from_slice(read);
+            to[piece.start - part.start..piece.end - part.start].copy_from_slice(read);
         }
         Ok(())
     }
@@ -214,6 +228,7 @@ impl Snapshot {
     fn error(&self, failure: Failure) -> SnapshotError {
         match failure {
             Failure::Outrun => SnapshotError::Outrun { cap: self.cap },
+            Failure::Unserved => SnapshotError::Unserved,
             Failure::Changed(address) => SnapshotError::Changed { address },
         }
     }
@@ -221,8 +236,13 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        if let Some(watch) = self.watch.filter(|watch| watch.is_ours()) {
-            watch.remove(&self.image);
+        let background = self.background.take();
+        match self.watch {
+            Some(watch) if watch.is_ours() => {
+                background.into_iter().for_each(Background::stop);
+                watch.remove(&self.image);
+            }
+            _ => background.into_iter().for_each(Background::forget),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::image::{By, Image, Phase};
+use super::image::{By, Failure, Image, Phase};
 use super::line::Line;
 use crate::fault::Faults;
 
@@ -68,6 +68,14 @@ impl Segment {
         let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.images.iter().for_each(|image| image.count_fault(nanos));
         Ok(())
+    }
+
+    /// Nobody serves writes any more: lets all of them pass, and the snapshots are lost.
+    pub(super) fn give_up(&self) {
+        self.images.iter().for_each(|image| {
+            image.fail(Failure::Unserved);
+        });
+        self.line.unregister(&self.addresses);
     }
 
     /// Lifts the protection of those granules in `range`, which lies within, that nobody needs any more.

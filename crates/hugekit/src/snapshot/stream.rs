@@ -11,7 +11,7 @@ use crate::sys::own::OwnBytes;
 
 /// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
 /// are interrupted.
-pub(super) const BATCH_BYTES: usize = 2 << 20;
+const BATCH_BYTES: usize = 2 << 20;
 
 /// Where bytes go before anybody else sees them, so that whoever takes them may take his time.
 #[derive(Debug)]
@@ -164,7 +164,7 @@ impl Snapshot {
 }
 
 /// Pieces of at most a batch: edges and granules may be longer.
-fn pieces(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn pieces(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = part.end;
     part.step_by(BATCH_BYTES).map(move |start| start..end.min(start + BATCH_BYTES))
 }

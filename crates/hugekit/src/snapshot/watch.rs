@@ -2,8 +2,9 @@
 //! and go. `README.md` draws it.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
@@ -11,15 +12,32 @@ use super::error::{SnapshotError, Unsuitable};
 use super::image::{Image, Phase};
 use super::line::Line;
 use super::segment::Segment;
-use crate::fault::{Faults, Ranges, Registry, open};
+use crate::fault::{ByThreads, Faults, Handlers, Ranges, Registry, open};
 use crate::machine::mappings::MappedRange;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::own::Own;
 
-/// What one process has snapshotted. A forked child that makes snapshots makes another.
+/// Snapshots whose writes are handled in one way, and share a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    InPlace,
+    Threaded,
+}
+
+impl Way {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::InPlace => Self::Threaded,
+            Self::Threaded => Self::InPlace,
+        }
+    }
+}
+
+/// What one process has snapshotted in one way. A forked child that makes snapshots makes another.
 #[derive(Debug)]
 pub(super) struct Watch {
     mark: ForkMark,
+    way: Way,
     table: Registry<Segment>,
     /// Held by whoever makes or ends a snapshot; never by whoever serves a write.
     state: Mutex<State>,
@@ -30,18 +48,21 @@ struct State {
     images: Vec<Arc<Image>>,
     /// There while there are images.
     line: Option<Arc<Line>>,
+    /// There while there are images, if they serve.
+    handlers: Option<Handlers>,
     /// Where the segments begin that the handler of SIGBUS knows.
     known: Vec<usize>,
 }
 
-static CURRENT: AtomicPtr<Watch> = AtomicPtr::new(std::ptr::null_mut());
+static CURRENT: [AtomicPtr<Watch>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
 
 impl Watch {
     /// That of the calling process.
     #[allow(unsafe_code)]
-    pub(super) fn current() -> rustix::io::Result<&'static Self> {
+    pub(super) fn current(way: Way) -> rustix::io::Result<&'static Self> {
+        let current = &CURRENT[way as usize];
         loop {
-            let seen = CURRENT.load(Ordering::Acquire);
+            let seen = current.load(Ordering::Acquire);
             // SAFETY: null, or leaked below.
             let found = unsafe { seen.as_ref() };
             if let Some(watch) = found.filter(|watch| watch.mark.is_ours()) {
@@ -49,11 +70,12 @@ impl Watch {
             }
             let fresh = Own::new(Self {
                 mark: ForkMark::new(),
+                way,
                 table: Registry::new(),
                 state: Mutex::default(),
             })?;
             let here = std::ptr::from_ref(&*fresh).cast_mut();
-            let taken = CURRENT.compare_exchange(seen, here, Ordering::AcqRel, Ordering::Relaxed);
+            let taken = current.compare_exchange(seen, here, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {
                 return Ok(fresh.leak());
             }
@@ -64,19 +86,66 @@ impl Watch {
         self.mark.is_ours()
     }
 
+    /// Threads that serve writes now.
+    pub(super) fn threads(&self) -> usize {
+        self.lock().handlers.as_ref().map_or(0, Handlers::count)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The descriptors, opened if nobody has; with so many threads to serve it, if threads do.
+    fn open(&'static self, state: &mut State, threads: usize) -> Result<Arc<Line>, SnapshotError> {
+        if let Some(line) = &state.line {
+            return Ok(Arc::clone(line));
+        }
+        let line = match self.way {
+            Way::InPlace => Arc::new(Line::new(open::for_writes_in_place()?)?),
+            Way::Threaded => Arc::new(Line::new(open::for_writes_threaded()?)?),
+        };
+        if self.way == Way::Threaded {
+            let served = Arc::new(Threaded { watch: self, line: Arc::clone(&line) });
+            state.handlers = Some(Handlers::start(&(served as Arc<dyn ByThreads>), threads)?);
+        }
+        state.line = Some(Arc::clone(&line));
+        Ok(line)
+    }
+
+    /// Closes the descriptors if nobody needs them.
+    fn close_if_idle(state: &mut State) {
+        if state.images.is_empty() {
+            state.handlers.take().into_iter().for_each(Handlers::stop);
+            state.line = None;
+        }
+    }
+
     /// Makes an image with `make` and protects its memory, which lies in these mappings. The point in time
     /// is when the last of them is protected.
     pub(super) fn add(
-        &self,
+        &'static self,
+        threads: usize,
         mappings: &[MappedRange],
         make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
     ) -> Result<Arc<Image>, SnapshotError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let ranges = Ranges::of_this_process()?;
-        let line = match &state.line {
-            Some(line) => Arc::clone(line),
-            None => Arc::new(Line::new(open::for_writes_in_place()?)?),
+        let mut state = self.lock();
+        let added = self.add_locked(&mut state, threads, mappings, make);
+        Self::close_if_idle(&mut state);
+        added
+    }
+
+    fn add_locked(
+        &'static self,
+        state: &mut State,
+        threads: usize,
+        mappings: &[MappedRange],
+        make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
+    ) -> Result<Arc<Image>, SnapshotError> {
+        let ranges = match self.way {
+            Way::InPlace => Some(Ranges::of_this_process()?),
+            Way::Threaded => None,
         };
+        let line = self.open(state, threads)?;
         let image = Arc::new(make(Arc::clone(&line))?);
         let parts = parts_of(image.inner(), mappings);
         register(&line, &parts, &state.images)?;
@@ -84,11 +153,10 @@ impl Watch {
             // Protecting again what its owner discarded would make that look untouched.
             other.check_owner(&clip(other.inner(), image.inner()));
         }
-        state.line = Some(Arc::clone(&line));
         state.images.push(Arc::clone(&image));
-        self.publish(&mut state, ranges);
+        self.publish(state, ranges);
         if let Err(error) = self.arm(&image, &line, &parts, ranges) {
-            self.take_out(&mut state, &image, ranges);
+            self.take_out(state, &image, ranges);
             return Err(error);
         }
         Ok(image)
@@ -101,12 +169,12 @@ impl Watch {
         image: &Image,
         line: &Line,
         parts: &[(Range<usize>, &MappedRange)],
-        ranges: Ranges,
+        ranges: Option<Ranges>,
     ) -> Result<(), SnapshotError> {
         image.enter(Phase::Arming);
         // Whoever saw it forming may lift what others had protected, until he is done.
         self.table.settle();
-        ranges.settle();
+        ranges.into_iter().for_each(Ranges::settle);
         let failed = parts
             .iter()
             .find_map(|(part, mapping)| line.protect(part).err().map(|errno| (errno, *mapping)));
@@ -117,13 +185,16 @@ impl Watch {
 
     /// Ends a snapshot: lifts what nobody else needs.
     pub(super) fn remove(&self, image: &Arc<Image>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(ranges) = Ranges::known() {
-            self.take_out(&mut state, image, ranges);
-        }
+        let mut state = self.lock();
+        let ranges = match self.way {
+            Way::InPlace => Ranges::known().ok(),
+            Way::Threaded => None,
+        };
+        self.take_out(&mut state, image, ranges);
+        Self::close_if_idle(&mut state);
     }
 
-    fn take_out(&self, state: &mut State, image: &Arc<Image>, ranges: Ranges) {
+    fn take_out(&self, state: &mut State, image: &Arc<Image>, ranges: Option<Ranges>) {
         // Writers that meet it from now on only lift what they need.
         image.enter(Phase::Ended);
         let Some(line) = state.line.clone() else { return };
@@ -136,13 +207,10 @@ impl Watch {
             }
         }
         self.publish(state, ranges);
-        if state.images.is_empty() {
-            state.line = None;
-        }
     }
 
     /// Lets everybody know of the images as they are.
-    fn publish(&self, state: &mut State, ranges: Ranges) {
+    fn publish(&self, state: &mut State, ranges: Option<Ranges>) {
         let segments: Vec<Arc<Segment>> = state
             .line
             .iter()
@@ -151,6 +219,7 @@ impl Watch {
             .collect();
         let entry = |segment: &Arc<Segment>| (segment.addresses().clone(), Arc::clone(segment));
         self.table.change(|table| *table = segments.iter().map(entry).collect());
+        let Some(ranges) = ranges else { return };
         let before = std::mem::take(&mut state.known);
         ranges.change(|table| {
             table.retain(|(addresses, _)| before.binary_search(&addresses.start).is_err());
@@ -180,8 +249,36 @@ impl Watch {
 
     /// Whether some snapshot has part of a range.
     pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.images.iter().any(|image| !clip(image.inner(), range).is_empty())
+        self.lock().images.iter().any(|image| !clip(image.inner(), range).is_empty())
+    }
+}
+
+/// What handler threads are told of.
+#[derive(Debug)]
+struct Threaded {
+    watch: &'static Watch,
+    line: Arc<Line>,
+}
+
+impl ByThreads for Threaded {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.line.descriptor()
+    }
+
+    fn serve(&self, address: usize) {
+        loop {
+            match self.watch.table.with(address, |segment| segment.let_write(address)) {
+                Some(Ok(())) => return,
+                Some(Err(_arming)) => rustix::thread::sched_yield(),
+                // Whoever protected it has gone meanwhile.
+                None => return self.line.wake(address),
+            }
+        }
+    }
+
+    fn give_up(&self) {
+        tracing::error!("a thread that served writes died: all its snapshots are lost");
+        self.watch.table.for_each(Segment::give_up);
     }
 }
 

@@ -20,7 +20,6 @@ const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
 const UFFDIO_REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xAA, 0x00);
 const UFFDIO_UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xAA, 0x01);
 const UFFDIO_WAKE: Opcode = opcode::read::<UffdioRange>(0xAA, 0x02);
-const UFFDIO_COPY: Opcode = opcode::read_write::<UffdioCopy>(0xAA, 0x03);
 const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteProtect>(0xAA, 0x06);
 const UFFDIO_CONTINUE: Opcode = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
 const UFFD_API: u64 = 0xAA;
@@ -86,17 +85,6 @@ struct UffdioContinue {
 struct UffdioWriteProtect {
     range: UffdioRange,
     mode: u64,
-}
-
-/// `struct uffdio_copy`.
-#[repr(C)]
-struct UffdioCopy {
-    dst: u64,
-    src: u64,
-    len: u64,
-    mode: u64,
-    /// Bytes copied, or a negative error number.
-    copied: i64,
 }
 
 /// `struct uffd_msg` with the page fault's part of the union.
@@ -216,25 +204,6 @@ fn write_protect(
     unsafe { ioctl(descriptor, Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request)) }
 }
 
-/// Puts a copy of memory where there is none yet, and wakes who waits for it. Async-signal-safe.
-///
-/// # Errors
-/// `EEXIST` if there is some already.
-///
-/// # Safety
-/// `source` is readable for as many bytes as there are addresses.
-pub(crate) unsafe fn copy_into(
-    descriptor: BorrowedFd<'_>,
-    addresses: &Range<usize>,
-    source: *const u8,
-) -> io::Result<()> {
-    let UffdioRange { start: dst, len } = UffdioRange::of(addresses);
-    let src = source.expose_provenance() as u64;
-    let mut request = UffdioCopy { dst, src, len, mode: 0, copied: 0 };
-    // SAFETY: reads and writes one `struct uffdio_copy`; where there is memory already, nothing changes.
-    unsafe { ioctl(descriptor, Updater::<UFFDIO_COPY, _>::new(&mut request)) }
-}
-
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
     let mut register = UffdioRegister { range, mode, ioctls: 0 };
@@ -322,7 +291,6 @@ mod tests {
         assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
         assert_eq!(UFFDIO_UNREGISTER, 0x8010_AA01);
         assert_eq!(UFFDIO_WAKE, 0x8010_AA02);
-        assert_eq!(UFFDIO_COPY, 0xC028_AA03);
         assert_eq!(UFFDIO_WRITEPROTECT, 0xC018_AA06);
         assert_eq!(UFFDIO_CONTINUE, 0xC020_AA07);
         assert_eq!(MSG_BYTES, 32);
