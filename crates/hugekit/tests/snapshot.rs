@@ -408,7 +408,13 @@ fn owners_do_as_they_like(handling: Handling) {
             i64::from(libc::madvise(at, len, libc::MADV_DONTNEED))
         }),
         ("mremap", false, |at, len| unsafe {
-            let moved = libc::mremap(at, len, len, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP);
+            let moved = libc::mremap(
+                at,
+                len,
+                len,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP,
+                ptr::null_mut::<u8>(),
+            );
             i64::from(libc::munmap(moved, len))
         }),
         ("replace", false, |at, len| unsafe {
@@ -497,7 +503,7 @@ fn a_forked_child_has_no_part_of_it(handling: Handling) {
             && matches!(snapshot.free(0..HUGE), Err(SnapshotError::Forked));
         drop(snapshot);
         let own = of_all(handling, &memory);
-        memory.words()[HUGE].store(2, Ordering::Relaxed);
+        memory.words()[HUGE / 8].store(2, Ordering::Relaxed);
         let is_right = words(&copied(own)).all(|word| word == 1);
         i32::from(!(stays_out && is_right))
     });

@@ -80,11 +80,6 @@ impl Arena {
         self.bytes.start().wrapping_add(slot as usize * self.slot_bytes)
     }
 
-    /// Whether at least half of the slots are taken.
-    pub(super) fn is_half_taken(&self) -> bool {
-        2 * self.held.now.load(Ordering::Relaxed) >= self.count
-    }
-
     /// Bytes in slots that are taken, now and at most.
     pub(super) fn held(&self) -> (usize, usize) {
         let bytes = |slots: &AtomicUsize| slots.load(Ordering::Relaxed) * self.slot_bytes;

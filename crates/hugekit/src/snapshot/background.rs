@@ -21,11 +21,16 @@ pub(super) struct Background {
 }
 
 impl Background {
-    pub(super) fn start(image: &Arc<Image>, watch: &'static Watch) -> Result<Self, SnapshotError> {
+    /// Holds no more aside than `most` bytes, those of writers included.
+    pub(super) fn start(
+        image: &Arc<Image>,
+        watch: &'static Watch,
+        most: usize,
+    ) -> Result<Self, SnapshotError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (image, stopped) = (Arc::clone(image), Arc::clone(&stop));
         let builder = std::thread::Builder::new().name("hugekit-copy".to_owned());
-        let copy = move || put_all_aside(&image, watch, &stopped);
+        let copy = move || put_all_aside(&image, watch, most, &stopped);
         let thread = without_signals(|| builder.spawn(copy)).map_err(SnapshotError::NotStarted)?;
         Ok(Self { stop, thread })
     }
@@ -43,10 +48,11 @@ impl Background {
 }
 
 /// From the end on: whoever reads all of it in order comes there last.
-fn put_all_aside(image: &Image, watch: &Watch, stop: &AtomicBool) {
+fn put_all_aside(image: &Image, watch: &Watch, most: usize, stop: &AtomicBool) {
     let _ = yield_to_everybody();
     for index in (0..image.granules().len()).rev() {
-        while image.arena().is_half_taken() && !stop.load(Ordering::Relaxed) {
+        let is_enough = || image.arena().held().0 + image.granule_bytes() > most;
+        while is_enough() && !stop.load(Ordering::Relaxed) {
             sleep(PAUSE);
         }
         if stop.load(Ordering::Relaxed) || image.phase() != Phase::Live {

@@ -120,7 +120,7 @@ impl Builder {
         };
         snapshot.image.copy_edges()?;
         if let Some(watch) = snapshot.watch.filter(|_| self.background) {
-            snapshot.background = Some(Background::start(&snapshot.image, watch)?);
+            snapshot.background = Some(Background::start(&snapshot.image, watch, cap / 2)?);
         }
         Ok(snapshot)
     }

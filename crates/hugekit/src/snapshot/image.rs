@@ -248,6 +248,9 @@ impl Image {
     /// # Safety
     /// As for [`read`](Self::read), but for the kernel.
     pub(super) unsafe fn try_read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Trouble> {
+        if let Some(failure) = self.failure() {
+            return Err(Trouble::Failed(failure));
+        }
         if !self.inner.contains(&part.start) {
             let kept = self.edges.start().wrapping_add(self.edge_offset(part.start));
             // SAFETY: the edges have these bytes, which nobody writes any more.

@@ -1,6 +1,7 @@
 //! Whether memory can be snapshotted: looked at before anything is changed.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use rustix::param::page_size;
 
@@ -12,6 +13,10 @@ use crate::sys::thread::descriptor_of;
 
 /// A thread's descriptor is no longer than this behind its list of robust locks (glibc 2.41: 2 KiB).
 const DESCRIPTOR_BYTES: usize = 4096;
+
+/// Looks at a thread before its mask counts as meant, and the time between them.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The mappings that hold `range`, all of which can be snapshotted as far as anybody can see.
 pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
@@ -30,12 +35,18 @@ pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, Snap
     Ok(touched)
 }
 
-/// No thread blocks SIGBUS.
+/// No thread blocks SIGBUS, but for a moment: the C library blocks all signals where threads begin and end, and
+/// writes only to its own memory there.
 pub(super) fn nobody_blocks_sigbus() -> Result<(), SnapshotError> {
     let root = Root::default();
     for thread in threads::ids(&root)? {
-        if threads::blocks(&root, thread, libc::SIGBUS as u32)? == Some(true) {
-            return Err(SnapshotError::Blocked { thread });
+        let mut looks = 0;
+        while threads::blocks(&root, thread, libc::SIGBUS as u32)? == Some(true) {
+            looks += 1;
+            if looks == LOOKS {
+                return Err(SnapshotError::Blocked { thread });
+            }
+            std::thread::sleep(PAUSE);
         }
     }
     Ok(())
