@@ -8,7 +8,7 @@ use serde_json::Value;
 
 fn lab() -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();
-    command.arg("lab");
+    command.arg("lab").env("HUGEKIT_PROFILE", "");
     command
 }
 
@@ -112,6 +112,41 @@ fn parallel_compares_threads_with_one_and_a_job_with_a_loop() {
     let cases = strings(&parallel["cases"], "id");
     assert!(cases.contains(&"parallel/clear-per-thread/2"));
     assert!(parallel["notices"].to_string().contains("workload differs"));
+}
+
+#[test]
+fn demand_says_what_moved_and_what_was_left_out() {
+    let output = smallest("demand").args(["--json", "-"]).assert().success().get_output().clone();
+    let demand = &record(&output)["experiments"][0];
+    let cases = strings(&demand["cases"], "id");
+    for id in ["demand/dirty/2MiB", "demand/clean/2MiB", "demand/sustained-region/2MiB"] {
+        assert!(cases.contains(&id), "{id}");
+    }
+    for ratio in demand["ratios"].as_array().unwrap() {
+        let clean = ratio["id"].as_str().unwrap().contains("-vs-clean/");
+        assert_eq!(ratio["like_for_like"], !clean, "{ratio}");
+    }
+    let notices = demand["notices"].to_string();
+    assert!(notices.contains("1GiB left out: it needs 2GiB of memory"), "{notices}");
+    assert!(notices.contains("the pool is on "), "{notices}");
+}
+
+#[test]
+fn fault_compares_rows_first_faults_and_threads() {
+    let output = smallest("fault").args(["--json", "-"]).assert().success().get_output().clone();
+    let fault = &record(&output)["experiments"][0];
+    let ratios = strings(&fault["ratios"], "id");
+    for id in ["fault/kernel-4k-vs-clean/4KiB", "fault/kernel-4k-first-vs-clean-first/4KiB"] {
+        assert!(ratios.contains(&id), "{id}");
+    }
+    let two = std::thread::available_parallelism().unwrap().get() > 1;
+    assert_eq!(ratios.contains(&"fault/one-thread-vs-two/clean"), two);
+    for ratio in fault["ratios"].as_array().unwrap() {
+        let id = ratio["id"].as_str().unwrap();
+        let cleared_earlier = ["vs-clean", "vs-minor", "vs-prefault"];
+        let moved = cleared_earlier.iter().any(|subject| id.contains(subject));
+        assert_eq!(ratio["like_for_like"], !moved, "{ratio}");
+    }
 }
 
 #[test]

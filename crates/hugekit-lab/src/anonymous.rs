@@ -110,14 +110,13 @@ impl Anonymous {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// Gives every page back to the kernel; they are zeroes when touched or populated again. What
-    /// the hypervisor gave to this machine stays with it.
-    pub(crate) fn give_back(&mut self) {
+    /// Gives the pages of the first `len` bytes back to the kernel; they are zeroes when touched or
+    /// populated again. What the hypervisor gave to this machine stays with it.
+    pub(crate) fn give_back(&mut self, len: usize) {
+        let start = self.bytes()[..len].as_mut_ptr();
         // SAFETY: private anonymous memory of our own, borrowed mutably: it reads as zeroes from
         // here on, which are initialised bytes.
-        let given = unsafe {
-            rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontNeed)
-        };
+        let given = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) };
         given.expect("the range is a mapping that nobody has locked");
     }
 

@@ -7,6 +7,7 @@ use hugekit::machine::cgroup::Cgroups;
 use hugekit::machine::host::Host;
 use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CacheSizes, Memory, Root, cache};
+use hugekit::profile::InForce;
 
 use crate::anonymous::{Anonymous, Pages};
 use crate::arena::Arena;
@@ -25,8 +26,8 @@ const FULL_BUDGET: Duration = Duration::from_secs(18);
 const QUICK_ROUNDS: usize = 4;
 const FULL_ROUNDS: usize = 6;
 
-/// The same of rounds that take seconds.
-const QUICK_LONG_ROUNDS: usize = 3;
+/// The same of rounds that take seconds, whose samples are long enough to be steady by themselves.
+const QUICK_LONG_ROUNDS: usize = 2;
 const FULL_LONG_ROUNDS: usize = 4;
 
 /// Less memory than this is a cache on some machines.
@@ -236,6 +237,11 @@ fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError>
     Ok(asked)
 }
 
+/// So many bytes, or half of what is available if that is less.
+pub(crate) fn at_most(bytes: usize) -> Result<Size, LabError> {
+    Ok(Size(bytes.min(available_memory()? / 2).next_multiple_of(2 * MIB)))
+}
+
 pub(crate) fn machine() -> Machine {
     let root = Root::default();
     let host = Host::read(&root).ok();
@@ -251,8 +257,14 @@ pub(crate) fn machine() -> Machine {
         hypervisor,
         cache_bytes: caches.unwrap_or_default(),
         memory_bytes: Memory::read(&root).map_or(0, |memory| memory.total),
+        profile: profile(),
         hardware_counters: "not available".into(),
     }
+}
+
+fn profile() -> String {
+    let stored = InForce::get().stored.as_ref();
+    stored.map_or_else(|| "built in".into(), |(_, stored)| format!("`{}`", stored.tuned.command))
 }
 
 fn unknown() -> String {

@@ -44,6 +44,8 @@ pub struct Machine {
     pub cache_bytes: Vec<usize>,
     /// Memory of the machine in bytes.
     pub memory_bytes: u64,
+    /// Which profile decided for `auto` and the engine: `built in`, or the command that measured it.
+    pub profile: String,
     /// Hardware counters: always `not available` so far.
     pub hardware_counters: String,
 }

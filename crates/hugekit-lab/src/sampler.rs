@@ -29,6 +29,13 @@ impl Plan {
         Self { min_rounds: rounds, max_rounds: rounds, budget: Duration::MAX }
     }
 
+    /// As many rounds as begin within so many milliseconds, but at least the minimum, and no more than
+    /// help a median.
+    #[must_use]
+    pub const fn within(min_rounds: usize, milliseconds: u64) -> Self {
+        Self { min_rounds, max_rounds: 200, budget: Duration::from_millis(milliseconds) }
+    }
+
     fn wants_another(&self, rounds: usize, since: Instant) -> bool {
         rounds < self.min_rounds || (rounds < self.max_rounds && since.elapsed() < self.budget)
     }

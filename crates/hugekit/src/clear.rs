@@ -71,7 +71,7 @@ impl Clear<'_> {
     ///
     /// # Panics
     /// If the progress callback does.
-    #[inline]
+    #[inline(always)]
     #[allow(unsafe_code)]
     pub fn run(&self, bytes: &mut [u8]) -> Result<Report, ClearError> {
         // SAFETY: a slice borrowed mutably is valid for writes and nobody else accesses it.
@@ -109,7 +109,7 @@ impl Clear<'_> {
     ///
     /// # Safety
     /// `start` is valid for writes of `len` bytes, and nothing else accesses them meanwhile.
-    #[inline]
+    #[inline(always)]
     #[allow(unsafe_code)]
     pub unsafe fn run_raw(&self, start: *mut u8, len: usize) -> Result<Report, ClearError> {
         let memory = Bytes(start);

@@ -119,7 +119,7 @@ impl Copy<'_> {
     ///
     /// # Panics
     /// If the progress callback does.
-    #[inline]
+    #[inline(always)]
     #[allow(unsafe_code)]
     pub fn run(&self, dst: &mut [u8], src: &[u8]) -> Result<Report, CopyError> {
         same_length(dst, src)?;
@@ -139,7 +139,7 @@ impl Copy<'_> {
     /// # Safety
     /// `src` is valid for reads and `dst` for writes of `len` bytes; nothing else writes to either,
     /// or reads from `dst`, meanwhile.
-    #[inline]
+    #[inline(always)]
     #[allow(unsafe_code)]
     pub unsafe fn run_raw(
         &self,

@@ -10,9 +10,10 @@ mod child;
 
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use backings::{Check, FOLIOS, builder, is_zero, trials, unscrubbed};
-use child::in_a_child;
+use child::{in_a_child, killed};
 use hugekit::machine::Root;
 use hugekit::parallel::JobError;
 use hugekit::pool::{Backing, NodePolicy, PoolError, Stats};
@@ -94,6 +95,16 @@ fn the_scrubber_cleans_in_the_background(backing: Backing) {
     assert_eq!(pool.stats().unwrap().scrubbed_in_background, (FOLIOS * page) as u64);
     assert!(is_zero(&pool.region(FOLIOS * page).unwrap()));
     assert_eq!(pool.stats().unwrap().scrubbed_at_hand_out, 0);
+}
+
+/// It naps while regions come and go, but it does not starve.
+fn the_scrubber_goes_on_while_regions_come_and_go(backing: Backing) {
+    let (pool, page) = (builder(backing, FOLIOS).build().unwrap(), backing.page_size());
+    drop(pool.region(FOLIOS * page).unwrap());
+    while pool.stats().unwrap().scrubbed_in_background == 0 {
+        pool.region(page).unwrap()[0] = 1;
+    }
+    wait_until(&pool, |stats| stats.clean == FOLIOS);
 }
 
 fn the_scrubber_keeps_between_its_watermarks(backing: Backing) {
@@ -376,6 +387,24 @@ fn a_limit_of_addresses_is_an_error_that_loses_nothing(backing: Backing) {
     assert_eq!(code, 0);
 }
 
+/// Killed while it makes pools, hands out, scrubs and drops, a process leaves nothing behind: together
+/// these have more huge pages than a machine reserves for tests.
+fn a_killed_process_leaves_nothing_behind(backing: Backing) {
+    let page = backing.page_size();
+    for round in 0..100 {
+        killed(Duration::from_micros(200 * round), || {
+            loop {
+                let pool = builder(backing, FOLIOS).populate_now(true).build().unwrap();
+                let mut regions: Vec<Region> = (0..4).map(|_| pool.region(page).unwrap()).collect();
+                regions.iter_mut().for_each(|region| region[0] = 1);
+                regions.truncate(2);
+                pool.region((FOLIOS - 2) * page).unwrap()[0] = 1;
+            }
+        });
+    }
+    assert!(is_zero(&builder(backing, FOLIOS).build().unwrap().region(FOLIOS * page).unwrap()));
+}
+
 /// One step in the life of a pool and its regions.
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -567,6 +596,10 @@ const CHECKS: &[Check] = &[
     ("what_is_dirty_is_cleared_at_hand_out", what_is_dirty_is_cleared_at_hand_out),
     ("clean_folios_are_handed_out_first", clean_folios_are_handed_out_first),
     ("the_scrubber_cleans_in_the_background", the_scrubber_cleans_in_the_background),
+    (
+        "the_scrubber_goes_on_while_regions_come_and_go",
+        the_scrubber_goes_on_while_regions_come_and_go,
+    ),
     ("the_scrubber_keeps_between_its_watermarks", the_scrubber_keeps_between_its_watermarks),
     ("a_paused_scrubber_cleans_nothing", a_paused_scrubber_cleans_nothing),
     ("a_full_pool_says_what_is_left", a_full_pool_says_what_is_left),
@@ -595,6 +628,7 @@ const CHECKS: &[Check] = &[
         "a_limit_of_addresses_is_an_error_that_loses_nothing",
         a_limit_of_addresses_is_an_error_that_loses_nothing,
     ),
+    ("a_killed_process_leaves_nothing_behind", a_killed_process_leaves_nothing_behind),
     ("no_byte_is_ever_seen_by_another_region", no_byte_is_ever_seen_by_another_region),
     ("threads_that_race_see_only_their_own_bytes", threads_that_race_see_only_their_own_bytes),
 ];

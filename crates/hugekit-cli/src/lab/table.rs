@@ -29,11 +29,12 @@ fn machine(machine: &Machine) -> String {
     let hypervisor =
         machine.hypervisor.as_ref().map_or("no hypervisor".into(), |name| format!("under {name}"));
     format!(
-        "{}, {} CPUs, {}, Linux {}, {hypervisor}; hardware counters {}",
+        "{}, {} CPUs, {}, Linux {}, {hypervisor}; profile {}; hardware counters {}",
         machine.cpu,
         machine.cpus,
         Size(usize::try_from(machine.memory_bytes).unwrap_or(usize::MAX)),
         machine.kernel,
+        machine.profile,
         machine.hardware_counters
     )
 }

@@ -11,12 +11,12 @@ mod noise;
 mod routines;
 mod threads;
 
-use hugekit::machine::{CacheSizes, Root, cache};
+use hugekit::Profile;
 use hugekit::profile::{Measured, StoredProfile, Tuned};
-use hugekit::{Profile, arch};
 
-use crate::bench::Bench;
-use crate::size::{GIB, Size};
+use crate::bench::{Bench, at_most};
+use crate::sampler::Plan;
+use crate::size::GIB;
 use crate::{LabError, Observer, Options};
 
 pub use noise::Noise;
@@ -35,55 +35,52 @@ pub struct Calibration {
 /// How thorough a calibration is.
 #[derive(Clone, Copy, Debug)]
 struct Effort {
-    /// Rounds that decide, after those that sort out.
-    rounds: usize,
+    /// Rounds that decide one question: as many as its time allows.
+    plan: Plan,
     /// Leaves out every other size.
     coarse: bool,
     memory: usize,
 }
 
 impl Effort {
-    const QUICK: Self = Self { rounds: 5, coarse: true, memory: GIB };
-    const FULL: Self = Self { rounds: 11, coarse: false, memory: 2 * GIB };
+    const QUICK: Self = Self { plan: Plan::within(5, 200), coarse: true, memory: GIB };
+    const FULL: Self = Self { plan: Plan::within(11, 600), coarse: false, memory: 2 * GIB };
 }
 
 /// Measures this machine: within 60 s, a `quick` one within 15 s. `command` is noted in the profile.
 ///
 /// # Errors
-/// [`LabError`] if there is too little memory, the kernel does not describe the caches, or the observer
-/// stops it.
+/// [`LabError`] if there is too little memory, or the observer stops it.
 pub fn calibrate(
     quick: bool,
     command: &str,
     observer: &dyn Observer,
 ) -> Result<Calibration, LabError> {
-    let caches = cache::read(&Root::default())?;
     let effort = if quick { Effort::QUICK } else { Effort::FULL };
-    let options = Options { quick, memory: Some(Size(effort.memory)), ..Options::default() };
+    let options = Options { quick, memory: Some(at_most(effort.memory)?), ..Options::default() };
     let mut bench = Bench::new(&options, observer)?;
     let before = noise::measure(&mut bench, effort)?;
-    let (measured, notices) = measure(&mut bench, effort, caches, before)?;
+    let (measured, notices) = measure(&mut bench, effort, before)?;
     let noise = before.max(noise::measure(&mut bench, effort)?);
     bench.restore_settings()?;
     let tuned = Tuned { command: command.to_owned(), spread: noise.spread() };
-    let profile = StoredProfile::new(arch::cpu_model(), caches, tuned, measured);
+    let profile = StoredProfile::of_this_machine(tuned, measured);
     Ok(Calibration { profile, noise, notices })
 }
 
 fn measure(
     bench: &mut Bench<'_>,
     effort: Effort,
-    caches: CacheSizes,
     noise: Noise,
 ) -> Result<(Measured, Vec<String>), LabError> {
     let margin = noise.margin();
-    let builtin = Profile::builtin(arch::cpu_model(), caches);
+    let builtin = Profile::builtin_here();
     let mut measured = routines::measure(bench, effort, &builtin, margin)?;
-    let profile = profile_of(&measured, caches);
+    let profile = profile_of(&measured);
     let near = near::measure(bench, effort, &profile, margin)?;
     measured.near_bytes = Some(near.target);
     measured.near_bytes_all = Some(near.all);
-    let profile = profile_of(&measured, caches);
+    let profile = profile_of(&measured);
     let threads = threads::measure(bench, effort, &profile, margin)?;
     measured.parallel_from = threads.parallel_from;
     measured.min_chunk = threads.min_chunk;
@@ -92,8 +89,8 @@ fn measure(
 }
 
 /// A profile with what is measured so far, to measure the rest by.
-fn profile_of(measured: &Measured, caches: CacheSizes) -> Profile {
+fn profile_of(measured: &Measured) -> Profile {
     let tuned = Tuned { command: String::new(), spread: 0.0 };
-    let stored = StoredProfile::new(arch::cpu_model(), caches, tuned, measured.clone());
-    stored.for_machine(arch::cpu_model(), caches).expect("measured here, with routines of here")
+    let stored = StoredProfile::of_this_machine(tuned, measured.clone());
+    stored.for_this_machine().expect("measured here, with routines of here")
 }

@@ -6,7 +6,7 @@ use super::Effort;
 use crate::LabError;
 use crate::bench::Bench;
 use crate::experiments::clear::{After, Walk};
-use crate::sampler::{Plan, alternate};
+use crate::sampler::alternate;
 use crate::size::{KIB, MIB, Size};
 use crate::stats::median;
 
@@ -43,7 +43,7 @@ fn times(
     observer.begin(&format!("near window of {}", Size(FOLIO)));
     let mut walk = Walk::new(FOLIO);
     let bytes = arena.bytes();
-    Ok(alternate(Plan::exactly(effort.rounds), WIDTHS.len(), observer, |index| {
+    Ok(alternate(effort.plan, WIDTHS.len(), observer, |index| {
         let clear = Clear::new().profile(profile).reuse(after.reuse()).near_bytes(WIDTHS[index]);
         walk.measure(bytes, after, |folio, target| {
             clear.clone().target(target).run(folio).expect("targets lie within the folio");

@@ -72,6 +72,8 @@ pub(super) fn measure(
     let (clear, copy) = (&builtin.clear, &builtin.copy);
     let clear_warm = task("clear, warm", &WARM, true).run(bench, &clear.warm, measure_clears)?;
     let clear_cold = task("clear, cold", &COLD, false).run(bench, &clear.cold, measure_clears)?;
+    let (arena, observer) = bench.arena_and_observer()?;
+    arena.fill_with_data(observer)?;
     let copy_warm = task("copy, warm", &WARM, true).run(bench, &copy.warm, measure_copies)?;
     let copy_cold = task("copy, cold", &COLD, false).run(bench, &copy.cold, measure_copies)?;
     Ok(Measured {
@@ -110,7 +112,8 @@ impl Task {
     ) -> Result<Vec<StoredBand>, LabError> {
         let routines = available(F::table());
         let mut points = Vec::new();
-        for size in self.sizes_with(builtin) {
+        let most = bench.arena()?.len() / 4;
+        for size in self.sizes_with(builtin).into_iter().filter(|&size| size <= most) {
             bench.arena_and_observer()?.1.begin(&format!("{} {}", self.stage, Size(size)));
             let default = builtin.routine_for(size);
             let builtin = routines.iter().position(|&routine| routine == default).unwrap_or(0);
@@ -118,7 +121,7 @@ impl Task {
             let heat = measure(bench, at, Plan::exactly(HEAT_ROUNDS), &routines)?;
             let finalists = finalists(&heat, builtin);
             let chosen: Vec<_> = finalists.iter().map(|&routine| routines[routine]).collect();
-            let finals = measure(bench, at, Plan::exactly(self.effort.rounds), &chosen)?;
+            let finals = measure(bench, at, self.effort.plan, &chosen)?;
             let mut samples = vec![Vec::new(); routines.len()];
             finalists.into_iter().zip(finals).for_each(|(routine, of)| samples[routine] = of);
             points.push(Point { size, builtin, samples });

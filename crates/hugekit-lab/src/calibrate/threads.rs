@@ -8,7 +8,7 @@ use hugekit::{Clear, Profile, Reuse, Threads};
 use super::Effort;
 use crate::LabError;
 use crate::bench::Bench;
-use crate::sampler::{Plan, alternate};
+use crate::sampler::alternate;
 use crate::size::{MIB, Size};
 use crate::stats::median;
 
@@ -75,7 +75,7 @@ fn rates(
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin("threads");
     let bytes = arena.bytes();
-    Ok(alternate(Plan::exactly(2 * effort.rounds), ways.len(), observer, |index| {
+    Ok(alternate(effort.plan, ways.len(), observer, |index| {
         let Way { size, threads, min_chunk } = ways[index];
         let profile = Profile { min_chunk, ..profile.clone() };
         let clear = Clear::new().reuse(Reuse::None).threads(Threads::Exactly(threads));
@@ -131,7 +131,8 @@ fn measure_cap(
         .take_while(|&n| n < most)
         .chain([most])
         .collect();
-    let way = |&threads: &usize| Way { size: LARGE, threads, min_chunk: profile.min_chunk };
+    let size = LARGE.min(bench.arena()?.len());
+    let way = |&threads: &usize| Way { size, threads, min_chunk: profile.min_chunk };
     let ways: Vec<Way> = counts.iter().map(way).collect();
     let rates = rates(bench, effort, profile, &ways)?;
     let steps: Vec<f64> = rates.windows(2).map(|pair| gain(&pair[0], &pair[1])).collect();

@@ -90,6 +90,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let contenders = contenders(copy_routines(), bench.options().routine.as_deref());
     let mut experiment = bench.experiment("copies")?;
     experiment.notices.extend(unavailable(copy_routines()));
+    let (arena, observer) = bench.arena_and_observer()?;
+    arena.fill_with_data(observer)?;
     for (state, size) in workloads() {
         let label = state.label(size);
         if 2 * size > bench.arena()?.len() {

@@ -195,7 +195,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let standing = walk.turns.standing().to_owned();
     add(walk.measure(bench.plan(0.15, 40), observer)?);
     if largest(given.memory) == GIB {
-        let region = region_group(given, bench.options().quick)?;
+        let region = region_group(given)?;
         add(region.measure(bench.plan_of_long_rounds(0.4, 12), observer)?);
         add(base_group(given)?.measure(bench.plan_of_long_rounds(0.25, 8), observer)?);
     }
@@ -237,19 +237,19 @@ fn walk_group(given: Given, units: usize) -> Result<Group, LabError> {
     group(given, &methods, UNIT, units)
 }
 
-/// A region of 1 GiB at one go; what takes long and no ratio of the design needs is left to a full run.
-fn region_group(given: Given, quick: bool) -> Result<Group, LabError> {
-    let needed = [
+/// A region of 1 GiB at one go. Without transparent huge pages: so many of them at a time measure how
+/// fragmented the machine is.
+fn region_group(given: Given) -> Result<Group, LabError> {
+    let methods = [
         Method::Kernel(Pages::Hugetlb2M),
         Method::Kernel(Pages::Hugetlb1G),
         Method::Populate(Pages::Unsaid),
+        Method::Populate(Pages::Hugetlb2M),
         Method::Dirty(2),
         Method::Dirty(1),
         Method::Clean,
     ];
-    let others = [Method::Kernel(Pages::Thp), Method::Populate(Pages::Hugetlb2M)];
-    let others = if quick { &[] } else { &others[..] };
-    group(given, &[&needed[..], others].concat(), GIB, 1)
+    group(given, &methods, GIB, 1)
 }
 
 /// A pool on huge pages, and whatever of the kernel's there is to compare it with.

@@ -60,7 +60,7 @@ pub const EXPERIMENTS: &[Definition] = &[
     },
     Definition {
         name: "fault",
-        repeats: "the latency of one fault: the kernel's, a pool's clean page, and those served by us",
+        repeats: "the latency of one fault: the kernel's, a pool's, and those we serve",
         headline: "one-thread-vs-two",
         run: fault::run,
     },

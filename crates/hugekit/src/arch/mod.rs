@@ -160,6 +160,12 @@ pub fn cpu_model() -> CpuModel {
     imp::cpu_model()
 }
 
+/// Level and bytes of each cache for data that the calling thread's CPU names by itself; none where it
+/// does not, or where the architecture has no instruction for it.
+pub(crate) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
+    imp::data_caches()
+}
+
 /// Every clear routine of this architecture, available or not. `memset` comes first and is
 /// available everywhere.
 #[must_use]

@@ -1,13 +1,14 @@
 //! Cache sizes, as the choice between cached and streaming stores needs them.
 //!
-//! Programs that only clear a buffer read this at their first call, so it opens the files of one CPU,
-//! reads them into one buffer on the stack and reuses one path.
+//! Programs that only clear a buffer want this at their first call, so the CPU itself is asked where it
+//! can answer, and else the files of one CPU are opened, read into one buffer on the stack, by one path.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
 use super::{CpuSet, Error, Root};
+use crate::arch;
 
 /// Sizes of the data caches that one CPU sees, in bytes; 0 where the machine has no such cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,24 +23,47 @@ pub struct CacheSizes {
     pub llc_shared_by: usize,
 }
 
+impl CacheSizes {
+    const NONE: Self = Self { l1d: 0, l2: 0, llc: 0, llc_shared_by: 0 };
+
+    /// Takes in a data cache of a level that may be the last so far; says whether it is.
+    fn add(&mut self, last_level: &mut u32, level: u32, size: usize) -> bool {
+        match level {
+            1 => self.l1d = size,
+            2 => self.l2 = size,
+            _ => {}
+        }
+        let is_last = level > *last_level;
+        if is_last {
+            (*last_level, self.llc) = (level, size);
+        }
+        is_last
+    }
+}
+
+/// The sizes as the calling thread's CPU says them, in a tenth of the time that [`read`] takes where no
+/// hypervisor traps the question. Who shares the last level is not among it: `llc_shared_by` is 0. `None`
+/// if the CPU says nothing.
+pub(crate) fn by_cpu() -> Option<CacheSizes> {
+    let (mut sizes, mut last_level) = (CacheSizes::NONE, 0);
+    for (level, size) in arch::data_caches() {
+        sizes.add(&mut last_level, level, size);
+    }
+    (last_level > 0).then_some(sizes)
+}
+
 /// Reads the caches of the first online CPU.
 ///
 /// # Errors
 /// The kernel describes no data cache (common in virtual machines on aarch64), or a file is malformed.
 pub fn read(root: &Root) -> Result<CacheSizes, Error> {
     let mut directory = Directory::of_first_cpu(root)?;
-    let mut sizes = CacheSizes { l1d: 0, l2: 0, llc: 0, llc_shared_by: 0 };
+    let mut sizes = CacheSizes::NONE;
     let (mut last_level, mut last_index) = (0, 0);
     for index in 0.. {
         let Some(cache) = directory.cache(index)? else { break };
-        match cache.level {
-            1 => sizes.l1d = cache.size,
-            2 => sizes.l2 = cache.size,
-            _ => {}
-        }
-        if cache.level > last_level {
-            sizes.llc = cache.size;
-            (last_level, last_index) = (cache.level, index);
+        if sizes.add(&mut last_level, cache.level, cache.size) {
+            last_index = index;
         }
     }
     if last_level == 0 {
@@ -165,6 +189,14 @@ mod tests {
 
     const SERVER: CacheSizes =
         CacheSizes { l1d: 48 << 10, l2: 2 << 20, llc: 480 << 20, llc_shared_by: 128 };
+
+    #[test]
+    fn the_cpu_says_what_the_kernel_says() {
+        // Both are absent on some virtual machines.
+        if let (Some(cpu), Ok(kernel)) = (by_cpu(), read(&Root::default())) {
+            assert_eq!(cpu, CacheSizes { llc_shared_by: 0, ..kernel });
+        }
+    }
 
     #[test]
     fn instruction_caches_do_not_count() {

@@ -62,8 +62,8 @@ enum Microarchitecture {
     SkylakeX,
     /// Granite Rapids: streaming wins as soon as the bytes leave L2.
     GraniteRapids,
-    /// Milan: AVX2 beats string stores while cached, CLZERO beats both soon after L2, and other
-    /// streaming stores by a little.
+    /// Milan: AVX2 beats string stores while cached, CLZERO beats both in what neighbours leave of the
+    /// last level, and other streaming stores by a little.
     Zen3,
     Unmeasured,
 }
@@ -92,7 +92,7 @@ fn builtin_clear(cpu: Microarchitecture, caches: CacheSizes) -> Choice<ClearFn> 
         }
         Microarchitecture::Zen3 => {
             let cached = || memset().then(2 << 10, &["avx2_cached"]);
-            (cached().then(8 * caches.l2, &["clzero"]), cached().then(COLD_FROM, &["clzero"]))
+            (cached().then(caches.llc / 4, &["clzero"]), cached().then(4 << 10, &["clzero"]))
         }
         Microarchitecture::Unmeasured => {
             (memset().then(caches.llc, STREAMING), memset().then(COLD_FROM, STREAMING))

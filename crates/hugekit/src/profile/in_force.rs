@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Once, OnceLock};
 
 use super::builtin::UNKNOWN_CACHES;
-use super::{Problem, Profile, ProfileError, StoredProfile};
+use super::{Measured, Problem, Profile, ProfileError, StoredProfile, Tuned};
 use crate::arch::cpu_model;
 use crate::machine::{CacheSizes, Root, cache};
 use crate::sys::process::is_secure_execution;
@@ -65,6 +65,12 @@ impl InForce {
 }
 
 impl StoredProfile {
+    /// What was measured on this machine by this version.
+    #[must_use]
+    pub fn of_this_machine(tuned: Tuned, measured: Measured) -> Self {
+        Self::new(cpu_model(), caches(), tuned, measured)
+    }
+
     /// The profile that it is on this machine.
     ///
     /// # Errors
@@ -74,8 +80,17 @@ impl StoredProfile {
     }
 }
 
+impl Profile {
+    /// What is built in for this machine, whatever is stored.
+    #[must_use]
+    pub fn builtin_here() -> Self {
+        Self::builtin(cpu_model(), caches())
+    }
+}
+
 fn caches() -> CacheSizes {
-    cache::read(&Root::default()).unwrap_or(UNKNOWN_CACHES)
+    let by_kernel = || cache::read(&Root::default()).ok();
+    cache::by_cpu().or_else(by_kernel).unwrap_or(UNKNOWN_CACHES)
 }
 
 /// The profile of a file, if there is one.

@@ -5,8 +5,10 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::{Band, Bands, Profile};
@@ -199,15 +201,17 @@ impl StoredProfile {
     /// # Errors
     /// [`Problem`] if it is damaged, or of another kind or version.
     pub fn parse(text: &str) -> Result<Self, Problem> {
-        let damaged = |error: toml::de::Error| Problem::Damaged(error.message().to_owned());
-        let kind: Kind = toml::from_str(text).map_err(damaged)?;
-        if kind.schema != SCHEMA {
-            return Err(Problem::Schema { found: kind.schema });
+        match toml::from_str::<Self>(text) {
+            Ok(stored) => match Kind::problem(&stored.schema, &stored.hugekit) {
+                Some(problem) => Err(problem),
+                None => Ok(stored),
+            },
+            // Another version's may have other keys, and is not damaged for that.
+            Err(error) => Err(toml::from_str(text)
+                .ok()
+                .and_then(|Kind { schema, hugekit }| Kind::problem(&schema, &hugekit))
+                .unwrap_or_else(|| Problem::Damaged(error.message().to_owned()))),
         }
-        if kind.hugekit != VERSION {
-            return Err(Problem::Version { found: kind.hugekit });
-        }
-        toml::from_str(text).map_err(damaged)
     }
 
     /// The profile of this machine: what was measured, and what is built in for the rest.
@@ -233,12 +237,23 @@ struct Kind {
     hugekit: String,
 }
 
+impl Kind {
+    fn problem(schema: &str, hugekit: &str) -> Option<Problem> {
+        if schema != SCHEMA {
+            return Some(Problem::Schema { found: schema.to_owned() });
+        }
+        (hugekit != VERSION).then(|| Problem::Version { found: hugekit.to_owned() })
+    }
+}
+
 fn read_text(path: &Path) -> io::Result<String> {
-    let file = File::open(path)?;
+    // A pipe that nobody writes to must not hold up the program.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
-    let mut text = String::new();
+    let mut text = String::with_capacity(4 << 10);
     if file.take(MOST_BYTES + 1).read_to_string(&mut text)? as u64 > MOST_BYTES {
         return Err(io::Error::other(format!("it is longer than {MOST_BYTES} bytes")));
     }

@@ -77,7 +77,7 @@ impl Watched {
     }
 }
 
-/// The 39th field of a line of proc_pid_stat(5); the second one is a name in parentheses that may hold
+/// The 39th field of a line of `proc_pid_stat(5)`; the second one is a name in parentheses that may hold
 /// anything.
 fn cpu_of(stat: &str) -> Option<u32> {
     let (_, behind_name) = stat.rsplit_once(')')?;

@@ -6,8 +6,8 @@ mod zva;
 use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyRoutine, Kind};
 
-pub(super) use super::all::portable::cpu_model;
 pub(crate) use super::all::portable::hypervisor;
+pub(super) use super::all::portable::{cpu_model, data_caches};
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     MEMSET,

@@ -11,6 +11,10 @@ pub(in crate::arch) fn cpu_model() -> CpuModel {
     CpuModel { vendor: Vendor::Other, family: 0, model: 0 }
 }
 
+pub(in crate::arch) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
+    std::iter::empty()
+}
+
 /// The hypervisor, where the CPU itself names it.
 pub(crate) fn hypervisor() -> Option<&'static str> {
     None

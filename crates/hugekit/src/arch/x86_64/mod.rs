@@ -7,7 +7,7 @@ mod vectors;
 
 use std::sync::OnceLock;
 
-use raw_cpuid::{CpuId, Hypervisor};
+use raw_cpuid::{CacheType, CpuId, CpuIdReaderNative, Hypervisor};
 
 use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyFn, CopyRoutine, CpuModel, Kind, Routine, Vendor};
@@ -76,8 +76,14 @@ fn has_avx512f() -> bool {
     std::arch::is_x86_feature_detected!("avx512f")
 }
 
+/// What the CPU says of itself. A hypervisor traps the instruction, which costs 1 to 10 µs, so each answer
+/// is asked for once.
+fn cpuid() -> &'static CpuId<CpuIdReaderNative> {
+    static CPUID: OnceLock<CpuId<CpuIdReaderNative>> = OnceLock::new();
+    CPUID.get_or_init(CpuId::new)
+}
+
 fn has_movdir64b() -> bool {
-    // A hypervisor traps CPUID, so each answer is asked for once.
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
         const LEAF: u32 = 7;
@@ -89,14 +95,12 @@ fn has_movdir64b() -> bool {
 fn has_clzero() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
-        CpuId::new()
-            .get_processor_capacity_feature_info()
-            .is_some_and(|features| features.has_cl_zero())
+        cpuid().get_processor_capacity_feature_info().is_some_and(|features| features.has_cl_zero())
     })
 }
 
 pub(super) fn cpu_model() -> CpuModel {
-    let cpuid = CpuId::new();
+    let cpuid = cpuid();
     let vendor = match cpuid.get_vendor_info().as_ref().map(raw_cpuid::VendorInfo::as_str) {
         Some("GenuineIntel") => Vendor::Intel,
         Some("AuthenticAMD" | "HygonGenuine") => Vendor::Amd,
@@ -108,9 +112,19 @@ pub(super) fn cpu_model() -> CpuModel {
     CpuModel { vendor, family, model }
 }
 
+pub(super) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
+    let caches = cpuid().get_cache_parameters().into_iter().flatten();
+    caches.filter(|cache| matches!(cache.cache_type(), CacheType::Data | CacheType::Unified)).map(
+        |cache| {
+            let ways = cache.associativity() * cache.physical_line_partitions();
+            (cache.level().into(), ways * cache.coherency_line_size() * cache.sets())
+        },
+    )
+}
+
 /// The hypervisor, where the CPU itself names it.
 pub(crate) fn hypervisor() -> Option<&'static str> {
-    Some(match CpuId::new().get_hypervisor_info()?.identify() {
+    Some(match cpuid().get_hypervisor_info()?.identify() {
         Hypervisor::Xen => "Xen",
         Hypervisor::VMware => "VMware",
         Hypervisor::HyperV => "Hyper-V",

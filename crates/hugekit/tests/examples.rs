@@ -1,0 +1,54 @@
+//! Examples run, and what they print is what they say of themselves.
+
+use std::process::{Command, Output};
+
+use hugekit::machine::{Root, kvm};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Runs an example as its reader would.
+fn run(example: &str, arguments: &[&str]) -> Output {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["run", "--quiet", "--package", "hugekit", "--example", example, "--"]);
+    cargo.args(arguments).output().expect("cargo can be started")
+}
+
+fn guest_memory(arguments: &[&str]) -> (bool, String) {
+    let output = run("guest_memory", arguments);
+    let print = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&print).into_owned())
+}
+
+fn a_guest_verifies_all_of_a_region() -> Result<(), Failed> {
+    let (succeeded, print) = guest_memory(&["64"]);
+    assert!(succeeded, "{print}");
+    for expected in ["64 MiB on ", "MAP_POPULATE", "region of a pool"] {
+        assert!(print.contains(expected), "{print}");
+    }
+    Ok(())
+}
+
+fn a_size_that_is_none_is_refused() -> Result<(), Failed> {
+    for size in ["0", "4096", "much"] {
+        let (succeeded, print) = guest_memory(&[size]);
+        assert!(!succeeded && print.contains("is no number of MiB"), "{print}");
+    }
+    Ok(())
+}
+
+fn main() {
+    let lacking = if cfg!(not(target_arch = "x86_64")) {
+        Some("the guest's program is for x86-64".to_owned())
+    } else {
+        kvm::api_version(&Root::default()).err().map(|error| error.to_string())
+    };
+    let mut trials = vec![
+        Trial::test("a_guest_verifies_all_of_a_region", a_guest_verifies_all_of_a_region),
+        Trial::test("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused),
+    ];
+    if let Some(reason) = lacking {
+        let skip =
+            |trial: Trial| trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true);
+        trials = trials.into_iter().map(skip).collect();
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
