@@ -1,12 +1,13 @@
 //! Measures what a snapshot costs a writer at full speed: its longest stall and its rate, before and during.
 //!
-//! `cargo run --release --example snapshot_stall [GiB] [small] [base]`
+//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [ready] [threaded] [background]`
 #![allow(unsafe_code, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hugekit::Snapshot;
+use hugekit::fault::Handling;
 use hugekit::snapshot::Granule;
 
 fn main() {
@@ -65,6 +66,12 @@ fn main() {
             let mut stats = None;
             let during = rate(&mut || {
                 let builder = Snapshot::builder()
+                    .handling(if has("threaded") {
+                        Handling::Threaded { threads: 1 }
+                    } else {
+                        Handling::InPlace
+                    })
+                    .in_background(has("background"))
                     .granule(if has("small") { Granule::Small } else { Granule::Auto })
                     .hold_at_most(len / 2)
                     .ready(if has("ready") { len / 4 } else { 0 });
