@@ -201,13 +201,13 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(at, len, byte)| Step::Write { at, len, byte }),
         3 => (at.clone(), 1..MODELLED, granule)
             .prop_map(|(at, len, granule)| Step::Take { at, len, granule }),
-        2 => (which.clone(), at.clone(), len.clone())
+        2 => (which, at.clone(), len.clone())
             .prop_map(|(which, at, len)| Step::Read { which, at, len }),
-        1 => (which.clone(), at.clone(), len.clone())
+        1 => (which, at.clone(), len.clone())
             .prop_map(|(which, at, len)| Step::Free { which, at, len }),
-        1 => (which.clone(), at, len).prop_map(|(which, at, len)| Step::View { which, at, len }),
-        1 => which.clone().prop_map(|which| Step::CopyOut { which }),
-        1 => which.clone().prop_map(|which| Step::WriteOut { which }),
+        1 => (which, at, len).prop_map(|(which, at, len)| Step::View { which, at, len }),
+        1 => which.prop_map(|which| Step::CopyOut { which }),
+        1 => which.prop_map(|which| Step::WriteOut { which }),
         1 => which.prop_map(|which| Step::Forget { which }),
     ]
 }
@@ -399,47 +399,72 @@ fn it_is_copied_into_protected_memory(handling: Handling) {
     assert!(words(bytes).all(|word| word == 5));
 }
 
+/// Does something to so many bytes; 0 if it worked.
+type Deed = unsafe fn(*mut libc::c_void, usize) -> libc::c_int;
+
+/// Each with whether a snapshot stands it.
+const DEEDS: [(&str, bool, Deed); 8] = [
+    ("unmap", false, libc::munmap),
+    ("discard", false, discard),
+    ("move", false, move_away),
+    ("replace", false, replace),
+    ("forbid", false, forbid),
+    ("protect", true, protect),
+    ("keep from children", true, keep_from_children),
+    ("page out", true, page_out),
+];
+
+// What these are given is the test's own memory, which nobody uses afterwards but as the deed allows.
+
+unsafe fn discard(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    // SAFETY: as above, and so below.
+    unsafe { libc::madvise(at, len, libc::MADV_DONTNEED) }
+}
+
+unsafe fn move_away(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    let (flags, anywhere) =
+        (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, ptr::null_mut::<libc::c_void>());
+    // SAFETY: as above.
+    unsafe { libc::munmap(libc::mremap(at, len, len, flags, anywhere), len) }
+}
+
+unsafe fn replace(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: as above.
+    i32::from(unsafe { libc::mmap(at, len, prot, flags, -1, 0) } != at)
+}
+
+unsafe fn forbid(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    // SAFETY: as above.
+    unsafe { libc::mprotect(at, len, libc::PROT_NONE) }
+}
+
+unsafe fn protect(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    // SAFETY: as above.
+    unsafe { libc::mprotect(at, len, libc::PROT_READ) }
+}
+
+unsafe fn keep_from_children(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    // SAFETY: as above.
+    unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) }
+}
+
+unsafe fn page_out(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    // SAFETY: as above.
+    unsafe { libc::madvise(at, len, libc::MADV_PAGEOUT) }
+}
+
 /// What its owner does to memory, and whether the snapshot of it can still be had.
 fn owners_do_as_they_like(handling: Handling) {
-    let deeds: [(&str, bool, fn(*mut libc::c_void, usize) -> i64); 8] = [
-        // SAFETY: for all of these: the test's own memory, which nobody uses but after it.
-        ("munmap", false, |at, len| unsafe { i64::from(libc::munmap(at, len)) }),
-        ("discard", false, |at, len| unsafe {
-            i64::from(libc::madvise(at, len, libc::MADV_DONTNEED))
-        }),
-        ("mremap", false, |at, len| unsafe {
-            let moved = libc::mremap(
-                at,
-                len,
-                len,
-                libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP,
-                ptr::null_mut::<u8>(),
-            );
-            i64::from(libc::munmap(moved, len))
-        }),
-        ("replace", false, |at, len| unsafe {
-            let (prot, flags) = (
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-            );
-            libc::mmap(at, len, prot, flags, -1, 0);
-            0
-        }),
-        ("forbid", false, |at, len| unsafe { i64::from(libc::mprotect(at, len, libc::PROT_NONE)) }),
-        ("protect", true, |at, len| unsafe { i64::from(libc::mprotect(at, len, libc::PROT_READ)) }),
-        ("dontfork", true, |at, len| unsafe {
-            i64::from(libc::madvise(at, len, libc::MADV_DONTFORK))
-        }),
-        ("pageout", true, |at, len| unsafe {
-            i64::from(libc::madvise(at, len, libc::MADV_PAGEOUT))
-        }),
-    ];
-    for (name, is_harmless, deed) in deeds {
+    for (name, is_harmless, deed) in DEEDS {
         for huge in [true, false] {
             let memory = Memory::filled(6 * HUGE, huge, 7);
             let (snapshot, second) = (of_all(handling, &memory), of_all(handling, &memory));
             let at = 2 * HUGE + 5 * PAGE;
-            assert_eq!(deed(memory.start().wrapping_add(at).cast(), 3 * PAGE), 0, "{name}");
+            // SAFETY: the test's own memory, which nobody uses afterwards but as the deed allows.
+            let done = unsafe { deed(memory.start().wrapping_add(at).cast(), 3 * PAGE) };
+            assert_eq!(done, 0, "{name}");
             // Writers go on everywhere else, in the same granule too.
             let elsewhere = [0, 2 * HUGE, 2 * HUGE + 16 * PAGE, 5 * HUGE];
             elsewhere.into_iter().for_each(|at| memory.words()[at / 8].store(8, Ordering::Relaxed));
@@ -721,10 +746,7 @@ fn what_cannot_be_is_refused_and_named(handling: Handling) {
         |at: usize, len: usize| ptr::slice_from_raw_parts(memory.start().wrapping_add(at), len);
     assert!(matches!(of(handling, part(0, 0), Granule::Auto), Err(SnapshotError::Empty { .. })));
     let endless = ptr::slice_from_raw_parts(memory.start(), usize::MAX);
-    assert!(matches!(
-        unsafe { Snapshot::of_anonymous(endless) }, // SAFETY: refused.
-        Err(SnapshotError::Empty { .. })
-    ));
+    assert!(matches!(of(handling, endless, Granule::Auto), Err(SnapshotError::Empty { .. })));
     let stack = [0_u8; PAGE];
     let refused = unsuitable(handling, &raw const stack);
     assert!(matches!(refused, Unsuitable::Stack { .. }), "{refused}");

@@ -44,7 +44,7 @@ impl Arena {
             let _ = bytes.want_huge_pages();
         }
         let taken = OwnWords::<AtomicU64>::new(count.div_ceil(BITS))?;
-        if let Some(last) = taken.last().filter(|_| count % BITS > 0) {
+        if let Some(last) = taken.last().filter(|_| !count.is_multiple_of(BITS)) {
             last.store(u64::MAX << (count % BITS), Ordering::Relaxed);
         }
         Ok(Self { bytes, slot_bytes, count, taken, held: Own::new(Held::default())? })

@@ -101,7 +101,6 @@ impl Snapshot {
     }
 
     /// A snapshot with wishes: granule, bytes held aside.
-    #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }
