@@ -404,7 +404,7 @@ type Deed = unsafe fn(*mut libc::c_void, usize) -> libc::c_int;
 
 /// Each with whether a snapshot stands it.
 const DEEDS: [(&str, bool, Deed); 8] = [
-    ("unmap", false, libc::munmap),
+    ("unmap", false, unmap),
     ("discard", false, discard),
     ("move", false, move_away),
     ("replace", false, replace),
@@ -416,8 +416,13 @@ const DEEDS: [(&str, bool, Deed); 8] = [
 
 // What these are given is the test's own memory, which nobody uses afterwards but as the deed allows.
 
-unsafe fn discard(at: *mut libc::c_void, len: usize) -> libc::c_int {
+unsafe fn unmap(at: *mut libc::c_void, len: usize) -> libc::c_int {
     // SAFETY: as above, and so below.
+    unsafe { libc::munmap(at, len) }
+}
+
+unsafe fn discard(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    // SAFETY: as above.
     unsafe { libc::madvise(at, len, libc::MADV_DONTNEED) }
 }
 
@@ -605,6 +610,28 @@ fn writers_that_fail_are_told_of(handling: Handling) {
     let (written, source) = write(&mut pipe);
     assert_eq!((written, source.kind()), (0, io::ErrorKind::BrokenPipe));
     assert_is_plain(&memory);
+}
+
+/// A file that may not grow beyond 3 MiB: `SIGXFSZ` is ignored in the child that this is tried in.
+fn a_file_that_is_full_keeps_the_first_part(handling: Handling) {
+    let code = in_a_child(|| {
+        let memory = Memory::filled(4 * HUGE, true, 7);
+        let limit = libc::rlimit { rlim_cur: 3 << 20, rlim_max: 3 << 20 };
+        // SAFETY: one limit is read; ignoring a signal needs no handler.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+        }
+        let mut file = tempfile::tempfile().unwrap();
+        let failed = of_all(handling, &memory).write_to(&mut file).unwrap_err();
+        let SnapshotError::Write { written, source } = failed else { return 1 };
+        assert_eq!((written, source.kind()), (HUGE, io::ErrorKind::FileTooLarge));
+        let mut kept = Vec::new();
+        io::Seek::rewind(&mut file).unwrap();
+        file.read_to_end(&mut kept).unwrap();
+        i32::from(kept.len() != 3 << 20 || !words(&kept).all(|word| word == 7))
+    });
+    assert_eq!(code, 0);
 }
 
 fn progress_is_told_and_cancelling_heard(handling: Handling) {
@@ -884,6 +911,7 @@ const CHECKS: &[Check] = &[
     ("a_forked_child_has_no_part_of_it", a_forked_child_has_no_part_of_it),
     ("forks_meanwhile_change_nothing", forks_meanwhile_change_nothing),
     ("writers_that_fail_are_told_of", writers_that_fail_are_told_of),
+    ("a_file_that_is_full_keeps_the_first_part", a_file_that_is_full_keeps_the_first_part),
     ("progress_is_told_and_cancelling_heard", progress_is_told_and_cancelling_heard),
     ("pointers_are_walked_in_a_view", pointers_are_walked_in_a_view),
     ("all_is_put_aside_in_the_background", all_is_put_aside_in_the_background),

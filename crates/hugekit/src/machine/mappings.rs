@@ -121,7 +121,7 @@ mod tests {
             .collect();
         machine.file(SMAPS, &smaps);
         assert_eq!(mergeable(&machine.root(), &(0x55df..0x7f01)).unwrap(), [0x55d0, 0x7f00]);
-        machine.file(SMAPS, &smaps.replace("mg", "me"));
+        machine.file(SMAPS, smaps.replace("mg", "me"));
         assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());
         machine.file(SMAPS, &smaps);
         machine.file(KSM, "ksm_rmap_items 0\nksm_mergeable: no");

@@ -32,8 +32,8 @@ pub enum Granule {
     Small,
 }
 
-/// Of the range, so much may be held aside unless said: a quarter, but not less than [`LEAST_HELD`].
-const HELD_PART: usize = 4;
+/// Of the range, so much may be held aside unless said: half, but not less than [`LEAST_HELD`].
+const HELD_PART: usize = 2;
 const LEAST_HELD: usize = 64 << 20;
 
 /// Wishes for a snapshot. [`Snapshot::builder`].
@@ -62,7 +62,7 @@ impl Builder {
         self
     }
 
-    /// Bytes of granules that writers may have put aside at a time, in whole granules: a quarter of the range
+    /// Bytes of granules that writers may have put aside at a time, in whole granules: half of the range
     /// unless said, but at least 64 MiB or all of it. When it does not suffice, the snapshot is lost
     /// ([`SnapshotError::Outrun`]) and the writers go on. Memory is taken when it is used, and what was read
     /// is used again.

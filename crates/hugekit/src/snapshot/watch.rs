@@ -330,3 +330,37 @@ fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
     let start = range.start.max(to.start);
     start..range.end.min(to.end).max(start)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Handling;
+    use crate::snapshot::{Granule, Snapshot};
+    use crate::sys::own::OwnBytes;
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn when_a_thread_dies_the_snapshot_is_lost_and_writers_go_on() {
+        let len = 1 << 20;
+        let memory = OwnBytes::new(len, 1 << 16).unwrap();
+        // SAFETY: so many bytes, which nobody else uses.
+        unsafe { memory.start().write_bytes(7, len) };
+        let builder = Snapshot::builder().granule(Granule::Small);
+        let builder = builder.handling(Handling::Threaded { threads: 1 });
+        let range = std::ptr::slice_from_raw_parts(memory.start(), len);
+        // SAFETY: the memory stays until the snapshot has gone.
+        let snapshot = match unsafe { builder.of_anonymous(range) } {
+            // Who may not serve faults of system calls has no such threads.
+            Err(SnapshotError::Fault(_)) => return,
+            made => made.unwrap(),
+        };
+        snapshot.read_at(5, &mut [0; 9]).unwrap();
+        let watch = Watch::current(Way::Threaded).unwrap();
+        watch.table.for_each(Segment::give_up);
+        // SAFETY: as above.
+        unsafe { memory.start().write_bytes(8, len) };
+        assert_eq!(snapshot.stats().copied_by_writers, 0);
+        assert!(matches!(snapshot.read_at(5, &mut [0; 9]), Err(SnapshotError::Unserved)));
+        assert!(matches!(snapshot.write_to(Vec::new()), Err(SnapshotError::Unserved)));
+    }
+}

@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(copied, [1, 2, 0, 4, 5]);
         assert!(is_readable(address) && !is_readable(8));
         // SAFETY: as above.
-        let refused = unsafe { copy(copied.as_mut_ptr(), 4096, [0..5]) };
+        let refused = unsafe { copy(copied.as_mut_ptr(), 4096, std::iter::once(0..5)) };
         assert_eq!(refused, Err(io::Errno::FAULT));
     }
 }
