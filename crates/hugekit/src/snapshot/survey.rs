@@ -11,8 +11,10 @@ use crate::machine::{Root, threads};
 use crate::sys::process::thread_local_bytes;
 use crate::sys::thread::descriptor_of;
 
-/// A thread's descriptor is no longer than this behind its list of robust locks (glibc 2.41: 2 KiB).
-const DESCRIPTOR_BYTES: usize = 4096;
+/// A thread's descriptor has no more bytes than these before and behind its list of robust locks (glibc 2.36 on
+/// x86-64: 736 and 1,568), alignment of what lies below counted in.
+const BEFORE: usize = 1024;
+const BEHIND: usize = 2048;
 
 /// Looks at a thread before its mask counts as meant, and the time between them.
 const LOOKS: u32 = 20;
@@ -113,7 +115,7 @@ fn belongs_to_no_thread(all: &[MappedRange], range: &Range<usize>) -> Result<(),
 /// that what lies above may be anybody's; below is the thread's stack, down to its guard page. The first
 /// thread has its stack elsewhere, and only its variables here.
 fn own_of(thread: u32, descriptor: usize, mapping: &MappedRange) -> Range<usize> {
-    let above = (descriptor + DESCRIPTOR_BYTES).min(mapping.addresses.end);
+    let above = (descriptor + BEHIND).min(mapping.addresses.end);
     // On x86 a thread's variables lie below its descriptor, elsewhere above.
     let (before, behind) = if cfg!(target_arch = "x86_64") {
         (thread_local_bytes(), 0)
@@ -121,7 +123,7 @@ fn own_of(thread: u32, descriptor: usize, mapping: &MappedRange) -> Range<usize>
         (0, thread_local_bytes())
     };
     let start = if thread == std::process::id() {
-        descriptor.saturating_sub(before + DESCRIPTOR_BYTES).max(mapping.addresses.start)
+        descriptor.saturating_sub(before + BEFORE).max(mapping.addresses.start)
     } else {
         mapping.addresses.start
     };
