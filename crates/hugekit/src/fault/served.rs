@@ -73,7 +73,20 @@ impl Served {
         userfaultfd::register(served.descriptor.as_fd(), &served.addresses()).map_err(|errno| {
             FaultError::Kernel { call: "UFFDIO_REGISTER", source: errno.into() }
         })?;
+        served.unmap_what_a_neighbour_mapped()?;
         Ok(served)
+    }
+
+    /// Until it was registered, the kernel may have joined this mapping with that of a region whose part of
+    /// the file lies beside ours, and a fault there maps what is around it: our pages, as they are.
+    fn unmap_what_a_neighbour_mapped(&self) -> Result<(), FaultError> {
+        if self.pool.backing().is_reserved() {
+            return Ok(()); // Mappings of hugetlb are never joined.
+        }
+        let start = ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: addresses of the region, which nobody knows yet.
+        unsafe { memory::unmap_pages(start, self.len()) }
+            .map_err(|errno| FaultError::Kernel { call: "madvise", source: errno.into() })
     }
 
     pub(super) fn descriptor(&self) -> &OwnedFd {
