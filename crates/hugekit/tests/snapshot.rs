@@ -31,8 +31,10 @@ const HANDLINGS: [Handling; 3] =
 
 /// A snapshot that may hold everything aside.
 fn of(handling: Handling, range: *const [u8], granule: Granule) -> Result<Snapshot, SnapshotError> {
-    let builder =
-        Snapshot::builder().handling(handling).granule(granule).hold_at_most(range.len() + HUGE);
+    let builder = Snapshot::builder()
+        .handling(handling)
+        .granule(granule)
+        .hold_at_most(range.len().saturating_add(HUGE));
     // SAFETY: no test blocks SIGBUS or has the kernel write there but where it says so.
     unsafe { builder.of_anonymous(range) }
 }
