@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// At least so many huge pages, by size in KiB.
+/// At least so many huge pages that nobody uses, by size in KiB.
 const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
 
 /// What was changed, and what stood there before.
@@ -26,10 +26,15 @@ impl Changes {
         }
     }
 
-    fn at_least(&mut self, path: &Path, number: u64) {
-        let Ok(before) = fs::read_to_string(path) else { return };
-        if before.trim().parse().is_ok_and(|before: u64| before < number) {
-            self.write(path, before.trim(), &number.to_string());
+    /// Has the kernel keep so many more huge pages that `number` of them are free and promised to nobody.
+    fn at_least_free(&mut self, folder: &Path, number: u64) {
+        let read = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+        let counts = (read("nr_hugepages"), read("free_hugepages"), read("resv_hugepages"));
+        let (Some(all), Some(free), Some(promised)) = counts else { return };
+        let missing = number.saturating_sub(free.saturating_sub(promised));
+        if missing > 0 {
+            let now = (all + missing).to_string();
+            self.write(&folder.join("nr_hugepages"), &all.to_string(), &now);
         }
     }
 
@@ -54,8 +59,8 @@ impl Settings {
         put_back_on_signals(Arc::clone(&changes))?;
         let mut locked = changes.lock().unwrap_or_else(PoisonError::into_inner);
         for (kib, pages) in HUGE_PAGES {
-            let pool = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
-            locked.at_least(Path::new(&pool), pages);
+            let folder = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB");
+            locked.at_least_free(Path::new(&folder), pages);
         }
         drop(locked);
         Ok(Self(changes))
@@ -84,19 +89,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_raised_if_need_be_and_put_back() {
-        let path = std::env::temp_dir().join(format!("hugekit-xtask-{}", std::process::id()));
-        for (before, during) in [("3\n", "8"), ("8\n", "8\n"), ("none\n", "none\n")] {
-            fs::write(&path, before).unwrap();
+    fn pages_that_are_missing_are_added_and_put_back() {
+        let folder = std::env::temp_dir().join(format!("hugekit-xtask-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let all = folder.join("nr_hugepages");
+        for (before, free, promised, during) in [
+            ("3", "3", "0", "8"),
+            ("8", "8", "0", "8"),
+            ("20", "5", "4", "27"),
+            ("?", "5", "0", "?"),
+        ] {
+            fs::write(&all, before).unwrap();
+            fs::write(folder.join("free_hugepages"), free).unwrap();
+            fs::write(folder.join("resv_hugepages"), promised).unwrap();
             let mut changes = Changes::default();
-            changes.at_least(&path, 8);
-            assert_eq!(fs::read_to_string(&path).unwrap(), during);
+            changes.at_least_free(&folder, 8);
+            assert_eq!(fs::read_to_string(&all).unwrap(), during);
             changes.undo();
-            assert_eq!(fs::read_to_string(&path).unwrap().trim(), before.trim());
+            assert_eq!(fs::read_to_string(&all).unwrap(), before);
         }
-        fs::remove_file(path).unwrap();
+        fs::remove_dir_all(folder).unwrap();
         let mut changes = Changes::default();
-        changes.at_least(Path::new("/nonexistent/number"), 8);
+        changes.at_least_free(Path::new("/nonexistent"), 8);
         assert!(changes.0.is_empty());
     }
 }

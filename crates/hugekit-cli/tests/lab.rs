@@ -150,6 +150,76 @@ fn fault_compares_rows_first_faults_and_threads() {
 }
 
 #[test]
+fn fork_compares_tables_by_folio_size_and_says_what_it_left_out() {
+    let output = smallest("fork").args(["--json", "-"]).assert().success().get_output().clone();
+    let fork = &record(&output)["experiments"][0];
+    let ratios = strings(&fork["ratios"], "id");
+    let folios = ["4KiB", "16KiB", "64KiB", "512KiB", "2MiB"];
+    assert_eq!(ratios, folios.map(|folio| format!("fork/unbatched-vs-batched/{folio}")));
+    for ratio in fork["ratios"].as_array().unwrap() {
+        assert_eq!((&ratio["like_for_like"], &ratio["pairs"]), (&true.into(), &2.into()));
+        assert_eq!(ratio["published"].as_array().unwrap().len(), 1);
+    }
+    let notices = fork["notices"].to_string();
+    assert!(notices.contains("workload differs"), "{notices}");
+    assert!(notices.contains("fork(2) of 1GiB left out, and forks of regions"), "{notices}");
+}
+
+#[test]
+fn fork_compares_regions_with_processes_where_there_is_memory() {
+    let mut forks = lab();
+    forks.args(["fork", "--memory", "2GiB", "--rounds", "2", "--quick", "--json", "-"]);
+    let output = forks.assert().success().get_output().clone();
+    let fork = &record(&output)["experiments"][0];
+    let notices = fork["notices"].to_string();
+    if notices.contains("fork(2) of 1GiB left out") {
+        return; // Less than twice that is available here.
+    }
+    let ratios = strings(&fork["ratios"], "id");
+    let cases = strings(&fork["cases"], "id");
+    for busy in ["", "-busy"] {
+        let id = format!("fork/fork2-4k-vs-region/1GiB{busy}");
+        assert!(ratios.contains(&id.as_str()), "{id}");
+        assert!(cases.contains(&format!("fork/fork2-nothing/4KiB{busy}").as_str()));
+    }
+    for kind in ["", "-scattered"] {
+        assert!(cases.contains(&format!("fork/region-base{kind}/256MiB").as_str()));
+    }
+    let on = |backing: &str| notices.contains(&format!("region in ratios is region-{backing};"));
+    for ratio in fork["ratios"].as_array().unwrap() {
+        let id = ratio["id"].as_str().unwrap();
+        let alike = match id.strip_prefix("fork/fork2-") {
+            None => true,
+            Some(rest) if rest.starts_with("hugetlb") => on("hugetlb"),
+            Some(rest) if rest.starts_with("thp") => on("thp"),
+            Some(_) => on("base"),
+        };
+        assert_eq!(ratio["like_for_like"], alike, "{ratio}");
+    }
+}
+
+#[test]
+fn cow_has_writers_in_order_and_at_random_and_single_copies() {
+    let output = smallest("cow").args(["--json", "-"]).assert().success().get_output().clone();
+    let cow = &record(&output)["experiments"][0];
+    let cases = strings(&cow["cases"], "id");
+    for workload in ["2", "2-random"] {
+        for case in ["region", "region-user", "region-system"] {
+            assert!(cases.contains(&format!("cow/{case}/{workload}").as_str()), "{cases:?}");
+        }
+    }
+    assert!(cases.iter().any(|id| id.starts_with("cow/parent-write/")), "{cases:?}");
+    let notices = cow["notices"].to_string();
+    assert!(notices.contains("writers read and write 8MiB at a time"), "{notices}");
+    assert!(notices.contains("throughput +16.6 %"), "{notices}");
+    let reserved = notices.contains("the pool is on hugetlb");
+    for ratio in cow["ratios"].as_array().unwrap() {
+        let hugetlb = ratio["id"].as_str().unwrap().contains("hugetlb-vs-");
+        assert_eq!(ratio["like_for_like"], hugetlb && reserved, "{ratio}");
+    }
+}
+
+#[test]
 fn one_routine_stands_beside_memset_and_auto() {
     let output = smallest("stores")
         .args(["--routine", "memset", "--json", "-"])

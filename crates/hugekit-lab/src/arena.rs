@@ -8,6 +8,8 @@
 //! other (AMD Milan streams 46 GiB/s of them against 21), and an experiment that clears leaves nothing
 //! else behind.
 
+use std::ops::Range;
+
 use crate::anonymous::Anonymous;
 use crate::size::{GIB, MIB, Size};
 use crate::{LabError, Observer};
@@ -68,9 +70,7 @@ impl Arena {
 
     /// Bytes of it that the kernel says are on huge pages; `None` where it does not say.
     pub(crate) fn huge_bytes(&self) -> Option<usize> {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-        let addresses = self.0.addresses();
-        Some(huge_bytes_within(&smaps, addresses.start, addresses.end))
+        huge_bytes_of(&self.0.addresses())
     }
 }
 
@@ -93,6 +93,12 @@ fn huge_bytes_within(smaps: &str, start: usize, end: usize) -> usize {
 fn mapping_of(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
+}
+
+/// Bytes of these addresses that the kernel says are on huge pages; `None` where it does not say.
+pub(crate) fn huge_bytes_of(addresses: &Range<usize>) -> Option<usize> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    Some(huge_bytes_within(&smaps, addresses.start, addresses.end))
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ const LEAST_MEMORY: usize = 64 * MIB;
 
 const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
+const SHARED_THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
 pub(crate) struct Bench<'a> {
     options: &'a Options,
     observer: &'a dyn Observer,
@@ -124,6 +126,18 @@ impl<'a> Bench<'a> {
         Ok(path.exists() && self.settings.choose(&path, &["always", "madvise"], "madvise")?)
     }
 
+    /// The same of shared memory.
+    pub(crate) fn allow_shared_thp(&mut self) -> Result<bool, LabError> {
+        let path = PathBuf::from(SHARED_THP_ENABLED);
+        let enough = ["always", "within_size", "advise", "force"];
+        Ok(path.exists() && self.settings.choose(&path, &enough, "advise")?)
+    }
+
+    /// Settings for a part of an experiment, put back when that is dropped.
+    pub(crate) fn settings_for_a_while(&self) -> Settings {
+        Settings::new(self.options.setup)
+    }
+
     /// Leaves the memory to the kernel, written once before, for an experiment that asks the kernel
     /// for its own; returns how much that is and whom to tell what happens.
     pub(crate) fn leave_memory(&mut self) -> Result<(usize, &'a dyn Observer), LabError> {
@@ -137,16 +151,25 @@ impl<'a> Bench<'a> {
     /// How many huge pages anybody may have now, `wanted` of them if that is possible and, where none
     /// are free, settings may be changed. All of these have been written once before.
     pub(crate) fn reserve(&mut self, pages: Pages, wanted: usize) -> Result<usize, LabError> {
+        let free = self.reserve_unwritten(pages, wanted)?;
+        if free > 0 {
+            drop(Anonymous::populated(pages, free * pages.size())?);
+        }
+        Ok(free)
+    }
+
+    /// As [`reserve`](Self::reserve), for an experiment that writes all of them before it measures.
+    pub(crate) fn reserve_unwritten(
+        &mut self,
+        pages: Pages,
+        wanted: usize,
+    ) -> Result<usize, LabError> {
         let size = pages.size();
         let before = free_huge_pages(pages)?;
         let room = available_memory()?.saturating_sub(self.memory) / size;
         let wanted = wanted.min(before + room);
         self.settings.reserve(&Root::default(), size as u64, wanted as u64)?;
-        let free = free_huge_pages(pages)?.min(wanted);
-        if free > 0 {
-            drop(Anonymous::populated(pages, free * size)?);
-        }
-        Ok(free)
+        Ok(free_huge_pages(pages)?.min(wanted))
     }
 
     /// An empty record of an experiment on the shared memory.
@@ -203,7 +226,7 @@ fn describe_memory(len: usize, huge: Option<usize>) -> String {
 }
 
 /// What the machine and the control group would still give, in bytes.
-fn available_memory() -> Result<usize, LabError> {
+pub(crate) fn available_memory() -> Result<usize, LabError> {
     let root = Root::default();
     let machine = Memory::read(&root)?.available;
     let group = Cgroups::read(&root).and_then(|groups| groups.memory()).ok().flatten();

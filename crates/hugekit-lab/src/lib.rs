@@ -13,12 +13,14 @@ mod arena;
 mod bench;
 mod calibrate;
 mod experiments;
+mod forking;
 mod published;
 pub mod record;
 pub mod sampler;
 mod settings;
 pub mod size;
 pub mod stats;
+mod writers;
 
 pub use calibrate::{Calibration, Noise, calibrate};
 pub use experiments::{Definition, EXPERIMENTS};
@@ -103,6 +105,15 @@ pub enum LabError {
         #[source]
         cause: std::io::Error,
     },
+    /// The kernel refused to copy this process.
+    #[error("cannot fork a process that has {len} of memory to share")]
+    Fork {
+        /// What the child was to share.
+        len: Size,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
     /// A setting of the machine could not be read, changed or put back.
     #[error("cannot {verb} {path}")]
     Setting {
@@ -123,6 +134,9 @@ pub enum LabError {
     /// A region to measure could not be prefaulted.
     #[error(transparent)]
     Region(#[from] hugekit::RegionError),
+    /// A region to measure could not be forked.
+    #[error(transparent)]
+    RegionFork(#[from] hugekit::region::ForkError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

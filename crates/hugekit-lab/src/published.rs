@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::size::Size;
+
 /// A figure from published work, in the unit of the case or ratio it stands beside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Published {
@@ -19,6 +21,8 @@ struct Tables {
     clear: Vec<ClearTable>,
     stores: Vec<StoresTable>,
     parallel: Vec<ParallelTable>,
+    fork: Vec<ForkTable>,
+    cow: Vec<CowTable>,
 }
 
 impl Tables {
@@ -109,6 +113,106 @@ impl Demand {
             format!("{} {} to {} {}", row.page, row.page_at_a_time, row.extents, cpu.join(" "))
         })
         .collect()
+    }
+}
+
+/// `fork(2)` of 1 GiB on folios of one size.
+#[derive(Debug, Deserialize)]
+struct ForkTable {
+    source: String,
+    workload: String,
+    rows: Vec<ForkRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ForkRow {
+    folio: String,
+    unbatched: f64,
+    batched: f64,
+    change: f64,
+}
+
+/// Published times of `fork(2)` by folio size.
+#[derive(Debug)]
+pub(crate) struct Fork(Tables);
+
+impl Fork {
+    /// The figures that ship with the lab.
+    pub(crate) fn load() -> Self {
+        Self(Tables::load())
+    }
+
+    /// The change in time in percent by copying tables by runs, as printed.
+    pub(crate) fn change(&self, folio: usize) -> Option<f64> {
+        self.rows(folio).map(|(_, row)| row.change).next()
+    }
+
+    /// How many times faster all of `fork(2)` was by runs.
+    pub(crate) fn speed_up(&self, folio: usize) -> Vec<Published> {
+        self.figures(folio, |row| row.unbatched / row.batched)
+    }
+
+    /// Microseconds of all of `fork(2)`, tables copied by runs as kernels since then do.
+    pub(crate) fn microseconds(&self, folio: usize) -> Vec<Published> {
+        self.figures(folio, |row| row.batched * 1e6)
+    }
+
+    fn figures(&self, folio: usize, pick: impl Fn(&ForkRow) -> f64) -> Vec<Published> {
+        let figure = |(table, row): (&ForkTable, &ForkRow)| Published {
+            source: table.source.clone(),
+            cpu: table.workload.rsplit(", ").next().unwrap_or_default().to_owned(),
+            value: pick(row),
+        };
+        self.rows(folio).map(figure).collect()
+    }
+
+    fn rows(&self, folio: usize) -> impl Iterator<Item = (&ForkTable, &ForkRow)> {
+        let same =
+            move |row: &&ForkRow| row.folio.parse::<Size>().is_ok_and(|printed| printed.0 == folio);
+        self.0
+            .fork
+            .iter()
+            .flat_map(move |table| table.rows.iter().filter(same).map(move |row| (table, row)))
+    }
+}
+
+/// Writers that diverge from one origin, the target copied last.
+#[derive(Debug, Deserialize)]
+struct CowTable {
+    workload: String,
+    rows: Vec<CowRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct CowRow {
+    metric: String,
+    change: Option<f64>,
+    before: Option<f64>,
+    after: Option<f64>,
+}
+
+/// Published changes of anon-cow-seq.
+#[derive(Debug)]
+pub(crate) struct Cow(Tables);
+
+impl Cow {
+    /// The figures that ship with the lab.
+    pub(crate) fn load() -> Self {
+        Self(Tables::load())
+    }
+
+    /// In words: `throughput +16.6 %, … (workload)`.
+    pub(crate) fn changes(&self) -> String {
+        let change = |row: &CowRow| match (row.change, row.before.zip(row.after)) {
+            (Some(change), _) => Some(format!("{} {change:+.1} %", row.metric)),
+            (None, Some((before, after))) => Some(format!("{} {before} to {after}", row.metric)),
+            (None, None) => None,
+        };
+        let table = |table: &CowTable| {
+            let changes: Vec<String> = table.rows.iter().filter_map(change).collect();
+            format!("{} ({})", changes.join(", "), table.workload)
+        };
+        self.0.cow.iter().map(table).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -203,5 +307,17 @@ mod tests {
     fn a_published_speed_up_is_streaming_over_string() {
         let rows = Stores::load().speed_up("rep_stosb", "1GiB");
         assert!((rows[0].value - 11.78 / 5.42).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_folio_is_found_however_its_size_is_written() {
+        let fork = Fork::load();
+        assert_eq!(fork.change(4 << 10), Some(-2.0));
+        assert_eq!(fork.change(2 << 20), Some(-30.0));
+        assert_eq!(fork.change(8 << 10), None);
+        let gain = &fork.speed_up(2 << 20)[0];
+        assert!((gain.value - 14305.0 / 10076.0).abs() < 1e-9);
+        assert_eq!(gain.cpu, "Xeon Silver 4210R");
+        assert!((fork.microseconds(4 << 10)[0].value - 14035.0).abs() < 1e-6);
     }
 }

@@ -12,6 +12,12 @@ use hugekit::machine::{self, Root};
 
 use crate::LabError;
 
+/// Settings of transparent huge pages by size.
+const FOLIOS: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// The largest folio that a page table of base pages maps on any architecture.
+const LARGEST_FOLIO: usize = 512 << 20;
+
 /// Changes made so far, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
@@ -76,6 +82,24 @@ impl Settings {
         let added = after.total.saturating_sub(before.total);
         self.changed.push(Change::Pages { root: root.clone(), page_size, added });
         Ok(Some(after))
+    }
+
+    /// Has anonymous memory that asks for it be on folios of this size, and of no other, if that is allowed.
+    /// Returns whether it is so now; a kernel that has no such folios is left alone.
+    pub(crate) fn only_folios_of(&mut self, root: &Root, bytes: usize) -> Result<bool, LabError> {
+        let folder = root.path(FOLIOS);
+        let file = |size: usize| folder.join(format!("hugepages-{}kB/enabled", size >> 10));
+        if !self.allowed || !file(bytes).exists() {
+            return Ok(false);
+        }
+        let sizes = (1..).map(|order| rustix::param::page_size() << order);
+        for size in
+            sizes.take_while(|&size| size <= LARGEST_FOLIO).filter(|&size| file(size).exists())
+        {
+            let value = if size == bytes { "madvise" } else { "never" };
+            self.choose(&file(size), &[value], value)?;
+        }
+        Ok(true)
     }
 
     /// Puts everything back; the first failure is reported, and the others are still tried.
@@ -220,6 +244,26 @@ mod tests {
     fn a_size_that_the_kernel_lacks_is_none() {
         let (_dir, root) = machine(10, 7);
         assert!(Settings::new(true).reserve(&root, 1 << 30, 1).unwrap().is_none());
+    }
+
+    #[test]
+    fn folios_of_one_size_are_allowed_for_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let file =
+            |kib: usize| dir.path().join(format!("{}/hugepages-{kib}kB/enabled", &FOLIOS[1..]));
+        for (kib, text) in [(16, "always inherit madvise [never]"), (2048, "[inherit] never")] {
+            fs::create_dir_all(file(kib).parent().unwrap()).unwrap();
+            fs::write(file(kib), text).unwrap();
+        }
+        let (root, read) = (Root::at(dir.path()), |kib| fs::read_to_string(file(kib)).unwrap());
+        assert!(!Settings::new(false).only_folios_of(&root, 16 << 10).unwrap());
+        let mut settings = Settings::new(true);
+        assert!(!settings.only_folios_of(&root, 64 << 10).unwrap());
+        assert_eq!(read(2048), "[inherit] never");
+        assert!(settings.only_folios_of(&root, 16 << 10).unwrap());
+        assert_eq!((read(16).as_str(), read(2048).as_str()), ("madvise", "never"));
+        settings.restore().unwrap();
+        assert_eq!((read(16).as_str(), read(2048).as_str()), ("never", "inherit"));
     }
 
     #[test]

@@ -53,7 +53,7 @@ mod guests {
     use kvm_ioctls::Kvm;
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-    use crate::common::guest::{Guest, GuestMemory, Report};
+    use crate::common::guest::{Guest, GuestMemory, Program, Report};
 
     const ROUNDS: usize = 3;
 
@@ -168,7 +168,7 @@ mod guests {
         let begin = Instant::now();
         let memory = ask()?;
         let words = u32::try_from(memory.bytes() / 4)?;
-        let mut guest = Guest::new(kvm, memory, &PROGRAM, words)?;
+        let mut guest = Guest::new(kvm, memory, &Program::new(&PROGRAM)?, [words, 0])?;
         expect(guest.run()?, Report { at: STARTED, word: 0 })?;
         let started = begin.elapsed();
         expect(guest.run()?, Report { at: VERIFIED, word: words })?;

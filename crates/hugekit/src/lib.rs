@@ -12,6 +12,7 @@ pub mod parallel;
 pub mod pool;
 mod populate;
 pub mod profile;
+pub mod pte;
 pub mod region;
 pub mod snapshot;
 pub mod sweep;

@@ -12,14 +12,14 @@ fn run(example: &str, arguments: &[&str]) -> Output {
     cargo.args(arguments).output().expect("cargo can be started")
 }
 
-fn guest_memory(arguments: &[&str]) -> (bool, String) {
-    let output = run("guest_memory", arguments);
+fn printed(example: &str, arguments: &[&str]) -> (bool, String) {
+    let output = run(example, arguments);
     let print = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&print).into_owned())
 }
 
 fn a_guest_verifies_all_of_a_region() -> Result<(), Failed> {
-    let (succeeded, print) = guest_memory(&["64"]);
+    let (succeeded, print) = printed("guest_memory", &["64"]);
     assert!(succeeded, "{print}");
     for expected in ["64 MiB on ", "MAP_POPULATE", "region of a pool"] {
         assert!(print.contains(expected), "{print}");
@@ -29,8 +29,28 @@ fn a_guest_verifies_all_of_a_region() -> Result<(), Failed> {
 
 fn a_size_that_is_none_is_refused() -> Result<(), Failed> {
     for size in ["0", "4096", "much"] {
-        let (succeeded, print) = guest_memory(&[size]);
+        let (succeeded, print) = printed("guest_memory", &[size]);
         assert!(!succeeded && print.contains("is no number of MiB"), "{print}");
+    }
+    Ok(())
+}
+
+fn clones_write_their_own_memory() -> Result<(), Failed> {
+    let (succeeded, print) = printed("clone_vm", &["20", "2"]);
+    assert!(succeeded, "{print}");
+    if print.contains("skipped: ") {
+        return Ok(()); // Faults of system calls may not be served here.
+    }
+    for expected in ["clones of 2 MiB on ", "20 clones and the template have their own bytes"] {
+        assert!(print.contains(expected), "{print}");
+    }
+    Ok(())
+}
+
+fn a_number_of_clones_that_is_none_is_refused() -> Result<(), Failed> {
+    for arguments in [&["0"][..], &["many"], &["1", "9999"]] {
+        let (succeeded, print) = printed("clone_vm", arguments);
+        assert!(!succeeded && print.contains("is no number of "), "{print}");
     }
     Ok(())
 }
@@ -44,6 +64,11 @@ fn main() {
     let mut trials = vec![
         Trial::test("a_guest_verifies_all_of_a_region", a_guest_verifies_all_of_a_region),
         Trial::test("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused),
+        Trial::test("clones_write_their_own_memory", clones_write_their_own_memory),
+        Trial::test(
+            "a_number_of_clones_that_is_none_is_refused",
+            a_number_of_clones_that_is_none_is_refused,
+        ),
     ];
     if let Some(reason) = lacking {
         let skip =

@@ -218,7 +218,7 @@ fn the_file_shows_nothing_of_others(backing: Backing) {
         let page = backing.page_size();
         region.write_at(page + 3, b"mine").unwrap();
         // SAFETY: only the region's own part of the file is mapped, while it exists.
-        let (file, offset) = unsafe { region.file() };
+        let (file, offset) = unsafe { region.file() }.unwrap();
         let (prot, len) = (ProtFlags::READ | ProtFlags::WRITE, FOLIOS * page);
         // SAFETY: a new mapping; unmapped below, and its addresses are not used afterwards.
         unsafe {

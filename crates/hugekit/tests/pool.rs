@@ -274,7 +274,7 @@ fn the_file_is_sealed_and_closed_on_exec(backing: Backing) {
     let pool = unscrubbed(backing);
     let region = pool.region(1).unwrap().share();
     // SAFETY: the descriptor is only asked about and refused.
-    let (file, offset) = unsafe { region.file() };
+    let (file, offset) = unsafe { region.file() }.unwrap();
     assert_eq!(offset, 0);
     assert!(rustix::io::fcntl_getfd(file).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
     for len in [0, 1 << 40] {
@@ -451,7 +451,7 @@ impl Model {
         let (bytes, prot) = (FOLIOS * page, ProtFlags::READ);
         // SAFETY: a new mapping; it is only read, between the steps, and outlives what is read.
         let whole = unsafe {
-            let (file, _) = first.file();
+            let (file, _) = first.file().unwrap();
             mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, file, 0).unwrap()
         };
         Self { pool, page, regions: Vec::new(), whole: whole.cast::<u8>() }
@@ -463,7 +463,7 @@ impl Model {
         // SAFETY: within the mapping of the whole file; nobody writes the region now, and nothing of
         // what `file` returns is kept.
         unsafe {
-            let at = self.whole.add(region.file().1 as usize);
+            let at = self.whole.add(region.file().unwrap().1 as usize);
             assert!(is_zero(std::slice::from_raw_parts(at, region.len())), "seen in the file");
             region.into_exclusive().unwrap()
         }

@@ -140,7 +140,7 @@ fn the_file_shows_the_same_bytes(backing: Backing) {
     let before = pool.region(3 * page).unwrap();
     let region = pool.region(2 * page).unwrap().share();
     // SAFETY: only the region's own part of the file is mapped, while it exists.
-    let (file, offset) = unsafe { region.file() };
+    let (file, offset) = unsafe { region.file() }.unwrap();
     assert_eq!(offset, 3 * page as u64);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping; unmapped below, and its addresses are not used afterwards.

@@ -2,7 +2,7 @@
 
 use hugekit::profile::StoredBand;
 
-use crate::stats::median;
+use crate::stats::median_ratio;
 
 /// What was measured at one size: for each routine its samples, one per round; empty for a routine
 /// that was sorted out. The first routine is libc's and always there, and so is the one built in.
@@ -17,9 +17,8 @@ impl Point {
     /// How much faster a routine is than libc's: the median of the ratios within rounds. 0 if it was
     /// sorted out.
     fn gain(&self, routine: usize) -> f64 {
-        let pairs = self.samples[routine].iter().zip(&self.samples[0]);
-        let ratios: Vec<f64> = pairs.map(|(sample, libc)| sample / libc).collect();
-        if ratios.is_empty() { 0.0 } else { median(&ratios) }
+        let samples = &self.samples[routine];
+        if samples.is_empty() { 0.0 } else { median_ratio(samples, &self.samples[0]) }
     }
 
     /// The routine for this size, where `before` is that of the next smaller one. The one built in,

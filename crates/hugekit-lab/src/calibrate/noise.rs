@@ -9,7 +9,7 @@ use crate::bench::Bench;
 use crate::experiments::contest::sample;
 use crate::sampler::alternate;
 use crate::size::MIB;
-use crate::stats::median;
+use crate::stats::median_ratio;
 
 /// A difference below this is not worth another routine, on the quietest of machines: how source and
 /// destination happen to lie to each other makes as much.
@@ -58,8 +58,7 @@ impl Noise {
 
     /// Of two equal cases' samples.
     fn of(one: &[f64], other: &[f64]) -> Self {
-        let ratios: Vec<f64> = one.iter().zip(other).map(|(one, other)| one / other).collect();
-        Self((median(&ratios) - 1.0).abs())
+        Self((median_ratio(one, other) - 1.0).abs())
     }
 }
 

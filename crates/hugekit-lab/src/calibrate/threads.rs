@@ -10,7 +10,7 @@ use crate::LabError;
 use crate::bench::Bench;
 use crate::sampler::alternate;
 use crate::size::{MIB, Size};
-use crate::stats::median;
+use crate::stats::median_ratio;
 
 const FROM: [usize; 5] = [4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB];
 
@@ -97,7 +97,7 @@ fn measure_from(
     for size in FROM {
         let way = |threads| Way { size, threads, min_chunk: profile.min_chunk };
         let rates = rates(bench, effort, profile, &[way(1), way(threads)])?;
-        gains.push(gain(&rates[0], &rates[1]));
+        gains.push(median_ratio(&rates[1], &rates[0]));
     }
     Ok(first_of_all_better(&gains, margin).map(|first| FROM[first]))
 }
@@ -113,7 +113,7 @@ fn measure_chunk(
     let size = FROM[FROM.len() - 1];
     let ways = CHUNKS.map(|min_chunk| Way { size, threads, min_chunk });
     let rates = rates(bench, effort, profile, &ways)?;
-    let gains: Vec<f64> = rates.iter().map(|of| gain(&rates[0], of)).collect();
+    let gains: Vec<f64> = rates.iter().map(|of| median_ratio(of, &rates[0])).collect();
     let best = gains.iter().copied().fold(0.0, f64::max);
     let first = gains.iter().position(|gain| gain * (1.0 + margin) >= best);
     Ok(CHUNKS[first.unwrap_or(0)])
@@ -135,15 +135,9 @@ fn measure_cap(
     let way = |&threads: &usize| Way { size, threads, min_chunk: profile.min_chunk };
     let ways: Vec<Way> = counts.iter().map(way).collect();
     let rates = rates(bench, effort, profile, &ways)?;
-    let steps: Vec<f64> = rates.windows(2).map(|pair| gain(&pair[0], &pair[1])).collect();
+    let steps: Vec<f64> = rates.windows(2).map(|pair| median_ratio(&pair[1], &pair[0])).collect();
     let useful = steps.iter().rposition(|&gain| gain > 1.0 + margin).map_or(0, |step| step + 1);
     Ok(counts[useful])
-}
-
-/// How much faster the second is: the median of the ratios within rounds.
-fn gain(baseline: &[f64], subject: &[f64]) -> f64 {
-    let ratios: Vec<f64> = baseline.iter().zip(subject).map(|(a, b)| b / a).collect();
-    median(&ratios)
 }
 
 /// The first from which on all are better than 1 by more than the margin.
@@ -162,10 +156,5 @@ mod tests {
         assert_eq!(first_of_all_better(&[1.5, 0.9, 1.2, 1.4], 0.05), Some(2));
         assert_eq!(first_of_all_better(&[1.5, 1.2], 0.05), Some(0));
         assert_eq!(first_of_all_better(&[1.5, 1.04], 0.05), None);
-    }
-
-    #[test]
-    fn gains_are_medians_of_pairs() {
-        assert_eq!(gain(&[1.0, 10.0, 1.0], &[2.0, 20.0, 1.0]), 2.0);
     }
 }

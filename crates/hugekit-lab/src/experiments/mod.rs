@@ -3,8 +3,11 @@
 pub(crate) mod clear;
 pub(crate) mod contest;
 mod copies;
+mod cow;
 mod demand;
 mod fault;
+mod fork;
+mod fork2;
 mod handout;
 mod parallel;
 mod served;
@@ -63,5 +66,17 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "the latency of one fault: the kernel's, a pool's, and those we serve",
         headline: "one-thread-vs-two",
         run: fault::run,
+    },
+    Definition {
+        name: "cow",
+        repeats: "target last, 2018, anon-cow-seq: writers diverge from one origin",
+        headline: "fork2-hugetlb-vs-region",
+        run: cow::run,
+    },
+    Definition {
+        name: "fork",
+        repeats: "fork with PTE-mapped THP, 2024: fork(2), tables by runs, regions",
+        headline: "unbatched-vs-batched",
+        run: fork::run,
     },
 ];

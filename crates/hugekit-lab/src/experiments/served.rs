@@ -2,7 +2,7 @@
 //! in place and threaded; while the other CPUs are idle, and while another thread of the process runs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use hdrhistogram::Histogram;
@@ -124,16 +124,24 @@ pub(super) struct Busy {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Turns of its loop after which the thread is running beside this one: its wake-up is over.
+const TURNS: u64 = 1000;
+
 impl Busy {
     pub(super) fn new() -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stop, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, turned) = (Arc::clone(&stop), Arc::clone(&turns));
         let run = move || {
             while !stopped.load(Ordering::Relaxed) {
+                turned.fetch_add(1, Ordering::Relaxed);
                 std::hint::spin_loop();
             }
         };
-        Self { stop, thread: Some(std::thread::spawn(run)) }
+        let thread = Some(std::thread::spawn(run));
+        while turns.load(Ordering::Relaxed) < TURNS {
+            std::hint::spin_loop();
+        }
+        Self { stop, thread }
     }
 }
 

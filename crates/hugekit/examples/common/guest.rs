@@ -61,25 +61,29 @@ pub(crate) struct Report {
 pub(crate) struct Guest<M> {
     cpu: VcpuFd,
     _machine: VmFd,
-    _program: SharedRegion,
+    _program: Program,
     memory: M,
 }
 
+/// A program and the page tables that it runs with, in memory of their own. Clones are the same memory: guests
+/// that run one program share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Program(SharedRegion);
+
 impl<M: GuestMemory> Guest<M> {
-    /// A machine with this memory, about to run `program` with `ebx` set.
+    /// A machine with this memory, about to run `program` with `ebx` and `edx` set.
     pub(crate) fn new(
         kvm: &Kvm,
         memory: M,
-        program: &[u8],
-        ebx: u32,
+        program: &Program,
+        [ebx, edx]: [u32; 2],
     ) -> Result<Self, Box<dyn Error>> {
         if memory.bytes() > MOST_MEMORY {
             return Err(format!("{} bytes are too many for this guest", memory.bytes()).into());
         }
-        let program = pages_with(program)?.share();
         let machine = kvm.create_vm()?;
         machine.set_tss_address(TASK_STATE)?;
-        for (slot, at, memory) in [(0, 0, &memory as &dyn GuestMemory), (1, PROGRAM, &program)] {
+        for (slot, at, memory) in [(0, 0, &memory as &dyn GuestMemory), (1, PROGRAM, &program.0)] {
             let region = kvm_userspace_memory_region {
                 slot,
                 flags: 0,
@@ -97,11 +101,12 @@ impl<M: GuestMemory> Guest<M> {
         cpu.set_regs(&kvm_regs {
             rip: PROGRAM,
             rbx: u64::from(ebx),
+            rdx: u64::from(edx),
             rsi: REPORTS,
             rflags: 2, // Bit 1 is always set.
             ..Default::default()
         })?;
-        Ok(Self { cpu, _machine: machine, _program: program, memory })
+        Ok(Self { cpu, _machine: machine, _program: program.clone(), memory })
     }
 
     /// Runs the guest until it reports something.
@@ -121,6 +126,13 @@ impl<M: GuestMemory> Guest<M> {
 
     pub(crate) fn memory(&self) -> &M {
         &self.memory
+    }
+}
+
+impl Program {
+    /// These instructions.
+    pub(crate) fn new(instructions: &[u8]) -> Result<Self, Box<dyn Error>> {
+        Ok(Self(pages_with(instructions)?.share()))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::sys::futex;
 
 /// What a granule lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lacks {
+pub(crate) enum Lacks {
     /// Nothing: it may be mapped.
     Nothing,
     /// A clear: part of it holds what somebody left.
@@ -40,7 +40,7 @@ impl Lacks {
 
 /// The granules of one region.
 #[derive(Debug)]
-pub(super) struct Granules {
+pub(crate) struct Granules {
     states: Box<[AtomicU8]>,
     /// Counts the granules that stopped being busy: what waiters sleep on.
     finished: AtomicU32,
@@ -49,34 +49,34 @@ pub(super) struct Granules {
 
 /// The memory behind a granule is broken.
 #[derive(Debug)]
-pub(super) struct Broken;
+pub(crate) struct Broken;
 
 /// The right to a granule. Dropped, it lacks what it did.
 #[derive(Debug)]
-pub(super) struct Busy<'a> {
+pub(crate) struct Busy<'a> {
     granules: &'a Granules,
     index: usize,
     lacks: Lacks,
 }
 
 impl Granules {
-    pub(super) fn new(lacks: impl IntoIterator<Item = Lacks>) -> Self {
+    pub(crate) fn new(lacks: impl IntoIterator<Item = Lacks>) -> Self {
         let states = lacks.into_iter().map(|lacks| AtomicU8::new(lacks as u8)).collect();
         Self { states, finished: AtomicU32::new(0), waiters: AtomicU32::new(0) }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.states.len()
     }
 
     /// What it lacks at this moment, and whether its memory is broken. A busy one lacks what it did.
-    pub(super) fn look(&self, index: usize) -> Result<Lacks, Broken> {
+    pub(crate) fn look(&self, index: usize) -> Result<Lacks, Broken> {
         let seen = self.states[index].load(Ordering::Acquire);
         if seen & BROKEN != 0 { Err(Broken) } else { Ok(Lacks::of(seen)) }
     }
 
     /// Makes it busy, after whoever else is at it.
-    pub(super) fn claim(&self, index: usize) -> Result<Busy<'_>, Broken> {
+    pub(crate) fn claim(&self, index: usize) -> Result<Busy<'_>, Broken> {
         let state = &self.states[index];
         loop {
             let finished = self.finished.load(Ordering::SeqCst);
@@ -97,7 +97,7 @@ impl Granules {
     }
 
     /// The memory behind it is broken: nobody is shown it any more.
-    pub(super) fn break_(&self, index: usize) {
+    pub(crate) fn break_(&self, index: usize) {
         self.states[index].fetch_or(BROKEN, Ordering::AcqRel);
     }
 
@@ -120,12 +120,12 @@ impl Granules {
 }
 
 impl Busy<'_> {
-    pub(super) fn lacks(&self) -> Lacks {
+    pub(crate) fn lacks(&self) -> Lacks {
         self.lacks
     }
 
     /// It lacks this from now on.
-    pub(super) fn finish(mut self, lacks: Lacks) {
+    pub(crate) fn finish(mut self, lacks: Lacks) {
         self.lacks = lacks;
     }
 }

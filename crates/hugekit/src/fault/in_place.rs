@@ -6,13 +6,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Faults;
 use super::late::Late;
 use super::registry::{Registry, Table};
-use super::served::Served;
+use super::{Access, Faults};
+use crate::arch;
 use crate::pool::FaultError;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::own::Own;
@@ -38,23 +39,25 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// A range that is served in place for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Registration {
+pub(crate) struct Registration {
     process: &'static Process,
     start: usize,
 }
 
 impl Registration {
-    /// Serves the faults of a region.
-    pub(super) fn new(served: &Arc<Served>) -> Result<Self, FaultError> {
+    /// Serves the faults at these addresses.
+    pub(crate) fn new(
+        addresses: Range<usize>,
+        served: Arc<dyn Faults>,
+    ) -> Result<Self, FaultError> {
         let process = Process::ready()?;
-        let addresses = served.addresses();
         let start = addresses.start;
-        process.ranges.add(addresses, Arc::clone(served) as Arc<dyn Faults>);
+        process.ranges.add(addresses, served);
         Ok(Self { process, start })
     }
 
     /// Ends serving what lies behind the first `len` bytes. Nobody is at it any more when this returns.
-    pub(super) fn cut(&self, len: usize) {
+    pub(crate) fn cut(&self, len: usize) {
         self.process.ranges.cut(self.start, len);
     }
 }
@@ -168,13 +171,14 @@ impl Process {
     }
 
     /// Serves the access that a signal tells of, if that is ours to serve.
-    fn serve(&self, cause: Cause) -> bool {
+    fn serve(&self, cause: Cause, access: Access) -> bool {
         if !self.mark.is_ours() {
             return false;
         }
         match cause {
             Cause::Fault(address) => {
-                let served = self.ranges.with(address, |faults| faults.serve(address));
+                let served =
+                    self.ranges.with(address, |faults| faults.serve(address, access).is_ok());
                 served.unwrap_or_else(|| self.late.may_be_tried_again(address))
             }
             Cause::BrokenMemory(address) => {
@@ -216,7 +220,12 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
     // SAFETY: what the kernel gave us.
     unsafe {
-        if !process.serve(signal::cause(info)) {
+        let access = match arch::is_write(context) {
+            Some(true) => Access::Write,
+            Some(false) => Access::Read,
+            None => Access::Unknown,
+        };
+        if !process.serve(signal::cause(info), access) {
             process.pass_on(signal, info, context);
         }
     }

@@ -23,63 +23,47 @@ mod registry;
 mod served;
 mod threaded;
 
+use std::fmt::Debug;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub(crate) use self::in_place::Ranges;
-use self::in_place::Registration;
+pub(crate) use self::granules::{Granules, Lacks};
+pub(crate) use self::in_place::{Ranges, Registration};
+use self::open::Of;
 pub(crate) use self::registry::Registry;
 pub(crate) use self::served::Served;
 pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
+use crate::populate::PopulateError;
 
-/// Whoever serves the faults of a range. Its functions run in signal handlers.
-pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
-    /// Does what lets the access to this address go on. Whether it did.
-    fn serve(&self, address: usize) -> bool;
-
-    /// The memory at this address is broken.
-    fn break_(&self, address: usize);
+/// What a thread was about to do when it faulted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    /// This CPU's context does not say.
+    Unknown,
 }
 
-/// Whoever is served by handler threads.
-pub(crate) trait ByThreads: Send + Sync {
-    /// What the faults are read from.
+/// Whoever knows what is to be done about faults at some addresses. Handlers of either kind call it.
+pub(crate) trait Faults: Debug + Send + Sync {
+    /// What serves them is registered with.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Does what lets whoever waits at this address go on.
-    fn serve(&self, address: usize);
+    /// Sees to it that an access at an address of its own gets further. Async-signal-safe.
+    fn serve(&self, address: usize, access: Access) -> Result<(), PopulateError>;
 
-    /// A thread has died: nobody may wait for it.
+    /// After that failed in a handler thread: whoever waits may not wait for ever.
+    fn leave(&self, address: usize);
+
+    /// Leaves every address to the kernel, and what it shows must be right: for when nobody is there to
+    /// serve faults any more.
     fn give_up(&self);
-}
 
-impl ByThreads for Served {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor().as_fd()
-    }
-
-    fn serve(&self, address: usize) {
-        if Self::serve(self, address).is_err() {
-            self.leave_hole(address);
-        }
-    }
-
-    fn give_up(&self) {
-        tracing::error!("a thread that served faults died: the region is cleared at once");
-        Self::give_up(self);
-    }
-}
-
-impl Faults for Served {
-    fn serve(&self, address: usize) -> bool {
-        Self::serve(self, address).is_ok()
-    }
-
-    fn break_(&self, address: usize) {
-        Self::break_(self, address);
-    }
+    /// The memory at an address is broken: nobody is shown it any more, and the pool never gets it back.
+    /// Async-signal-safe.
+    fn break_(&self, address: usize);
 }
 
 /// Who serves the faults of a region.
@@ -115,7 +99,8 @@ pub struct Serving {
 #[derive(Debug)]
 pub(crate) struct Service {
     served: Arc<Served>,
-    serving: Serving,
+    /// `None` once it was taken.
+    serving: Option<Serving>,
     /// `None` once it has ended.
     handler: Option<Handler>,
 }
@@ -159,10 +144,12 @@ impl Service {
         contents: &[(usize, Content)],
         fall: Option<FaultError>,
     ) -> Result<Self, FaultError> {
-        let descriptor = open::for_handling_in_place(pool.backing())?;
+        let descriptor = open::for_handling_in_place(Of::FirstAccesses(pool.backing()))?;
         let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
-        let handler = Some(Handler::InPlace(Registration::new(&served)?));
-        Ok(Self { served, serving: Serving { handling: Handling::InPlace, fall }, handler })
+        let handler =
+            Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
+        let handler = Some(Handler::InPlace(handler));
+        Ok(Self { served, serving: Some(Serving { handling: Handling::InPlace, fall }), handler })
     }
 
     fn threaded(
@@ -171,16 +158,17 @@ impl Service {
         contents: &[(usize, Content)],
         threads: usize,
     ) -> Result<Self, FaultError> {
-        let descriptor = open::for_handler_threads(pool.backing())?;
+        let descriptor = open::for_handler_threads(Of::FirstAccesses(pool.backing()))?;
         let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
-        let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn ByThreads>), threads)?;
+        let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn Faults>), threads)?;
         let serving =
             Serving { handling: Handling::Threaded { threads: handlers.count() }, fall: None };
-        Ok(Self { served, serving, handler: Some(Handler::Threaded(handlers)) })
+        Ok(Self { served, serving: Some(serving), handler: Some(Handler::Threaded(handlers)) })
     }
 
-    pub(crate) fn serving(&self) -> &Serving {
-        &self.serving
+    /// How, to be said by whoever has the region; once.
+    pub(crate) fn take_serving(&mut self) -> Serving {
+        self.serving.take().expect("taken once, when the region is made")
     }
 
     pub(crate) fn served(&self) -> &Served {

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::param::page_size;
 
 use super::granules::{Busy, Granules, Lacks};
+use super::{Access, Faults};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 use crate::populate::{PopulateError, populate_pages};
@@ -89,10 +90,6 @@ impl Served {
             .map_err(|errno| FaultError::Kernel { call: "madvise", source: errno.into() })
     }
 
-    pub(super) fn descriptor(&self) -> &OwnedFd {
-        &self.descriptor
-    }
-
     pub(super) fn addresses(&self) -> Range<usize> {
         self.start..self.start + self.len()
     }
@@ -116,12 +113,6 @@ impl Served {
     fn addresses_of(&self, index: usize) -> Range<usize> {
         let bytes = self.bytes_of(index);
         self.start + bytes.start..self.start + bytes.end
-    }
-
-    /// Makes ready what was touched at one of its addresses, and shows it. Async-signal-safe.
-    pub(super) fn serve(&self, address: usize) -> Result<(), PopulateError> {
-        let offset = address - self.start;
-        self.make_ready(offset / self.granule_bytes, Some(offset % self.granule_bytes))
     }
 
     /// Makes a granule ready, near `target` last, and shows it to its user. Async-signal-safe.
@@ -186,7 +177,8 @@ impl Served {
             if self.pool.backing().is_reserved() { self.pool.page_size() } else { page_size() };
         let (mut next, mut met) = (addresses.start, false);
         while next < addresses.end {
-            let Err((mapped, errno)) = userfaultfd::map_present(descriptor, &(next..addresses.end))
+            let Err((mapped, errno)) =
+                userfaultfd::map_present(descriptor, &(next..addresses.end), false)
             else {
                 break;
             };
@@ -303,30 +295,6 @@ impl Served {
         }
     }
 
-    /// Clears all that is left to be, and leaves every address to the kernel: for when nobody is there to
-    /// serve faults any more.
-    pub(super) fn give_up(&self) {
-        for index in 0..self.granules.len() {
-            self.clear_only(index);
-        }
-        let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses());
-    }
-
-    /// Leaves a granule to the kernel that could not be populated: a hole, behind which it may have
-    /// memory now, or says in its own way that it has none.
-    pub(super) fn leave_hole(&self, address: usize) {
-        let index = (address - self.start) / self.granule_bytes;
-        if self.granules.look(index).is_ok_and(|lacks| lacks == Lacks::Page) {
-            let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses_of(index));
-        }
-    }
-
-    /// The memory at one of its addresses is broken: nobody is shown that granule any more, and the pool
-    /// never gets it back. Async-signal-safe.
-    pub(super) fn break_(&self, address: usize) {
-        self.granules.break_((address - self.start) / self.granule_bytes);
-    }
-
     /// Ends serving what lies behind the first `len` bytes, whole folios. Nobody accesses it any more.
     pub(super) fn cut(&self, len: usize) {
         self.len.store(len, Ordering::Relaxed);
@@ -348,6 +316,39 @@ impl Served {
             }
         }
         contents
+    }
+}
+
+impl Faults for Served {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Makes ready what was touched at one of its addresses, and shows it.
+    fn serve(&self, address: usize, _access: Access) -> Result<(), PopulateError> {
+        let offset = address - self.start;
+        self.make_ready(offset / self.granule_bytes, Some(offset % self.granule_bytes))
+    }
+
+    /// A hole that could not be populated: the kernel may have memory for it now, or says in its own way
+    /// that it has none.
+    fn leave(&self, address: usize) {
+        let index = (address - self.start) / self.granule_bytes;
+        if self.granules.look(index).is_ok_and(|lacks| lacks == Lacks::Page) {
+            let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses_of(index));
+        }
+    }
+
+    /// Clears all that is left to be.
+    fn give_up(&self) {
+        for index in 0..self.granules.len() {
+            self.clear_only(index);
+        }
+        let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses());
+    }
+
+    fn break_(&self, address: usize) {
+        self.granules.break_((address - self.start) / self.granule_bytes);
     }
 }
 

@@ -18,7 +18,7 @@ use std::thread::{Builder, JoinHandle};
 
 use rustix::param::page_size;
 
-use super::ByThreads;
+use super::{Access, Faults};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sys::mapping::Untouched;
@@ -34,7 +34,7 @@ pub(crate) struct Handlers {
 
 impl Handlers {
     /// Starts so many threads, or none.
-    pub(crate) fn start(served: &Arc<dyn ByThreads>, count: usize) -> Result<Self, FaultError> {
+    pub(crate) fn start(served: &Arc<dyn Faults>, count: usize) -> Result<Self, FaultError> {
         if count == 0 {
             return Err(FaultError::NoThreads);
         }
@@ -148,15 +148,18 @@ impl Following {
     }
 }
 
-fn serve_all(served: &dyn ByThreads, bell: &Range<usize>) {
+fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
     let mut following = Following::new();
-    serve_or_give_up(served, bell, |Fault { address, thread }| {
-        served.serve(address);
+    serve_or_give_up(served, bell, |Fault { address, thread, write }| {
+        let access = if write { Access::Write } else { Access::Read };
+        if served.serve(address, access).is_err() {
+            served.leave(address);
+        }
         following.follow(thread);
     });
 }
 
-fn serve_or_give_up(served: &dyn ByThreads, bell: &Range<usize>, serve: impl FnMut(Fault)) {
+fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(Fault)) {
     let last_resort = LastResort { served, bell };
     serve_until_rung(served.descriptor(), bell, serve);
     std::mem::forget(last_resort);
@@ -184,7 +187,7 @@ fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: 
 /// Dropped by a thread that dies: whoever faults from then on must not wait for it. All is left to the kernel,
 /// the bell too.
 struct LastResort<'a> {
-    served: &'a dyn ByThreads,
+    served: &'a dyn Faults,
     bell: &'a Range<usize>,
 }
 
@@ -192,17 +195,18 @@ impl Drop for LastResort<'_> {
     fn drop(&mut self) {
         self.served.give_up();
         let _ = userfaultfd::unregister(self.served.descriptor(), self.bell);
+        // Not before: whoever is told may fault there.
+        tracing::error!("a thread that served faults died: its memory is left to the kernel");
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::thread;
 
-    use super::super::served::Served;
     use super::*;
-    use crate::fault::open;
+    use crate::fault::Served;
+    use crate::fault::open::{self, Of};
     use crate::pool::{Backing, Pool};
 
     #[test]
@@ -210,13 +214,13 @@ mod tests {
         let len = 1 << 20;
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);
-        let Ok(descriptor) = open::for_handler_threads(Backing::Base) else {
+        let Ok(descriptor) = open::for_handler_threads(Of::FirstAccesses(Backing::Base)) else {
             return; // Who may not serve faults of system calls has no such threads.
         };
         // SAFETY: registered before anybody accesses it.
         let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
         let served = Served::new(&pool, &mapped, &contents, descriptor).unwrap();
-        let bell = Bell::new(served.descriptor().as_fd(), 1).unwrap();
+        let bell = Bell::new(served.descriptor(), 1).unwrap();
         let start = mapped.mapping().start();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::folios::Folios;
-use super::memory::{Failure, Mapped, Memory};
+use super::memory::{Failure, Mapped, Memory, parts_of};
 use super::stats::{Counters, Scrubbed, Stats};
 use super::{PoolError, limits};
 use crate::machine::Root;
@@ -29,6 +29,9 @@ pub(crate) struct Core {
     pub(super) stopped: Condvar,
     pub(super) counters: Counters,
 }
+
+/// An extent that somebody overwrites before anybody sees it, and what each run of its folios holds.
+pub(crate) type Reserved = (Extent<InUse>, Vec<(usize, Content)>);
 
 /// What the lock protects. Nobody clears, populates or maps while holding it.
 #[derive(Debug)]
@@ -127,7 +130,7 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<Mapped, PoolError> {
         self.check_ours()?;
-        let parts = self.make_clean(self.claim(count)?, threads, progress)?;
+        let parts = self.make_clean(self.claim(count, Folios::take)?, threads, progress)?;
         let clean = parts.into_iter().reduce(Extent::join).expect("an extent has a folio");
         let mapped = self.memory.map(clean).map_err(|(clean, error)| {
             self.put_back([clean.into()]);
@@ -150,7 +153,7 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
         self.check_ours()?;
-        let mut parts = self.claim(count)?;
+        let mut parts = self.claim(count, Folios::take)?;
         if !limits::holes_may_wait(&self.root, self.memory.backing()) {
             parts = self.populate_among(parts, threads, progress)?;
         }
@@ -168,6 +171,58 @@ impl Core {
         }
     }
 
+    /// Takes folios for somebody who overwrites them, in pieces of whole units of `unit` folios, and in one
+    /// piece if there is one: says what each run of folios holds, of which holes only where a write is sure
+    /// to find memory.
+    pub(super) fn reserve(
+        &self,
+        count: usize,
+        unit: usize,
+        threads: Threads,
+    ) -> Result<Vec<Reserved>, PoolError> {
+        self.check_ours()?;
+        let mut parts = self.claim(count, |folios, count| folios.take_in_pieces(count, unit))?;
+        let has_holes = parts.iter().any(|part| part.content() == Content::Hole);
+        if has_holes && !limits::holes_may_wait(&self.root, self.memory.backing()) {
+            parts = self.populate_among(parts, threads, None)?;
+        }
+        let mut pieces: Vec<Reserved> = Vec::new();
+        for part in parts {
+            let (count, content) = (part.folios().len(), part.content());
+            let extent = part.reserved();
+            match pieces.last_mut() {
+                Some((last, contents)) if last.folios().end == extent.folios().start => {
+                    last.append(extent);
+                    contents.push((count, content));
+                }
+                _ => pieces.push((extent, vec![(count, content)])),
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Takes back an extent that is mapped nowhere.
+    ///
+    /// # Safety
+    /// That is so, and the runs hold what is said.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
+        // SAFETY: the caller's to promise.
+        self.put_back(unsafe { parts_of(extent.become_(), contents) });
+    }
+
+    /// As [`give_back`](Self::give_back), to the kernel.
+    ///
+    /// # Safety
+    /// As there.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        let hole = self.memory.punch(unsafe { extent.become_() })?;
+        self.put_back([hole.into()]);
+        Ok(())
+    }
+
     /// Populates the holes; if that fails, all parts are in the pool again.
     fn populate_among(
         &self,
@@ -175,29 +230,22 @@ impl Core {
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Vec<Idle>, PoolError> {
-        let mut parts = parts.into_iter();
-        let mut made = Vec::new();
-        while let Some(part) = parts.next() {
-            match part {
-                Idle::Hole(hole) => match self.populate(hole, threads, progress) {
-                    Ok(clean) => made.push(clean.into()),
-                    Err((part, failure)) => {
-                        self.put_back(made.into_iter().chain([part]).chain(parts));
-                        return Err(failure.into_error());
-                    }
-                },
-                other => made.push(other),
-            }
-        }
-        Ok(made)
+        self.make_each(parts, |part| match part {
+            Idle::Hole(hole) => self.populate(hole, threads, progress).map(Idle::from),
+            other => Ok(other),
+        })
     }
 
     /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back.
-    fn claim(&self, count: usize) -> Result<Vec<Idle>, PoolError> {
+    fn claim(
+        &self,
+        count: usize,
+        take: impl Fn(&mut Folios, usize) -> Option<Vec<Idle>>,
+    ) -> Result<Vec<Idle>, PoolError> {
         let mut state = self.lock();
         let mut waits = false;
         let parts = loop {
-            if let Some(parts) = state.folios.take(count) {
+            if let Some(parts) = take(&mut state.folios, count) {
                 break Ok(parts);
             }
             if state.scrubbing == 0 {
@@ -235,18 +283,27 @@ impl Core {
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Vec<Extent<Clean>>, PoolError> {
+        self.make_each(parts, |part| match part {
+            Idle::Clean(extent) => Ok(extent),
+            Idle::Hole(extent) => self.populate(extent, threads, progress),
+            Idle::Dirty(extent) => self.scrub_for_user(extent, threads, progress),
+        })
+    }
+
+    /// Makes something of each part; if one fails, all of them are in the pool again, in the state they
+    /// got to.
+    fn make_each<T: Into<Idle>>(
+        &self,
+        parts: impl IntoIterator<Item = Idle>,
+        make: impl Fn(Idle) -> Result<T, (Idle, Failure)>,
+    ) -> Result<Vec<T>, PoolError> {
         let mut parts = parts.into_iter();
         let mut made = Vec::new();
         while let Some(part) = parts.next() {
-            let failed = match part {
-                Idle::Clean(extent) => Ok(extent),
-                Idle::Hole(extent) => self.populate(extent, threads, progress),
-                Idle::Dirty(extent) => self.scrub_for_user(extent, threads, progress),
-            };
-            match failed {
-                Ok(extent) => made.push(extent),
+            match make(part) {
+                Ok(ready) => made.push(ready),
                 Err((part, failure)) => {
-                    let made = made.into_iter().map(Idle::from);
+                    let made = made.into_iter().map(T::into);
                     self.put_back(made.chain([part]).chain(parts));
                     return Err(failure.into_error());
                 }

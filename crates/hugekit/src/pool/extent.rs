@@ -70,6 +70,15 @@ impl<S> Extent<S> {
         Self { folios: tail, state: PhantomData }
     }
 
+    /// As [`join`](Self::join), in place.
+    ///
+    /// # Panics
+    /// If `next` does not begin where this ends.
+    pub(crate) fn append(&mut self, next: Self) {
+        let nothing = self.split_off(self.folios.len());
+        *self = std::mem::replace(self, nothing).join(next);
+    }
+
     /// Two tokens for neighbours become one.
     ///
     /// # Panics
@@ -108,6 +117,13 @@ impl Idle {
             Self::Clean(extent) => extent.folios(),
             Self::Dirty(extent) => extent.folios(),
         }
+    }
+
+    /// The folios as an extent in use that nobody has been shown.
+    #[allow(unsafe_code)]
+    pub(super) fn reserved(self) -> Extent<InUse> {
+        // SAFETY: the token that named these folios ends here; nothing but the alias maps them.
+        unsafe { Extent::mint(self.folios()) }
     }
 
     pub(crate) fn content(&self) -> Content {

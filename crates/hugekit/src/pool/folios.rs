@@ -70,6 +70,31 @@ impl Folios {
         Some(self.take_run(self.cleanest_end(run, count)))
     }
 
+    /// As [`take`](Self::take), for somebody who overwrites them: of dirty folios if there is a run of them,
+    /// so that clean ones stay for those who need them; and if no run suffices, of as few runs as do, each of
+    /// whole units of `unit` folios but for the last folios of all.
+    pub(super) fn take_in_pieces(&mut self, count: usize, unit: usize) -> Option<Vec<Idle>> {
+        let in_one = [&self.dirty, &self.populated, &self.free];
+        let in_one = in_one.into_iter().find_map(|runs| runs.best_fit(count));
+        if let Some(run) = in_one {
+            return Some(self.take_run(run.start..run.start + count));
+        }
+        let (mut left, mut taken) = (count, Vec::new());
+        while left > 0 {
+            let run = self.free.best_fit(left).or_else(|| self.free.longest());
+            let len = run
+                .as_ref()
+                .map_or(0, |run| if run.len() < left { run.len() / unit * unit } else { left });
+            let Some(run) = run.filter(|_| len > 0) else {
+                taken.into_iter().for_each(|part: Idle| self.put(part));
+                return None;
+            };
+            taken.extend(self.take_run(run.start..run.start + len));
+            left -= len;
+        }
+        Some(taken)
+    }
+
     /// Tokens for every hole.
     pub(super) fn take_holes(&mut self) -> Vec<Extent<Hole>> {
         let holes: Vec<_> = self.holes.within(0..self.capacity).collect();
@@ -189,6 +214,7 @@ mod tests {
     enum Step {
         Take(usize),
         TakeDirty(usize),
+        TakeInPieces(usize, usize),
         TakeHoles,
         /// Puts the token at this index back, in another state.
         Put(usize, State),
@@ -199,6 +225,7 @@ mod tests {
         prop_oneof![
             4 => (1..FOLIOS).prop_map(Step::Take),
             1 => (0..FOLIOS).prop_map(Step::TakeDirty),
+            2 => (1..FOLIOS, 1_usize..4).prop_map(|(count, unit)| Step::TakeInPieces(count, unit)),
             1 => Just(Step::TakeHoles),
             5 => (0..FOLIOS, state).prop_map(|(at, state)| Step::Put(at, state)),
         ]
@@ -261,6 +288,16 @@ mod tests {
                         let len = taken.as_ref().map_or(0, |extent| extent.folios().len());
                         prop_assert_eq!(len, dirty.min(most.max(1)));
                         taken.into_iter().map(Idle::from).collect()
+                    }
+                    Step::TakeInPieces(count, unit) => {
+                        let runs = model.split(|&state| state == State::Out);
+                        let units: usize = runs.map(|run| run.len() / unit * unit).sum();
+                        let in_one = longest(&model, &[State::Hole, State::Clean, State::Dirty]);
+                        let taken = folios.take_in_pieces(count, unit).unwrap_or_default();
+                        let len: usize = taken.iter().map(|part| part.folios().len()).sum();
+                        prop_assert!(len == count || len == 0);
+                        prop_assert!(len == count || in_one < count && units < count);
+                        taken
                     }
                     Step::TakeHoles => folios.take_holes().into_iter().map(Idle::from).collect(),
                     Step::Put(at, state) => {

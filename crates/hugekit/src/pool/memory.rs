@@ -60,6 +60,17 @@ impl Mapped {
     pub(crate) fn extent(&self) -> &Extent<InUse> {
         &self.extent
     }
+
+    /// The right to the folios and the addresses apart, for whoever sees to it that the pool gets the folios
+    /// back only when nothing maps them.
+    pub(crate) fn into_parts(self) -> (Extent<InUse>, Mapping) {
+        (self.extent, self.mapping)
+    }
+
+    /// Both together again.
+    pub(crate) fn of_parts(extent: Extent<InUse>, mapping: Mapping) -> Self {
+        Self { extent, mapping }
+    }
 }
 
 /// Why an extent stayed what it was.
@@ -192,6 +203,11 @@ impl Memory {
     /// Whether this process made the memory: one forked from it has the descriptor and nothing else.
     pub(crate) fn is_ours(&self) -> bool {
         self.mark.is_ours()
+    }
+
+    /// Whether core dumps hold the bytes of regions.
+    pub(crate) fn in_core_dumps(&self) -> bool {
+        self.in_core_dumps
     }
 
     /// The file. Who holds its descriptor reaches every byte of the pool.
@@ -407,7 +423,7 @@ impl Memory {
 ///
 /// # Safety
 /// They hold that.
-unsafe fn parts_of(mut rest: Extent<Dirty>, contents: &[(usize, Content)]) -> Vec<Idle> {
+pub(super) unsafe fn parts_of(mut rest: Extent<Dirty>, contents: &[(usize, Content)]) -> Vec<Idle> {
     let part = |&(count, content): &(usize, Content)| {
         let tail = rest.split_off(count);
         let part = std::mem::replace(&mut rest, tail);

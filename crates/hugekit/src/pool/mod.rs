@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use self::core::Core;
-use self::extent::{Extent, InUse};
+pub(crate) use self::core::Reserved;
 use self::scrubber::Scrubber;
 use self::stats::Scrubbed;
 use crate::ClearError;
@@ -39,7 +39,7 @@ pub use builder::PoolBuilder;
 pub use clearing::Clearing;
 pub use error::PoolError;
 pub(crate) use error::Size;
-pub(crate) use extent::Content;
+pub(crate) use extent::{Content, Extent, InUse};
 pub use fault_error::FaultError;
 pub(crate) use memory::{Mapped, Memory};
 pub use nodes::NodePolicy;
@@ -170,6 +170,34 @@ impl Pool {
         let (count, threads) = (self.folios(bytes)?, threads.unwrap_or(self.0.threads));
         // SAFETY: the caller's to promise.
         unsafe { self.0.core.hand_out_unready(count, threads, progress) }
+    }
+
+    /// Takes so many bytes out of the pool, in whole folios, for somebody who writes all of a folio before he
+    /// shows it: what each run of them holds is said, and nothing is cleared. Dirty ones are taken first.
+    /// In one piece if there is one; else in pieces of whole units of `unit` bytes.
+    pub(crate) fn reserve(&self, bytes: usize, unit: usize) -> Result<Vec<Reserved>, PoolError> {
+        let unit = unit.div_ceil(self.page_size());
+        self.0.core.reserve(self.folios(bytes)?, unit, self.0.threads)
+    }
+
+    /// Takes back what [`reserve`](Self::reserve) gave, or parts of what was mapped.
+    ///
+    /// # Safety
+    /// The folios are mapped nowhere any more, and the runs hold that.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.give_back(extent, contents) }
+    }
+
+    /// As [`give_back`](Self::give_back), to the kernel.
+    ///
+    /// # Safety
+    /// As there.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.give_back_as_holes(extent) }
     }
 
     fn folios(&self, bytes: usize) -> Result<usize, PoolError> {

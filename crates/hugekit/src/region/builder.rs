@@ -34,7 +34,7 @@ impl fmt::Debug for RegionBuilder<'_> {
 impl Pool {
     /// A region of so many bytes, of which more is to be said.
     ///
-    /// ```
+    /// ```no_run
     /// use hugekit::fault::Handling;
     /// use hugekit::pool::{Backing, Clearing, Pool};
     ///
@@ -91,7 +91,7 @@ impl<'a> RegionBuilder<'a> {
     /// is taken from the pool then.
     ///
     /// # Panics
-    /// If the progress callback does; the folios are lost to the pool then.
+    /// If the progress callback does. Nothing is taken from the pool then.
     pub fn build(&self) -> Result<Region, PoolError> {
         match self.clearing {
             Clearing::AtFault if suits(self.pool.backing(), self.handling) => self.at_fault(),

@@ -20,7 +20,7 @@ use crate::pool::{Pool, PoolError};
 /// A process forked from this one has no such memory, and an access there ends in SIGSEGV. Dropping it
 /// there does nothing.
 #[derive(Debug)]
-pub struct Region(Memory);
+pub struct Region(Box<Memory>);
 
 impl Pool {
     /// So many bytes of zeroed memory, in whole folios.
@@ -43,7 +43,7 @@ impl Pool {
     /// As [`region`](Self::region).
     ///
     /// # Panics
-    /// If the progress callback does; the folios are lost to the pool then.
+    /// If the progress callback does. Nothing is taken from the pool then.
     pub fn region_with(
         &self,
         len: usize,
@@ -58,7 +58,20 @@ impl Pool {
 
 impl Region {
     pub(super) fn new(memory: Memory) -> Self {
-        Self(memory)
+        Self(Box::new(memory))
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.0
+    }
+
+    /// Bytes that it shares with forks at this moment, in whole granules: what writes of it or of them may
+    /// still have to copy.
+    ///
+    /// # Errors
+    /// [`RegionError::Forked`].
+    pub fn shared_bytes(&self) -> Result<usize, RegionError> {
+        self.0.shared_bytes()
     }
 
     /// Its bytes.
@@ -168,7 +181,7 @@ impl Region {
     /// and VMM at a time.
     #[must_use]
     pub fn share(self) -> SharedRegion {
-        SharedRegion::new(self.0)
+        SharedRegion::new(*self.0)
     }
 
     /// Gives the memory back although a system call may still read or write it (`vmsplice`, an
@@ -179,7 +192,7 @@ impl Region {
     /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses, and then nobody ever gets
     /// these folios.
     pub fn retire(self) -> Result<(), RegionError> {
-        self.0.retire()
+        (*self.0).retire()
     }
 }
 

@@ -2,11 +2,16 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
+use super::ForkError;
+use super::fork::{Family, Fresh, Membership, Terms};
 use crate::ClearError;
-use crate::fault::{Service, Serving};
+use crate::fault::{Faults, Service, Serving};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Content, Mapped, Pool, Size};
 use crate::populate::{self, PopulateError};
@@ -55,6 +60,12 @@ pub enum RegionError {
     /// The kernel would not take the memory back.
     #[error("the kernel does not take the memory back: {0}")]
     Kept(std::io::ErrorKind),
+    /// What the region shares with forks could not be copied.
+    #[error("what is shared with forks cannot be copied: {0}")]
+    Copy(PopulateError),
+    /// A region that was forked lies in several places of the file, some of which are others' too.
+    #[error("the region shares memory with forks: who writes its file would write theirs")]
+    Forks,
     /// This process was forked from the region's, which alone has its memory.
     #[error("the region belongs to the process that this one was forked from")]
     Forked,
@@ -63,36 +74,98 @@ pub enum RegionError {
 /// An extent in use, given back to its pool when dropped.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// `None` only while it is dropped.
-    mapped: Option<Mapped>,
-    /// Who serves its faults, if they are not plain ones.
-    service: Option<Service>,
+    holds: RwLock<Holds>,
+    /// How its faults are served until it is forked, if they are not plain ones.
+    serving: Option<Serving>,
+    /// Whom it shares memory with, once it was forked.
+    family: OnceLock<Arc<Family>>,
+    /// Ranges that a fork copies at once.
+    pins: Mutex<Vec<Range<usize>>>,
+    /// Whether somebody may have the file behind it.
+    file_given: AtomicBool,
     pool: Pool,
+    start: NonNull<u8>,
+    mapped_len: usize,
     len: usize,
 }
 
+// SAFETY: an address; whoever follows it says why that is sound.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+/// What a region has its memory from. Changed only by forking and at the end.
+#[derive(Debug)]
+enum Holds {
+    /// An extent of its own, and who serves its faults if they are not plain ones.
+    Alone(Mapped, Option<Service>),
+    /// A place in a family.
+    Member(Membership),
+    /// Nothing: it is being dropped.
+    Nothing,
+}
+
 impl Memory {
-    pub(super) fn new(pool: Pool, mapped: Mapped, len: usize, service: Option<Service>) -> Self {
-        Self { mapped: Some(mapped), service, pool, len }
+    pub(super) fn new(
+        pool: Pool,
+        mapped: Mapped,
+        len: usize,
+        mut service: Option<Service>,
+    ) -> Self {
+        let (start, mapped_len) = (mapped.mapping().start(), mapped.mapping().len());
+        let serving = service.as_mut().map(Service::take_serving);
+        Self::with(pool, Holds::Alone(mapped, service), serving, (start, mapped_len, len))
     }
 
-    pub(super) fn serving(&self) -> Option<&Serving> {
-        self.service.as_ref().map(Service::serving)
-    }
-
-    /// Sees to it that whoever has the file finds nobody else's bytes there.
-    pub(super) fn show_through_file(&self) {
-        if let Some(service) = self.service.as_ref().filter(|_| self.pool.memory().is_ours()) {
-            service.served().show_through_file();
+    fn with(
+        pool: Pool,
+        holds: Holds,
+        serving: Option<Serving>,
+        (start, mapped_len, len): (NonNull<u8>, usize, usize),
+    ) -> Self {
+        Self {
+            holds: RwLock::new(holds),
+            serving,
+            family: OnceLock::new(),
+            pins: Mutex::new(Vec::new()),
+            file_given: AtomicBool::new(false),
+            pool,
+            start,
+            mapped_len,
+            len,
         }
     }
 
-    pub(super) fn mapped(&self) -> &Mapped {
-        self.mapped.as_ref().expect("there until dropped")
+    /// Nothing panics while it is held but a caller's progress callback, which leaves it as it is.
+    fn holds(&self) -> RwLockReadGuard<'_, Holds> {
+        self.holds.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn holds_mut(&mut self) -> &mut Holds {
+        self.holds.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn serving(&self) -> Option<&Serving> {
+        self.family.get().map(|family| family.serving()).or(self.serving.as_ref())
+    }
+
+    /// Where in the pool's file it lies, for somebody who may write there: nobody else's bytes are there.
+    pub(super) fn file_offset(&self) -> Result<u64, RegionError> {
+        self.check_ours()?;
+        match &*self.holds() {
+            Holds::Alone(mapped, service) => {
+                self.file_given.store(true, Ordering::SeqCst);
+                if let Some(service) = service {
+                    service.served().show_through_file();
+                }
+                Ok(self.pool.memory().offset(mapped.extent()))
+            }
+            _ => Err(RegionError::Forks),
+        }
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
-        self.mapped().mapping().start()
+        self.start
     }
 
     /// Bytes asked for.
@@ -102,15 +175,11 @@ impl Memory {
 
     /// Bytes mapped: whole folios.
     pub(super) fn mapped_len(&self) -> usize {
-        self.mapped().mapping().len()
+        self.mapped_len
     }
 
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
-    }
-
-    pub(super) fn file_offset(&self) -> u64 {
-        self.pool.memory().offset(self.mapped().extent())
     }
 
     /// The range, if all of it lies within the region.
@@ -135,11 +204,15 @@ impl Memory {
     ) -> Result<Report, RegionError> {
         self.check_ours()?;
         let range = self.within(range)?;
-        if let Some(service) = &self.service {
-            service.served().ready(range.clone(), threads, progress)?;
-            if self.pool.backing().is_reserved() {
-                return Ok(self.prefault_plain(range, Threads::One, None)?);
+        match &*self.holds() {
+            Holds::Member(membership) => return Ok(membership.prefault(range, threads, progress)?),
+            Holds::Alone(_, Some(service)) => {
+                service.served().ready(range.clone(), threads, progress)?;
+                if self.pool.backing().is_reserved() {
+                    return Ok(self.prefault_plain(range, Threads::One, None)?);
+                }
             }
+            _ => {}
         }
         Ok(self.prefault_plain(range, threads, progress)?)
     }
@@ -166,8 +239,12 @@ impl Memory {
     pub(super) fn ready(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         let range = self.within(range)?;
-        if let Some(service) = &self.service {
-            service.served().ready(range, self.pool.threads(), None)?;
+        match &*self.holds() {
+            Holds::Member(membership) => drop(membership.own(range, self.pool.threads())?),
+            Holds::Alone(_, Some(service)) => {
+                service.served().ready(range, self.pool.threads(), None)?;
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -176,9 +253,11 @@ impl Memory {
     pub(super) fn release(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         let range = self.whole_folios(range)?;
-        match &self.service {
-            Some(service) => service.served().release(range),
-            None => self.pool.clear_in_use(self.mapped().extent(), range)?,
+        match &*self.holds() {
+            Holds::Member(membership) => membership.release(range).map_err(RegionError::Copy)?,
+            Holds::Alone(_, Some(service)) => service.served().release(range),
+            Holds::Alone(mapped, None) => self.pool.clear_in_use(mapped.extent(), range)?,
+            Holds::Nothing => {}
         }
         Ok(())
     }
@@ -190,31 +269,48 @@ impl Memory {
         if len == 0 {
             return Err(RegionError::NoBytes);
         }
-        let page_size = self.pool.page_size();
-        let (kept, cut) = (len.next_multiple_of(page_size), self.mapped_len());
-        if kept < cut {
-            let folios = (cut - kept) / page_size;
-            let contents = match &self.service {
-                Some(service) => service.cut(kept, page_size),
-                None => vec![(folios, Content::Dirty)],
-            };
-            let mapped = self.mapped.as_mut().expect("there until dropped");
-            // SAFETY: who borrowed bytes behind `len` is gone, because `self` is borrowed mutably.
-            unsafe { self.pool.take_tail(mapped, len, &contents) }
-                .map_err(|error| RegionError::Kept(error.kind()))?;
-        }
+        self.mapped_len = self.cut(len)?;
         self.len = len;
         Ok(())
+    }
+
+    /// Gives back what lies behind the folios of the first `len` bytes, or their granules; how many bytes
+    /// stay.
+    fn cut(&mut self, len: usize) -> Result<usize, RegionError> {
+        let (pool, page_size, cut) = (self.pool.clone(), self.pool.page_size(), self.mapped_len);
+        let kept = len.next_multiple_of(page_size);
+        let (mapped, service) = match self.holds_mut() {
+            _ if kept == cut => return Ok(cut),
+            Holds::Member(membership) => {
+                return membership.truncate(len).map_err(|error| RegionError::Kept(error.kind()));
+            }
+            Holds::Alone(mapped, service) => (mapped, service),
+            Holds::Nothing => return Ok(cut),
+        };
+        let contents = match service {
+            Some(service) => service.cut(kept, page_size),
+            None => vec![((cut - kept) / page_size, Content::Dirty)],
+        };
+        // SAFETY: who borrowed bytes behind `len` is gone, because `self` is borrowed mutably.
+        unsafe { pool.take_tail(mapped, len, &contents) }
+            .map_err(|error| RegionError::Kept(error.kind()))?;
+        Ok(kept)
     }
 
     /// Gives the folios back to the kernel.
     pub(super) fn retire(mut self) -> Result<(), RegionError> {
         self.check_ours()?;
-        let mut service = self.service.take();
-        service.iter_mut().for_each(Service::end);
-        let mapped = self.mapped.take().expect("there until dropped");
-        // SAFETY: as for `drop`.
-        unsafe { self.pool.retire(mapped) }.map_err(|error| RegionError::Kept(error.kind()))
+        match std::mem::replace(self.holds_mut(), Holds::Nothing) {
+            Holds::Alone(mapped, mut service) => {
+                service.iter_mut().for_each(Service::end);
+                // SAFETY: as for `drop`.
+                unsafe { self.pool.retire(mapped) }.map_err(|error| RegionError::Kept(error.kind()))
+            }
+            Holds::Member(membership) => {
+                membership.leave(true).map_err(|error| RegionError::Kept(error.kind()))
+            }
+            Holds::Nothing => Ok(()),
+        }
     }
 
     /// The range, if it consists of whole folios; the last one may be cut by the end of the region.
@@ -229,12 +325,140 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// A region with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
+    /// to say.
+    pub(super) fn fork(
+        &self,
+        terms: impl FnOnce(&Pool) -> Result<Terms, ForkError>,
+        agree: impl FnOnce(&Arc<Family>) -> Result<(), ForkError>,
+    ) -> Result<Self, ForkError> {
+        if !self.pool.memory().is_ours() {
+            return Err(ForkError::Forked);
+        }
+        let mut holds = self.holds.write().unwrap_or_else(PoisonError::into_inner);
+        if self.file_given.load(Ordering::SeqCst) {
+            return Err(ForkError::FileGiven);
+        }
+        let (granule_bytes, terms) = match &*holds {
+            Holds::Member(membership) => {
+                agree(&membership.family)?;
+                (membership.granule_bytes(), None)
+            }
+            _ => {
+                let terms = terms(&self.pool)?;
+                (terms.granule_bytes, Some(terms))
+            }
+        };
+        // First, because it is what is most likely to fail.
+        let place = self.pool.reserve(self.mapped_len, granule_bytes)?;
+        if let Some(Err(error)) = terms.map(|terms| self.begin(&mut holds, terms)) {
+            for (extent, contents) in place {
+                // SAFETY: nobody has mapped or written them.
+                unsafe { self.pool.give_back(extent, &contents) };
+            }
+            return Err(error);
+        }
+        let Holds::Member(membership) = &*holds else { unreachable!("it has just become one") };
+        let fresh = membership.fork(place, &self.pinned(granule_bytes), self.mapped_len)?;
+        Ok(self.child(fresh))
+    }
+
+    /// Founds a family with this region.
+    fn begin(&self, holds: &mut Holds, terms: Terms) -> Result<(), ForkError> {
+        let family = Family::found(&self.pool, self.mapped_len, terms)?;
+        // What is still to be made ready is, before anybody shares it.
+        if let Holds::Alone(_, Some(service)) = holds {
+            let ready = service.served().ready(0..self.mapped_len, self.pool.threads(), None);
+            let failed = |error| ForkError::NotReady(Box::new(RegionError::from(error)));
+            if let Err(error) = ready {
+                family.end();
+                return Err(failed(error));
+            }
+            service.served().give_up();
+            service.end();
+        }
+        let Holds::Alone(mapped, service) = std::mem::replace(holds, Holds::Nothing) else {
+            unreachable!("only a region without a family begins one")
+        };
+        let (extent, mapping) = mapped.into_parts();
+        let begun = family.begin(extent, mapping).map_err(|(extent, mapping, error)| {
+            *holds = Holds::Alone(Mapped::of_parts(extent, mapping), None);
+            family.end();
+            error
+        });
+        *holds = Holds::Member(begun?);
+        drop(service);
+        self.family.get_or_init(|| family);
+        Ok(())
+    }
+
+    fn child(&self, fresh: Fresh) -> Self {
+        let Fresh { membership, bytes } = fresh;
+        let start = ptr::with_exposed_provenance_mut(membership.start);
+        let start = NonNull::new(start).expect("nothing is mapped at 0");
+        let family = Arc::clone(&membership.family);
+        let holds = Holds::Member(membership);
+        let child = Self::with(self.pool.clone(), holds, None, (start, bytes, self.len));
+        child.family.get_or_init(|| family);
+        child
+    }
+
+    /// The slots on which a byte of a pinned range lies, in ascending order.
+    fn pinned(&self, granule_bytes: usize) -> Vec<usize> {
+        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = |pin: &Range<usize>| pin.start / granule_bytes..pin.end.div_ceil(granule_bytes);
+        let slots: BTreeSet<usize> = pins.iter().flat_map(slots).collect();
+        slots.into_iter().collect()
+    }
+
+    /// Has every fork copy the range at once, until [`unpin`](Self::unpin).
+    pub(super) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.check_ours()?;
+        let range = self.within(range)?;
+        let holds = self.holds();
+        if let Holds::Member(membership) = &*holds {
+            membership.own(range.clone(), Threads::One)?;
+        }
+        self.pins.lock().unwrap_or_else(PoisonError::into_inner).push(range);
+        Ok(())
+    }
+
+    pub(super) fn unpin(&self, range: &Range<usize>) {
+        if !self.pool.memory().is_ours() {
+            return; // Another thread may have held the lock when this process was forked.
+        }
+        let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = pins.iter().position(|pin| pin == range) {
+            pins.swap_remove(at);
+        }
+    }
+
+    /// Bytes that it shares with others at this moment.
+    pub(super) fn shared_bytes(&self) -> Result<usize, RegionError> {
+        self.check_ours()?;
+        Ok(match &*self.holds() {
+            Holds::Member(membership) => membership.count_shared(),
+            _ => 0,
+        })
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
-        let Some(mapped) = self.mapped.take() else { return };
         // Its descriptor is closed only when nothing is mapped there any more: what it guards may be
         // somebody else's bytes.
-        let mut service = self.service.take();
+        let (mapped, mut service) = match std::mem::replace(self.holds_mut(), Holds::Nothing) {
+            Holds::Alone(mapped, service) => (mapped, service),
+            Holds::Member(membership) if self.pool.memory().is_ours() => {
+                if let Err(error) = membership.leave(false) {
+                    tracing::error!("folios are lost: {error}");
+                }
+                return;
+            }
+            Holds::Member(membership) => return membership.family.forget_handlers(),
+            Holds::Nothing => return,
+        };
         let contents = service.as_mut().map(|service| service.stop(self.pool.page_size()));
         // SAFETY: whoever borrowed from this is gone; who kept a bare address has promised not to use it
         // any more. What the folios hold is what faults have made of them.

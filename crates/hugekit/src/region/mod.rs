@@ -10,10 +10,12 @@
 
 mod builder;
 mod exclusive;
+mod fork;
 mod mapped;
 mod shared;
 
 pub use builder::RegionBuilder;
 pub use exclusive::Region;
+pub use fork::{ForkBuilder, ForkError};
 pub use mapped::RegionError;
-pub use shared::SharedRegion;
+pub use shared::{PinnedRange, SharedRegion};

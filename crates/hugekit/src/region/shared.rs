@@ -42,6 +42,31 @@ impl SharedRegion {
         Self(Arc::new(memory))
     }
 
+    pub(super) fn memory(&self) -> &Memory {
+        &self.0
+    }
+
+    /// Has every fork copy the granules of a range at once, so that their pages stay where they are and keep
+    /// being written, until what this returns is dropped: for memory that a device, a ring of `io_uring` or a
+    /// system call on its way holds by its pages, of which no protection is seen. What they write while a
+    /// fork is made is in the fork or not, word by word.
+    ///
+    /// # Errors
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Prefault`] if what is shared with
+    /// earlier forks cannot be copied now.
+    pub fn pin(&self, range: Range<usize>) -> Result<PinnedRange, RegionError> {
+        self.0.pin(range.clone())?;
+        Ok(PinnedRange { region: self.clone(), range })
+    }
+
+    /// As [`Region::shared_bytes`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shared_bytes(&self) -> Result<usize, RegionError> {
+        self.0.shared_bytes()
+    }
+
     /// Bytes asked for.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "no region is empty")]
@@ -89,15 +114,18 @@ impl SharedRegion {
 
     /// The file behind it and where in it the region begins, for who maps it by itself: a device
     /// process by vhost-user, a VMM's memory backend. All of the region is contiguous there, and stays.
-    /// (KVM's memory slots need the address only.) What is still to be cleared is cleared by this call.
+    /// (KVM's memory slots need the address only.) What is still to be cleared is cleared by this call, and the
+    /// region cannot be [forked](Self::fork) any more.
+    ///
+    /// # Errors
+    /// [`RegionError::Forks`] of a region that was forked, or is a fork; [`RegionError::Forked`].
     ///
     /// # Safety
     /// The descriptor reaches the whole pool. Whoever has it, in this process or another, accesses
     /// only `offset..offset + mapped_len` of the file, and only while a handle of this region exists.
-    #[must_use]
-    pub unsafe fn file(&self) -> (BorrowedFd<'_>, u64) {
-        self.0.show_through_file();
-        (self.0.pool().memory().file(), self.0.file_offset())
+    pub unsafe fn file(&self) -> Result<(BorrowedFd<'_>, u64), RegionError> {
+        let offset = self.0.file_offset()?;
+        Ok((self.0.pool().memory().file(), offset))
     }
 
     /// Its bytes, eight at a time; all that are mapped.
@@ -193,6 +221,34 @@ impl SharedRegion {
     /// Nobody uses its address or its file any more.
     pub unsafe fn into_exclusive(self) -> Result<Region, Self> {
         Arc::try_unwrap(self.0).map(Region::new).map_err(Self)
+    }
+}
+
+/// A range of a region that forks copy at once, as long as this exists: [`SharedRegion::pin`].
+#[derive(Debug)]
+#[must_use = "dropped, the range is shared by the next fork"]
+pub struct PinnedRange {
+    region: SharedRegion,
+    range: Range<usize>,
+}
+
+impl PinnedRange {
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &SharedRegion {
+        &self.region
+    }
+
+    /// Offsets of the range.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+impl Drop for PinnedRange {
+    fn drop(&mut self) {
+        self.region.0.unpin(&self.range);
     }
 }
 

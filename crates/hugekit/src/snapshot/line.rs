@@ -45,17 +45,17 @@ impl Line {
     }
 
     pub(super) fn register(&self, range: &Range<usize>) -> io::Result<()> {
-        userfaultfd::register_writes(self.descriptor(), range)
+        userfaultfd::register_for_copies(self.descriptor(), range, false)
     }
 
     /// Has every write come to us. Where a page cannot be protected, nothing behind it is.
     pub(super) fn protect(&self, range: &Range<usize>) -> io::Result<()> {
-        io::retry_on_intr(|| userfaultfd::protect(self.descriptor(), range))
+        userfaultfd::protect(self.descriptor(), range, true)
     }
 
     /// Lets writes pass, wherever in the range there still is memory that we protected.
     pub(super) fn lift(&self, range: &Range<usize>) {
-        self.each_part(range, userfaultfd::lift);
+        self.each_part(range, |descriptor, part| userfaultfd::protect(descriptor, part, false));
     }
 
     /// Leaves the range to the kernel again, as far as it is ours.

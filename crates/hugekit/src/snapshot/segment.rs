@@ -1,12 +1,14 @@
 //! What the snapshots of one process protect, cut into ranges with the same snapshots each.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::image::{By, Failure, Image, Phase};
 use super::line::Line;
-use crate::fault::Faults;
+use crate::fault::{Access, Faults};
+use crate::populate::PopulateError;
 
 /// Protection is lifted this far around a write that no snapshot has to do with.
 const BLOCK_BYTES: usize = 2 << 20;
@@ -70,14 +72,6 @@ impl Segment {
         Ok(())
     }
 
-    /// Nobody serves writes any more: lets all of them pass, and the snapshots are lost.
-    pub(super) fn give_up(&self) {
-        self.images.iter().for_each(|image| {
-            image.fail(Failure::Unserved);
-        });
-        self.line.unregister(&self.addresses);
-    }
-
     /// Lifts the protection of those granules in `range`, which lies within, that nobody needs any more.
     /// Async-signal-safe.
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) -> Result<(), Arming> {
@@ -108,14 +102,31 @@ impl Segment {
 }
 
 impl Faults for Segment {
-    fn serve(&self, address: usize) -> bool {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.line.descriptor()
+    }
+
+    fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
         if self.let_write(address).is_err() {
             // The access is tried again, and faults again: no reader may wait for who waits for readers.
             rustix::thread::sched_yield();
         }
-        true
+        Ok(())
     }
 
+    fn leave(&self, address: usize) {
+        self.line.wake(address);
+    }
+
+    /// Lets all writes pass, and the snapshots are lost.
+    fn give_up(&self) {
+        self.images.iter().for_each(|image| {
+            image.fail(Failure::Unserved);
+        });
+        self.line.unregister(&self.addresses);
+    }
+
+    /// Whoever reads it meets that by himself.
     fn break_(&self, _: usize) {}
 }
 
@@ -126,11 +137,11 @@ fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::open;
+    use crate::fault::open::{self, Of};
 
     #[test]
     fn segments_have_the_same_images_throughout() {
-        let Ok(descriptor) = open::for_writes_in_place() else { return };
+        let Ok(descriptor) = open::for_handling_in_place(Of::PrivateWrites) else { return };
         let Ok(line) = Line::new(descriptor) else { return };
         let line = Arc::new(line);
         let image = |range: Range<usize>| Arc::new(Image::new(range, 4096, 0, None).unwrap());

@@ -12,8 +12,10 @@ use super::error::{SnapshotError, Unsuitable};
 use super::image::{Image, Phase};
 use super::line::Line;
 use super::segment::Segment;
-use crate::fault::{ByThreads, Faults, Handlers, Ranges, Registry, open};
+use crate::fault::open::{self, Of};
+use crate::fault::{Access, Faults, Handlers, Ranges, Registry};
 use crate::machine::mappings::MappedRange;
+use crate::populate::PopulateError;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::own::Own;
 
@@ -101,12 +103,13 @@ impl Watch {
             return Ok(Arc::clone(line));
         }
         let line = match self.way {
-            Way::InPlace => Arc::new(Line::new(open::for_writes_in_place()?)?),
-            Way::Threaded => Arc::new(Line::new(open::for_writes_threaded()?)?),
+            Way::InPlace => Line::new(open::for_handling_in_place(Of::PrivateWrites)?)?,
+            Way::Threaded => Line::new(open::for_handler_threads(Of::PrivateWrites)?)?,
         };
+        let line = Arc::new(line);
         if self.way == Way::Threaded {
             let served = Arc::new(Threaded { watch: self, line: Arc::clone(&line) });
-            state.handlers = Some(Handlers::start(&(served as Arc<dyn ByThreads>), threads)?);
+            state.handlers = Some(Handlers::start(&(served as Arc<dyn Faults>), threads)?);
         }
         state.line = Some(Arc::clone(&line));
         Ok(line)
@@ -260,26 +263,32 @@ struct Threaded {
     line: Arc<Line>,
 }
 
-impl ByThreads for Threaded {
+impl Faults for Threaded {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.line.descriptor()
     }
 
-    fn serve(&self, address: usize) {
+    fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
         loop {
             match self.watch.table.with(address, |segment| segment.let_write(address)) {
-                Some(Ok(())) => return,
+                Some(Ok(())) => break,
                 Some(Err(_arming)) => rustix::thread::sched_yield(),
                 // Whoever protected it has gone meanwhile.
-                None => return self.line.wake(address),
+                None => break self.leave(address),
             }
         }
+        Ok(())
+    }
+
+    fn leave(&self, address: usize) {
+        self.line.wake(address);
     }
 
     fn give_up(&self) {
-        tracing::error!("a thread that served writes died: all its snapshots are lost");
-        self.watch.table.for_each(Segment::give_up);
+        self.watch.table.for_each(Faults::give_up);
     }
+
+    fn break_(&self, _: usize) {}
 }
 
 fn with(images: &[Arc<Image>], image: &Arc<Image>) -> Vec<Arc<Image>> {
@@ -356,7 +365,7 @@ mod tests {
         };
         snapshot.read_at(5, &mut [0; 9]).unwrap();
         let watch = Watch::current(Way::Threaded).unwrap();
-        watch.table.for_each(Segment::give_up);
+        watch.table.for_each(Faults::give_up);
         // SAFETY: as above.
         unsafe { memory.start().write_bytes(8, len) };
         assert_eq!(snapshot.stats().copied_by_writers, 0);

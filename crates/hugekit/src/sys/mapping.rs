@@ -1,11 +1,18 @@
 //! Shared mappings of a file, with what is asked of the kernel about them.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+
+use super::fork_mark::ForkMark;
+
+use super::last_error;
 
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
 /// that part in this process, and with none of a forked child. Not unmapped on drop: whoever holds it
@@ -40,8 +47,72 @@ impl Mapping {
         }
     }
 
+    /// Maps pieces of the file one after the other, each an offset and a length, at an address that is a
+    /// multiple of `align`, and keeps them from children. A process that another thread forks meanwhile has
+    /// them, too, but nobody there or here knows the address yet. (To open the mapping afterwards, as
+    /// [`new`](Self::new) does, costs as much as all the rest where pages are huge.)
+    pub(crate) fn of_pieces(
+        file: impl AsFd,
+        pieces: &[(u64, usize)],
+        align: usize,
+    ) -> io::Result<Self> {
+        let len = pieces.iter().map(|(_, len)| len).sum();
+        let &[(offset, _), ref others @ ..] = pieces else { return Err(io::Errno::INVAL) };
+        let at_once = match others {
+            [] => Some(Self::anywhere(&file, offset, len, READ_WRITE)?),
+            _ => None,
+        };
+        let fits = |mapping: &Self| mapping.start.as_ptr().addr().is_multiple_of(align);
+        let (mapping, pieces) = match at_once {
+            Some(mapping) if fits(&mapping) => (mapping, &pieces[..0]),
+            other => {
+                if let Some(mapping) = other {
+                    // SAFETY: just mapped, and nobody knows of it.
+                    unsafe { mapping.unmap() }?;
+                }
+                (Self::held(len, align)?, pieces)
+            }
+        };
+        let map = || -> io::Result<()> {
+            let mut at = mapping.start.as_ptr();
+            for &(offset, len) in pieces {
+                let fixed = SHARED | MapFlags::FIXED;
+                // SAFETY: what is replaced lies within the addresses just taken, which nobody uses.
+                unsafe { rustix::mm::mmap(at.cast(), len, READ_WRITE, fixed, &file, offset) }?;
+                at = at.wrapping_add(len);
+            }
+            mapping.advise(Advice::LinuxDontFork)
+        };
+        match map() {
+            Ok(()) => Ok(mapping),
+            Err(error) => {
+                // SAFETY: just mapped, and nobody knows of it.
+                unsafe { mapping.unmap() }?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Addresses for pieces of a file, with nothing behind them.
+    fn held(len: usize, align: usize) -> io::Result<Self> {
+        let taken = len.checked_add(align).ok_or(io::Errno::NOMEM)?;
+        let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+        let first = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), taken, NO_ACCESS, hold) }?
+            .cast::<u8>();
+        let before = first.addr().next_multiple_of(align) - first.addr();
+        let start = first.wrapping_add(before);
+        for (address, len) in [(first, before), (start.wrapping_add(len), align - before)] {
+            if len > 0 {
+                // SAFETY: addresses just taken, which nobody uses.
+                unsafe { rustix::mm::munmap(address.cast(), len) }?;
+            }
+        }
+        Ok(Self { start: not_null(start)?, len })
+    }
+
     fn inaccessible(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
-        let mapping = Self::anywhere(&file, offset, len)?;
+        let mapping = Self::anywhere(&file, offset, len, NO_ACCESS)?;
         if mapping.start.as_ptr().addr() % align == 0 {
             return Ok(mapping);
         }
@@ -57,10 +128,10 @@ impl Mapping {
         unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, read_write) }
     }
 
-    fn anywhere(file: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+    fn anywhere(file: impl AsFd, offset: u64, len: usize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
         let start =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), len, NO_ACCESS, SHARED, file, offset) }?;
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, SHARED, file, offset) }?;
         Ok(Self { start: not_null(start.cast())?, len })
     }
 
@@ -131,9 +202,106 @@ impl Mapping {
     ///
     /// # Safety
     /// The addresses are still this mapping's, and nobody uses them any more.
-    pub(crate) unsafe fn unmap(self) -> io::Result<()> {
+    pub(crate) unsafe fn unmap(&self) -> io::Result<()> {
         // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
         unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) }
+    }
+}
+
+/// Has addresses show another part of a file from one moment to the next, however many threads access
+/// them: it is mapped elsewhere, kept from children and then moved there. Whatever was registered there is
+/// not any more. Async-signal-safe.
+///
+/// # Safety
+/// The addresses are part of one or several [`Mapping`]s, whose users expect to find this there.
+pub(crate) unsafe fn replace(
+    file: impl AsFd,
+    offset: u64,
+    addresses: &Range<usize>,
+    in_core_dumps: bool,
+) -> io::Result<()> {
+    let fresh = Mapping::anywhere(file, offset, addresses.len(), NO_ACCESS)?;
+    let there = ptr::with_exposed_provenance_mut::<c_void>(addresses.start);
+    let prepare = || -> io::Result<()> {
+        fresh.open_to_this_process()?;
+        if !in_core_dumps {
+            fresh.keep_from_dumps()?;
+        }
+        let (from, len) = (fresh.start.as_ptr().cast(), fresh.len);
+        // SAFETY: the old addresses are those just mapped, which nobody uses; what the new ones show is the
+        // caller's to promise.
+        unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, there) }?;
+        Ok(())
+    };
+    prepare().inspect_err(|_| {
+        // SAFETY: just mapped, and nobody knows of it.
+        let _ = unsafe { fresh.unmap() };
+    })
+}
+
+/// As [`replace`], for when no mapping is left to prepare it elsewhere: the addresses are those of whole
+/// mappings, so that there are no more afterwards. A process that another thread forks at this very moment
+/// may have the memory too.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn replace_all(
+    file: impl AsFd,
+    offset: u64,
+    addresses: &Range<usize>,
+    in_core_dumps: bool,
+) -> io::Result<()> {
+    // SAFETY: the caller's to promise.
+    match unsafe { replace(&file, offset, addresses, in_core_dumps) } {
+        Err(io::Errno::NOMEM) => {}
+        done => return done,
+    }
+    let (there, fixed) =
+        (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);
+    // SAFETY: the caller's to promise.
+    let start =
+        unsafe { rustix::mm::mmap(there, addresses.len(), READ_WRITE, fixed, file, offset) }?;
+    let there = Mapping { start: not_null(start.cast())?, len: addresses.len() };
+    there.advise(Advice::LinuxDontFork)?;
+    if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
+}
+
+/// Mappings that are kept to be given up: a process that has no mapping left can then change the others.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    pages: [AtomicUsize; 4],
+    page_size: usize,
+    mark: ForkMark,
+}
+
+impl Spare {
+    /// As many as can be had. Each maps the file's first page, and cannot be accessed, so that no two of
+    /// them become one.
+    pub(crate) fn new(file: impl AsFd, page_size: usize) -> Self {
+        let page = |_| {
+            let mapping = Mapping::inaccessible(&file, 0, page_size, page_size).ok()?;
+            let _ = mapping.advise(Advice::LinuxDontFork);
+            Some(mapping.start.as_ptr().expose_provenance())
+        };
+        let pages = std::array::from_fn(|index| AtomicUsize::new(page(index).unwrap_or(0)));
+        Self { pages, page_size, mark: ForkMark::new() }
+    }
+
+    /// Gives them up. Async-signal-safe.
+    pub(crate) fn release(&self) {
+        for page in &self.pages {
+            let page = ptr::with_exposed_provenance_mut::<c_void>(page.swap(0, Ordering::Relaxed));
+            if !page.is_null() && self.mark.is_ours() {
+                // SAFETY: mapped by `new` in this process, and accessed by nobody.
+                let _ = unsafe { rustix::mm::munmap(page, self.page_size) };
+            }
+        }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 
@@ -185,6 +353,7 @@ impl Untouched {
 }
 
 const NO_ACCESS: ProtFlags = ProtFlags::empty();
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const SHARED: MapFlags = MapFlags::SHARED;
 
 /// The kernel maps nothing at 0 unless asked to.
@@ -197,9 +366,7 @@ fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
 pub(crate) fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     let collapse = || {
         // SAFETY: what memory holds stays the same, whoever owns it.
-        let refused = unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) } != 0;
-        let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
+        last_error(unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) } != 0)
     };
     io::retry_on_intr(collapse)
 }

@@ -5,7 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use rustix::io;
-use rustix::mm::{Advice, MsyncFlags};
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+
+use super::last_error;
 
 /// Faults every page of `start..start + len` in, writable, contents unchanged (Linux 5.14). Both
 /// are multiples of the page size.
@@ -29,15 +31,21 @@ pub(crate) fn populate_read(start: *mut u8, len: usize) -> io::Result<()> {
     io::retry_on_intr(populate)
 }
 
-/// Takes the pages of a shared mapping out of the page tables; the file keeps them. Of huge pages since
-/// Linux 5.18.
+/// Takes the pages of a shared mapping out of the page tables, locked ones too; the file keeps them. Of huge
+/// pages since Linux 5.18. Async-signal-safe.
 ///
 /// # Safety
 /// Addresses of a shared mapping, whose users can bear that the next access there is a fault.
 pub(crate) unsafe fn unmap_pages(start: *mut u8, len: usize) -> io::Result<()> {
     // SAFETY: a shared mapping shows the same bytes when it is faulted in again; the rest is the caller's
     // to promise.
-    unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) }
+    unsafe {
+        let locked = libc::madvise(start.cast(), len, libc::MADV_DONTNEED_LOCKED);
+        if locked == 0 {
+            return Ok(());
+        }
+        rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed)
+    }
 }
 
 /// Whether the kernel knows `MADV_POPULATE_WRITE`: it looks at the advice before the length.
@@ -50,11 +58,25 @@ pub(crate) fn is_present(start: *mut u8, len: usize) -> io::Result<bool> {
     let mut pages = vec![0_u8; len / rustix::param::page_size()];
     // SAFETY: the kernel writes one byte for each page of the range.
     let refused = unsafe { libc::mincore(start.cast(), len, pages.as_mut_ptr()) } != 0;
-    if refused {
-        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        return Err(io::Errno::from_raw_os_error(errno));
-    }
+    last_error(refused)?;
     Ok(pages.iter().all(|page| page & 1 == 1))
+}
+
+/// Whether this process has the kernel populate whatever it maps (`mlockall` with `MCL_FUTURE`); yes if
+/// that cannot be found out.
+pub(crate) fn is_mapped_populated() -> bool {
+    let (prot, page) = (ProtFlags::READ | ProtFlags::WRITE, rustix::param::page_size());
+    // SAFETY: a new mapping at an address of the kernel's choice replaces none, and nobody else knows it.
+    unsafe {
+        let Ok(probe) = rustix::mm::mmap_anonymous(ptr::null_mut(), page, prot, MapFlags::PRIVATE)
+        else {
+            return true;
+        };
+        let mut present = 1_u8;
+        let _ = libc::mincore(probe, page, &raw mut present);
+        let _ = rustix::mm::munmap(probe, page);
+        present & 1 == 1
+    }
 }
 
 /// Whether every page of the range is mapped, readable or not. Both are multiples of the page size.
@@ -74,10 +96,7 @@ pub(crate) fn nodes_of(addresses: &[*const u8]) -> io::Result<Vec<Option<u32>>> 
     let refused = unsafe {
         libc::syscall(libc::SYS_move_pages, 0, count, pages, nowhere, status.as_mut_ptr(), 0)
     } != 0;
-    if refused {
-        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        return Err(io::Errno::from_raw_os_error(errno));
-    }
+    last_error(refused)?;
     Ok(status.into_iter().map(|node| u32::try_from(node).ok()).collect())
 }
 

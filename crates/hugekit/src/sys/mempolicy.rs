@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_long, c_ulong};
 
 use rustix::io;
 
+use super::last_error;
 use super::mapping::Mapping;
 use crate::machine::CpuSet;
 
@@ -40,9 +41,5 @@ pub(crate) fn bind(mapping: &Mapping, mode: Mode, nodes: &CpuSet) -> io::Result<
     // byte of any mapping.
     let answer: c_long =
         unsafe { libc::syscall(libc::SYS_mbind, start, len, mode as c_int, mask, bits, 0) };
-    if answer == 0 {
-        return Ok(());
-    }
-    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    Err(io::Errno::from_raw_os_error(errno))
+    last_error(answer != 0)
 }

@@ -17,3 +17,11 @@ pub(crate) mod process;
 pub(crate) mod signal;
 pub(crate) mod thread;
 pub(crate) mod userfaultfd;
+
+use rustix::io;
+
+/// How a call of libc's ended, right after it: by its answer refused or not.
+fn last_error(refused: bool) -> io::Result<()> {
+    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
+}

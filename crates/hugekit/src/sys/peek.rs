@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use rustix::io;
 
-use super::thread::last_error;
+use super::last_error;
 
 /// Pieces of one copy.
 pub(crate) const PIECES: usize = 3;

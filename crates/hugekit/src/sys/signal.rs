@@ -9,7 +9,8 @@ use std::ptr;
 
 use rustix::io;
 
-use super::thread::{Mask, last_error};
+use super::last_error;
+use super::thread::Mask;
 
 /// A handler that is told all the kernel knows.
 pub(crate) type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);

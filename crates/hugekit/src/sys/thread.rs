@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io;
 
+use super::last_error;
 use crate::machine::CpuSet;
 
 const BITS: usize = c_ulong::BITS as usize;
@@ -188,11 +189,6 @@ impl Mask {
             Self(before.assume_init())
         }
     }
-}
-
-pub(super) fn last_error(refused: bool) -> io::Result<()> {
-    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
 }
 
 fn set_of(words: &[c_ulong]) -> CpuSet {

@@ -20,21 +20,27 @@ const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
 const UFFDIO_REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xAA, 0x00);
 const UFFDIO_UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xAA, 0x01);
 const UFFDIO_WAKE: Opcode = opcode::read::<UffdioRange>(0xAA, 0x02);
-const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteProtect>(0xAA, 0x06);
+const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteprotect>(0xAA, 0x06);
 const UFFDIO_CONTINUE: Opcode = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
 const UFFD_API: u64 = 0xAA;
 
 /// Faults where the file has no page.
 const REGISTER_MISSING: u64 = 1 << 0;
-/// Faults where somebody writes to a page that is protected.
-const REGISTER_WRITE_PROTECT: u64 = 1 << 1;
+/// Writes to pages that were protected.
+const REGISTER_WP: u64 = 1 << 1;
 /// Faults where the file has a page that is not mapped.
 const REGISTER_MINOR: u64 = 1 << 2;
 
-/// Protects; without it, protection is lifted.
-const WRITE_PROTECT: u64 = 1 << 0;
+/// Maps pages protected from writes.
+const CONTINUE_WP: u64 = 1 << 1;
+/// Protects pages instead of lifting the protection.
+const WRITEPROTECT_WP: u64 = 1 << 0;
 
 const EVENT_PAGEFAULT: u8 = 0x12;
+/// The access was a write.
+const PAGEFAULT_WRITE: u64 = 1 << 0;
+/// The access was a write to a page that is mapped, and protected.
+const PAGEFAULT_WP: u64 = 1 << 1;
 
 /// Major number of the kernel's miscellaneous devices.
 const MISC_MAJOR: u32 = 10;
@@ -82,7 +88,7 @@ struct UffdioContinue {
 
 /// `struct uffdio_writeprotect`.
 #[repr(C)]
-struct UffdioWriteProtect {
+struct UffdioWriteprotect {
     range: UffdioRange,
     mode: u64,
 }
@@ -168,40 +174,43 @@ pub(crate) fn register_untouched(
     register_for(descriptor, addresses, REGISTER_MISSING)
 }
 
-/// Has the descriptor serve every write to what [`protect`] protects of these addresses: whole pages of
-/// memory that is private and anonymous.
+/// Has the descriptor serve writes to what is protected there, and with `lazily` every access to what is not
+/// mapped there, too. Addresses of mappings that touch; those that are registered for more stay so.
 ///
 /// # Errors
 /// `EBUSY` if another descriptor serves some of it.
-pub(crate) fn register_writes(
+pub(crate) fn register_for_copies(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
+    lazily: bool,
 ) -> io::Result<()> {
-    register_for(descriptor, addresses, REGISTER_WRITE_PROTECT)
+    let mode = if lazily { REGISTER_WP | REGISTER_MINOR } else { REGISTER_WP };
+    register_for(descriptor, addresses, mode)
 }
 
-/// Has every write to these addresses come to whoever they are registered with, until it is lifted.
-pub(crate) fn protect(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
-    write_protect(descriptor, addresses, WRITE_PROTECT)
-}
-
-/// Lets writes to these addresses pass again, and wakes who waits there. Async-signal-safe.
+/// Protects the addresses from writes, whether or not anything is mapped there at this moment, or lifts
+/// that, and then wakes who waits there. Async-signal-safe. Of several mappings at once since Linux 6.0.
 ///
 /// # Errors
 /// `ENOENT` if some of them are not registered: what lies before these is done.
-pub(crate) fn lift(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
-    write_protect(descriptor, addresses, 0)
-}
-
-fn write_protect(
+pub(crate) fn protect(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
-    mode: u64,
+    protected: bool,
 ) -> io::Result<()> {
-    let range = UffdioRange::of(addresses);
-    let mut request = UffdioWriteProtect { range, mode };
-    // SAFETY: reads one `struct uffdio_writeprotect`; no byte of the memory changes.
-    unsafe { ioctl(descriptor, Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request)) }
+    let mode = if protected { WRITEPROTECT_WP } else { 0 };
+    loop {
+        let mut request = UffdioWriteprotect { range: UffdioRange::of(addresses), mode };
+        // SAFETY: reads one `struct uffdio_writeprotect`; no byte of the memory changes, and writes wait or
+        // raise SIGBUS where they would have gone through.
+        let request = unsafe { Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request) };
+        // SAFETY: as above.
+        match unsafe { ioctl(descriptor, request) } {
+            // Somebody changes the process's mappings at this moment.
+            Err(io::Errno::AGAIN | io::Errno::INTR) => {}
+            done => return done,
+        }
+    }
 }
 
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
@@ -231,7 +240,8 @@ pub(crate) fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::
     unsafe { ioctl(descriptor, Setter::<UFFDIO_WAKE, _>::new(range)) }
 }
 
-/// Maps the pages that the file has for these addresses, and wakes who waits there. Async-signal-safe.
+/// Maps the pages that the file has for these addresses, protected from writes or not, and wakes who waits
+/// there. Async-signal-safe.
 ///
 /// # Errors
 /// `EEXIST` if the first of them is mapped already, `EFAULT` if the file has no page there, `ENOENT` if
@@ -240,9 +250,11 @@ pub(crate) fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::
 pub(crate) fn map_present(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
+    protected: bool,
 ) -> Result<(), (usize, io::Errno)> {
     let range = UffdioRange::of(addresses);
-    let mut request = UffdioContinue { range, mode: 0, mapped: 0 };
+    let mode = if protected { CONTINUE_WP } else { 0 };
+    let mut request = UffdioContinue { range, mode, mapped: 0 };
     // SAFETY: reads and writes one `struct uffdio_continue`; which bytes appear at these addresses is
     // what the mapping of the file says.
     let done = unsafe { ioctl(descriptor, Updater::<UFFDIO_CONTINUE, _>::new(&mut request)) };
@@ -256,6 +268,8 @@ pub(crate) struct Fault {
     pub(crate) address: usize,
     /// Who waits; 0 if that was not enabled.
     pub(crate) thread: u32,
+    /// Whether the access was a write.
+    pub(crate) write: bool,
 }
 
 /// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
@@ -274,8 +288,9 @@ pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>
         return Ok(None);
     }
     // SAFETY: all of the message was read, and any bytes are a valid one.
-    let UffdMsg { event, address, thread, .. } = unsafe { message.assume_init() };
-    Ok((event == EVENT_PAGEFAULT).then_some(Fault { address: address as usize, thread }))
+    let UffdMsg { event, flags, address, thread, .. } = unsafe { message.assume_init() };
+    let write = flags & (PAGEFAULT_WRITE | PAGEFAULT_WP) != 0;
+    Ok((event == EVENT_PAGEFAULT).then_some(Fault { address: address as usize, thread, write }))
 }
 
 const MSG_BYTES: usize = size_of::<UffdMsg>();

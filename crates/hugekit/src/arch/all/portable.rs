@@ -20,6 +20,14 @@ pub(crate) fn hypervisor() -> Option<&'static str> {
     None
 }
 
+/// Whether a fault was a write, if the context of its signal says so.
+///
+/// # Safety
+/// The context that the kernel gave to a handler.
+pub(crate) unsafe fn is_write(_context: *const std::ffi::c_void) -> Option<bool> {
+    None
+}
+
 pub(in crate::arch) fn store_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }

@@ -122,6 +122,16 @@ pub(super) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     )
 }
 
+/// Whether a fault was a write: the page-fault error code of the CPU, bit 1 (Intel SDM 3A, 4.7).
+///
+/// # Safety
+/// The context that the kernel gave to a handler.
+pub(crate) unsafe fn is_write(context: *const std::ffi::c_void) -> Option<bool> {
+    // SAFETY: the caller's to promise.
+    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+    Some(context.uc_mcontext.gregs[libc::REG_ERR as usize] & 1 << 1 != 0)
+}
+
 /// The hypervisor, where the CPU itself names it.
 pub(crate) fn hypervisor() -> Option<&'static str> {
     Some(match cpuid().get_hypervisor_info()?.identify() {

@@ -1,0 +1,446 @@
+//! Idea 2's own workload, anon-cow-seq: writers diverge from one origin, each of which stores to every word
+//! of 8 bytes of its copy, ascending.
+//!
+//! Writers are processes that were made by `fork(2)`, or threads that write forks of a region, served in the
+//! writing thread. Only the writing is timed, from one signal on; the sum of all writers' bandwidths is what
+//! was published. *random* stores to as many words as the copy has cache lines, anywhere in it. What one copy
+//! costs is measured apart: each huge page of a row is written once, by the origin or by the fork.
+
+use std::time::Instant;
+
+use hugekit::fault::Handling;
+use hugekit::pool::Backing;
+use hugekit::{Pool, Region};
+
+use super::handout::unscrubbed;
+use super::served::{Busy, Recorded};
+use crate::anonymous::Pages;
+use crate::bench::{Bench, available_memory};
+use crate::forking::{Shared, write_pages};
+use crate::published;
+use crate::record::{Case, Distribution, Experiment, Ratio, Unit};
+use crate::sampler::{Plan, try_alternate};
+use crate::size::{GIB, KIB, MIB, Size};
+use crate::stats::median;
+use crate::writers::{Spent, Work, in_processes, in_threads};
+use crate::{LabError, Observer};
+
+/// Writers of the workload that is compared.
+const WRITERS: usize = 2;
+
+/// The published unit is a part of all memory, of which so much is enough here.
+const MOST_MEMORY: usize = 2 * GIB;
+
+const HUGE: usize = 2 * MIB;
+
+const LINE: usize = 64;
+
+/// What writers do with their copies.
+#[derive(Debug)]
+struct Workload {
+    /// Behind the number of writers.
+    kind: &'static str,
+    work: Work,
+    /// Stores for each word of the copy.
+    density: f64,
+    /// Of the experiment's time.
+    share: f64,
+}
+
+const WORKLOADS: [Workload; 2] = [
+    Workload { kind: "", work: in_order, density: 1.0, share: 0.5 },
+    Workload { kind: "-random", work: at_random, density: 8.0 / LINE as f64, share: 0.25 },
+];
+
+const BASE_PAGES: &str = "a write to a shared transparent huge page has the kernel copy a base page, and the \
+     copy stays on base pages; the region's is on the pages that the pool has, reserved at the fork";
+
+const OTHER_PAGES: &str = "the region is on base pages, copied by 64 KiB";
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+    let (memory, observer) = bench.leave_memory()?;
+    bench.allow_thp()?;
+    bench.allow_shared_thp()?;
+    let unit = memory.min(MOST_MEMORY) / 2 / (WRITERS + 1) / HUGE * HUGE;
+    let needed = (WRITERS + 1) * unit;
+    // A pool for the origin and its forks, and as much for the kernel's.
+    bench.reserve_unwritten(Pages::Hugetlb2M, 2 * needed / HUGE)?;
+    let mut experiment = Experiment {
+        name: "cow".to_owned(),
+        skipped: None,
+        memory: Some(format!(
+            "{} of memory, written once before and given back to the kernel; each writer has {}",
+            Size(memory),
+            Size(unit)
+        )),
+        notices: notices(bench, unit),
+        cases: Vec::new(),
+        ratios: Vec::new(),
+        distributions: Vec::new(),
+    };
+    let (pool, falls) = pool(needed)?;
+    experiment.notices.extend(falls);
+    let (mut origins, left_out) = origins(&pool, unit)?;
+    experiment.notices.extend(left_out);
+    for workload in &WORKLOADS {
+        let plan = bench.plan_of_long_rounds(workload.share, 40);
+        let (cases, ratios) = diverge(&mut origins, workload, plan, observer)?;
+        experiment.cases.extend(cases);
+        experiment.ratios.extend(ratios);
+    }
+    let single = single(&mut origins, &pool, bench.plan(0.25, 60), observer)?;
+    experiment.cases.extend(single.cases);
+    experiment.ratios.extend(single.ratios);
+    experiment.distributions.extend(single.distributions);
+    Ok(experiment)
+}
+
+/// What the figures can and cannot show here, and what was published.
+fn notices(bench: &Bench<'_>, unit: usize) -> Vec<String> {
+    let at_a_time = WRITERS * 2 * HUGE;
+    let caches = bench.caches().map(|caches| {
+        let (llc, all) = (Size(caches.llc), Size((WRITERS + 1) * unit));
+        let order = if at_a_time > caches.llc {
+            "so that part of a page is evicted while the rest of it is copied: the order of copying shows"
+        } else {
+            "so that nothing of a page is evicted from there while the rest of it is copied: what was \
+             published for the order of copying cannot show here, but from the L2"
+        };
+        let walk = if (WRITERS + 1) * unit > caches.llc { "do not fit" } else { "fit: not as in memory" };
+        format!(
+            "a CPU has an L2 of {} and {llc} of the last level, shared by {} CPUs; {WRITERS} writers \
+             read and write {} at a time, one huge page each, {order}; origin and copies, {all}, {walk}",
+            Size(caches.l2),
+            caches.llc_shared_by,
+            Size(at_a_time)
+        )
+    });
+    let published = published::Cow::load().changes();
+    let published = format!(
+        "published: {published}; workload differs: there the kernel copies with and without the target \
+         last, here the kernel as it is and hugekit"
+    );
+    caches.into_iter().chain([published]).collect()
+}
+
+/// The best rung there is, and why not a better one.
+fn pool(bytes: usize) -> Result<(Pool, Vec<String>), LabError> {
+    let pool = unscrubbed(bytes).build()?;
+    let mut falls = vec![format!("the pool is on {}", pool.backing())];
+    falls.extend(pool.standing().falls.iter().map(|fall| {
+        let remedy = fall.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
+        format!("not on {}: {}{remedy}", fall.backing, fall.reason)
+    }));
+    Ok((pool, falls))
+}
+
+/// What writers diverge from.
+#[derive(Debug)]
+enum Origin {
+    Process(Pages, Shared),
+    Region(Region),
+}
+
+impl Origin {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Process(Pages::Hugetlb2M, _) => "fork2-hugetlb",
+            Self::Process(Pages::Thp, _) => "fork2-thp",
+            Self::Process(..) => "fork2-4k",
+            Self::Region(_) => "region",
+        }
+    }
+
+    /// What differs, besides the pages, from the region on the pool's rung.
+    fn differs(&self, backing: Backing) -> Option<&'static str> {
+        match self {
+            Self::Process(Pages::Hugetlb2M, _) if backing == Backing::Hugetlb2M => None,
+            Self::Process(Pages::Base, _) if backing == Backing::Base => Some(OTHER_PAGES),
+            _ => Some(BASE_PAGES),
+        }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Process(_, shared) => shared.bytes(),
+            Self::Region(region) => region,
+        }
+    }
+
+    /// Writers diverge from it; the origin has written everything before.
+    fn diverge(&mut self, work: Work) -> Result<Vec<Spent>, LabError> {
+        write_pages(self.bytes());
+        match self {
+            Self::Process(_, shared) => in_processes(shared, WRITERS, work),
+            Self::Region(region) => {
+                let mut forks =
+                    (0..WRITERS).map(|_| fork(region)).collect::<Result<Vec<_>, _>>()?;
+                let mut forks: Vec<&mut [u8]> = forks.iter_mut().map(|fork| &mut **fork).collect();
+                in_threads(&mut forks, work)
+            }
+        }
+    }
+}
+
+fn fork(region: &Region) -> Result<Region, LabError> {
+    Ok(region.fork_builder().handling(Handling::InPlace).build()?)
+}
+
+/// The kernel's, as far as it has such pages, and the region last.
+fn origins(pool: &Pool, unit: usize) -> Result<(Vec<Origin>, Vec<String>), LabError> {
+    let (mut origins, mut left_out) = (Vec::new(), Vec::new());
+    let on_base = pool.backing() == Backing::Base;
+    let base = on_base.then_some(Pages::Base);
+    for pages in base.into_iter().chain([Pages::Thp, Pages::Hugetlb2M]) {
+        let name = match pages {
+            Pages::Thp => "fork2-thp",
+            Pages::Hugetlb2M => "fork2-hugetlb",
+            _ => "fork2-4k",
+        };
+        // Copies of children are promised by nobody, and a child without one is killed.
+        let copies = (WRITERS + 1) * unit;
+        let enough = match pages {
+            Pages::Hugetlb2M => crate::bench::free_huge_pages(pages)? * HUGE >= copies,
+            _ => available_memory()? >= 2 * copies,
+        };
+        let shared = enough.then(|| Shared::new(pages, unit)).transpose()?;
+        match shared.filter(|shared| pages != Pages::Thp || shared.is_huge()) {
+            Some(shared) => origins.push(Origin::Process(pages, shared)),
+            None => left_out.push(format!(
+                "{name} left out: too few such pages are free; `hugekit doctor` says why, `--setup` \
+                 (root) reserves them"
+            )),
+        }
+    }
+    origins.push(Origin::Region(pool.region(unit)?));
+    Ok((origins, left_out))
+}
+
+/// Stores to every word, ascending.
+fn in_order(bytes: &mut [u8], index: usize) {
+    let (words, _) = bytes.as_chunks_mut::<8>();
+    for word in words {
+        // Neither collected into longer stores nor left out.
+        std::hint::black_box(&mut *word);
+        *word = (index as u64).to_ne_bytes();
+    }
+}
+
+/// Stores to as many words as there are cache lines, anywhere.
+fn at_random(bytes: &mut [u8], index: usize) {
+    let (words, _) = bytes.as_chunks_mut::<8>();
+    let mut random = fastrand::Rng::with_seed(index as u64);
+    for _ in 0..words.len() * 8 / LINE {
+        let at = random.usize(..words.len());
+        words[at] = (index as u64).to_ne_bytes();
+    }
+    std::hint::black_box(words);
+}
+
+/// Bandwidth of all writers together, and the CPU time that 2 MiB of a copy cost.
+fn diverge(
+    origins: &mut [Origin],
+    workload: &Workload,
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+    let label = format!("{WRITERS}{}", workload.kind);
+    observer.begin(&format!("cow {label} writers"));
+    let backing = match origins.last() {
+        Some(Origin::Region(region)) => region.pool().backing(),
+        _ => Backing::Base,
+    };
+    let mut cpu: Vec<[Vec<f64>; 2]> = origins.iter().map(|_| Default::default()).collect();
+    let samples = try_alternate(plan, origins.len(), observer, |index| {
+        let spent = origins[index].diverge(workload.work)?;
+        let unit = origins[index].bytes().len();
+        for (samples, of) in cpu[index].iter_mut().zip([|s: &Spent| s.user, |s: &Spent| s.system]) {
+            let sum: u64 = spent.iter().map(of).sum();
+            samples.push(sum as f64 / 1e3 / (spent.len() * unit / HUGE) as f64);
+        }
+        let stored = unit as f64 * workload.density / GIB as f64;
+        let rate = |spent: &Spent| stored / (spent.elapsed as f64 / 1e9);
+        Ok::<_, LabError>(spent.iter().map(rate).sum())
+    })?;
+    let rounds = samples.first().map_or(0, Vec::len);
+    let case = |name: &str, unit, samples| Case {
+        id: format!("cow/{name}/{label}"),
+        unit,
+        samples,
+        published: Vec::new(),
+    };
+    let rates: Vec<Case> = origins
+        .iter()
+        .zip(samples)
+        .map(|(origin, samples)| case(origin.name(), Unit::GibPerSecond, samples))
+        .collect();
+    let region = rates.last().expect("the region is always one");
+    let ratio = |(origin, rate): (&Origin, &Case)| {
+        let id = format!("cow/{}-vs-region/{label}", origin.name());
+        let ratio = Ratio::between(id, rate, region);
+        match origin.differs(backing) {
+            Some(differs) => ratio.unlike(differs),
+            None => ratio,
+        }
+    };
+    let ratios = origins.iter().zip(&rates).take(rates.len() - 1).map(ratio).collect();
+    let times = origins.iter().zip(cpu).flat_map(|(origin, cpu)| {
+        let kinds = ["user", "system"].into_iter().zip(cpu);
+        let case = |(kind, samples): (&str, Vec<f64>)| {
+            // The first of them was thrown away with its bandwidth.
+            let samples = samples[samples.len() - rounds..].to_vec();
+            case(&format!("{}-{kind}", origin.name()), Unit::Microseconds, samples)
+        };
+        kinds.map(case).collect::<Vec<_>>()
+    });
+    let times: Vec<Case> = times.collect();
+    Ok((rates.into_iter().chain(times).collect(), ratios))
+}
+
+#[derive(Debug, Default)]
+struct Single {
+    cases: Vec<Case>,
+    ratios: Vec<Ratio>,
+    distributions: Vec<Distribution>,
+}
+
+/// Who writes what is shared, one word of each page or granule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    Kernel,
+    Parent,
+    Child,
+}
+
+impl Writer {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel-hugetlb",
+            Self::Parent => "parent-write",
+            Self::Child => "child-write",
+        }
+    }
+}
+
+/// The latency of one copy, in rows: the kernel's of a hugetlb page, ours of a granule.
+fn single(
+    origins: &mut [Origin],
+    pool: &Pool,
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<Single, LabError> {
+    observer.begin("cow one copy");
+    let granule = pool.page_size().max(64 * KIB);
+    let is_kernel = |origin: &Origin| matches!(origin, Origin::Process(Pages::Hugetlb2M, _));
+    let kernel = origins.iter().any(is_kernel).then_some(Writer::Kernel);
+    let writers = kernel.into_iter().chain([Writer::Parent, Writer::Child]);
+    let looks: Vec<(Writer, bool)> =
+        writers.flat_map(|writer| [(writer, false), (writer, true)]).collect();
+    let mut recorded: Vec<Recorded> = looks.iter().map(|_| Recorded::new()).collect();
+    let samples = try_alternate(plan, looks.len(), observer, |index| {
+        let (writer, busy) = looks[index];
+        let wanted = |origin: &&mut Origin| is_kernel(origin) == (writer == Writer::Kernel);
+        let mut rest = origins
+            .iter_mut()
+            .filter(|origin| is_kernel(origin) || matches!(origin, Origin::Region(_)));
+        let origin = rest.find(wanted).expect("one of each is there");
+        write_pages(origin.bytes());
+        let row = match origin {
+            Origin::Process(_, shared) => {
+                let _child = shared.sleeping_child()?;
+                let _busy = busy.then(Busy::new);
+                row(shared.bytes(), HUGE)
+            }
+            Origin::Region(region) => {
+                let mut fork = fork(region)?;
+                let _busy = busy.then(Busy::new);
+                row(if writer == Writer::Parent { region } else { &mut fork }, granule)
+            }
+        };
+        recorded[index].add(&row);
+        Ok::<_, LabError>(median(&row))
+    })?;
+    let label = |writer: Writer, busy: bool| {
+        let page = if writer == Writer::Kernel { HUGE } else { granule };
+        format!("{}{}", Size(page), if busy { "-busy" } else { "" })
+    };
+    let case = |(&(writer, busy), samples): (&(Writer, bool), _)| Case {
+        id: format!("cow/{}/{}", writer.name(), label(writer, busy)),
+        unit: Unit::Microseconds,
+        samples,
+        published: Vec::new(),
+    };
+    let cases: Vec<Case> = looks.iter().zip(samples).map(case).collect();
+    let ratio = |index: usize| {
+        let (writer, busy) = looks[index];
+        let same = granule == HUGE && kernel.is_some() && writer != Writer::Kernel;
+        same.then(|| {
+            let name = format!("cow/kernel-hugetlb-vs-{}/{}", writer.name(), label(writer, busy));
+            let ratio = Ratio::between(name, &cases[usize::from(busy)], &cases[index]);
+            if pool.backing() == Backing::Hugetlb2M {
+                ratio
+            } else {
+                ratio.unlike(
+                    "the region is on transparent huge pages, the kernel's on reserved ones",
+                )
+            }
+        })
+    };
+    let ratios = (0..looks.len()).filter_map(ratio).collect();
+    let distributions = cases.iter().zip(&recorded);
+    let distributions = distributions.map(|(case, recorded)| recorded.distribution(case)).collect();
+    Ok(Single { cases, ratios, distributions })
+}
+
+/// Microseconds of the first store to each piece, not always to the same place in it.
+fn row(bytes: &mut [u8], piece: usize) -> Vec<f64> {
+    let pages = piece / rustix::param::page_size();
+    let pieces = bytes.chunks_mut(piece).enumerate();
+    pieces
+        .map(|(index, piece)| {
+            let at = index * 37 % pages * rustix::param::page_size();
+            let start = Instant::now();
+            piece[at.min(piece.len() - 1)] = 1;
+            std::hint::black_box(&mut *piece);
+            start.elapsed().as_secs_f64() * 1e6
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_in_order_and_at_random_store_whole_words() {
+        let mut bytes = vec![9; MIB];
+        in_order(&mut bytes, 3);
+        assert!(bytes.chunks(8).all(|word| word == 3_u64.to_ne_bytes()));
+        at_random(&mut bytes, 4);
+        let written = bytes.chunks(8).filter(|word| **word == 4_u64.to_ne_bytes()).count();
+        assert!((MIB / LINE / 2..=MIB / LINE).contains(&written), "{written}");
+        assert!(bytes.chunks(8).all(|word| word[0] == 3 || word[0] == 4));
+    }
+
+    #[test]
+    fn both_kinds_diverge_and_the_origin_keeps_its_bytes() {
+        let pool = unscrubbed(3 * 4 * MIB).backing(Backing::Base).build().unwrap();
+        let region = Origin::Region(pool.region(4 * MIB).unwrap());
+        let process = Origin::Process(Pages::Base, Shared::new(Pages::Base, 4 * MIB).unwrap());
+        for mut origin in [region, process] {
+            origin.bytes().fill(7);
+            let spent = origin.diverge(in_order).unwrap();
+            assert_eq!(spent.len(), WRITERS);
+            assert!(spent.iter().all(|spent| spent.elapsed > 0));
+            assert!(origin.bytes().chunks(4096).all(|page| (page[0], page[1]) == (8, 7)));
+        }
+    }
+
+    #[test]
+    fn a_row_touches_every_piece_once() {
+        let mut bytes = vec![0; MIB];
+        assert_eq!(row(&mut bytes, 64 * KIB).len(), 16);
+        assert_eq!(bytes.iter().filter(|&&byte| byte == 1).count(), 16);
+        assert!(bytes.chunks(64 * KIB).all(|piece| piece.contains(&1)));
+    }
+}

@@ -1,0 +1,328 @@
+//! Whole forks of 1 GiB: `fork(2)` by kind and size of pages, and regions by rung, all of it written by the
+//! parent since the last one; while the other CPUs are idle, and while another thread of the process runs.
+
+use std::fs;
+use std::time::Instant;
+
+use hugekit::fault::Handling;
+use hugekit::machine::Root;
+use hugekit::pool::Backing;
+use hugekit::{Pool, Region};
+
+use super::handout::{short_name, unscrubbed};
+use super::served::Busy;
+use crate::anonymous::Pages;
+use crate::bench::{Bench, available_memory};
+use crate::forking::{Shared, write_pages};
+use crate::published;
+use crate::record::{Case, Ratio, Unit};
+use crate::sampler::{Plan, try_alternate};
+use crate::size::{GIB, KIB, MIB, Size};
+use crate::{LabError, Observer};
+
+/// What is shared.
+const SHARED: usize = GIB;
+
+/// What is shared by a region that is forked after writes here and there.
+const SMALL: usize = 256 * MIB;
+
+/// The kernel's memory on base pages and on huge pages; beside it a region and its fork.
+const NEEDED: usize = 2 * SHARED;
+
+/// The rungs, the best first.
+const RUNGS: [Backing; 3] = [Backing::Hugetlb2M, Backing::Thp, Backing::Base];
+
+/// Folios that `fork(2)` finds mapped by single entries.
+const FOLIOS: [usize; 4] = [16 * KIB, 64 * KIB, 512 * KIB, 2 * MIB];
+
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    pub(super) cases: Vec<Case>,
+    pub(super) ratios: Vec<Ratio>,
+    pub(super) notices: Vec<String>,
+}
+
+impl Measured {
+    fn add(&mut self, (cases, ratios): (Vec<Case>, Vec<Ratio>)) {
+        self.cases.extend(cases);
+        self.ratios.extend(ratios);
+    }
+}
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Measured, LabError> {
+    let mut measured = Measured::default();
+    let (memory, observer) = bench.leave_memory()?;
+    bench.allow_thp()?;
+    bench.allow_shared_thp()?;
+    // A pool of two regions, and the kernel's side.
+    bench.reserve_unwritten(Pages::Hugetlb2M, 3 * SHARED / (2 * MIB))?;
+    if memory < NEEDED || available_memory()? < 2 * NEEDED {
+        let (shared, needed) = (Size(SHARED), Size(2 * NEEDED));
+        measured.notices.push(format!(
+            "fork(2) of {shared} left out, and forks of regions: more memory than this run has; \
+             they need {needed} and `--memory {}`",
+            Size(NEEDED)
+        ));
+        return Ok(measured);
+    }
+    let mut best = None;
+    for rung in RUNGS {
+        let is_best = best.is_none();
+        // Quickly, other rungs are measured with less memory only: to fill it takes longer than to fork it.
+        let whole = is_best || !bench.options().quick;
+        let len = if whole { 2 * SHARED } else { 3 * SMALL };
+        let pool = match unscrubbed(len).backing(rung).strict(true).build() {
+            Ok(pool) => pool,
+            Err(error) => {
+                let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
+                let name = short_name(rung);
+                measured.notices.push(format!("region-{name} left out: {error}{remedy}"));
+                continue;
+            }
+        };
+        best = best.or(Some(rung));
+        if whole {
+            let (plan, sides) = match is_best {
+                true => (bench.plan(0.25, 60), &SIDES[..]),
+                false => (bench.plan_of_long_rounds(0.1, 20), &[][..]),
+            };
+            let (subjects, notices) = prepare(sides, &pool)?;
+            measured.notices.extend(notices);
+            measured.add(measure(subjects, rung, plan, observer)?);
+        }
+        measured.cases.extend(small(&pool, bench.plan_of_long_rounds(0.02, 20), observer)?);
+    }
+    measured.notices.extend(best.map(|best| {
+        format!(
+            "region in ratios is region-{}; children of regions begin with nothing mapped, as \
+             children of fork(2) do on hugetlb, and pay at their first touch",
+            short_name(best)
+        )
+    }));
+    let (cases, notices) = by_folio(bench, observer)?;
+    measured.cases.extend(cases);
+    measured.notices.extend(notices);
+    Ok(measured)
+}
+
+/// What `fork(2)` copies.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    name: &'static str,
+    pages: Option<Pages>,
+    /// What else differs from a region, whose pages are the rung's.
+    differs: Option<&'static str>,
+}
+
+const OTHER_PAGES: &str = "the region is on the best pages there are, fork(2) on those whose entries it \
+     has to copy; its child finds them mapped, a region's fork maps what it touches; and fork(2) also \
+     makes a process, which fork2-nothing has the cost of";
+
+const SIDES: [Side; 4] = [
+    Side { name: "fork2-hugetlb", pages: Some(Pages::Hugetlb2M), differs: None },
+    Side { name: "fork2-thp", pages: Some(Pages::Thp), differs: Some(OTHER_PAGES) },
+    Side { name: "fork2-4k", pages: Some(Pages::Base), differs: Some(OTHER_PAGES) },
+    Side { name: "fork2-nothing", pages: None, differs: None },
+];
+
+/// What is forked in alternation.
+#[derive(Debug)]
+enum Subject {
+    Process(Shared),
+    Region(Region),
+}
+
+impl Subject {
+    /// Microseconds of a fork, after the parent has written everything.
+    fn fork(&mut self, busy: bool) -> Result<f64, LabError> {
+        match self {
+            Self::Process(shared) => shared.write(),
+            Self::Region(region) => write(region)?,
+        }
+        let _busy = busy.then(Busy::new);
+        match self {
+            Self::Process(shared) => Ok(shared.fork()?.as_secs_f64() * 1e6),
+            Self::Region(region) => Ok(timed(region)?.0),
+        }
+    }
+}
+
+/// Every base page of a region.
+fn write(region: &mut Region) -> Result<(), LabError> {
+    // By one call, not by a fault for each.
+    region.ready(0..region.len())?;
+    write_pages(region);
+    Ok(())
+}
+
+/// A fork and the microseconds that it took.
+fn timed(region: &Region) -> Result<(f64, Region), LabError> {
+    // Who serves the faults of what is shared does not matter to the fork, and must not to the writes.
+    let builder = region.fork_builder().handling(Handling::InPlace);
+    let start = Instant::now();
+    let fork = builder.build()?;
+    Ok((start.elapsed().as_secs_f64() * 1e6, fork))
+}
+
+type Named = (String, Subject, Option<Side>);
+
+/// The region of a pool, and beside it what of the kernel's there is.
+fn prepare(sides: &[Side], pool: &Pool) -> Result<(Vec<Named>, Vec<String>), LabError> {
+    let (mut subjects, mut notices): (Vec<Named>, _) = (Vec::new(), Vec::new());
+    for side in sides {
+        let shared = match side.pages {
+            Some(pages) => Shared::new(pages, SHARED),
+            None => Shared::new(Pages::Base, rustix::param::page_size()),
+        };
+        let left_out = match shared {
+            Ok(shared) if side.pages != Some(Pages::Thp) || shared.is_huge() => {
+                subjects.push((side.name.to_owned(), Subject::Process(shared), Some(*side)));
+                continue;
+            }
+            Ok(_) => "too few huge pages; `hugekit doctor` says why".to_owned(),
+            Err(error @ LabError::Map { .. }) => {
+                format!("{error}: too few huge pages are free; `--setup` (root) reserves them")
+            }
+            Err(error) => return Err(error),
+        };
+        notices.push(format!("{} left out: {left_out}", side.name));
+    }
+    let region = Subject::Region(pool.region(SHARED)?);
+    subjects.push((format!("region-{}", short_name(pool.backing())), region, None));
+    Ok((subjects, notices))
+}
+
+/// All of them, idle and busy, and how the kernel's compare with the region.
+fn measure(
+    mut subjects: Vec<Named>,
+    rung: Backing,
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+    observer.begin(&format!("fork region-{}", short_name(rung)));
+    let samples = try_alternate(plan, 2 * subjects.len(), observer, |index| {
+        subjects[index / 2].1.fork(index % 2 == 1)
+    })?;
+    let label = |name: &str, index: usize| {
+        let shared = if name == "fork2-nothing" { rustix::param::page_size() } else { SHARED };
+        format!("{}{}", Size(shared), if index % 2 == 1 { "-busy" } else { "" })
+    };
+    let mut cases = Vec::new();
+    for (index, samples) in samples.into_iter().enumerate() {
+        let name = &subjects[index / 2].0;
+        let same = name == "fork2-4k" && index % 2 == 0;
+        let published = same.then(|| published::Fork::load().microseconds(4 * KIB));
+        cases.push(Case {
+            published: published.unwrap_or_default(),
+            ..case(format!("fork/{name}/{}", label(name, index)), samples)
+        });
+    }
+    let regions = &cases[cases.len() - 2..];
+    let ratio = |(index, baseline): (usize, &Case)| {
+        let (name, _, side) = &subjects[index / 2];
+        let side = side.filter(|side| side.pages.is_some())?;
+        let id = format!("fork/{name}-vs-region/{}", label(name, index));
+        let ratio = Ratio::between(id, baseline, &regions[index % 2]);
+        let alike = match rung {
+            Backing::Thp => side.pages == Some(Pages::Thp),
+            Backing::Base => side.pages == Some(Pages::Base),
+            _ => false,
+        };
+        Some(match side.differs.filter(|_| !alike) {
+            Some(differs) => ratio.unlike(differs),
+            None => ratio,
+        })
+    };
+    let ratios = cases.iter().enumerate().filter_map(ratio).collect();
+    Ok((cases, ratios))
+}
+
+/// Forks of less memory: of a region that is whole, and of one whose every other granule it has written
+/// itself since it was forked, so that its memory lies in two places.
+fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Vec<Case>, LabError> {
+    let name = short_name(pool.backing());
+    observer.begin(&format!("fork region-{name}-scattered"));
+    let mut region = pool.region(SMALL)?;
+    write(&mut region)?;
+    let samples = try_alternate(plan, 2, observer, |scattered| {
+        write(&mut region)?;
+        let (whole, mut fork) = timed(&region)?;
+        if scattered == 0 {
+            return Ok(whole);
+        }
+        let granule = granule(pool);
+        for granule in fork.chunks_mut(granule).step_by(2) {
+            granule[0] = 1;
+        }
+        Ok::<_, LabError>(timed(&fork)?.0)
+    })?;
+    let label = Size(SMALL);
+    let names = ["", "-scattered"].into_iter().zip(samples);
+    Ok(names
+        .map(|(kind, samples)| case(format!("fork/region-{name}{kind}/{label}"), samples))
+        .collect())
+}
+
+/// What a region shares as a whole, unless told.
+fn granule(pool: &Pool) -> usize {
+    pool.page_size().max(64 * KIB)
+}
+
+/// `fork(2)` of memory on folios of one size, mapped by entries of base pages.
+fn by_folio(
+    bench: &Bench<'_>,
+    observer: &dyn Observer,
+) -> Result<(Vec<Case>, Vec<String>), LabError> {
+    let (mut cases, mut left_out) = (Vec::new(), Vec::new());
+    for folio in FOLIOS {
+        observer.begin(&format!("fork fork2 {}", Size(folio)));
+        let mut settings = bench.settings_for_a_while();
+        let root = Root::default();
+        let shared =
+            if settings.only_folios_of(&root, folio)? { on_folios(&root, folio)? } else { None };
+        settings.restore()?;
+        let Some(mut shared) = shared else {
+            left_out.push(Size(folio).to_string());
+            continue;
+        };
+        let samples = try_alternate(bench.plan_of_long_rounds(0.03, 20), 1, observer, |_| {
+            shared.write();
+            shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
+        })?;
+        cases.push(Case {
+            published: published::Fork::load().microseconds(folio),
+            ..case(format!("fork/fork2/{}", Size(folio)), samples.into_iter().flatten().collect())
+        });
+    }
+    let notice = (!left_out.is_empty()).then(|| {
+        format!(
+            "fork(2) on folios of {} left out: the kernel gives too few of them, or `--setup` (root) \
+             has to choose their size",
+            left_out.join(", ")
+        )
+    });
+    Ok((cases, notice.into_iter().collect()))
+}
+
+/// Memory on folios of one size, of which the kernel counts how many it hands out; `None` if it was too few.
+fn on_folios(root: &Root, folio: usize) -> Result<Option<Shared>, LabError> {
+    let kib = folio >> 10;
+    let stats =
+        format!("/sys/kernel/mm/transparent_hugepage/hugepages-{kib}kB/stats/anon_fault_alloc");
+    let given =
+        || -> Option<usize> { fs::read_to_string(root.path(&stats)).ok()?.trim().parse().ok() };
+    let before = given();
+    let mut shared = Shared::new(Pages::Thp, SHARED)?;
+    let given = given().zip(before).map_or(0, |(after, before)| after - before);
+    if given < SHARED / folio / 20 * 19 {
+        return Ok(None);
+    }
+    if shared.is_huge() {
+        shared.map_by_base_pages()?;
+    }
+    Ok(Some(shared))
+}
+
+fn case(id: String, samples: Vec<f64>) -> Case {
+    Case { id, unit: Unit::Microseconds, samples, published: Vec::new() }
+}

@@ -1,0 +1,191 @@
+//! Writers that run at the same time, each on memory of its own: processes or threads, from one signal on,
+//! with the time that each of them took and the CPU time that it used.
+
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::LabError;
+use crate::forking::{Child, Shared};
+use crate::size::Size;
+
+/// What one writer took and used, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    pub(crate) elapsed: u64,
+    pub(crate) user: u64,
+    pub(crate) system: u64,
+}
+
+/// What a writer does: all of it on its memory, and without allocating or taking a lock, which another thread
+/// may have held when the process was copied. It is told which of the writers it is.
+pub(crate) type Work = fn(&mut [u8], usize);
+
+/// A writer that is not told to begin gives up: whoever was to tell it is gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Memory that parent and children see alike: how many are ready, whether they may begin, and what each of
+/// them spent.
+#[derive(Debug)]
+struct Board {
+    words: *mut AtomicU64,
+    len: usize,
+}
+
+// SAFETY: the memory is mapped as long as the board is, and accessed by atomics only.
+unsafe impl Sync for Board {}
+
+const READY: usize = 0;
+const GO: usize = 1;
+const FIRST: usize = 2;
+
+impl Board {
+    fn new(writers: usize) -> Result<Self, LabError> {
+        let len =
+            ((FIRST + 3 * writers) * size_of::<u64>()).next_multiple_of(rustix::param::page_size());
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        let words = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, MapFlags::SHARED) };
+        let words = words.map_err(|errno| LabError::Map { len: Size(len), cause: errno.into() })?;
+        Ok(Self { words: words.cast(), len })
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: so many words are mapped, zero at first, and accessed by atomics only.
+        unsafe { slice::from_raw_parts(self.words, self.len / size_of::<u64>()) }
+    }
+
+    /// Waits for the signal and works.
+    fn take_part(&self, index: usize, memory: &mut [u8], work: Work) {
+        let words = self.words();
+        words[READY].fetch_add(1, Ordering::Relaxed);
+        let since = Instant::now();
+        while words[GO].load(Ordering::Acquire) == 0 {
+            if since.elapsed() > PATIENCE {
+                return;
+            }
+            rustix::thread::sched_yield();
+        }
+        let (before, start) = (cpu_time(), Instant::now());
+        work(memory, index);
+        let (elapsed, after) = (start.elapsed(), cpu_time());
+        let spent = [elapsed.as_nanos() as u64, after.0 - before.0, after.1 - before.1];
+        for (word, spent) in words[FIRST + 3 * index..].iter().zip(spent) {
+            word.store(spent, Ordering::Relaxed);
+        }
+    }
+
+    /// Has them all begin.
+    fn begin(&self, writers: usize) {
+        while self.words()[READY].load(Ordering::Relaxed) < writers as u64 {
+            rustix::thread::sched_yield();
+        }
+        self.words()[GO].store(1, Ordering::Release);
+    }
+
+    fn spent(&self, writers: usize) -> Vec<Spent> {
+        let words = self.words()[FIRST..].chunks(3).take(writers);
+        words
+            .map(|words| {
+                let [elapsed, user, system] = [0, 1, 2].map(|at| words[at].load(Ordering::Relaxed));
+                Spent { elapsed, user, system }
+            })
+            .collect()
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, and nobody borrows it any more.
+        let _ = unsafe { munmap(self.words.cast(), self.len) };
+    }
+}
+
+/// User and system time of this thread, in nanoseconds.
+fn cpu_time() -> (u64, u64) {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: fills what it is given, and zeroes are a valid `rusage`, should it fail.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let nanoseconds =
+        |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
+    (nanoseconds(usage.ru_utime), nanoseconds(usage.ru_stime))
+}
+
+/// So many children share the memory, and each works on its copy.
+pub(crate) fn in_processes(
+    shared: &mut Shared,
+    writers: usize,
+    work: Work,
+) -> Result<Vec<Spent>, LabError> {
+    let board = Board::new(writers)?;
+    let children: Result<Vec<_>, LabError> = (0..writers)
+        .map(|index| Ok(shared.child(|memory| board.take_part(index, memory, work))?.0))
+        .collect();
+    let children = children?;
+    board.begin(writers);
+    children.into_iter().try_for_each(Child::wait)?;
+    Ok(board.spent(writers))
+}
+
+/// A thread works on each of these.
+pub(crate) fn in_threads(memories: &mut [&mut [u8]], work: Work) -> Result<Vec<Spent>, LabError> {
+    let (board, writers) = (Board::new(memories.len())?, memories.len());
+    std::thread::scope(|scope| {
+        for (index, memory) in memories.iter_mut().enumerate() {
+            let board = &board;
+            scope.spawn(move || board.take_part(index, memory, work));
+        }
+        board.begin(writers);
+    });
+    Ok(board.spent(writers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::anonymous::Pages;
+    use crate::size::MIB;
+
+    fn mark(memory: &mut [u8], index: usize) {
+        memory.fill(10 + index as u8);
+    }
+
+    #[test]
+    fn threads_write_their_own_and_say_what_they_spent() {
+        let (mut one, mut other) = (vec![0; 8 * MIB], vec![0; 8 * MIB]);
+        let spent = in_threads(&mut [&mut one, &mut other], mark).unwrap();
+        assert_eq!((one[5], other[5], spent.len()), (10, 11, 2));
+        assert!(spent.iter().all(|spent| spent.elapsed > 0));
+    }
+
+    #[test]
+    fn processes_write_copies_and_the_parent_keeps_what_it_had() {
+        let mut shared = Shared::new(Pages::Base, 8 * MIB).unwrap();
+        let spent = in_processes(&mut shared, 3, mark).unwrap();
+        assert_eq!((shared.bytes()[0], spent.len()), (1, 3));
+        assert!(spent.iter().all(|spent| spent.elapsed > 0));
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_who_works() {
+        let mut shared = Shared::new(Pages::Base, MIB).unwrap();
+        let long = |memory: &mut [u8], _: usize| {
+            for round in 0..200 {
+                memory.fill(round);
+                std::hint::black_box(&mut *memory);
+            }
+        };
+        let spent = in_processes(&mut shared, 1, long).unwrap()[0];
+        let used = spent.user + spent.system;
+        assert!(used > 0 && used < spent.elapsed + 20_000_000, "{spent:?}");
+    }
+}

@@ -1,0 +1,300 @@
+//! Copying a table for a child, run by run.
+
+use super::entry::{Change, Entry};
+use super::folio::{Folio, Folios, Piece};
+use super::layout::Format;
+use super::run::{LONG, LONG_STEP, Likeness, Policy, SHORT_STEP, write_protect_run};
+
+/// Who may see what is written through a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mapping {
+    /// Only the writer: parent and child share pages until one of them writes.
+    Private,
+    /// Everybody who maps it.
+    Shared,
+}
+
+/// How a table is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fork {
+    /// Whose writes are seen by whom.
+    pub mapping: Mapping,
+    /// Whether somebody watches soft-dirty bits, which then end a run.
+    pub tracks_soft_dirty: bool,
+    /// Whether the child keeps the protection by userfaultfd.
+    pub child_keeps_uffd_wp: bool,
+}
+
+impl Fork {
+    /// Which entries are alike enough to be copied as one run. What a private page has written
+    /// exists nowhere else, so dirty and clean ones are kept apart; a shared child is clean anyway.
+    #[must_use]
+    pub const fn policy(self) -> Policy {
+        Policy {
+            respect_write: false,
+            respect_dirty: matches!(self.mapping, Mapping::Private),
+            respect_soft_dirty: self.tracks_soft_dirty,
+        }
+    }
+
+    /// How the child's entry differs from the parent's.
+    #[inline]
+    fn child<F: Format>(self) -> Change<F> {
+        let change = match self.mapping {
+            Mapping::Private => Change::write_protect(),
+            Mapping::Shared => Change::NOTHING.clean(),
+        };
+        let old = change.without(F::LAYOUT.accessed);
+        if self.child_keeps_uffd_wp { old } else { old.without(F::LAYOUT.uffd_wp) }
+    }
+}
+
+/// A page could not be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the table was copied up to entry {at}")]
+pub struct CopyError<E> {
+    /// Entries before this one are copied and counted. This one and those after it are as they
+    /// were, in both tables and in every count.
+    pub at: usize,
+    /// Why.
+    #[source]
+    pub cause: E,
+}
+
+/// Copies `parent` to `child`, which is empty, as `fork` does with a process's tables. `resident` is
+/// the child's counter of pages it maps.
+///
+/// Present entries of one folio are handled run by run, in this order: find the run; count its
+/// references; count its mappings; count its pages as resident; in a private mapping protect parent
+/// and child from writes if any entry was writable; store the child's. If a private mapping's folio
+/// is pinned, the references are given back, one page is copied for the child at once, and the run is
+/// detected anew from the next entry.
+///
+/// In the child no page is accessed, in a shared mapping none is dirty. Special entries, and those
+/// whose frame is in no folio, are copied one by one without counting; entries that are not present
+/// are copied bit by bit.
+///
+/// # Errors
+/// If a page had to be copied and could not be. What was copied before stays.
+///
+/// # Panics
+/// If the tables are of different lengths, or no entry can hold the frame of a copied page.
+pub fn copy_table<F: Format, L: Folios>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    folios: &L,
+    fork: Fork,
+    resident: &mut u64,
+) -> Result<(), CopyError<L::Error>> {
+    assert_eq!(parent.len(), child.len(), "tables of different lengths");
+    let (like, change) = (Likeness::new(fork.policy()), fork.child());
+    match fork.mapping {
+        Mapping::Private => {
+            Copier::<_, _, true> { folios, fork, like, change }.all(parent, child, resident)
+        }
+        Mapping::Shared => {
+            Copier::<_, _, false> { folios, fork, like, change }.all(parent, child, resident)
+        }
+    }
+}
+
+/// Copies a run: what differs between its entries still differs in the copy. `any_writable` says
+/// whether any of them is; only a private mapping asks. Counting is the caller's.
+///
+/// # Panics
+/// If the runs are of different lengths.
+#[inline]
+pub fn copy_run<F: Format>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    fork: Fork,
+    any_writable: bool,
+) {
+    assert_eq!(parent.len(), child.len(), "runs of different lengths");
+    let protects = fork.mapping == Mapping::Private && any_writable;
+    copy_entries(parent, child, fork.child(), protects);
+}
+
+#[inline]
+fn copy_entries<F: Format>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    change: Change<F>,
+    protects: bool,
+) {
+    for (child, parent) in child.iter_mut().zip(&mut *parent) {
+        *child = change.apply(*parent);
+    }
+    if protects {
+        write_protect_run(parent);
+    }
+}
+
+/// As [`copy_entries`] where a loop over few entries would cost more than they do.
+#[inline]
+fn copy_few<F: Format>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    change: Change<F>,
+    protects: bool,
+) {
+    let (parents, parent) = parent.as_chunks_mut::<SHORT_STEP>();
+    let (children, child) = child.as_chunks_mut::<SHORT_STEP>();
+    for (parent, child) in parents.iter_mut().zip(children) {
+        copy_entries(parent, child, change, protects);
+    }
+    for (parent, child) in parent.iter_mut().zip(child) {
+        *child = change.apply(*parent);
+        if protects {
+            *parent = parent.write_protected();
+        }
+    }
+}
+
+/// What stays the same from run to run. Private and shared mappings are compiled apart: each is
+/// then short enough for its constants to stay in registers.
+struct Copier<'a, F: Format, L, const PRIVATE: bool> {
+    folios: &'a L,
+    fork: Fork,
+    like: Likeness<F>,
+    /// How the child's entries differ.
+    change: Change<F>,
+}
+
+impl<F: Format, L: Folios, const PRIVATE: bool> Copier<'_, F, L, PRIVATE> {
+    fn all(
+        &self,
+        parent: &mut [Entry<F>],
+        child: &mut [Entry<F>],
+        resident: &mut u64,
+    ) -> Result<(), CopyError<L::Error>> {
+        let mut at = 0;
+        while at < parent.len() {
+            let copied = self.next(&mut parent[at..], &mut child[at..], resident);
+            at += copied.map_err(|cause| CopyError { at, cause })?;
+        }
+        Ok(())
+    }
+
+    /// Copies the first entry, or the run that begins with it. Returns how many were copied.
+    #[inline]
+    fn next(
+        &self,
+        parent: &mut [Entry<F>],
+        child: &mut [Entry<F>],
+        resident: &mut u64,
+    ) -> Result<usize, L::Error> {
+        let first = parent[0];
+        if !first.is_present() {
+            child[0] = first;
+            return Ok(1);
+        }
+        let piece = if first.is_special() { None } else { self.folios.find(first.frame()) };
+        match piece {
+            None => self.store_one(&mut parent[0], &mut child[0]),
+            Some(Piece { folio, left }) => {
+                let most = left.min(parent.len());
+                if most >= LONG {
+                    return self.many_long(&mut parent[..most], child, folio, resident);
+                }
+                if most > 1 {
+                    return self.many::<SHORT_STEP>(&mut parent[..most], child, folio, resident);
+                }
+                self.one(&mut parent[0], &mut child[0], folio, resident)?;
+            }
+        }
+        Ok(1)
+    }
+
+    /// A folio of one page, or the last page of another: there is no run to look for.
+    #[inline]
+    fn one(
+        &self,
+        parent: &mut Entry<F>,
+        child: &mut Entry<F>,
+        folio: &Folio,
+        resident: &mut u64,
+    ) -> Result<(), L::Error> {
+        if !self.share(folio, 1) {
+            return self.copy_page(*parent, child, resident);
+        }
+        *resident += 1;
+        self.store_one(parent, child);
+        Ok(())
+    }
+
+    /// Out of line: inlined, it takes registers from the path of folios of one page.
+    #[inline(never)]
+    fn many_long(
+        &self,
+        parent: &mut [Entry<F>],
+        child: &mut [Entry<F>],
+        folio: &Folio,
+        resident: &mut u64,
+    ) -> Result<usize, L::Error> {
+        self.many::<LONG_STEP>(parent, child, folio, resident)
+    }
+
+    /// The run that begins with the first entry, all of which map the same folio.
+    #[inline]
+    fn many<const STEP: usize>(
+        &self,
+        parent: &mut [Entry<F>],
+        child: &mut [Entry<F>],
+        folio: &Folio,
+        resident: &mut u64,
+    ) -> Result<usize, L::Error> {
+        let run = self.like.run::<STEP>(parent);
+        if !self.share(folio, run.len) {
+            return self.copy_page(parent[0], &mut child[0], resident).map(|()| 1);
+        }
+        *resident += run.len as u64;
+        let (parent, child) = (&mut parent[..run.len], &mut child[..run.len]);
+        let protects = PRIVATE && run.any_writable;
+        if STEP == SHORT_STEP {
+            copy_few(parent, child, self.change, protects);
+        } else {
+            copy_entries(parent, child, self.change, protects);
+        }
+        Ok(run.len)
+    }
+
+    /// Counts entries of the child, unless the folio may not be shared: then nothing is counted.
+    #[inline]
+    fn share(&self, folio: &Folio, entries: usize) -> bool {
+        folio.get(entries);
+        if !PRIVATE {
+            folio.map(entries);
+            return true;
+        }
+        let mapped = folio.try_map(entries).is_ok();
+        if !mapped {
+            folio.put(entries);
+        }
+        mapped
+    }
+
+    #[inline]
+    fn store_one(&self, parent: &mut Entry<F>, child: &mut Entry<F>) {
+        if PRIVATE && parent.is_writable() {
+            *parent = parent.write_protected();
+        }
+        *child = self.change.apply(*parent);
+    }
+
+    /// A page of a pinned folio: the parent keeps it as it is, writable if it was, and the child gets
+    /// the copy, which nobody else has, so that it is dirty and as writable as the parent's.
+    #[cold]
+    fn copy_page(
+        &self,
+        parent: Entry<F>,
+        child: &mut Entry<F>,
+        resident: &mut u64,
+    ) -> Result<(), L::Error> {
+        let frame = self.folios.copy_page(parent.frame())?;
+        let copy = parent.with_frame(frame).dirty().old();
+        *child = if self.fork.child_keeps_uffd_wp { copy } else { copy.without_uffd_wp() };
+        *resident += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! The same entry by entry, as the kernel copied tables before runs: for tests and the lab, which
+//! compare the two. Nothing here knows of runs, and nothing is slower than it has to be.
+
+use super::copy::{CopyError, Fork, Mapping};
+use super::entry::Entry;
+use super::folio::Folios;
+use super::layout::Format;
+
+/// As [`copy_table`](super::copy_table), with the same outcome in both tables and all counts.
+///
+/// # Errors
+/// As there.
+///
+/// # Panics
+/// As there.
+pub fn copy_table<F: Format, L: Folios>(
+    parent: &mut [Entry<F>],
+    child: &mut [Entry<F>],
+    folios: &L,
+    fork: Fork,
+    resident: &mut u64,
+) -> Result<(), CopyError<L::Error>> {
+    assert_eq!(parent.len(), child.len(), "tables of different lengths");
+    for (at, (parent, child)) in parent.iter_mut().zip(child).enumerate() {
+        copy_entry(parent, child, folios, fork, resident)
+            .map_err(|cause| CopyError { at, cause })?;
+    }
+    Ok(())
+}
+
+#[inline]
+fn copy_entry<F: Format, L: Folios>(
+    parent: &mut Entry<F>,
+    child: &mut Entry<F>,
+    folios: &L,
+    fork: Fork,
+    resident: &mut u64,
+) -> Result<(), L::Error> {
+    if !parent.is_present() {
+        *child = *parent;
+        return Ok(());
+    }
+    let piece = if parent.is_special() { None } else { folios.find(parent.frame()) };
+    if let Some(piece) = piece {
+        piece.folio.get(1);
+        match fork.mapping {
+            Mapping::Shared => piece.folio.map(1),
+            Mapping::Private => {
+                if piece.folio.try_map(1).is_err() {
+                    piece.folio.put(1);
+                    return copy_page(*parent, child, folios, fork, resident);
+                }
+            }
+        }
+        *resident += 1;
+    }
+    let mut entry = *parent;
+    if fork.mapping == Mapping::Private && entry.is_writable() {
+        entry = entry.write_protected();
+        *parent = entry;
+    }
+    if fork.mapping == Mapping::Shared {
+        entry = entry.clean();
+    }
+    entry = entry.old();
+    *child = if fork.child_keeps_uffd_wp { entry } else { entry.without_uffd_wp() };
+    Ok(())
+}
+
+#[cold]
+fn copy_page<F: Format, L: Folios>(
+    parent: Entry<F>,
+    child: &mut Entry<F>,
+    folios: &L,
+    fork: Fork,
+    resident: &mut u64,
+) -> Result<(), L::Error> {
+    let copy = parent.with_frame(folios.copy_page(parent.frame())?).dirty().old();
+    *child = if fork.child_keeps_uffd_wp { copy } else { copy.without_uffd_wp() };
+    *resident += 1;
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Why a region could not be forked, in figures.
+
+use std::io;
+
+use crate::fault::Handling;
+use crate::pool::{FaultError, PoolError, Size};
+
+/// Why a region could not be forked, or a fork not given back. A region that could not be forked is as it
+/// was, and nothing of the pool was taken.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForkError {
+    /// Nothing smaller than a page of 1 GiB can be protected or mapped there.
+    #[error("memory on pages of 1 GiB cannot be forked: nothing smaller can be protected there")]
+    Gigantic,
+    /// The granule is no power of two, or the memory cannot be shared in such pieces.
+    #[error(
+        "cannot share granules of {}: powers of two from {} to {} can be shared here",
+        Size(*granule), Size(*least), Size(*most)
+    )]
+    Granule {
+        /// Bytes asked for.
+        granule: usize,
+        /// The least possible.
+        least: usize,
+        /// The most possible.
+        most: usize,
+    },
+    /// An earlier fork has decided for the family.
+    #[error("the region shares granules of {} with its forks, not of {}", Size(*granule), Size(*asked))]
+    GranuleDiffers {
+        /// Bytes asked for.
+        asked: usize,
+        /// Bytes of the family's granules.
+        granule: usize,
+    },
+    /// An earlier fork has decided for the family.
+    #[error("faults of the region and its forks are served by {handling:?}, not by {asked:?}")]
+    HandlingDiffers {
+        /// What was asked for.
+        asked: Handling,
+        /// What serves the family.
+        handling: Handling,
+    },
+    /// The pool cannot keep room for the fork's copies.
+    #[error("no room for the fork's copies: {0}")]
+    Pool(#[from] PoolError),
+    /// Faults cannot be served.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    /// Somebody was given the region's file, and writes past every protection.
+    #[error("the region's file was given away: who has it writes past any protection")]
+    FileGiven,
+    /// The fork would cost more mappings than there are for forks.
+    #[error("the fork needs {needed} mappings, {left} of {most} are left for forks")]
+    Mappings {
+        /// Mappings of the fork.
+        needed: usize,
+        /// Mappings that are left.
+        left: usize,
+        /// Mappings of the process, or of the family, that forks may cost.
+        most: usize,
+    },
+    /// The process has no address or no mapping left.
+    #[error("cannot map the fork, which takes {mappings} mappings: {source}")]
+    NotMapped {
+        /// Mappings of the fork.
+        mappings: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// What the region has could not be made ready to be shared.
+    #[error("the region could not be made ready: {0}")]
+    NotReady(Box<super::super::RegionError>),
+    /// The kernel would not take the memory back.
+    #[error("the kernel does not take the memory back: {0}")]
+    Kept(io::Error),
+    /// Any other refusal of the kernel.
+    #[error("{call}: {source}")]
+    Kernel {
+        /// What was asked.
+        call: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// This process was forked from the region's, which alone has its memory.
+    #[error("the region belongs to the process that this one was forked from")]
+    Forked,
+}
+
+impl ForkError {
+    /// What an administrator or the caller can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Pool(error) => return error.remedy(),
+            Self::Fault(error) => return error.remedy(),
+            Self::Mappings { .. } | Self::NotMapped { .. } => "raise vm.max_map_count".to_owned(),
+            _ => return None,
+        })
+    }
+
+    /// What the kernel said, of an error that is only that.
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::Kernel { source, .. } | Self::Kept(source) => source.kind(),
+            _ => io::ErrorKind::Other,
+        }
+    }
+}

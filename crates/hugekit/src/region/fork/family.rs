@@ -1,0 +1,692 @@
+//! Regions that were forked from each other, and what they share: joining, forking and leaving.
+//!
+//! Whoever does one of these has the gate alone: no fault is served meanwhile. `serve.rs` has the faults.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+
+use super::ForkError;
+use super::budget::Budget;
+use super::frames::{ForChild, Frames, Near, Own, Place, Unneeded};
+use super::gate::Gate;
+use super::member::Member;
+use super::serve::Refused;
+use super::table::{Pte, Table};
+use crate::fault::open::{self, Of};
+use crate::fault::{Faults, Granules, Handlers, Handling, Lacks, Registration, Serving};
+use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
+use crate::profile::Profile;
+use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
+use crate::sys::mapping::{Mapping, Spare};
+use crate::sys::thread::without_signals;
+use crate::sys::{memory, userfaultfd};
+
+/// A region of the first of them, its forks and theirs.
+#[derive(Debug)]
+pub(crate) struct Family {
+    pub(super) pool: Pool,
+    pub(super) descriptor: OwnedFd,
+    pub(super) serving: Serving,
+    pub(super) granule_bytes: usize,
+    /// Who is at a slot, of all regions together.
+    pub(super) slots: Granules,
+    pub(super) gate: Gate<State>,
+    pub(super) budget: Budget,
+    pub(super) spare: Spare,
+    handlers: Mutex<Option<Handlers>>,
+}
+
+/// What faults read and forks change. A slot's entries and marks are changed by whoever has the slot.
+#[derive(Debug)]
+pub(super) struct State {
+    /// By address.
+    members: Vec<Member>,
+    pub(super) frames: Frames,
+}
+
+/// How tables are copied: children share, and begin with nothing mapped.
+const FORK: Fork =
+    Fork { mapping: pte::Mapping::Private, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
+
+/// One fork may take one part in so many of the mappings that forks may cost.
+const MOST_OF_BUDGET: usize = 8;
+
+/// What a family is founded with.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::region) struct Terms {
+    pub(in crate::region) granule_bytes: usize,
+    pub(super) handling: Handling,
+    pub(super) most_mappings: Option<usize>,
+}
+
+impl State {
+    /// The region that has an address.
+    pub(super) fn at(&self, address: usize) -> Option<&Member> {
+        self.members.get(self.index(address)?)
+    }
+
+    fn at_mut(&mut self, address: usize) -> Option<&mut Member> {
+        let index = self.index(address)?;
+        self.members.get_mut(index)
+    }
+
+    fn index(&self, address: usize) -> Option<usize> {
+        let after = self.members.partition_point(|member| member.addresses().end <= address);
+        let member = self.members.get(after)?;
+        member.addresses().contains(&address).then_some(after)
+    }
+
+    fn insert(&mut self, member: Member) {
+        let start = member.addresses().start;
+        let at = self.members.partition_point(|other| other.addresses().start < start);
+        self.members.insert(at, member);
+    }
+
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// In debug builds, that counts, keepers and places agree: after each change by whoever has the gate
+    /// alone.
+    fn check(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for member in &self.members {
+            for slot in 0..member.slots() {
+                let frame = member.table.get(slot).frame();
+                assert_eq!(self.frames.slot(frame), slot, "{member:?}");
+                let sharers = || self.members.iter().filter(|other| other.shows(slot, frame));
+                let keepers = sharers().filter(|other| other.keeps.get(slot)).count();
+                assert_eq!(keepers, 1, "keepers of frame {frame}: {self:?}");
+                assert_eq!(self.frames.sharers(frame), sharers().count(), "{frame}: {self:?}");
+                let has_place = !member.keeps.get(slot);
+                assert!(!has_place || self.frames.sharers(member.own.frame(slot)) == 0, "{self:?}");
+                let is_alone = !member.table.get(slot).is_writable() || sharers().count() == 1;
+                assert!(is_alone, "frame {frame} is shared and writable: {self:?}");
+            }
+        }
+    }
+
+    /// Regions other than the one at an address that show a frame at a slot.
+    pub(super) fn others<'a>(
+        &'a self,
+        member: &'a Member,
+        slot: usize,
+        frame: u64,
+    ) -> impl Iterator<Item = &'a Member> {
+        let others = self.members.iter().filter(move |other| !std::ptr::eq(*other, member));
+        others.filter(move |other| other.shows(slot, frame))
+    }
+}
+
+impl Family {
+    /// A family that has no region yet.
+    pub(in crate::region) fn found(
+        pool: &Pool,
+        len: usize,
+        terms: Terms,
+    ) -> Result<Arc<Self>, ForkError> {
+        // The first look at it may allocate, which no fault may.
+        let _ = Profile::current();
+        let Terms { granule_bytes, handling, most_mappings } = terms;
+        let writes = Of::SharedWrites(pool.backing());
+        let (threads, fall) = match handling {
+            Handling::InPlace => (None, None),
+            Handling::Threaded { threads } => (Some(threads), None),
+            Handling::Auto => match open::for_handler_threads(writes) {
+                Ok(_) => (Some(1), None),
+                Err(fall) => (None, Some(fall)),
+            },
+        };
+        let descriptor = match threads {
+            Some(_) => open::for_handler_threads(writes)?,
+            None => open::for_handling_in_place(writes)?,
+        };
+        let handling = threads.map_or(Handling::InPlace, |threads| Handling::Threaded { threads });
+        let slots = len.div_ceil(granule_bytes);
+        let family = Arc::new(Self {
+            descriptor,
+            serving: Serving { handling, fall },
+            granule_bytes,
+            slots: Granules::new(std::iter::repeat_n(Lacks::Nothing, slots)),
+            gate: Gate::new(State {
+                members: Vec::new(),
+                frames: Frames::new(granule_bytes, pool.page_size(), len),
+            }),
+            budget: Budget::new(most_mappings),
+            spare: Spare::new(pool.memory().file(), pool.page_size()),
+            handlers: Mutex::new(None),
+            pool: pool.clone(),
+        });
+        if let Some(threads) = threads {
+            let handlers = Handlers::start(&(Arc::clone(&family) as Arc<dyn Faults>), threads)?;
+            *family.handlers.lock().unwrap_or_else(PoisonError::into_inner) = Some(handlers);
+        }
+        Ok(family)
+    }
+
+    pub(crate) fn serving(&self) -> &Serving {
+        &self.serving
+    }
+
+    /// Whether what a later fork asks for is what the family has.
+    pub(super) fn check(
+        &self,
+        granule: Option<usize>,
+        handling: Option<Handling>,
+    ) -> Result<(), ForkError> {
+        let (own, served) = (self.granule_bytes, self.serving.handling);
+        if let Some(asked) = granule.filter(|&asked| asked != own) {
+            return Err(ForkError::GranuleDiffers { asked, granule: own });
+        }
+        match handling.filter(|&asked| asked != Handling::Auto && asked != served) {
+            Some(asked) => Err(ForkError::HandlingDiffers { asked, handling: served }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn is_in_place(&self) -> bool {
+        self.serving.handling == Handling::InPlace
+    }
+
+    /// Has signals of this process's accesses at these addresses come to us, if that is how they come.
+    fn register(
+        self: &Arc<Self>,
+        addresses: Range<usize>,
+    ) -> Result<Option<Registration>, FaultError> {
+        let register = || Registration::new(addresses, Arc::clone(self) as Arc<dyn Faults>);
+        self.is_in_place().then(register).transpose()
+    }
+
+    /// Has writes of a region be held back where they are to be.
+    fn watch(&self, addresses: &Range<usize>, lazily: bool) -> Result<(), ForkError> {
+        let watched = userfaultfd::register_for_copies(self.descriptor.as_fd(), addresses, lazily);
+        watched.map_err(|errno| kernel("UFFDIO_REGISTER", errno))
+    }
+
+    fn place_of(&self, pieces: Vec<Reserved>) -> Place {
+        Place::new(pieces, self.granule_bytes, self.pool.page_size())
+    }
+
+    /// The region that the family begins with.
+    pub(in crate::region) fn begin(
+        self: &Arc<Self>,
+        extent: Extent<InUse>,
+        mapping: Mapping,
+    ) -> Result<Membership, (Extent<InUse>, Mapping, ForkError)> {
+        let start = mapping.start().as_ptr().addr();
+        let addresses = start..start + mapping.len();
+        let watched = self.watch(&addresses, false).and_then(|()| Ok(self.register(addresses)?));
+        let registration = match watched {
+            Ok(registration) => registration,
+            Err(error) => return Err((extent, mapping, error)),
+        };
+        let slots = mapping.len().div_ceil(self.granule_bytes);
+        let contents = vec![(extent.folios().len(), Content::Dirty)];
+        let (place, table) = (self.place_of(vec![(extent, contents)]), Table::empty(slots));
+        without_signals(|| {
+            let mut state = self.gate.alone();
+            let own = state.frames.add(self.pool.memory(), place);
+            (0..slots).for_each(|slot| state.frames.get(own.frame(slot), 1));
+            state.insert(Member::first(mapping, table, own, self.granule_bytes));
+            state.check();
+        });
+        Ok(Membership { family: Arc::clone(self), start, registration })
+    }
+
+    /// What lies in this process's mappings between the slots that are pinned.
+    fn unpinned(slots: usize, pinned: &[usize]) -> impl Iterator<Item = Range<usize>> {
+        let starts = std::iter::once(0).chain(pinned.iter().map(|slot| slot + 1));
+        let ends = pinned.iter().copied().chain([slots]);
+        starts.zip(ends).map(|(start, end)| start..end).filter(|slots| !slots.is_empty())
+    }
+}
+
+/// A region's place in its family.
+#[derive(Debug)]
+pub(in crate::region) struct Membership {
+    pub(in crate::region) family: Arc<Family>,
+    /// Its address.
+    pub(in crate::region) start: usize,
+    registration: Option<Registration>,
+}
+
+impl Membership {
+    /// Forks the region, whose child has this place. Slots that are pinned are in ascending order.
+    pub(in crate::region) fn fork(
+        &self,
+        place: Vec<Reserved>,
+        pinned: &[usize],
+        bytes: usize,
+    ) -> Result<Fresh, ForkError> {
+        let family = &self.family;
+        let addresses = match self.try_fork(place, pinned, bytes) {
+            Err(error @ ForkError::Mappings { .. }) => {
+                self.gather(pinned, bytes, error)?;
+                let place = family.pool.reserve(bytes, family.granule_bytes)?;
+                self.try_fork(place, pinned, bytes)
+            }
+            other => other,
+        }?;
+        // Nobody knows the addresses yet.
+        let child = |registration| {
+            let (family, start) = (Arc::clone(family), addresses.start);
+            Membership { family, start, registration }
+        };
+        match family.register(addresses.clone()) {
+            Ok(registration) => Ok(Fresh { membership: child(registration), bytes }),
+            Err(error) => {
+                child(None).leave(false)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    fn try_fork(
+        &self,
+        place: Vec<Reserved>,
+        pinned: &[usize],
+        bytes: usize,
+    ) -> Result<Range<usize>, ForkError> {
+        let family = &self.family;
+        let place = family.place_of(place);
+        match without_signals(|| self.fork_alone(place, pinned, bytes)) {
+            Ok(addresses) => Ok(addresses),
+            Err((pieces, error)) => {
+                family.return_folios(pieces, false)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Brings a region together whose frames are scattered: into its own place if that is whole, or into a
+    /// new one. `error` is what is said if neither can be.
+    fn gather(&self, pinned: &[usize], bytes: usize, error: ForkError) -> Result<(), ForkError> {
+        let family = &*self.family;
+        let completed = self.with_gate(|state| {
+            let member = state.at(self.start).expect("a member as long as this exists");
+            let has_place = |slot| {
+                let is_own = member.shows(slot, member.own.frame(slot));
+                is_own || !member.keeps.get(slot)
+            };
+            let is_whole = (0..member.slots()).all(has_place);
+            is_whole.then(|| family.complete(state, member))
+        });
+        match completed {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(_)) => return Err(error),
+            // Who holds a page of it does not see it move.
+            None if !pinned.is_empty() => return Err(error),
+            None => {}
+        }
+        let pieces = family.pool.reserve(bytes, family.granule_bytes)?;
+        if pieces.len() > 1 {
+            family.return_folios(pieces, false)?;
+            return Err(error);
+        }
+        let place = family.place_of(pieces);
+        let (unneeded, moved) = self.with_gate(|state| family.rehome(state, self.start, place));
+        family.return_folios(unneeded, false)?;
+        moved
+    }
+
+    fn with_gate<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
+        without_signals(|| act(&mut self.family.gate.alone()))
+    }
+
+    fn fork_alone(
+        &self,
+        place: Place,
+        pinned: &[usize],
+        bytes: usize,
+    ) -> Result<Range<usize>, (Vec<Reserved>, ForkError)> {
+        let family = &*self.family;
+        let mut child = Table::empty(bytes.div_ceil(family.granule_bytes));
+        let mut state = family.gate.alone();
+        let state = &mut *state;
+        let own = state.frames.add(family.pool.memory(), place);
+        let forked =
+            family.prepare(state, self.start, &own, pinned).and_then(|(mapping, extra)| {
+                let protected = family.protect(state, self.start, pinned);
+                if let Err(error) = protected {
+                    // SAFETY: just mapped, and nobody knows of it.
+                    let _ = unsafe { mapping.unmap() };
+                    family.budget.give(extra);
+                    return Err(error);
+                }
+                Ok((mapping, extra))
+            });
+        let (mapping, extra) = match forked {
+            Ok(mapped) => mapped,
+            Err(error) => return Err((state.frames.take_last(&own), error)),
+        };
+        let State { members, frames } = state;
+        let parent = members.iter_mut().find(|member| member.addresses().start == self.start);
+        let parent = parent.expect("a member as long as this exists");
+        copy_table(parent, &mut child, frames, &own, pinned);
+        let child = Member::child(mapping, child, own, family.granule_bytes);
+        child.mappings.store(extra, Ordering::Relaxed);
+        for &slot in pinned {
+            child.keeps.set(slot);
+        }
+        let addresses = child.addresses();
+        state.insert(child);
+        state.check();
+        Ok(addresses)
+    }
+
+    /// Leaves the family: nobody uses the region's addresses any more. What only it had goes back to the
+    /// pool, or to the kernel if that is to be.
+    pub(in crate::region) fn leave(mut self, to_kernel: bool) -> Result<(), ForkError> {
+        // Nobody is serving one of its faults any more when this is done, and none may wait for the gate.
+        drop(self.registration.take());
+        let (unneeded, is_last) = without_signals(|| {
+            let mut state = self.family.gate.alone();
+            let index = state.index(self.start).expect("a member as long as this exists");
+            // SAFETY: its own addresses, which nobody uses any more. In the gate, because nobody may change
+            // anything at these addresses once they may be somebody else's.
+            unsafe { state.members[index].mapping.unmap() }
+                .map_err(|errno| kernel("munmap", errno))?;
+            let member = state.members.remove(index);
+            let mut unneeded = Unneeded::new();
+            give_up(&mut state, &member, 0..member.slots(), &mut unneeded);
+            self.family.budget.give(member.mappings.load(Ordering::Relaxed));
+            state.check();
+            Ok::<_, ForkError>((unneeded, state.members.is_empty()))
+        })?;
+        if is_last {
+            self.family.end();
+        }
+        self.family.return_folios(unneeded, to_kernel)
+    }
+
+    /// Cuts the region to the folios and granules that its first `bytes` lie on; how many bytes these are.
+    /// Nobody uses the addresses behind them any more.
+    pub(in crate::region) fn truncate(&self, bytes: usize) -> Result<usize, ForkError> {
+        let family = &*self.family;
+        let unit = family.granule_bytes.max(family.pool.page_size());
+        let len = self.entries(|_, member| member.mapping.len());
+        let kept = bytes.next_multiple_of(unit).min(len);
+        let slots = kept.div_ceil(family.granule_bytes);
+        if let Some(registration) = &self.registration {
+            registration.cut(kept);
+        }
+        let unneeded = without_signals(|| {
+            let mut state = family.gate.alone();
+            let member = state.at_mut(self.start).expect("a member as long as this exists");
+            let all = member.slots();
+            if slots == all {
+                return Ok(Unneeded::new());
+            }
+            // SAFETY: its own addresses, which nobody uses any more.
+            unsafe { member.mapping.unmap_from(kept) }.map_err(|errno| kernel("munmap", errno))?;
+            let index = state.index(self.start).expect("still there");
+            let member = state.members.remove(index);
+            let mut unneeded = Unneeded::new();
+            give_up(&mut state, &member, slots..all, &mut unneeded);
+            let mut member = member;
+            member.table.cut(slots);
+            state.insert(member);
+            state.check();
+            Ok::<_, ForkError>(unneeded)
+        })?;
+        family.return_folios(unneeded, false)?;
+        Ok(kept)
+    }
+}
+
+/// A region that nobody has seen yet.
+#[derive(Debug)]
+pub(in crate::region) struct Fresh {
+    pub(in crate::region) membership: Membership,
+    pub(in crate::region) bytes: usize,
+}
+
+impl Family {
+    /// Maps for a child what its parent has, one mapping for each run of frames, so that every access comes
+    /// to us; and how many mappings more than one that is.
+    fn prepare(
+        &self,
+        state: &mut State,
+        parent: usize,
+        own: &Own,
+        pinned: &[usize],
+    ) -> Result<(Mapping, isize), ForkError> {
+        let pieces = pieces(state, parent, own, pinned);
+        let (pool, needed) = (self.pool.memory(), pieces.len() - 1);
+        let (left, most) = self.budget.left();
+        if needed > most / MOST_OF_BUDGET || !self.budget.take(needed as isize) {
+            return Err(ForkError::Mappings { needed, left, most });
+        }
+        let mapping = Mapping::of_pieces(pool.file(), &pieces, self.pool.page_size());
+        let mapping = mapping.map_err(|errno| {
+            self.budget.give(needed as isize);
+            ForkError::NotMapped { mappings: pieces.len(), source: errno.into() }
+        })?;
+        let start = mapping.start().as_ptr().addr();
+        let watched = self.watch(&(start..start + mapping.len()), true).and_then(|()| {
+            if memory::is_mapped_populated() {
+                // Pages that let writes through.
+                // SAFETY: of a shared mapping that nobody uses yet.
+                unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
+                    .map_err(|errno| kernel("madvise", errno))?;
+            }
+            if pool.in_core_dumps() {
+                return Ok(());
+            }
+            mapping.keep_from_dumps().map_err(|errno| kernel("madvise", errno))
+        });
+        match watched {
+            Ok(()) => Ok((mapping, needed as isize)),
+            Err(error) => {
+                // SAFETY: just mapped, and nobody knows of it.
+                let _ = unsafe { mapping.unmap() };
+                self.budget.give(needed as isize);
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves a region to a new place, which is one piece: nobody writes it meanwhile, and from one moment to
+    /// the next it is there. Says what nobody needs any more, and if that is the new place, why.
+    fn rehome(
+        &self,
+        state: &mut State,
+        start: usize,
+        place: Place,
+    ) -> (Unneeded, Result<(), ForkError>) {
+        let own = state.frames.add(self.pool.memory(), place);
+        let index = state.index(start).expect("a member as long as its region exists");
+        let slots = state.members[index].slots();
+        let moved = self.protect(state, start, &[]).and_then(|()| {
+            let (member, frames) = (&state.members[index], &state.frames);
+            for slot in 0..slots {
+                if member.keeps.get(slot) {
+                    self.copy_for_others(state, member, slot, None).map_err(refused)?;
+                }
+                frames.copy(member.table.get(slot).frame(), own.frame(slot), Near::Neither);
+            }
+            self.show_run(member, 0..slots, frames.offset(own.frame(0))).map_err(refused)
+        });
+        if let Err(error) = moved {
+            return (state.frames.take_last(&own), Err(error));
+        }
+        let mut member = state.members.remove(index);
+        let mut unneeded = Unneeded::new();
+        give_up(state, &member, 0..slots, &mut unneeded);
+        for slot in 0..slots {
+            state.frames.get(own.frame(slot), 1);
+            member.keeps.set(slot);
+        }
+        set_run(member.table.entries(), Pte::new(own.frame(0)).writable().accessed());
+        member.own = own;
+        self.count_mappings(&member, 0);
+        state.insert(member);
+        state.check();
+        (unneeded, Ok(()))
+    }
+
+    /// Holds back writes to what a child is about to share: one call for each run. If one fails, what was
+    /// protected stays so, and the table says it.
+    fn protect(&self, state: &mut State, parent: usize, pinned: &[usize]) -> Result<(), ForkError> {
+        let descriptor = self.descriptor.as_fd();
+        let parent = state.at_mut(parent).expect("a member as long as its region exists");
+        if !parent.is_registered() {
+            self.watch(&parent.addresses(), false)?;
+            parent.registered.store(true, Ordering::Relaxed);
+        }
+        for part in Self::unpinned(parent.slots(), pinned) {
+            let mut slot = part.start;
+            while slot < part.end {
+                let entries = &mut parent.table.entries()[slot..part.end];
+                let policy = Policy { respect_write: true, ..Policy::default() };
+                let run = run_length(entries, policy);
+                let next = slot + run.len;
+                if run.any_writable {
+                    let addresses = parent.addresses_of(slot..next);
+                    userfaultfd::protect(descriptor, &addresses, true)
+                        .map_err(|errno| kernel("UFFDIO_WRITEPROTECT", errno))?;
+                    write_protect_run(&mut parent.table.entries()[slot..next]);
+                }
+                slot = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn return_folios(&self, unneeded: Unneeded, to_kernel: bool) -> Result<(), ForkError> {
+        for (extent, contents) in unneeded {
+            if to_kernel {
+                // SAFETY: nothing maps them but the alias.
+                unsafe { self.pool.give_back_as_holes(extent) }.map_err(ForkError::Kept)?;
+            } else {
+                // SAFETY: as above; the contents are what was noted.
+                unsafe { self.pool.give_back(extent, &contents) };
+            }
+        }
+        Ok(())
+    }
+
+    /// The last region has left.
+    pub(in crate::region) fn end(&self) {
+        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(handlers) = handlers {
+            handlers.stop();
+        }
+    }
+
+    /// In a forked child, which has no handlers.
+    pub(in crate::region) fn forget_handlers(&self) {
+        // Another thread may have held the lock when the process was forked.
+        if let Ok(mut handlers) = self.handlers.try_lock()
+            && let Some(handlers) = handlers.take()
+        {
+            handlers.forget();
+        }
+    }
+}
+
+/// Where in the file each run of what a child shows lies, and how long it is.
+fn pieces(state: &mut State, parent: usize, own: &Own, pinned: &[usize]) -> Vec<(u64, usize)> {
+    let parent = state.index(parent).expect("a member as long as its region exists");
+    let State { members, frames } = state;
+    let parent = &mut members[parent];
+    let mut pieces: Vec<(u64, usize)> = Vec::new();
+    let mut add = |frame: u64, bytes: usize| {
+        let offset = frames.offset(frame);
+        match pieces.last_mut() {
+            Some((last, len)) if *last + *len as u64 == offset => *len += bytes,
+            _ => pieces.push((offset, bytes)),
+        }
+    };
+    let (slots, mut pinned, mut slot) = (parent.slots(), pinned, 0);
+    while slot < slots {
+        let next = pinned.first().copied().unwrap_or(slots);
+        if next == slot {
+            add(own.frame(slot), frames.len_of(slot));
+            (slot, pinned) = (slot + 1, &pinned[1..]);
+        } else {
+            let entries = &parent.table.entries()[slot..next];
+            let (first, run) = (entries[0].frame(), run_length(entries, Policy::default()).len);
+            add(first, parent.addresses_of(slot..slot + run).len());
+            slot += run;
+        }
+    }
+    pieces
+}
+
+/// Copies the table of a region of which nothing can be written any more but what is pinned.
+fn copy_table(
+    parent: &mut Member,
+    child: &mut Table,
+    frames: &Frames,
+    own: &Own,
+    pinned: &[usize],
+) {
+    let frame = |parent: &Member, slot: usize| parent.table.get(slot).frame();
+    pinned.iter().for_each(|&slot| frames.pin(frame(parent, slot)));
+    let mut resident = 0;
+    let view = ForChild { frames, own };
+    let copied =
+        pte::copy_table(parent.table.entries(), child.entries(), &view, FORK, &mut resident);
+    copied.unwrap_or_else(|error| match error.cause {});
+    pinned.iter().for_each(|&slot| frames.unpin(frame(parent, slot)));
+}
+
+/// A region that is no member any more, or will have these slots no more, gives them up: what others still
+/// show is kept by one of them from then on, which needs no place for a copy of its own any more.
+fn give_up(state: &mut State, member: &Member, slots: Range<usize>, unneeded: &mut Unneeded) {
+    for slot in slots {
+        let frame = member.table.get(slot).frame();
+        let is_last = state.frames.put(frame, 1);
+        let spare = if !member.keeps.get(slot) {
+            member.own_frame(slot)
+        } else if is_last {
+            frame
+        } else {
+            let heir = state.others(member, slot, frame).next().expect("counted");
+            heir.keeps.set(slot);
+            heir.own_frame(slot)
+        };
+        state.frames.give_up(spare, unneeded);
+    }
+}
+
+fn refused(refused: Refused) -> ForkError {
+    match refused {
+        Refused::Mappings => kernel("mmap", Errno::NOMEM),
+        Refused::Kernel(errno) => kernel("mmap", errno),
+    }
+}
+
+pub(super) fn kernel(call: &'static str, errno: Errno) -> ForkError {
+    ForkError::Kernel { call, source: errno.into() }
+}
+
+/// What a region shares at this moment.
+impl Membership {
+    pub(in crate::region) fn granule_bytes(&self) -> usize {
+        self.family.granule_bytes
+    }
+
+    pub(super) fn entries<R>(&self, look: impl FnOnce(&State, &Member) -> R) -> R {
+        without_signals(|| {
+            let state = self.family.gate.share();
+            look(&state, state.at(self.start).expect("a member as long as this exists"))
+        })
+    }
+
+    pub(in crate::region) fn count_shared(&self) -> usize {
+        self.entries(|state, member| {
+            let is_shared =
+                |&slot: &usize| state.frames.sharers(member.table.get(slot).frame()) > 1;
+            (0..member.slots()).filter(is_shared).map(|slot| state.frames.len_of(slot)).sum()
+        })
+    }
+}

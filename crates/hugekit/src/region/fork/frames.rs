@@ -1,0 +1,313 @@
+//! The granules of a family: whose extents they lie in, how many regions show each, and which of them the
+//! pool has again.
+//!
+//! A *frame* is a granule's number in the family: extents are numbered one after the other as they come,
+//! with a gap, so that frames of different extents never follow each other. A frame belongs to the slot
+//! that its place in the extent says, for good.
+#![allow(unsafe_code)]
+
+use std::convert::Infallible;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::parallel::Bytes;
+use crate::pool::{Content, Extent, InUse, Memory, Reserved};
+use crate::pte::{Folio, Folios, Piece};
+use crate::{Clear, Copy, Reuse};
+
+/// An extent that came into the family with one region, and what is left of it.
+#[derive(Debug)]
+struct Holding {
+    first: u64,
+    first_slot: usize,
+    /// References: regions that show the granule.
+    counts: Box<[Folio]>,
+    /// What each folio holds.
+    contents: Box<[AtomicU8]>,
+    /// Granules of each folio that are still somebody's, or whose place is kept for somebody.
+    kept: Box<[u32]>,
+    /// What the pool does not have again, ascending.
+    extents: Vec<Extent<InUse>>,
+    first_folio: usize,
+    alias: Bytes,
+}
+
+/// Every granule of a family.
+#[derive(Debug)]
+pub(super) struct Frames {
+    holdings: Vec<Holding>,
+    next: u64,
+    granule_bytes: usize,
+    page_size: usize,
+    /// Bytes of the first region.
+    len: usize,
+}
+
+/// Folios that nobody in the family needs any more, and what each run of them holds.
+pub(super) type Unneeded = Vec<Reserved>;
+
+const CONTENTS: [Content; 4] = [Content::Hole, Content::Clean, Content::Dirty, Content::Broken];
+
+impl Frames {
+    pub(super) fn new(granule_bytes: usize, page_size: usize, len: usize) -> Self {
+        Self { holdings: Vec::new(), next: 0, granule_bytes, page_size, len }
+    }
+
+    /// Bytes of a slot: the last one of the first region may have fewer than a granule.
+    pub(super) fn len_of(&self, slot: usize) -> usize {
+        self.granule_bytes.min(self.len - slot * self.granule_bytes)
+    }
+
+    /// Adds what came with a region: which frame each slot has of it.
+    pub(super) fn add(&mut self, memory: &Memory, place: Place) -> Own {
+        let mut slot = 0;
+        let mut add = |extension: Extension| {
+            let Extension { extent, contents, counts, kept } = extension;
+            let (first, first_slot) = (self.next, slot);
+            self.next += counts.len() as u64 + 1;
+            slot += counts.len();
+            let (first_folio, alias) = (extent.folios().start, memory.alias_of(&extent));
+            let extents = vec![extent];
+            let holding =
+                Holding { first, first_slot, counts, contents, kept, extents, first_folio, alias };
+            self.holdings.push(holding);
+            (first_slot, first)
+        };
+        Own(place.0.into_iter().map(&mut add).collect())
+    }
+
+    /// Takes out what was added last, of which nobody shows anything.
+    pub(super) fn take_last(&mut self, own: &Own) -> Vec<Reserved> {
+        let taken = self.holdings.split_off(self.holdings.len() - own.0.len());
+        let content = |folio: &AtomicU8| (1, CONTENTS[folio.load(Ordering::Relaxed) as usize]);
+        let whole = |Holding { extents, contents, .. }: Holding| {
+            let extent = extents.into_iter().reduce(Extent::join).expect("not empty");
+            (extent, contents.iter().map(content).collect())
+        };
+        taken.into_iter().map(whole).collect()
+    }
+
+    fn holding(&self, frame: u64) -> &Holding {
+        &self.holdings[self.index(frame)]
+    }
+
+    fn index(&self, frame: u64) -> usize {
+        let after = self.holdings.partition_point(|holding| holding.first <= frame);
+        after.checked_sub(1).expect("a frame of an extent that is still here")
+    }
+
+    fn folio(&self, frame: u64) -> &Folio {
+        let holding = self.holding(frame);
+        &holding.counts[(frame - holding.first) as usize]
+    }
+
+    /// The slot that a frame is for.
+    pub(super) fn slot(&self, frame: u64) -> usize {
+        let holding = self.holding(frame);
+        holding.first_slot + (frame - holding.first) as usize
+    }
+
+    /// How many regions show it.
+    pub(super) fn sharers(&self, frame: u64) -> usize {
+        self.folio(frame).references() as usize
+    }
+
+    /// So many regions more show it.
+    pub(super) fn get(&self, frame: u64, regions: usize) {
+        self.folio(frame).get(regions);
+        self.folio(frame).map(regions);
+    }
+
+    /// So many regions fewer show it; whether none does now.
+    pub(super) fn put(&self, frame: u64, regions: usize) -> bool {
+        self.folio(frame).unmap(regions);
+        self.folio(frame).put(regions)
+    }
+
+    /// From now on, until [`unpin`](Self::unpin), a fork copies it.
+    pub(super) fn pin(&self, frame: u64) {
+        self.folio(frame).pin();
+    }
+
+    pub(super) fn unpin(&self, frame: u64) {
+        self.folio(frame).unpin();
+    }
+
+    /// Where the pool's own mapping shows it.
+    pub(super) fn alias(&self, frame: u64) -> *mut u8 {
+        let holding = self.holding(frame);
+        holding.alias.at((frame - holding.first) as usize * self.granule_bytes)
+    }
+
+    /// Where it lies in the pool's file.
+    pub(super) fn offset(&self, frame: u64) -> u64 {
+        let holding = self.holding(frame);
+        (holding.first_folio * self.page_size) as u64
+            + (frame - holding.first) * self.granule_bytes as u64
+    }
+
+    /// The folios that a frame lies on, or that lie on it, counted from its extent's first.
+    fn folios_of(&self, holding: &Holding, frame: u64) -> Range<usize> {
+        let start = (frame - holding.first) as usize * self.granule_bytes;
+        let end = (start + self.granule_bytes).div_ceil(self.page_size);
+        start / self.page_size..end.min(holding.contents.len())
+    }
+
+    /// Notes that somebody has written there. Async-signal-safe.
+    pub(super) fn note(&self, frame: u64, content: Content) {
+        let holding = self.holding(frame);
+        for folio in &holding.contents[self.folios_of(holding, frame)] {
+            if folio.load(Ordering::Relaxed) != code(Content::Broken) {
+                folio.store(code(content), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Nobody shows the frame any more, and its place is kept for nobody. A folio of which that is so
+    /// goes to `unneeded`.
+    pub(super) fn give_up(&mut self, frame: u64, unneeded: &mut Unneeded) {
+        let index = self.index(frame);
+        let folios = self.folios_of(&self.holdings[index], frame);
+        for folio in folios {
+            let holding = &mut self.holdings[index];
+            holding.kept[folio] -= 1;
+            if holding.kept[folio] == 0 {
+                holding.cut(folio, unneeded);
+            }
+        }
+        if self.holdings[index].extents.is_empty() {
+            self.holdings.remove(index);
+        }
+    }
+
+    /// Copies what a frame holds to another one, of which nobody sees anything. `near` says where somebody
+    /// goes on: in the copy, or in the original. Async-signal-safe.
+    pub(super) fn copy(&self, from: u64, to: u64, near: Near) {
+        let len = self.len_of(self.slot(to));
+        let copy = match near {
+            Near::Copy(target) => Copy::new().target(target).reuse(Reuse::Target),
+            Near::Original(target) => {
+                Copy::new().target(target).reuse(Reuse::None).source_reuse(Reuse::Target)
+            }
+            Near::Neither => Copy::new().reuse(Reuse::None),
+        };
+        self.note(to, Content::Dirty);
+        // SAFETY: both lie within the alias mapping, which exists as long as the pool; nobody writes the
+        // original, because it is shared or its only region is protected or gives it up, and of the copy
+        // nobody has seen anything.
+        let copied = unsafe { copy.run_raw(self.alias(to), self.alias(from), len) };
+        debug_assert!(copied.is_ok(), "two granules do not overlap, and the target lies within");
+    }
+
+    /// Sets bytes of a frame to zero. Async-signal-safe.
+    pub(super) fn clear(&self, frame: u64, bytes: Range<usize>) {
+        self.note(frame, Content::Dirty);
+        let start = self.alias(frame).wrapping_add(bytes.start);
+        // SAFETY: within the alias mapping; only one region shows the frame, whose user asked for it.
+        let cleared = unsafe { Clear::new().reuse(Reuse::None).run_raw(start, bytes.len()) };
+        debug_assert!(cleared.is_ok(), "nobody cancels");
+    }
+}
+
+/// Where somebody goes on after a copy, as an offset.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Near {
+    Copy(usize),
+    Original(usize),
+    Neither,
+}
+
+/// What is about to come into the family with a region, allocated before anybody has to wait.
+#[derive(Debug)]
+pub(super) struct Place(Vec<Extension>);
+
+#[derive(Debug)]
+struct Extension {
+    extent: Extent<InUse>,
+    contents: Box<[AtomicU8]>,
+    counts: Box<[Folio]>,
+    kept: Box<[u32]>,
+}
+
+impl Place {
+    pub(super) fn new(pieces: Vec<Reserved>, granule_bytes: usize, page_size: usize) -> Self {
+        let extension = |(extent, contents): Reserved| {
+            let folios = extent.folios().len();
+            let slots = (folios * page_size).div_ceil(granule_bytes);
+            let code = |content: Content| AtomicU8::new(code(content));
+            let contents =
+                contents.iter().flat_map(|&(run, content)| (0..run).map(move |_| code(content)));
+            Extension {
+                extent,
+                contents: contents.collect(),
+                counts: (0..slots).map(|_| Folio::new(1)).collect(),
+                kept: vec![(page_size / granule_bytes).max(1) as u32; folios].into(),
+            }
+        };
+        Self(pieces.into_iter().map(extension).collect())
+    }
+}
+
+/// The frames that came with a region, one for each slot: ascending runs of slots, and the first frame of
+/// each.
+#[derive(Debug)]
+pub(super) struct Own(Box<[(usize, u64)]>);
+
+impl Own {
+    pub(super) fn frame(&self, slot: usize) -> u64 {
+        let after = self.0.partition_point(|&(first, _)| first <= slot);
+        let (first_slot, first) = self.0[after - 1];
+        first + (slot - first_slot) as u64
+    }
+}
+
+impl Holding {
+    /// Takes out the token of a folio.
+    fn cut(&mut self, folio: usize, unneeded: &mut Unneeded) {
+        let number = self.first_folio + folio;
+        let at = self.extents.partition_point(|extent| extent.folios().end <= number);
+        let mut before = self.extents.remove(at);
+        let mut one = before.split_off(number - before.folios().start);
+        let after = one.split_off(1);
+        let left = [before, after].into_iter().filter(|extent| !extent.folios().is_empty());
+        self.extents.splice(at..at, left);
+        let content = CONTENTS[self.contents[folio].load(Ordering::Relaxed) as usize];
+        match unneeded.last_mut() {
+            Some((extent, contents)) if extent.folios().end == number => {
+                extent.append(one);
+                match contents.last_mut() {
+                    Some((run, last)) if *last == content => *run += 1,
+                    _ => contents.push((1, content)),
+                }
+            }
+            _ => unneeded.push((one, vec![(1, content)])),
+        }
+    }
+}
+
+fn code(content: Content) -> u8 {
+    CONTENTS.iter().position(|&other| other == content).expect("a content") as u8
+}
+
+/// A fork's view of them: what is pinned is copied to the child's own place.
+#[derive(Debug)]
+pub(super) struct ForChild<'a> {
+    pub(super) frames: &'a Frames,
+    pub(super) own: &'a Own,
+}
+
+impl Folios for ForChild<'_> {
+    type Error = Infallible;
+
+    #[inline]
+    fn find(&self, frame: u64) -> Option<Piece<'_>> {
+        Some(Piece { folio: self.frames.folio(frame), left: 1 })
+    }
+
+    fn copy_page(&self, frame: u64) -> Result<u64, Infallible> {
+        let own = self.own.frame(self.frames.slot(frame));
+        self.frames.copy(frame, own, Near::Neither);
+        self.frames.get(own, 1);
+        Ok(own)
+    }
+}

@@ -1,0 +1,166 @@
+//! Forks of regions: the same bytes twice, of which each side changes its own.
+//!
+//! A fork shares the granules of its parent until somebody writes one. Then **the parent keeps its page**
+//! and one of the others gets a copy: a parent's addresses, page-table entries and place in the file stay
+//! as they are, whoever comes and goes. Whoever is the last to have a granule copies nothing. Every fork
+//! has an extent of its own, reserved when it is made, so that no write is ever short of memory.
+//!
+//! `README.md` beside this file says how the tables, the kernel's mappings and the faults play together.
+
+mod budget;
+mod error;
+mod family;
+mod frames;
+mod gate;
+mod member;
+mod serve;
+mod table;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use self::error::ForkError;
+pub(super) use self::family::{Family, Fresh, Membership, Terms};
+use super::mapped::Memory;
+use super::{Region, SharedRegion};
+use crate::fault::Handling;
+use crate::pool::{Backing, Pool};
+
+/// Bytes of a granule where a folio is a base page, unless said.
+const BASE_GRANULE_BYTES: usize = 64 << 10;
+
+/// The largest granule there is.
+const MOST_BYTES: usize = 2 << 20;
+
+/// A fork to be made: [`Region::fork_builder`], [`SharedRegion::fork_builder`]. What the first fork of a
+/// region is told holds for all of that family: its other forks, and theirs.
+#[must_use = "a builder does nothing until built"]
+pub struct ForkBuilder<'a, R> {
+    memory: &'a Memory,
+    finish: fn(Memory) -> R,
+    granule: Option<usize>,
+    handling: Option<Handling>,
+    most_mappings: Option<usize>,
+}
+
+impl<R> fmt::Debug for ForkBuilder<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForkBuilder")
+            .field("granule", &self.granule)
+            .field("handling", &self.handling)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R> Clone for ForkBuilder<'_, R> {
+    fn clone(&self) -> Self {
+        Self { ..*self }
+    }
+}
+
+impl<'a, R> ForkBuilder<'a, R> {
+    pub(super) fn new(memory: &'a Memory, finish: fn(Memory) -> R) -> Self {
+        Self { memory, finish, granule: None, handling: None, most_mappings: None }
+    }
+
+    /// How many bytes are shared or copied as a whole, a power of two: a folio on reserved huge pages; up
+    /// to a folio on transparent ones; from a page to 2 MiB on base pages, 64 KiB unless said.
+    pub fn granule(mut self, bytes: usize) -> Self {
+        self.granule = Some(bytes);
+        self
+    }
+
+    /// Who serves the faults of the family: [`Handling::Auto`] unless said.
+    pub fn handling(mut self, handling: Handling) -> Self {
+        self.handling = Some(handling);
+        self
+    }
+
+    /// How many mappings of the process the family's copies may cost, at most half of `vm.max_map_count`
+    /// for all families together. Where that is used up, a write copies all that its region still shares
+    /// and maps it as one.
+    pub fn most_mappings(mut self, mappings: usize) -> Self {
+        self.most_mappings = Some(mappings);
+        self
+    }
+
+    /// Makes the fork.
+    ///
+    /// # Errors
+    /// [`ForkError`]; the region is as it was then.
+    pub fn build(&self) -> Result<R, ForkError> {
+        let terms = |pool: &Pool| {
+            let granule_bytes = granule(pool, self.granule)?;
+            let handling = self.handling.unwrap_or_default();
+            Ok(Terms { granule_bytes, handling, most_mappings: self.most_mappings })
+        };
+        let agree = |family: &Arc<Family>| family.check(self.granule, self.handling);
+        self.memory.fork(terms, agree).map(self.finish)
+    }
+}
+
+/// The granule that was asked for, if the memory can be shared in such pieces.
+fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
+    let folio = pool.page_size();
+    let (least, most, usual) = match pool.backing() {
+        Backing::Hugetlb1G => return Err(ForkError::Gigantic),
+        Backing::Hugetlb2M => (folio, folio, folio),
+        Backing::Thp => (rustix::param::page_size(), folio, folio),
+        Backing::Base => (folio, MOST_BYTES.max(folio), BASE_GRANULE_BYTES.max(folio)),
+    };
+    let granule = asked.unwrap_or(usual);
+    if granule.is_power_of_two() && (least..=most).contains(&granule) {
+        Ok(granule)
+    } else {
+        Err(ForkError::Granule { granule, least, most })
+    }
+}
+
+impl Region {
+    /// A region with the same bytes, of which each side changes its own: in microseconds, whatever its
+    /// size. Nothing is copied before one side writes it, granule by granule.
+    ///
+    /// The fork has as many bytes of the pool as the region, reserved now. Its own forks, and the region's,
+    /// may go in any order.
+    ///
+    /// ```
+    /// use hugekit::pool::{Backing, Pool};
+    ///
+    /// let pool = Pool::builder(2 << 20).backing(Backing::Base).build()?;
+    /// let mut region = pool.region(1 << 20)?;
+    /// region.fill(1);
+    /// let mut fork = region.fork()?;
+    /// region[5] = 2;
+    /// fork[6] = 3;
+    /// assert_eq!((region[5], region[6]), (2, 1));
+    /// assert_eq!((fork[5], fork[6]), (1, 3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ForkError`]; the region is as it was then.
+    pub fn fork(&self) -> Result<Self, ForkError> {
+        self.fork_builder().build()
+    }
+
+    /// A fork, of which more is to be said.
+    pub fn fork_builder(&self) -> ForkBuilder<'_, Self> {
+        ForkBuilder::new(self.memory(), Self::new)
+    }
+}
+
+impl SharedRegion {
+    /// As [`Region::fork`]. Stores that race with the call are in the fork or not, granule by granule, as
+    /// with fork(2); those that happened before it are, and those that happen after it are not.
+    ///
+    /// # Errors
+    /// As there, and [`ForkError::FileGiven`].
+    pub fn fork(&self) -> Result<Region, ForkError> {
+        self.fork_builder().build()
+    }
+
+    /// A fork, of which more is to be said.
+    pub fn fork_builder(&self) -> ForkBuilder<'_, Region> {
+        ForkBuilder::new(self.memory(), Region::new)
+    }
+}

@@ -1,0 +1,484 @@
+//! Faults of a family: who is shown what he shares, and who is given a copy.
+//!
+//! All of this runs in signal handlers too. Whoever is at a slot shares the gate and has the slot, of all
+//! regions of the family, to himself; he decides from the tables alone, because what the kernel reports may
+//! be out of date by then.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::param::page_size;
+
+use super::family::{Family, Membership, State};
+use super::frames::Near;
+use super::member::{BLOCK, Member};
+use crate::fault::{Access, Faults};
+use crate::parallel::{Job, JobError, Progress, Report, Threads};
+use crate::pool::Content;
+use crate::populate::PopulateError;
+use crate::sys::mapping::{replace, replace_all};
+use crate::sys::thread::without_signals;
+use crate::sys::{memory, userfaultfd};
+
+/// Why a slot could not be given what it needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refused {
+    /// It would cost more mappings than there are for forks, or than the process has.
+    Mappings,
+    Kernel(Errno),
+}
+
+impl From<Refused> for PopulateError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Mappings | Refused::Kernel(Errno::NOMEM) => Self::OutOfMemory,
+            Refused::Kernel(errno) => Self::Kernel(std::io::Error::from(errno).kind()),
+        }
+    }
+}
+
+impl Faults for Family {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn serve(&self, address: usize, access: Access) -> Result<(), PopulateError> {
+        let served = self.at_slot(address, |state, member, slot| {
+            let entry = member.table.get(slot);
+            let is_write = match access {
+                Access::Read => false,
+                Access::Write => true,
+                Access::Unknown => entry.is_accessed(),
+            };
+            // What is mapped elsewhere is moved for good: only what is one region's alone can be, because
+            // others may access it the moment it is there.
+            if is_write && !entry.is_writable() || member.stale.get(slot) {
+                let target = (address - member.addresses().start) % self.granule_bytes;
+                self.make_own(state, member, slot, Some(target))
+            } else {
+                self.show(member, slot)
+            }
+        });
+        Ok(served?)
+    }
+
+    /// The thread that waits there tries again, and meets the same trouble until it is over.
+    fn leave(&self, address: usize) {
+        let page = address - address % page_size();
+        let _ = userfaultfd::wake(self.descriptor.as_fd(), &(page..page + page_size()));
+    }
+
+    /// Copies all that is shared.
+    fn give_up(&self) {
+        let state = self.gate.alone();
+        for member in state.members() {
+            let _ = self.complete(&state, member);
+            let _ = userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses());
+        }
+    }
+
+    fn break_(&self, address: usize) {
+        let state = self.gate.share();
+        if let Some(member) = state.at(address) {
+            let frame = member.table.get(member.slot_at(address)).frame();
+            state.frames.note(frame, Content::Broken);
+        }
+    }
+}
+
+impl Family {
+    /// Does something about the slot that has an address, and about all of its region if a mapping is
+    /// wanting for that. Nothing if nobody has the address any more.
+    fn at_slot(
+        &self,
+        address: usize,
+        act: impl Fn(&State, &Member, usize) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        {
+            let state = self.gate.share();
+            let Some(member) = state.at(address) else { return Ok(()) };
+            let slot = member.slot_at(address);
+            let _busy = self.slots.claim(slot);
+            match act(&state, member, slot) {
+                Err(Refused::Mappings) => {}
+                other => return other,
+            }
+        }
+        let state = self.gate.alone();
+        let Some(member) = state.at(address) else { return Ok(()) };
+        if self.complete(&state, member).is_err() {
+            // The process has no mapping left at all, but for those kept for this.
+            self.spare.release();
+            self.complete(&state, member)?;
+        }
+        act(&state, member, member.slot_at(address))
+    }
+
+    /// Makes a slot its region's alone, and lets it be written. `target` is the offset that somebody is about
+    /// to access.
+    fn make_own(
+        &self,
+        state: &State,
+        member: &Member,
+        slot: usize,
+        target: Option<usize>,
+    ) -> Result<(), Refused> {
+        self.separate(state, member, slot, target)?;
+        if member.stale.get(slot) {
+            self.place(state, member, slot)?;
+        } else if !member.table.get(slot).is_writable() {
+            let addresses = member.addresses_of(slot..slot + 1);
+            userfaultfd::protect(self.descriptor.as_fd(), &addresses, false)
+                .map_err(Refused::Kernel)?;
+        }
+        member.table.set(slot, member.table.get(slot).writable().accessed());
+        self.join(state, member, slot);
+        Ok(())
+    }
+
+    /// Makes one mapping of a slot and its neighbours, where the kernel does not: a block as soon as all of
+    /// it is the region's own, so that each slot is mapped anew a few times at most. Nobody changes such
+    /// slots as long as the gate is shared; that others are writing there does not matter.
+    fn join(&self, state: &State, member: &Member, slot: usize) {
+        if !self.pool.backing().is_reserved() || !member.placed.get(slot) {
+            return;
+        }
+        for (block, joined) in member.blocks_of(slot) {
+            let index = block.start / block.len();
+            if joined.get(index) {
+                continue;
+            }
+            let whole = member.is_run_of_its_own(block.clone());
+            if !whole || !joined.set(index) || self.remap(state, member, block).is_err() {
+                return;
+            }
+            let saved = BLOCK as isize - 1;
+            self.budget.give(saved);
+            member.mappings.fetch_sub(saved, Ordering::Relaxed);
+        }
+    }
+
+    /// Maps a run of frames anew, as one mapping.
+    fn remap(&self, state: &State, member: &Member, slots: Range<usize>) -> Result<(), Refused> {
+        let (memory, addresses) = (self.pool.memory(), member.addresses_of(slots.clone()));
+        let offset = state.frames.offset(member.table.get(slots.start).frame());
+        // SAFETY: as for `place`.
+        unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) }
+            .map_err(Refused::Kernel)?;
+        member.registered.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives everybody who shows the slot's frame a frame of his own, but not yet what his addresses map.
+    fn separate(
+        &self,
+        state: &State,
+        member: &Member,
+        slot: usize,
+        target: Option<usize>,
+    ) -> Result<(), Refused> {
+        let (entry, frames) = (member.table.get(slot), &state.frames);
+        if member.keeps.get(slot) {
+            return self.copy_for_others(state, member, slot, target);
+        }
+        let own = member.own_frame(slot);
+        frames.copy(entry.frame(), own, target.map_or(Near::Neither, Near::Copy));
+        self.turn_to_own(state, member, slot);
+        Ok(())
+    }
+
+    /// The slot shows the region's own frame from now on, once that is mapped.
+    fn turn_to_own(&self, state: &State, member: &Member, slot: usize) {
+        let (entry, own) = (member.table.get(slot), member.own_frame(slot));
+        state.frames.put(entry.frame(), 1);
+        state.frames.get(own, 1);
+        member.keeps.set(slot);
+        member.stale.set(slot);
+        member.table.set(slot, entry.with_frame(own));
+    }
+
+    /// The region keeps its frame; of the others one gets a copy, which the rest of them share.
+    pub(super) fn copy_for_others(
+        &self,
+        state: &State,
+        member: &Member,
+        slot: usize,
+        target: Option<usize>,
+    ) -> Result<(), Refused> {
+        let (frame, frames) = (member.table.get(slot).frame(), &state.frames);
+        let others = frames.sharers(frame) - 1;
+        // First, because it can fail.
+        for other in state.others(member, slot, frame).take(others) {
+            if other.table.get(slot).is_accessed() {
+                self.hide(other, slot)?;
+            }
+        }
+        let mut copy = None;
+        for other in state.others(member, slot, frame).take(others) {
+            let copy = *copy.get_or_insert_with(|| {
+                let own = other.own_frame(slot);
+                frames.copy(frame, own, target.map_or(Near::Neither, Near::Original));
+                other.keeps.set(slot);
+                own
+            });
+            other.stale.set(slot);
+            other.table.set(slot, other.table.get(slot).with_frame(copy));
+        }
+        if let Some(copy) = copy {
+            frames.get(copy, others);
+            frames.put(frame, others);
+        }
+        Ok(())
+    }
+
+    /// Takes a slot out of a region's page tables: every access there comes to us.
+    fn hide(&self, member: &Member, slot: usize) -> Result<(), Refused> {
+        let addresses = member.addresses_of(slot..slot + 1);
+        let start = ptr::with_exposed_provenance_mut(addresses.start);
+        // SAFETY: addresses of a region, whose accesses wait for us from then on.
+        unsafe { memory::unmap_pages(start, addresses.len()) }.map_err(Refused::Kernel)?;
+        member.table.set(slot, member.table.get(slot).old());
+        Ok(())
+    }
+
+    /// Maps at a slot's addresses the frame that the region keeps and nobody else shows.
+    fn place(&self, state: &State, member: &Member, slot: usize) -> Result<(), Refused> {
+        let cost = member.cost_of(slot, !self.pool.backing().is_reserved());
+        if !self.budget.take(cost) {
+            return Err(Refused::Mappings);
+        }
+        let addresses = member.addresses_of(slot..slot + 1);
+        let (memory, offset) =
+            (self.pool.memory(), state.frames.offset(member.table.get(slot).frame()));
+        // SAFETY: addresses of the region; its user expects what the frame holds, and nobody else has it.
+        let replaced =
+            unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) };
+        if let Err(errno) = replaced {
+            self.budget.give(cost);
+            let is_mappings = errno == Errno::NOMEM;
+            return Err(if is_mappings { Refused::Mappings } else { Refused::Kernel(errno) });
+        }
+        member.mappings.fetch_add(cost, Ordering::Relaxed);
+        member.registered.store(false, Ordering::Relaxed);
+        member.placed.set(slot);
+        member.stale.clear(slot);
+        self.wake(&addresses);
+        Ok(())
+    }
+
+    /// Makes all of a region its own, and maps it by as few mappings as its frames allow. By whoever has the
+    /// gate alone.
+    pub(super) fn complete(&self, state: &State, member: &Member) -> Result<(), Refused> {
+        let slots = member.slots();
+        for slot in 0..slots {
+            self.separate_unless_own(state, member, slot)?;
+        }
+        let (mut slot, mut runs) = (0, 0);
+        while slot < slots {
+            let first = member.table.get(slot).frame();
+            let follows = |&at: &usize| member.shows(at, first + (at - slot) as u64);
+            let next = slot + (slot..slots).take_while(follows).count();
+            self.show_run(member, slot..next, state.frames.offset(first))?;
+            (slot, runs) = (next, runs + 1);
+        }
+        self.count_mappings(member, runs - 1);
+        Ok(())
+    }
+
+    /// Maps at once what a region keeps and nobody else shows. By whoever has the gate alone.
+    pub(super) fn show_run(
+        &self,
+        member: &Member,
+        slots: Range<usize>,
+        offset: u64,
+    ) -> Result<(), Refused> {
+        let (memory, addresses) = (self.pool.memory(), member.addresses_of(slots.clone()));
+        // SAFETY: as for `place`.
+        unsafe { replace_all(memory.file(), offset, &addresses, memory.in_core_dumps()) }
+            .map_err(Refused::Kernel)?;
+        member.registered.store(false, Ordering::Relaxed);
+        for slot in slots {
+            member.placed.set(slot);
+            member.stale.clear(slot);
+            member.table.set(slot, member.table.get(slot).writable().accessed());
+        }
+        self.wake(&addresses);
+        Ok(())
+    }
+
+    /// The region costs so many mappings now.
+    pub(super) fn count_mappings(&self, member: &Member, mappings: isize) {
+        let before = member.mappings.swap(mappings, Ordering::Relaxed);
+        self.budget.give(before - mappings);
+    }
+
+    fn separate_unless_own(
+        &self,
+        state: &State,
+        member: &Member,
+        slot: usize,
+    ) -> Result<(), Refused> {
+        if member.table.get(slot).is_writable() {
+            return Ok(());
+        }
+        self.separate(state, member, slot, None)
+    }
+
+    /// Lets a slot be seen that nothing has to be copied for: protected from writes unless it is the region's
+    /// alone.
+    fn show(&self, member: &Member, slot: usize) -> Result<(), Refused> {
+        let entry = member.table.get(slot);
+        let addresses = member.addresses_of(slot..slot + 1);
+        if member.placed.get(slot) {
+            // Somebody else has done what was to be done.
+            self.wake(&addresses);
+            return Ok(());
+        }
+        self.map(&addresses, !entry.is_writable())?;
+        member.table.set(slot, entry.accessed());
+        Ok(())
+    }
+
+    /// Maps what the file has, page by page where some are mapped already.
+    fn map(&self, addresses: &Range<usize>, protected: bool) -> Result<(), Refused> {
+        let descriptor = self.descriptor.as_fd();
+        let backing = self.pool.backing();
+        let page = if backing.is_reserved() { backing.page_size() } else { page_size() };
+        let mut next = addresses.start;
+        while next < addresses.end {
+            let part = next..addresses.end;
+            let Err((mapped, errno)) = userfaultfd::map_present(descriptor, &part, protected)
+            else {
+                break;
+            };
+            next += mapped;
+            match errno {
+                Errno::EXIST => next += page,
+                // Somebody changes the process's mappings at this moment.
+                Errno::AGAIN => {}
+                // Not registered any more: a plain access does.
+                Errno::NOENT => break,
+                other => return Err(Refused::Kernel(other)),
+            }
+        }
+        self.wake(addresses);
+        Ok(())
+    }
+
+    /// Has those go on who wait for one of the addresses: whoever finds something mapped, or maps it anew,
+    /// does not wake them.
+    fn wake(&self, addresses: &Range<usize>) {
+        if !self.is_in_place() {
+            let _ = userfaultfd::wake(self.descriptor.as_fd(), addresses);
+        }
+    }
+}
+
+impl Membership {
+    /// Does something about every slot that bytes lie on, in pieces on several threads.
+    fn each(
+        &self,
+        bytes: Range<usize>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+        act: impl Fn(&State, &Member, usize) -> Result<(), Refused> + Sync,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let granule = self.family.granule_bytes;
+        let first = bytes.start - bytes.start % granule;
+        let len = bytes.end.max(bytes.start).next_multiple_of(granule) - first;
+        let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(threads);
+        let job = progress.into_iter().fold(job, Job::progress);
+        job.run(|chunk| {
+            for offset in chunk.step_by(granule) {
+                let address = self.start + first + offset;
+                without_signals(|| self.family.at_slot(address, &act))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes every slot that bytes lie on the region's alone.
+    pub(in crate::region) fn own(
+        &self,
+        bytes: Range<usize>,
+        threads: Threads,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let family = &*self.family;
+        self.each(bytes, threads, None, |state, member, slot| {
+            if !member.table.get(slot).is_writable() {
+                family.make_own(state, member, slot, None)?;
+            }
+            family.enter(member, slot)
+        })
+    }
+
+    /// Enters every slot that bytes lie on into the page tables; what is shared, for reading.
+    pub(in crate::region) fn prefault(
+        &self,
+        bytes: Range<usize>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let family = &*self.family;
+        self.each(bytes, threads, progress, |state, member, slot| {
+            if member.stale.get(slot) {
+                family.make_own(state, member, slot, None)?;
+            }
+            family.enter(member, slot)
+        })
+    }
+
+    /// Sets bytes to zero: whole folios. Nobody else sees that.
+    pub(in crate::region) fn release(&self, bytes: Range<usize>) -> Result<(), PopulateError> {
+        let (family, granule) = (&*self.family, self.family.granule_bytes);
+        let mut next = bytes.start;
+        while next < bytes.end {
+            let slot = next / granule;
+            let end = bytes.end.min((slot + 1) * granule);
+            let part = next - slot * granule..end - slot * granule;
+            let release = |state: &State, member: &Member, slot: usize| {
+                family.release(state, member, slot, part.clone())
+            };
+            without_signals(|| family.at_slot(self.start + next, release))?;
+            next = end;
+        }
+        Ok(())
+    }
+}
+
+impl Family {
+    /// Enters a slot into the page tables from which nothing has to be copied.
+    fn enter(&self, member: &Member, slot: usize) -> Result<(), Refused> {
+        if !member.placed.get(slot) {
+            return self.show(member, slot);
+        }
+        let addresses = member.addresses_of(slot..slot + 1);
+        let start = ptr::with_exposed_provenance_mut(addresses.start);
+        memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)
+    }
+
+    fn release(
+        &self,
+        state: &State,
+        member: &Member,
+        slot: usize,
+        part: Range<usize>,
+    ) -> Result<(), Refused> {
+        let whole = part.len() == state.frames.len_of(slot);
+        if whole && !member.keeps.get(slot) && !member.table.get(slot).is_writable() {
+            // Nothing of what is shared stays.
+            state.frames.clear(member.own_frame(slot), part.clone());
+            self.turn_to_own(state, member, slot);
+            self.make_own(state, member, slot, None)?;
+        } else {
+            self.make_own(state, member, slot, None)?;
+            state.frames.clear(member.table.get(slot).frame(), part.clone());
+        }
+        self.pool.count_cleared_at_release(part.len());
+        Ok(())
+    }
+}
