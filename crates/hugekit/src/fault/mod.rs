@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub(crate) use self::granules::{Granules, Lacks};
+pub(crate) use self::granules::{Busy, Granules, Lacks};
 pub(crate) use self::in_place::{Ranges, Registration};
 use self::open::Of;
 pub(crate) use self::registry::Registry;

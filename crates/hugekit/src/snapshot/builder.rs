@@ -5,9 +5,11 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use super::anonymous::Anonymous;
 use super::background::Background;
 use super::image::{Image, inner_of};
 use super::line::Line;
+use super::source::Source;
 use super::watch::{Watch, Way};
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
 use crate::fault::{Handling, Serving};
@@ -112,17 +114,17 @@ impl Builder {
         let granule = self.granule_bytes(&range)?;
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
         let plan = Plan { range: &range, mappings: &mappings, granule, cap, ready: self.ready };
-        let mut snapshot = if inner_of(&range, granule).is_empty() {
+        let mut made = if inner_of(&range, granule).is_empty() {
             let image = Arc::new(plan.image(None)?);
-            Snapshot { image, watch: None, cap, serving: None, background: None }
+            Anonymous { image, watch: None, cap, serving: None, background: None }
         } else {
             plan.protected(self.handling)?
         };
-        snapshot.image.copy_edges()?;
-        if let Some(watch) = snapshot.watch.filter(|_| self.background) {
-            snapshot.background = Some(Background::start(&snapshot.image, watch, cap / 2)?);
+        made.image.copy_edges()?;
+        if let Some(watch) = made.watch.filter(|_| self.background) {
+            made.background = Some(Background::start(&made.image, watch, cap / 2)?);
         }
-        Ok(snapshot)
+        Ok(Snapshot { source: Source::Anonymous(made) })
     }
 
     fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
@@ -159,7 +161,7 @@ impl Plan<'_> {
         Ok(image)
     }
 
-    fn protected(&self, handling: Handling) -> Result<Snapshot, SnapshotError> {
+    fn protected(&self, handling: Handling) -> Result<Anonymous, SnapshotError> {
         match handling {
             Handling::InPlace => self.in_place(None),
             Handling::Threaded { threads } => self.by(Way::Threaded, threads, None),
@@ -173,7 +175,7 @@ impl Plan<'_> {
         }
     }
 
-    fn in_place(&self, fall: Option<FaultError>) -> Result<Snapshot, SnapshotError> {
+    fn in_place(&self, fall: Option<FaultError>) -> Result<Anonymous, SnapshotError> {
         survey::nobody_blocks_sigbus()?;
         self.by(Way::InPlace, 0, fall)
     }
@@ -183,7 +185,7 @@ impl Plan<'_> {
         way: Way,
         threads: usize,
         fall: Option<FaultError>,
-    ) -> Result<Snapshot, SnapshotError> {
+    ) -> Result<Anonymous, SnapshotError> {
         let watch = |way| Watch::current(way).map_err(SnapshotError::kernel("mmap"));
         let other = watch(way.other())?;
         if let Some(mapping) =
@@ -199,7 +201,7 @@ impl Plan<'_> {
             Way::Threaded => Handling::Threaded { threads: watch.threads() },
         };
         let serving = Some(Serving { handling, fall });
-        Ok(Snapshot { image, watch: Some(watch), cap: self.cap, serving, background: None })
+        Ok(Anonymous { image, watch: Some(watch), cap: self.cap, serving, background: None })
     }
 
     fn part_of(&self, mapping: &MappedRange) -> Range<usize> {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::machine;
 use crate::machine::mappings::MappedRange;
 use crate::pool::FaultError;
+use crate::region::ForkError;
 
 /// Why memory cannot be snapshotted, or a snapshot not be read. The memory and its writers are as they were.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,9 @@ pub enum SnapshotError {
     /// Writes to the memory cannot be served.
     #[error("writes to the memory cannot be served: {0}")]
     Fault(#[from] FaultError),
+    /// The region cannot be forked.
+    #[error(transparent)]
+    Fork(#[from] ForkError),
     /// What this process has mapped is not known.
     #[error(transparent)]
     Machine(#[from] machine::Error),

@@ -6,6 +6,10 @@
 //! behind itself. Nothing is copied but what is read or written, there is no second process, and page tables
 //! stay as they are.
 //!
+//! [`Region::snapshot`] does the same for memory of a pool, by a fork that is only read: the bytes that it may
+//! take to hold granules aside are reserved, so that writers never outrun it and nothing that the owner does
+//! takes anything from it.
+//!
 //! The snapshot is what `fork(2)` would have given a child, granule by granule: a store that happened before the
 //! call is in it, one that begins after its return is not, and one that races with the call lands on either
 //! side. Not seen at all are writes by devices, and by system calls through pages that the kernel held
@@ -22,6 +26,7 @@
 //! `README.md` beside this file draws states and locks and names the races that were considered.
 #![allow(unsafe_code)]
 
+mod anonymous;
 mod arena;
 mod background;
 mod builder;
@@ -30,38 +35,37 @@ mod error;
 mod granules;
 mod image;
 mod line;
+mod region;
 mod segment;
+mod source;
 mod stream;
 mod survey;
 mod view;
 mod watch;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
-use self::background::Background;
 pub use self::builder::{Builder, Granule};
 pub use self::collapse::{Collapsed, collapse};
 pub use self::error::{SnapshotError, Unsuitable};
-use self::image::{By, Failure, Image, Trouble};
+use self::image::Trouble;
+use self::source::Source;
 use self::stream::Buffer;
 pub use self::view::View;
-use self::watch::Watch;
+use crate::Reuse;
 #[cfg(doc)]
 use crate::fault::Handling;
 use crate::fault::Serving;
+#[cfg(doc)]
+use crate::region::Region;
 
-/// Bytes of a range of memory as they were at one point in time. Dropped, it lifts the protection that no other
-/// snapshot needs.
+/// Bytes of a range of memory as they were at one point in time: of any anonymous memory
+/// ([`of_anonymous`](Self::of_anonymous)), or of a region ([`Region::snapshot`]). Dropped, it lifts the
+/// protection that no other snapshot needs.
 #[derive(Debug)]
 pub struct Snapshot {
-    image: Arc<Image>,
-    /// `None` if nothing had to be protected.
-    watch: Option<&'static Watch>,
-    cap: usize,
-    serving: Option<Serving>,
-    background: Option<Background>,
+    source: Source,
 }
 
 /// What a snapshot has cost so far.
@@ -74,15 +78,17 @@ pub struct Stats {
     pub granule_bytes: usize,
     /// Granules that writers copied aside.
     pub copied_by_writers: u64,
-    /// Granules that were put aside by [`Snapshot::free`] and in the background.
+    /// Granules that were put aside by [`Snapshot::free`], in the background, and at once because a region
+    /// has them pinned.
     pub copied_by_others: u64,
-    /// Bytes of granules that are held aside now.
+    /// Bytes of granules that are held aside now. A region's are held until the snapshot is dropped.
     pub held: usize,
     /// Bytes that were held aside at most.
     pub most_held: usize,
-    /// Bytes that may be held aside.
+    /// Bytes that may be held aside: of a region all, reserved.
     pub cap: usize,
-    /// The longest time that a write to the memory took because of snapshots, signal delivery not counted.
+    /// The longest time that a write to the memory took because of snapshots, and of a region's other forks;
+    /// signal delivery not counted.
     pub longest_fault: Duration,
 }
 
@@ -109,14 +115,14 @@ impl Snapshot {
     /// protected, because all of it was copied at once.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
-        self.serving.as_ref()
+        self.source.serving()
     }
 
     /// Bytes of the snapshot.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
-        self.image.range().len()
+        self.source.range().len()
     }
 
     /// Copies bytes from `offset` on. Any number of threads may, and each byte may be read often.
@@ -127,10 +133,10 @@ impl Snapshot {
     /// `bytes` holds after these is of no use.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), SnapshotError> {
         let range = self.addresses(offset, bytes.len())?;
-        self.is_here()?;
-        for part in self.parts(range.clone()) {
+        self.source.is_here()?;
+        for part in self.source.parts(range.clone()) {
             let to = &mut bytes[part.start - range.start..part.end - range.start];
-            self.read_part(&part, to)?;
+            self.read_part(&part, to, Reuse::Unknown)?;
         }
         Ok(())
     }
@@ -143,32 +149,14 @@ impl Snapshot {
     /// if the snapshot is lost, [`Forked`](SnapshotError::Forked).
     pub fn free(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         let range = self.addresses(range.start, range.end.saturating_sub(range.start))?;
-        self.is_here()?;
-        let Some(watch) = self.watch else { return Ok(()) };
-        let inner = self.image.inner();
-        for part in self.parts(range).filter(|part| inner.contains(&part.start)) {
-            let (index, granule) = self.image.granule_at(part.start);
-            crate::sys::thread::without_signals(|| self.image.put_aside(index, By::Others));
-            watch.lift_unneeded(&granule);
-        }
-        self.image.failure().map_or(Ok(()), |failure| Err(self.error(failure)))
+        self.source.is_here()?;
+        self.source.parts(range).try_for_each(|part| self.source.put_aside(&part))
     }
 
     /// What it has cost so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let (copied_by_writers, copied_by_others, nanos) = self.image.counts();
-        let (held, most_held) = self.image.arena().held();
-        Stats {
-            granules: self.image.granules().len(),
-            granule_bytes: self.image.granule_bytes(),
-            copied_by_writers,
-            copied_by_others,
-            held,
-            most_held,
-            cap: self.cap,
-            longest_fault: Duration::from_nanos(nanos),
-        }
+        self.source.stats()
     }
 
     /// The addresses of so many bytes from an offset on.
@@ -177,71 +165,30 @@ impl Snapshot {
         if end > self.len() {
             return Err(SnapshotError::OutOfRange { range: offset..end, len: self.len() });
         }
-        let start = self.image.range().start;
+        let start = self.source.range().start;
         Ok(start + offset..start + end)
     }
 
-    /// The parts of a range of addresses that lie in one granule or one edge each.
-    fn parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let (inner, granule) = (self.image.inner().clone(), self.image.granule_bytes());
-        let mut next = range.start;
-        std::iter::from_fn(move || {
-            let end = if next < inner.start {
-                inner.start
-            } else if next < inner.end {
-                next - next % granule + granule
-            } else {
-                range.end
-            };
-            let part = next..end.min(range.end);
-            next = part.end;
-            (!part.is_empty()).then_some(part)
-        })
-    }
-
     /// Copies bytes of one part, through a buffer where the kernel may not write to `to`.
-    fn read_part(&self, part: &Range<usize>, to: &mut [u8]) -> Result<(), SnapshotError> {
+    fn read_part(
+        &self,
+        part: &Range<usize>,
+        to: &mut [u8],
+        reuse: Reuse,
+    ) -> Result<(), SnapshotError> {
         assert_eq!(part.len(), to.len());
         // SAFETY: as many bytes, borrowed mutably.
-        match unsafe { self.image.try_read(part, to.as_mut_ptr()) } {
+        match unsafe { self.source.try_read(part, to.as_mut_ptr(), reuse) } {
             Ok(()) => return Ok(()),
-            Err(Trouble::Failed(failure)) => return Err(self.error(failure)),
+            Err(Trouble::Failed(failure)) => return Err(self.source.error(failure)),
             Err(Trouble::Refused) => {}
         }
         let mut buffer = Buffer::new()?;
         for piece in stream::pieces(part.clone()) {
-            let read = buffer.read(&self.image, std::slice::from_ref(&piece));
-            let read = read.map_err(|failure| self.error(failure))?;
+            let read = buffer.read(&self.source, std::slice::from_ref(&piece));
+            let read = read.map_err(|failure| self.source.error(failure))?;
             to[piece.start - part.start..piece.end - part.start].copy_from_slice(read);
         }
         Ok(())
-    }
-
-    /// Whether this is the process that made it: another one must not ask anything of the descriptor, because
-    /// it would be asked of that process's memory.
-    fn is_here(&self) -> Result<(), SnapshotError> {
-        let is_here = self.watch.is_none_or(Watch::is_ours);
-        if is_here { Ok(()) } else { Err(SnapshotError::Forked) }
-    }
-
-    fn error(&self, failure: Failure) -> SnapshotError {
-        match failure {
-            Failure::Outrun => SnapshotError::Outrun { cap: self.cap },
-            Failure::Unserved => SnapshotError::Unserved,
-            Failure::Changed(address) => SnapshotError::Changed { address },
-        }
-    }
-}
-
-impl Drop for Snapshot {
-    fn drop(&mut self) {
-        let background = self.background.take();
-        match self.watch {
-            Some(watch) if watch.is_ours() => {
-                background.into_iter().for_each(Background::stop);
-                watch.remove(&self.image);
-            }
-            _ => background.into_iter().for_each(Background::forget),
-        }
     }
 }

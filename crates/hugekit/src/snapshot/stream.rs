@@ -4,8 +4,10 @@
 use std::io::Write;
 use std::ops::Range;
 
-use super::image::{Failure, Image};
+use super::image::Failure;
+use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
+use crate::Reuse;
 use crate::parallel::{Cancel, Progress};
 use crate::sys::own::OwnBytes;
 
@@ -27,12 +29,16 @@ impl Buffer {
     }
 
     /// Reads parts of one granule or one edge each, no more than a batch in all.
-    pub(super) fn read(&mut self, image: &Image, parts: &[Range<usize>]) -> Result<&[u8], Failure> {
+    pub(super) fn read(
+        &mut self,
+        source: &Source,
+        parts: &[Range<usize>],
+    ) -> Result<&[u8], Failure> {
         let mut filled = 0;
         for part in parts {
             assert!(filled + part.len() <= BATCH_BYTES);
             // SAFETY: within the buffer, which is borrowed mutably, and which the kernel may write.
-            unsafe { image.read(part, self.0.start().wrapping_add(filled)) }?;
+            unsafe { source.read(part, self.0.start().wrapping_add(filled)) }?;
             filled += part.len();
         }
         // SAFETY: so many bytes of the buffer, borrowed as it is.
@@ -71,7 +77,7 @@ impl Snapshot {
         self.stream(progress, cancel, |batch, offset| {
             let mut offset = offset;
             for part in batch {
-                self.read_part(part, &mut bytes[offset..offset + part.len()])?;
+                self.read_part(part, &mut bytes[offset..offset + part.len()], Reuse::None)?;
                 offset += part.len();
             }
             self.done_with(batch);
@@ -106,7 +112,8 @@ impl Snapshot {
     ) -> Result<Stats, SnapshotError> {
         let mut buffer = Buffer::new()?;
         self.stream(progress, cancel, |batch, offset| {
-            let read = buffer.read(&self.image, batch).map_err(|failure| self.error(failure))?;
+            let read = buffer.read(&self.source, batch);
+            let read = read.map_err(|failure| self.source.error(failure))?;
             self.done_with(batch);
             let failed = |source| SnapshotError::Write { written: offset, source };
             writer.write_all(read).map_err(failed)
@@ -123,9 +130,9 @@ impl Snapshot {
         cancel: Option<&Cancel>,
         mut take: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
     ) -> Result<(), SnapshotError> {
-        self.is_here()?;
+        self.source.is_here()?;
         let len = self.len();
-        let mut parts = self.parts(self.image.range().clone()).flat_map(pieces).peekable();
+        let mut parts = self.source.parts(self.source.range()).flat_map(pieces).peekable();
         let mut done = 0;
         while let Some(first) = parts.next() {
             if cancel.is_some_and(Cancel::is_cancelled) {
@@ -146,19 +153,14 @@ impl Snapshot {
 
     /// Lets go what was read: writers need not put it aside any more.
     fn done_with(&self, batch: &[Range<usize>]) {
-        let (Some(watch), Some(first), Some(last)) = (self.watch, batch.first(), batch.last())
-        else {
-            return;
-        };
+        let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return };
         // Granules larger than a batch are let go with their last part.
-        let (inner, granule) = (self.image.inner(), self.image.granule_bytes());
-        let start = first.start.max(inner.start);
-        let end = last.end.min(inner.end);
-        let whole = start - (start - inner.start) % granule
-            ..end - end.saturating_sub(inner.start) % granule;
+        let (inner, granule) = (self.source.inner(), self.source.granule_bytes());
+        let begins = |address: usize| address - address.saturating_sub(inner.start) % granule;
+        let end = if last.end >= inner.end { inner.end } else { begins(last.end) };
+        let whole = begins(first.start.max(inner.start))..end;
         if !whole.is_empty() {
-            self.image.let_go(&whole);
-            watch.lift_unneeded(&whole);
+            self.source.let_go(&whole);
         }
     }
 }

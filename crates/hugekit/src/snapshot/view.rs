@@ -35,7 +35,7 @@ impl Snapshot {
     /// # Errors
     /// [`SnapshotError::Kernel`] if there are no addresses for it.
     pub fn view(&self) -> Result<View<'_>, SnapshotError> {
-        let first = self.image.range().start % page_size();
+        let first = self.source.range().start % page_size();
         let kernel = SnapshotError::kernel("mmap");
         Ok(View {
             snapshot: self,
@@ -77,7 +77,7 @@ impl View<'_> {
     /// # Errors
     /// As [`Snapshot::read_at`]: out of range if the pointer is, or the value's end.
     pub fn rebase<T>(&self, pointer: *const T) -> Result<*const T, SnapshotError> {
-        let start = self.snapshot.image.range().start;
+        let start = self.snapshot.source.range().start;
         let offset = pointer.addr().wrapping_sub(start);
         let bytes = self.bytes(offset..offset.saturating_add(size_of::<T>()))?;
         Ok(bytes.as_ptr().cast())

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::io::Errno;
 
@@ -38,6 +38,8 @@ pub(crate) struct Family {
     pub(super) gate: Gate<State>,
     pub(super) budget: Budget,
     pub(super) spare: Spare,
+    /// Shared by whoever reads frames that others may give up meanwhile.
+    pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
 }
 
@@ -161,6 +163,7 @@ impl Family {
             }),
             budget: Budget::new(most_mappings),
             spare: Spare::new(pool.memory().file(), pool.page_size()),
+            reading: RwLock::new(()),
             handlers: Mutex::new(None),
             pool: pool.clone(),
         });
@@ -560,7 +563,10 @@ impl Family {
         Ok(())
     }
 
+    /// Gives to the pool, or to the kernel, what nobody shows any more. Not in the gate.
     fn return_folios(&self, unneeded: Unneeded, to_kernel: bool) -> Result<(), ForkError> {
+        // Whoever begins to read from now on does not find them.
+        drop(self.reading.write().unwrap_or_else(PoisonError::into_inner));
         for (extent, contents) in unneeded {
             if to_kernel {
                 // SAFETY: nothing maps them but the alias.
@@ -679,6 +685,13 @@ impl Membership {
         without_signals(|| {
             let state = self.family.gate.share();
             look(&state, state.at(self.start).expect("a member as long as this exists"))
+        })
+    }
+
+    /// Slots that it keeps.
+    pub(in crate::region) fn count_kept(&self) -> u64 {
+        self.entries(|_, member| {
+            (0..member.slots()).filter(|&slot| member.keeps.get(slot)).count() as u64
         })
     }
 
