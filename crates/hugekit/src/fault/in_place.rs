@@ -7,17 +7,18 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::hook::Hook;
 use super::late::Late;
 use super::registry::{Registry, Table};
 use super::{Access, Faults};
-use crate::arch;
+use crate::arch::{self, abandonable};
 use crate::pool::FaultError;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::own::Own;
-use crate::sys::signal::{self, Cause, Disposition, ErrnoKept};
+use crate::sys::signal::{self, Cause, ErrnoKept};
 
 /// What one process serves in place. A forked child that wants to serve regions of its own makes
 /// another: locks of the first may be held by threads that the child has not.
@@ -26,12 +27,10 @@ struct Process {
     mark: ForkMark,
     ranges: Registry<dyn Faults>,
     late: Late,
-    /// Who had SIGBUS before us; null before the handler is installed. Never freed, because a handler
-    /// may be reading it.
-    previous: AtomicPtr<Disposition>,
-    /// Whether our handler was installed, by this process or one that it was forked from.
-    installed: AtomicBool,
-    /// Held by whoever installs the handler.
+    bus: Hook,
+    /// Installed only where copies are to be abandoned.
+    segv: Hook,
+    /// Held by whoever installs a handler.
     installer: Mutex<()>,
 }
 
@@ -131,43 +130,20 @@ impl Process {
 
     /// One that serves nothing yet, in a process that was forked from `parent`'s if there is one.
     fn after(parent: Option<&Self>) -> Self {
-        let (previous, installed) = parent.map_or((std::ptr::null_mut(), false), |parent| {
-            (parent.previous.load(Ordering::Acquire), parent.installed.load(Ordering::Acquire))
-        });
         Self {
             mark: ForkMark::new(),
             ranges: Registry::new(),
             late: Late::new(),
-            previous: AtomicPtr::new(previous),
-            installed: AtomicBool::new(installed),
+            bus: Hook::new(libc::SIGBUS, on_sigbus, parent.map(|parent| &parent.bus)),
+            segv: Hook::new(libc::SIGSEGV, on_sigsegv, parent.map(|parent| &parent.segv)),
             installer: Mutex::new(()),
         }
     }
 
-    /// Installs the handler if nobody is asked to handle SIGBUS but whom we know.
+    /// Installs the handler of SIGBUS if nobody is asked for it but whom we know.
     fn see_that_handler_is_installed(&self) -> Result<(), FaultError> {
         let _installer = self.installer.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |errno: rustix::io::Errno| FaultError::Kernel {
-            call: "sigaction",
-            source: errno.into(),
-        };
-        let in_force = signal::in_force(libc::SIGBUS).map_err(failed)?;
-        if in_force.is(on_sigbus) {
-            return Ok(());
-        }
-        if self.installed.load(Ordering::Acquire) {
-            // Whoever it is may call us for what he does not know, and we would call him.
-            if in_force.is_function() {
-                return Err(FaultError::HandlerReplaced);
-            }
-            tracing::warn!("hugekit's SIGBUS handler had been taken away, and is put back");
-        }
-        // Known before the first signal can come.
-        self.previous.store(Box::into_raw(Box::new(in_force)), Ordering::Release);
-        // SAFETY: `on_sigbus` does only what signal-safety(7) allows.
-        unsafe { signal::install(libc::SIGBUS, on_sigbus) }.map_err(failed)?;
-        self.installed.store(true, Ordering::Release);
-        Ok(())
+        self.bus.install()
     }
 
     /// Serves the access that a signal tells of, if that is ours to serve.
@@ -188,33 +164,27 @@ impl Process {
             Cause::Other => false,
         }
     }
+}
 
-    /// # Safety
-    /// Called by the handler, with what the kernel gave it.
-    unsafe fn pass_on(&self, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-        // SAFETY: null, or made by `Box::into_raw` and never freed.
-        let Some(previous) = (unsafe { self.previous.load(Ordering::Acquire).as_ref() }) else {
-            return; // Only before the handler was installed.
-        };
-        let previous = if previous.is_for_once() { self.take_for_once(previous) } else { previous };
-        // SAFETY: the caller's to promise.
-        unsafe { signal::pass_on(previous, signal, info, context) }
-    }
+/// Has both handlers that abandon copies installed.
+pub(super) fn install_handlers() -> Result<(), FaultError> {
+    let process = Process::current()
+        .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?;
+    process.see_that_handler_is_installed()?;
+    let _installer = process.installer.lock().unwrap_or_else(PoisonError::into_inner);
+    process.segv.install()
+}
 
-    /// A handler that asked to be called once is; whoever comes later finds the default.
-    fn take_for_once<'a>(&self, previous: &'a Disposition) -> &'a Disposition {
-        static DEFAULT: Disposition = Disposition::DEFAULT;
-        let (seen, default) =
-            (std::ptr::from_ref(previous).cast_mut(), (&raw const DEFAULT).cast_mut());
-        let taken =
-            self.previous.compare_exchange(seen, default, Ordering::AcqRel, Ordering::Relaxed);
-        if taken.is_ok() { previous } else { &DEFAULT }
-    }
+/// Whether a copy of the calling thread that faults is abandoned. Async-signal-safe.
+pub(super) fn abandons_copies() -> bool {
+    // SAFETY: null, or made by `Process::current` and never freed.
+    let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    process.is_some_and(|process| process.bus.is_in_force() && process.segv.is_in_force())
 }
 
 /// Async-signal-safe: allocates nothing, locks nothing that a thread could hold while it faults, keeps
 /// `errno`, and needs less than 2 KiB of stack.
-extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let _errno = ErrnoKept::new();
     // SAFETY: not null, because it was stored before the handler was installed; never freed.
     let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
@@ -225,8 +195,28 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             Some(false) => Access::Read,
             None => Access::Unknown,
         };
-        if !process.serve(signal::cause(info), access) {
-            process.pass_on(signal, info, context);
+        let (cause, is_copy) = (signal::cause(info), abandonable::is_interrupted(context));
+        // What a copy reads and faults at has been replaced, whoever serves the addresses.
+        let is_source = is_copy && access == Access::Read && matches!(cause, Cause::Fault(_));
+        if is_source || !process.serve(cause, access) {
+            if is_copy {
+                abandonable::abandon(context);
+            } else {
+                process.bus.pass_on(info, context);
+            }
+        }
+    }
+}
+
+/// Async-signal-safe, as the other one.
+extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let _errno = ErrnoKept::new();
+    // SAFETY: what the kernel gave us; the process as above.
+    unsafe {
+        if abandonable::is_interrupted(context) {
+            abandonable::abandon(context);
+        } else {
+            (*CURRENT.load(Ordering::Acquire)).segv.pass_on(info, context);
         }
     }
 }

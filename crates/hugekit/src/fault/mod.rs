@@ -16,12 +16,14 @@
 //! [`Clearing::AtFault`]: crate::pool::Clearing::AtFault
 
 mod granules;
+mod hook;
 mod in_place;
 mod late;
 pub(crate) mod open;
 mod registry;
 mod served;
 mod threaded;
+pub(crate) mod unsure;
 
 use std::fmt::Debug;
 use std::ops::Range;

@@ -12,7 +12,7 @@ use crate::{Copy, Reuse};
 /// What a region held at one point in time. Offsets are the region's.
 #[derive(Debug)]
 pub(crate) struct Moment {
-    memory: Memory,
+    memory: Box<Memory>,
     origin: usize,
     granule_bytes: usize,
     /// Slots that were copied when it was made, because they are pinned.
@@ -31,7 +31,7 @@ impl<R> ForkBuilder<'_, R> {
     /// The region as it is now.
     pub(crate) fn moment(&self) -> Result<Moment, ForkError> {
         let origin = self.origin().start().as_ptr().expose_provenance();
-        let memory = self.memory()?;
+        let memory = Box::new(self.memory()?);
         let (granule_bytes, copied_at_once) =
             memory.as_member(|member| (member.granule_bytes(), member.count_kept()));
         Ok(Moment { memory, origin, granule_bytes, copied_at_once })

@@ -1,5 +1,6 @@
 //! A snapshot of anonymous memory as its owner has it: the image that is shared with fault handlers, and what
 //! has to end with it.
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,9 +8,10 @@ use std::time::Duration;
 
 use super::Stats;
 use super::background::Background;
-use super::image::{By, Image};
+use super::image::{By, Delivery, Image};
 use super::watch::Watch;
 use crate::fault::Serving;
+use crate::machine::{Root, mappings};
 use crate::sys::thread::without_signals;
 
 /// Dropped, it lifts the protection that no other snapshot needs.
@@ -39,6 +41,19 @@ impl Anonymous {
         let (index, granule) = self.image.granule_at(part.start);
         without_signals(|| self.image.put_aside(index, By::Others));
         watch.lift_unneeded(&granule);
+    }
+
+    /// Has writers copy their granules to where all of it is being copied, so that no byte is copied twice: if
+    /// they copy at all, and nobody serves faults there, who could wait for them.
+    ///
+    /// # Safety
+    /// As for [`Image::deliver_to`], but for faults.
+    pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivery<'_>> {
+        let range = to.addr()..to.addr() + self.image.range().len();
+        let is_plain = self.watch.is_some_and(Watch::is_in_place)
+            && mappings::served(&Root::default(), &range).is_ok_and(|found| found.is_empty());
+        // SAFETY: the caller's to promise; the kernel alone serves faults there.
+        is_plain.then(|| unsafe { self.image.deliver_to(to) })
     }
 
     pub(super) fn stats(&self) -> Stats {

@@ -10,10 +10,11 @@ use super::arena::Arena;
 use super::error::SnapshotError;
 use super::granules::{Granules, Place};
 use super::line::Line;
+use crate::fault::unsure;
 use crate::profile::Profile;
-use crate::sweep::Order;
+use crate::sweep::{Order, Reach};
 use crate::sys::own::{Own, OwnBytes};
-use crate::sys::peek;
+use crate::{Copy, Reuse};
 
 /// What writers that meet the snapshot have to do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,16 @@ struct Live {
     by_writers: AtomicU64,
     by_others: AtomicU64,
     longest_nanos: AtomicU64,
+    /// Where all of the snapshot is being copied to, if whoever puts a granule aside may put it there; or 0.
+    destination: AtomicUsize,
+    /// The granule that is being copied there by whoever reads the snapshot: nobody else may write it there.
+    reading: AtomicUsize,
 }
+
+/// All of the snapshot is copied to memory, and whoever puts a granule aside puts it there. Dropped, nobody writes
+/// there any more.
+#[derive(Debug)]
+pub(super) struct Delivery<'a>(&'a Image);
 
 /// Why bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +110,8 @@ impl Image {
             by_writers: AtomicU64::new(0),
             by_others: AtomicU64::new(0),
             longest_nanos: AtomicU64::new(0),
+            destination: AtomicUsize::new(0),
+            reading: AtomicUsize::new(usize::MAX),
         };
         Ok(Self {
             edges: OwnBytes::new(range.len() - inner.len(), 1)?,
@@ -147,7 +159,7 @@ impl Image {
         for part in self.edge_parts() {
             let kept = self.edges.start().wrapping_add(self.edge_offset(part.start));
             // SAFETY: as many bytes as the edges have; nobody reads them yet.
-            unsafe { peek::copy(kept, part.start, std::iter::once(0..part.len())) }
+            unsafe { unsure::copy(kept, part.start, std::iter::once((0..part.len(), false))) }
                 .map_err(|_| SnapshotError::Changed { address: part.start })?;
         }
         Ok(())
@@ -188,7 +200,11 @@ impl Image {
     }
 
     fn copy_aside(&self, index: usize, by: By) -> Place {
-        let Some(slot) = self.arena.take() else {
+        let (place, to) = if let Some(to) = self.destination_of(index) {
+            (Place::Gone, to)
+        } else if let Some(slot) = self.arena.take() {
+            (Place::Slot(slot), self.arena.slot(slot))
+        } else {
             self.fail(Failure::Outrun);
             return Place::Lost;
         };
@@ -197,16 +213,38 @@ impl Image {
             By::Writer(address) => Some(address - start),
             By::Others => None,
         };
-        // SAFETY: the slot is as long as a granule, and nobody else's.
-        let copied = unsafe { self.copy_from_owner(start, self.arena.slot(slot), target) };
+        // SAFETY: a slot is as long as a granule, and nobody else's; so is its part of the destination.
+        let copied = unsafe { self.copy_from_owner(start, to, target) };
         if copied.is_err() || !self.is_protected(&(start..start + self.granule_bytes)) {
-            self.arena.give_back(slot);
+            if let Place::Slot(slot) = place {
+                self.arena.give_back(slot);
+            }
             self.fail(Failure::Changed(start));
             return Place::Lost;
         }
         let counter = if by == By::Others { &self.live.by_others } else { &self.live.by_writers };
         counter.fetch_add(1, Ordering::Relaxed);
-        Place::Slot(slot)
+        place
+    }
+
+    /// Has whoever puts a granule aside put it where all of the snapshot is being copied to.
+    ///
+    /// # Safety
+    /// As many bytes of `to` as the snapshot has may be written until the delivery ends, by any thread's signal
+    /// handler; nobody but [`try_read`](Self::try_read), in order, writes them, and no fault there waits for a
+    /// granule of the snapshot.
+    pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Delivery<'_> {
+        self.live.destination.store(to.expose_provenance(), Ordering::SeqCst);
+        Delivery(self)
+    }
+
+    /// Where a granule belongs that is busy: not where somebody may be writing it already, because what he has
+    /// read may be newer.
+    fn destination_of(&self, index: usize) -> Option<*mut u8> {
+        let to = self.live.destination.load(Ordering::SeqCst);
+        let is_free = to != 0 && self.live.reading.load(Ordering::SeqCst) != index;
+        let offset = self.inner.start - self.range.start + index * self.granule_bytes;
+        is_free.then(|| std::ptr::with_exposed_provenance_mut(to + offset))
     }
 
     /// Copies a whole granule, what lies around the target last.
@@ -223,7 +261,13 @@ impl Image {
         let order = Order::for_folio(self.granule_bytes, target);
         let extents = order.extents(self.granule_bytes, target, near_bytes);
         // SAFETY: the extents lie within the granule; the rest is the caller's to promise.
-        unsafe { peek::copy(to, start, extents.map(|extent| extent.bytes)) }
+        unsafe {
+            unsure::copy(
+                to,
+                start,
+                extents.map(|extent| (extent.bytes, extent.reach == Reach::Far)),
+            )
+        }
     }
 
     fn is_protected(&self, range: &Range<usize>) -> bool {
@@ -236,18 +280,23 @@ impl Image {
     /// As many bytes of `to` may be written, by the kernel too, and nobody else uses them.
     pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
         // SAFETY: the caller's to promise.
-        match unsafe { self.try_read(part, to) } {
+        match unsafe { self.try_read(part, to, Reuse::All) } {
             Ok(()) => Ok(()),
             Err(Trouble::Failed(failure)) => Err(failure),
             Err(Trouble::Refused) => Err(self.fail(Failure::Changed(part.start))),
         }
     }
 
-    /// As [`read`](Self::read), to where the kernel may refuse to write.
+    /// As [`read`](Self::read), to where the kernel may refuse to write, past the cache unless the bytes are used soon.
     ///
     /// # Safety
     /// As for [`read`](Self::read), but for the kernel.
-    pub(super) unsafe fn try_read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Trouble> {
+    pub(super) unsafe fn try_read(
+        &self,
+        part: &Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Result<(), Trouble> {
         if let Some(failure) = self.failure() {
             return Err(Trouble::Failed(failure));
         }
@@ -259,18 +308,27 @@ impl Image {
         }
         let (index, granule) = self.granule_at(part.start);
         debug_assert!(part.end <= granule.end);
+        // Before it is looked at: who makes it busy afterwards sees this.
+        self.live.reading.store(index, Ordering::SeqCst);
+        let is_delivered = self.live.destination.load(Ordering::SeqCst) != 0;
         loop {
             match self.granules.settled(index) {
                 Place::Slot(slot) => {
                     let kept = self.arena.slot(slot).wrapping_add(part.start - granule.start);
                     // SAFETY: the slot holds the granule, and is given back by whoever reads it last.
-                    unsafe { to.copy_from_nonoverlapping(kept, part.len()) };
+                    let copied = unsafe { Copy::new().reuse(reuse).run_raw(to, kept, part.len()) };
+                    debug_assert!(copied.is_ok(), "nobody else has the slot, and nobody cancels");
                     return Ok(());
                 }
                 Place::Owner => {
                     // SAFETY: the caller's to promise.
-                    let read =
-                        unsafe { peek::copy(to, part.start, std::iter::once(0..part.len())) };
+                    let read = unsafe {
+                        unsure::copy(
+                            to,
+                            part.start,
+                            std::iter::once((0..part.len(), reuse == Reuse::None)),
+                        )
+                    };
                     let is_protected = self.is_protected(part);
                     // Protection is lifted only after it has left its owner.
                     if self.granules.look(index) != Place::Owner {
@@ -282,6 +340,7 @@ impl Image {
                         _ => Err(Trouble::Failed(self.fail(Failure::Changed(part.start)))),
                     };
                 }
+                Place::Gone if is_delivered => return Ok(()),
                 Place::Busy | Place::Gone | Place::Lost => {
                     let failure = self.failure().unwrap_or(Failure::Changed(part.start));
                     return Err(Trouble::Failed(failure));
@@ -356,6 +415,16 @@ impl Image {
 
     pub(super) fn granules(&self) -> &Granules {
         &self.granules
+    }
+}
+
+impl Drop for Delivery<'_> {
+    fn drop(&mut self) {
+        let Self(image) = self;
+        image.live.destination.store(0, Ordering::SeqCst);
+        (0..image.granules.len()).for_each(|index| {
+            image.granules.settled(index);
+        });
     }
 }
 

@@ -136,7 +136,8 @@ impl Snapshot {
         self.source.is_here()?;
         for part in self.source.parts(range.clone()) {
             let to = &mut bytes[part.start - range.start..part.end - range.start];
-            self.read_part(&part, to, Reuse::Unknown)?;
+            // SAFETY: as many bytes, borrowed mutably.
+            unsafe { self.read_part(&part, to.as_mut_ptr(), Reuse::Unknown) }?;
         }
         Ok(())
     }
@@ -170,15 +171,17 @@ impl Snapshot {
     }
 
     /// Copies bytes of one part, through a buffer where the kernel may not write to `to`.
-    fn read_part(
+    ///
+    /// # Safety
+    /// As many bytes of `to` may be written, and nobody else uses them.
+    unsafe fn read_part(
         &self,
         part: &Range<usize>,
-        to: &mut [u8],
+        to: *mut u8,
         reuse: Reuse,
     ) -> Result<(), SnapshotError> {
-        assert_eq!(part.len(), to.len());
-        // SAFETY: as many bytes, borrowed mutably.
-        match unsafe { self.source.try_read(part, to.as_mut_ptr(), reuse) } {
+        // SAFETY: the caller's to promise.
+        match unsafe { self.source.try_read(part, to, reuse) } {
             Ok(()) => return Ok(()),
             Err(Trouble::Failed(failure)) => return Err(self.source.error(failure)),
             Err(Trouble::Refused) => {}
@@ -187,7 +190,8 @@ impl Snapshot {
         for piece in stream::pieces(part.clone()) {
             let read = buffer.read(&self.source, std::slice::from_ref(&piece));
             let read = read.map_err(|failure| self.source.error(failure))?;
-            to[piece.start - part.start..piece.end - part.start].copy_from_slice(read);
+            // SAFETY: within the part; the buffer is elsewhere.
+            unsafe { to.add(piece.start - part.start).copy_from(read.as_ptr(), read.len()) };
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::anonymous::Anonymous;
-use super::image::{Failure, Trouble};
+use super::image::{Delivery, Failure, Trouble};
 use super::region::OfRegion;
 use super::watch::Watch;
 use super::{SnapshotError, Stats};
@@ -74,7 +74,7 @@ impl Source {
     ) -> Result<(), Trouble> {
         match self {
             // SAFETY: the caller's to promise.
-            Self::Anonymous(of) => unsafe { of.image.try_read(part, to) },
+            Self::Anonymous(of) => unsafe { of.image.try_read(part, to, reuse) },
             Self::Region(of) => {
                 // SAFETY: as above.
                 unsafe { of.moment().read(of.offsets(part), to, reuse) };
@@ -96,6 +96,19 @@ impl Source {
                 unsafe { of.moment().read(of.offsets(part), to, Reuse::All) };
                 Ok(())
             }
+        }
+    }
+
+    /// Has whoever puts a granule aside put it where all of it is being copied to, where that is possible.
+    ///
+    /// # Safety
+    /// As many bytes of `to` as there are may be written until the delivery ends, by any thread, and nobody but
+    /// [`try_read`](Self::try_read), in order, writes them.
+    pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivery<'_>> {
+        match self {
+            // SAFETY: the caller's to promise.
+            Self::Anonymous(of) => unsafe { of.deliver_to(to) },
+            Self::Region(_) => None,
         }
     }
 

@@ -13,6 +13,7 @@ use super::image::{Image, Phase};
 use super::line::Line;
 use super::segment::Segment;
 use crate::fault::open::{self, Of};
+use crate::fault::unsure;
 use crate::fault::{Access, Faults, Handlers, Ranges, Registry};
 use crate::machine::mappings::MappedRange;
 use crate::populate::PopulateError;
@@ -84,6 +85,10 @@ impl Watch {
         }
     }
 
+    pub(super) fn is_in_place(&self) -> bool {
+        self.way == Way::InPlace
+    }
+
     pub(super) fn is_ours(&self) -> bool {
         self.mark.is_ours()
     }
@@ -148,6 +153,7 @@ impl Watch {
             Way::InPlace => Some(Ranges::of_this_process()?),
             Way::Threaded => None,
         };
+        unsure::prepare();
         let line = self.open(state, threads)?;
         let image = Arc::new(make(Arc::clone(&line))?);
         let parts = parts_of(image.inner(), mappings);
