@@ -184,6 +184,7 @@ impl<'a> Bench<'a> {
             cases: Vec::new(),
             ratios: Vec::new(),
             distributions: Vec::new(),
+            timelines: Vec::new(),
         })
     }
 

@@ -20,6 +20,7 @@ pub mod sampler;
 mod settings;
 pub mod size;
 pub mod stats;
+mod storm;
 mod writers;
 
 pub use calibrate::{Calibration, Noise, calibrate};
@@ -137,6 +138,9 @@ pub enum LabError {
     /// A region to measure could not be forked.
     #[error(transparent)]
     RegionFork(#[from] hugekit::region::ForkError),
+    /// Memory to measure could not be snapshotted, or not be saved.
+    #[error(transparent)]
+    Snapshot(#[from] hugekit::SnapshotError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -68,6 +68,24 @@ pub struct Experiment {
     /// How single events of some cases are distributed, where a sample sums up many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distributions: Vec<Distribution>,
+    /// How some cases went on within one round, the last one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timelines: Vec<Timeline>,
+}
+
+/// A writer's stores step by step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// `experiment/method/timeline`.
+    pub id: String,
+    /// What one step sums up, in microseconds.
+    pub step: f64,
+    /// When that began which the writer is watched for, in microseconds.
+    pub began: f64,
+    /// Stores in each step.
+    pub stores: Vec<u64>,
+    /// The longest of them, in microseconds.
+    pub longest: Vec<f64>,
 }
 
 /// How the single events behind a case are distributed.
@@ -104,6 +122,12 @@ pub enum Unit {
     /// Page faults per second, of all threads together; more is faster.
     #[serde(rename = "faults/s")]
     FaultsPerSecond,
+    /// Stores per second; more is faster.
+    #[serde(rename = "stores/s")]
+    StoresPerSecond,
+    /// Memory in units of 2²⁰ bytes; less is better.
+    #[serde(rename = "MiB")]
+    Mebibytes,
 }
 
 impl Unit {
@@ -114,6 +138,8 @@ impl Unit {
             Self::GibPerSecond => "GiB/s",
             Self::Microseconds => "µs",
             Self::FaultsPerSecond => "faults/s",
+            Self::StoresPerSecond => "stores/s",
+            Self::Mebibytes => "MiB",
         }
     }
 
@@ -121,8 +147,10 @@ impl Unit {
     #[must_use]
     pub fn speed_up(self, baseline: f64, subject: f64) -> f64 {
         match self {
-            Self::GibPerSecond | Self::FaultsPerSecond => subject / baseline,
-            Self::Microseconds => baseline / subject,
+            Self::GibPerSecond | Self::FaultsPerSecond | Self::StoresPerSecond => {
+                subject / baseline
+            }
+            Self::Microseconds | Self::Mebibytes => baseline / subject,
         }
     }
 }

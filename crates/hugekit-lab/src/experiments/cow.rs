@@ -77,6 +77,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         cases: Vec::new(),
         ratios: Vec::new(),
         distributions: Vec::new(),
+        timelines: Vec::new(),
     };
     let (pool, falls) = pool(needed)?;
     experiment.notices.extend(falls);

@@ -160,6 +160,7 @@ impl Given {
             cases: Vec::new(),
             ratios: Vec::new(),
             distributions: Vec::new(),
+            timelines: Vec::new(),
         }
     }
 

@@ -89,6 +89,7 @@ fn skipped() -> Experiment {
         cases: Vec::new(),
         ratios: Vec::new(),
         distributions: Vec::new(),
+        timelines: Vec::new(),
     }
 }
 
