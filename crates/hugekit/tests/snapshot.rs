@@ -493,6 +493,97 @@ fn owners_do_as_they_like(handling: Handling) {
     }
 }
 
+unsafe fn replace_by_nothing(at: *mut libc::c_void, len: usize) -> libc::c_int {
+    let file = tempfile::tempfile().unwrap();
+    let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_FIXED);
+    // SAFETY: as above.
+    i32::from(unsafe { libc::mmap(at, len, prot, flags, file.as_raw_fd(), 0) } != at)
+}
+
+/// What its owner does while the memory is copied: by loads that stream, which end where there is nothing to load.
+fn owners_do_as_they_like_while_it_is_read(handling: Handling) {
+    let mut lost = 0;
+    for round in 0..60 {
+        let deed = [unmap, forbid, replace, replace_by_nothing, discard][round % 5];
+        let memory = Memory::filled(8 * HUGE, round % 2 == 0, 7);
+        let snapshot = of_all(handling, &memory);
+        let begun = AtomicBool::new(false);
+        let result = thread::scope(|scope| {
+            let copier = scope.spawn(|| {
+                let mut copy = vec![0; memory.len()];
+                let tell = |_: usize, _: usize| begun.store(true, Ordering::Relaxed);
+                snapshot.copy_to_with(&mut copy, Some(&tell), None).map(|_| copy)
+            });
+            while !begun.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+            let at = (1 + round % 6) * HUGE + round % 3 * PAGE;
+            // SAFETY: the test's own memory, which nobody uses any more but the snapshot.
+            assert_eq!(unsafe { deed(memory.start().add(at).cast(), HUGE / 2) }, 0);
+            copier.join().unwrap()
+        });
+        match &result {
+            Ok(copy) => assert!(words(copy).all(|word| word == 7)),
+            Err(SnapshotError::Changed { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+        lost += usize::from(result.is_err());
+    }
+    // Most of it was still to be read.
+    assert!(lost > 0);
+}
+
+/// Writers put what they change where all of it is being copied, and do not once the copy has ended, however it
+/// did: by then the memory may be anybody's.
+fn nothing_is_delivered_late(handling: Handling) {
+    for granule in [Granule::Huge, Granule::Small] {
+        let memory = Memory::filled(8 * HUGE, true, 7);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for writer in 0..2_usize {
+                let (memory, stop) = (&memory, &stop);
+                scope.spawn(move || {
+                    let mut at = writer;
+                    while !stop.load(Ordering::Relaxed) {
+                        // From the end on: the copy comes from the beginning.
+                        let words = memory.words();
+                        words[words.len() - 1 - at % words.len()].store(7, Ordering::Relaxed);
+                        at += 4099;
+                    }
+                });
+            }
+            let mut copy = vec![0; memory.len()];
+            for round in 0..30 {
+                copy.fill(0);
+                let snapshot = of(handling, memory.range(), granule).unwrap();
+                let cancel = Cancel::new();
+                let tell = |done: usize, _: usize| match round % 3 {
+                    0 if done >= 3 * HUGE => cancel.cancel(),
+                    1 if done >= 3 * HUGE => panic!("as this test wants it"),
+                    _ => {}
+                };
+                let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    snapshot.copy_to_with(&mut copy, Some(&tell), Some(&cancel))
+                }));
+                match (round % 3, copied) {
+                    (0, Ok(Err(SnapshotError::Cancelled { .. }))) | (1, Err(_)) => {
+                        assert!(words(&copy[..3 * HUGE]).all(|word| word == 7));
+                    }
+                    (2, Ok(Ok(stats))) => {
+                        assert!(words(&copy).all(|word| word == 7));
+                        assert_eq!(stats.held, 0);
+                    }
+                    (_, other) => panic!("{other:?}"),
+                }
+                copy.fill(9);
+                thread::yield_now();
+                assert!(copy.iter().all(|&byte| byte == 9));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
 /// What was written before it was discarded is known all the same.
 fn what_was_put_aside_survives_its_owner(handling: Handling) {
     let memory = Memory::filled(4 * HUGE, true, 7);
@@ -908,6 +999,8 @@ const CHECKS: &[Check] = &[
     ("system_calls_write_where_they_may", system_calls_write_where_they_may),
     ("it_is_copied_into_protected_memory", it_is_copied_into_protected_memory),
     ("owners_do_as_they_like", owners_do_as_they_like),
+    ("owners_do_as_they_like_while_it_is_read", owners_do_as_they_like_while_it_is_read),
+    ("nothing_is_delivered_late", nothing_is_delivered_late),
     ("what_was_put_aside_survives_its_owner", what_was_put_aside_survives_its_owner),
     ("a_later_snapshot_hides_no_discard", a_later_snapshot_hides_no_discard),
     ("a_forked_child_has_no_part_of_it", a_forked_child_has_no_part_of_it),

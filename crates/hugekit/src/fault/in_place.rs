@@ -92,6 +92,11 @@ impl Ranges {
         self.0.ranges.change(change);
     }
 
+    /// As [`Registry::has_part_of`].
+    pub(crate) fn have_part_of(self, range: &Range<usize>) -> bool {
+        self.0.ranges.has_part_of(range)
+    }
+
     /// As [`Registry::settle`].
     pub(crate) fn settle(self) {
         self.0.ranges.settle();

@@ -58,6 +58,13 @@ impl<T: ?Sized> Registry<T> {
         self.read(|table| table.iter().for_each(|(_, what)| read(what)));
     }
 
+    /// Whether anything is anywhere in a range.
+    pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
+        self.read(|table| {
+            table.iter().any(|(other, _)| other.start < range.end && range.start < other.end)
+        })
+    }
+
     fn read<R>(&self, read: impl FnOnce(&Table<T>) -> R) -> R {
         let readers = &self.readers[self.phase.load(Ordering::SeqCst) & 1];
         readers.fetch_add(1, Ordering::SeqCst);

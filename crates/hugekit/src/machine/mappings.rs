@@ -73,24 +73,12 @@ pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Er
     if ksm.lines().any(|line| line == "ksm_mergeable: no") {
         return Ok(Vec::new());
     }
-    flagged(root, addresses, &["mg"])
-}
-
-/// Where those mappings begin in this range that somebody serves faults of by userfaultfd(2).
-///
-/// # Errors
-/// [`Error`] if the kernel's file cannot be read.
-pub fn served(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Error> {
-    flagged(root, addresses, &["um", "uw", "ui"])
-}
-
-fn flagged(root: &Root, addresses: &Range<usize>, wanted: &[&str]) -> Result<Vec<usize>, Error> {
     let text = root.read_if_present(SMAPS)?.unwrap_or_default();
     let mut of = None;
     let mut found = Vec::new();
     for line in text.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
-            found.extend(of.filter(|_| flags.split(' ').any(|flag| wanted.contains(&flag))));
+            found.extend(of.filter(|_| flags.split(' ').any(|flag| flag == "mg")));
         } else if let Some(mapping) = MappedRange::parse(line) {
             let Range { start, end } = mapping.addresses;
             of = (start < addresses.end && addresses.start < end).then_some(start);
@@ -133,10 +121,7 @@ mod tests {
             .collect();
         machine.file(SMAPS, &smaps);
         assert_eq!(mergeable(&machine.root(), &(0x55df..0x7f01)).unwrap(), [0x55d0, 0x7f00]);
-        machine.file(SMAPS, smaps.replace("mg", "uw"));
-        assert_eq!(served(&machine.root(), &(0x55df..0x7f01)).unwrap(), [0x55d0, 0x7f00]);
         machine.file(SMAPS, smaps.replace("mg", "me"));
-        assert!(served(&machine.root(), &(0..0x9000)).unwrap().is_empty());
         assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());
         machine.file(SMAPS, &smaps);
         machine.file(KSM, "ksm_rmap_items 0\nksm_mergeable: no");

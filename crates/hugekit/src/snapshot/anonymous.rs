@@ -9,9 +9,8 @@ use std::time::Duration;
 use super::Stats;
 use super::background::Background;
 use super::image::{By, Delivery, Image};
-use super::watch::Watch;
+use super::watch::{self, Watch};
 use crate::fault::Serving;
-use crate::machine::{Root, mappings};
 use crate::sys::thread::without_signals;
 
 /// Dropped, it lifts the protection that no other snapshot needs.
@@ -44,15 +43,14 @@ impl Anonymous {
     }
 
     /// Has writers copy their granules to where all of it is being copied, so that no byte is copied twice: if
-    /// they copy at all, and nobody serves faults there, who could wait for them.
+    /// they copy themselves, and no fault there could be one that waits for them.
     ///
     /// # Safety
     /// As for [`Image::deliver_to`], but for faults.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivery<'_>> {
         let range = to.addr()..to.addr() + self.image.range().len();
-        let is_plain = self.watch.is_some_and(Watch::is_in_place)
-            && mappings::served(&Root::default(), &range).is_ok_and(|found| found.is_empty());
-        // SAFETY: the caller's to promise; the kernel alone serves faults there.
+        let is_plain = self.watch.is_some_and(Watch::is_in_place) && watch::is_plain(&range);
+        // SAFETY: the caller's to promise; no snapshot, region or fork has faults there that it handles in place.
         is_plain.then(|| unsafe { self.image.deliver_to(to) })
     }
 

@@ -85,6 +85,7 @@ impl Watch {
         }
     }
 
+    /// Whether its writes are served by who writes.
     pub(super) fn is_in_place(&self) -> bool {
         self.way == Way::InPlace
     }
@@ -260,6 +261,14 @@ impl Watch {
     pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
         self.lock().images.iter().any(|image| !clip(image.inner(), range).is_empty())
     }
+}
+
+/// Whether no snapshot has part of a range, and nobody else whose faults this process handles in place.
+pub(super) fn is_plain(range: &Range<usize>) -> bool {
+    let has_none = |way| Watch::current(way).is_ok_and(|watch| !watch.has_part_of(range));
+    has_none(Way::InPlace)
+        && has_none(Way::Threaded)
+        && Ranges::known().is_ok_and(|ranges| !ranges.have_part_of(range))
 }
 
 /// What handler threads are told of.
