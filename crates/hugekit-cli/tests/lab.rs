@@ -220,6 +220,39 @@ fn cow_has_writers_in_order_and_at_random_and_single_copies() {
 }
 
 #[test]
+fn snapshot_watches_a_writer_before_during_and_after() {
+    let output = smallest("snapshot").args(["--json", "-"]).assert().success().get_output().clone();
+    let snapshot = &record(&output)["experiments"][0];
+    let cases = strings(&snapshot["cases"], "id");
+    let ratios = strings(&snapshot["ratios"], "id");
+    for kind in ["", "-zipf"] {
+        for subject in ["region-base", "fork2-4k", "fork2-thp", "anonymous", "anonymous-64k"] {
+            for what in ["stall", "throughput", "save", "made", "memory"] {
+                let id = format!("snapshot/{subject}/{what}{kind}");
+                assert!(cases.contains(&id.as_str()), "{id}: {cases:?}");
+            }
+        }
+        for ratio in ["fork2-4k-vs-anonymous/stall", "fork2-thp-vs-anonymous/throughput"] {
+            let id = format!("snapshot/{ratio}{kind}");
+            assert!(ratios.contains(&id.as_str()), "{id}: {ratios:?}");
+        }
+    }
+    assert!(ratios.contains(&"snapshot/memcpy-vs-save/32MiB"), "{ratios:?}");
+    for ratio in snapshot["ratios"].as_array().unwrap() {
+        let alike = ratio["id"].as_str().unwrap().starts_with("snapshot/fork2-thp-vs-anonymous/");
+        assert_eq!(ratio["like_for_like"], alike, "{ratio}");
+    }
+    let events = strings(&snapshot["distributions"], "id");
+    assert!(events.contains(&"snapshot/fork2-4k/during"), "{events:?}");
+    for timeline in snapshot["timelines"].as_array().unwrap() {
+        let (stores, longest) = (&timeline["stores"], &timeline["longest"]);
+        let steps = stores.as_array().unwrap().len();
+        assert_eq!(longest.as_array().unwrap().len(), steps, "{timeline}");
+        assert!(steps as f64 * 5000.0 > timeline["began"].as_f64().unwrap(), "{timeline}");
+    }
+}
+
+#[test]
 fn one_routine_stands_beside_memset_and_auto() {
     let output = smallest("stores")
         .args(["--routine", "memset", "--json", "-"])
