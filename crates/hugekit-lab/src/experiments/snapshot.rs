@@ -204,9 +204,10 @@ impl Subject {
             _ => {}
         }
         // What writers copy goes to memory that the kernel has free: as much as they will need was just written
-        // once, or the hypervisor's own fault would be all that is seen.
+        // once, in whole huge pages, or the hypervisor's own faults and compaction would be all that is seen.
         if let Self::Fork(_, _, shared) | Self::Anonymous(_, shared) = self {
-            drop(Anonymous::populated(Pages::Base, shared.bytes().len() / 2)?);
+            let mut free = Anonymous::new(Pages::Thp, shared.bytes().len() / 2)?;
+            super::handout::touch(free.bytes(), rustix::param::page_size());
         }
         Ok(())
     }

@@ -39,6 +39,10 @@ impl Arena {
         if count > 0 {
             bytes.keep_from_children()?;
         }
+        if slot_bytes >= 2 << 20 {
+            // A kernel without them has base pages, whose faults make a writer wait for 2 ms.
+            let _ = bytes.want_huge_pages();
+        }
         let taken = OwnWords::<AtomicU64>::new(count.div_ceil(BITS))?;
         if let Some(last) = taken.last().filter(|_| !count.is_multiple_of(BITS)) {
             last.store(u64::MAX << (count % BITS), Ordering::Relaxed);
@@ -46,13 +50,10 @@ impl Arena {
         Ok(Self { bytes, slot_bytes, count, taken, held: Own::new(Held::default())? })
     }
 
-    /// Has memory for the first slots, as far as there is any, on huge pages. Before anybody takes one: a writer
-    /// must not wait until the kernel has put a huge page together.
+    /// Has memory for the first slots, as far as there is any. Before anybody takes one.
     pub(super) fn make_ready(&self, bytes: usize) {
         let len = bytes.min(self.count * self.slot_bytes);
         if len > 0 {
-            // A kernel without them has base pages.
-            let _ = self.bytes.want_huge_pages(len);
             let _ = memory::populate_write(self.bytes.start(), len.next_multiple_of(page_size()));
         }
     }

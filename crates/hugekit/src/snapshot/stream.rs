@@ -24,7 +24,7 @@ impl Buffer {
         let bytes =
             OwnBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
         // A kernel without them has base pages.
-        let _ = bytes.want_huge_pages(BATCH_BYTES);
+        let _ = bytes.want_huge_pages();
         Ok(Self(bytes))
     }
 

@@ -51,11 +51,9 @@ impl OwnBytes {
         self.advise(Advice::LinuxDontFork)
     }
 
-    /// Asks for transparent huge pages, for the first bytes; `EINVAL` from a kernel without.
-    pub(crate) fn want_huge_pages(&self, len: usize) -> io::Result<()> {
-        let len = len.next_multiple_of(rustix::param::page_size());
-        // SAFETY: as below.
-        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), len, Advice::LinuxHugepage) }
+    /// Asks for transparent huge pages; `EINVAL` from a kernel without.
+    pub(crate) fn want_huge_pages(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxHugepage)
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
