@@ -1,6 +1,8 @@
 //! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
+mod debian;
+mod redis;
 mod settings;
 mod testing;
 

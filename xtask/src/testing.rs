@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result};
 
 use crate::aarch64::{self, Outcome};
+use crate::redis;
 use crate::settings::Settings;
 
 /// What the test runners counted.
@@ -23,6 +24,9 @@ struct Count {
 pub(crate) fn run(install: bool) -> Result<ExitCode> {
     let mut count = Count::default();
     let _settings = install.then(Settings::for_tests).transpose()?;
+    if install {
+        redis::fetch();
+    }
     let passed = run_workspace(&mut count)? & run_models(&mut count)?;
     match aarch64::test(install)? {
         Outcome::Passed => count.passed += 1,
