@@ -12,9 +12,11 @@
 //! notice of that, beside the real server (`bench/`). `docs/snapshot.md` has the figures.
 
 mod arena;
+mod bench;
 mod commands;
 mod dump;
 mod index;
+mod redis;
 mod resp;
 mod save;
 mod server;
@@ -28,7 +30,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use self::commands::Database;
@@ -39,6 +41,20 @@ use self::store::Store;
 
 /// A key-value server in memory that saves by a snapshot
 #[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Option<Task>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    Bench(bench::Options),
+}
+
+#[derive(Debug, clap::Args)]
 struct Options {
     /// Where to listen; 0 takes a free port and prints it
     #[arg(long, default_value_t = 6380)]
@@ -80,7 +96,11 @@ fn bytes(text: &str) -> Result<usize, String> {
 }
 
 fn main() -> Result<()> {
-    serve(&Options::parse())
+    let arguments = Arguments::parse();
+    match arguments.task {
+        Some(Task::Bench(options)) => bench::run(&options),
+        None => serve(&arguments.options),
+    }
 }
 
 fn serve(options: &Options) -> Result<()> {

@@ -1,0 +1,137 @@
+//! What clients notice of a save: SET latencies before, during and after BGSAVE, of the real server and of this one.
+//!
+//! All servers hold the same keys. In each round, each is loaded in turn while it saves, and a ratio compares within
+//! one round. A latency counts from when the request was due, not from when a connection was free for it: a
+//! server that stands still makes all wait that come meanwhile.
+
+mod load;
+mod servers;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use hdrhistogram::Histogram;
+
+use self::load::{Load, Measured};
+use self::servers::{Kind, Running};
+
+/// Compare SET latencies during a save with the real redis-server
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// Keys, each with a value of 256 to 1024 bytes
+    #[arg(long, default_value_t = 1_600_000)]
+    keys: u64,
+    /// SETs a second; 0 sends as fast as they are answered
+    #[arg(long, default_value_t = 20_000)]
+    rate: u64,
+    #[arg(long, default_value_t = 50)]
+    connections: usize,
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of load before and after each save
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Priority of this server's thread that saves, as of nice(1)
+    #[arg(long, default_value_t = 19, allow_hyphen_values = true)]
+    save_nice: i32,
+}
+
+/// What one server showed in all rounds.
+#[derive(Debug)]
+struct Shown {
+    kind: Kind,
+    before: Histogram<u64>,
+    during: Histogram<u64>,
+    after: Histogram<u64>,
+    /// p99.9 during each save, in nanoseconds.
+    tails: Vec<u64>,
+    saves: Vec<Duration>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    // A hypervisor's own first fault would be measured otherwise.
+    drop(std::hint::black_box(vec![1_u8; 4 << 30]));
+    let mut all = Vec::new();
+    for kind in [Kind::Ours, Kind::Real, Kind::RealThp] {
+        let server = Running::start(kind, options.keys, options.save_nice)?;
+        load::fill(server.port(), options.keys)?;
+        println!("{kind}: {} keys, {}", options.keys, server.memory()?);
+        all.push((server, Shown::new(kind)?));
+    }
+    for round in 1..=options.rounds {
+        for (server, shown) in &mut all {
+            let load = Load {
+                keys: options.keys,
+                rate: options.rate,
+                connections: options.connections,
+                margin: Duration::from_secs_f64(options.seconds),
+            };
+            let measured = load.during_a_save(server.port())?;
+            shown.add(&measured)?;
+            println!(
+                "round {round}, {}: saved in {:.2?}{}",
+                shown.kind,
+                measured.save(),
+                server.cost()?
+            );
+        }
+    }
+    let shown: Vec<Shown> = all.into_iter().map(|(_, shown)| shown).collect();
+    print(&shown);
+    Ok(())
+}
+
+impl Shown {
+    fn new(kind: Kind) -> Result<Self> {
+        let histogram = || Histogram::new(3);
+        let (before, during, after) = (histogram()?, histogram()?, histogram()?);
+        Ok(Self { kind, before, during, after, tails: Vec::new(), saves: Vec::new() })
+    }
+
+    fn add(&mut self, measured: &Measured) -> Result<()> {
+        let [before, during, after] = measured.phases()?;
+        self.tails.push(during.value_at_quantile(0.999));
+        self.saves.push(measured.save());
+        self.before.add(before)?;
+        self.during.add(during)?;
+        self.after.add(after)?;
+        Ok(())
+    }
+}
+
+fn print(shown: &[Shown]) {
+    println!(
+        "\n{:24} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "SET, ms", "count", "p50", "p99", "p99.9", "p99.99", "max"
+    );
+    for server in shown {
+        for (phase, histogram) in [
+            ("before", &server.before),
+            ("during a save", &server.during),
+            ("after", &server.after),
+        ] {
+            let name = format!("{} {phase}", server.kind);
+            print!("{name:32} {:>8}", histogram.len());
+            for quantile in [0.5, 0.99, 0.999, 0.9999, 1.0] {
+                print!(" {:>8.3}", histogram.value_at_quantile(quantile) as f64 / 1e6);
+            }
+            println!();
+        }
+    }
+    let Some((ours, real)) = shown.split_first() else { return };
+    for server in real {
+        let pairs = server.tails.iter().zip(&ours.tails);
+        let mut ratios: Vec<f64> = pairs.map(|(&real, &ours)| real as f64 / ours as f64).collect();
+        ratios.sort_by(f64::total_cmp);
+        if let [least, .., most] = ratios[..] {
+            let median = ratios[ratios.len() / 2];
+            println!(
+                "p99.9 of SET during BGSAVE, {} / {}: {median:.1} ({least:.1} to {most:.1} in {} rounds)",
+                server.kind,
+                ours.kind,
+                ratios.len()
+            );
+        }
+    }
+}
