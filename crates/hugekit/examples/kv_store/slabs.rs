@@ -204,13 +204,21 @@ impl Slabs {
             Some(class) => self.take_slot(class)?,
             None => self.take_large(len.div_ceil(SLAB))?,
         };
-        self.used += room_of(len);
+        self.used += self.room_at(offset);
         Ok(offset)
     }
 
-    /// Whether an entry of `new` bytes fits where one of `old` bytes is, without waste.
-    pub(crate) fn is_room_of(old: usize, new: usize) -> bool {
-        room_of(old) == room_of(new)
+    /// Bytes of the room that begins there.
+    pub(crate) fn room_at(&self, offset: usize) -> usize {
+        match self.page(offset / SLAB).kind() {
+            Kind::Slots(size) => size,
+            Kind::Large(slabs) => slabs as usize * SLAB,
+            _ => 0,
+        }
+    }
+
+    fn page(&self, slab: usize) -> Page<'_> {
+        Page(&self.arena[slab * PAGE..(slab + 1) * PAGE])
     }
 
     fn take_slot(&mut self, class: usize) -> Result<usize, Full> {
@@ -219,17 +227,22 @@ impl Slabs {
             let before = slabs.range(..protected.start).next();
             before.or_else(|| slabs.range(protected.end..).next()).copied()
         };
-        let partial = &self.partial[class];
-        let slab = outside(partial)
+        let same = &self.partial[class];
+        // Rather than none, a slot that is too large.
+        let larger = &self.partial[class + 1..];
+        let slab = outside(same)
             .or_else(|| outside(&self.empty))
-            .or_else(|| partial.first().copied())
+            .or_else(|| larger.iter().find_map(outside))
+            .or_else(|| same.first().copied())
             .or_else(|| self.empty.first().copied())
+            .or_else(|| larger.iter().find_map(BTreeSet::first).copied())
             .ok_or(Full)?;
         if self.empty.remove(&slab) {
             self.open(slab, 16 + class as u32, 0);
             self.arena[slab * PAGE + PAGE_HEAD..(slab + 1) * PAGE].fill(0);
             self.partial[class].insert(slab);
         }
+        let class = self.class_at(slab);
         let slots = SLAB / SIZES[class];
         let slot = self.take_bit(slab, slots);
         if self.count_taken(slab, 1) == slots {
@@ -298,14 +311,14 @@ impl Slabs {
         self.high = self.high.max(slab + 1);
     }
 
-    /// Gives back the room of an entry of `len` bytes. Its bytes are not touched.
-    pub(crate) fn give_back(&mut self, offset: usize, len: usize) {
-        self.used -= room_of(len);
+    /// Gives back the room that begins there. Its bytes are not touched.
+    pub(crate) fn give_back(&mut self, offset: usize) {
+        self.used -= self.room_at(offset);
         let slab = offset / SLAB;
-        let Some(class) = class_of(len) else {
-            (slab..slab + len.div_ceil(SLAB)).for_each(|slab| self.close(slab));
-            return;
-        };
+        if let Kind::Large(slabs) = self.page(slab).kind() {
+            return (slab..slab + slabs as usize).for_each(|slab| self.close(slab));
+        }
+        let class = self.class_at(slab);
         let slot = offset % SLAB / SIZES[class];
         let at = slab * PAGE + PAGE_HEAD + slot / 64 * 8;
         let taken = self.u64_at(at) & !(1 << (slot % 64));
@@ -340,6 +353,11 @@ impl Slabs {
         self.used = 0;
     }
 
+    /// Of a slab of slots.
+    fn class_at(&self, slab: usize) -> usize {
+        self.word(slab, 0) as usize - 16
+    }
+
     fn count_taken(&mut self, slab: usize, more: i32) -> usize {
         let taken = self.word(slab, 2).wrapping_add_signed(more);
         self.set_word(slab, 2, taken);
@@ -372,7 +390,8 @@ fn class_of(len: usize) -> Option<usize> {
     (class < SIZES.len()).then_some(class)
 }
 
-fn room_of(len: usize) -> usize {
+/// The room that an entry gets if there is a choice.
+pub(crate) fn room_of(len: usize) -> usize {
     class_of(len).map_or(len.next_multiple_of(SLAB), |class| SIZES[class])
 }
 
@@ -404,18 +423,21 @@ mod tests {
                 let len = (len >> (5 * shift)).max(1);
                 if give_back && !rooms.is_empty() {
                     let &offset = rooms.keys().nth(which % rooms.len()).unwrap();
-                    slabs.give_back(offset, rooms.remove(&offset).unwrap());
+                    slabs.give_back(offset);
+                    rooms.remove(&offset);
                 } else if let Ok(offset) = slabs.take(len) {
+                    let room = slabs.room_at(offset);
                     prop_assert!(offset >= SLAB && offset % 16 == 0);
-                    let behind = offset + room_of(len);
+                    prop_assert!(room >= len);
+                    let behind = offset + room;
                     prop_assert!(behind <= slabs.entries_len());
                     prop_assert!(rooms.range(offset..behind).next().is_none());
-                    if let Some((&before, &len)) = rooms.range(..offset).next_back() {
-                        prop_assert!(before + room_of(len) <= offset);
+                    if let Some((&before, &room)) = rooms.range(..offset).next_back() {
+                        prop_assert!(before + room <= offset);
                     }
-                    rooms.insert(offset, len);
+                    rooms.insert(offset, room);
                 }
-                prop_assert_eq!(slabs.used, rooms.values().map(|&len| room_of(len)).sum::<usize>());
+                prop_assert_eq!(slabs.used, rooms.values().sum::<usize>());
             }
             let mut listed = Vec::new();
             for slab in 1..slabs.entries_len() / SLAB {
@@ -426,8 +448,8 @@ mod tests {
                 }
             }
             prop_assert_eq!(listed, rooms.keys().copied().collect::<Vec<_>>());
-            for (offset, len) in rooms {
-                slabs.give_back(offset, len);
+            for &offset in rooms.keys() {
+                slabs.give_back(offset);
             }
             prop_assert_eq!((slabs.empty.len(), slabs.entries_len()), (23, SLAB));
         }
