@@ -28,11 +28,14 @@ pub(crate) struct Options {
     rate: u64,
     #[arg(long, default_value_t = 50)]
     connections: usize,
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
     /// Seconds of load before and after each save
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Servers that are compared
+    #[arg(long, value_delimiter = ',', default_value = "kv-store,redis,redis-thp")]
+    servers: Vec<Kind>,
     /// Priority of this server's thread that saves, as of nice(1)
     #[arg(long, default_value_t = 19, allow_hyphen_values = true)]
     save_nice: i32,
@@ -55,7 +58,7 @@ struct Shown {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut all = Vec::new();
-    for kind in [Kind::Ours, Kind::Real, Kind::RealThp] {
+    for &kind in &options.servers {
         let server = Running::start(kind, options.keys, options.save_nice)?;
         load::fill(server.port(), options.keys)?;
         println!("{kind}: {} keys, {}", options.keys, server.memory()?);
@@ -72,12 +75,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             warm(WARMED)?;
             let measured = load.during_a_save(server.port())?;
             shown.add(&measured)?;
-            println!(
-                "round {round}, {}: saved in {:.2?}{}",
-                shown.kind,
-                measured.save(),
-                server.cost()?
-            );
+            let (kind, save, cost) = (shown.kind, measured.save(), server.cost()?);
+            let tail = shown.tails.last().map_or(0.0, |&tail| milliseconds(tail));
+            println!("round {round}, {kind}: p99.9 {tail:.1} ms, saved in {save:.2?}{cost}");
         }
     }
     let shown: Vec<Shown> = all.into_iter().map(|(_, shown)| shown).collect();
@@ -125,24 +125,28 @@ fn print(shown: &[Shown]) {
             let name = format!("{} {phase}", server.kind);
             print!("{name:32} {:>8}", histogram.len());
             for quantile in [0.5, 0.99, 0.999, 0.9999, 1.0] {
-                print!(" {:>8.3}", histogram.value_at_quantile(quantile) as f64 / 1e6);
+                print!(" {:>8.3}", milliseconds(histogram.value_at_quantile(quantile)));
             }
             println!();
         }
     }
-    let Some((ours, real)) = shown.split_first() else { return };
-    for server in real {
+    let Some(ours) = shown.iter().find(|server| server.kind == Kind::Ours) else { return };
+    for server in shown.iter().filter(|server| server.kind != Kind::Ours) {
         let pairs = server.tails.iter().zip(&ours.tails);
         let mut ratios: Vec<f64> = pairs.map(|(&real, &ours)| real as f64 / ours as f64).collect();
         ratios.sort_by(f64::total_cmp);
-        if let [least, .., most] = ratios[..] {
-            let median = ratios[ratios.len() / 2];
-            println!(
-                "p99.9 of SET during BGSAVE, {} / {}: {median:.1} ({least:.1} to {most:.1} in {} rounds)",
-                server.kind,
-                ours.kind,
-                ratios.len()
-            );
-        }
+        println!(
+            "p99.9 of SET during BGSAVE, {} / {}: {:.1}, from {:.1} to {:.1} in {} rounds",
+            server.kind,
+            ours.kind,
+            ratios[ratios.len() / 2],
+            ratios[0],
+            ratios[ratios.len() - 1],
+            ratios.len()
+        );
     }
+}
+
+fn milliseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e6
 }

@@ -8,15 +8,21 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 use tempfile::TempDir;
 
 use crate::redis;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
+    /// This one
+    #[value(name = "kv-store")]
     Ours,
+    /// The real one, as it comes
+    #[value(name = "redis")]
     Real,
-    /// With its heap on transparent huge pages.
+    /// With its heap on transparent huge pages
+    #[value(name = "redis-thp")]
     RealThp,
 }
 
