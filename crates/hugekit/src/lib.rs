@@ -31,3 +31,8 @@ pub use snapshot::{Snapshot, SnapshotError};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Runs the program of the page about snapshots as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/snapshot.md")]
+struct SnapshotPage;

@@ -767,6 +767,20 @@ fn it_ends_as_it_is_told() {
     assert!(Server::refused(folder.path(), "64MiB").contains("in use by another server"));
 }
 
+fn it_is_compared_with_the_real_one() {
+    let mut bench = Command::new(program());
+    bench.args(["bench", "--keys", "3000", "--rate", "2000", "--rounds", "2", "--seconds", "0.1"]);
+    let output = bench.output().unwrap();
+    let [said, complained] =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    assert!(output.status.success(), "{said}{complained}");
+    for server in ["redis-server", "redis-server, THP"] {
+        let ratio = format!("p99.9 of SET during BGSAVE, {server} / kv_store: ");
+        let line = said.lines().find_map(|line| line.strip_prefix(&ratio));
+        assert!(line.is_some_and(|line| line.ends_with("in 2 rounds")), "{said}");
+    }
+}
+
 type Check = (&'static str, fn());
 
 const CHECKS: &[Check] = &[
@@ -798,6 +812,7 @@ const WITH_REDIS: &[Check] = &[
     ("redis_cli_is_answered", redis_cli_is_answered),
     ("redis_cli_pipes", redis_cli_pipes),
     ("redis_benchmark_runs", redis_benchmark_runs),
+    ("it_is_compared_with_the_real_one", it_is_compared_with_the_real_one),
 ];
 
 fn trials(checks: &'static [Check], lacking: Option<&str>) -> Vec<Trial> {
@@ -830,8 +845,9 @@ fn main() {
     if !arguments.list {
         build();
     }
-    let missing =
-        ["redis-cli", "redis-benchmark"].into_iter().find_map(|name| redis::program(name).err());
+    let missing = ["redis-cli", "redis-benchmark", "redis-server"]
+        .into_iter()
+        .find_map(|name| redis::program(name).err());
     let trials = [
         trials(CHECKS, None),
         trials(SAVING, no_snapshots().as_deref()),

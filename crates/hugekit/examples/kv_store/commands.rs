@@ -290,7 +290,7 @@ fn dbsize(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
 fn flushall(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
     let is_known =
         |word: &&[u8]| word.eq_ignore_ascii_case(b"SYNC") || word.eq_ignore_ascii_case(b"ASYNC");
-    if arguments.len() > 1 || !arguments.iter().all(|word| is_known(word)) {
+    if arguments.len() > 1 || !arguments.iter().all(is_known) {
         return Err(SYNTAX.to_owned());
     }
     database.store.clear();

@@ -208,7 +208,7 @@ impl Load {
         if self.rate == 0 {
             return Duration::ZERO;
         }
-        let exact = number as u128 * 1_000_000_000 / u128::from(self.rate);
+        let exact = u128::from(number) * 1_000_000_000 / u128::from(self.rate);
         let burst = BURST.as_nanos();
         Duration::from_nanos(((exact / burst + 1) * burst) as u64)
     }

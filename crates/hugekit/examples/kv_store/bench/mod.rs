@@ -41,8 +41,9 @@ pub(crate) struct Options {
     save_nice: i32,
 }
 
-/// Bytes of free memory that are touched before each measurement: about what a save takes.
-const WARMED: usize = 3 << 30;
+/// Bytes of free memory that are touched before each measurement, for each key: what a save may take, for copies of
+/// pages and for the file's pages.
+const WARMED: usize = 2000;
 
 /// What one server showed in all rounds.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 connections: options.connections,
                 margin: Duration::from_secs_f64(options.seconds),
             };
-            warm(WARMED)?;
+            warm(WARMED * options.keys as usize)?;
             let measured = load.during_a_save(server.port())?;
             shown.add(&measured)?;
             let (kind, save, cost) = (shown.kind, measured.save(), server.cost()?);
