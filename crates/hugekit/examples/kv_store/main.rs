@@ -59,6 +59,7 @@ struct Options {
     /// Where to listen; 0 takes a free port and prints it
     #[arg(long, default_value_t = 6380)]
     port: u16,
+    /// The address to listen on: whoever reaches it may do everything
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
     /// Where the dump is

@@ -136,7 +136,9 @@ impl Slabs {
     pub(crate) fn new(len: usize) -> Result<Self> {
         let count = len.div_ceil(SLAB);
         let first = (count * PAGE).div_ceil(SLAB);
-        ensure!(count >= first + 2, "{len} bytes are too few: {} at least", (first + 2) * SLAB);
+        // Two for the index, and one for entries.
+        let least = (first + 3) * SLAB;
+        ensure!(count * SLAB >= least, "--memory of {len} bytes is too little: {least} at least");
         let mut arena = Arena::new(count * SLAB)?;
         arena[..4].copy_from_slice(&4_u32.to_ne_bytes());
         arena[4..8].copy_from_slice(&(first as u32).to_ne_bytes());
@@ -158,11 +160,6 @@ impl Slabs {
 
     pub(crate) fn memory(&self) -> usize {
         self.arena.len()
-    }
-
-    /// The largest entry that an empty arena could hold.
-    pub(crate) fn most(&self) -> usize {
-        (self.count - self.first - 1) * SLAB
     }
 
     /// What a save is about: the pages, and every slab that holds entries.

@@ -9,7 +9,7 @@ use hugekit::Snapshot;
 
 use super::index::{Index, MOST_MEMORY, Place};
 pub(crate) use super::slabs::Full;
-use super::slabs::{SLAB, Slabs, room_of};
+use super::slabs::{Slabs, room_of};
 
 /// Before key and value: when it expires, and the lengths of both.
 const HEAD: usize = 16;
@@ -67,9 +67,8 @@ pub(crate) struct Store {
 
 impl Store {
     pub(crate) fn new(memory: usize) -> Result<Self> {
-        ensure!(memory <= MOST_MEMORY, "{memory} bytes are too many: {MOST_MEMORY} at most");
+        ensure!(memory <= MOST_MEMORY, "--memory of {memory} bytes: {MOST_MEMORY} at most");
         let slabs = Slabs::new(memory)?;
-        ensure!(slabs.most() > 2 * SLAB, "{memory} bytes are too few");
         let (index, hasher) = (Index::default(), RandomState::new());
         Ok(Self { slabs, index, hasher, changes: 0 })
     }
@@ -215,6 +214,7 @@ mod tests {
 
     use super::*;
     use crate::dump::{self, Dumper};
+    use crate::slabs::SLAB;
 
     #[derive(Clone, Debug)]
     enum Step {

@@ -26,8 +26,10 @@ pub(crate) struct Options {
     /// SETs a second; 0 sends as fast as they are answered
     #[arg(long, default_value_t = 10_000)]
     rate: u64,
+    /// Connections, each with one request at a time
     #[arg(long, default_value_t = 50)]
     connections: usize,
+    /// How often each server saves, in turn
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Seconds of load before and after each save
