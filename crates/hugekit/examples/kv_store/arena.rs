@@ -1,7 +1,7 @@
 //! The memory that everything is kept in.
 #![allow(unsafe_code)]
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::ptr;
 
 use anyhow::{Context, Result};
@@ -49,9 +49,9 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) }
     }
 
-    /// The first `len` bytes as they are now. Writers serve themselves: nobody is woken for them.
-    pub(crate) fn snapshot(&self, len: usize) -> Result<Snapshot, hugekit::SnapshotError> {
-        let bytes = ptr::slice_from_raw_parts(self.start, len.min(self.len));
+    /// A part as it is now. Writers serve themselves: nobody is woken for them.
+    pub(crate) fn snapshot(&self, part: Range<usize>) -> Result<Snapshot, hugekit::SnapshotError> {
+        let bytes = ptr::from_ref(&self[part]);
         let builder = Snapshot::builder().handling(Handling::InPlace);
         // SAFETY: no thread of this program blocks SIGBUS, only the server's thread writes here, and it has no
         // system call do that; nobody else uses userfaultfd.

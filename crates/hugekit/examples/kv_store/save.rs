@@ -14,6 +14,7 @@ use hugekit::snapshot::Stats;
 use rustix::process::setpriority_process;
 
 use super::dump::{self, Dumper};
+use super::slabs::Point;
 use super::store::Store;
 
 const DUMP: &str = "dump.hkv";
@@ -85,7 +86,8 @@ fn write_whole(
 /// A save in the background.
 #[derive(Debug)]
 struct Running {
-    thread: JoinHandle<Result<Stats>>,
+    /// Gives the copy of the pages back.
+    thread: JoinHandle<(Result<Stats>, Vec<u8>)>,
     began: Instant,
     changes: u64,
     cancel: Arc<Cancel>,
@@ -149,7 +151,7 @@ impl Saver {
                 Ok(())
             }
             Err(error) => {
-                store.saved();
+                store.saved(Vec::new());
                 self.ended(Err(error), began.elapsed(), 0, now)
             }
         }
@@ -157,7 +159,7 @@ impl Saver {
 
     fn try_start(&self, store: &mut Store, now: u64, began: Instant) -> Result<Running> {
         let read = Arc::new(AtomicUsize::new(0));
-        let snapshot = store.snapshot(Arc::clone(&read)).context("no snapshot")?;
+        let Point { pages, entries } = store.snapshot(Arc::clone(&read)).context("no snapshot")?;
         let (folder, nice, cancel) = (Arc::clone(&self.folder), self.nice, Arc::new(Cancel::new()));
         let asked = Arc::clone(&cancel);
         let work = move || {
@@ -165,11 +167,12 @@ impl Saver {
             let _ = setpriority_process(None, nice);
             let progress = |bytes: usize, _| read.store(bytes, Ordering::Release);
             let mut stats = Stats::default();
-            folder.save(now, |dumper| {
-                stats = snapshot.write_to_with(dumper, Some(&progress), Some(&asked))?;
+            let saved = folder.save(now, |dumper| {
+                dumper.write_all(&pages)?;
+                stats = entries.write_to_with(dumper, Some(&progress), Some(&asked))?;
                 Ok(())
-            })?;
-            Ok(stats)
+            });
+            (saved.map(|_| stats), pages)
         };
         let thread = std::thread::Builder::new().name("save".to_owned()).spawn(work)?;
         Ok(Running { thread, began, changes: store.changes(), cancel })
@@ -194,8 +197,9 @@ impl Saver {
         let Some(Running { thread, began, changes, .. }) = self.running.take() else {
             bail!("no save runs");
         };
-        let stats = thread.join().unwrap_or_else(|_| Err(anyhow!("its thread panicked")));
-        store.saved();
+        let panicked = |_| (Err(anyhow!("its thread panicked")), Vec::new());
+        let (stats, pages) = thread.join().unwrap_or_else(panicked);
+        store.saved(pages);
         let saved = stats.map(|stats| self.last.snapshot = stats);
         self.ended(saved, began.elapsed(), changes, now)
     }

@@ -3,11 +3,12 @@
 //! ```text
 //!  0        bookkeeping      high                                  index           end
 //!  ├─ a page for each slab ─┼─ slabs of entries, lowest first ─▶ … ◀─ highest first ─┤
-//!  └────────────── what a save is about ───────────┘
+//!  └─ copied ───────────────┴─ protected ──────────┘ by a save
 //! ```
 //!
 //! The page of a slab says what it holds and which slots are taken, so that a save needs nothing but these pages and
-//! the slabs behind them, in order. Freeing a slot touches the page only.
+//! the slabs behind them, in order. Freeing a slot touches the page only. Every request changes pages, and they are
+//! few: 2 MiB for 1 GiB. So a save copies them at once, into memory that is kept for that.
 //!
 //! **While a save runs, new entries go where the snapshot does not protect memory**: behind the last slab that it
 //! covers, or before the one that it is at. A write to a protected slab makes its thread copy 2 MiB first: that
@@ -109,9 +110,17 @@ impl Page<'_> {
 /// The slabs that a save still protects.
 #[derive(Debug)]
 struct Window {
-    /// Bytes of the arena that the save has read, which are not protected any more.
+    /// Bytes of the slabs of entries that the save has read, which are not protected any more.
     read: Arc<AtomicUsize>,
     end: usize,
+}
+
+/// What a save is about, at one point in time.
+#[derive(Debug)]
+pub(crate) struct Point {
+    /// All pages; those of slabs behind the entries may be older.
+    pub(crate) pages: Vec<u8>,
+    pub(crate) entries: Snapshot,
 }
 
 /// The arena, and which parts of it are free. What is kept outside of it could be made anew from the pages.
@@ -129,6 +138,8 @@ pub(crate) struct Slabs {
     /// Bytes of slots that are taken, and of slabs of the index.
     used: usize,
     window: Option<Window>,
+    /// Where the next save copies the pages to. It has been written before: the kernel has nothing to clear.
+    copy: Vec<u8>,
 }
 
 impl Slabs {
@@ -143,6 +154,7 @@ impl Slabs {
         arena[..4].copy_from_slice(&4_u32.to_ne_bytes());
         arena[4..8].copy_from_slice(&(first as u32).to_ne_bytes());
         Ok(Self {
+            copy: arena[..first * SLAB].to_vec(),
             arena,
             first,
             count,
@@ -167,25 +179,31 @@ impl Slabs {
         self.high * SLAB
     }
 
-    /// Protects what a save is about. `read` is to tell how many bytes of it have been read.
+    /// Protects the slabs of entries, and copies their pages. `read` is to tell how many bytes of the snapshot
+    /// have been read.
     pub(crate) fn protect(
         &mut self,
         read: Arc<AtomicUsize>,
-    ) -> Result<Snapshot, hugekit::SnapshotError> {
-        let snapshot = self.arena.snapshot(self.entries_len())?;
-        self.window = Some(Window { read, end: self.high });
-        Ok(snapshot)
+    ) -> Result<Point, hugekit::SnapshotError> {
+        let slabs = self.first..self.high.max(self.first + 1);
+        let entries = self.arena.snapshot(slabs.start * SLAB..slabs.end * SLAB)?;
+        let mut pages = std::mem::take(&mut self.copy);
+        pages.resize(self.first * SLAB, 0);
+        pages[..slabs.end * PAGE].copy_from_slice(&self.arena[..slabs.end * PAGE]);
+        self.window = Some(Window { read, end: slabs.end });
+        Ok(Point { pages, entries })
     }
 
-    /// The save is over.
-    pub(crate) fn unprotect(&mut self) {
+    /// The save is over, and gives the copy of the pages back, if it still has it.
+    pub(crate) fn unprotect(&mut self, pages: Vec<u8>) {
         self.window = None;
+        self.copy = pages;
     }
 
     /// Slabs whose first write would copy them.
     fn protected(&self) -> Range<usize> {
         self.window.as_ref().map_or(0..0, |window| {
-            (window.read.load(Ordering::Acquire) / SLAB).max(self.first)..window.end
+            self.first + window.read.load(Ordering::Acquire) / SLAB..window.end
         })
     }
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use anyhow::{Result, ensure};
-use hugekit::Snapshot;
 
 use super::index::{Index, MOST_MEMORY, Place};
 pub(crate) use super::slabs::Full;
-use super::slabs::{Slabs, room_of};
+use super::slabs::{Point, Slabs, room_of};
 
 /// Before key and value: when it expires, and the lengths of both.
 const HEAD: usize = 16;
@@ -169,18 +168,18 @@ impl Store {
         &self.slabs.arena[..self.slabs.entries_len()]
     }
 
-    /// The same bytes, which stay as they are while the store is changed. `read` is to tell how many of them have
-    /// been read. Until [`saved`](Self::saved).
+    /// The same bytes, which stay as they are while the store is changed. `read` is to tell how many of the entries'
+    /// have been read. Until [`saved`](Self::saved).
     pub(crate) fn snapshot(
         &mut self,
         read: Arc<AtomicUsize>,
-    ) -> Result<Snapshot, hugekit::SnapshotError> {
+    ) -> Result<Point, hugekit::SnapshotError> {
         self.slabs.protect(read)
     }
 
-    /// The snapshot is gone.
-    pub(crate) fn saved(&mut self) {
-        self.slabs.unprotect();
+    /// The snapshot is gone; the copy of the pages is used again.
+    pub(crate) fn saved(&mut self, pages: Vec<u8>) {
+        self.slabs.unprotect(pages);
     }
 
     fn find(&mut self, key: &[u8], now: u64) -> Option<(Place, usize)> {
@@ -275,7 +274,7 @@ mod tests {
             let mut store = Store::new(24 * SLAB).unwrap();
             let mut model = Model::new();
             let mut now = 1;
-            let mut snapshot: Option<(Snapshot, Model, Arc<AtomicUsize>)> = None;
+            let mut snapshot: Option<(Point, Model, Arc<AtomicUsize>)> = None;
             for step in steps {
                 match step {
                     Step::Set { key, len, fill, expires } => {
@@ -318,11 +317,11 @@ mod tests {
                     }
                     Step::Snapshot => {
                         let (taken, model, read) = snapshot.take().unwrap();
-                        let mut bytes = Vec::new();
-                        taken.write_to(&mut bytes).unwrap();
+                        let mut bytes = taken.pages.clone();
+                        taken.entries.write_to(&mut bytes).unwrap();
                         prop_assert!(alive(&listed(&bytes, 0), now) == alive(&model, now));
-                        read.store(usize::MAX, Ordering::Release);
-                        store.saved();
+                        read.store(usize::MAX / 2, Ordering::Release);
+                        store.saved(taken.pages);
                     }
                     // What is said to be read is written again: the snapshot itself copies it in time.
                     Step::Read { slabs } => {
@@ -339,7 +338,7 @@ mod tests {
                 }
             }
             drop(snapshot);
-            store.saved();
+            store.saved(Vec::new());
             prop_assert!(listed(store.bytes(), now) == alive(&model, now));
             for key in model.keys() {
                 store.remove(key, now);
