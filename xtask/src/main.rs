@@ -1,6 +1,7 @@
 //! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
+mod header;
 mod settings;
 mod testing;
 
@@ -23,6 +24,8 @@ enum Task {
     },
     /// What can be said without running anything: format, clippy, documentation
     Check,
+    /// Generates `hugekit.h` from the C interface's sources
+    Header,
     /// `check` and `test`: the one command before a push
     Ci {
         /// As for `test`
@@ -34,6 +37,7 @@ enum Task {
 fn main() -> Result<ExitCode> {
     match Task::parse() {
         Task::Test { install } => testing::run(install),
+        Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
         Task::Ci { install } => check().and_then(|()| testing::run(install)),
     }
@@ -42,6 +46,7 @@ fn main() -> Result<ExitCode> {
 fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
+    header::check()?;
     documentation()
 }
 

@@ -3,6 +3,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod arch;
+mod class;
 mod clear;
 mod copy;
 mod engine;
@@ -17,6 +18,7 @@ pub mod region;
 pub mod sweep;
 mod sys;
 
+pub use class::{ErrorClass, system_error};
 pub use clear::{Clear, ClearError, clear};
 pub use copy::{Copy, CopyError, copy};
 pub use engine::{HintError, Method, Operation, Reuse};

@@ -4,25 +4,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
-use serde::Serialize;
-
-use super::line::{Line, Verdict};
-use super::machine::Machine;
+use hugekit_doctor::{Line, Report, Verdict};
 
 const COLUMNS: usize = 80;
 const VERDICT_COLUMNS: usize = 8;
-const SCHEMA: &str = "hugekit-doctor/1";
 
-#[derive(Serialize)]
-struct Report<'a> {
-    schema: &'static str,
-    machine: &'a Machine,
-    lines: &'a [Line],
-}
-
-pub(super) fn json(machine: &Machine, lines: &[Line]) -> io::Result<()> {
-    let report = Report { schema: SCHEMA, machine, lines };
-    write_out(&(serde_json::to_string_pretty(&report)? + "\n"))
+pub(super) fn json(report: &Report) -> io::Result<()> {
+    write_out(&(serde_json::to_string_pretty(report)? + "\n"))
 }
 
 /// Colours are taken out again unless standard output is a terminal that wants them.
@@ -99,15 +87,19 @@ fn wrap(text: &str, columns: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Topic;
+    use hugekit_doctor::Topic;
+
     use super::*;
 
-    const TOPIC: Topic = Topic("memory");
+    fn line(topic: &'static str, verdict: Verdict, name: &str, value: &str) -> Line {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        Line { topic: Topic(topic), name, value, verdict, remedy: None }
+    }
 
     #[test]
     fn long_values_stay_within_the_columns() {
         let value = "word ".repeat(40);
-        let text = render(&[TOPIC.limited("total", value.trim())]);
+        let text = render(&[line("memory", Verdict::Limited, "total", value.trim())]);
         let plain = anstream::adapter::strip_str(&text).to_string();
         assert!(plain.lines().count() > 3);
         assert!(plain.lines().all(|line| line.chars().count() <= COLUMNS), "{plain}");
@@ -116,13 +108,15 @@ mod tests {
     #[test]
     fn a_remedy_stands_below_its_line_unbroken() {
         let command = "echo madvise > /sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
-        let text = render(&[TOPIC.missing("total", "none").remedy(command)]);
+        let missing = line("memory", Verdict::Missing, "total", "none");
+        let text = render(&[Line { remedy: Some(command.to_owned()), ..missing }]);
         assert!(text.ends_with(&format!("\n    > {command}\n")), "{text}");
     }
 
     #[test]
     fn topics_are_headings() {
-        let lines = [TOPIC.ok("total", "1"), TOPIC.ok("free", "1"), Topic("kvm").ok("device", "1")];
+        let lines = [("memory", "total"), ("memory", "free"), ("kvm", "device")]
+            .map(|(topic, name)| line(topic, Verdict::Ok, name, "1"));
         let plain = anstream::adapter::strip_str(&render(&lines)).to_string();
         assert_eq!(
             plain,

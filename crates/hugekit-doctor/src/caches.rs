@@ -2,13 +2,13 @@
 
 use hugekit::machine::CacheSizes;
 
-use super::facts::Facts;
-use super::line::{Line, Topic};
-use super::units;
+use crate::facts::Facts;
+use crate::line::{Line, Topic};
+use crate::units;
 
 const TOPIC: Topic = Topic("caches");
 
-pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     match &facts.caches {
         Ok(sizes) => size_lines(sizes),
         Err(error) => vec![TOPIC.unknown("sizes", error)],

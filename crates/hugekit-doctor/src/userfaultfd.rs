@@ -3,8 +3,8 @@
 use hugekit::machine::Error;
 use hugekit::machine::userfaultfd::{Features, Obstacle, Userfaultfd, Uses};
 
-use super::facts::Facts;
-use super::line::{Line, Topic};
+use crate::facts::Facts;
+use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("userfaultfd");
 
@@ -23,7 +23,7 @@ struct Asker<'a> {
     container: Option<&'a str>,
 }
 
-pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let asker = Asker { user: facts.user(), container: facts.container() };
     let sysctl = &facts.unprivileged_userfaultfd;
     match &facts.userfaultfd {
@@ -164,7 +164,7 @@ fn feature_line(name: &str, present: bool, uses: Uses, since: &str) -> Line {
 mod tests {
     use std::io::ErrorKind;
 
-    use super::super::line::Verdict;
+    use crate::line::Verdict;
     use super::*;
 
     const EPERM: i32 = 1;

@@ -2,15 +2,15 @@
 
 use hugekit::machine::Error;
 
-use super::facts::Facts;
-use super::line::{Line, Topic};
+use crate::facts::Facts;
+use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("kvm");
 
 /// The only version there has been since Linux 2.6.22.
 const VERSION: i32 = 12;
 
-pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     vec![line(&facts.kvm, facts.user(), facts.container())]
 }
 
@@ -36,7 +36,7 @@ fn line(version: &Result<i32, Error>, user: u32, container: Option<&str>) -> Lin
 mod tests {
     use std::io::ErrorKind;
 
-    use super::super::line::Verdict;
+    use crate::line::Verdict;
     use super::*;
 
     fn failed(kind: ErrorKind, container: Option<&str>) -> Line {

@@ -4,27 +4,40 @@ use hugekit::machine::host::Host;
 use hugekit::machine::process::{Process, Seccomp};
 use serde::Serialize;
 
-use super::facts::Facts;
-use super::line::{Line, Topic};
+use crate::facts::Facts;
+use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("machine");
 
 /// Identification of the machine, for whoever compares records; `None` is not known.
 #[derive(Debug, Serialize)]
-pub(super) struct Machine {
-    architecture: &'static str,
-    kernel: Option<String>,
-    processor: Option<String>,
-    hypervisor: Option<String>,
-    container: Option<String>,
-    online_cpus: Option<usize>,
-    allowed_cpus: Option<usize>,
-    nodes: Option<usize>,
-    memory_bytes: Option<u64>,
-    l1d_bytes: Option<usize>,
-    l2_bytes: Option<usize>,
-    llc_bytes: Option<usize>,
-    llc_shared_by: Option<usize>,
+pub struct Machine {
+    /// The architecture that this was compiled for.
+    pub architecture: &'static str,
+    /// Release of the kernel.
+    pub kernel: Option<String>,
+    /// Model of the CPU.
+    pub processor: Option<String>,
+    /// What runs the machine, if it is virtual.
+    pub hypervisor: Option<String>,
+    /// What manages the container, if this is one.
+    pub container: Option<String>,
+    /// CPUs that the kernel uses.
+    pub online_cpus: Option<usize>,
+    /// CPUs that this thread may run on.
+    pub allowed_cpus: Option<usize>,
+    /// NUMA nodes.
+    pub nodes: Option<usize>,
+    /// Memory of the machine.
+    pub memory_bytes: Option<u64>,
+    /// First-level data cache of a core.
+    pub l1d_bytes: Option<usize>,
+    /// Second-level cache of a core.
+    pub l2_bytes: Option<usize>,
+    /// Last-level cache.
+    pub llc_bytes: Option<usize>,
+    /// CPUs that share the last-level cache.
+    pub llc_shared_by: Option<usize>,
 }
 
 impl From<&Facts> for Machine {
@@ -50,7 +63,7 @@ impl From<&Facts> for Machine {
     }
 }
 
-pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = match &facts.host {
         Ok(host) => host_lines(host),
         Err(error) => vec![TOPIC.unknown("kernel", error)],

@@ -11,39 +11,39 @@ use hugekit::machine::{CacheSizes, Error, Memory, Root, Thp, Topology, cache, kv
 
 type Fact<T> = Result<T, Error>;
 
-pub(super) struct Facts {
-    pub(super) host: Fact<Host>,
-    pub(super) process: Fact<Process>,
-    pub(super) caches: Fact<CacheSizes>,
-    pub(super) topology: Fact<Topology>,
-    pub(super) allowed: Fact<Allowed>,
-    pub(super) memory: Fact<Memory>,
-    pub(super) max_map_count: Fact<u64>,
-    pub(super) locked_memory: Fact<ResourceLimit>,
-    pub(super) groups: Groups,
-    pub(super) pools: Fact<Vec<Pool>>,
-    pub(super) thp: Fact<Thp>,
-    pub(super) defrag: Fact<Setting<Defrag>>,
-    pub(super) khugepaged: Fact<Khugepaged>,
-    pub(super) shmem: Fact<Setting<Shmem>>,
-    pub(super) page_sizes: Fact<Vec<PageSize>>,
-    pub(super) userfaultfd: Fact<Userfaultfd>,
-    pub(super) unprivileged_userfaultfd: Fact<bool>,
-    pub(super) kvm: Fact<i32>,
+pub(crate) struct Facts {
+    pub(crate) host: Fact<Host>,
+    pub(crate) process: Fact<Process>,
+    pub(crate) caches: Fact<CacheSizes>,
+    pub(crate) topology: Fact<Topology>,
+    pub(crate) allowed: Fact<Allowed>,
+    pub(crate) memory: Fact<Memory>,
+    pub(crate) max_map_count: Fact<u64>,
+    pub(crate) locked_memory: Fact<ResourceLimit>,
+    pub(crate) groups: Groups,
+    pub(crate) pools: Fact<Vec<Pool>>,
+    pub(crate) thp: Fact<Thp>,
+    pub(crate) defrag: Fact<Setting<Defrag>>,
+    pub(crate) khugepaged: Fact<Khugepaged>,
+    pub(crate) shmem: Fact<Setting<Shmem>>,
+    pub(crate) page_sizes: Fact<Vec<PageSize>>,
+    pub(crate) userfaultfd: Fact<Userfaultfd>,
+    pub(crate) unprivileged_userfaultfd: Fact<bool>,
+    pub(crate) kvm: Fact<i32>,
 }
 
 /// What cgroups limit.
-pub(super) struct Groups {
-    pub(super) layout: Fact<Layout>,
-    pub(super) cpu_quota: Fact<Option<Quota>>,
-    pub(super) cpuset: Fact<Option<Cpuset>>,
-    pub(super) memory: Fact<Option<Limit>>,
+pub(crate) struct Groups {
+    pub(crate) layout: Fact<Layout>,
+    pub(crate) cpu_quota: Fact<Option<Quota>>,
+    pub(crate) cpuset: Fact<Option<Cpuset>>,
+    pub(crate) memory: Fact<Option<Limit>>,
     /// For each size of huge pages in bytes: limits on use and on reservation.
-    pub(super) hugetlb: Vec<(u64, Fact<Option<Limit>>)>,
+    pub(crate) hugetlb: Vec<(u64, Fact<Option<Limit>>)>,
 }
 
 impl Facts {
-    pub(super) fn read(root: &Root) -> Self {
+    pub(crate) fn read(root: &Root) -> Self {
         let pools = hugepages::read(root);
         Self {
             host: Host::read(root),
@@ -68,7 +68,7 @@ impl Facts {
     }
 
     /// Whether not even the first files of `/proc` and `/sys` could be read.
-    pub(super) fn nothing_is_known(&self) -> bool {
+    pub(crate) fn nothing_is_known(&self) -> bool {
         self.host.is_err()
             && self.process.is_err()
             && self.memory.is_err()
@@ -76,16 +76,16 @@ impl Facts {
     }
 
     /// Root of the machine, not of a user namespace.
-    pub(super) fn is_root(&self) -> bool {
+    pub(crate) fn is_root(&self) -> bool {
         let root = |process: &Process| process.user == 0 && process.in_first_user_namespace;
         self.process.as_ref().is_ok_and(root)
     }
 
-    pub(super) fn user(&self) -> u32 {
+    pub(crate) fn user(&self) -> u32 {
         self.process.as_ref().map_or(0, |process| process.user)
     }
 
-    pub(super) fn container(&self) -> Option<&str> {
+    pub(crate) fn container(&self) -> Option<&str> {
         self.host.as_ref().ok()?.container.as_deref()
     }
 }

@@ -2,11 +2,11 @@
 
 use hugekit::arch::{ClearRoutine, Kind, clear_routines};
 
-use super::line::{Line, Topic};
+use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("routines");
 
-pub(super) fn lines() -> impl Iterator<Item = Line> {
+pub(crate) fn lines() -> impl Iterator<Item = Line> {
     clear_routines().iter().map(line)
 }
 
@@ -24,7 +24,7 @@ fn line(routine: &ClearRoutine) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Verdict;
+    use crate::line::Verdict;
     use super::*;
 
     #[test]

@@ -4,14 +4,14 @@ use hugekit::machine::process::Process;
 use hugekit::machine::thp::{Choice, Defrag, Enabled, Khugepaged, PageSize, Setting, Shmem};
 use hugekit::machine::{Error, Thp};
 
-use super::facts::Facts;
-use super::line::{Line, Topic};
-use super::units;
+use crate::facts::Facts;
+use crate::line::{Line, Topic};
+use crate::units;
 
 const TOPIC: Topic = Topic("transparent huge pages");
 const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 
-pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = vec![
         about("anonymous memory", &facts.thp, |thp| {
             anonymous_line(thp, size_policy(&facts.page_sizes, thp.page_size))
@@ -129,7 +129,7 @@ fn process_line(process: &Process) -> Option<Line> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Verdict;
+    use crate::line::Verdict;
     use super::*;
 
     fn set<T>(current: T) -> Setting<T> {

@@ -4,9 +4,9 @@ use hugekit::machine::cgroup::Limit;
 use hugekit::machine::limits::ResourceLimit;
 use hugekit::machine::{Error, Memory};
 
-use super::facts::Facts;
-use super::line::{Line, Topic};
-use super::units;
+use crate::facts::Facts;
+use crate::line::{Line, Topic};
+use crate::units;
 
 const TOPIC: Topic = Topic("memory");
 
@@ -16,7 +16,7 @@ const MANY_MAPPINGS: u64 = 1 << 19;
 /// Half of the mappings are left to the program; each isolated huge page costs two of the rest.
 const MAPPINGS_PER_ISOLATED_PAGE: u64 = 4;
 
-pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     vec![
         TOPIC.about("total", &facts.memory, total_line),
         TOPIC.about("available", &facts.memory, available_line),
@@ -55,7 +55,7 @@ fn limit_line(limit: Option<&Limit>, memory: &Result<Memory, Error>) -> Line {
 }
 
 /// Version 1 takes -1 for no limit, version 2 the word.
-pub(super) fn lift(limit: &Limit) -> String {
+pub(crate) fn lift(limit: &Limit) -> String {
     let version_1 = limit.file.to_string_lossy().ends_with("limit_in_bytes");
     format!("echo {} > {}", if version_1 { "-1" } else { "max" }, limit.file.display())
 }
@@ -85,7 +85,7 @@ fn locked_line(limit: &ResourceLimit) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Verdict;
+    use crate::line::Verdict;
     use super::*;
 
     fn limit(bytes: u64, file: &str) -> Limit {

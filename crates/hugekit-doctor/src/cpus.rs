@@ -3,13 +3,13 @@
 use hugekit::machine::cgroup::{Cpuset, Layout, Quota};
 use hugekit::machine::{CpuSet, Error, Node, Topology};
 
-use super::facts::{Facts, Groups};
-use super::line::{Line, Topic};
-use super::units;
+use crate::facts::{Facts, Groups};
+use crate::line::{Line, Topic};
+use crate::units;
 
 const TOPIC: Topic = Topic("cpus");
 
-pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = vec![
         TOPIC.about("online", &facts.topology, |topology| {
             TOPIC.ok("online", listed(&topology.online))
@@ -115,7 +115,7 @@ mod tests {
     use std::io;
     use std::path::PathBuf;
 
-    use super::super::line::Verdict;
+    use crate::line::Verdict;
     use super::*;
 
     fn cpus(text: &str) -> CpuSet {

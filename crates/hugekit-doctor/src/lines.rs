@@ -1,10 +1,10 @@
 //! All lines in the order of the report.
 
-use super::facts::Facts;
-use super::line::Line;
-use super::{caches, cpus, kvm, machine, memory, pools, routines, thp, userfaultfd};
+use crate::facts::Facts;
+use crate::line::Line;
+use crate::{caches, cpus, kvm, machine, memory, pools, routines, thp, userfaultfd};
 
-pub(super) fn all(facts: &Facts) -> Vec<Line> {
+pub(crate) fn all(facts: &Facts) -> Vec<Line> {
     let topics = [
         machine::lines,
         caches::lines,
@@ -26,7 +26,7 @@ mod tests {
 
     use hugekit::machine::Root;
 
-    use super::super::line::Verdict;
+    use crate::line::Verdict;
     use super::*;
 
     fn lines_of(files: &[(&str, &str)]) -> Vec<Line> {

@@ -5,19 +5,23 @@ use serde::Serialize;
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Line {
-    pub(super) topic: Topic,
-    pub(super) name: String,
-    pub(super) value: String,
-    pub(super) verdict: Verdict,
+pub struct Line {
+    /// What group it belongs to.
+    pub topic: Topic,
+    /// What it is about.
+    pub name: String,
+    /// What was found, or why nothing was.
+    pub value: String,
+    /// What that means.
+    pub verdict: Verdict,
     /// A command for root, or what to do where no command can do it.
-    pub(super) remedy: Option<String>,
+    pub remedy: Option<String>,
 }
 
 /// What a finding means for hugekit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// Nothing to do.
     Ok,
     /// Worth knowing; nothing is lost.
@@ -31,7 +35,9 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    pub(super) fn word(self) -> &'static str {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Note => "note",
@@ -45,31 +51,31 @@ impl Verdict {
 /// What a group of lines is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(super) struct Topic(pub(super) &'static str);
+pub struct Topic(pub &'static str);
 
 impl Topic {
-    pub(super) fn ok(self, name: impl Into<String>, value: impl Into<String>) -> Line {
+    pub(crate) fn ok(self, name: impl Into<String>, value: impl Into<String>) -> Line {
         self.line(Verdict::Ok, name, value)
     }
 
-    pub(super) fn note(self, name: impl Into<String>, value: impl Into<String>) -> Line {
+    pub(crate) fn note(self, name: impl Into<String>, value: impl Into<String>) -> Line {
         self.line(Verdict::Note, name, value)
     }
 
-    pub(super) fn limited(self, name: impl Into<String>, value: impl Into<String>) -> Line {
+    pub(crate) fn limited(self, name: impl Into<String>, value: impl Into<String>) -> Line {
         self.line(Verdict::Limited, name, value)
     }
 
-    pub(super) fn missing(self, name: impl Into<String>, value: impl Into<String>) -> Line {
+    pub(crate) fn missing(self, name: impl Into<String>, value: impl Into<String>) -> Line {
         self.line(Verdict::Missing, name, value)
     }
 
-    pub(super) fn unknown(self, name: impl Into<String>, why: impl ToString) -> Line {
+    pub(crate) fn unknown(self, name: impl Into<String>, why: impl ToString) -> Line {
         self.line(Verdict::Unknown, name, why.to_string())
     }
 
     /// A line about a fact, or about why it is not known.
-    pub(super) fn about<T>(
+    pub(crate) fn about<T>(
         self,
         name: &str,
         fact: &Result<T, Error>,
@@ -84,7 +90,7 @@ impl Topic {
 }
 
 impl Line {
-    pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
+    pub(crate) fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
     }
 }

@@ -4,7 +4,7 @@ const UNITS: [(u64, &str); 4] =
     [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
 
 /// `2 MiB`, `7.6 GiB`, `0 bytes`: one decimal unless the number is whole.
-pub(super) fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     let Some((unit, name)) = UNITS.iter().find(|(unit, _)| bytes >= *unit) else {
         return format!("{bytes} bytes");
     };
@@ -15,7 +15,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// `1 page`, `2 pages`.
-pub(super) fn count(number: usize, noun: &str) -> String {
+pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 

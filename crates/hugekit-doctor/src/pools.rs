@@ -4,15 +4,15 @@ use hugekit::machine::cgroup::Limit;
 use hugekit::machine::hugepages::{NodePool, Pool};
 use hugekit::machine::{Error, Memory};
 
-use super::facts::Facts;
-use super::line::{Line, Topic};
-use super::memory::lift;
-use super::units;
+use crate::facts::Facts;
+use crate::line::{Line, Topic};
+use crate::memory::lift;
+use crate::units;
 
 const TOPIC: Topic = Topic("huge pages");
 const GIB: u64 = 1 << 30;
 
-pub(super) fn lines(facts: &Facts) -> Vec<Line> {
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = match &facts.pools {
         Ok(pools) if pools.is_empty() => vec![no_pools("the kernel lists no size")],
         Ok(pools) => pools.iter().flat_map(|pool| pool_lines(pool, &facts.memory)).collect(),
@@ -103,7 +103,7 @@ fn limit_line(name: &str, page_size: u64, limit: &Limit) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Verdict;
+    use crate::line::Verdict;
     use super::*;
 
     fn pool(page_size: u64, total: u64, free: u64, reserved: u64, overcommit: u64) -> Pool {
