@@ -15,6 +15,7 @@ mod populate;
 pub mod profile;
 pub mod pte;
 pub mod region;
+pub mod snapshot;
 pub mod sweep;
 mod sys;
 
@@ -27,6 +28,7 @@ pub use pool::{Pool, PoolError};
 pub use populate::{Populate, PopulateError};
 pub use profile::Profile;
 pub use region::{Region, RegionError, SharedRegion};
+pub use snapshot::{Snapshot, SnapshotError};
 
 /// Runs the README's programs as tests.
 #[cfg(doctest)]

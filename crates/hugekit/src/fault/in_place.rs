@@ -10,11 +10,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::registry::Registry;
+use super::late::Late;
+use super::registry::{Registry, Table};
 use super::{Access, Faults};
 use crate::arch;
 use crate::pool::FaultError;
 use crate::sys::fork_mark::ForkMark;
+use crate::sys::own::Own;
 use crate::sys::signal::{self, Cause, Disposition, ErrnoKept};
 
 /// What one process serves in place. A forked child that wants to serve regions of its own makes
@@ -23,6 +25,7 @@ use crate::sys::signal::{self, Cause, Disposition, ErrnoKept};
 struct Process {
     mark: ForkMark,
     ranges: Registry<dyn Faults>,
+    late: Late,
     /// Who had SIGBUS before us; null before the handler is installed. Never freed, because a handler
     /// may be reading it.
     previous: AtomicPtr<Disposition>,
@@ -47,11 +50,7 @@ impl Registration {
         addresses: Range<usize>,
         served: Arc<dyn Faults>,
     ) -> Result<Self, FaultError> {
-        if signal::is_blocked(libc::SIGBUS) {
-            return Err(FaultError::Blocked);
-        }
-        let process = Process::current();
-        process.see_that_handler_is_installed()?;
+        let process = Process::ready()?;
         let start = addresses.start;
         process.ranges.add(addresses, served);
         Ok(Self { process, start })
@@ -71,21 +70,61 @@ impl Drop for Registration {
     }
 }
 
+/// What this process serves in place, for those whose ranges come, go and overlap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ranges(&'static Process);
+
+impl Ranges {
+    /// Those of the calling process, whose handler is installed. From now on a signal that comes after its
+    /// range has gone is told from a foreign one.
+    pub(crate) fn of_this_process() -> Result<Self, FaultError> {
+        let process = Process::ready()?;
+        process.late.begin()?;
+        Ok(Self(process))
+    }
+
+    /// As [`of_this_process`](Self::of_this_process), whoever has SIGBUS now and whether or not it is blocked.
+    pub(crate) fn known() -> rustix::io::Result<Self> {
+        Process::current().map(Self)
+    }
+
+    /// As [`Registry::change`].
+    pub(crate) fn change(self, change: impl FnOnce(&mut Table<dyn Faults>)) {
+        self.0.ranges.change(change);
+    }
+
+    /// As [`Registry::settle`].
+    pub(crate) fn settle(self) {
+        self.0.ranges.settle();
+    }
+}
+
 impl Process {
+    /// That of the calling process, with its handler installed.
+    fn ready() -> Result<&'static Self, FaultError> {
+        if signal::is_blocked(libc::SIGBUS) {
+            return Err(FaultError::Blocked);
+        }
+        let process = Self::current()
+            .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?;
+        process.see_that_handler_is_installed()?;
+        Ok(process)
+    }
+
     /// That of the calling process.
-    fn current() -> &'static Self {
+    fn current() -> rustix::io::Result<&'static Self> {
         loop {
             let seen = CURRENT.load(Ordering::Acquire);
             // SAFETY: null, or made below and never freed.
             let found = unsafe { seen.as_ref() };
             if let Some(process) = found.filter(|process| process.mark.is_ours()) {
-                return process;
+                return Ok(process);
             }
-            let fresh = Box::into_raw(Box::new(Self::after(found)));
-            let taken = CURRENT.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_err() {
-                // SAFETY: just made, and nobody else has seen it.
-                drop(unsafe { Box::from_raw(fresh) });
+            let fresh = Own::new(Self::after(found))?;
+            let here = std::ptr::from_ref(&*fresh).cast_mut();
+            let taken = CURRENT.compare_exchange(seen, here, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                return Ok(fresh.leak());
             }
         }
     }
@@ -98,6 +137,7 @@ impl Process {
         Self {
             mark: ForkMark::new(),
             ranges: Registry::new(),
+            late: Late::new(),
             previous: AtomicPtr::new(previous),
             installed: AtomicBool::new(installed),
             installer: Mutex::new(()),
@@ -137,11 +177,12 @@ impl Process {
         }
         match cause {
             Cause::Fault(address) => {
-                self.ranges.with(address, |served| served.serve(address, access).is_ok())
-                    == Some(true)
+                let served =
+                    self.ranges.with(address, |faults| faults.serve(address, access).is_ok());
+                served.unwrap_or_else(|| self.late.may_be_tried_again(address))
             }
             Cause::BrokenMemory(address) => {
-                self.ranges.with(address, |served| served.break_(address));
+                self.ranges.with(address, |faults| faults.break_(address));
                 false
             }
             Cause::Other => false,
