@@ -7,7 +7,7 @@
  *            function says otherwise, and out parameters are left alone; hugekit_last_error(),
  *            hugekit_last_remedy() and hugekit_last_errno() tell the calling thread more. Null pointers, lengths
  *            that overflow and numbers that are none of an enumeration's are HUGEKIT_STATUS_INVALID.
- * OWNERSHIP  Handles are made by ..._new and ..._fork, belong to the caller, and are given back by ..._free, which
+ * OWNERSHIP  Handles are made by ..._new, ..._fork and ..._snapshot, belong to the caller, and are given back by ..._free, which
  *            takes NULL too. Texts stay the library's unless hugekit_string_free is named. What is passed in
  *            (options, names, lists) is read before the call returns and not kept; a cancel flag and a progress
  *            callback's context are used until then.
@@ -55,6 +55,10 @@
 // Core dumps do not hold the regions' bytes.
 #define HUGEKIT_POOL_NOT_IN_CORE_DUMPS 8
 
+// A thread of low priority copies as well, so that writers meet fewer faults, at the price of copies that
+// nobody might have needed.
+#define HUGEKIT_SNAPSHOT_IN_BACKGROUND 1
+
 // How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
 // function says otherwise, no handle was made, and `hugekit_last_error` says why.
 enum hugekit_status
@@ -80,6 +84,8 @@ enum hugekit_status
     HUGEKIT_STATUS_FORKED = 7,
     // The kernel refused something else; `hugekit_last_errno` says what it answered.
     HUGEKIT_STATUS_SYSTEM = 8,
+    // The snapshot is lost: writers outran it, or the owner unmapped or discarded the memory.
+    HUGEKIT_STATUS_LOST = 9,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -229,6 +235,27 @@ typedef uint32_t hugekit_userfaultfd;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What one write to snapshotted memory makes its thread copy.
+enum hugekit_granule
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As usual: 2 MiB where some of the memory is on transparent huge pages, else 64 KiB.
+    HUGEKIT_GRANULE_DEFAULT = 0,
+    // 2 MiB: huge pages stay whole.
+    HUGEKIT_GRANULE_HUGE = 1,
+    // 64 KiB: a write waits less long, but huge pages are split, which costs later.
+    HUGEKIT_GRANULE_SMALL = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_granule hugekit_granule;
+#else
+typedef uint32_t hugekit_granule;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Asks work to stop. Made by `hugekit_cancel_new`.
 typedef struct hugekit_cancel hugekit_cancel;
 
@@ -237,6 +264,10 @@ typedef struct hugekit_pool hugekit_pool;
 
 // Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
 typedef struct hugekit_region hugekit_region;
+
+// Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
+// `hugekit_region_snapshot`.
+typedef struct hugekit_snapshot hugekit_snapshot;
 
 // Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
 // calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
@@ -434,6 +465,50 @@ typedef struct hugekit_fork_options {
     // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
     size_t handling_threads;
 } hugekit_fork_options;
+
+// Wishes for a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
+typedef struct hugekit_snapshot_options {
+    // `sizeof(hugekit_snapshot_options)`.
+    size_t size;
+    // A `hugekit_handling`: who copies what is written. Snapshots of the same memory must agree.
+    uint32_t handling;
+    // A `hugekit_granule`.
+    uint32_t granule;
+    // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
+    size_t handling_threads;
+    // Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
+    // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
+    size_t hold_at_most;
+    // Of these, bytes whose memory is there before the snapshot is taken, so that no write waits for it.
+    size_t ready;
+    // `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+} hugekit_snapshot_options;
+
+// What a snapshot has cost so far, or in all once it has ended.
+typedef struct hugekit_snapshot_stats {
+    // `sizeof(hugekit_snapshot_stats)`, set by the caller.
+    size_t size;
+    // Granules it has.
+    size_t granules;
+    // Bytes of each.
+    size_t granule_bytes;
+    // Granules that writers copied aside.
+    uint64_t copied_by_writers;
+    // Granules that were put aside by others.
+    uint64_t copied_by_others;
+    // Bytes that are held aside now.
+    size_t held;
+    // Bytes that were held aside at most.
+    size_t most_held;
+    // Bytes that may be held aside.
+    size_t cap;
+    // The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
+    // not counted.
+    uint64_t longest_fault_ns;
+} hugekit_snapshot_stats;
 
 #ifdef __cplusplus
 extern "C" {
@@ -757,6 +832,113 @@ hugekit_status hugekit_region_fork(const struct hugekit_region *region,
 // # Safety
 // `region` is NULL or a region; `bytes` can be written.
 hugekit_status hugekit_region_shared_bytes(const struct hugekit_region *region, size_t *bytes);
+
+// Takes a snapshot of private anonymous memory of this process, whoever mapped it (`malloc`, `mmap`), on huge
+// pages or not, in microseconds, and stores its handle in `*snapshot`. `options` may be NULL. It is what fork(2)
+// would have given a child: a store that races with the call lands on either side, granule by granule.
+// Free it with `hugekit_snapshot_free`, which lets the memory alone again.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
+// `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 6.7; with
+// `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Memory of a pool: `hugekit_region_snapshot`.
+//
+// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes from
+// the snapshot is an error when it is read.
+//
+// # Safety
+// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
+// nobody takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
+// system call writes to it but after `hugekit_snapshot_ready`, or the program can bear EFAULT.
+hugekit_status hugekit_snapshot_new(const void *memory,
+                                    size_t len,
+                                    const struct hugekit_snapshot_options *options,
+                                    struct hugekit_snapshot **snapshot);
+
+// Takes a snapshot of a region, in microseconds: a fork that is only read, for which as many bytes of the pool
+// as the region has are reserved, so that writers never outrun it. It may outlive the region. `options` may be
+// NULL. Fails as `hugekit_region_fork` does.
+//
+// # Safety
+// `region` is NULL or a region; `snapshot` can be written; `options` is NULL or such a structure.
+hugekit_status hugekit_region_snapshot(const struct hugekit_region *region,
+                                       const struct hugekit_fork_options *options,
+                                       struct hugekit_snapshot **snapshot);
+
+// Frees the snapshot, and lets the memory alone again. Nothing happens for NULL, and nothing but the handle's
+// end in a forked child.
+//
+// # Safety
+// NULL, or a snapshot that nobody uses any more.
+void hugekit_snapshot_free(struct hugekit_snapshot *snapshot);
+
+// Bytes of the snapshot. 0 for NULL, and once it has ended.
+//
+// # Safety
+// NULL, or a snapshot.
+size_t hugekit_snapshot_len(const struct hugekit_snapshot *snapshot);
+
+// A `hugekit_handling`: how writes to the memory are handled, and so whether system calls may write to it; 0 if
+// nothing is protected, once it has ended, and for NULL.
+//
+// # Safety
+// NULL, or a snapshot.
+uint32_t hugekit_snapshot_serving(const struct hugekit_snapshot *snapshot);
+
+// Copies `len` bytes of the snapshot, from `offset` on, to `to`. Any number of threads may, and each byte may be
+// read often.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for bytes outside, or once the snapshot has ended; with
+// `HUGEKIT_STATUS_LOST` if writers outran it, or the owner unmapped or discarded the memory. What `to` holds after
+// that is of no use.
+//
+// # Safety
+// `snapshot` is NULL or a snapshot; `to` can be written, and nobody else accesses it meanwhile.
+hugekit_status hugekit_snapshot_read(const struct hugekit_snapshot *snapshot,
+                                     size_t offset,
+                                     void *to,
+                                     size_t len);
+
+// Copies all of it to `to`, of as many bytes as the snapshot has, and ends it: what was copied is let go, so
+// that writers need not put it aside any more. `options` (progress and cancel only) may be NULL.
+//
+// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
+// was not begun because `len` differs.
+//
+// # Safety
+// As for `hugekit_snapshot_read`.
+hugekit_status hugekit_snapshot_copy(const struct hugekit_snapshot *snapshot,
+                                     void *to,
+                                     size_t len,
+                                     const struct hugekit_options *options);
+
+// Writes all of it in order to an open file, pipe or socket, and ends it. The file may take its time: writers of
+// the memory do not wait for it. `options` (progress and cancel only) may be NULL. The descriptor stays the
+// caller's, and is not synchronised.
+//
+// Fails as `hugekit_snapshot_copy` does, and with `HUGEKIT_STATUS_SYSTEM` if the file does. What was written then
+// is the first part of the snapshot.
+//
+// # Safety
+// `snapshot` is NULL or a snapshot; the descriptor stays open meanwhile.
+hugekit_status hugekit_snapshot_write(const struct hugekit_snapshot *snapshot,
+                                      int descriptor,
+                                      const struct hugekit_options *options);
+
+// Puts aside what a range of the memory holds, so that system calls may write there although writes are handled
+// in place. Fails as `hugekit_snapshot_read` does.
+//
+// # Safety
+// NULL, or a snapshot.
+hugekit_status hugekit_snapshot_ready(const struct hugekit_snapshot *snapshot,
+                                      size_t offset,
+                                      size_t len);
+
+// What the snapshot has cost.
+//
+// # Safety
+// `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.
+hugekit_status hugekit_snapshot_statistics(const struct hugekit_snapshot *snapshot,
+                                           struct hugekit_snapshot_stats *stats);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -11,6 +11,7 @@
 mod machine;
 mod pool;
 mod region;
+mod snapshot;
 mod status;
 mod versioned;
 mod work;

@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 
 use engine::SharedRegion;
 use engine::fault::Handling;
+use engine::region::{ForkBuilder, Region};
 
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
@@ -329,12 +330,16 @@ pub unsafe extern "C" fn hugekit_region_fork(
     answer(unsafe {
         give(fork, "fork", || {
             let (region, options) = (handle(region, "region")?, versioned::read(options)?);
-            fork_of(&region.region, &options)
+            let fork = fork_builder(&region.region, &options)?.build()?;
+            Ok(hugekit_region { region: fork.share() })
         })
     })
 }
 
-fn fork_of(region: &SharedRegion, options: &hugekit_fork_options) -> Answer<hugekit_region> {
+pub(crate) fn fork_builder<'a>(
+    region: &'a SharedRegion,
+    options: &hugekit_fork_options,
+) -> Answer<ForkBuilder<'a, Region>> {
     let hugekit_fork_options { granule, most_mappings, handling_threads, .. } = *options;
     let mut builder = region.fork_builder();
     if granule > 0 {
@@ -346,7 +351,7 @@ fn fork_of(region: &SharedRegion, options: &hugekit_fork_options) -> Answer<huge
     if let Some(handling) = handling("hugekit_fork_options", options.handling, handling_threads)? {
         builder = builder.handling(handling);
     }
-    Ok(hugekit_region { region: builder.build()?.share() })
+    Ok(builder)
 }
 
 /// Stores in `*bytes` how many bytes the region shares with forks at this moment, in whole granules: what

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
 
 use engine::{
-    ClearError, CopyError, ErrorClass, PoolError, PopulateError, RegionError, parallel::JobError,
+    ClearError, CopyError, ErrorClass, PoolError, PopulateError, RegionError, SnapshotError, parallel::JobError,
     region::ForkError, system_error,
 };
 
@@ -33,6 +33,8 @@ pub enum hugekit_status {
     Forked = 7,
     /// The kernel refused something else; `hugekit_last_errno` says what it answered.
     System = 8,
+    /// The snapshot is lost: writers outran it, or the owner unmapped or discarded the memory.
+    Lost = 9,
 }
 
 impl From<ErrorClass> for hugekit_status {
@@ -45,6 +47,7 @@ impl From<ErrorClass> for hugekit_status {
             ErrorClass::Conflict => Self::Conflict,
             ErrorClass::Cancelled => Self::Cancelled,
             ErrorClass::Forked => Self::Forked,
+            ErrorClass::Lost => Self::Lost,
             _ => Self::System,
         }
     }
@@ -116,6 +119,17 @@ impl From<ForkError> for Refusal {
     }
 }
 
+impl From<SnapshotError> for Refusal {
+    fn from(error: SnapshotError) -> Self {
+        let remedy = match &error {
+            SnapshotError::Fault(error) => error.remedy(),
+            SnapshotError::Fork(error) => error.remedy(),
+            _ => None,
+        };
+        Self::of(error.class(), &error, remedy)
+    }
+}
+
 /// What the calling thread was refused last.
 #[derive(Default)]
 struct Last {
@@ -178,7 +192,7 @@ pub extern "C" fn hugekit_last_errno() -> i32 {
 /// A word for a status, such as `"no memory"`; `"unknown status"` for any other number. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
-    const NAMES: [&CStr; 9] = [
+    const NAMES: [&CStr; 10] = [
         c"ok",
         c"invalid argument",
         c"no memory",
@@ -188,6 +202,7 @@ pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
         c"cancelled",
         c"forked",
         c"system error",
+        c"lost",
     ];
     let name = usize::try_from(status).ok().and_then(|status| NAMES.get(status));
     name.unwrap_or(&c"unknown status").as_ptr()

@@ -185,6 +185,8 @@ int main(void)
     without_huge_pages_it_says_what_it_took_and_why();
     ranges_are_prefaulted_released_and_checked();
     the_region_outlives_the_handle_of_its_pool();
-    a_forked_child_has_nothing_of_it_and_harms_nothing();
+    /* Memory of the parent's threads counts as lost in a child. */
+    if (!getenv("UNDER_VALGRIND"))
+        a_forked_child_has_nothing_of_it_and_harms_nothing();
     return 0;
 }

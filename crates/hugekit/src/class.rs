@@ -11,7 +11,8 @@ use crate::engine::HintError;
 use crate::parallel::JobError;
 use crate::pool::FaultError;
 use crate::region::ForkError;
-use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError};
+use crate::snapshot::Unsuitable;
+use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError, SnapshotError};
 
 /// What an error means for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +30,8 @@ pub enum ErrorClass {
     Conflict,
     /// It was cancelled.
     Cancelled,
+    /// The snapshot is lost: writers outran it, or its owner took the memory away.
+    Lost,
     /// What it is about belongs to the process that this one was forked from.
     Forked,
     /// The kernel refused something else.
@@ -210,6 +213,32 @@ impl ForkError {
             Self::Mappings { .. } | Self::NotMapped { .. } => ErrorClass::NoMemory,
             Self::NotReady(error) => error.class(),
             Self::Kept(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
+            Self::Forked => ErrorClass::Forked,
+        }
+    }
+}
+
+impl SnapshotError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Empty { .. }
+            | Self::Unmapped { .. }
+            | Self::OutOfRange { .. }
+            | Self::LengthsDiffer { .. } => ErrorClass::Invalid,
+            Self::Unsuitable { reason, .. } => match reason {
+                Unsuitable::OtherUserfaultfd | Unsuitable::OtherHandling => ErrorClass::Conflict,
+                _ => ErrorClass::Unsupported,
+            },
+            Self::Blocked { .. } => ErrorClass::Conflict,
+            Self::Fault(error) => error.class(),
+            Self::Fork(error) => error.class(),
+            Self::Machine(error) if error.is_permission_denied() => ErrorClass::NotPermitted,
+            Self::Machine(_) | Self::Write { .. } => ErrorClass::Kernel,
+            Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
+            Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved => ErrorClass::Lost,
+            Self::Cancelled { .. } => ErrorClass::Cancelled,
             Self::Forked => ErrorClass::Forked,
         }
     }
