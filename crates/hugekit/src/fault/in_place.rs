@@ -99,6 +99,20 @@ impl Ranges {
     }
 }
 
+/// Puts hugekit's handler of SIGBUS back over the one that has replaced it
+/// ([`FaultError::HandlerReplaced`]). A signal that is not hugekit's then goes to whoever had SIGBUS *before*
+/// hugekit, and the one that replaced it is not called any more: calling each other for ever cannot happen.
+/// Nothing happens while the handler is in force, or was never installed.
+///
+/// For who knows that he can do without the other handler, such as a debugging aid that shows where a process
+/// dies.
+///
+/// # Errors
+/// What `sigaction` answered.
+pub fn take_back_sigbus() -> std::io::Result<()> {
+    Ok(Process::current()?.take_back()?)
+}
+
 impl Process {
     /// That of the calling process, with its handler installed.
     fn ready() -> Result<&'static Self, FaultError> {
@@ -167,6 +181,17 @@ impl Process {
         // SAFETY: `on_sigbus` does only what signal-safety(7) allows.
         unsafe { signal::install(libc::SIGBUS, on_sigbus) }.map_err(failed)?;
         self.installed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Installs the handler over whoever has replaced it.
+    fn take_back(&self) -> rustix::io::Result<()> {
+        let _installer = self.installer.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_replaced = !signal::in_force(libc::SIGBUS)?.is(on_sigbus);
+        if self.installed.load(Ordering::Acquire) && is_replaced {
+            // SAFETY: as when it was installed first.
+            unsafe { signal::install(libc::SIGBUS, on_sigbus) }?;
+        }
         Ok(())
     }
 
