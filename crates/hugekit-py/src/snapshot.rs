@@ -102,8 +102,8 @@ struct Wishes {
 ///     arrays: an array, a list, tuple or dict of arrays; contiguous, in C or Fortran order, of anything but Python
 ///         objects. Instead of an array, anything with a buffer; a torch tensor on the CPU through ``tensor.numpy()``.
 ///     handling: "threaded" or "in place": who copies what is written. In place, the thread that writes does, in a handler
-///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, fails with EFAULT
-///         until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
+///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
+///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
 ///     hold_at_most: bytes of each array that may be held aside at a time; half of it, but at least 64 MiB or all of
 ///         it, if not said. If writers need more, the snapshot is lost and the writers run. Arrays on a pool have all of

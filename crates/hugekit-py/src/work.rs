@@ -112,12 +112,18 @@ fn check_alike(dst: &Bound<'_, PyAny>, src: &Bound<'_, PyAny>) -> PyResult<()> {
     if !dst.hasattr("dtype")? || !src.hasattr("dtype")? {
         return Ok(());
     }
-    for name in ["dtype", "shape", "strides"] {
+    for name in ["dtype", "shape"] {
         let (to, from) = (dst.getattr(name)?, src.getattr(name)?);
         if !to.eq(&from)? {
             let message = format!("cannot copy an array of {name} {from} to one of {name} {to}");
             return Err(PyValueError::new_err(message));
         }
     }
-    Ok(())
+    for order in ["c_contiguous", "f_contiguous"] {
+        let has = |array: &Bound<'_, PyAny>| array.getattr("flags")?.getattr(order)?.is_truthy();
+        if has(dst)? && has(src)? {
+            return Ok(());
+        }
+    }
+    Err(PyValueError::new_err("cannot copy between arrays in C and in Fortran order"))
 }
