@@ -12,13 +12,13 @@ const SOURCES: [&str; 6] =
 
 /// Writes the header.
 pub(crate) fn generate() -> Result<()> {
-    let path = header();
+    let path = path();
     fs::write(&path, text()?).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Fails if the header is not what the sources say.
 pub(crate) fn check() -> Result<()> {
-    let path = header();
+    let path = path();
     let found = fs::read_to_string(&path).unwrap_or_default();
     ensure!(found == text()?, "{} is stale: cargo xtask header", path.display());
     Ok(())
@@ -28,7 +28,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("crates").join("hugekit-c")
 }
 
-fn header() -> PathBuf {
+pub(crate) fn path() -> PathBuf {
     folder().join("include/hugekit.h")
 }
 
@@ -41,7 +41,7 @@ fn text() -> Result<String> {
     config.after_includes = Some(format!("\n// The version of this header.\n#define HUGEKIT_VERSION \"{version}\""));
     let builder = cbindgen::Builder::new().with_config(config);
     let sources = SOURCES.iter().map(|name| folder.join("src").join(name));
-    let bindings = sources.fold(builder, |builder, source| builder.with_src(source)).generate()?;
+    let bindings = sources.fold(builder, cbindgen::Builder::with_src).generate()?;
     let mut text = Vec::new();
     bindings.write(&mut text);
     Ok(String::from_utf8(text)?)

@@ -1,10 +1,15 @@
 //! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
+mod debian;
 mod header;
+mod install;
+mod python;
 mod settings;
 mod testing;
+mod valgrind;
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
@@ -15,7 +20,7 @@ use clap::Parser;
 #[command(name = "cargo xtask")]
 enum Task {
     /// Everything that tests: unit, integration and documentation tests, models of what threads may
-    /// do, and aarch64 emulated
+    /// do, programs in C and C++, the Python package, and aarch64 emulated
     Test {
         /// Fetch missing Debian packages and, as root, reserve huge pages while the tests run,
         /// instead of skipping what needs them
@@ -26,6 +31,8 @@ enum Task {
     Check,
     /// Generates `hugekit.h` from the C interface's sources
     Header,
+    /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
+    Install(install::Install),
     /// `check` and `test`: the one command before a push
     Ci {
         /// As for `test`
@@ -37,6 +44,7 @@ enum Task {
 fn main() -> Result<ExitCode> {
     match Task::parse() {
         Task::Test { install } => testing::run(install),
+        Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
         Task::Ci { install } => check().and_then(|()| testing::run(install)),
@@ -53,6 +61,11 @@ fn check() -> Result<()> {
 fn documentation() -> Result<()> {
     let mut rustdoc = command(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
     succeed(rustdoc.env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
+/// A folder below `target/`.
+fn target_dir(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join(name)
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
