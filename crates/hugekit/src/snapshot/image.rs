@@ -82,6 +82,21 @@ pub(super) enum By {
     Others,
 }
 
+/// Bytes of edges from which a huge page is faster than base pages, one fault each.
+const HUGE_FROM: usize = 512 << 10;
+
+/// Room for the edges, on huge pages if they are long: whoever takes the snapshot waits until they are copied.
+fn room_for_edges(len: usize) -> rustix::io::Result<OwnBytes> {
+    const HUGE: usize = 2 << 20;
+    if len < HUGE_FROM {
+        return OwnBytes::new(len, 1);
+    }
+    let bytes = OwnBytes::new(len.next_multiple_of(HUGE), HUGE)?;
+    // Base pages will do.
+    let _ = bytes.want_huge_pages();
+    Ok(bytes)
+}
+
 impl Image {
     /// The image of a range that nothing is protected of yet. `slots` granules can be put aside.
     pub(super) fn new(
@@ -102,7 +117,7 @@ impl Image {
             longest_nanos: AtomicU64::new(0),
         };
         Ok(Self {
-            edges: OwnBytes::new(range.len() - inner.len(), 1)?,
+            edges: room_for_edges(range.len() - inner.len())?,
             range,
             inner,
             granule_bytes,
