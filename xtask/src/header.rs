@@ -34,11 +34,12 @@ pub(crate) fn path() -> PathBuf {
 
 fn text() -> Result<String> {
     let folder = folder();
-    let mut config = cbindgen::Config::from_file(folder.join("cbindgen.toml"))
-        .map_err(anyhow::Error::msg)?;
+    let mut config =
+        cbindgen::Config::from_file(folder.join("cbindgen.toml")).map_err(anyhow::Error::msg)?;
     config.header = Some(fs::read_to_string(folder.join("opening.txt"))?);
     let version = env!("CARGO_PKG_VERSION");
-    config.after_includes = Some(format!("\n// The version of this header.\n#define HUGEKIT_VERSION \"{version}\""));
+    config.after_includes =
+        Some(format!("\n// The version of this header.\n#define HUGEKIT_VERSION \"{version}\""));
     let builder = cbindgen::Builder::new().with_config(config);
     let sources = SOURCES.iter().map(|name| folder.join("src").join(name));
     let bindings = sources.fold(builder, cbindgen::Builder::with_src).generate()?;

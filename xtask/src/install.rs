@@ -21,9 +21,17 @@ pub(crate) struct Install {
 
 impl Install {
     pub(crate) fn run(&self) -> Result<()> {
-        crate::cargo(&["build", "--release", "--package", "hugekit-c", "--package", "hugekit-cli"])?;
+        crate::cargo(&[
+            "build",
+            "--release",
+            "--package",
+            "hugekit-c",
+            "--package",
+            "hugekit-cli",
+        ])?;
         let built = crate::target_dir("release");
-        let (bin, lib, include) = (self.folder("bin")?, self.folder("lib")?, self.folder("include")?);
+        let (bin, lib, include) =
+            (self.folder("bin")?, self.folder("lib")?, self.folder("include")?);
         copy(&built.join("hugekit"), &bin.join("hugekit"), 0o755)?;
         copy(&built.join("libhugekit.a"), &lib.join("libhugekit.a"), 0o644)?;
         let library = format!("libhugekit.so.{VERSION}");

@@ -24,7 +24,10 @@ static PIP: Piece = Piece {
 /// How the tests came to run, or why they did not.
 pub(crate) enum Outcome {
     /// What pytest said.
-    Ran { succeeded: bool, said: String },
+    Ran {
+        succeeded: bool,
+        said: String,
+    },
     Skipped(String),
 }
 
@@ -50,7 +53,8 @@ pub(crate) fn test(install: bool) -> Result<Outcome> {
 
 /// What keeps an interpreter from loading the package.
 fn unsuitable(python: &OsString) -> Option<String> {
-    let ask = "import sys; print('.'.join(map(str, sys.version_info[:2])), sys.version_info >= (3, 11))";
+    let ask =
+        "import sys; print('.'.join(map(str, sys.version_info[:2])), sys.version_info >= (3, 11))";
     let answer = said(Command::new(python).args(["-c", ask]));
     match answer.as_deref().unwrap_or_default().trim().split_once(' ') {
         Some((_, "True")) => None,
@@ -89,7 +93,9 @@ impl Environment {
     fn make_with_foreign_pip(&self, python: &OsString) -> Result<()> {
         let debian = Debian::new(crate::target_dir("python").join("debian"));
         debian.fetch(&[&PIP])?;
-        run(Command::new(python).args(["-m", "venv", "--clear", "--without-pip"]).arg(&self.folder))?;
+        run(Command::new(python)
+            .args(["-m", "venv", "--clear", "--without-pip"])
+            .arg(&self.folder))?;
         let modules = debian.root.join("usr/lib/python3/dist-packages");
         run(self.pip().args(["install", "--quiet", "pip"]).env("PYTHONPATH", modules))
     }
@@ -98,7 +104,9 @@ impl Environment {
     fn install_package(&self, wheels: &Path) -> Result<()> {
         let _ = fs::remove_dir_all(wheels);
         let mut maturin = self.python();
-        maturin.args(["-m", "maturin", "build", "--quiet", "--profile", "dev", "--out"]).arg(wheels);
+        maturin
+            .args(["-m", "maturin", "build", "--quiet", "--profile", "dev", "--out"])
+            .arg(wheels);
         run(maturin.current_dir(package()))?;
         let made = fs::read_dir(wheels)?.collect::<std::io::Result<Vec<_>>>()?;
         let wheels = made.iter().map(fs::DirEntry::path);

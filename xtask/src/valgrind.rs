@@ -16,9 +16,8 @@ static VALGRIND: Piece = Piece {
 pub(crate) fn tell(tests: &mut Command, install: bool) {
     let debian = Debian::new(crate::target_dir("valgrind").join("debian"));
     let library = debian.root.join("usr/libexec/valgrind");
-    let is_on_machine = |valgrind: &Path, debian: &Debian| {
-        debian.answer(valgrind, &["--version"]).is_some()
-    };
+    let is_on_machine =
+        |valgrind: &Path, debian: &Debian| debian.answer(valgrind, &["--version"]).is_some();
     if is_on_machine(Path::new("valgrind"), &debian) {
         return;
     }

@@ -128,7 +128,8 @@ pub unsafe extern "C" fn hugekit_doctor(text: *mut *mut c_char) -> hugekit_statu
 fn report() -> Answer<CString> {
     let report = hugekit_doctor::examine(&Root::default())
         .ok_or_else(|| Refusal::unsupported("neither /proc nor /sys can be read"))?;
-    let json = serde_json::to_vec(&report).map_err(|error| Refusal::unsupported(error.to_string()))?;
+    let json =
+        serde_json::to_vec(&report).map_err(|error| Refusal::unsupported(error.to_string()))?;
     Ok(c_string(json))
 }
 

@@ -150,7 +150,9 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
     };
     let unknown = options.flags & !FLAGS;
     if unknown != 0 {
-        return Err(Refusal::invalid(format!("hugekit_pool_options.flags has unknown bits {unknown:#x}")));
+        return Err(Refusal::invalid(format!(
+            "hugekit_pool_options.flags has unknown bits {unknown:#x}"
+        )));
     }
     let is = |flag| options.flags & flag != 0;
     let progress = told(options.progress, options.context);
@@ -161,7 +163,8 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
         .scrub_threads(if is(HUGEKIT_POOL_NO_SCRUBBER) { 0 } else { options.scrub_threads.max(1) })
         .threads(threads(options.threads))
         .nodes(nodes);
-    builder = backing(options.backing)?.into_iter().fold(builder, |builder, rung| builder.backing(rung));
+    builder =
+        backing(options.backing)?.into_iter().fold(builder, |builder, rung| builder.backing(rung));
     builder = clearing("hugekit_pool_options", options.clearing)?
         .into_iter()
         .fold(builder, |builder, clearing| builder.clearing(clearing));
@@ -405,7 +408,9 @@ pub unsafe extern "C" fn hugekit_pool_pause_scrubbing(pool: *const hugekit_pool)
 /// # Safety
 /// NULL, or a pool.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hugekit_pool_resume_scrubbing(pool: *const hugekit_pool) -> hugekit_status {
+pub unsafe extern "C" fn hugekit_pool_resume_scrubbing(
+    pool: *const hugekit_pool,
+) -> hugekit_status {
     // SAFETY: the caller's to promise.
     answer(unsafe { handle(pool, "pool") }.and_then(|pool| Ok(pool.pool.resume_scrubbing()?)))
 }

@@ -12,7 +12,9 @@ use engine::Snapshot;
 use engine::fault::Handling;
 use engine::snapshot::{Granule, Stats};
 
-use crate::region::{fork_builder, handling, hugekit_fork_options, hugekit_handling, hugekit_region, range};
+use crate::region::{
+    fork_builder, handling, hugekit_fork_options, hugekit_handling, hugekit_region, range,
+};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
 use crate::versioned::{self, Place, Versioned};
 use crate::work::{Wishes, check_range, hugekit_options};
@@ -154,7 +156,9 @@ fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot::Build
         0 => Granule::Auto,
         1 => Granule::Huge,
         2 => Granule::Small,
-        other => return Err(Refusal::invalid(format!("{name}.granule is {other}, no hugekit_granule"))),
+        other => {
+            return Err(Refusal::invalid(format!("{name}.granule is {other}, no hugekit_granule")));
+        }
     };
     let mut builder = Snapshot::builder().granule(granule).ready(options.ready);
     builder = builder.in_background(options.flags & HUGEKIT_SNAPSHOT_IN_BACKGROUND != 0);
@@ -226,9 +230,7 @@ pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snaps
     };
     // SAFETY: the caller's to promise.
     let snapshot = unsafe { handle(snapshot, "snapshot") };
-    snapshot
-        .and_then(|snapshot| snapshot.with(serving))
-        .map_or(0, |handling| handling as u32)
+    snapshot.and_then(|snapshot| snapshot.with(serving)).map_or(0, |handling| handling as u32)
 }
 
 /// Copies `len` bytes of the snapshot, from `offset` on, to `to`. Any number of threads may, and each byte may be

@@ -6,8 +6,8 @@ use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
 
 use engine::{
-    ClearError, CopyError, ErrorClass, PoolError, PopulateError, RegionError, SnapshotError, parallel::JobError,
-    region::ForkError, system_error,
+    ClearError, CopyError, ErrorClass, PoolError, PopulateError, RegionError, SnapshotError,
+    parallel::JobError, region::ForkError, system_error,
 };
 
 /// How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
@@ -154,7 +154,8 @@ pub(crate) fn answer(answer: Answer) -> hugekit_status {
 #[cold]
 fn refuse(refusal: Refusal) -> hugekit_status {
     let Refusal { status, message, remedy, errno } = refusal;
-    let last = Last { message: c_string(message), remedy: c_string(remedy.unwrap_or_default()), errno };
+    let last =
+        Last { message: c_string(message), remedy: c_string(remedy.unwrap_or_default()), errno };
     // A thread that is ending has no place to keep it any more.
     let _ = LAST.try_with(|place| place.replace(last));
     status
@@ -211,10 +212,11 @@ pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
 /// The version of the library, as `"0.1.0"`. Static. Compare with `HUGEKIT_VERSION`, that of the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_version() -> *const c_char {
-    const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
-        Ok(version) => version,
-        Err(_) => panic!("a version has no NUL"),
-    };
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => panic!("a version has no NUL"),
+        };
     VERSION.as_ptr()
 }
 
@@ -231,7 +233,11 @@ pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> Answer<&'a T
 ///
 /// # Safety
 /// Null, or valid for writing a pointer.
-pub(crate) unsafe fn give<T>(out: *mut *mut T, name: &str, make: impl FnOnce() -> Answer<T>) -> Answer {
+pub(crate) unsafe fn give<T>(
+    out: *mut *mut T,
+    name: &str,
+    make: impl FnOnce() -> Answer<T>,
+) -> Answer {
     if out.is_null() {
         return Err(Refusal::invalid(format!("{name} is NULL: there is no place for the handle")));
     }

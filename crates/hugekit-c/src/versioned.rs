@@ -88,8 +88,7 @@ impl<T: Versioned> Place<T> {
         // SAFETY: whoever made this promised that so many bytes can be written; no more are read than
         // there are.
         unsafe {
-            to.wrapping_add(word)
-                .copy_from_nonoverlapping(from.wrapping_add(word), common - word);
+            to.wrapping_add(word).copy_from_nonoverlapping(from.wrapping_add(word), common - word);
             to.wrapping_add(common).write_bytes(0, self.size - common);
         }
     }
@@ -150,9 +149,11 @@ mod tests {
         let refusal = unsafe { read(given.as_ptr().cast::<Options>()) }.unwrap_err();
         assert_eq!(refusal.status, hugekit_status::Unsupported);
         // SAFETY: as above.
-        unsafe { Place::new(given.as_mut_ptr().cast()) }
-            .unwrap()
-            .fill(&Options { size: 0, old: 1, new: 2 });
+        unsafe { Place::new(given.as_mut_ptr().cast()) }.unwrap().fill(&Options {
+            size: 0,
+            old: 1,
+            new: 2,
+        });
         assert_eq!(given, [32, 1, 2, 0]);
     }
 

@@ -320,7 +320,9 @@ impl Wishes {
         let options = unsafe { versioned::read(options) }?;
         let unknown = options.flags & !(HUGEKIT_HAS_TARGET | HUGEKIT_LOW_PRIORITY);
         if unknown != 0 {
-            return Err(Refusal::invalid(format!("hugekit_options.flags has unknown bits {unknown:#x}")));
+            return Err(Refusal::invalid(format!(
+                "hugekit_options.flags has unknown bits {unknown:#x}"
+            )));
         }
         Ok(Self(options))
     }

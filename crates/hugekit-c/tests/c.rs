@@ -58,7 +58,8 @@ impl Places {
     /// Builds the libraries: cargo does not for the tests of a package that no Rust program can link.
     fn new() -> Result<Self, String> {
         let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().ok_or("no target directory")?;
+        let target =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).parent().ok_or("no target directory")?;
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--package", "hugekit-c", "--target-dir"]).arg(target);
         said(&mut cargo)?;

@@ -115,8 +115,8 @@ mod tests {
     use std::io;
     use std::path::PathBuf;
 
-    use crate::line::Verdict;
     use super::*;
+    use crate::line::Verdict;
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

@@ -36,8 +36,8 @@ fn line(version: &Result<i32, Error>, user: u32, container: Option<&str>) -> Lin
 mod tests {
     use std::io::ErrorKind;
 
-    use crate::line::Verdict;
     use super::*;
+    use crate::line::Verdict;
 
     fn failed(kind: ErrorKind, container: Option<&str>) -> Line {
         line(

@@ -26,8 +26,8 @@ mod tests {
 
     use hugekit::machine::Root;
 
-    use crate::line::Verdict;
     use super::*;
+    use crate::line::Verdict;
 
     fn lines_of(files: &[(&str, &str)]) -> Vec<Line> {
         let directory = tempfile::tempdir().unwrap();

@@ -85,8 +85,8 @@ fn locked_line(limit: &ResourceLimit) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use crate::line::Verdict;
     use super::*;
+    use crate::line::Verdict;
 
     fn limit(bytes: u64, file: &str) -> Limit {
         Limit { bytes, used: Some(1 << 20), file: file.into() }

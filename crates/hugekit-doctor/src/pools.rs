@@ -103,8 +103,8 @@ fn limit_line(name: &str, page_size: u64, limit: &Limit) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use crate::line::Verdict;
     use super::*;
+    use crate::line::Verdict;
 
     fn pool(page_size: u64, total: u64, free: u64, reserved: u64, overcommit: u64) -> Pool {
         Pool { page_size, total, free, reserved, surplus: 0, overcommit, nodes: Vec::new() }

@@ -24,8 +24,8 @@ fn line(routine: &ClearRoutine) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use crate::line::Verdict;
     use super::*;
+    use crate::line::Verdict;
 
     #[test]
     fn what_is_not_available_says_what_it_needs() {

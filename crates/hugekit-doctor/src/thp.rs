@@ -129,8 +129,8 @@ fn process_line(process: &Process) -> Option<Line> {
 
 #[cfg(test)]
 mod tests {
-    use crate::line::Verdict;
     use super::*;
+    use crate::line::Verdict;
 
     fn set<T>(current: T) -> Setting<T> {
         Setting { current, offered: Vec::new() }

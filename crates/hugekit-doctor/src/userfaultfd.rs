@@ -164,8 +164,8 @@ fn feature_line(name: &str, present: bool, uses: Uses, since: &str) -> Line {
 mod tests {
     use std::io::ErrorKind;
 
-    use crate::line::Verdict;
     use super::*;
+    use crate::line::Verdict;
 
     const EPERM: i32 = 1;
     const USER: Asker = Asker { user: 1000, container: None };

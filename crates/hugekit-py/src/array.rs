@@ -49,7 +49,9 @@ pub(crate) fn zeros<'py>(
         return Err(PyTypeError::new_err(format!("{dtype} holds references to Python objects")));
     }
     if !["C", "F"].contains(&order) {
-        return Err(PyValueError::new_err(format!("order is {order:?}, and can be \"C\" or \"F\"")));
+        return Err(PyValueError::new_err(format!(
+            "order is {order:?}, and can be \"C\" or \"F\""
+        )));
     }
     let bytes = bytes_of(shape, dtype.getattr("itemsize")?.extract()?)?;
     if bytes == 0 {
@@ -92,7 +94,9 @@ fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
             .map_err(|_| PyValueError::new_err(format!("an array cannot have {extent} rows")))?;
         bytes = bytes.and_then(|bytes| bytes.checked_mul(extent));
     }
-    bytes.ok_or_else(|| PyOverflowError::new_err("the array would have more bytes than there are addresses"))
+    bytes.ok_or_else(|| {
+        PyOverflowError::new_err("the array would have more bytes than there are addresses")
+    })
 }
 
 /// An array on part of a region, which it keeps alive.
@@ -132,7 +136,8 @@ fn shaped<'py>(
 pub(crate) fn fork<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
     let (region, offset) = place_of(array)?;
-    let order = if array.getattr("flags")?.getattr("c_contiguous")?.is_truthy()? { "C" } else { "F" };
+    let order =
+        if array.getattr("flags")?.getattr("c_contiguous")?.is_truthy()? { "C" } else { "F" };
     let fork = region.fork(py, None, None)?;
     shaped(&numpy, fork, offset, &array.getattr("shape")?, &array.getattr("dtype")?, order)
 }
@@ -146,7 +151,10 @@ pub(crate) fn fork<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<
 /// >>> len(region), offset
 /// (8000, 80)
 #[pyfunction]
-pub(crate) fn region_of<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+pub(crate) fn region_of<'py>(
+    py: Python<'py>,
+    array: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyTuple>> {
     let (region, offset) = place_of(array)?;
     (region, offset).into_pyobject(py)
 }

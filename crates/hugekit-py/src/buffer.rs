@@ -46,7 +46,9 @@ impl Buffer {
     /// Bytes can be cleared and copied, references to objects cannot.
     fn checked(self) -> PyResult<Self> {
         if has_objects(self.format()) {
-            return Err(PyTypeError::new_err("memory that holds references to Python objects is no bytes"));
+            return Err(PyTypeError::new_err(
+                "memory that holds references to Python objects is no bytes",
+            ));
         }
         Ok(self)
     }
@@ -88,12 +90,20 @@ fn as_bytes<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny
     let py = object.py();
     let Ok(dtype) = object.getattr("dtype") else { return Ok(None) };
     if dtype.getattr("hasobject")?.is_truthy()? {
-        return Err(PyTypeError::new_err("memory that holds references to Python objects is no bytes"));
+        return Err(PyTypeError::new_err(
+            "memory that holds references to Python objects is no bytes",
+        ));
     }
     if !object.getattr("flags")?.getattr("forc")?.is_truthy()? {
-        return Err(PyValueError::new_err("the array is not contiguous, neither in C nor in Fortran order"));
+        return Err(PyValueError::new_err(
+            "the array is not contiguous, neither in C nor in Fortran order",
+        ));
     }
     let order = [("order", "K")];
-    let flat = object.call_method("ravel", (), Some(&pyo3::types::IntoPyDict::into_py_dict(order, py)?))?;
+    let flat = object.call_method(
+        "ravel",
+        (),
+        Some(&pyo3::types::IntoPyDict::into_py_dict(order, py)?),
+    )?;
     Ok(Some(flat.call_method1("view", ("u1",))?))
 }

@@ -3,6 +3,7 @@
 //! Every function converts its arguments, releases the GIL where the work is long, calls the library once and
 //! maps its error to Python's own. Memory crosses the border by the buffer protocol, so that nothing here is
 //! compiled against numpy, and anything with a buffer will do. The stable ABI has that protocol from 3.11 on.
+#![allow(clippy::doc_markdown, reason = "the documentation is Python's, in the form that it has there")]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod array;
@@ -58,9 +59,8 @@ mod _hugekit {
     #[pyfunction]
     fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         let unreadable = || PyOSError::new_err("neither /proc nor /sys can be read");
-        let report = py
-            .detach(|| examine(&hugekit::machine::Root::default()))
-            .ok_or_else(unreadable)?;
+        let report =
+            py.detach(|| examine(&hugekit::machine::Root::default())).ok_or_else(unreadable)?;
         let json = serde_json::to_string(&report)
             .map_err(|error| PyOSError::new_err(error.to_string()))?;
         py.import("json")?.call_method1("loads", (json,))

@@ -63,7 +63,8 @@ impl Pool {
         name: Option<String>,
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let (rung, clearing) = (backing.map(rung).transpose()?, clearing.map(self::clearing).transpose()?);
+        let (rung, clearing) =
+            (backing.map(rung).transpose()?, clearing.map(self::clearing).transpose()?);
         let teller = Teller::new(progress)?;
         let tell = |done, total| teller.tell(done, total);
         let build = || {

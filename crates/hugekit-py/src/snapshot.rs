@@ -151,7 +151,8 @@ pub(crate) fn snapshot(
         let memory = taken(py, &buffer, wishes, &mut of_regions)?;
         parts.push(Part { name, memory, len: buffer.len(), kind, _buffer: buffer });
     }
-    let serving = |part: &Part| part.memory.snapshot()?.serving().map(|serving| word(serving.handling));
+    let serving =
+        |part: &Part| part.memory.snapshot()?.serving().map(|serving| word(serving.handling));
     Ok(Snapshot {
         form,
         nbytes: parts.iter().map(|part| part.len).sum(),
@@ -165,7 +166,9 @@ fn granule(word: &str) -> PyResult<Granule> {
     match word {
         "huge" => Ok(Granule::Huge),
         "small" => Ok(Granule::Small),
-        _ => Err(PyValueError::new_err(format!("granule is {word:?}, and can be \"huge\" or \"small\""))),
+        _ => Err(PyValueError::new_err(format!(
+            "granule is {word:?}, and can be \"huge\" or \"small\""
+        ))),
     }
 }
 
@@ -188,7 +191,8 @@ fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
         return Ok(None);
     }
     let flags = array.getattr("flags")?;
-    let fortran = flags.getattr("f_contiguous")?.is_truthy()? && !flags.getattr("c_contiguous")?.is_truthy()?;
+    let fortran = flags.getattr("f_contiguous")?.is_truthy()?
+        && !flags.getattr("c_contiguous")?.is_truthy()?;
     let (dtype, shape) = (array.getattr("dtype")?.unbind(), array.getattr("shape")?.unbind());
     Ok(Some(Kind { dtype, shape, fortran }))
 }
@@ -219,7 +223,8 @@ fn taken(
     }
     let builder = hugekit::Snapshot::builder().granule(wishes.granule).ready(wishes.ready);
     let builder = wishes.handling.into_iter().fold(builder, hugekit::snapshot::Builder::handling);
-    let builder = wishes.hold_at_most.into_iter().fold(builder, hugekit::snapshot::Builder::hold_at_most);
+    let builder =
+        wishes.hold_at_most.into_iter().fold(builder, hugekit::snapshot::Builder::hold_at_most);
     let take = || {
         // SAFETY: the buffer keeps the memory where it is, and Python's threads have their stacks elsewhere; they do
         // not block SIGBUS, which is checked for all threads there are. That nobody takes SIGBUS from us is checked
@@ -244,7 +249,8 @@ impl Snapshot {
     fn close(&self, py: Python<'_>) {
         if let Some(parts) = lock(&self.parts).take() {
             *lock(&self.stats) = stats_of(&parts);
-            let memories: Vec<_> = parts.into_iter().map(|part| (part.memory, part._buffer)).collect();
+            let memories: Vec<_> =
+                parts.into_iter().map(|part| (part.memory, part._buffer)).collect();
             py.detach(|| drop(memories));
         }
     }
@@ -342,7 +348,9 @@ impl Snapshot {
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         if self.form != Form::One {
-            return Err(PyValueError::new_err("a .npy file has one array, and this has several: savez"));
+            return Err(PyValueError::new_err(
+                "a .npy file has one array, and this has several: savez",
+            ));
         }
         let reader = Reader::new(progress, self.nbytes)?;
         let replacing = Replacing::new(with_suffix(path, ".npy"))?;
@@ -457,7 +465,11 @@ fn stats_of(parts: &[Part]) -> Vec<Stats> {
 
 impl Part {
     /// A new array for it.
-    fn empty<'py>(&self, py: Python<'py>, numpy: &Bound<'py, PyModule>) -> PyResult<Bound<'py, PyAny>> {
+    fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        numpy: &Bound<'py, PyModule>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let Some(Kind { dtype, shape, fortran }) = &self.kind else {
             return numpy.call_method1("empty", (self.len, "u1"));
         };
@@ -468,7 +480,9 @@ impl Part {
     /// What a .npy file begins with, by numpy itself.
     fn header(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
         let Some(Kind { dtype, shape, fortran }) = &self.kind else {
-            return Err(PyTypeError::new_err("only arrays have a dtype and a shape to save: write_to"));
+            return Err(PyTypeError::new_err(
+                "only arrays have a dtype and a shape to save: write_to",
+            ));
         };
         let format = py.import("numpy")?.getattr("lib")?.getattr("format")?;
         let said = PyDict::new(py);
@@ -504,13 +518,15 @@ impl Reader {
             Memory::Own(snapshot) => {
                 snapshot.copy_to_with(to, Some(&tell), Some(self.teller.cancel())).map(|_| ())
             }
-            Memory::Within(snapshot, offset) => to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
-                let (at, len) = (index * BATCH, chunk.len());
-                self.go_on(at, len)?;
-                snapshot.read_at(offset + at, chunk)?;
-                tell(at + len, 0);
-                Ok(())
-            }),
+            Memory::Within(snapshot, offset) => {
+                to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
+                    let (at, len) = (index * BATCH, chunk.len());
+                    self.go_on(at, len)?;
+                    snapshot.read_at(offset + at, chunk)?;
+                    tell(at + len, 0);
+                    Ok(())
+                })
+            }
         };
         copied.map_err(|error: SnapshotError| Raised::from(error).into())
     }

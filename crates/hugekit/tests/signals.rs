@@ -233,6 +233,23 @@ fn whoever_replaces_ours_is_noticed_and_never_called_by_us() {
     still_serves(&mut region);
 }
 
+fn what_is_taken_back_serves_and_passes_on_to_whoever_was_there_first() {
+    // Not installed yet: there is nothing to take back.
+    hugekit::fault::take_back_sigbus().unwrap();
+    let pool = pool();
+    let mut region = in_place(&pool);
+    still_serves(&mut region);
+    install_counting();
+    hugekit::fault::take_back_sigbus().unwrap();
+    hugekit::fault::take_back_sigbus().unwrap();
+    still_serves(&mut region);
+    drop(region);
+    let mut another = in_place(&pool);
+    still_serves(&mut another);
+    assert_eq!(CALLS.load(Ordering::SeqCst), 0);
+    access_nothing();
+}
+
 fn a_thread_that_blocks_it_is_refused() {
     let pool = pool();
     // SAFETY: sets are initialised before they are read.
@@ -557,6 +574,11 @@ fn a_filter_that_kills_is_not_asked() {
 }
 
 const CASES: &[Case] = &[
+    (
+        "what_is_taken_back_serves_and_passes_on_to_whoever_was_there_first",
+        what_is_taken_back_serves_and_passes_on_to_whoever_was_there_first,
+        Some(libc::SIGBUS),
+    ),
     (
         "a_handler_with_information_is_called_once_for_each",
         a_handler_with_information_is_called_once_for_each,
