@@ -734,7 +734,7 @@ hugekit_status hugekit_region_new(const struct hugekit_pool *pool,
 void hugekit_region_free(struct hugekit_region *region);
 
 // Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
-// `O_DIRECT`, a buffer registered with io_uring): its pages go back to the kernel, not to the pool. On an error,
+// `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
 // nobody ever gets them again; the handle is freed in any case.
 //
 // # Safety

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::mem::offset_of;
 
 use engine::Pool;
-use engine::pool::{Backing, Clearing, NodePolicy, Standing};
+use engine::pool::{Backing, Clearing, NodePolicy, PoolBuilder, Standing};
 
 use crate::status::{self, Answer, Refusal, answer, c_string, give, handle, hugekit_status};
 use crate::versioned::{self, Place, Versioned};
@@ -163,11 +163,10 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
         .scrub_threads(if is(HUGEKIT_POOL_NO_SCRUBBER) { 0 } else { options.scrub_threads.max(1) })
         .threads(threads(options.threads))
         .nodes(nodes);
-    builder =
-        backing(options.backing)?.into_iter().fold(builder, |builder, rung| builder.backing(rung));
+    builder = backing(options.backing)?.into_iter().fold(builder, PoolBuilder::backing);
     builder = clearing("hugekit_pool_options", options.clearing)?
         .into_iter()
-        .fold(builder, |builder, clearing| builder.clearing(clearing));
+        .fold(builder, PoolBuilder::clearing);
     if (options.scrub_below, options.scrub_up_to) != (0, 0) {
         builder = builder.watermarks(options.scrub_below, options.scrub_up_to);
     }

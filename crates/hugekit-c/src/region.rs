@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 use engine::SharedRegion;
 use engine::fault::Handling;
-use engine::region::{ForkBuilder, Region};
+use engine::region::{ForkBuilder, Region, RegionBuilder};
 
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
@@ -102,7 +102,7 @@ unsafe fn make(
         builder = builder.clearing(clearing);
     }
     let handling = handling("hugekit_region_options", options.handling, options.handling_threads)?;
-    builder = handling.into_iter().fold(builder, |builder, handling| builder.handling(handling));
+    builder = handling.into_iter().fold(builder, RegionBuilder::handling);
     Ok(hugekit_region { region: builder.build()?.share() })
 }
 
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
 }
 
 /// Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
-/// `O_DIRECT`, a buffer registered with io_uring): its pages go back to the kernel, not to the pool. On an error,
+/// `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
 /// nobody ever gets them again; the handle is freed in any case.
 ///
 /// # Safety

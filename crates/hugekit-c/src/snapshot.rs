@@ -24,14 +24,14 @@ use crate::work::{Wishes, check_range, hugekit_options};
 pub struct hugekit_snapshot(RwLock<State>);
 
 enum State {
-    Open(Snapshot),
+    Open(Box<Snapshot>),
     /// What it had cost when it ended.
     Ended(Stats),
 }
 
 impl hugekit_snapshot {
     fn new(snapshot: Snapshot) -> Self {
-        Self(RwLock::new(State::Open(snapshot)))
+        Self(RwLock::new(State::Open(Box::new(snapshot))))
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
@@ -53,7 +53,7 @@ impl hugekit_snapshot {
             State::Ended(_) => return Err(ended()),
         };
         match std::mem::replace(&mut *state, State::Ended(stats)) {
-            State::Open(snapshot) => Ok(snapshot),
+            State::Open(snapshot) => Ok(*snapshot),
             State::Ended(_) => Err(ended()),
         }
     }

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_free(cancel: *mut hugekit_cancel) {
     // SAFETY: the caller's to promise.
-    drop(unsafe { crate::status::take(cancel) });
+    let _ = unsafe { crate::status::take(cancel) };
 }
 
 /// Who uses memory next.

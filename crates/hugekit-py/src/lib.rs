@@ -3,7 +3,10 @@
 //! Every function converts its arguments, releases the GIL where the work is long, calls the library once and
 //! maps its error to Python's own. Memory crosses the border by the buffer protocol, so that nothing here is
 //! compiled against numpy, and anything with a buffer will do. The stable ABI has that protocol from 3.11 on.
-#![allow(clippy::doc_markdown, reason = "the documentation is Python's, in the form that it has there")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "the documentation is Python's, in the form that it has there"
+)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod array;

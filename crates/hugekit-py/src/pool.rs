@@ -74,12 +74,12 @@ impl Pool {
                 .threads(self::threads(threads))
                 .scrub_threads(scrub_threads)
                 .progress(&tell);
-            builder = rung.into_iter().fold(builder, |builder, rung| builder.backing(rung));
-            builder = clearing.into_iter().fold(builder, |builder, when| builder.clearing(when));
+            builder = rung.into_iter().fold(builder, hugekit::pool::PoolBuilder::backing);
+            builder = clearing.into_iter().fold(builder, hugekit::pool::PoolBuilder::clearing);
             if let Some((low, high)) = watermarks {
                 builder = builder.watermarks(low, high);
             }
-            name.into_iter().fold(builder, |builder, name| builder.name(name)).build()
+            name.into_iter().fold(builder, hugekit::pool::PoolBuilder::name).build()
         };
         let pool = py.detach(build).map_err(Raised::from);
         Ok(Self(teller.result(pool)?))
@@ -104,6 +104,7 @@ impl Pool {
     /// >>> bytes(region) == bytes(1000)
     /// True
     #[pyo3(signature = (length, *, threads=None, clearing=None, handling=None, progress=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     pub(crate) fn region(
         &self,
         py: Python<'_>,
@@ -122,8 +123,8 @@ impl Pool {
             builder = threads.into_iter().fold(builder, |builder, number| {
                 builder.threads(hugekit::Threads::Exactly(number))
             });
-            builder = clearing.into_iter().fold(builder, |builder, when| builder.clearing(when));
-            handling.into_iter().fold(builder, |builder, who| builder.handling(who)).build()
+            builder = clearing.into_iter().fold(builder, hugekit::region::RegionBuilder::clearing);
+            handling.into_iter().fold(builder, hugekit::region::RegionBuilder::handling).build()
         };
         let made = with_sigbus(py, || py.detach(build));
         Ok(Region::new(teller.result(made)?.share()))

@@ -68,7 +68,7 @@ enum Memory {
     /// No bytes.
     None,
     /// All of a snapshot.
-    Own(hugekit::Snapshot),
+    Own(Box<hugekit::Snapshot>),
     /// What begins at this offset of a region, of which other arrays may have parts too.
     Within(Arc<hugekit::Snapshot>, usize),
 }
@@ -172,8 +172,10 @@ fn granule(word: &str) -> PyResult<Granule> {
     }
 }
 
+type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
+
 /// The arrays and their names, which for a list are numpy's.
-fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Vec<(String, Bound<'py, PyAny>)>)> {
+fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
         let items = dict.iter().map(|(name, array)| Ok((name.extract()?, array)));
         return Ok((Form::Named, items.collect::<PyResult<_>>()?));
@@ -231,7 +233,7 @@ fn taken(
         // now, and documented for later; EFAULT is an OSError.
         unsafe { builder.clone().of_anonymous(slice_from_raw_parts(start, len)) }
     };
-    Ok(Memory::Own(with_sigbus(py, take)?))
+    Ok(Memory::Own(Box::new(with_sigbus(py, take)?)))
 }
 
 #[pymethods]
@@ -318,7 +320,7 @@ impl Snapshot {
         for part in self.take()? {
             let len = part.len;
             match descriptor {
-                Some(descriptor) => reader.write(py, part, &*borrowed(descriptor), done)?,
+                Some(descriptor) => reader.write(py, part, &borrowed(descriptor), done)?,
                 None => reader.write_to_object(py, part, file, done)?,
             }
             done += len;
@@ -571,7 +573,9 @@ impl Reader {
             }
             Memory::Within(snapshot, offset) if offset == 0 && len == snapshot.len() => {
                 match Arc::try_unwrap(snapshot) {
-                    Ok(snapshot) => self.stream(Memory::Own(snapshot), len, writer, before),
+                    Ok(snapshot) => {
+                        self.stream(Memory::Own(Box::new(snapshot)), len, writer, before)
+                    }
                     Err(snapshot) => self.stream_range(&snapshot, offset, len, &mut writer, &tell),
                 }
             }

@@ -13,6 +13,7 @@ use crate::Reuse;
 use crate::fault::Serving;
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "each snapshot has one, and few snapshots are moved")]
 pub(super) enum Source {
     Anonymous(Anonymous),
     Region(OfRegion),
