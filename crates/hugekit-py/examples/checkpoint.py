@@ -34,9 +34,8 @@ class Training:
 
     def __init__(self, options, folder):
         self.options = options
-        rows = (options.gigabytes * (1 << 30)) // (8 * 1024 * 4)
-        rows = int(rows)
-        self.arrays = {f"layer{number}": np.full((rows, 1024), number, "f4") for number in range(8)}
+        rows = int(options.gigabytes * (1 << 30)) // (options.arrays * 1024 * 4)
+        self.arrays = {f"layer{number}": np.full((rows, 1024), number, "f4") for number in range(options.arrays)}
         self.copies = {name: array.copy() for name, array in self.arrays.items()}
         self.expected = {name: array.copy() for name, array in self.arrays.items()}
         block = max(1, min(rows, int(options.touched * (1 << 20)) // (1024 * 4)))
@@ -158,6 +157,7 @@ def plot(runs, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=1, help="of all arrays, in GiB")
+    parser.add_argument("--arrays", type=int, default=1, help="how many; one is a flat buffer of all parameters")
     parser.add_argument("--touched", type=float, default=4, help="MiB that a step updates")
     parser.add_argument("--steps", type=int, default=50, help="before each checkpoint")
     parser.add_argument("--rounds", type=int, default=3)
