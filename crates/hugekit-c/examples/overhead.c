@@ -1,6 +1,6 @@
 /* What one call of hugekit_clear costs beside memset, for few bytes: alternating loops.
  *
- *   cc -O2 -std=c11 overhead.c $(pkg-config --cflags --libs hugekit) -o overhead && ./overhead */
+ *   cc -O2 -std=c11 overhead.c $(pkg-config --cflags --libs hugekit) -o overhead && ./overhead [CALLS] */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include <hugekit.h>
 
-enum { ROUNDS = 21, CALLS = 1000000 };
+enum { ROUNDS = 21 };
 
 static char bytes[4096];
 
@@ -29,22 +29,23 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
+    int calls = count > 1 ? atoi(arguments[1]) : 1000000;
     static const size_t lengths[] = {0, 64, 256, 1024, 4096};
     for (size_t at = 0; at < sizeof lengths / sizeof *lengths; at++) {
         size_t len = lengths[at];
         double theirs[ROUNDS], ours[ROUNDS];
         for (int round = 0; round < ROUNDS; round++) {
             double start = now();
-            for (int call = 0; call < CALLS; call++)
+            for (int call = 0; call < calls; call++)
                 set(bytes, 0, len);
             double middle = now();
-            for (int call = 0; call < CALLS; call++)
+            for (int call = 0; call < calls; call++)
                 if (hugekit_clear(bytes, len) != HUGEKIT_STATUS_OK)
                     return 1;
-            theirs[round] = (middle - start) / CALLS;
-            ours[round] = (now() - middle) / CALLS;
+            theirs[round] = (middle - start) / calls;
+            ours[round] = (now() - middle) / calls;
         }
         qsort(theirs, ROUNDS, sizeof *theirs, ascending);
         qsort(ours, ROUNDS, sizeof *ours, ascending);

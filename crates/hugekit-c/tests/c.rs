@@ -25,20 +25,29 @@ struct Program {
     compiler: &'static str,
     standard: &'static str,
     under_valgrind: bool,
+    arguments: &'static [&'static str],
 }
 
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 8] = [
     Program::c("work.c", true),
     Program::c("machine.c", true),
     Program::c("pool.c", true),
     Program::c("fork.c", false),
     Program::c("snapshot.c", false),
-    Program { source: "plus.cpp", compiler: "c++", standard: "-std=c++17", under_valgrind: false },
+    Program { arguments: &["16", "2"], ..Program::c("../examples/prealloc.c", false) },
+    Program { arguments: &["1000"], ..Program::c("../examples/overhead.c", false) },
+    Program {
+        source: "plus.cpp",
+        compiler: "c++",
+        standard: "-std=c++17",
+        under_valgrind: false,
+        arguments: &[],
+    },
 ];
 
 impl Program {
     const fn c(source: &'static str, under_valgrind: bool) -> Self {
-        Self { source, compiler: "cc", standard: "-std=c11", under_valgrind }
+        Self { source, compiler: "cc", standard: "-std=c11", under_valgrind, arguments: &[] }
     }
 }
 
@@ -75,7 +84,8 @@ impl Places {
     fn compile(&self, program: Program, linked: Linked) -> Result<PathBuf, String> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
         let suffix = if linked == Linked::Static { "-static" } else { "" };
-        let path = self.programs.join(format!("{}{suffix}", program.source.replace('.', "-")));
+        let path =
+            self.programs.join(format!("{}{suffix}", program.source.replace(['.', '/'], "-")));
         let mut compiler = Command::new(program.compiler);
         compiler.args(STRICT).args([program.standard, "-pthread", "-g", "-I"]);
         compiler.arg(folder.join("include")).arg("-o").arg(&path);
@@ -143,7 +153,8 @@ fn trials(places: &'static Places) -> Vec<Trial> {
             continue;
         }
         trials.push(Trial::test(program.source, move || {
-            run(&mut Command::new(places.compile(program, Linked::Shared)?))
+            let path = places.compile(program, Linked::Shared)?;
+            run(Command::new(path).args(program.arguments))
         }));
         if !program.under_valgrind {
             continue;
