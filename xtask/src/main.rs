@@ -26,6 +26,9 @@ enum Task {
         /// instead of skipping what needs them
         #[arg(long)]
         install: bool,
+        /// One part alone
+        #[arg(long)]
+        only: Option<testing::Part>,
     },
     /// What can be said without running anything: format, clippy, documentation
     Check,
@@ -43,11 +46,11 @@ enum Task {
 
 fn main() -> Result<ExitCode> {
     match Task::parse() {
-        Task::Test { install } => testing::run(install),
+        Task::Test { install, only } => testing::run(install, only),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
-        Task::Ci { install } => check().and_then(|()| testing::run(install)),
+        Task::Ci { install } => check().and_then(|()| testing::run(install, None)),
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
 use crate::aarch64::{self, Outcome};
 use crate::settings::Settings;
@@ -20,18 +21,50 @@ struct Count {
     reasons: BTreeMap<String, usize>,
 }
 
-pub(crate) fn run(install: bool) -> Result<ExitCode> {
+/// What the tests consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// `cargo test`, programs in C and C++ included
+    Workspace,
+    /// What threads may do, explored
+    Models,
+    /// The Python package
+    Python,
+    /// The library for aarch64, emulated
+    Aarch64,
+}
+
+pub(crate) fn run(install: bool, only: Option<Part>) -> Result<ExitCode> {
     let mut count = Count::default();
     let _settings = install.then(Settings::for_tests).transpose()?;
-    let passed = run_workspace(&mut count, install)?
-        & run_models(&mut count)?
-        & run_python(&mut count, install)?;
+    let mut passed = true;
+    for part in Part::value_variants() {
+        if only.is_none_or(|only| only == *part) {
+            passed &= part.run(&mut count, install)?;
+        }
+    }
+    count.print();
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Part {
+    /// Whether all of it passed, or was skipped.
+    fn run(self, count: &mut Count, install: bool) -> Result<bool> {
+        match self {
+            Self::Workspace => run_workspace(count, install),
+            Self::Models => run_models(count),
+            Self::Python => run_python(count, install),
+            Self::Aarch64 => run_aarch64(count, install),
+        }
+    }
+}
+
+fn run_aarch64(count: &mut Count, install: bool) -> Result<bool> {
     match aarch64::test(install)? {
         Outcome::Passed => count.passed += 1,
         Outcome::Skipped { reason } => count.skip(format!("aarch64 under emulation: {reason}")),
     }
-    count.print();
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(true)
 }
 
 fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {
