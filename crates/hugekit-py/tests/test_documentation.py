@@ -4,6 +4,7 @@ import ast
 import doctest
 import inspect
 import pathlib
+import re
 
 import hugekit
 import numpy
@@ -27,6 +28,18 @@ def test_example(text, serves):
     example = doctest.DocTestParser().get_doctest(text, {"hugekit": hugekit, "numpy": numpy}, "example", None, 0)
     result = doctest.DocTestRunner(verbose=False).run(example)
     assert result.attempted > 0 and result.failed == 0
+
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "crates/hugekit-py/README.md"])
+def test_programs_of_a_page(page, serves, tmp_path, monkeypatch):
+    programs = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert programs
+    monkeypatch.chdir(tmp_path)
+    for program in programs:
+        exec(compile(program, page, "exec"), {})
 
 
 def test_everything_has_documentation_and_most_has_an_example():
