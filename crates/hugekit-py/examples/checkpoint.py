@@ -63,7 +63,9 @@ class Training:
                 np.copyto(self.copies[name], array)
             return self.in_thread(lambda: np.savez(self.path, **self.copies))
         elif way == "snapshot":
-            moment = hugekit.snapshot(self.arrays, hold_at_most=self.options.hold)
+            # These steps write faster than any disk: all of it may have to be held aside.
+            hold = self.options.hold or max(array.nbytes for array in self.arrays.values())
+            moment = hugekit.snapshot(self.arrays, hold_at_most=hold)
             return self.in_thread(lambda: moment.savez(self.path))
         return None
 
@@ -161,7 +163,7 @@ def main():
     parser.add_argument("--touched", type=float, default=4, help="MiB that a step updates")
     parser.add_argument("--steps", type=int, default=50, help="before each checkpoint")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--hold", type=int, help="bytes of each array that a snapshot may hold aside")
+    parser.add_argument("--hold", type=int, help="bytes of each array that a snapshot may hold aside; all if not said")
     parser.add_argument("--folder", help="where files are written and removed again")
     parser.add_argument("--plot", help="where a plot goes, if matplotlib is installed")
     parser.add_argument("--json", help="where all step times go")

@@ -304,7 +304,8 @@ pub(crate) fn default_region(
             }
         }
         let grown = |capacity| hugekit::Pool::builder(capacity).name("default").build();
-        let pool = grown(bytes.max(LEAST)).or_else(|_| grown(bytes))?;
+        // As much again, so that the array can be forked and snapshotted.
+        let pool = grown(bytes.saturating_mul(2).max(LEAST)).or_else(|_| grown(bytes))?;
         let region = builder(&pool)?;
         defaults().pools.push(pool);
         Ok(region)
