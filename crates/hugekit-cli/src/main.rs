@@ -1,8 +1,11 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
 mod doctor;
+mod file;
 mod lab;
+mod operand;
 mod progress;
+mod text;
 mod tune;
 
 use std::process::ExitCode;

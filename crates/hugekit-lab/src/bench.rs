@@ -155,12 +155,9 @@ impl<'a> Bench<'a> {
         let (len, huge) = (arena.len(), arena.huge_bytes());
         Ok(Experiment {
             name: name.to_owned(),
-            skipped: None,
             memory: Some(describe_memory(len, huge)),
             notices: self.memory_notices(len, huge),
-            cases: Vec::new(),
-            ratios: Vec::new(),
-            distributions: Vec::new(),
+            ..Experiment::default()
         })
     }
 

@@ -9,12 +9,14 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod anonymous;
+pub mod archive;
 mod arena;
 mod bench;
 mod calibrate;
 mod experiments;
 mod forking;
 mod published;
+pub mod reading;
 pub mod record;
 pub mod sampler;
 mod settings;

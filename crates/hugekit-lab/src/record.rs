@@ -1,18 +1,31 @@
 //! What the lab hands out: one record per run, the same for people, JSON and later comparisons.
+//!
+//! `docs/record.md` describes the JSON; `reading.rs` takes it in again, whichever version wrote it.
 
-use serde::{Deserialize, Serialize};
+use jiff::Timestamp;
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::published::Published;
 use crate::stats::{Summary, every_other, median};
 
-/// The record's kind and version; the number grows when a field changes its meaning or goes away.
-pub const SCHEMA: &str = "hugekit-lab/1";
+/// The record's kind, which its version follows.
+pub(crate) const KIND: &str = "hugekit-lab/";
+
+/// The version of records that this lab writes. It grows when whoever reads the one before would
+/// refuse or misunderstand what is written; fields that may be ignored do not count.
+///
+/// 1: the first. 2: `made`, `trust`, buckets of distributions.
+pub const VERSION: u32 = 2;
 
 /// One run of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`SCHEMA`] of the writer.
+    /// `hugekit-lab/` and the [`VERSION`] that it was written as.
     pub schema: String,
+    /// When the run ended; records of version 1 do not say.
+    #[serde(default)]
+    pub made: Option<Timestamp>,
     /// The command line, as the user could repeat it.
     pub command: String,
     /// Where it ran.
@@ -25,12 +38,18 @@ impl Record {
     /// A record of these experiments, made on this machine.
     #[must_use]
     pub fn new(command: String, experiments: Vec<Experiment>) -> Self {
-        Self { schema: SCHEMA.to_owned(), command, machine: crate::bench::machine(), experiments }
+        Self {
+            schema: format!("{KIND}{VERSION}"),
+            made: Some(Timestamp::now()),
+            command,
+            machine: crate::bench::machine(),
+            experiments,
+        }
     }
 }
 
 /// The machine a record was made on, as far as it bears on the results.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The CPU's marketing name.
     pub cpu: String,
@@ -51,7 +70,7 @@ pub struct Machine {
 }
 
 /// One experiment of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
     /// Its name on the command line.
     pub name: String,
@@ -127,8 +146,8 @@ impl Unit {
     }
 }
 
-/// One thing measured, round by round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// One thing measured, round by round. Its JSON also holds the median, for those who need no more.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Case {
     /// `experiment/method/workload`.
     pub id: String,
@@ -146,6 +165,20 @@ impl Case {
     #[must_use]
     pub fn median(&self) -> f64 {
         median(&self.samples)
+    }
+}
+
+impl Serialize for Case {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut case = serializer.serialize_struct("Case", 5)?;
+        case.serialize_field("id", &self.id)?;
+        case.serialize_field("unit", &self.unit)?;
+        case.serialize_field("median", &self.median())?;
+        case.serialize_field("samples", &self.samples)?;
+        if !self.published.is_empty() {
+            case.serialize_field("published", &self.published)?;
+        }
+        case.end()
     }
 }
 

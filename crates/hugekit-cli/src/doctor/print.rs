@@ -1,15 +1,15 @@
 //! The report for people (80 columns, colour where it is welcome) and for programs.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
 use super::line::{Line, Verdict};
 use super::machine::Machine;
+use crate::text::{COLUMNS, wrap, write_out};
 
-const COLUMNS: usize = 80;
 const VERDICT_COLUMNS: usize = 8;
 const SCHEMA: &str = "hugekit-doctor/1";
 
@@ -25,18 +25,8 @@ pub(super) fn json(machine: &Machine, lines: &[Line]) -> io::Result<()> {
     write_out(&(serde_json::to_string_pretty(&report)? + "\n"))
 }
 
-/// Colours are taken out again unless standard output is a terminal that wants them.
 pub(super) fn terminal(lines: &[Line]) -> io::Result<()> {
     write_out(&render(lines))
-}
-
-/// A reader that has seen enough, such as `head`, is no error.
-fn write_out(text: &str) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }
 
 fn render(lines: &[Line]) -> String {
@@ -80,23 +70,6 @@ fn style(verdict: Verdict) -> Style {
     }
 }
 
-/// Breaks at spaces; a longer word, such as a path, keeps its line to itself.
-fn wrap(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().expect("starts with one line");
-        match last.chars().count() {
-            0 => last.push_str(word),
-            used if used + 1 + word.chars().count() <= columns => {
-                last.push(' ');
-                last.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::line::Topic;
@@ -128,11 +101,5 @@ mod tests {
             plain,
             "memory\n  ok      total   1\n  ok      free    1\n\nkvm\n  ok      device  1\n"
         );
-    }
-
-    #[test]
-    fn words_longer_than_the_line_are_kept_whole() {
-        assert_eq!(wrap("a /very/long/path b", 4), ["a", "/very/long/path", "b"]);
-        assert_eq!(wrap("", 4), [""]);
     }
 }

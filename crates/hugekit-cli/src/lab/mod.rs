@@ -1,6 +1,6 @@
 //! `hugekit lab`: arguments, flow, exit code.
 
-mod output;
+mod kept;
 mod table;
 
 use std::process::ExitCode;
@@ -9,12 +9,15 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use hugekit::arch::{Routine, clear_routines, copy_routines};
+use hugekit_lab::archive::Archive;
 use hugekit_lab::record::Record;
 use hugekit_lab::size::Size;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options};
 
-use self::output::JsonSink;
+use crate::file::{OpenSink, Sink};
+use crate::operand::Operand;
 use crate::progress::{INTERRUPTED, Terminal};
+use crate::text::write_out;
 
 /// Measure clearing huge memory here, beside the published figures.
 ///
@@ -41,8 +44,21 @@ pub(crate) struct Lab {
     setup: bool,
     /// Write the record with every raw sample; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE|-")]
-    json: Option<JsonSink>,
+    json: Option<Sink>,
+    /// Do not keep the record among those of earlier runs
+    #[arg(long)]
+    no_record: bool,
+    /// List the records of earlier runs; measure nothing
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Print a record, by ID (or how it begins, or `last`) or file; measure nothing
+    #[arg(long, value_name = "ID|FILE", conflicts_with_all = MEASURING)]
+    show: Option<Operand>,
 }
+
+/// Arguments that make no sense where nothing is measured.
+const MEASURING: [&str; 7] =
+    ["experiments", "quick", "memory", "rounds", "routine", "setup", "no_record"];
 
 fn experiment_parser() -> impl TypedValueParser<Value = &'static Definition> {
     let values = EXPERIMENTS.iter().map(|e| PossibleValue::new(e.name).help(e.repeats));
@@ -67,10 +83,24 @@ fn rows() -> impl Iterator<Item = (&'static str, bool, &'static str)> {
 }
 
 impl Lab {
-    /// Runs the experiments and prints what came out of them.
+    /// Measures, or looks at what was measured before.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        if self.list {
+            kept::list()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(operand) = &self.show {
+            let (_, record) = operand.read()?;
+            self.open_sinks()?.write(&record)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        self.measure()
+    }
+
+    /// Runs the experiments, prints what came out of them and keeps it.
+    fn measure(&self) -> anyhow::Result<ExitCode> {
         self.refuse_unavailable_routine();
-        let json = self.json.as_ref().map(JsonSink::open).transpose()?;
+        let sinks = self.open_sinks()?;
         let terminal = Terminal::new()?;
         let outcome = match hugekit_lab::run(&self.chosen(), &self.options(), &terminal) {
             Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
@@ -79,13 +109,18 @@ impl Lab {
             outcome => outcome?,
         };
         terminal.finish();
-        let interrupted = outcome.interrupted;
         let record = Record::new(command_line(), outcome.experiments);
-        if !self.json.as_ref().is_some_and(JsonSink::is_stdout) {
-            table::print(&record)?;
+        let written = sinks.write(&record);
+        if !self.no_record && !record.experiments.is_empty() {
+            keep(&record);
         }
-        json.map_or(Ok(()), |json| json.write(&record))?;
-        Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+        written?;
+        Ok(if outcome.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    }
+
+    fn open_sinks(&self) -> anyhow::Result<Sinks<'_>> {
+        let to_stdout = self.json.as_ref().is_some_and(Sink::is_stdout);
+        Ok(Sinks { tables: !to_stdout, json: self.json.as_ref().map(Sink::open).transpose()? })
     }
 
     fn chosen(&self) -> Vec<&'static Definition> {
@@ -116,6 +151,32 @@ impl Lab {
                 "routine {name} is not available on this CPU: it needs {needs}; available are {}",
                 available.join(", ")
             ))
+        }
+    }
+}
+
+/// Where a record goes.
+struct Sinks<'a> {
+    tables: bool,
+    json: Option<OpenSink<'a>>,
+}
+
+impl Sinks<'_> {
+    fn write(self, record: &Record) -> anyhow::Result<()> {
+        if self.tables {
+            write_out(&table::render(record))?;
+        }
+        self.json.map_or(Ok(()), |json| json.write_json(record))
+    }
+}
+
+/// What was measured is printed whether or not it can be kept, and that is all that was promised.
+fn keep(record: &Record) {
+    match Archive::of_user().and_then(|archive| archive.keep(record)) {
+        Ok(id) => eprintln!("kept as {id}: `hugekit lab --show {id}`"),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+            eprintln!("warning: {error}{}; `--no-record` for none", cause.unwrap_or_default());
         }
     }
 }
