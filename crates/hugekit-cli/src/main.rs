@@ -5,6 +5,8 @@ mod file;
 mod lab;
 mod operand;
 mod progress;
+mod report;
+mod shell;
 mod text;
 mod tune;
 
@@ -25,6 +27,9 @@ enum Command {
     Doctor(doctor::Doctor),
     Lab(lab::Lab),
     Tune(tune::Tune),
+    Report(report::Report),
+    Completions(shell::Completions),
+    Man(shell::Man),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -33,6 +38,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Doctor(doctor) => doctor.run().map(|()| ExitCode::SUCCESS),
         Command::Lab(lab) => lab.run(),
         Command::Tune(tune) => tune.run(),
+        Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
+        Command::Completions(completions) => completions.run().map(|()| ExitCode::SUCCESS),
+        Command::Man(man) => man.run().map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -224,6 +224,7 @@ mod tests {
             made: Some(Timestamp::from_second(second).unwrap()),
             command: format!("hugekit lab --rounds {second}"),
             machine: Machine::default(),
+            uncontrolled: Vec::new(),
             experiments: Vec::new(),
         }
     }

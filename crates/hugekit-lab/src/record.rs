@@ -6,8 +6,10 @@ use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::Outcome;
 use crate::published::Published;
 use crate::stats::{Summary, every_other, median};
+use crate::trust::Trust;
 
 /// The record's kind, which its version follows.
 pub(crate) const KIND: &str = "hugekit-lab/";
@@ -30,19 +32,26 @@ pub struct Record {
     pub command: String,
     /// Where it ran.
     pub machine: Machine,
+    /// What bears on every figure and was neither controlled nor seen.
+    #[serde(default)]
+    pub uncontrolled: Vec<String>,
     /// What ran, in order.
     pub experiments: Vec<Experiment>,
 }
 
 impl Record {
-    /// A record of these experiments, made on this machine.
+    /// A record of what came out of a run on this machine.
     #[must_use]
-    pub fn new(command: String, experiments: Vec<Experiment>) -> Self {
+    pub fn new(command: String, outcome: Outcome) -> Self {
+        let Outcome { experiments, hardware_counters, .. } = outcome;
+        let machine = Machine { hardware_counters, ..crate::bench::machine() };
+        let host = machine.hypervisor.as_deref();
         Self {
+            uncontrolled: crate::trust::uncontrolled(host, &machine.hardware_counters),
             schema: format!("{KIND}{VERSION}"),
             made: Some(Timestamp::now()),
             command,
-            machine: crate::bench::machine(),
+            machine,
             experiments,
         }
     }
@@ -65,7 +74,7 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Which profile decided for `auto` and the engine: `built in`, or the command that measured it.
     pub profile: String,
-    /// Hardware counters: always `not available` so far.
+    /// Hardware counters: `available`, or `not available` and why.
     pub hardware_counters: String,
 }
 
@@ -87,7 +96,13 @@ pub struct Experiment {
     /// How single events of some cases are distributed, where a sample sums up many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distributions: Vec<Distribution>,
+    /// How far to trust it; records of version 1 do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Trust>,
 }
+
+/// A bucket of a distribution ends so many times as far as the one before it.
+pub(crate) const BUCKET: f64 = 1.25;
 
 /// How the single events behind a case are distributed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,6 +115,9 @@ pub struct Distribution {
     pub count: u64,
     /// Percentiles, ascending: of so many per cent of the events, none was above this value.
     pub percentiles: Vec<(f64, f64)>,
+    /// How many events lay up to each value, and above the one before it; without empty ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buckets: Vec<(f64, u64)>,
 }
 
 /// Why an experiment, or a part of it, could not run, and what would let it.
@@ -263,6 +281,12 @@ impl Ratio {
         })?;
         Some(Self::new(id, best, subject, 1, 2))
     }
+}
+
+/// Method and workload of an id: what is between its first two slashes, and after them.
+#[must_use]
+pub fn parts(id: &str) -> Option<(&str, &str)> {
+    id.split_once('/')?.1.split_once('/')
 }
 
 #[cfg(test)]

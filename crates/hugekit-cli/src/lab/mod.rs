@@ -1,5 +1,6 @@
 //! `hugekit lab`: arguments, flow, exit code.
 
+mod compare;
 mod kept;
 mod table;
 
@@ -11,6 +12,7 @@ use clap::{Args, CommandFactory};
 use hugekit::arch::{Routine, clear_routines, copy_routines};
 use hugekit_lab::archive::Archive;
 use hugekit_lab::record::Record;
+use hugekit_lab::report;
 use hugekit_lab::size::Size;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options};
 
@@ -45,6 +47,9 @@ pub(crate) struct Lab {
     /// Write the record with every raw sample; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE|-")]
     json: Option<Sink>,
+    /// Write a page with charts, which needs nothing but a browser
+    #[arg(long, value_name = "FILE|-")]
+    html: Option<Sink>,
     /// Do not keep the record among those of earlier runs
     #[arg(long)]
     no_record: bool,
@@ -54,6 +59,17 @@ pub(crate) struct Lab {
     /// Print a record, by ID (or how it begins, or `last`) or file; measure nothing
     #[arg(long, value_name = "ID|FILE", conflicts_with_all = MEASURING)]
     show: Option<Operand>,
+    /// Compare two records, by ID or file; measure nothing
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = MEASURING, conflicts_with = "show")]
+    compare: Option<Vec<Operand>>,
+    /// With --compare: exit with 3 if the speed of a case is down by more than so many percent
+    #[arg(long, value_name = "PERCENT", requires = "compare", value_parser = percent)]
+    fail_beyond: Option<f64>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number: f64 = text.trim_end_matches('%').trim_end().parse().map_err(|_| "not a number")?;
+    if (0.0..100.0).contains(&number) { Ok(number) } else { Err("not within 0 to 100".into()) }
 }
 
 /// Arguments that make no sense where nothing is measured.
@@ -90,11 +106,14 @@ impl Lab {
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(operand) = &self.show {
-            let (_, record) = operand.read()?;
-            self.open_sinks()?.write(&record)?;
+            let (name, record) = operand.read()?;
+            self.open_sinks()?.write(&name, &record)?;
             return Ok(ExitCode::SUCCESS);
         }
-        self.measure()
+        match self.compare.as_deref() {
+            Some([before, after]) => self.compare(before, after),
+            _ => self.measure(),
+        }
     }
 
     /// Runs the experiments, prints what came out of them and keeps it.
@@ -109,18 +128,29 @@ impl Lab {
             outcome => outcome?,
         };
         terminal.finish();
-        let record = Record::new(command_line(), outcome.experiments);
-        let written = sinks.write(&record);
-        if !self.no_record && !record.experiments.is_empty() {
-            keep(&record);
-        }
-        written?;
-        Ok(if outcome.interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+        let interrupted = outcome.interrupted;
+        let record = Record::new(command_line(), outcome);
+        // Kept first: a page that cannot be written can be made of it later.
+        let id = (!self.no_record && !record.experiments.is_empty()).then(|| keep(&record));
+        sinks.write(&id.flatten().unwrap_or_else(|| "of this run".to_owned()), &record)?;
+        Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    }
+
+    fn compare(&self, before: &Operand, after: &Operand) -> anyhow::Result<ExitCode> {
+        let sinks = self.open_sinks()?;
+        let records = [before.read()?, after.read()?];
+        compare::run(&records, sinks, self.fail_beyond)
     }
 
     fn open_sinks(&self) -> anyhow::Result<Sinks<'_>> {
-        let to_stdout = self.json.as_ref().is_some_and(Sink::is_stdout);
-        Ok(Sinks { tables: !to_stdout, json: self.json.as_ref().map(Sink::open).transpose()? })
+        let is_stdout = |sink: &Option<Sink>| sink.as_ref().is_some_and(Sink::is_stdout);
+        if is_stdout(&self.json) && is_stdout(&self.html) {
+            usage_error("--json and --html cannot both print to standard output");
+        }
+        let tables = !is_stdout(&self.json) && !is_stdout(&self.html);
+        let json = self.json.as_ref().map(Sink::open).transpose()?;
+        let html = self.html.as_ref().map(Sink::open).transpose()?;
+        Ok(Sinks { tables, json, html })
     }
 
     fn chosen(&self) -> Vec<&'static Definition> {
@@ -155,28 +185,37 @@ impl Lab {
     }
 }
 
-/// Where a record goes.
+/// Where a result goes.
 struct Sinks<'a> {
     tables: bool,
     json: Option<OpenSink<'a>>,
+    html: Option<OpenSink<'a>>,
 }
 
 impl Sinks<'_> {
-    fn write(self, record: &Record) -> anyhow::Result<()> {
+    fn write(self, name: &str, record: &Record) -> anyhow::Result<()> {
         if self.tables {
             write_out(&table::render(record))?;
         }
-        self.json.map_or(Ok(()), |json| json.write_json(record))
+        if let Some(json) = self.json {
+            json.write_json(record)?;
+        }
+        let page = || report::page(&[(name.to_owned(), record.clone())]);
+        self.html.map_or(Ok(()), |html| html.write(&page()))
     }
 }
 
 /// What was measured is printed whether or not it can be kept, and that is all that was promised.
-fn keep(record: &Record) {
+fn keep(record: &Record) -> Option<String> {
     match Archive::of_user().and_then(|archive| archive.keep(record)) {
-        Ok(id) => eprintln!("kept as {id}: `hugekit lab --show {id}`"),
+        Ok(id) => {
+            eprintln!("kept as {id}: `hugekit lab --show {id}`");
+            Some(id)
+        }
         Err(error) => {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
             eprintln!("warning: {error}{}; `--no-record` for none", cause.unwrap_or_default());
+            None
         }
     }
 }

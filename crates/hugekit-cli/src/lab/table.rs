@@ -3,9 +3,10 @@
 // Writing to a String cannot fail, so the results of `writeln!` are dropped.
 use std::fmt::Write;
 
-use anstyle::Style;
+use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
-use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit};
+use hugekit_lab::finding::{figure, finding};
+use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit, parts};
 use hugekit_lab::size::Size;
 use hugekit_lab::{EXPERIMENTS, Published};
 
@@ -14,6 +15,7 @@ use crate::text::{COLUMNS, wrap};
 const WIDTH: u16 = COLUMNS as u16;
 
 const BOLD: Style = Style::new().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default();
 
 /// The whole record, as for a terminal that wants colour.
 pub(super) fn render(record: &Record) -> String {
@@ -28,7 +30,13 @@ pub(super) fn render(record: &Record) -> String {
     let _ =
         writeln!(text, "\n{BOLD}Summary{BOLD:#} (medians; like for like only; above 1 is faster)");
     for experiment in &record.experiments {
-        render_indented(&mut text, "", &summary(experiment));
+        render_indented(&mut text, "", &format!("{}: {}", experiment.name, finding(experiment)));
+    }
+    if !record.uncontrolled.is_empty() {
+        let _ = writeln!(text, "\n{BOLD}Not controlled{BOLD:#}");
+        for what in &record.uncontrolled {
+            render_indented(&mut text, "", what);
+        }
     }
     text
 }
@@ -57,6 +65,9 @@ fn render_experiment(text: &mut String, experiment: &Experiment) {
     }
     for notice in experiment.memory.iter().chain(&experiment.notices) {
         render_indented(text, "· ", notice);
+    }
+    for warning in experiment.trust.iter().flat_map(|trust| &trust.warnings) {
+        render_indented(text, &format!("{WARNING}!{WARNING:#} "), warning);
     }
     for (unit, of_unit) in by_unit(&experiment.cases) {
         let _ = writeln!(text, "\nmedian, {}", unit.name());
@@ -87,10 +98,11 @@ fn by_unit(cases: &[Case]) -> Vec<(Unit, Vec<&Case>)> {
 
 /// A paragraph behind a bullet, its further lines set in by four columns.
 fn render_indented(text: &mut String, bullet: &str, paragraph: &str) {
-    let lines = wrap(&format!("{bullet}{paragraph}"), COLUMNS - 4);
-    for (index, line) in lines.into_iter().enumerate() {
-        let indent = if index == 0 { 2 } else { 4 };
-        let _ = writeln!(text, "{:indent$}{line}", "");
+    for (index, line) in wrap(paragraph, COLUMNS - 6).into_iter().enumerate() {
+        let _ = match index {
+            0 => writeln!(text, "  {bullet}{line}"),
+            _ => writeln!(text, "    {line}"),
+        };
     }
 }
 
@@ -117,10 +129,6 @@ fn axes<'a>(cases: &[&'a Case]) -> (Vec<&'a str>, Vec<&'a str>) {
         }
     }
     (methods, workloads)
-}
-
-fn parts(id: &str) -> Option<(&str, &str)> {
-    id.split_once('/')?.1.split_once('/')
 }
 
 /// Medians, one table or several: methods across where that fits, else workloads across, as many
@@ -173,15 +181,6 @@ fn medians<'a>(
     }
     align_numbers(&mut table);
     table
-}
-
-/// Three digits at least, and no more decimals than the first of them needs.
-fn figure(number: f64) -> String {
-    match number {
-        number if number < 10.0 => format!("{number:.2}"),
-        number if number < 1000.0 => format!("{number:.1}"),
-        number => format!("{number:.0}"),
-    }
 }
 
 fn ratios(ratios: &[Ratio]) -> Table {
@@ -249,35 +248,6 @@ fn align_numbers(table: &mut Table) {
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
-    }
-}
-
-/// One line: the range of the experiment's headline comparison.
-fn summary(experiment: &Experiment) -> String {
-    let name = &experiment.name;
-    if let Some(skipped) = &experiment.skipped {
-        return format!("{name}: skipped, {}", skipped.reason);
-    }
-    let headline = EXPERIMENTS
-        .iter()
-        .find(|definition| definition.name == *name)
-        .map_or("", |definition| definition.headline);
-    let mut fair: Vec<&Ratio> = experiment
-        .ratios
-        .iter()
-        .filter(|ratio| ratio.like_for_like)
-        .filter(|ratio| parts(&ratio.id).is_some_and(|(methods, _)| methods == headline))
-        .collect();
-    fair.sort_by(|a, b| a.median.total_cmp(&b.median));
-    let show = |ratio: &Ratio| {
-        let workload = parts(&ratio.id).map_or("", |(_, workload)| workload);
-        format!("{:.2} ({workload})", ratio.median)
-    };
-    match (fair.first(), fair.last()) {
-        (Some(least), Some(most)) => {
-            format!("{name}: {headline} from {} to {}", show(least), show(most))
-        }
-        _ => format!("{name}: nothing to compare like for like"),
     }
 }
 

@@ -12,7 +12,7 @@ use hugekit::{Pool, PoolError, Region};
 
 use super::handout::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::LabError;
-use crate::record::{Case, Distribution, Ratio, Unit};
+use crate::record::{BUCKET, Case, Distribution, Ratio, Unit};
 
 /// What a page is when it is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +153,9 @@ pub(super) struct Recorded(Histogram<u64>);
 /// A minute: longer than any fault.
 const LONGEST_NS: u64 = 60_000_000_000;
 
+/// Where buckets begin: shorter than any fault, and long enough that a quarter of it counts.
+const SHORTEST_NS: u64 = 64;
+
 /// The percentiles that are kept.
 const PERCENTILES: [f64; 6] = [1.0, 50.0, 90.0, 99.0, 99.9, 100.0];
 
@@ -175,7 +178,17 @@ impl Recorded {
             unit: case.unit,
             count: self.0.len(),
             percentiles: PERCENTILES.map(value).into(),
+            buckets: self.buckets(),
         }
+    }
+
+    /// Counts by latency in microseconds, each bucket a quarter wider than the one before it.
+    fn buckets(&self) -> Vec<(f64, u64)> {
+        let buckets = self.0.iter_log(SHORTEST_NS, BUCKET);
+        let buckets = buckets.map(|bucket| {
+            (bucket.value_iterated_to() as f64 / 1e3, bucket.count_since_last_iteration())
+        });
+        buckets.filter(|(_, count)| *count > 0).collect()
     }
 }
 
@@ -259,6 +272,9 @@ mod tests {
         let [.., (_, longest)] = distribution.percentiles[..] else { panic!() };
         assert!((1000.0..1001.0).contains(&longest), "{longest}");
         assert!((2.0..2.01).contains(&distribution.percentiles[1].1));
+        let counts = distribution.buckets.iter().map(|(_, count)| count);
+        assert_eq!(counts.sum::<u64>(), 4);
+        assert!(distribution.buckets.is_sorted_by(|one, next| one.0 < next.0));
     }
 
     #[test]

@@ -1,0 +1,366 @@
+//! Two records case by case: what changed, by how much, and how sure that is.
+//!
+//! A change counts if three things agree. The samples of the two runs are unlikely to be of one kind
+//! (Mann-Whitney, which asks nothing about how they are distributed). The ratio of the medians,
+//! bootstrapped, is not 1. And it exceeds what nobody has caused: how far the halves of one
+//! run are apart, and at least [`LEAST_CHANGE`]. All of that is within the two runs; what differs between any two
+//! runs, such as where memory happens to lie, is in neither, and only more runs would show it.
+
+use serde::Serialize;
+use statrs::stats_tests::Alternative;
+use statrs::stats_tests::mannwhitneyu::{MannWhitneyUMethod, mannwhitneyu};
+
+use crate::record::{Case, Experiment, Machine, Record, Unit};
+use crate::stats::{Summary, median};
+
+/// How unlikely samples of one kind must be to differ as much.
+const SIGNIFICANT: f64 = 0.01;
+
+/// The share of bootstrapped ratios within the interval.
+const CONFIDENCE: f64 = 0.99;
+
+const RESAMPLINGS: usize = 1000;
+
+/// The same intervals in every run.
+const SEED: u64 = 2023;
+
+/// A smaller change than 5 % is what another placement of the same memory makes (decision 6).
+const LEAST_CHANGE: f64 = 0.05;
+
+/// What came out of comparing two records.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// What the first record is called.
+    pub before: String,
+    /// What the second is called.
+    pub after: String,
+    /// In what else they differ that bears on the result.
+    pub warnings: Vec<String>,
+    /// Cases that both have, in the order of the second.
+    pub changes: Vec<Change>,
+    /// Ids of cases that only the first has.
+    pub only_before: Vec<String>,
+    /// Ids of cases that only the second has.
+    pub only_after: Vec<String>,
+}
+
+/// One case in two records.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    /// The case.
+    pub id: String,
+    /// What the medians count.
+    pub unit: Unit,
+    /// Median of the first record.
+    pub before: f64,
+    /// Median of the second.
+    pub after: f64,
+    /// Rounds of each.
+    pub rounds: (usize, usize),
+    /// How many times as fast the second is; above 1 is faster.
+    pub speed_up: f64,
+    /// Between these lies the speed-up, with 99 % confidence as far as the samples tell.
+    pub interval: (f64, f64),
+    /// Probability of such samples if nothing had changed.
+    pub p: f64,
+    /// Changes below this fraction count as noise.
+    pub noise: f64,
+    /// What that amounts to.
+    pub verdict: Verdict,
+}
+
+/// What a change amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The second record's is faster.
+    Faster,
+    /// The second record's is slower.
+    Slower,
+    /// No more than chance and placement explain.
+    WithinNoise,
+    /// However far apart the samples were, they are too few to say.
+    TooFewRounds,
+}
+
+impl Verdict {
+    /// As printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::WithinNoise => "within noise",
+            Self::TooFewRounds => "too few rounds",
+        }
+    }
+}
+
+impl Comparison {
+    /// Compares the cases that two records have in common; each record with what to call it.
+    #[must_use]
+    pub fn between(before: (&str, &Record), after: (&str, &Record)) -> Self {
+        let (old, new) = (cases(before.1), cases(after.1));
+        let changes =
+            new.iter().filter_map(|case| Some(Change::between(find(&old, case)?, case))).collect();
+        let only = |these: &[&Case], those: &[&Case]| -> Vec<String> {
+            let missing = these.iter().filter(|case| find(those, case).is_none());
+            missing.map(|case| case.id.clone()).collect()
+        };
+        Self {
+            before: before.0.to_owned(),
+            after: after.0.to_owned(),
+            warnings: warnings(before.1, after.1),
+            changes,
+            only_before: only(&old, &new),
+            only_after: only(&new, &old),
+        }
+    }
+
+    /// Cases that are slower by more than this fraction of their speed.
+    pub fn slower_beyond(&self, fraction: f64) -> impl Iterator<Item = &Change> {
+        let is_beyond = move |change: &&Change| {
+            change.verdict == Verdict::Slower && change.speed_up < 1.0 - fraction
+        };
+        self.changes.iter().filter(is_beyond)
+    }
+}
+
+fn find<'a>(cases: &[&'a Case], wanted: &Case) -> Option<&'a Case> {
+    cases.iter().find(|case| case.id == wanted.id && case.unit == wanted.unit).copied()
+}
+
+fn cases(record: &Record) -> Vec<&Case> {
+    record.experiments.iter().flat_map(|experiment| &experiment.cases).collect()
+}
+
+impl Change {
+    fn between(before: &Case, after: &Case) -> Self {
+        let (old, new) = (&before.samples, &after.samples);
+        let speed_up = after.unit.speed_up(before.median(), after.median());
+        let interval = bootstrap(after.unit, old, new);
+        let p = probability(old, new);
+        let noise = LEAST_CHANGE.max(drift(old)).max(drift(new));
+        let verdict = if least_probability(old.len(), new.len()) > SIGNIFICANT {
+            Verdict::TooFewRounds
+        } else if p > SIGNIFICANT
+            || (interval.0 <= 1.0 && interval.1 >= 1.0)
+            || speed_up.ln().abs() < noise.ln_1p()
+        {
+            Verdict::WithinNoise
+        } else if speed_up > 1.0 {
+            Verdict::Faster
+        } else {
+            Verdict::Slower
+        };
+        Self {
+            id: after.id.clone(),
+            unit: after.unit,
+            before: before.median(),
+            after: after.median(),
+            rounds: (old.len(), new.len()),
+            speed_up,
+            interval,
+            p,
+            noise,
+            verdict,
+        }
+    }
+}
+
+/// The probability that samples of one kind differ as much as these, by Mann and Whitney's test.
+fn probability(old: &[f64], new: &[f64]) -> f64 {
+    let test = mannwhitneyu(old, new, MannWhitneyUMethod::Automatic, Alternative::TwoSided);
+    // Samples that are all the same number leave nothing to rank.
+    test.map_or(1.0, |(_, p)| if p.is_finite() { p.min(1.0) } else { 1.0 })
+}
+
+/// The least probability that so many samples can have: that of all on one side of all others.
+fn least_probability(old: usize, new: usize) -> f64 {
+    let orders = (1..=old).map(|k| (new + k) as f64 / k as f64).product::<f64>();
+    2.0 / orders
+}
+
+/// Where the ratio of medians lies if both sides are drawn anew from their own samples.
+fn bootstrap(unit: Unit, old: &[f64], new: &[f64]) -> (f64, f64) {
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let mut draw = |samples: &[f64]| {
+        let drawn: Vec<f64> =
+            samples.iter().map(|_| samples[random.usize(..samples.len())]).collect();
+        median(&drawn)
+    };
+    let mut ratios: Vec<f64> =
+        (0..RESAMPLINGS).map(|_| unit.speed_up(draw(old), draw(new))).collect();
+    ratios.sort_by(f64::total_cmp);
+    let at = |share: f64| ratios[((RESAMPLINGS - 1) as f64 * share).round() as usize];
+    (at((1.0 - CONFIDENCE) / 2.0), at(f64::midpoint(1.0, CONFIDENCE)))
+}
+
+/// How far the medians of the two halves of one run are apart, as a fraction. Nobody changed anything in
+/// between, so a change of that size means nothing.
+fn drift(samples: &[f64]) -> f64 {
+    if samples.len() < 4 {
+        return 0.0;
+    }
+    let (first, second) = samples.split_at(samples.len() / 2);
+    let (first, second) = (median(first), median(second));
+    let Summary { min: least, max: most, .. } = Summary::of(&[first, second]);
+    if least > 0.0 { most / least - 1.0 } else { 0.0 }
+}
+
+/// What else differs between the records.
+fn warnings(before: &Record, after: &Record) -> Vec<String> {
+    let machines = different_machines(&before.machine, &after.machine);
+    let machines = (!machines.is_empty()).then(|| {
+        format!(
+            "the records are of different machines ({}): what changed may be the machine",
+            machines.join("; ")
+        )
+    });
+    let profile = (before.machine.profile != after.machine.profile)
+        .then(|| format!("profile: {} / {}", before.machine.profile, after.machine.profile));
+    let memory = after.experiments.iter().filter_map(|new| {
+        let same = |old: &&Experiment| old.name == new.name;
+        let old = before.experiments.iter().find(same)?;
+        (old.memory != new.memory).then(|| {
+            let said = |memory: &Option<String>| memory.clone().unwrap_or_else(|| "none".into());
+            format!("{}: {} / {}", new.name, said(&old.memory), said(&new.memory))
+        })
+    });
+    machines.into_iter().chain(profile).chain(memory).collect()
+}
+
+fn different_machines(before: &Machine, after: &Machine) -> Vec<String> {
+    let host = |machine: &Machine| machine.hypervisor.clone().unwrap_or_else(|| "none".into());
+    let facts = |machine: &Machine| {
+        [
+            ("CPU", machine.cpu.clone()),
+            ("CPUs", machine.cpus.to_string()),
+            ("caches", format!("{:?}", machine.cache_bytes)),
+            ("Linux", machine.kernel.clone()),
+            ("hypervisor", host(machine)),
+        ]
+    };
+    let pairs = facts(before).into_iter().zip(facts(after));
+    let differ = pairs.filter(|((_, old), (_, new))| old != new);
+    differ.map(|((name, old), (_, new))| format!("{name}: {old} / {new}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Samples around a middle, with a spread, the same for the same seed.
+    fn samples(seed: u64, count: usize, middle: f64, spread: f64) -> Vec<f64> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        // The sum of four is near enough to a bell.
+        let deviation =
+            |random: &mut fastrand::Rng| (0..4).map(|_| random.f64() - 0.5).sum::<f64>();
+        (0..count).map(|_| middle * (1.0 + spread * deviation(&mut random))).collect()
+    }
+
+    fn case(unit: Unit, samples: Vec<f64>) -> Case {
+        Case { id: "e/m/w".into(), unit, samples, published: Vec::new() }
+    }
+
+    fn change(unit: Unit, old: Vec<f64>, new: Vec<f64>) -> Change {
+        Change::between(&case(unit, old), &case(unit, new))
+    }
+
+    fn record(cases: Vec<Case>) -> Record {
+        let experiment = Experiment { name: "e".into(), cases, ..Experiment::default() };
+        Record {
+            schema: "hugekit-lab/2".into(),
+            made: None,
+            command: "hugekit lab".into(),
+            machine: Machine::default(),
+            uncontrolled: Vec::new(),
+            experiments: vec![experiment],
+        }
+    }
+
+    #[test]
+    fn a_real_change_is_found_in_either_unit_and_direction() {
+        for seed in 0..20 {
+            let old = samples(seed, 20, 10.0, 0.05);
+            let more = samples(seed + 100, 20, 11.5, 0.05);
+            let faster = change(Unit::GibPerSecond, old.clone(), more.clone());
+            assert_eq!(faster.verdict, Verdict::Faster, "{faster:?}");
+            assert!((faster.speed_up - 1.15).abs() < 0.06, "{faster:?}");
+            assert!(faster.interval.0 > 1.0 && faster.interval.1 < 1.3, "{faster:?}");
+            assert_eq!(change(Unit::Microseconds, old, more).verdict, Verdict::Slower);
+        }
+    }
+
+    #[test]
+    fn noise_is_no_change() {
+        let found = (0..200)
+            .map(|seed| {
+                let (old, new) =
+                    (samples(seed, 12, 10.0, 0.3), samples(seed + 1000, 12, 10.0, 0.3));
+                change(Unit::GibPerSecond, old, new).verdict
+            })
+            .filter(|verdict| *verdict != Verdict::WithinNoise)
+            .count();
+        assert!(found <= 2, "{found} of 200");
+    }
+
+    #[test]
+    fn a_change_that_placement_explains_is_noise_however_sure() {
+        let (old, new) = (samples(1, 100, 10.0, 0.001), samples(2, 100, 10.3, 0.001));
+        let change = change(Unit::GibPerSecond, old, new);
+        assert!(change.p < 1e-6 && change.verdict == Verdict::WithinNoise, "{change:?}");
+    }
+
+    #[test]
+    fn a_run_that_drifts_hides_changes_of_that_size() {
+        let mut old = samples(1, 10, 10.0, 0.01);
+        old.extend(samples(2, 10, 13.0, 0.01));
+        let change = change(Unit::GibPerSecond, old, samples(3, 20, 14.0, 0.01));
+        assert!(change.noise > 0.25 && change.verdict == Verdict::WithinNoise, "{change:?}");
+    }
+
+    #[test]
+    fn few_rounds_prove_nothing() {
+        let change = change(Unit::GibPerSecond, vec![1.0; 4], vec![9.0, 9.1, 9.2, 9.3]);
+        assert_eq!(change.verdict, Verdict::TooFewRounds);
+        assert!((least_probability(5, 5) - 2.0 / 252.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn equal_samples_are_equal() {
+        let change = change(Unit::Microseconds, vec![2.0; 9], vec![2.0; 9]);
+        assert_eq!((change.verdict, change.speed_up), (Verdict::WithinNoise, 1.0));
+    }
+
+    #[test]
+    fn cases_of_one_record_only_are_named() {
+        let renamed = |id: &str| Case { id: id.into(), ..case(Unit::Microseconds, vec![1.0]) };
+        let (old, new) = (record(vec![renamed("a"), renamed("b")]), record(vec![renamed("b")]));
+        let comparison = Comparison::between(("old", &old), ("new", &new));
+        assert_eq!(comparison.only_before, ["a"]);
+        assert_eq!((comparison.changes.len(), comparison.only_after.len()), (1, 0));
+        assert!(comparison.warnings.is_empty(), "{:?}", comparison.warnings);
+    }
+
+    #[test]
+    fn another_machine_is_warned_of() {
+        let (old, mut new) = (record(Vec::new()), record(Vec::new()));
+        new.machine.cpu = "another".into();
+        new.experiments[0].memory = Some("other pages".into());
+        let warnings = Comparison::between(("old", &old), ("new", &new)).warnings;
+        assert!(warnings[0].contains("different machines (CPU:  / another)"), "{warnings:?}");
+        assert!(warnings[1].contains("e: none / other pages"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_limit_counts_only_what_is_slower_for_sure() {
+        let old = record(vec![case(Unit::GibPerSecond, samples(1, 20, 10.0, 0.02))]);
+        let new = record(vec![case(Unit::GibPerSecond, samples(2, 20, 8.0, 0.02))]);
+        let slower = Comparison::between(("old", &old), ("new", &new));
+        assert_eq!(slower.slower_beyond(0.1).count(), 1);
+        assert_eq!(slower.slower_beyond(0.3).count(), 0);
+        let faster = Comparison::between(("new", &new), ("old", &old));
+        assert_eq!(faster.slower_beyond(0.0).count(), 0);
+    }
+}
