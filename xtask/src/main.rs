@@ -1,9 +1,12 @@
 //! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
+mod chromium;
+mod debian;
 mod settings;
 mod testing;
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
@@ -21,6 +24,8 @@ enum Task {
         #[arg(long)]
         install: bool,
     },
+    /// Fetch the browser that the lab's pages are tested in, as `test --install` does
+    Chromium,
     /// What can be said without running anything: format, clippy, documentation
     Check,
     /// `check` and `test`: the one command before a push
@@ -34,9 +39,15 @@ enum Task {
 fn main() -> Result<ExitCode> {
     match Task::parse() {
         Task::Test { install } => testing::run(install),
+        Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
         Task::Ci { install } => check().and_then(|()| testing::run(install)),
     }
+}
+
+/// Where everything goes that can be made again.
+fn target_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target")
 }
 
 fn check() -> Result<()> {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 
 use crate::aarch64::{self, Outcome};
+use crate::chromium;
 use crate::settings::Settings;
 
 /// What the test runners counted.
@@ -23,6 +23,9 @@ struct Count {
 pub(crate) fn run(install: bool) -> Result<ExitCode> {
     let mut count = Count::default();
     let _settings = install.then(Settings::for_tests).transpose()?;
+    if install && let Err(error) = chromium::install() {
+        eprintln!("no Chromium, and pages are not opened: {error:#}");
+    }
     let passed = run_workspace(&mut count)? & run_models(&mut count)?;
     match aarch64::test(install)? {
         Outcome::Passed => count.passed += 1,
@@ -39,7 +42,7 @@ fn run_workspace(count: &mut Count) -> Result<bool> {
 /// Lets loom explore the interleavings of `parallel`. Its crates are compiled differently, and
 /// therefore elsewhere; optimised, because there are many interleavings.
 fn run_models(count: &mut Count) -> Result<bool> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("loom");
+    let target = crate::target_dir().join("loom");
     let arguments = ["test", "--release", "--package", "hugekit", "--lib", "models"];
     let mut cargo = crate::command(&arguments);
     count_tests(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target), count)

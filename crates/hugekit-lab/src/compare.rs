@@ -14,7 +14,7 @@ use crate::record::{Case, Experiment, Machine, Record, Unit};
 use crate::stats::{Summary, median};
 
 /// How unlikely samples of one kind must be to differ as much.
-const SIGNIFICANT: f64 = 0.01;
+const SIGNIFICANT: f64 = 0.005;
 
 /// The share of bootstrapped ratios within the interval.
 const CONFIDENCE: f64 = 0.99;

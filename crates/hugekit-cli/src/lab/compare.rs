@@ -116,7 +116,7 @@ fn render_rest(text: &mut String, comparison: &Comparison) {
         let count = |verdict| of_it().filter(|change| change.verdict == verdict).count();
         let few = match count(Verdict::TooFewRounds) {
             0 => String::new(),
-            few => format!("; {few} with too few rounds to say (`--rounds 5` or more)"),
+            few => format!("; {few} with too few rounds to say (`--rounds 6` or more)"),
         };
         let line =
             format!("{experiment}: {} of {}{few}", count(Verdict::WithinNoise), of_it().count());

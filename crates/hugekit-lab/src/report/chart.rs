@@ -11,6 +11,9 @@ use super::axis::Axis;
 /// width of a telephone, so that labels stay readable there.
 pub(super) const WIDTH: f64 = 440.0;
 
+/// Width of a letter in the widest font that is usual.
+pub(super) const LETTER: f64 = 6.9;
+
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 46.0;
 const RIGHT: f64 = WIDTH - 14.0;

@@ -3,14 +3,14 @@
 use maud::{Markup, html};
 
 use super::axis::Axis;
-use super::chart::{WIDTH, line, outline, text};
+use super::chart::{LETTER, WIDTH, line, outline, text};
 use crate::compare::{Change, Comparison, Verdict};
 use crate::finding::figure;
 
 const ROW: f64 = 18.0;
 const TOP: f64 = 10.0;
-const LETTER: f64 = 5.9;
-const LONGEST: usize = 34;
+
+const LONGEST: usize = 30;
 
 /// Looks of the style sheet: green and red would be one to many.
 const FASTER: usize = 0;
@@ -36,7 +36,7 @@ pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
                 (count(Verdict::WithinNoise)) " within noise, " (count(Verdict::TooFewRounds)) " with too few rounds to say."
             }
             p.hint {
-                "A change counts if such samples are unlikely without one (below 1 %, Mann-Whitney), its 99 % interval (bootstrap) leaves 1 out, \
+                "A change counts if such samples are unlikely without one (below 0.5 %, Mann-Whitney), its 99 % interval (bootstrap) leaves 1 out, \
                  and it exceeds what the halves of one run differ by, and 5 %. What differs between any two runs is not in that."
             }
             @if !changed.is_empty() { div.charts { (drawing(number, &changed)) } }

@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 
 use super::axis::Axis;
-use super::chart::{WIDTH, line, outline, text};
+use super::chart::{LETTER, WIDTH, line, outline, text};
 use crate::finding::figure;
 use crate::record::{Case, Unit};
 use crate::stats::Summary;
@@ -12,9 +12,8 @@ use crate::stats::Summary;
 const ROW: f64 = 17.0;
 const TOP: f64 = 22.0;
 
-/// Width of a letter of a row's name, and the longest name that is shown whole.
-const LETTER: f64 = 5.9;
-const LONGEST: usize = 32;
+/// The longest name of a row that is shown whole.
+const LONGEST: usize = 28;
 
 /// Rows of one workload.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ pub(super) fn render(id: &str, unit: Unit, groups: &[Group<'_>]) -> Markup {
     let mut y = TOP - ROW / 2.0;
     html! {
         figure {
-            figcaption { (title) " (range of the samples behind each)" }
+            figcaption { (title) " (and the range of their samples, as far as there is room)" }
             svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {:.0}", bottom + 20.0)) role="img" aria-labelledby={ (id) "-t " (id) "-d" } {
                 title id={ (id) "-t" } { (title) }
                 desc id={ (id) "-d" } { (describe(unit, groups)) }

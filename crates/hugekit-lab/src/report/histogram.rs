@@ -4,13 +4,12 @@
 use maud::{Markup, html};
 
 use super::axis::Axis;
-use super::chart::{WIDTH, line, text};
+use super::chart::{LETTER, WIDTH, line, text};
 use crate::finding::figure;
 use crate::record::{BUCKET, Distribution, Unit, parts};
 
 const ROW: f64 = 30.0;
 const TOP: f64 = 12.0;
-const LETTER: f64 = 5.9;
 
 /// Percentiles that are marked, and their classes.
 const MARKED: [(f64, &str); 2] = [(50.0, "median"), (99.0, "tail")];
