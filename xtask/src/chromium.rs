@@ -36,12 +36,21 @@ pub(crate) fn install() -> Result<()> {
 
 /// The unpacked fonts, and the machine's: a package that is installed is not unpacked again.
 fn fonts_conf(root: &Path) -> String {
-    let (fonts, cache) = (root.join("usr/share/fonts"), root.join("var/cache/fontconfig"));
-    format!(
-        "<?xml version=\"1.0\"?>\n<fontconfig><dir>{}</dir><dir>/usr/share/fonts</dir><cachedir>{}</cachedir></fontconfig>\n",
-        fonts.display(),
-        cache.display()
-    )
+    let folder = |name: &str, path: &Path| format!("<{name}>{}</{name}>", path.display());
+    let family = |asked: &str, given: &str| {
+        format!("<alias><family>{asked}</family><prefer><family>{given}</family></prefer></alias>")
+    };
+    [
+        "<?xml version=\"1.0\"?>\n<fontconfig>".to_owned(),
+        folder("dir", &root.join("usr/share/fonts")),
+        folder("dir", Path::new("/usr/share/fonts")),
+        folder("cachedir", &root.join("var/cache/fontconfig")),
+        family("system-ui", "DejaVu Sans"),
+        family("sans-serif", "DejaVu Sans"),
+        family("monospace", "DejaVu Sans Mono"),
+        "</fontconfig>\n".to_owned(),
+    ]
+    .concat()
 }
 
 fn starter(root: &Path, fonts: &Path) -> String {

@@ -188,7 +188,7 @@ fn tables_fit_80_columns_and_end_in_a_summary() {
         assert!(line.chars().count() <= 80, "{line}");
     }
     let (_, summary) = text.split_once("\nSummary").unwrap();
-    assert!(summary.contains("clear: page-at-a-time-vs-engine from"), "{summary}");
+    assert!(summary.contains("clear: page-at-a-time → engine: "), "{summary}");
 }
 
 #[test]
@@ -283,6 +283,32 @@ fn too_little_memory_to_measure_on_is_a_usage_error() {
 #[test]
 fn one_round_is_too_few_to_compare() {
     lab().args(["--rounds", "1"]).assert().code(2).stderr(predicate::str::contains("2.."));
+}
+
+#[test]
+fn how_far_to_trust_a_result_is_in_the_record() {
+    let output = smallest("fork").args(["--json", "-"]).assert().success().get_output().clone();
+    let record = record(&output);
+    let counters = record["machine"]["hardware_counters"].as_str().unwrap();
+    assert!(counters == "available" || counters.starts_with("not available: "), "{counters}");
+    assert!(!record["uncontrolled"].as_array().unwrap().is_empty());
+    let trust = &record["experiments"][0]["trust"];
+    assert!(trust["seconds"].as_f64().unwrap() > 0.0 && trust["others_percent"].is_number());
+    let few = trust["warnings"].to_string();
+    assert!(few.contains("too few rounds to say how certain they are"), "{few}");
+    let counted = strings(&trust["counters"], "id");
+    assert!(counted.contains(&"fork/batched/2MiB"), "{counted:?}");
+    assert!(trust["counters"][0]["per_round"]["minor-faults"].is_number());
+}
+
+#[test]
+fn colour_is_for_terminals_that_want_it() {
+    let plain = smallest("fork").assert().success().get_output().clone();
+    assert!(!plain.stdout.contains(&0x1b));
+    for (variable, value, coloured) in [("CLICOLOR_FORCE", "1", true), ("NO_COLOR", "1", false)] {
+        let output = smallest("fork").env(variable, value).assert().success().get_output().clone();
+        assert_eq!(output.stdout.contains(&0x1b), coloured, "{variable}");
+    }
 }
 
 #[test]

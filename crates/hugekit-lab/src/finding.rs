@@ -33,7 +33,8 @@ pub fn finding(experiment: &Experiment) -> String {
         .collect();
     fair.sort_by(|(a, _), (b, _)| a.median.total_cmp(&b.median));
     let sides = headline.replacen("-vs-", " → ", 1);
-    let show = |(ratio, workload): &(&Ratio, &str)| format!("{:.2} ({workload})", ratio.median);
+    let show =
+        |(ratio, workload): &(&Ratio, &str)| format!("{} ({workload})", figure(ratio.median));
     match &fair[..] {
         [] => "nothing to compare like for like".to_owned(),
         [only] => format!("{sides}: {} times as fast", show(only)),

@@ -60,7 +60,7 @@ fn render_experiment(text: &mut String, experiment: &Experiment) {
     let repeats = definition.map_or("", |definition| definition.repeats);
     let _ = writeln!(text, "\n{BOLD}{}{BOLD:#}: {repeats}", experiment.name);
     if let Some(skipped) = &experiment.skipped {
-        let _ = writeln!(text, "  skipped: {}; {}", skipped.reason, skipped.remedy);
+        render_indented(text, "", &format!("skipped: {}; {}", skipped.reason, skipped.remedy));
         return;
     }
     for notice in experiment.memory.iter().chain(&experiment.notices) {
@@ -253,7 +253,23 @@ fn align_numbers(table: &mut Table) {
 
 #[cfg(test)]
 mod tests {
+    use hugekit_lab::trust::Trust;
+
     use super::*;
+
+    #[test]
+    fn a_record_is_tables_of_80_columns() {
+        let text = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+        let mut record = Record::parse(text).unwrap();
+        let warning =
+            "the hypervisor gave 3.0 % of the CPUs' time to others: repeat when it does not";
+        let trust = Trust { warnings: vec![warning.to_owned()], ..Trust::default() };
+        record.experiments[0].trust = Some(trust);
+        record.uncontrolled = vec!["which physical pages were given".to_owned()];
+        let text = anstream::adapter::strip_str(&render(&record)).to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        insta::assert_snapshot!(text);
+    }
 
     #[test]
     fn columns_are_grouped_by_what_fits_beside_the_rows() {

@@ -1,4 +1,4 @@
-//! A Chromium without a window, spoken to by its DevTools protocol: JSON on two pipes, each message
+//! A Chromium without a window, spoken to by the protocol of its tools for developers: JSON on two pipes, each message
 //! ended by a zero byte. No crate is needed for that, and no port is opened.
 
 use std::io::{BufRead, BufReader, Write};

@@ -32,16 +32,21 @@ const CACHES: [&str; 3] = ["L1d", "L2", "last level"];
 /// A case, its method, and where it lies.
 type Placed<'a> = (&'a str, f64, &'a Case);
 
+/// The same of a comparison.
+type Compared<'a> = (&'a str, f64, &'a Ratio);
+
 /// All drawings of an experiment.
 pub(super) fn of(experiment: &Experiment, machine: &Machine) -> Vec<Markup> {
-    let looks = looks(experiment);
+    let (looks, caches) = (looks(experiment), marks(machine));
     let (by_size, rest) = by_size(experiment);
     let (by_threads, rest) = by_threads(rest);
     let mut charts: Vec<Chart> = by_size
         .iter()
-        .map(|((unit, suffix), cases)| sizes(*unit, suffix, cases, &looks, machine))
+        .map(|((unit, suffix), cases)| sizes(*unit, suffix, cases, &looks, &caches))
         .collect();
-    charts.extend(ratios_by_size(experiment, machine));
+    // Only where sizes are of what passes through a cache do its marks say anything.
+    let is_bandwidth = by_size.iter().any(|((unit, _), _)| *unit == Unit::GibPerSecond);
+    charts.extend(ratios_by_size(experiment, if is_bandwidth { &caches } else { &[] }));
     charts.extend(speed_ups(experiment, &by_threads));
     let id = |index: usize| format!("{}-{index}", experiment.name);
     let mut drawn: Vec<Markup> =
@@ -59,10 +64,13 @@ pub(super) fn of(experiment: &Experiment, machine: &Machine) -> Vec<Markup> {
     drawn
 }
 
-/// Each method's look: those that most is said about come first.
+/// Each method's look: first those of the first comparison, then those that most is said about.
 fn looks(experiment: &Experiment) -> BTreeMap<&str, usize> {
     let method = |id| parts(id).map(|(method, _)| method);
-    let mut said: Vec<(&str, usize)> = Vec::new();
+    let first = experiment.ratios.first();
+    let first = first.map(|ratio| [ratio.subject.as_str(), ratio.baseline.as_str()]);
+    let first = first.into_iter().flatten().filter_map(method);
+    let mut said: Vec<(&str, usize)> = first.map(|name| (name, usize::MAX / 2)).collect();
     let fair = experiment.ratios.iter().filter(|ratio| !ratio.id.contains("/best-vs-"));
     let compared = fair.flat_map(|ratio| [ratio.baseline.as_str(), ratio.subject.as_str()]);
     for name in
@@ -158,7 +166,10 @@ fn role(look: usize) -> Role {
     if look < FOREGROUND { Role::Main(look) } else { Role::Beside }
 }
 
-fn marks(machine: &Machine) -> Vec<(f64, &'static str)> {
+/// A size on an axis, and what has it.
+type Mark = (f64, &'static str);
+
+fn marks(machine: &Machine) -> Vec<Mark> {
     machine.cache_bytes.iter().map(|&bytes| bytes as f64).zip(CACHES).collect()
 }
 
@@ -168,7 +179,7 @@ fn sizes(
     suffix: &str,
     cases: &[Placed<'_>],
     looks: &BTreeMap<&str, usize>,
-    machine: &Machine,
+    marks: &[Mark],
 ) -> Chart {
     let mut series: Vec<Series> = Vec::new();
     let mut published = Lines::default();
@@ -197,7 +208,7 @@ fn sizes(
         x_label: "size",
         y_label: unit.name().to_owned(),
         series,
-        marks: marks(machine),
+        marks: if unit == Unit::GibPerSecond { marks.to_vec() } else { Vec::new() },
         level: None,
     }
 }
@@ -235,8 +246,8 @@ impl Lines {
 }
 
 /// All comparisons whose workloads are sizes, with the line of equal speed.
-fn ratios_by_size(experiment: &Experiment, machine: &Machine) -> Vec<Chart> {
-    let mut families: Vec<(&str, Vec<(&str, f64, &Ratio)>)> = Vec::new();
+fn ratios_by_size(experiment: &Experiment, marks: &[Mark]) -> Vec<Chart> {
+    let mut families: Vec<(&str, Vec<Compared<'_>>)> = Vec::new();
     for ratio in &experiment.ratios {
         let Some((methods, label)) = parts(&ratio.id) else { continue };
         let Some((size, suffix)) = size_and_suffix(label) else { continue };
@@ -245,14 +256,20 @@ fn ratios_by_size(experiment: &Experiment, machine: &Machine) -> Vec<Chart> {
             None => families.push((suffix, vec![(methods, size, ratio)])),
         }
     }
-    let enough = |family: &[(&str, f64, &Ratio)]| {
-        distinct(family.iter().map(|(_, size, _)| *size)) >= LEAST_SIZES
+    let lines = |(suffix, family): (&str, Vec<Compared<'_>>)| {
+        let sizes = |methods: &str| {
+            distinct(
+                family.iter().filter(|(other, ..)| *other == methods).map(|(_, size, _)| *size),
+            )
+        };
+        let enough = |(methods, ..): &&Compared<'_>| sizes(methods) >= LEAST_SIZES;
+        let lines: Vec<_> = family.iter().filter(enough).copied().collect();
+        (!lines.is_empty()).then(|| ratio_chart(suffix, &lines, marks))
     };
-    let families = families.into_iter().filter(|(_, family)| enough(family));
-    families.map(|(suffix, family)| ratio_chart(suffix, &family, machine)).collect()
+    families.into_iter().filter_map(lines).collect()
 }
 
-fn ratio_chart(suffix: &str, family: &[(&str, f64, &Ratio)], machine: &Machine) -> Chart {
+fn ratio_chart(suffix: &str, family: &[Compared<'_>], marks: &[Mark]) -> Chart {
     let mut series: Vec<Series> = Vec::new();
     let mut published = Lines::default();
     for (methods, size, ratio) in family {
@@ -276,7 +293,7 @@ fn ratio_chart(suffix: &str, family: &[(&str, f64, &Ratio)], machine: &Machine) 
         x_label: "size",
         y_label: "times as fast".to_owned(),
         series,
-        marks: marks(machine),
+        marks: marks.to_vec(),
         level: Some(1.0),
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn render(id: &str, unit: Unit, groups: &[Group<'_>]) -> Markup {
     let mut y = TOP - ROW / 2.0;
     html! {
         figure {
-            figcaption { (title) " (and the range of their samples, as far as there is room)" }
+            figcaption { (title) ", on the range of samples" }
             svg xmlns="http://www.w3.org/2000/svg" viewBox=(format!("0 0 {WIDTH} {:.0}", bottom + 20.0)) role="img" aria-labelledby={ (id) "-t " (id) "-d" } {
                 title id={ (id) "-t" } { (title) }
                 desc id={ (id) "-d" } { (describe(unit, groups)) }

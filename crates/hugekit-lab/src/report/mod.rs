@@ -80,6 +80,9 @@ fn section(number: usize, name: &str, record: &Record) -> Markup {
         section.record aria-labelledby={ "r" (number) } {
             h2 id={ "r" (number) } { "Record " (name) }
             (machine(&record.machine))
+            @if !record.uncontrolled.is_empty() {
+                p.hint { "Not controlled: " (record.uncontrolled.join("; ")) "." }
+            }
             p { "Made by " code { (record.command) } @if let Some(made) = record.made { ", " (made.strftime("%Y-%m-%d %H:%M UTC")) } }
             nav aria-label={ "Experiments of " (name) } {
                 h3 { "What was found" }
@@ -139,7 +142,7 @@ fn command_of(experiment: &Experiment, command: &str) -> String {
         match word {
             "--quick" | "--setup" => kept.push(word),
             "--memory" | "--rounds" | "--routine" => {
-                kept.extend([word].into_iter().chain(words.next()))
+                kept.extend([word].into_iter().chain(words.next()));
             }
             _ if word.starts_with("--memory=") || word.starts_with("--rounds=") => kept.push(word),
             _ => {}
