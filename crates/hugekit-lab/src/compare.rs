@@ -2,13 +2,17 @@
 //!
 //! A change counts if three things agree. The samples of the two runs are unlikely to be of one kind
 //! (Mann-Whitney, which asks nothing about how they are distributed). The ratio of the medians,
-//! bootstrapped, is not 1. And it exceeds what nobody has caused: how far the halves of one
-//! run are apart, and at least [`LEAST_CHANGE`]. All of that is within the two runs; what differs between any two
+//! bootstrapped, is beyond [`LEAST_CHANGE`] with all of its interval. And it exceeds how far the halves of
+//! one run are apart, which nobody has caused. All of that is within the two runs; what differs between any two
 //! runs, such as where memory happens to lie, is in neither, and only more runs would show it.
+//!
+//! What shifts all of a run shifts every case, and would pass as a change of each: two runs of the same
+//! program on a machine that others used half of differed by 2 in a third of their cases. Where a record
+//! says so, cases are not judged. Comparisons within rounds are: both of their sides were disturbed alike.
 
 use serde::Serialize;
 
-use crate::record::{Case, Experiment, Machine, Record, Unit};
+use crate::record::{Case, Experiment, Machine, Ratio, Record, Unit};
 use crate::stats::{Summary, median};
 
 /// How unlikely samples of one kind must be to differ as much.
@@ -37,7 +41,7 @@ pub struct Comparison {
     pub after: String,
     /// In what else they differ that bears on the result.
     pub warnings: Vec<String>,
-    /// Cases that both have, in the order of the second.
+    /// Cases that both have, in the order of the second, and then comparisons within rounds that both have.
     pub changes: Vec<Change>,
     /// Ids of cases that only the first has.
     pub only_before: Vec<String>,
@@ -45,13 +49,13 @@ pub struct Comparison {
     pub only_after: Vec<String>,
 }
 
-/// One case in two records.
+/// One case, or one comparison of two, in two records.
 #[derive(Clone, Debug, Serialize)]
 pub struct Change {
-    /// The case.
+    /// The case or ratio.
     pub id: String,
-    /// What the medians count.
-    pub unit: Unit,
+    /// What the medians count; a ratio's count how many times as fast the one case is as the other.
+    pub unit: Option<Unit>,
     /// Median of the first record.
     pub before: f64,
     /// Median of the second.
@@ -82,6 +86,8 @@ pub enum Verdict {
     WithinNoise,
     /// However far apart the samples were, they are too few to say.
     TooFewRounds,
+    /// Apart, but others used the machine during one of the runs.
+    Disturbed,
 }
 
 impl Verdict {
@@ -93,6 +99,7 @@ impl Verdict {
             Self::Slower => "slower",
             Self::WithinNoise => "within noise",
             Self::TooFewRounds => "too few rounds",
+            Self::Disturbed => "disturbed",
         }
     }
 }
@@ -102,8 +109,20 @@ impl Comparison {
     #[must_use]
     pub fn between(before: (&str, &Record), after: (&str, &Record)) -> Self {
         let (old, new) = (cases(before.1), cases(after.1));
-        let changes =
-            new.iter().filter_map(|case| Some(Change::between(find(&old, case)?, case))).collect();
+        let disturbed = disturbed(before.1, after.1);
+        let is_disturbed =
+            |id: &str| disturbed.iter().any(|(name, _)| id.split('/').next() == Some(name));
+        let case = |case: &&Case| {
+            let change = Change::between(find(&old, case)?, case);
+            Some(if is_disturbed(&case.id) { change.disturbed() } else { change })
+        };
+        let mut changes: Vec<Change> = new.iter().filter_map(case).collect();
+        let ratios = after.1.experiments.iter().flat_map(|experiment| &experiment.ratios);
+        let sides = (old.as_slice(), new.as_slice());
+        changes.extend(ratios.filter_map(|ratio| Change::of_ratio(ratio, before.1, sides)));
+        let disturbed = disturbed.into_iter().map(|(name, who)| {
+            format!("{name}: {who}, so only comparisons within rounds are judged")
+        });
         let only = |these: &[&Case], those: &[&Case]| -> Vec<String> {
             let missing = these.iter().filter(|case| find(those, case).is_none());
             missing.map(|case| case.id.clone()).collect()
@@ -111,14 +130,14 @@ impl Comparison {
         Self {
             before: before.0.to_owned(),
             after: after.0.to_owned(),
-            warnings: warnings(before.1, after.1),
+            warnings: warnings(before.1, after.1).into_iter().chain(disturbed).collect(),
             changes,
             only_before: only(&old, &new),
             only_after: only(&new, &old),
         }
     }
 
-    /// Cases that are slower by more than this fraction of their speed.
+    /// What is slower by more than this fraction of its speed.
     pub fn slower_beyond(&self, fraction: f64) -> impl Iterator<Item = &Change> {
         let is_beyond = move |change: &&Change| {
             change.verdict == Verdict::Slower && change.speed_up < 1.0 - fraction
@@ -137,36 +156,75 @@ fn cases(record: &Record) -> Vec<&Case> {
 
 impl Change {
     fn between(before: &Case, after: &Case) -> Self {
-        let (old, new) = (&before.samples, &after.samples);
-        let speed_up = after.unit.speed_up(before.median(), after.median());
-        let interval = bootstrap(after.unit, old, new);
+        let change = Self::of(&after.id, after.unit, &before.samples, &after.samples);
+        Self { unit: Some(after.unit), ..change }
+    }
+
+    /// Of a comparison that both records make of the same two cases.
+    fn of_ratio(ratio: &Ratio, before: &Record, (old, new): (&[&Case], &[&Case])) -> Option<Self> {
+        let mut others = before.experiments.iter().flat_map(|experiment| &experiment.ratios);
+        let same = |other: &&Ratio| {
+            (&other.id, &other.baseline, &other.subject)
+                == (&ratio.id, &ratio.baseline, &ratio.subject)
+        };
+        others.find(same)?;
+        let pairs = |cases: &[&Case]| -> Option<Vec<f64>> {
+            let case = |id: &str| cases.iter().find(|case| case.id == id);
+            let (baseline, subject) = (case(&ratio.baseline)?, case(&ratio.subject)?);
+            let rounds = baseline.samples.iter().zip(&subject.samples);
+            Some(rounds.map(|(&one, &other)| subject.unit.speed_up(one, other)).collect())
+        };
+        // More times as fast is faster, as more bandwidth is.
+        let change = Self::of(&ratio.id, Unit::GibPerSecond, &pairs(old)?, &pairs(new)?);
+        Some(Self { unit: None, ..change })
+    }
+
+    fn of(id: &str, unit: Unit, old: &[f64], new: &[f64]) -> Self {
+        let (before, after) = (median(old), median(new));
+        let speed_up = unit.speed_up(before, after);
+        let interval = bootstrap(unit, old, new);
         let p = probability(old, new);
         let noise = LEAST_CHANGE.max(drift(old)).max(drift(new));
+        let nearest = if speed_up > 1.0 { interval.0 } else { 1.0 / interval.1 };
+        let is_chance = p > SIGNIFICANT || nearest < 1.0 + LEAST_CHANGE;
         let verdict = if least_probability(old.len(), new.len()) > SIGNIFICANT {
             Verdict::TooFewRounds
-        } else if p > SIGNIFICANT
-            || (interval.0 <= 1.0 && interval.1 >= 1.0)
-            || speed_up.ln().abs() < noise.ln_1p()
-        {
+        } else if is_chance || speed_up.ln().abs() < noise.ln_1p() {
             Verdict::WithinNoise
         } else if speed_up > 1.0 {
             Verdict::Faster
         } else {
             Verdict::Slower
         };
-        Self {
-            id: after.id.clone(),
-            unit: after.unit,
-            before: before.median(),
-            after: after.median(),
-            rounds: (old.len(), new.len()),
-            speed_up,
-            interval,
-            p,
-            noise,
-            verdict,
+        let (id, rounds) = (id.to_owned(), (old.len(), new.len()));
+        Self { id, unit: None, before, after, rounds, speed_up, interval, p, noise, verdict }
+    }
+
+    fn disturbed(self) -> Self {
+        match self.verdict {
+            Verdict::Faster | Verdict::Slower => Self { verdict: Verdict::Disturbed, ..self },
+            _ => self,
         }
     }
+
+    /// What the medians count, as printed.
+    #[must_use]
+    pub fn unit_name(&self) -> &'static str {
+        self.unit.map_or("×", Unit::name)
+    }
+}
+
+/// Experiments of both records during which others used the machine in one of them, and who.
+fn disturbed(before: &Record, after: &Record) -> Vec<(String, String)> {
+    let who = |record: &Record, name: &str| {
+        let experiment = record.experiments.iter().find(|experiment| experiment.name == name)?;
+        experiment.trust.as_ref()?.disturbance()
+    };
+    let names = after.experiments.iter().map(|experiment| &experiment.name);
+    let shared = names.filter(|&name| before.experiments.iter().any(|old| old.name == *name));
+    shared
+        .filter_map(|name| Some((name.clone(), who(before, name).or_else(|| who(after, name))?)))
+        .collect()
 }
 
 /// The probability that samples of one kind differ as much as these, by Mann and Whitney's test: how often
@@ -308,11 +366,11 @@ mod tests {
     fn a_real_change_is_found_in_either_unit_and_direction() {
         for seed in 0..20 {
             let old = samples(seed, 20, 10.0, 0.05);
-            let more = samples(seed + 100, 20, 11.5, 0.05);
+            let more = samples(seed + 100, 20, 12.0, 0.05);
             let faster = change(Unit::GibPerSecond, old.clone(), more.clone());
             assert_eq!(faster.verdict, Verdict::Faster, "{faster:?}");
-            assert!((faster.speed_up - 1.15).abs() < 0.06, "{faster:?}");
-            assert!(faster.interval.0 > 1.0 && faster.interval.1 < 1.3, "{faster:?}");
+            assert!((faster.speed_up - 1.2).abs() < 0.06, "{faster:?}");
+            assert!(faster.interval.0 > 1.0 && faster.interval.1 < 1.35, "{faster:?}");
             assert_eq!(change(Unit::Microseconds, old, more).verdict, Verdict::Slower);
         }
     }
@@ -393,6 +451,37 @@ mod tests {
         let warnings = Comparison::between(("old", &old), ("new", &new)).warnings;
         assert!(warnings[0].contains("different machines (CPU:  / another)"), "{warnings:?}");
         assert!(warnings[1].contains("e: none / other pages"), "{warnings:?}");
+    }
+
+    #[test]
+    fn where_others_used_the_machine_only_comparisons_within_rounds_are_judged() {
+        let cases = |speed: f64, gain: f64| {
+            let disturbances = samples(9, 20, speed, 0.2);
+            let subject = disturbances.iter().map(|sample| sample * gain).collect();
+            let case =
+                |id: &str, samples| Case { id: id.into(), ..case(Unit::GibPerSecond, samples) };
+            vec![case("e/a/w", disturbances), case("e/b/w", subject)]
+        };
+        let recorded = |speed, gain| {
+            let mut record = record(cases(speed, gain));
+            let experiment = &mut record.experiments[0];
+            let [a, b] = &experiment.cases[..] else { unreachable!() };
+            experiment.ratios = vec![Ratio::between("e/a-vs-b/w".into(), a, b)];
+            record
+        };
+        let (old, mut new) = (recorded(10.0, 2.0), recorded(5.0, 3.0));
+        let verdicts = |old: &Record, new: &Record| -> Vec<Verdict> {
+            let comparison = Comparison::between(("old", old), ("new", new));
+            comparison.changes.iter().map(|change| change.verdict).collect()
+        };
+        assert_eq!(verdicts(&old, &new), [Verdict::Slower, Verdict::Slower, Verdict::Faster]);
+        let others_percent = Some(150.0);
+        new.experiments[0].trust =
+            Some(crate::trust::Trust { others_percent, ..Default::default() });
+        assert_eq!(verdicts(&old, &new), [Verdict::Disturbed, Verdict::Disturbed, Verdict::Faster]);
+        assert_eq!(verdicts(&new, &old)[2], Verdict::Slower);
+        let warnings = Comparison::between(("old", &old), ("new", &new)).warnings;
+        assert!(warnings[0].contains("e: other processes used 150 % of a CPU"), "{warnings:?}");
     }
 
     #[test]

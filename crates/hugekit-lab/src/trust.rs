@@ -116,22 +116,34 @@ impl Trust {
         trust
     }
 
+    /// Who else used the CPUs, if that was enough to spoil every figure.
+    #[must_use]
+    pub fn disturbance(&self) -> Option<String> {
+        let steal = self.steal_percent.filter(|&percent| percent > MUCH_STEAL);
+        let steal = steal.map(|percent| {
+            format!("the hypervisor gave {percent:.1} % of the CPUs' time to others")
+        });
+        let others = self.others_percent.filter(|&percent| percent > MUCH_OTHERS);
+        let others = others.map(|percent| format!("other processes used {percent:.0} % of a CPU"));
+        let both: Vec<String> = steal.into_iter().chain(others).collect();
+        (!both.is_empty()).then(|| both.join(", "))
+    }
+
     fn of_the_machine(&self) -> Vec<String> {
-        let steal = self.steal_percent.filter(|&percent| percent > MUCH_STEAL).map(|percent| {
-            format!("the hypervisor gave {percent:.1} % of the CPUs' time to others: repeat when the host is quieter")
+        let disturbance = self.disturbance().map(|who| {
+            format!("{who}: repeat on a quieter machine; ratios within rounds suffer least")
         });
-        let others = self.others_percent.filter(|&percent| percent > MUCH_OTHERS).map(|percent| {
-            format!("other processes used {percent:.0} % of a CPU: stop them and repeat")
-        });
-        let waited = self
-            .waited_percent
-            .filter(|&percent| percent > MUCH_WAITING)
+        let waited = self.waited_percent.filter(|&percent| percent > MUCH_WAITING);
+        let waited = waited
             .map(|percent| format!("somebody waited for a CPU during {percent:.0} % of the time"));
         let hertz = self.megahertz.filter(|(low, high)| (high / low - 1.0) * 100.0 > MUCH_HERTZ);
         let hertz = hertz.map(|(low, high)| {
-            format!("the CPUs ran at {low:.0} to {high:.0} MHz: fix the frequency (`cpupower frequency-set`) and repeat")
+            format!(
+                "the CPUs ran at {low:.0} to {high:.0} MHz: fix the frequency (`cpupower \
+                 frequency-set`) and repeat"
+            )
         });
-        [steal, others, waited, hertz].into_iter().flatten().collect()
+        [disturbance, waited, hertz].into_iter().flatten().collect()
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn run(
     if beyond == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{beyond} cases are slower by more than {percent} %");
+    eprintln!("{beyond} cases or comparisons are slower by more than {percent} %");
     Ok(ExitCode::from(BEYOND))
 }
 
@@ -80,7 +80,7 @@ fn render_change(text: &mut String, change: &Change) {
     };
     let _ = writeln!(text, "  {}", change.id);
     let figures =
-        format!("{} → {} {}", figure(change.before), figure(change.after), change.unit.name());
+        format!("{} → {} {}", figure(change.before), figure(change.after), change.unit_name());
     let (low, high) = change.interval;
     let times = format!("× {}", figure(change.speed_up));
     let interval = format!("({} to {})", figure(low), figure(high));
@@ -110,16 +110,22 @@ fn render_rest(text: &mut String, comparison: &Comparison) {
     let _ = writeln!(text, "\n{BOLD}{}{BOLD:#}", Verdict::WithinNoise.name());
     let name = |change: &Change| change.id.split('/').next().unwrap_or_default().to_owned();
     let mut names: Vec<String> = comparison.changes.iter().map(name).collect();
+    names.sort();
     names.dedup();
     for experiment in names {
         let of_it = || comparison.changes.iter().filter(|change| name(change) == experiment);
         let count = |verdict| of_it().filter(|change| change.verdict == verdict).count();
-        let few = match count(Verdict::TooFewRounds) {
+        let said = |verdict, what: &str| match count(verdict) {
             0 => String::new(),
-            few => format!("; {few} with too few rounds to say (`--rounds 6` or more)"),
+            some => format!("; {some} {what}"),
         };
-        let line =
-            format!("{experiment}: {} of {}{few}", count(Verdict::WithinNoise), of_it().count());
+        let line = format!(
+            "{experiment}: {} of {}{}{}",
+            count(Verdict::WithinNoise),
+            of_it().count(),
+            said(Verdict::TooFewRounds, "with too few rounds to say (`--rounds 6` or more)"),
+            said(Verdict::Disturbed, "apart, but the machine was not ours alone")
+        );
         let _ = writeln!(text, "  {}", wrap(&line, COLUMNS - 4).join("\n    "));
     }
     for (only, ids) in

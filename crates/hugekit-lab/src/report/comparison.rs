@@ -32,12 +32,12 @@ pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
                 div.warnings { b { "Warnings" } ul { @for warning in &comparison.warnings { li { (warning) } } } }
             }
             p.verdict {
-                b { "Found: " } "of " (comparison.changes.len()) " cases " (count(Verdict::Faster)) " faster, " (count(Verdict::Slower)) " slower, "
-                (count(Verdict::WithinNoise)) " within noise, " (count(Verdict::TooFewRounds)) " with too few rounds to say."
+                b { "Found: " } "of " (comparison.changes.len()) " cases and comparisons " (count(Verdict::Faster)) " faster, " (count(Verdict::Slower)) " slower, "
+                (count(Verdict::WithinNoise)) " within noise, " (count(Verdict::TooFewRounds)) " with too few rounds to say, " (count(Verdict::Disturbed)) " apart but disturbed."
             }
             p.hint {
-                "A change counts if such samples are unlikely without one (below 0.5 %, Mann-Whitney), its 99 % interval (bootstrap) leaves 1 out, \
-                 and it exceeds what the halves of one run differ by, and 5 %. What differs between any two runs is not in that."
+                "A change counts if such samples are unlikely without one (below 0.5 %, Mann-Whitney), all of its 99 % interval (bootstrap) is \
+                 beyond 5 %, and it exceeds what the halves of one run differ by. What differs between any two runs is not in that."
             }
             @if !changed.is_empty() { div.charts { (drawing(number, &changed)) } }
             (table(&comparison.changes))
@@ -88,9 +88,9 @@ fn drawing(number: usize, changes: &[&Change]) -> Markup {
 
 fn table(changes: &[Change]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label="All cases of both records" {
+        div.scroll tabindex="0" role="region" aria-label="All cases and comparisons of both records" {
             table {
-                caption { "All cases of both records" }
+                caption { "All cases and comparisons of both records" }
                 thead { tr {
                     th {} th scope="col" { "before" } th scope="col" { "after" } th scope="col" { "times as fast" } th scope="col" { "from" } th scope="col" { "to" }
                     th scope="col" { "rounds" } th scope="col" { "p" } th scope="col" { "verdict" }
@@ -98,7 +98,7 @@ fn table(changes: &[Change]) -> Markup {
                 tbody {
                     @for change in changes {
                         tr {
-                            th scope="row" { (change.id) ", " (change.unit.name()) }
+                            th scope="row" { (change.id) ", " (change.unit_name()) }
                             td { (figure(change.before)) } td { (figure(change.after)) }
                             td { b { (figure(change.speed_up)) } } td { (figure(change.interval.0)) } td { (figure(change.interval.1)) }
                             td { (change.rounds.0) ", " (change.rounds.1) } td { (format!("{:.3}", change.p)) } td { (change.verdict.name()) }
