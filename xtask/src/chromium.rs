@@ -45,7 +45,6 @@ fn fonts_conf(root: &Path) -> String {
         folder("dir", &root.join("usr/share/fonts")),
         folder("dir", Path::new("/usr/share/fonts")),
         folder("cachedir", &root.join("var/cache/fontconfig")),
-        family("system-ui", "DejaVu Sans"),
         family("sans-serif", "DejaVu Sans"),
         family("monospace", "DejaVu Sans Mono"),
         "</fontconfig>\n".to_owned(),

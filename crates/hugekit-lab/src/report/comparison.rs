@@ -3,14 +3,13 @@
 use maud::{Markup, html};
 
 use super::axis::Axis;
-use super::chart::{LETTER, WIDTH, line, outline, text};
+use super::chart::{WIDTH, line, outline, text};
 use crate::compare::{Change, Comparison, Verdict};
 use crate::finding::figure;
 
-const ROW: f64 = 18.0;
+/// A name, and its line below: names are as long as a telephone is wide.
+const ROW: f64 = 30.0;
 const TOP: f64 = 10.0;
-
-const LONGEST: usize = 30;
 
 /// Looks of the style sheet: green and red would be one to many.
 const FASTER: usize = 0;
@@ -49,13 +48,10 @@ pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
 }
 
 fn drawing(number: usize, changes: &[&Change]) -> Markup {
-    let letters =
-        changes.iter().map(|change| change.id.chars().count().min(LONGEST)).max().unwrap_or(0);
-    let left = letters as f64 * LETTER + 14.0;
     let bottom = TOP + changes.len() as f64 * ROW;
     let ends =
         changes.iter().flat_map(|change| [change.interval.0, change.interval.1, 1.0, 2.0, 0.5]);
-    let axis = Axis::log(ends.collect::<Vec<_>>().into_iter(), (left, WIDTH - 16.0));
+    let axis = Axis::log(ends.collect::<Vec<_>>().into_iter(), (16.0, WIDTH - 16.0));
     let said =
         |change: &&Change| format!("{}: {} times as fast", change.id, figure(change.speed_up));
     let id = format!("comparison-{number}");
@@ -73,9 +69,9 @@ fn drawing(number: usize, changes: &[&Change]) -> Markup {
                 }
                 g.level { (line(axis.place(1.0), TOP, axis.place(1.0), bottom)) }
                 @for (index, change) in changes.iter().enumerate() {
-                    @let y = TOP + (index as f64 + 0.5) * ROW;
+                    @let y = TOP + (index as f64 + 0.75) * ROW;
                     @let look = if change.verdict == Verdict::Faster { FASTER } else { SLOWER };
-                    (text(left - 8.0, y + 3.5, "end", &change.id.chars().take(LONGEST).collect::<String>()))
+                    (text(2.0, y - 9.0, "start", &change.id))
                     g class={ "series s" (look) } {
                         path.line.range d=(format!("M{:.1},{y:.1} L{:.1},{y:.1}", axis.place(change.interval.0), axis.place(change.interval.1))) {}
                         path.point d=(outline(look, axis.place(change.speed_up), y)) { title { (said(change)) } }
