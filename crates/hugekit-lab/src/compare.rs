@@ -2,12 +2,12 @@
 //!
 //! A change counts if three things agree. The samples of the two runs are unlikely to be of one kind
 //! (Mann-Whitney, which asks nothing about how they are distributed). The ratio of the medians,
-//! bootstrapped, is beyond [`LEAST_CHANGE`] with all of its interval. And it exceeds how far the halves of
+//! bootstrapped, is beyond 5 % with all of its interval. And it exceeds how far the halves of
 //! one run are apart, which nobody has caused. All of that is within the two runs; what differs between any two
 //! runs, such as where memory happens to lie, is in neither, and only more runs would show it.
 //!
 //! What shifts all of a run shifts every case, and would pass as a change of each: two runs of the same
-//! program on a machine that others used half of differed by 2 in a third of their cases. Where a record
+//! program on a machine that others used half of differed, often by 2, in a third of their cases. Where a record
 //! says so, cases are not judged. Comparisons within rounds are: both of their sides were disturbed alike.
 
 use serde::Serialize;
