@@ -4,19 +4,18 @@
 //! its C library, and an emulator. Each is taken from the machine where the machine has it, which
 //! is the usual case: `rustup target add`, and two packages. A machine whose rustup cannot reach
 //! its servers takes what it lacks from Debian's archive, compiler and standard library included,
-//! because these must match exactly. Those packages are unpacked below `target/aarch64` and never
-//! installed: apt downloads and verifies them as always, but with lists of its own, so that the
-//! machine gets neither packages nor a foreign architecture.
+//! because these must match exactly; `debian.rs` says how.
 //!
 //! Programs are linked statically, so that the emulator needs no libraries to find.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+
+use crate::debian::{Debian, Piece, remedies};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 
@@ -39,7 +38,7 @@ pub(crate) fn test(install: bool) -> Result<Outcome> {
     if cfg!(target_arch = "aarch64") {
         return Ok(skipped("this machine is aarch64 itself"));
     }
-    let debian = Debian::new(target_dir().join("debian"));
+    let debian = Debian::new("aarch64", target_dir().join("debian"));
     let toolchain = match Toolchain::find(&debian) {
         Err(missing) if install => match debian.fetch(&missing) {
             Ok(()) => Toolchain::find(&debian),
@@ -57,25 +56,8 @@ fn skipped(reason: &str) -> Outcome {
     Outcome::Skipped { reason: reason.to_owned() }
 }
 
-fn remedies(missing: &[&Piece]) -> String {
-    let all: Vec<_> =
-        missing.iter().map(|piece| format!("no {} ({})", piece.name, piece.remedy)).collect();
-    all.join(", ")
-}
-
 fn target_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("aarch64")
-}
-
-/// One of the three pieces: what a person would do about its absence, and Debian's packages.
-#[derive(Debug)]
-struct Piece {
-    name: &'static str,
-    remedy: &'static str,
-    /// For this machine; their dependencies come with them.
-    packages: &'static [&'static str],
-    /// For arm64; without their dependencies, which are only needed there.
-    arm64_packages: &'static [&'static str],
+    crate::target_dir("aarch64")
 }
 
 static COMPILER: Piece = Piece {
@@ -159,9 +141,9 @@ impl Toolchain {
     /// Only the target is compiled with these, not what runs at build time.
     fn rustflags(&self, debian: &Debian) -> OsString {
         let mut flags = OsString::from("-Dwarnings\x1f-Ctarget-feature=+crt-static");
-        if self.linker.starts_with(&debian.root) {
+        if self.linker.starts_with(debian.root()) {
             flags.push("\x1f-Clink-arg=--sysroot=");
-            flags.push(&debian.root);
+            flags.push(debian.root());
         }
         flags
     }
@@ -191,135 +173,4 @@ fn has_libc(linker: &Path, debian: &Debian) -> bool {
 
 fn runs(emulator: &Path, debian: &Debian) -> bool {
     debian.answer(emulator, &["--version"]).is_some()
-}
-
-/// Debian's packages, unpacked and not installed.
-#[derive(Debug)]
-struct Debian {
-    dir: PathBuf,
-    /// What would be `/` if they were installed.
-    root: PathBuf,
-}
-
-impl Debian {
-    fn new(dir: PathBuf) -> Self {
-        Self { root: dir.join("root"), dir }
-    }
-
-    /// The program of that name which does what is asked of it: the machine's, else the unpacked.
-    fn either(&self, name: &str, suits: fn(&Path, &Self) -> bool) -> Option<PathBuf> {
-        [PathBuf::from(name), self.root.join("usr/bin").join(name)]
-            .into_iter()
-            .find(|program| suits(program, self))
-    }
-
-    /// What a program prints, if it runs and succeeds.
-    fn answer(&self, program: &Path, arguments: &[&str]) -> Option<String> {
-        let output = self.command(program.as_os_str()).args(arguments).output().ok()?;
-        let printed = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| printed.trim().to_owned())
-    }
-
-    /// A command whose children find the unpacked libraries, too.
-    fn command(&self, program: &OsStr) -> Command {
-        let unpacked = self.root.join(format!("usr/lib/{}-linux-gnu", env::consts::ARCH));
-        let inherited = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-        let paths = [unpacked].into_iter().chain(env::split_paths(&inherited));
-        let mut command = Command::new(program);
-        if let Ok(paths) = env::join_paths(paths) {
-            command.env("LD_LIBRARY_PATH", paths);
-        }
-        command
-    }
-
-    /// Downloads the packages of `missing` and unpacks them, all or nothing.
-    fn fetch(&self, missing: &[&Piece]) -> Result<()> {
-        eprintln!("aarch64: fetching Debian packages into {}", self.dir.display());
-        let _ = fs::remove_dir_all(&self.dir);
-        let apt = Apt::new(self.dir.join("apt"))?;
-        apt.download(missing)?;
-        let partial = self.dir.join("partial");
-        for package in apt.downloaded()? {
-            check(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&partial))?;
-        }
-        fs::rename(&partial, &self.root)?;
-        Ok(fs::remove_dir_all(&apt.dir)?)
-    }
-}
-
-/// apt with lists and a cache of its own. It reads which packages are installed here, in order not
-/// to download them again, and changes none of them.
-#[derive(Debug)]
-struct Apt {
-    dir: PathBuf,
-}
-
-impl Apt {
-    fn new(dir: PathBuf) -> Result<Self> {
-        for needed in ["state/lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(dir.join(needed))?;
-        }
-        Ok(Self { dir })
-    }
-
-    fn download(&self, missing: &[&Piece]) -> Result<()> {
-        let packages = missing.iter().flat_map(|piece| piece.packages);
-        let arm64: Vec<_> = missing.iter().flat_map(|piece| piece.arm64_packages).collect();
-        let foreign = !arm64.is_empty();
-        check(self.get(foreign).arg("update"))?;
-        check(
-            self.get(foreign)
-                .args(["install", "--yes", "--download-only", "--no-install-recommends"])
-                .args(packages),
-        )?;
-        if foreign {
-            check(self.get(foreign).arg("download").args(arm64))?;
-        }
-        Ok(())
-    }
-
-    /// `apt-get`, to be given a command. arm64 is asked for only if a `foreign` package is needed,
-    /// because not every mirror has it. The machine's locks are left alone, so that neither root is
-    /// needed nor anybody's installation disturbed: nothing they guard is written here.
-    fn get(&self, foreign: bool) -> Command {
-        let mut command = Command::new("apt-get");
-        command
-            .current_dir(self.archives())
-            .env("LC_ALL", "C")
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .arg("-qq")
-            .args(["-o", "Debug::NoLocking=1"])
-            .args(["-o", "Dir::State::status=/var/lib/dpkg/status"])
-            .arg(option("Dir::State", &self.dir.join("state")))
-            .arg(option("Dir::Cache", &self.dir.join("cache")));
-        if foreign {
-            command.args(["-o", "APT::Architectures::=arm64"]);
-        }
-        command
-    }
-
-    fn archives(&self) -> PathBuf {
-        self.dir.join("cache/archives")
-    }
-
-    fn downloaded(&self) -> Result<Vec<PathBuf>> {
-        let entries = fs::read_dir(self.archives())?.collect::<std::io::Result<Vec<_>>>()?;
-        let paths = entries.into_iter().map(|entry| entry.path());
-        Ok(paths.filter(|path| path.extension() == Some(OsStr::new("deb"))).collect())
-    }
-}
-
-fn option(name: &str, value: &Path) -> OsString {
-    let mut option = OsString::from(format!("-o{name}="));
-    option.push(value);
-    option
-}
-
-/// Runs a command that says something only if it fails.
-fn check(command: &mut Command) -> Result<()> {
-    let program = command.get_program().to_owned();
-    let output = command.output().with_context(|| format!("cannot start {program:?}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program:?} failed: {}", said.trim());
-    Ok(())
 }

@@ -1,9 +1,17 @@
 //! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
+mod chromium;
+mod debian;
+mod header;
+mod install;
+mod python;
+mod redis;
 mod settings;
 mod testing;
+mod valgrind;
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
@@ -14,15 +22,24 @@ use clap::Parser;
 #[command(name = "cargo xtask")]
 enum Task {
     /// Everything that tests: unit, integration and documentation tests, models of what threads may
-    /// do, and aarch64 emulated
+    /// do, programs in C and C++, the Python package, and aarch64 emulated
     Test {
         /// Fetch missing Debian packages and, as root, reserve huge pages while the tests run,
         /// instead of skipping what needs them
         #[arg(long)]
         install: bool,
+        /// One part alone
+        #[arg(long)]
+        only: Option<testing::Part>,
     },
+    /// Fetch the browser that the lab's pages are tested in, as `test --install` does
+    Chromium,
     /// What can be said without running anything: format, clippy, documentation
     Check,
+    /// Generates `hugekit.h` from the C interface's sources
+    Header,
+    /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
+    Install(install::Install),
     /// `check` and `test`: the one command before a push
     Ci {
         /// As for `test`
@@ -33,21 +50,30 @@ enum Task {
 
 fn main() -> Result<ExitCode> {
     match Task::parse() {
-        Task::Test { install } => testing::run(install),
+        Task::Test { install, only } => testing::run(install, only),
+        Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
+        Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
+        Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
-        Task::Ci { install } => check().and_then(|()| testing::run(install)),
+        Task::Ci { install } => check().and_then(|()| testing::run(install, None)),
     }
 }
 
 fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
+    header::check()?;
     documentation()
 }
 
 fn documentation() -> Result<()> {
     let mut rustdoc = command(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
     succeed(rustdoc.env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
+/// A folder below `target/`.
+fn target_dir(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join(name)
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
 use crate::aarch64::{self, Outcome};
 use crate::settings::Settings;
+use crate::{chromium, python, redis, valgrind};
 
 /// What the test runners counted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,26 +21,79 @@ struct Count {
     reasons: BTreeMap<String, usize>,
 }
 
-pub(crate) fn run(install: bool) -> Result<ExitCode> {
+/// What the tests consist of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// `cargo test`, programs in C and C++ included
+    Workspace,
+    /// What threads may do, explored
+    Models,
+    /// The Python package
+    Python,
+    /// The library for aarch64, emulated
+    Aarch64,
+}
+
+pub(crate) fn run(install: bool, only: Option<Part>) -> Result<ExitCode> {
     let mut count = Count::default();
     let _settings = install.then(Settings::for_tests).transpose()?;
-    let passed = run_workspace(&mut count)? & run_models(&mut count)?;
-    match aarch64::test(install)? {
-        Outcome::Passed => count.passed += 1,
-        Outcome::Skipped { reason } => count.skip(format!("aarch64 under emulation: {reason}")),
+    let mut passed = true;
+    for part in Part::value_variants() {
+        if only.is_none_or(|only| only == *part) {
+            passed &= part.run(&mut count, install)?;
+        }
     }
     count.print();
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn run_workspace(count: &mut Count) -> Result<bool> {
-    count_tests(&mut crate::command(&["test", "--workspace", "--no-fail-fast"]), count)
+impl Part {
+    /// Whether all of it passed, or was skipped.
+    fn run(self, count: &mut Count, install: bool) -> Result<bool> {
+        match self {
+            Self::Workspace => run_workspace(count, install),
+            Self::Models => run_models(count),
+            Self::Python => run_python(count, install),
+            Self::Aarch64 => run_aarch64(count, install),
+        }
+    }
+}
+
+fn run_aarch64(count: &mut Count, install: bool) -> Result<bool> {
+    match aarch64::test(install)? {
+        Outcome::Passed => count.passed += 1,
+        Outcome::Skipped { reason } => count.skip(format!("aarch64 under emulation: {reason}")),
+    }
+    Ok(true)
+}
+
+fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {
+    if install {
+        redis::fetch();
+        chromium::fetch();
+    }
+    let mut cargo = crate::command(&["test", "--workspace", "--no-fail-fast"]);
+    valgrind::tell(&mut cargo, install);
+    count_tests(&mut cargo, count)
+}
+
+fn run_python(count: &mut Count, install: bool) -> Result<bool> {
+    match python::test(install)? {
+        python::Outcome::Skipped(reason) => {
+            count.skip(reason);
+            Ok(true)
+        }
+        python::Outcome::Ran { succeeded, said } => {
+            said.lines().for_each(|line| count.read_pytest(line));
+            Ok(succeeded)
+        }
+    }
 }
 
 /// Lets loom explore the interleavings of `parallel`. Its crates are compiled differently, and
 /// therefore elsewhere; optimised, because there are many interleavings.
 fn run_models(count: &mut Count) -> Result<bool> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("loom");
+    let target = crate::target_dir("loom");
     let arguments = ["test", "--release", "--package", "hugekit", "--lib", "models"];
     let mut cargo = crate::command(&arguments);
     count_tests(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target), count)
@@ -74,6 +128,26 @@ impl Count {
         }
     }
 
+    /// Takes in one line of pytest's, such as `3 failed, 250 passed, 2 skipped in 20.1s`, and `SKIPPED [2] …: why`.
+    fn read_pytest(&mut self, line: &str) {
+        if let Some((_, rest)) = line.split_once("SKIPPED [") {
+            let (tests, why) = rest.split_once("] ").unwrap_or(("1", rest));
+            let reason = why.split_once(": ").map_or(why, |(_, reason)| reason);
+            *self.reasons.entry(format!("Python: {reason}")).or_default() +=
+                tests.parse::<usize>().unwrap_or(1);
+            return;
+        }
+        let Some((numbers, _)) = line.rsplit_once(" in ") else { return };
+        for number in numbers.trim_matches(['=', ' ']).split(", ") {
+            match number.split_once(' ').map(|(number, what)| (number.parse::<usize>(), what)) {
+                Some((Ok(tests), "passed")) => self.passed += tests,
+                Some((Ok(tests), "failed" | "error" | "errors")) => self.failed += tests,
+                Some((Ok(tests), "skipped")) => self.skipped += tests,
+                _ => {}
+            }
+        }
+    }
+
     fn skip(&mut self, reason: String) {
         self.skipped += 1;
         *self.reasons.entry(reason).or_default() += 1;
@@ -101,5 +175,10 @@ mod tests {
         count.read("test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured");
         assert_eq!((count.passed, count.failed, count.skipped), (43, 1, 2));
         assert_eq!(count.reasons["this CPU lacks X"], 2);
+        count.read_pytest("SKIPPED [3] crates/x/tests/a.py:5: no faults can be served here: EPERM");
+        count.read_pytest("==== 2 failed, 250 passed, 3 skipped in 20.15s ====");
+        count.read_pytest("7 passed in 0.5s");
+        assert_eq!((count.passed, count.failed, count.skipped), (300, 3, 5));
+        assert_eq!(count.reasons["Python: no faults can be served here: EPERM"], 3);
     }
 }

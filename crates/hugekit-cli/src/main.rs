@@ -1,8 +1,13 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
 mod doctor;
+mod file;
 mod lab;
+mod operand;
 mod progress;
+mod report;
+mod shell;
+mod text;
 mod tune;
 
 use std::process::ExitCode;
@@ -22,6 +27,9 @@ enum Command {
     Doctor(doctor::Doctor),
     Lab(lab::Lab),
     Tune(tune::Tune),
+    Report(report::Report),
+    Completions(shell::Completions),
+    Man(shell::Man),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -30,6 +38,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Doctor(doctor) => doctor.run().map(|()| ExitCode::SUCCESS),
         Command::Lab(lab) => lab.run(),
         Command::Tune(tune) => tune.run(),
+        Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
+        Command::Completions(completions) => completions.run().map(|()| ExitCode::SUCCESS),
+        Command::Man(man) => man.run().map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -6,9 +6,10 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use serde_json::Value;
 
+/// Keeps no records: what is measured in tests is nobody's result.
 fn lab() -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();
-    command.arg("lab").env("HUGEKIT_PROFILE", "");
+    command.arg("lab").env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", "/dev/null");
     command
 }
 
@@ -31,7 +32,7 @@ fn strings<'a>(values: &'a Value, field: &str) -> Vec<&'a str> {
 fn json_on_standard_output_is_all_there_is() {
     let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
     let record = record(&output);
-    assert_eq!(record["schema"], "hugekit-lab/1");
+    assert_eq!(record["schema"], "hugekit-lab/2");
     assert!(record["command"].as_str().unwrap().starts_with("hugekit lab stores"));
     assert_eq!(record["experiments"][0]["name"], "stores");
     assert_eq!(record["experiments"][0]["skipped"], Value::Null);
@@ -223,6 +224,39 @@ fn cow_has_writers_in_order_and_at_random_and_single_copies() {
 }
 
 #[test]
+fn snapshot_watches_a_writer_before_during_and_after() {
+    let output = smallest("snapshot").args(["--json", "-"]).assert().success().get_output().clone();
+    let snapshot = &record(&output)["experiments"][0];
+    let cases = strings(&snapshot["cases"], "id");
+    let ratios = strings(&snapshot["ratios"], "id");
+    for kind in ["", "-zipf"] {
+        for subject in ["region-base", "fork2-4k", "fork2-thp", "anonymous", "anonymous-64k"] {
+            for what in ["stall", "throughput", "save", "made", "memory"] {
+                let id = format!("snapshot/{subject}/{what}{kind}");
+                assert!(cases.contains(&id.as_str()), "{id}: {cases:?}");
+            }
+        }
+        for ratio in ["fork2-4k-vs-anonymous/stall", "fork2-thp-vs-anonymous/throughput"] {
+            let id = format!("snapshot/{ratio}{kind}");
+            assert!(ratios.contains(&id.as_str()), "{id}: {ratios:?}");
+        }
+    }
+    assert!(ratios.contains(&"snapshot/memcpy-vs-save/32MiB"), "{ratios:?}");
+    for ratio in snapshot["ratios"].as_array().unwrap() {
+        let alike = ratio["id"].as_str().unwrap().starts_with("snapshot/fork2-thp-vs-anonymous/");
+        assert_eq!(ratio["like_for_like"], alike, "{ratio}");
+    }
+    let events = strings(&snapshot["distributions"], "id");
+    assert!(events.contains(&"snapshot/fork2-4k/during"), "{events:?}");
+    for timeline in snapshot["timelines"].as_array().unwrap() {
+        let (stores, longest) = (&timeline["stores"], &timeline["longest"]);
+        let steps = stores.as_array().unwrap().len();
+        assert_eq!(longest.as_array().unwrap().len(), steps, "{timeline}");
+        assert!(steps as f64 * 5000.0 > timeline["began"].as_f64().unwrap(), "{timeline}");
+    }
+}
+
+#[test]
 fn one_routine_stands_beside_memset_and_auto() {
     let output = smallest("stores")
         .args(["--routine", "memset", "--json", "-"])
@@ -244,7 +278,7 @@ fn tables_fit_80_columns_and_end_in_a_summary() {
         assert!(line.chars().count() <= 80, "{line}");
     }
     let (_, summary) = text.split_once("\nSummary").unwrap();
-    assert!(summary.contains("clear: page-at-a-time-vs-engine from"), "{summary}");
+    assert!(summary.contains("clear: page-at-a-time → engine: "), "{summary}");
 }
 
 #[test]
@@ -342,9 +376,36 @@ fn one_round_is_too_few_to_compare() {
 }
 
 #[test]
+fn how_far_to_trust_a_result_is_in_the_record() {
+    let output = smallest("fork").args(["--json", "-"]).assert().success().get_output().clone();
+    let record = record(&output);
+    let counters = record["machine"]["hardware_counters"].as_str().unwrap();
+    assert!(counters == "available" || counters.starts_with("not available: "), "{counters}");
+    assert!(!record["uncontrolled"].as_array().unwrap().is_empty());
+    let trust = &record["experiments"][0]["trust"];
+    assert!(trust["seconds"].as_f64().unwrap() > 0.0 && trust["others_percent"].is_number());
+    let few = trust["warnings"].to_string();
+    assert!(few.contains("too few rounds to say how certain they are"), "{few}");
+    let counted = strings(&trust["counters"], "id");
+    assert!(counted.contains(&"fork/batched/2MiB"), "{counted:?}");
+    assert!(trust["counters"][0]["per_round"]["minor-faults"].is_number());
+}
+
+#[test]
+fn colour_is_for_terminals_that_want_it() {
+    let plain = smallest("fork").assert().success().get_output().clone();
+    assert!(!plain.stdout.contains(&0x1b));
+    for (variable, value, coloured) in [("CLICOLOR_FORCE", "1", true), ("NO_COLOR", "1", false)] {
+        let output = smallest("fork").env(variable, value).assert().success().get_output().clone();
+        assert_eq!(output.stdout.contains(&0x1b), coloured, "{variable}");
+    }
+}
+
+#[test]
 fn an_interrupt_ends_the_run_with_what_is_finished() {
     let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hugekit"))
         .args(["lab", "stores", "--memory", "64MiB", "--rounds", "1000000", "--json", "-"])
+        .arg("--no-record")
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();

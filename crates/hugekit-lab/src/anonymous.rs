@@ -60,6 +60,9 @@ pub(crate) struct Anonymous {
     mapping: (NonNull<u8>, usize),
 }
 
+// SAFETY: memory of its own, which whoever has it may use from any thread.
+unsafe impl Send for Anonymous {}
+
 impl Anonymous {
     /// Maps `len` bytes, a multiple of the pages' size. Reserved pages are promised by this, so that
     /// touching them cannot fail.

@@ -178,12 +178,9 @@ impl<'a> Bench<'a> {
         let (len, huge) = (arena.len(), arena.huge_bytes());
         Ok(Experiment {
             name: name.to_owned(),
-            skipped: None,
             memory: Some(describe_memory(len, huge)),
             notices: self.memory_notices(len, huge),
-            cases: Vec::new(),
-            ratios: Vec::new(),
-            distributions: Vec::new(),
+            ..Experiment::default()
         })
     }
 
@@ -281,7 +278,8 @@ pub(crate) fn machine() -> Machine {
         cache_bytes: caches.unwrap_or_default(),
         memory_bytes: Memory::read(&root).map_or(0, |memory| memory.total),
         profile: profile(),
-        hardware_counters: "not available".into(),
+        // Whoever counted knows.
+        hardware_counters: String::new(),
     }
 }
 

@@ -64,6 +64,12 @@ impl Shared {
         write_pages(memory);
     }
 
+    /// Gives the pages back to the kernel: all of it is zeroes until it is written.
+    pub(crate) fn give_back(&mut self) {
+        let len = self.0.bytes().len();
+        self.0.give_back(len);
+    }
+
     /// How long `fork(2)` keeps the parent.
     pub(crate) fn fork(&mut self) -> Result<Duration, LabError> {
         // It takes no lock that another thread may have held when the process was copied.

@@ -9,17 +9,25 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod anonymous;
+pub mod archive;
 mod arena;
 mod bench;
 mod calibrate;
+pub mod compare;
+pub mod counters;
 mod experiments;
+pub mod finding;
 mod forking;
 mod published;
+pub mod reading;
 pub mod record;
+pub mod report;
 pub mod sampler;
 mod settings;
 pub mod size;
 pub mod stats;
+mod storm;
+pub mod trust;
 mod writers;
 
 pub use calibrate::{Calibration, Noise, calibrate};
@@ -27,8 +35,10 @@ pub use experiments::{Definition, EXPERIMENTS};
 pub use published::Published;
 
 use crate::bench::Bench;
+use crate::counters::Counting;
 use crate::record::Experiment;
 use crate::size::Size;
+use crate::trust::{Moment, Trust};
 
 /// What a run is told.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +70,15 @@ pub trait Observer {
 
     /// How far along the stage is, from 0 to 1.
     fn progress(&self, _fraction: f64) {}
+
+    /// A case is about to be measured once.
+    fn turn_begins(&self) {}
+
+    /// The case of this index was measured once.
+    fn turn_ends(&self, _case: usize) {}
+
+    /// All rounds are done: the samples of each case, by index.
+    fn group_ends(&self, _samples: &[Vec<f64>]) {}
 }
 
 /// An observer that watches nothing.
@@ -137,6 +156,9 @@ pub enum LabError {
     /// A region to measure could not be forked.
     #[error(transparent)]
     RegionFork(#[from] hugekit::region::ForkError),
+    /// Memory to measure could not be snapshotted, or not be saved.
+    #[error(transparent)]
+    Snapshot(#[from] hugekit::SnapshotError),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
@@ -149,6 +171,8 @@ pub struct Outcome {
     pub experiments: Vec<Experiment>,
     /// Whether the observer stopped it before all of them were.
     pub interrupted: bool,
+    /// Whether the CPU's counters were available, and if not, why.
+    pub hardware_counters: String,
 }
 
 /// Runs experiments, in this order, on memory that is mapped and warmed once for all of them.
@@ -157,22 +181,33 @@ pub struct Outcome {
 /// [`LabError`] if there is too little memory, or the machine does not allow what is needed. An
 /// interrupt is not an error: what was finished is returned.
 pub fn run(
-    experiments: &[&Definition],
+    chosen: &[&Definition],
     options: &Options,
     observer: &dyn Observer,
 ) -> Result<Outcome, LabError> {
-    let mut bench = Bench::new(options, observer)?;
-    let mut finished = Vec::new();
-    for definition in experiments {
+    let counting = Counting::new(observer);
+    let mut bench = Bench::new(options, &counting)?;
+    let mut experiments = Vec::new();
+    let mut interrupted = false;
+    for definition in chosen {
+        let before = Moment::now();
         match (definition.run)(&mut bench) {
-            Ok(experiment) => finished.push(experiment),
+            Ok(experiment) => experiments.push(trusted(experiment, &before, &counting)),
             Err(LabError::Interrupted(_)) => {
-                bench.restore_settings()?;
-                return Ok(Outcome { experiments: finished, interrupted: true });
+                interrupted = true;
+                break;
             }
             Err(error) => return Err(error),
         }
     }
     bench.restore_settings()?;
-    Ok(Outcome { experiments: finished, interrupted: false })
+    Ok(Outcome { experiments, interrupted, hardware_counters: counting.hardware().to_owned() })
+}
+
+/// With how far to trust it, if it ran.
+fn trusted(experiment: Experiment, before: &Moment, counting: &Counting<'_>) -> Experiment {
+    let counters = counting.take(&experiment.cases);
+    let ran = experiment.skipped.is_none();
+    let trust = ran.then(|| Trust::since(before, &experiment, counters));
+    Experiment { trust, ..experiment }
 }

@@ -1,36 +1,64 @@
 //! What the lab hands out: one record per run, the same for people, JSON and later comparisons.
+//!
+//! `docs/record.md` describes the JSON; `reading.rs` takes it in again, whichever version wrote it.
 
-use serde::{Deserialize, Serialize};
+use jiff::Timestamp;
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
+use crate::Outcome;
 use crate::published::Published;
 use crate::stats::{Summary, every_other, median};
+use crate::trust::Trust;
 
-/// The record's kind and version; the number grows when a field changes its meaning or goes away.
-pub const SCHEMA: &str = "hugekit-lab/1";
+/// The record's kind, which its version follows.
+pub(crate) const KIND: &str = "hugekit-lab/";
+
+/// The version of records that this lab writes. It grows when whoever reads the one before would
+/// refuse or misunderstand what is written; fields that may be ignored do not count.
+///
+/// 1: the first. 2: `made`, `trust`, buckets of distributions.
+pub const VERSION: u32 = 2;
 
 /// One run of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`SCHEMA`] of the writer.
+    /// `hugekit-lab/` and the [`VERSION`] that it was written as.
     pub schema: String,
+    /// When the run ended; records of version 1 do not say.
+    #[serde(default)]
+    pub made: Option<Timestamp>,
     /// The command line, as the user could repeat it.
     pub command: String,
     /// Where it ran.
     pub machine: Machine,
+    /// What bears on every figure and was neither controlled nor seen.
+    #[serde(default)]
+    pub uncontrolled: Vec<String>,
     /// What ran, in order.
     pub experiments: Vec<Experiment>,
 }
 
 impl Record {
-    /// A record of these experiments, made on this machine.
+    /// A record of what came out of a run on this machine.
     #[must_use]
-    pub fn new(command: String, experiments: Vec<Experiment>) -> Self {
-        Self { schema: SCHEMA.to_owned(), command, machine: crate::bench::machine(), experiments }
+    pub fn new(command: String, outcome: Outcome) -> Self {
+        let Outcome { experiments, hardware_counters, .. } = outcome;
+        let machine = Machine { hardware_counters, ..crate::bench::machine() };
+        let host = machine.hypervisor.as_deref();
+        Self {
+            uncontrolled: crate::trust::uncontrolled(host, &machine.hardware_counters),
+            schema: format!("{KIND}{VERSION}"),
+            made: Some(Timestamp::now()),
+            command,
+            machine,
+            experiments,
+        }
     }
 }
 
 /// The machine a record was made on, as far as it bears on the results.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The CPU's marketing name.
     pub cpu: String,
@@ -46,12 +74,12 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Which profile decided for `auto` and the engine: `built in`, or the command that measured it.
     pub profile: String,
-    /// Hardware counters: always `not available` so far.
+    /// Hardware counters: `available`, or `not available` and why.
     pub hardware_counters: String,
 }
 
 /// One experiment of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
     /// Its name on the command line.
     pub name: String,
@@ -68,7 +96,31 @@ pub struct Experiment {
     /// How single events of some cases are distributed, where a sample sums up many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distributions: Vec<Distribution>,
+    /// How some cases went on within one round, the last one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timelines: Vec<Timeline>,
+    /// How far to trust it; records of version 1 do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Trust>,
 }
+
+/// A writer's stores step by step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// `experiment/method/timeline`.
+    pub id: String,
+    /// What one step sums up, in microseconds.
+    pub step: f64,
+    /// When that began which the writer is watched for, in microseconds.
+    pub began: f64,
+    /// Stores in each step.
+    pub stores: Vec<u64>,
+    /// The longest of them, in microseconds.
+    pub longest: Vec<f64>,
+}
+
+/// A bucket of a distribution ends so many times as far as the one before it.
+pub(crate) const BUCKET: f64 = 1.25;
 
 /// How the single events behind a case are distributed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -81,6 +133,9 @@ pub struct Distribution {
     pub count: u64,
     /// Percentiles, ascending: of so many per cent of the events, none was above this value.
     pub percentiles: Vec<(f64, f64)>,
+    /// How many events lay up to each value, and above the one before it; without empty ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buckets: Vec<(f64, u64)>,
 }
 
 /// Why an experiment, or a part of it, could not run, and what would let it.
@@ -104,6 +159,12 @@ pub enum Unit {
     /// Page faults per second, of all threads together; more is faster.
     #[serde(rename = "faults/s")]
     FaultsPerSecond,
+    /// Stores per second; more is faster.
+    #[serde(rename = "stores/s")]
+    StoresPerSecond,
+    /// Memory in units of 2²⁰ bytes; less is better.
+    #[serde(rename = "MiB")]
+    Mebibytes,
 }
 
 impl Unit {
@@ -114,6 +175,8 @@ impl Unit {
             Self::GibPerSecond => "GiB/s",
             Self::Microseconds => "µs",
             Self::FaultsPerSecond => "faults/s",
+            Self::StoresPerSecond => "stores/s",
+            Self::Mebibytes => "MiB",
         }
     }
 
@@ -121,14 +184,16 @@ impl Unit {
     #[must_use]
     pub fn speed_up(self, baseline: f64, subject: f64) -> f64 {
         match self {
-            Self::GibPerSecond | Self::FaultsPerSecond => subject / baseline,
-            Self::Microseconds => baseline / subject,
+            Self::GibPerSecond | Self::FaultsPerSecond | Self::StoresPerSecond => {
+                subject / baseline
+            }
+            Self::Microseconds | Self::Mebibytes => baseline / subject,
         }
     }
 }
 
-/// One thing measured, round by round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// One thing measured, round by round. Its JSON also holds the median, for those who need no more.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Case {
     /// `experiment/method/workload`.
     pub id: String,
@@ -146,6 +211,20 @@ impl Case {
     #[must_use]
     pub fn median(&self) -> f64 {
         median(&self.samples)
+    }
+}
+
+impl Serialize for Case {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut case = serializer.serialize_struct("Case", 5)?;
+        case.serialize_field("id", &self.id)?;
+        case.serialize_field("unit", &self.unit)?;
+        case.serialize_field("median", &self.median())?;
+        case.serialize_field("samples", &self.samples)?;
+        if !self.published.is_empty() {
+            case.serialize_field("published", &self.published)?;
+        }
+        case.end()
     }
 }
 
@@ -230,6 +309,12 @@ impl Ratio {
         })?;
         Some(Self::new(id, best, subject, 1, 2))
     }
+}
+
+/// Method and workload of an id: what is between its first two slashes, and after them.
+#[must_use]
+pub fn parts(id: &str) -> Option<(&str, &str)> {
+    id.split_once('/')?.1.split_once('/')
 }
 
 #[cfg(test)]

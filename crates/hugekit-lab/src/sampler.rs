@@ -6,10 +6,17 @@
 
 use std::time::{Duration, Instant};
 
+use crate::stats::{median, median_interval};
 use crate::{Interrupted, Observer};
 
 /// The orders are the same in every run, so that one run can be repeated.
 const SEED: u64 = 2018;
+
+/// A median whose range is narrower than this fraction of it is known well enough.
+const SETTLED: f64 = 0.01;
+
+/// Rounds before that is believed: a few may agree by chance.
+const SETTLED_ROUNDS: usize = 24;
 
 /// How many rounds to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +43,9 @@ impl Plan {
         Self { min_rounds, max_rounds: 200, budget: Duration::from_millis(milliseconds) }
     }
 
-    fn wants_another(&self, rounds: usize, since: Instant) -> bool {
-        rounds < self.min_rounds || (rounds < self.max_rounds && since.elapsed() < self.budget)
+    fn wants_another(&self, samples: &[Vec<f64>], rounds: usize, since: Instant) -> bool {
+        let may = rounds < self.max_rounds && since.elapsed() < self.budget;
+        rounds < self.min_rounds || (may && !are_settled(samples, rounds))
     }
 
     /// How far along, from 0 to 1.
@@ -47,6 +55,15 @@ impl Plan {
         let enough = rounds as f64 / self.min_rounds as f64;
         by_rounds.max(by_time.min(enough)).min(1.0)
     }
+}
+
+/// Whether further rounds would tell nothing new: every median is known to [`SETTLED`].
+fn are_settled(samples: &[Vec<f64>], rounds: usize) -> bool {
+    let settled = |samples: &Vec<f64>| {
+        let interval = median_interval(samples);
+        interval.is_some_and(|(low, high)| high - low <= SETTLED * median(samples))
+    };
+    rounds >= SETTLED_ROUNDS && samples.iter().all(settled)
 }
 
 /// Measures `cases` cases in alternation, after one round that is thrown away. `measure` is given
@@ -77,20 +94,27 @@ pub fn try_alternate<E: From<Interrupted>>(
     let mut samples = vec![Vec::new(); cases];
     let mut order: Vec<usize> = (0..cases).collect();
     let mut random = fastrand::Rng::with_seed(SEED);
+    let mut turn = |case| {
+        observer.turn_begins();
+        let sample = measure(case)?;
+        observer.turn_ends(case);
+        Ok::<f64, E>(sample)
+    };
     for &case in &order {
-        measure(case)?;
+        turn(case)?;
     }
     let since = Instant::now();
     let mut rounds = 0;
-    while plan.wants_another(rounds, since) {
+    while plan.wants_another(&samples, rounds, since) {
         random.shuffle(&mut order);
         for &case in &order {
             observer.check()?;
-            samples[case].push(measure(case)?);
+            samples[case].push(turn(case)?);
         }
         rounds += 1;
         observer.progress(plan.progress(rounds, since));
     }
+    observer.group_ends(&samples);
     Ok(samples)
 }
 
@@ -121,6 +145,20 @@ mod tests {
         let plan = Plan { min_rounds: 3, max_rounds: 100, budget: Duration::ZERO };
         let samples = alternate(plan, 1, &Quiet, |_| 1.0).unwrap();
         assert_eq!(samples[0].len(), 3);
+    }
+
+    #[test]
+    fn rounds_end_when_they_tell_nothing_new() {
+        let plan = Plan { min_rounds: 2, max_rounds: 100, budget: Duration::MAX };
+        let steady = alternate(plan, 1, &Quiet, |_| 5.0).unwrap();
+        assert_eq!(steady[0].len(), SETTLED_ROUNDS);
+        let mut sample = 0.0;
+        let unsteady = alternate(plan, 1, &Quiet, |_| {
+            sample += 1.0;
+            sample
+        });
+        assert_eq!(unsteady.unwrap()[0].len(), 100);
+        assert_eq!(alternate(Plan::exactly(60), 1, &Quiet, |_| 5.0).unwrap()[0].len(), 60);
     }
 
     #[test]

@@ -20,6 +20,38 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
+/// Where the median of such samples lies with 95 % confidence: between two of them, however they are
+/// distributed. `None` of fewer than six, among which no two are so sure.
+#[must_use]
+pub fn median_interval(samples: &[f64]) -> Option<(f64, f64)> {
+    let count = samples.len();
+    if count < 6 {
+        return None;
+    }
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let outside = samples_outside(count);
+    Some((sorted[outside], sorted[count - 1 - outside]))
+}
+
+/// How many samples on either side may be left out: as many as lie on one side of the median with a
+/// probability of 2.5 % at most, each being there with one of one half.
+fn samples_outside(count: usize) -> usize {
+    if count > 500 {
+        // The binomial distribution is a bell by then, and its terms are too small to sum up.
+        return (count as f64 / 2.0 - 0.98 * (count as f64).sqrt()).floor() as usize;
+    }
+    let mut term = 0.5_f64.powi(count as i32);
+    let mut sum = term;
+    let mut outside = 0;
+    while sum + term * (count - outside) as f64 / (outside + 1) as f64 <= 0.025 {
+        term *= (count - outside) as f64 / (outside + 1) as f64;
+        sum += term;
+        outside += 1;
+    }
+    outside
+}
+
 /// The median of the ratios within rounds: by how much `subject` is more than `baseline`, whatever
 /// disturbed a round. 1 if there is no round.
 #[must_use]
@@ -70,6 +102,18 @@ mod tests {
     fn ratios_are_taken_within_rounds() {
         assert_eq!(median_ratio(&[2.0, 20.0, 1.0], &[1.0, 10.0, 1.0]), 2.0);
         assert_eq!(median_ratio(&[], &[]), 1.0);
+    }
+
+    #[test]
+    fn the_interval_of_a_median_narrows_with_rounds() {
+        let rounds = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
+        assert_eq!(median_interval(&rounds(5)), None);
+        assert_eq!(median_interval(&rounds(6)), Some((1.0, 6.0)));
+        // As in tables of the sign test.
+        assert_eq!(median_interval(&rounds(20)), Some((6.0, 15.0)));
+        assert_eq!(median_interval(&rounds(100)), Some((40.0, 61.0)));
+        let (low, high) = median_interval(&rounds(1000)).unwrap();
+        assert!((low - 470.0).abs() < 2.0 && (high - 531.0).abs() < 2.0, "{low} {high}");
     }
 
     #[test]

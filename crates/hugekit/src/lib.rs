@@ -3,6 +3,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod arch;
+mod class;
 mod clear;
 mod copy;
 mod engine;
@@ -14,9 +15,11 @@ mod populate;
 pub mod profile;
 pub mod pte;
 pub mod region;
+pub mod snapshot;
 pub mod sweep;
 mod sys;
 
+pub use class::{ErrorClass, system_error};
 pub use clear::{Clear, ClearError, clear};
 pub use copy::{Copy, CopyError, copy};
 pub use engine::{HintError, Method, Operation, Reuse};
@@ -25,8 +28,14 @@ pub use pool::{Pool, PoolError};
 pub use populate::{Populate, PopulateError};
 pub use profile::Profile;
 pub use region::{Region, RegionError, SharedRegion};
+pub use snapshot::{Snapshot, SnapshotError};
 
 /// Runs the README's programs as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Runs the program of the page about snapshots as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/snapshot.md")]
+struct SnapshotPage;

@@ -1,42 +1,21 @@
 //! The report for people (80 columns, colour where it is welcome) and for programs.
 
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 
 use anstyle::{AnsiColor, Style};
-use serde::Serialize;
+use hugekit_doctor::{Line, Report, Verdict};
 
-use super::line::{Line, Verdict};
-use super::machine::Machine;
+use crate::text::{COLUMNS, wrap, write_out};
 
-const COLUMNS: usize = 80;
 const VERDICT_COLUMNS: usize = 8;
-const SCHEMA: &str = "hugekit-doctor/1";
 
-#[derive(Serialize)]
-struct Report<'a> {
-    schema: &'static str,
-    machine: &'a Machine,
-    lines: &'a [Line],
+pub(super) fn json(report: &Report) -> io::Result<()> {
+    write_out(&(serde_json::to_string_pretty(report)? + "\n"))
 }
 
-pub(super) fn json(machine: &Machine, lines: &[Line]) -> io::Result<()> {
-    let report = Report { schema: SCHEMA, machine, lines };
-    write_out(&(serde_json::to_string_pretty(&report)? + "\n"))
-}
-
-/// Colours are taken out again unless standard output is a terminal that wants them.
 pub(super) fn terminal(lines: &[Line]) -> io::Result<()> {
     write_out(&render(lines))
-}
-
-/// A reader that has seen enough, such as `head`, is no error.
-fn write_out(text: &str) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }
 
 fn render(lines: &[Line]) -> String {
@@ -80,34 +59,21 @@ fn style(verdict: Verdict) -> Style {
     }
 }
 
-/// Breaks at spaces; a longer word, such as a path, keeps its line to itself.
-fn wrap(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().expect("starts with one line");
-        match last.chars().count() {
-            0 => last.push_str(word),
-            used if used + 1 + word.chars().count() <= columns => {
-                last.push(' ');
-                last.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::line::Topic;
+    use hugekit_doctor::Topic;
+
     use super::*;
 
-    const TOPIC: Topic = Topic("memory");
+    fn line(topic: &'static str, verdict: Verdict, name: &str, value: &str) -> Line {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        Line { topic: Topic(topic), name, value, verdict, remedy: None }
+    }
 
     #[test]
     fn long_values_stay_within_the_columns() {
         let value = "word ".repeat(40);
-        let text = render(&[TOPIC.limited("total", value.trim())]);
+        let text = render(&[line("memory", Verdict::Limited, "total", value.trim())]);
         let plain = anstream::adapter::strip_str(&text).to_string();
         assert!(plain.lines().count() > 3);
         assert!(plain.lines().all(|line| line.chars().count() <= COLUMNS), "{plain}");
@@ -116,23 +82,19 @@ mod tests {
     #[test]
     fn a_remedy_stands_below_its_line_unbroken() {
         let command = "echo madvise > /sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled";
-        let text = render(&[TOPIC.missing("total", "none").remedy(command)]);
+        let missing = line("memory", Verdict::Missing, "total", "none");
+        let text = render(&[Line { remedy: Some(command.to_owned()), ..missing }]);
         assert!(text.ends_with(&format!("\n    > {command}\n")), "{text}");
     }
 
     #[test]
     fn topics_are_headings() {
-        let lines = [TOPIC.ok("total", "1"), TOPIC.ok("free", "1"), Topic("kvm").ok("device", "1")];
+        let lines = [("memory", "total"), ("memory", "free"), ("kvm", "device")]
+            .map(|(topic, name)| line(topic, Verdict::Ok, name, "1"));
         let plain = anstream::adapter::strip_str(&render(&lines)).to_string();
         assert_eq!(
             plain,
             "memory\n  ok      total   1\n  ok      free    1\n\nkvm\n  ok      device  1\n"
         );
-    }
-
-    #[test]
-    fn words_longer_than_the_line_are_kept_whole() {
-        assert_eq!(wrap("a /very/long/path b", 4), ["a", "/very/long/path", "b"]);
-        assert_eq!(wrap("", 4), [""]);
     }
 }

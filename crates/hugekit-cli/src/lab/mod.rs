@@ -1,6 +1,7 @@
 //! `hugekit lab`: arguments, flow, exit code.
 
-mod output;
+mod compare;
+mod kept;
 mod table;
 
 use std::process::ExitCode;
@@ -9,12 +10,16 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use hugekit::arch::{Routine, clear_routines, copy_routines};
+use hugekit_lab::archive::Archive;
 use hugekit_lab::record::Record;
+use hugekit_lab::report;
 use hugekit_lab::size::Size;
 use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options};
 
-use self::output::JsonSink;
+use crate::file::{OpenSink, Sink};
+use crate::operand::Operand;
 use crate::progress::{INTERRUPTED, Terminal};
+use crate::text::write_out;
 
 /// Measure clearing huge memory here, beside the published figures.
 ///
@@ -41,8 +46,35 @@ pub(crate) struct Lab {
     setup: bool,
     /// Write the record with every raw sample; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE|-")]
-    json: Option<JsonSink>,
+    json: Option<Sink>,
+    /// Write a page with charts, which needs nothing but a browser
+    #[arg(long, value_name = "FILE|-")]
+    html: Option<Sink>,
+    /// Do not keep the record among those of earlier runs
+    #[arg(long)]
+    no_record: bool,
+    /// List the records of earlier runs; measure nothing
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Print a record, by ID (or how it begins, or `last`) or file; measure nothing
+    #[arg(long, value_name = "ID|FILE", conflicts_with_all = MEASURING)]
+    show: Option<Operand>,
+    /// Compare two records, by ID or file; measure nothing
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = MEASURING, conflicts_with = "show")]
+    compare: Option<Vec<Operand>>,
+    /// With --compare: exit with 3 if the speed of a case is down by more than so many percent
+    #[arg(long, value_name = "PERCENT", requires = "compare", value_parser = percent)]
+    fail_beyond: Option<f64>,
 }
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number: f64 = text.trim_end_matches('%').trim_end().parse().map_err(|_| "not a number")?;
+    if (0.0..100.0).contains(&number) { Ok(number) } else { Err("not within 0 to 100".into()) }
+}
+
+/// Arguments that make no sense where nothing is measured.
+const MEASURING: [&str; 7] =
+    ["experiments", "quick", "memory", "rounds", "routine", "setup", "no_record"];
 
 fn experiment_parser() -> impl TypedValueParser<Value = &'static Definition> {
     let values = EXPERIMENTS.iter().map(|e| PossibleValue::new(e.name).help(e.repeats));
@@ -67,10 +99,27 @@ fn rows() -> impl Iterator<Item = (&'static str, bool, &'static str)> {
 }
 
 impl Lab {
-    /// Runs the experiments and prints what came out of them.
+    /// Measures, or looks at what was measured before.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        if self.list {
+            kept::list()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(operand) = &self.show {
+            let (name, record) = operand.read()?;
+            self.open_sinks()?.write(&name, &record)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        match self.compare.as_deref() {
+            Some([before, after]) => self.compare(before, after),
+            _ => self.measure(),
+        }
+    }
+
+    /// Runs the experiments, prints what came out of them and keeps it.
+    fn measure(&self) -> anyhow::Result<ExitCode> {
         self.refuse_unavailable_routine();
-        let json = self.json.as_ref().map(JsonSink::open).transpose()?;
+        let sinks = self.open_sinks()?;
         let terminal = Terminal::new()?;
         let outcome = match hugekit_lab::run(&self.chosen(), &self.options(), &terminal) {
             Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
@@ -80,12 +129,28 @@ impl Lab {
         };
         terminal.finish();
         let interrupted = outcome.interrupted;
-        let record = Record::new(command_line(), outcome.experiments);
-        if !self.json.as_ref().is_some_and(JsonSink::is_stdout) {
-            table::print(&record)?;
-        }
-        json.map_or(Ok(()), |json| json.write(&record))?;
+        let record = Record::new(command_line(), outcome);
+        // Kept first: a page that cannot be written can be made of it later.
+        let id = (!self.no_record && !record.experiments.is_empty()).then(|| keep(&record));
+        sinks.write(&id.flatten().unwrap_or_else(|| "of this run".to_owned()), &record)?;
         Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    }
+
+    fn compare(&self, before: &Operand, after: &Operand) -> anyhow::Result<ExitCode> {
+        let sinks = self.open_sinks()?;
+        let records = [before.read()?, after.read()?];
+        compare::run(&records, sinks, self.fail_beyond)
+    }
+
+    fn open_sinks(&self) -> anyhow::Result<Sinks<'_>> {
+        let is_stdout = |sink: &Option<Sink>| sink.as_ref().is_some_and(Sink::is_stdout);
+        if is_stdout(&self.json) && is_stdout(&self.html) {
+            usage_error("--json and --html cannot both print to standard output");
+        }
+        let tables = !is_stdout(&self.json) && !is_stdout(&self.html);
+        let json = self.json.as_ref().map(Sink::open).transpose()?;
+        let html = self.html.as_ref().map(Sink::open).transpose()?;
+        Ok(Sinks { tables, json, html })
     }
 
     fn chosen(&self) -> Vec<&'static Definition> {
@@ -116,6 +181,41 @@ impl Lab {
                 "routine {name} is not available on this CPU: it needs {needs}; available are {}",
                 available.join(", ")
             ))
+        }
+    }
+}
+
+/// Where a result goes.
+struct Sinks<'a> {
+    tables: bool,
+    json: Option<OpenSink<'a>>,
+    html: Option<OpenSink<'a>>,
+}
+
+impl Sinks<'_> {
+    fn write(self, name: &str, record: &Record) -> anyhow::Result<()> {
+        if self.tables {
+            write_out(&table::render(record))?;
+        }
+        if let Some(json) = self.json {
+            json.write_json(record)?;
+        }
+        let page = || report::page(&[(name.to_owned(), record.clone())]);
+        self.html.map_or(Ok(()), |html| html.write(&page()))
+    }
+}
+
+/// What was measured is printed whether or not it can be kept, and that is all that was promised.
+fn keep(record: &Record) -> Option<String> {
+    match Archive::of_user().and_then(|archive| archive.keep(record)) {
+        Ok(id) => {
+            eprintln!("kept as {id}: `hugekit lab --show {id}`");
+            Some(id)
+        }
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+            eprintln!("warning: {error}{}; `--no-record` for none", cause.unwrap_or_default());
+            None
         }
     }
 }

@@ -1,28 +1,44 @@
 //! A record as tables of at most 80 columns.
 
-use std::io::{self, Write};
+// Writing to a String cannot fail, so the results of `writeln!` are dropped.
+use std::fmt::Write;
 
+use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
-use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit};
+use hugekit_lab::finding::{figure, finding};
+use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit, parts};
 use hugekit_lab::size::Size;
 use hugekit_lab::{EXPERIMENTS, Published};
 
-const WIDTH: u16 = 80;
+use crate::text::{COLUMNS, wrap};
 
-/// Prints the whole record to standard output.
-pub(super) fn print(record: &Record) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    for line in wrap(&machine(&record.machine), WIDTH.into()) {
-        writeln!(out, "{line}")?;
+const WIDTH: u16 = COLUMNS as u16;
+
+const BOLD: Style = Style::new().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default();
+
+/// The whole record, as for a terminal that wants colour.
+pub(super) fn render(record: &Record) -> String {
+    let mut text = String::new();
+    for line in wrap(&machine(&record.machine), COLUMNS) {
+        text.push_str(&line);
+        text.push('\n');
     }
     for experiment in &record.experiments {
-        print_experiment(&mut out, experiment)?;
+        render_experiment(&mut text, experiment);
     }
-    writeln!(out, "\nSummary (medians; like for like only; above 1 is faster)")?;
+    let _ =
+        writeln!(text, "\n{BOLD}Summary{BOLD:#} (medians; like for like only; above 1 is faster)");
     for experiment in &record.experiments {
-        print_indented(&mut out, "", &summary(experiment))?;
+        render_indented(&mut text, "", &format!("{}: {}", experiment.name, finding(experiment)));
     }
-    Ok(())
+    if !record.uncontrolled.is_empty() {
+        let _ = writeln!(text, "\n{BOLD}Not controlled{BOLD:#}");
+        for what in &record.uncontrolled {
+            render_indented(&mut text, "", what);
+        }
+    }
+    text
 }
 
 fn machine(machine: &Machine) -> String {
@@ -39,30 +55,33 @@ fn machine(machine: &Machine) -> String {
     )
 }
 
-fn print_experiment(out: &mut impl Write, experiment: &Experiment) -> io::Result<()> {
+fn render_experiment(text: &mut String, experiment: &Experiment) {
     let definition = EXPERIMENTS.iter().find(|definition| definition.name == experiment.name);
     let repeats = definition.map_or("", |definition| definition.repeats);
-    writeln!(out, "\n{}: {repeats}", experiment.name)?;
+    let _ = writeln!(text, "\n{BOLD}{}{BOLD:#}: {repeats}", experiment.name);
     if let Some(skipped) = &experiment.skipped {
-        return writeln!(out, "  skipped: {}; {}", skipped.reason, skipped.remedy);
+        render_indented(text, "", &format!("skipped: {}; {}", skipped.reason, skipped.remedy));
+        return;
     }
     for notice in experiment.memory.iter().chain(&experiment.notices) {
-        print_indented(out, "· ", notice)?;
+        render_indented(text, "· ", notice);
+    }
+    for warning in experiment.trust.iter().flat_map(|trust| &trust.warnings) {
+        render_indented(text, &format!("{WARNING}!{WARNING:#} "), warning);
     }
     for (unit, of_unit) in by_unit(&experiment.cases) {
-        writeln!(out, "\nmedian, {}", unit.name())?;
+        let _ = writeln!(text, "\nmedian, {}", unit.name());
         for table in cases(&of_unit) {
-            writeln!(out, "{table}")?;
+            let _ = writeln!(text, "{table}");
         }
     }
     if !experiment.ratios.is_empty() {
-        writeln!(out, "\nratio of pairs within a round\n{}", ratios(&experiment.ratios))?;
+        let _ = writeln!(text, "\nratio of pairs within a round\n{}", ratios(&experiment.ratios));
     }
-    print_footnotes(out, &experiment.ratios)?;
+    render_footnotes(text, &experiment.ratios);
     if !experiment.distributions.is_empty() {
-        writeln!(out, "\nsingle events\n{}", distributions(&experiment.distributions))?;
+        let _ = writeln!(text, "\nsingle events\n{}", distributions(&experiment.distributions));
     }
-    Ok(())
 }
 
 /// The cases of each unit, units in the order of their first case.
@@ -78,37 +97,24 @@ fn by_unit(cases: &[Case]) -> Vec<(Unit, Vec<&Case>)> {
 }
 
 /// A paragraph behind a bullet, its further lines set in by four columns.
-fn print_indented(out: &mut impl Write, bullet: &str, text: &str) -> io::Result<()> {
-    let lines = wrap(&format!("{bullet}{text}"), usize::from(WIDTH) - 4);
-    lines.into_iter().enumerate().try_for_each(|(index, line)| {
-        writeln!(out, "{:indent$}{line}", "", indent = if index == 0 { 2 } else { 4 })
-    })
+fn render_indented(text: &mut String, bullet: &str, paragraph: &str) {
+    for (index, line) in wrap(paragraph, COLUMNS - 6).into_iter().enumerate() {
+        let _ = match index {
+            0 => writeln!(text, "  {bullet}{line}"),
+            _ => writeln!(text, "    {line}"),
+        };
+    }
 }
 
-fn print_footnotes(out: &mut impl Write, ratios: &[Ratio]) -> io::Result<()> {
+fn render_footnotes(text: &mut String, ratios: &[Ratio]) {
     let mut reasons: Vec<&str> = ratios.iter().filter_map(|r| r.moved.as_deref()).collect();
     reasons.dedup();
-    reasons.iter().try_for_each(|reason| {
-        let lines = wrap(&format!("* not like for like: {reason}"), WIDTH.into());
-        lines.into_iter().try_for_each(|line| writeln!(out, "{line}"))
-    })
-}
-
-/// Breaks a text at spaces into lines of at most `width` characters.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().expect("starts with one and only grows");
-        if last.is_empty() {
-            last.push_str(word);
-        } else if last.chars().count() + 1 + word.chars().count() <= width {
-            last.push(' ');
-            last.push_str(word);
-        } else {
-            lines.push(word.to_owned());
+    for reason in reasons {
+        for line in wrap(&format!("* not like for like: {reason}"), COLUMNS) {
+            text.push_str(&line);
+            text.push('\n');
         }
     }
-    lines
 }
 
 /// Methods and workloads of the cases, each once and in order: the middle and last part of an id.
@@ -123,10 +129,6 @@ fn axes<'a>(cases: &[&'a Case]) -> (Vec<&'a str>, Vec<&'a str>) {
         }
     }
     (methods, workloads)
-}
-
-fn parts(id: &str) -> Option<(&str, &str)> {
-    id.split_once('/')?.1.split_once('/')
 }
 
 /// Medians, one table or several: methods across where that fits, else workloads across, as many
@@ -179,15 +181,6 @@ fn medians<'a>(
     }
     align_numbers(&mut table);
     table
-}
-
-/// Three digits at least, and no more decimals than the first of them needs.
-fn figure(number: f64) -> String {
-    match number {
-        number if number < 10.0 => format!("{number:.2}"),
-        number if number < 1000.0 => format!("{number:.1}"),
-        number => format!("{number:.0}"),
-    }
 }
 
 fn ratios(ratios: &[Ratio]) -> Table {
@@ -258,38 +251,25 @@ fn align_numbers(table: &mut Table) {
     }
 }
 
-/// One line: the range of the experiment's headline comparison.
-fn summary(experiment: &Experiment) -> String {
-    let name = &experiment.name;
-    if let Some(skipped) = &experiment.skipped {
-        return format!("{name}: skipped, {}", skipped.reason);
-    }
-    let headline = EXPERIMENTS
-        .iter()
-        .find(|definition| definition.name == *name)
-        .map_or("", |definition| definition.headline);
-    let mut fair: Vec<&Ratio> = experiment
-        .ratios
-        .iter()
-        .filter(|ratio| ratio.like_for_like)
-        .filter(|ratio| parts(&ratio.id).is_some_and(|(methods, _)| methods == headline))
-        .collect();
-    fair.sort_by(|a, b| a.median.total_cmp(&b.median));
-    let show = |ratio: &Ratio| {
-        let workload = parts(&ratio.id).map_or("", |(_, workload)| workload);
-        format!("{:.2} ({workload})", ratio.median)
-    };
-    match (fair.first(), fair.last()) {
-        (Some(least), Some(most)) => {
-            format!("{name}: {headline} from {} to {}", show(least), show(most))
-        }
-        _ => format!("{name}: nothing to compare like for like"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use hugekit_lab::trust::Trust;
+
     use super::*;
+
+    #[test]
+    fn a_record_is_tables_of_80_columns() {
+        let text = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+        let mut record = Record::parse(text).unwrap();
+        let warning =
+            "the hypervisor gave 3.0 % of the CPUs' time to others: repeat when it does not";
+        let trust = Trust { warnings: vec![warning.to_owned()], ..Trust::default() };
+        record.experiments[0].trust = Some(trust);
+        record.uncontrolled = vec!["which physical pages were given".to_owned()];
+        let text = anstream::adapter::strip_str(&render(&record)).to_string();
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        insta::assert_snapshot!(text);
+    }
 
     #[test]
     fn columns_are_grouped_by_what_fits_beside_the_rows() {
@@ -303,10 +283,5 @@ mod tests {
     fn a_column_wider_than_the_room_stands_alone() {
         let wide = "w".repeat(100);
         assert_eq!(fitting(&["row"], &[&wide, &wide]).len(), 2);
-    }
-
-    #[test]
-    fn text_breaks_at_spaces_within_the_width() {
-        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
     }
 }

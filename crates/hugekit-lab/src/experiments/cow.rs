@@ -67,16 +67,13 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     bench.reserve_unwritten(Pages::Hugetlb2M, 2 * needed / HUGE)?;
     let mut experiment = Experiment {
         name: "cow".to_owned(),
-        skipped: None,
         memory: Some(format!(
             "{} of memory, written once before and given back to the kernel; each writer has {}",
             Size(memory),
             Size(unit)
         )),
         notices: notices(bench, unit),
-        cases: Vec::new(),
-        ratios: Vec::new(),
-        distributions: Vec::new(),
+        ..Experiment::default()
     };
     let (pool, falls) = pool(needed)?;
     experiment.notices.extend(falls);

@@ -150,16 +150,13 @@ impl Given {
     pub(super) fn experiment(&self, name: &str, setup: bool) -> Experiment {
         Experiment {
             name: name.to_owned(),
-            skipped: None,
             memory: Some(format!(
                 "{} of memory, written once before and given back to the kernel; {} huge pages of 2MiB",
                 Size(self.memory),
                 self.huge
             )),
             notices: self.left_out(setup),
-            cases: Vec::new(),
-            ratios: Vec::new(),
-            distributions: Vec::new(),
+            ..Experiment::default()
         }
     }
 

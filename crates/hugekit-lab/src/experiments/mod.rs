@@ -11,6 +11,7 @@ mod fork2;
 mod handout;
 mod parallel;
 mod served;
+mod snapshot;
 mod stores;
 
 use crate::LabError;
@@ -78,5 +79,11 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "fork with PTE-mapped THP, 2024: fork(2), tables by runs, regions",
         headline: "unbatched-vs-batched",
         run: fork::run,
+    },
+    Definition {
+        name: "snapshot",
+        repeats: "beyond: a writer while its memory is saved: fork(2), region, anonymous",
+        headline: "fork2-thp-vs-anonymous",
+        run: snapshot::run,
     },
 ];

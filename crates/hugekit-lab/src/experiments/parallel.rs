@@ -84,11 +84,7 @@ fn skipped() -> Experiment {
             reason: "this process has the time of one CPU only".to_owned(),
             remedy: "let it run on more: taskset, a cpuset or a CPU quota limits it".to_owned(),
         }),
-        memory: None,
-        notices: Vec::new(),
-        cases: Vec::new(),
-        ratios: Vec::new(),
-        distributions: Vec::new(),
+        ..Experiment::default()
     }
 }
 

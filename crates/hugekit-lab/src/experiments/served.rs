@@ -12,7 +12,7 @@ use hugekit::{Pool, PoolError, Region};
 
 use super::handout::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::LabError;
-use crate::record::{Case, Distribution, Ratio, Unit};
+use crate::record::{BUCKET, Case, Distribution, Ratio, Unit};
 
 /// What a page is when it is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +161,9 @@ pub(super) struct Recorded(Histogram<u64>);
 /// A minute: longer than any fault.
 const LONGEST_NS: u64 = 60_000_000_000;
 
+/// Where buckets begin: shorter than any fault, and long enough that a quarter of it counts.
+const SHORTEST_NS: u64 = 64;
+
 /// The percentiles that are kept.
 const PERCENTILES: [f64; 6] = [1.0, 50.0, 90.0, 99.0, 99.9, 100.0];
 
@@ -177,14 +180,29 @@ impl Recorded {
     }
 
     pub(super) fn distribution(&self, case: &Case) -> Distribution {
-        let value = |at| (at, self.0.value_at_percentile(at) as f64 / 1e3);
-        Distribution {
-            id: case.id.clone(),
-            unit: case.unit,
-            count: self.0.len(),
-            percentiles: PERCENTILES.map(value).into(),
-        }
+        distribution(case.id.clone(), &self.0)
     }
+}
+
+/// Of single latencies in nanoseconds.
+pub(super) fn distribution(id: String, latencies: &Histogram<u64>) -> Distribution {
+    let value = |at| (at, latencies.value_at_percentile(at) as f64 / 1e3);
+    Distribution {
+        id,
+        unit: Unit::Microseconds,
+        count: latencies.len(),
+        percentiles: PERCENTILES.map(value).into(),
+        buckets: buckets(latencies),
+    }
+}
+
+/// Counts by latency in microseconds, each bucket a quarter wider than the one before it.
+fn buckets(latencies: &Histogram<u64>) -> Vec<(f64, u64)> {
+    let buckets = latencies.iter_log(SHORTEST_NS, BUCKET);
+    let buckets = buckets.map(|bucket| {
+        (bucket.value_iterated_to() as f64 / 1e3, bucket.count_since_last_iteration())
+    });
+    buckets.filter(|(_, count)| *count > 0).collect()
 }
 
 /// The kernel's faults against those that hugekit serves: both clear, or the pool did earlier.
@@ -267,6 +285,9 @@ mod tests {
         let [.., (_, longest)] = distribution.percentiles[..] else { panic!() };
         assert!((1000.0..1001.0).contains(&longest), "{longest}");
         assert!((2.0..2.01).contains(&distribution.percentiles[1].1));
+        let counts = distribution.buckets.iter().map(|(_, count)| count);
+        assert_eq!(counts.sum::<u64>(), 4);
+        assert!(distribution.buckets.is_sorted_by(|one, next| one.0 < next.0));
     }
 
     #[test]

@@ -7,15 +7,18 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::registry::Registry;
+use super::hook::Hook;
+use super::late::Late;
+use super::registry::{Registry, Table};
 use super::{Access, Faults};
-use crate::arch;
+use crate::arch::{self, abandonable};
 use crate::pool::FaultError;
 use crate::sys::fork_mark::ForkMark;
-use crate::sys::signal::{self, Cause, Disposition, ErrnoKept};
+use crate::sys::own::Own;
+use crate::sys::signal::{self, Cause, ErrnoKept};
 
 /// What one process serves in place. A forked child that wants to serve regions of its own makes
 /// another: locks of the first may be held by threads that the child has not.
@@ -23,12 +26,11 @@ use crate::sys::signal::{self, Cause, Disposition, ErrnoKept};
 struct Process {
     mark: ForkMark,
     ranges: Registry<dyn Faults>,
-    /// Who had SIGBUS before us; null before the handler is installed. Never freed, because a handler
-    /// may be reading it.
-    previous: AtomicPtr<Disposition>,
-    /// Whether our handler was installed, by this process or one that it was forked from.
-    installed: AtomicBool,
-    /// Held by whoever installs the handler.
+    late: Late,
+    bus: Hook,
+    /// Installed only where copies are to be abandoned.
+    segv: Hook,
+    /// Held by whoever installs a handler.
     installer: Mutex<()>,
 }
 
@@ -47,11 +49,7 @@ impl Registration {
         addresses: Range<usize>,
         served: Arc<dyn Faults>,
     ) -> Result<Self, FaultError> {
-        if signal::is_blocked(libc::SIGBUS) {
-            return Err(FaultError::Blocked);
-        }
-        let process = Process::current();
-        process.see_that_handler_is_installed()?;
+        let process = Process::ready()?;
         let start = addresses.start;
         process.ranges.add(addresses, served);
         Ok(Self { process, start })
@@ -71,63 +69,106 @@ impl Drop for Registration {
     }
 }
 
+/// What this process serves in place, for those whose ranges come, go and overlap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ranges(&'static Process);
+
+impl Ranges {
+    /// Those of the calling process, whose handler is installed. From now on a signal that comes after its
+    /// range has gone is told from a foreign one.
+    pub(crate) fn of_this_process() -> Result<Self, FaultError> {
+        let process = Process::ready()?;
+        process.late.begin()?;
+        Ok(Self(process))
+    }
+
+    /// As [`of_this_process`](Self::of_this_process), whoever has SIGBUS now and whether or not it is blocked.
+    pub(crate) fn known() -> rustix::io::Result<Self> {
+        Process::current().map(Self)
+    }
+
+    /// As [`Registry::change`].
+    pub(crate) fn change(self, change: impl FnOnce(&mut Table<dyn Faults>)) {
+        self.0.ranges.change(change);
+    }
+
+    /// As [`Registry::has_part_of`].
+    pub(crate) fn have_part_of(self, range: &Range<usize>) -> bool {
+        self.0.ranges.has_part_of(range)
+    }
+
+    /// As [`Registry::settle`].
+    pub(crate) fn settle(self) {
+        self.0.ranges.settle();
+    }
+}
+
+/// Puts hugekit's handler of SIGBUS back over the one that has replaced it
+/// ([`FaultError::HandlerReplaced`]). A signal that is not hugekit's then goes to whoever had SIGBUS *before*
+/// hugekit, and the one that replaced it is not called any more: calling each other for ever cannot happen.
+/// Nothing happens while the handler is in force, or was never installed.
+///
+/// For who knows that he can do without the other handler, such as a debugging aid that shows where a process
+/// dies.
+///
+/// # Errors
+/// What `sigaction` answered.
+pub fn take_back_sigbus() -> std::io::Result<()> {
+    Ok(Process::current()?.take_back()?)
+}
+
 impl Process {
+    /// That of the calling process, with its handler installed.
+    fn ready() -> Result<&'static Self, FaultError> {
+        if signal::is_blocked(libc::SIGBUS) {
+            return Err(FaultError::Blocked);
+        }
+        let process = Self::current()
+            .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?;
+        process.see_that_handler_is_installed()?;
+        Ok(process)
+    }
+
     /// That of the calling process.
-    fn current() -> &'static Self {
+    fn current() -> rustix::io::Result<&'static Self> {
         loop {
             let seen = CURRENT.load(Ordering::Acquire);
             // SAFETY: null, or made below and never freed.
             let found = unsafe { seen.as_ref() };
             if let Some(process) = found.filter(|process| process.mark.is_ours()) {
-                return process;
+                return Ok(process);
             }
-            let fresh = Box::into_raw(Box::new(Self::after(found)));
-            let taken = CURRENT.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_err() {
-                // SAFETY: just made, and nobody else has seen it.
-                drop(unsafe { Box::from_raw(fresh) });
+            let fresh = Own::new(Self::after(found))?;
+            let here = std::ptr::from_ref(&*fresh).cast_mut();
+            let taken = CURRENT.compare_exchange(seen, here, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                return Ok(fresh.leak());
             }
         }
     }
 
     /// One that serves nothing yet, in a process that was forked from `parent`'s if there is one.
     fn after(parent: Option<&Self>) -> Self {
-        let (previous, installed) = parent.map_or((std::ptr::null_mut(), false), |parent| {
-            (parent.previous.load(Ordering::Acquire), parent.installed.load(Ordering::Acquire))
-        });
         Self {
             mark: ForkMark::new(),
             ranges: Registry::new(),
-            previous: AtomicPtr::new(previous),
-            installed: AtomicBool::new(installed),
+            late: Late::new(),
+            bus: Hook::new(libc::SIGBUS, on_sigbus, parent.map(|parent| &parent.bus)),
+            segv: Hook::new(libc::SIGSEGV, on_sigsegv, parent.map(|parent| &parent.segv)),
             installer: Mutex::new(()),
         }
     }
 
-    /// Installs the handler if nobody is asked to handle SIGBUS but whom we know.
+    /// Installs the handler of SIGBUS if nobody is asked for it but whom we know.
     fn see_that_handler_is_installed(&self) -> Result<(), FaultError> {
         let _installer = self.installer.lock().unwrap_or_else(PoisonError::into_inner);
-        let failed = |errno: rustix::io::Errno| FaultError::Kernel {
-            call: "sigaction",
-            source: errno.into(),
-        };
-        let in_force = signal::in_force(libc::SIGBUS).map_err(failed)?;
-        if in_force.is(on_sigbus) {
-            return Ok(());
-        }
-        if self.installed.load(Ordering::Acquire) {
-            // Whoever it is may call us for what he does not know, and we would call him.
-            if in_force.is_function() {
-                return Err(FaultError::HandlerReplaced);
-            }
-            tracing::warn!("hugekit's SIGBUS handler had been taken away, and is put back");
-        }
-        // Known before the first signal can come.
-        self.previous.store(Box::into_raw(Box::new(in_force)), Ordering::Release);
-        // SAFETY: `on_sigbus` does only what signal-safety(7) allows.
-        unsafe { signal::install(libc::SIGBUS, on_sigbus) }.map_err(failed)?;
-        self.installed.store(true, Ordering::Release);
-        Ok(())
+        self.bus.install()
+    }
+
+    /// Installs the handler over whoever has replaced it.
+    fn take_back(&self) -> rustix::io::Result<()> {
+        let _installer = self.installer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.bus.take_back()
     }
 
     /// Serves the access that a signal tells of, if that is ours to serve.
@@ -137,43 +178,38 @@ impl Process {
         }
         match cause {
             Cause::Fault(address) => {
-                self.ranges.with(address, |served| served.serve(address, access).is_ok())
-                    == Some(true)
+                let served =
+                    self.ranges.with(address, |faults| faults.serve(address, access).is_ok());
+                served.unwrap_or_else(|| self.late.may_be_tried_again(address))
             }
             Cause::BrokenMemory(address) => {
-                self.ranges.with(address, |served| served.break_(address));
+                self.ranges.with(address, |faults| faults.break_(address));
                 false
             }
             Cause::Other => false,
         }
     }
+}
 
-    /// # Safety
-    /// Called by the handler, with what the kernel gave it.
-    unsafe fn pass_on(&self, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-        // SAFETY: null, or made by `Box::into_raw` and never freed.
-        let Some(previous) = (unsafe { self.previous.load(Ordering::Acquire).as_ref() }) else {
-            return; // Only before the handler was installed.
-        };
-        let previous = if previous.is_for_once() { self.take_for_once(previous) } else { previous };
-        // SAFETY: the caller's to promise.
-        unsafe { signal::pass_on(previous, signal, info, context) }
-    }
+/// Has both handlers that abandon copies installed.
+pub(super) fn install_handlers() -> Result<(), FaultError> {
+    let process = Process::current()
+        .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?;
+    process.see_that_handler_is_installed()?;
+    let _installer = process.installer.lock().unwrap_or_else(PoisonError::into_inner);
+    process.segv.install()
+}
 
-    /// A handler that asked to be called once is; whoever comes later finds the default.
-    fn take_for_once<'a>(&self, previous: &'a Disposition) -> &'a Disposition {
-        static DEFAULT: Disposition = Disposition::DEFAULT;
-        let (seen, default) =
-            (std::ptr::from_ref(previous).cast_mut(), (&raw const DEFAULT).cast_mut());
-        let taken =
-            self.previous.compare_exchange(seen, default, Ordering::AcqRel, Ordering::Relaxed);
-        if taken.is_ok() { previous } else { &DEFAULT }
-    }
+/// Whether a copy of the calling thread that faults is abandoned. Async-signal-safe.
+pub(super) fn abandons_copies() -> bool {
+    // SAFETY: null, or made by `Process::current` and never freed.
+    let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
+    process.is_some_and(|process| process.bus.is_in_force() && process.segv.is_in_force())
 }
 
 /// Async-signal-safe: allocates nothing, locks nothing that a thread could hold while it faults, keeps
 /// `errno`, and needs less than 2 KiB of stack.
-extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let _errno = ErrnoKept::new();
     // SAFETY: not null, because it was stored before the handler was installed; never freed.
     let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
@@ -184,8 +220,28 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, context: *mut
             Some(false) => Access::Read,
             None => Access::Unknown,
         };
-        if !process.serve(signal::cause(info), access) {
-            process.pass_on(signal, info, context);
+        let (cause, is_copy) = (signal::cause(info), abandonable::is_interrupted(context));
+        // What a copy reads and faults at has been replaced, whoever serves the addresses.
+        let is_source = is_copy && access == Access::Read && matches!(cause, Cause::Fault(_));
+        if is_source || !process.serve(cause, access) {
+            if is_copy {
+                abandonable::abandon(context);
+            } else {
+                process.bus.pass_on(info, context);
+            }
+        }
+    }
+}
+
+/// Async-signal-safe, as the other one.
+extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let _errno = ErrnoKept::new();
+    // SAFETY: what the kernel gave us; the process as above.
+    unsafe {
+        if abandonable::is_interrupted(context) {
+            abandonable::abandon(context);
+        } else {
+            (*CURRENT.load(Ordering::Acquire)).segv.pass_on(info, context);
         }
     }
 }

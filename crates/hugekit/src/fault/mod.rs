@@ -16,19 +16,25 @@
 //! [`Clearing::AtFault`]: crate::pool::Clearing::AtFault
 
 mod granules;
+mod hook;
 mod in_place;
+mod late;
 pub(crate) mod open;
 mod registry;
 mod served;
 mod threaded;
+pub(crate) mod unsure;
 
 use std::fmt::Debug;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub(crate) use self::granules::{Granules, Lacks};
-pub(crate) use self::in_place::Registration;
+pub(crate) use self::granules::{Busy, Granules, Lacks};
+pub use self::in_place::take_back_sigbus;
+pub(crate) use self::in_place::{Ranges, Registration};
+use self::open::Of;
+pub(crate) use self::registry::Registry;
 pub(crate) use self::served::Served;
 pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
@@ -141,7 +147,7 @@ impl Service {
         contents: &[(usize, Content)],
         fall: Option<FaultError>,
     ) -> Result<Self, FaultError> {
-        let descriptor = open::for_handling_in_place(pool.backing(), false)?;
+        let descriptor = open::for_handling_in_place(Of::FirstAccesses(pool.backing()))?;
         let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
         let handler =
             Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
@@ -155,7 +161,7 @@ impl Service {
         contents: &[(usize, Content)],
         threads: usize,
     ) -> Result<Self, FaultError> {
-        let descriptor = open::for_handler_threads(pool.backing(), false)?;
+        let descriptor = open::for_handler_threads(Of::FirstAccesses(pool.backing()))?;
         let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
         let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn Faults>), threads)?;
         let serving =

@@ -14,20 +14,51 @@ const DEVICE: &str = "/dev/userfaultfd";
 
 type Open = fn() -> io::Result<OwnedFd>;
 
+/// What a descriptor is to be told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// First accesses to memory of a pool.
+    FirstAccesses(Backing),
+    /// First accesses to memory of a pool, and writes to what is shared there.
+    SharedWrites(Backing),
+    /// Writes to private memory.
+    PrivateWrites,
+}
+
+impl Of {
+    fn features(self) -> Features {
+        match self {
+            Self::FirstAccesses(Backing::Hugetlb1G | Backing::Hugetlb2M) => {
+                Features::MISSING_HUGETLBFS.with(Features::MINOR_HUGETLBFS)
+            }
+            Self::FirstAccesses(Backing::Thp | Backing::Base) => {
+                Features::MISSING_SHMEM.with(Features::MINOR_SHMEM)
+            }
+            Self::SharedWrites(backing) => Self::FirstAccesses(backing)
+                .features()
+                .with(Features::WRITE_PROTECT)
+                .with(Features::WRITE_PROTECT_SHARED),
+            Self::PrivateWrites => {
+                Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_UNPOPULATED)
+            }
+        }
+    }
+}
+
 /// One whose faults raise SIGBUS in the thread that faulted. Anybody may have it.
-pub(crate) fn for_handling_in_place(backing: Backing, copies: bool) -> Result<OwnedFd, FaultError> {
+pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
     // Before Linux 5.11 there is no flag for faults of user code alone.
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
-    enable(descriptor, needed(backing, copies).with(Features::SIGBUS), &ways)
+    enable(descriptor, of.features().with(Features::SIGBUS), &ways)
 }
 
 /// One whose faults, those of system calls and of KVM included, are read from it.
-pub(crate) fn for_handler_threads(backing: Backing, copies: bool) -> Result<OwnedFd, FaultError> {
+pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     // To the byte where the kernel can: the page's address serves as well, only less near.
-    let needed = needed(backing, copies).with(Features::THREAD_ID);
+    let needed = of.features().with(Features::THREAD_ID);
     let wanted = needed.with(Features::EXACT_ADDRESS);
     if userfaultfd::enable(&descriptor, wanted.0).is_ok() {
         return Ok(descriptor);
@@ -50,21 +81,6 @@ fn first_of(ways: &[Open]) -> io::Result<OwnedFd> {
     first.or_else(|error| ways[1..].iter().find_map(|way| way().ok()).ok_or(error))
 }
 
-/// `copies` asks for protection from writes.
-fn needed(backing: Backing, copies: bool) -> Features {
-    let all = match backing {
-        Backing::Hugetlb1G | Backing::Hugetlb2M => {
-            Features::MISSING_HUGETLBFS.with(Features::MINOR_HUGETLBFS)
-        }
-        Backing::Thp | Backing::Base => Features::MISSING_SHMEM.with(Features::MINOR_SHMEM),
-    };
-    if copies {
-        all.with(Features::WRITE_PROTECT).with(Features::WRITE_PROTECT_SHARED)
-    } else {
-        all
-    }
-}
-
 fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedFd, FaultError> {
     match userfaultfd::enable(descriptor.as_fd(), wanted.0) {
         Ok(()) => Ok(descriptor),
@@ -74,7 +90,7 @@ fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedF
     }
 }
 
-const NAMES: [(Features, &str); 8] = [
+const NAMES: [(Features, &str); 9] = [
     (Features::SIGBUS, "SIGBUS in place of events (Linux 4.14)"),
     (Features::THREAD_ID, "the thread that met a fault (Linux 4.14)"),
     (Features::MISSING_HUGETLBFS, "missing pages of hugetlb memory (Linux 4.11)"),
@@ -83,6 +99,7 @@ const NAMES: [(Features, &str); 8] = [
     (Features::MINOR_SHMEM, "minor faults of shared memory (Linux 5.14)"),
     (Features::WRITE_PROTECT, "protection from writes (Linux 5.7)"),
     (Features::WRITE_PROTECT_SHARED, "protection of shared memory from writes (Linux 5.19)"),
+    (Features::WRITE_PROTECT_UNPOPULATED, "protection of untouched pages from writes (Linux 6.4)"),
 ];
 
 fn lacking(wanted: Features, there: io::Result<u64>) -> FaultError {
@@ -113,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_an_old_kernel_lacks_is_named_and_nothing_else() {
-        let wanted = needed(Backing::Hugetlb2M, false).with(Features::SIGBUS);
+        let wanted = Of::FirstAccesses(Backing::Hugetlb2M).features().with(Features::SIGBUS);
         let there =
             Features::MISSING_HUGETLBFS.with(Features::SIGBUS).with(Features::MISSING_SHMEM);
         let FaultError::Lacking { missing } = lacking(wanted, Ok(there.0)) else { panic!() };

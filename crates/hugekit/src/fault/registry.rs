@@ -16,7 +16,7 @@ use std::time::Duration;
 use std::{ptr, thread};
 
 /// Ascending, disjoint ranges and what is there.
-type Table<T> = Vec<(Range<usize>, Arc<T>)>;
+pub(crate) type Table<T> = Vec<(Range<usize>, Arc<T>)>;
 
 /// Looks at the counters before a waiting writer sleeps.
 const LOOKS: u32 = 64;
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// Ranges of addresses and what is there, looked up without a lock.
 #[derive(Debug)]
-pub(super) struct Registry<T: ?Sized> {
+pub(crate) struct Registry<T: ?Sized> {
     table: AtomicPtr<Table<T>>,
     /// Which counter readers that begin now count in: its lowest bit.
     phase: AtomicUsize,
@@ -34,7 +34,7 @@ pub(super) struct Registry<T: ?Sized> {
 }
 
 impl<T: ?Sized> Registry<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             table: AtomicPtr::new(Box::into_raw(Box::default())),
             phase: AtomicUsize::new(0),
@@ -45,15 +45,33 @@ impl<T: ?Sized> Registry<T> {
 
     /// What `read` makes of whatever is at an address; `None` if nothing is. Async-signal-safe if `read`
     /// is, which must not panic.
-    pub(super) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
+        self.read(|table| {
+            let after = table.partition_point(|(range, _)| range.end <= address);
+            let found = table.get(after).filter(|(range, _)| range.contains(&address));
+            found.map(|(_, what)| read(what))
+        })
+    }
+
+    /// Whatever there is anywhere. As [`with`](Self::with).
+    pub(crate) fn for_each(&self, mut read: impl FnMut(&T)) {
+        self.read(|table| table.iter().for_each(|(_, what)| read(what)));
+    }
+
+    /// Whether anything is anywhere in a range.
+    pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
+        self.read(|table| {
+            table.iter().any(|(other, _)| other.start < range.end && range.start < other.end)
+        })
+    }
+
+    fn read<R>(&self, read: impl FnOnce(&Table<T>) -> R) -> R {
         let readers = &self.readers[self.phase.load(Ordering::SeqCst) & 1];
         readers.fetch_add(1, Ordering::SeqCst);
         // SAFETY: counted as a reader before the table was looked for, so that whoever replaces it
         // waits for us before it goes.
         let table = unsafe { &*self.table.load(Ordering::SeqCst) };
-        let after = table.partition_point(|(range, _)| range.end <= address);
-        let found = table.get(after).filter(|(range, _)| range.contains(&address));
-        let result = found.map(|(_, what)| read(what));
+        let result = read(table);
         readers.fetch_sub(1, Ordering::SeqCst);
         result
     }
@@ -77,7 +95,15 @@ impl<T: ?Sized> Registry<T> {
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut Table<T>)) {
+    /// Waits until nobody reads any more who began before.
+    pub(crate) fn settle(&self) {
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wait_for_readers();
+    }
+
+    /// Changes all of it at once; it stays ascending and disjoint. Nobody reads the old one any more when
+    /// this returns.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Table<T>)) {
         let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: only whoever holds the lock replaces the table.
         let mut table = unsafe { &*self.table.load(Ordering::SeqCst) }.clone();

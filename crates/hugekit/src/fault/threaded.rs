@@ -184,8 +184,8 @@ fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: 
     }
 }
 
-/// Dropped by a thread that dies: whoever faults from then on must not wait for it. All that is dirty is
-/// cleared at once and the region left to the kernel, and so is the bell.
+/// Dropped by a thread that dies: whoever faults from then on must not wait for it. All is left to the kernel,
+/// the bell too.
 struct LastResort<'a> {
     served: &'a dyn Faults,
     bell: &'a Range<usize>,
@@ -193,9 +193,10 @@ struct LastResort<'a> {
 
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
-        tracing::error!("a thread that served faults died: the region is cleared at once");
         self.served.give_up();
         let _ = userfaultfd::unregister(self.served.descriptor(), self.bell);
+        // Not before: whoever is told may fault there.
+        tracing::error!("a thread that served faults died: its memory is left to the kernel");
     }
 }
 
@@ -204,7 +205,8 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::fault::{Served, open};
+    use crate::fault::Served;
+    use crate::fault::open::{self, Of};
     use crate::pool::{Backing, Pool};
 
     #[test]
@@ -212,7 +214,7 @@ mod tests {
         let len = 1 << 20;
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);
-        let Ok(descriptor) = open::for_handler_threads(Backing::Base, false) else {
+        let Ok(descriptor) = open::for_handler_threads(Of::FirstAccesses(Backing::Base)) else {
             return; // Who may not serve faults of system calls has no such threads.
         };
         // SAFETY: registered before anybody accesses it.

@@ -16,6 +16,7 @@ pub mod hugepages;
 mod hypervisor;
 pub mod kvm;
 pub mod limits;
+pub mod mappings;
 pub mod memory;
 pub mod process;
 mod root;
@@ -23,6 +24,7 @@ mod root;
 pub(crate) mod synthetic;
 mod text;
 pub mod thp;
+pub mod threads;
 pub mod topology;
 pub mod userfaultfd;
 

@@ -191,6 +191,14 @@ impl Memory {
         }
     }
 
+    /// Its place in a family, of a region that is a fork.
+    pub(super) fn as_member<R>(&self, act: impl FnOnce(&Membership) -> R) -> R {
+        match &*self.holds() {
+            Holds::Member(membership) => act(membership),
+            _ => unreachable!("a fork is a member as long as it exists"),
+        }
+    }
+
     fn check_ours(&self) -> Result<(), RegionError> {
         if self.pool.memory().is_ours() { Ok(()) } else { Err(RegionError::Forked) }
     }

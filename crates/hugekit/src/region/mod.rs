@@ -12,10 +12,12 @@ mod builder;
 mod exclusive;
 mod fork;
 mod mapped;
+mod moment;
 mod shared;
 
 pub use builder::RegionBuilder;
 pub use exclusive::Region;
 pub use fork::{ForkBuilder, ForkError};
 pub use mapped::RegionError;
+pub(crate) use moment::Moment;
 pub use shared::{PinnedRange, SharedRegion};

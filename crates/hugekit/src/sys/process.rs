@@ -1,6 +1,8 @@
 //! Processes: what may be fatal tried in a child, and whose environment can be trusted.
 #![allow(unsafe_code)]
 
+use std::ffi::{c_int, c_void};
+
 use rustix::io;
 use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
 
@@ -27,6 +29,25 @@ pub(crate) unsafe fn survives(attempt: fn()) -> io::Result<bool> {
 pub(crate) fn is_secure_execution() -> bool {
     // SAFETY: reads a vector that the kernel put into this process; an unknown key answers 0.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// Bytes that the thread-local variables of everything loaded take in each thread, about: alignment is not
+/// counted.
+pub(crate) fn thread_local_bytes() -> usize {
+    extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, sum: *mut c_void) -> c_int {
+        // SAFETY: the loader describes one object, with so many headers; `sum` is what was given below.
+        unsafe {
+            let headers =
+                std::slice::from_raw_parts((*info).dlpi_phdr, usize::from((*info).dlpi_phnum));
+            let own = headers.iter().filter(|header| header.p_type == libc::PT_TLS);
+            *sum.cast::<usize>() += own.map(|header| header.p_memsz as usize).sum::<usize>();
+        }
+        0
+    }
+    let mut sum = 0_usize;
+    // SAFETY: `add` is called with the pointer given here, before this returns.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut sum).cast()) };
+    sum
 }
 
 /// Whether a system-call filter is in force for the calling thread.

@@ -85,6 +85,17 @@ fn cpu_of(stat: &str) -> Option<u32> {
     behind_name.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 
+/// Where a thread of this process keeps its list of robust locks: in glibc part of its descriptor, which lies
+/// with its thread-local variables at the top of its stack. `None` where the C library keeps none.
+pub(crate) fn descriptor_of(thread: u32) -> Option<usize> {
+    let (mut head, mut len) = (std::ptr::null_mut::<c_void>(), 0_usize);
+    // SAFETY: writes one pointer and one length.
+    let refused =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut len) }
+            != 0;
+    (!refused && !head.is_null()).then(|| head.addr())
+}
+
 /// Lets the calling thread run only where nobody else wants to: `SCHED_IDLE`, and where that is
 /// refused the highest nice value. There is no way back without privilege.
 pub(crate) fn yield_to_everybody() -> io::Result<()> {

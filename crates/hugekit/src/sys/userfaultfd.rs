@@ -176,6 +176,9 @@ pub(crate) fn register_untouched(
 
 /// Has the descriptor serve writes to what is protected there, and with `lazily` every access to what is not
 /// mapped there, too. Addresses of mappings that touch; those that are registered for more stay so.
+///
+/// # Errors
+/// `EBUSY` if another descriptor serves some of it.
 pub(crate) fn register_for_copies(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
@@ -187,6 +190,9 @@ pub(crate) fn register_for_copies(
 
 /// Protects the addresses from writes, whether or not anything is mapped there at this moment, or lifts
 /// that, and then wakes who waits there. Async-signal-safe. Of several mappings at once since Linux 6.0.
+///
+/// # Errors
+/// `ENOENT` if some of them are not registered: what lies before these is done.
 pub(crate) fn protect(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
@@ -201,7 +207,7 @@ pub(crate) fn protect(
         // SAFETY: as above.
         match unsafe { ioctl(descriptor, request) } {
             // Somebody changes the process's mappings at this moment.
-            Err(io::Errno::AGAIN) => {}
+            Err(io::Errno::AGAIN | io::Errno::INTR) => {}
             done => return done,
         }
     }

@@ -1,4 +1,5 @@
 //! Tests that run on every backing, and count as skipped where the machine has none of it.
+#![allow(dead_code)] // Not every test uses all of it.
 
 use hugekit::Pool;
 use hugekit::pool::{Backing, PoolBuilder};

@@ -6,8 +6,8 @@ mod zva;
 use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyRoutine, Kind};
 
+pub(crate) use super::all::portable::{abandonable, hypervisor, is_write};
 pub(super) use super::all::portable::{cpu_model, data_caches};
-pub(crate) use super::all::portable::{hypervisor, is_write};
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     MEMSET,

@@ -1,5 +1,7 @@
 //! What an architecture has that has nothing of its own. Always compiled, so that it stays right.
 
+pub(crate) mod abandonable;
+
 use super::{MEMCPY, MEMSET};
 use crate::arch::{ClearRoutine, CopyRoutine, CpuModel, Vendor};
 

@@ -1,5 +1,6 @@
 //! x86-64: string instructions, vector stores, and the instructions that write a whole line.
 
+pub(crate) mod abandonable;
 mod line;
 mod movnti;
 mod string;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::io::{self, Errno};
 
@@ -17,7 +17,8 @@ use super::gate::Gate;
 use super::member::Member;
 use super::serve::Refused;
 use super::table::{Pte, Table};
-use crate::fault::{Faults, Granules, Handlers, Handling, Lacks, Registration, Serving, open};
+use crate::fault::open::{self, Of};
+use crate::fault::{Faults, Granules, Handlers, Handling, Lacks, Registration, Serving};
 use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
 use crate::profile::Profile;
 use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
@@ -37,6 +38,8 @@ pub(crate) struct Family {
     pub(super) gate: Gate<State>,
     pub(super) budget: Budget,
     pub(super) spare: Spare,
+    /// Shared by whoever reads frames that others may give up meanwhile.
+    pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
 }
 
@@ -134,17 +137,18 @@ impl Family {
         // The first look at it may allocate, which no fault may.
         let _ = Profile::current();
         let Terms { granule_bytes, handling, most_mappings } = terms;
+        let writes = Of::SharedWrites(pool.backing());
         let (threads, fall) = match handling {
             Handling::InPlace => (None, None),
             Handling::Threaded { threads } => (Some(threads), None),
-            Handling::Auto => match open::for_handler_threads(pool.backing(), true) {
+            Handling::Auto => match open::for_handler_threads(writes) {
                 Ok(_) => (Some(1), None),
                 Err(fall) => (None, Some(fall)),
             },
         };
         let descriptor = match threads {
-            Some(_) => open::for_handler_threads(pool.backing(), true)?,
-            None => open::for_handling_in_place(pool.backing(), true)?,
+            Some(_) => open::for_handler_threads(writes)?,
+            None => open::for_handling_in_place(writes)?,
         };
         let handling = threads.map_or(Handling::InPlace, |threads| Handling::Threaded { threads });
         let slots = len.div_ceil(granule_bytes);
@@ -159,6 +163,7 @@ impl Family {
             }),
             budget: Budget::new(most_mappings),
             spare: Spare::new(pool.memory().file(), pool.page_size()),
+            reading: RwLock::new(()),
             handlers: Mutex::new(None),
             pool: pool.clone(),
         });
@@ -565,7 +570,10 @@ impl Family {
         Ok(())
     }
 
+    /// Gives to the pool, or to the kernel, what nobody shows any more. Not in the gate.
     fn return_folios(&self, unneeded: Unneeded, to_kernel: bool) -> Result<(), ForkError> {
+        // Whoever begins to read from now on does not find them.
+        drop(self.reading.write().unwrap_or_else(PoisonError::into_inner));
         for (extent, contents) in unneeded {
             if to_kernel {
                 // SAFETY: nothing maps them but the alias.
@@ -684,6 +692,13 @@ impl Membership {
         without_signals(|| {
             let state = self.family.gate.share();
             look(&state, state.at(self.start).expect("a member as long as this exists"))
+        })
+    }
+
+    /// Slots that it keeps.
+    pub(in crate::region) fn count_kept(&self) -> u64 {
+        self.entries(|_, member| {
+            (0..member.slots()).filter(|&slot| member.keeps.get(slot)).count() as u64
         })
     }
 

@@ -1,7 +1,7 @@
 //! One region of a family.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
 use super::frames::Own;
 use super::table::{Marks, Pte, Table};
@@ -37,6 +37,10 @@ pub(super) struct Member {
     pub(super) registered: AtomicBool,
     /// Mappings that it costs beyond the one of every region.
     pub(super) mappings: AtomicIsize,
+    /// Slots that were copied for it because others wrote them.
+    pub(super) received: AtomicU64,
+    /// The longest write to what the family shares, since it is a member.
+    pub(super) longest_nanos: AtomicU64,
     granule_bytes: usize,
 }
 
@@ -68,6 +72,8 @@ impl Member {
             blocks: block_lens(slots).map(|len| Marks::new(slots / len, is_first)).collect(),
             registered: AtomicBool::new(true),
             mappings: AtomicIsize::new(0),
+            received: AtomicU64::new(0),
+            longest_nanos: AtomicU64::new(0),
             granule_bytes,
             table,
         }

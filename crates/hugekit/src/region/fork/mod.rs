@@ -13,6 +13,7 @@ mod family;
 mod frames;
 mod gate;
 mod member;
+mod moment;
 mod serve;
 mod table;
 
@@ -36,7 +37,7 @@ const MOST_BYTES: usize = 2 << 20;
 /// region is told holds for all of that family: its other forks, and theirs.
 #[must_use = "a builder does nothing until built"]
 pub struct ForkBuilder<'a, R> {
-    memory: &'a Memory,
+    origin: &'a Memory,
     finish: fn(Memory) -> R,
     granule: Option<usize>,
     handling: Option<Handling>,
@@ -59,8 +60,8 @@ impl<R> Clone for ForkBuilder<'_, R> {
 }
 
 impl<'a, R> ForkBuilder<'a, R> {
-    pub(super) fn new(memory: &'a Memory, finish: fn(Memory) -> R) -> Self {
-        Self { memory, finish, granule: None, handling: None, most_mappings: None }
+    pub(super) fn new(origin: &'a Memory, finish: fn(Memory) -> R) -> Self {
+        Self { origin, finish, granule: None, handling: None, most_mappings: None }
     }
 
     /// How many bytes are shared or copied as a whole, a power of two: a folio on reserved huge pages; up
@@ -89,13 +90,22 @@ impl<'a, R> ForkBuilder<'a, R> {
     /// # Errors
     /// [`ForkError`]; the region is as it was then.
     pub fn build(&self) -> Result<R, ForkError> {
+        self.memory().map(self.finish)
+    }
+
+    pub(super) fn memory(&self) -> Result<Memory, ForkError> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
             let handling = self.handling.unwrap_or_default();
             Ok(Terms { granule_bytes, handling, most_mappings: self.most_mappings })
         };
         let agree = |family: &Arc<Family>| family.check(self.granule, self.handling);
-        self.memory.fork(terms, agree).map(self.finish)
+        self.origin.fork(terms, agree)
+    }
+
+    /// What is to be forked.
+    pub(super) fn origin(&self) -> &Memory {
+        self.origin
     }
 }
 

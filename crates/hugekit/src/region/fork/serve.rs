@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::param::page_size;
@@ -58,7 +59,13 @@ impl Faults for Family {
             // others may access it the moment it is there.
             if is_write && !entry.is_writable() || member.stale.get(slot) {
                 let target = (address - member.addresses().start) % self.granule_bytes;
-                self.make_own(state, member, slot, Some(target))
+                let began = Instant::now();
+                let own = self.make_own(state, member, slot, Some(target));
+                let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                for member in state.members() {
+                    member.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
+                }
+                own
             } else {
                 self.show(member, slot)
             }
@@ -192,7 +199,7 @@ impl Family {
     }
 
     /// The slot shows the region's own frame from now on, once that is mapped.
-    fn turn_to_own(&self, state: &State, member: &Member, slot: usize) {
+    pub(super) fn turn_to_own(&self, state: &State, member: &Member, slot: usize) {
         let (entry, own) = (member.table.get(slot), member.own_frame(slot));
         state.frames.put(entry.frame(), 1);
         state.frames.get(own, 1);
@@ -223,6 +230,7 @@ impl Family {
                 let own = other.own_frame(slot);
                 frames.copy(frame, own, target.map_or(Near::Neither, Near::Original));
                 other.keeps.set(slot);
+                other.received.fetch_add(1, Ordering::Relaxed);
                 own
             });
             other.stale.set(slot);

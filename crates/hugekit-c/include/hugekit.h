@@ -1,0 +1,947 @@
+/* hugekit: a huge-page memory engine for user space on Linux. Generated from crates/hugekit-c: do not edit.
+ *
+ * Link with -lhugekit (`pkg-config --cflags --libs hugekit`). C11 and C++17.
+ *
+ * UNITS      Sizes, lengths and offsets are bytes unless the name or the comment says pages.
+ * ERRORS     Functions that can fail return a hugekit_status. After an error nothing is changed, unless the
+ *            function says otherwise, and out parameters are left alone; hugekit_last_error(),
+ *            hugekit_last_remedy() and hugekit_last_errno() tell the calling thread more. Null pointers, lengths
+ *            that overflow and numbers that are none of an enumeration's are HUGEKIT_STATUS_INVALID.
+ * OWNERSHIP  Handles are made by ..._new, ..._fork and ..._snapshot, belong to the caller, and are given back by ..._free, which
+ *            takes NULL too. Texts stay the library's unless hugekit_string_free is named. What is passed in
+ *            (options, names, lists) is read before the call returns and not kept; a cancel flag and a progress
+ *            callback's context are used until then.
+ * VERSIONS   Structures begin with their size, which the caller sets: hugekit_options o = {.size = sizeof o}
+ *            (in C++, hugekit_options o{}; o.size = sizeof o). What is zero is as usual. A program may be older
+ *            or newer than the library: a wish that the library does not know is HUGEKIT_STATUS_UNSUPPORTED, an
+ *            answer that it does not know is zero.
+ * THREADS    Every function may be called by any number of threads at a time, for the same handle too, except
+ *            that ..._free comes last. What is said of the memory itself stands at each function.
+ * SIGNALS    Only hugekit_cancel_set may be called by a signal handler. Memory cleared at its first touch, forked
+ *            or snapshotted may be served in place, by a handler of SIGBUS: install yours before, and
+ *            it is passed on what is not hugekit's; no thread that touches such memory may block SIGBUS.
+ * FORK       A child of fork(2) has none of the memory: functions say HUGEKIT_STATUS_FORKED there, an access ends
+ *            in SIGSEGV, ..._free frees the handle and nothing else. New pools work.
+ * PANICS     A bug of the library prints a message and ends the process (SIGABRT); it never unwinds into the
+ *            caller. So does an exception that leaves a callback.
+ */
+
+
+#ifndef HUGEKIT_H
+#define HUGEKIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The version of this header.
+#define HUGEKIT_VERSION "0.1.0"
+
+// `hugekit_options.target` is meant; without it there is no target.
+#define HUGEKIT_HAS_TARGET 1
+
+// Helpers run only on CPUs that nobody else wants (`SCHED_IDLE`).
+#define HUGEKIT_LOW_PRIORITY 2
+
+// The first backing or none: without it, the next one is tried, and `hugekit_pool_falls` says why.
+#define HUGEKIT_POOL_STRICT 1
+
+// The kernel puts all the memory there while the pool is made, instead of region by region.
+#define HUGEKIT_POOL_POPULATE 2
+
+// No thread cleans in the background: everything is cleared when it is handed out, or by
+// `hugekit_pool_scrub`.
+#define HUGEKIT_POOL_NO_SCRUBBER 4
+
+// Core dumps do not hold the regions' bytes.
+#define HUGEKIT_POOL_NOT_IN_CORE_DUMPS 8
+
+// A thread of low priority copies as well, so that writers meet fewer faults, at the price of copies that
+// nobody might have needed.
+#define HUGEKIT_SNAPSHOT_IN_BACKGROUND 1
+
+// How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
+// function says otherwise, no handle was made, and `hugekit_last_error` says why.
+enum hugekit_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // It succeeded.
+    HUGEKIT_STATUS_OK = 0,
+    // An argument makes no sense: a null pointer, a range outside, a size that is not the structure's.
+    HUGEKIT_STATUS_INVALID = 1,
+    // Memory, huge pages, addresses or mappings are short.
+    HUGEKIT_STATUS_NO_MEMORY = 2,
+    // This process may not do it.
+    HUGEKIT_STATUS_NOT_PERMITTED = 3,
+    // This kernel, CPU, kind of memory or version of the library cannot do it.
+    HUGEKIT_STATUS_UNSUPPORTED = 4,
+    // Something else in this process stands in the way, such as another handler of SIGBUS.
+    HUGEKIT_STATUS_CONFLICT = 5,
+    // It was cancelled; `hugekit_last_error` says how much was done.
+    HUGEKIT_STATUS_CANCELLED = 6,
+    // What it is about belongs to the process that this one was forked from.
+    HUGEKIT_STATUS_FORKED = 7,
+    // The kernel refused something else; `hugekit_last_errno` says what it answered.
+    HUGEKIT_STATUS_SYSTEM = 8,
+    // The snapshot is lost: writers outran it, or the owner unmapped or discarded the memory.
+    HUGEKIT_STATUS_LOST = 9,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_status hugekit_status;
+#else
+typedef int32_t hugekit_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Who uses memory next.
+enum hugekit_reuse
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // Nothing is known, beyond the target if one is given: then as `HUGEKIT_REUSE_TARGET`, else the length
+    // decides.
+    HUGEKIT_REUSE_UNKNOWN = 0,
+    // The bytes around the target, or around the start if none is given. The rest streams past the cache.
+    HUGEKIT_REUSE_TARGET = 1,
+    // All of it, soon: as much as the cache holds well is left there, around the target.
+    HUGEKIT_REUSE_ALL = 2,
+    // Nobody soon: all of it streams past the cache.
+    HUGEKIT_REUSE_NONE = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_reuse hugekit_reuse;
+#else
+typedef uint32_t hugekit_reuse;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What a pool's memory is made of, the best first.
+enum hugekit_backing
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As usual: `HUGEKIT_BACKING_HUGETLB2M`, and what is below it.
+    HUGEKIT_BACKING_DEFAULT = 0,
+    // The kernel's reserved pages of 1 GiB. Only on request: nothing smaller than 1 GiB can be mapped,
+    // released or forked there.
+    HUGEKIT_BACKING_HUGETLB1G = 1,
+    // The kernel's reserved pages of 2 MiB.
+    HUGEKIT_BACKING_HUGETLB2M = 2,
+    // Shared memory on transparent huge pages.
+    HUGEKIT_BACKING_THP = 3,
+    // Shared memory on base pages: always possible, and the slowest to map.
+    HUGEKIT_BACKING_BASE = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_backing hugekit_backing;
+#else
+typedef uint32_t hugekit_backing;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// When what is dirty is cleared for whoever is given it.
+enum hugekit_clearing
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As usual: for a pool, at hand-out; for a region, as its pool does.
+    HUGEKIT_CLEARING_DEFAULT = 0,
+    // Before it is handed out, in parallel. Every access is a plain one then.
+    HUGEKIT_CLEARING_AT_HAND_OUT = 1,
+    // When it is touched for the first time, near that address last. Needs userfaultfd(2).
+    HUGEKIT_CLEARING_AT_FAULT = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_clearing hugekit_clearing;
+#else
+typedef uint32_t hugekit_clearing;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Which NUMA nodes a pool's memory comes from.
+enum hugekit_nodes
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As for any memory of the thread that populates it, so that `numactl` decides.
+    HUGEKIT_NODES_PROCESS = 0,
+    // The node of the CPU that populates it.
+    HUGEKIT_NODES_LOCAL = 1,
+    // The nodes of the list and no others.
+    HUGEKIT_NODES_BIND = 2,
+    // Page by page from one node of the list after the other.
+    HUGEKIT_NODES_INTERLEAVE = 3,
+    // The one node of the list, and others if it has none left.
+    HUGEKIT_NODES_PREFERRED = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_nodes hugekit_nodes;
+#else
+typedef uint32_t hugekit_nodes;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Who serves the faults of memory that is cleared at its first touch, forked or snapshotted.
+enum hugekit_handling
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
+    // answer: nobody, all accesses are plain ones.
+    HUGEKIT_HANDLING_DEFAULT = 0,
+    // The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with EFAULT
+    // (`hugekit_region_ready` prepares for one), and KVM leaves the guest: never for guest memory.
+    HUGEKIT_HANDLING_IN_PLACE = 1,
+    // Threads of the library's own. Nobody notices more than that an access takes longer.
+    HUGEKIT_HANDLING_THREADED = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_handling hugekit_handling;
+#else
+typedef uint32_t hugekit_handling;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What this process may use userfaultfd(2) for.
+enum hugekit_userfaultfd
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // Nothing, or it is not known.
+    HUGEKIT_USERFAULTFD_NONE = 0,
+    // Faults of its own code, handled in place: system calls into such memory fail with EFAULT.
+    HUGEKIT_USERFAULTFD_USER_FAULTS = 1,
+    // All faults, those of system calls and of KVM included.
+    HUGEKIT_USERFAULTFD_ALL_FAULTS = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_userfaultfd hugekit_userfaultfd;
+#else
+typedef uint32_t hugekit_userfaultfd;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// What one write to snapshotted memory makes its thread copy.
+enum hugekit_granule
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // As usual: 2 MiB where some of the memory is on transparent huge pages, else 64 KiB.
+    HUGEKIT_GRANULE_DEFAULT = 0,
+    // 2 MiB: huge pages stay whole.
+    HUGEKIT_GRANULE_HUGE = 1,
+    // 64 KiB: a write waits less long, but huge pages are split, which costs later.
+    HUGEKIT_GRANULE_SMALL = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_granule hugekit_granule;
+#else
+typedef uint32_t hugekit_granule;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+// Asks work to stop. Made by `hugekit_cancel_new`.
+typedef struct hugekit_cancel hugekit_cancel;
+
+// Memory that is handed out clean. Made by `hugekit_pool_new`.
+typedef struct hugekit_pool hugekit_pool;
+
+// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
+typedef struct hugekit_region hugekit_region;
+
+// Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
+// `hugekit_region_snapshot`.
+typedef struct hugekit_snapshot hugekit_snapshot;
+
+// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
+// calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
+// brief. It must not throw nor jump away: an exception that leaves it ends the process.
+typedef void (*hugekit_progress)(size_t done, size_t total, void *context);
+
+// Wishes for work on memory. Zero everywhere means "as usual": set `size` and what you care about.
+typedef struct hugekit_options {
+    // `sizeof(hugekit_options)`.
+    size_t size;
+    // Threads, the calling one included; 0: as many as pay off. No more take part than there are CPUs to run
+    // on, or pieces that are worth a thread.
+    size_t threads;
+    // Whom to tell what is done, or NULL.
+    hugekit_progress progress;
+    // Given to `progress` as it is.
+    void *context;
+    // What stops the work early, or NULL.
+    const struct hugekit_cancel *cancel;
+    // `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
+    uint32_t flags;
+    // A `hugekit_reuse`: who uses the memory that is written next. Not for `hugekit_populate`.
+    uint32_t reuse;
+    // A `hugekit_reuse`: who uses what is copied from next. Only for `hugekit_copy_with`.
+    uint32_t source_reuse;
+    // Zero.
+    uint32_t reserved;
+    // The byte that is accessed next, as an offset in bytes from the start; with `HUGEKIT_HAS_TARGET`.
+    size_t target;
+} hugekit_options;
+
+// How work was done.
+typedef struct hugekit_report {
+    // `sizeof(hugekit_report)`, set by the caller.
+    size_t size;
+    // Bytes done: all of them.
+    size_t bytes;
+    // Threads that it was shared among, the calling one included.
+    size_t threads;
+    // Of these, threads that did at least one piece: the others came too late.
+    size_t took_part;
+} hugekit_report;
+
+// What the machine is, as far as programs decide by it; 0 for what is not known. `hugekit_doctor` says more.
+typedef struct hugekit_machine {
+    // `sizeof(hugekit_machine)`, set by the caller.
+    size_t size;
+    // Bytes of a base page.
+    size_t page_size;
+    // CPUs that the calling thread may run on.
+    size_t allowed_cpus;
+    // NUMA nodes.
+    size_t nodes;
+    // Bytes of memory.
+    uint64_t memory_total;
+    // Bytes of memory that can be had without swapping.
+    uint64_t memory_available;
+    // Bytes of a core's second-level cache.
+    size_t l2_bytes;
+    // Bytes of the last-level cache.
+    size_t llc_bytes;
+    // Reserved huge pages of 2 MiB.
+    uint64_t huge_2m_total;
+    // Of these, pages that are free and promised to nobody.
+    uint64_t huge_2m_free;
+    // Reserved huge pages of 1 GiB.
+    uint64_t huge_1g_total;
+    // Of these, pages that are free and promised to nobody.
+    uint64_t huge_1g_free;
+    // A `hugekit_userfaultfd`: whether forks, snapshots and clearing at the first touch work.
+    uint32_t userfaultfd;
+    // Zero.
+    uint32_t reserved;
+} hugekit_machine;
+
+// The crossovers that the library goes by, those of this machine if `hugekit tune` has stored them.
+typedef struct hugekit_profile {
+    // `sizeof(hugekit_profile)`, set by the caller.
+    size_t size;
+    // Bytes that stay cached around a target.
+    size_t near_bytes;
+    // Bytes that stay cached if all of the memory is used next.
+    size_t near_bytes_all;
+    // Shortest length in bytes that is shared among threads if their number is left open.
+    size_t parallel_from;
+    // Bytes of a piece below which sharing costs more than it gains.
+    size_t min_chunk;
+    // The most threads, if their number is left open.
+    size_t thread_cap;
+    // 1 if some values come from a stored profile, 0 if all are built in.
+    uint32_t is_stored;
+    // Zero.
+    uint32_t reserved;
+} hugekit_profile;
+
+// Wishes for a pool. Zero everywhere means "as usual": set `size` and what you care about.
+typedef struct hugekit_pool_options {
+    // `sizeof(hugekit_pool_options)`.
+    size_t size;
+    // A `hugekit_backing`: what to ask for first.
+    uint32_t backing;
+    // `HUGEKIT_POOL_STRICT` and others.
+    uint32_t flags;
+    // Threads that populate now, and clear or populate for a region later; 0: as many as pay off.
+    size_t threads;
+    // Whom to tell how many bytes are populated while the pool is made, or NULL.
+    hugekit_progress progress;
+    // Given to `progress` as it is.
+    void *context;
+    // The scrubber begins when fewer bytes than this are clean …
+    size_t scrub_below;
+    // … and rests when so many are. Both 0: it cleans whatever is dirty, but slowly while regions come and go.
+    size_t scrub_up_to;
+    // Threads that clean in the background; 0: one.
+    size_t scrub_threads;
+    // A `hugekit_clearing` for regions that say nothing about it.
+    uint32_t clearing;
+    // A `hugekit_nodes`.
+    uint32_t nodes;
+    // The list of nodes, for the policies that have one; read before `hugekit_pool_new` returns.
+    const uint32_t *node_list;
+    // Its length.
+    size_t node_count;
+    // The name by which `/proc/self/maps` shows the pool, as `/memfd:hugekit:NAME`; NULL: `"pool"`.
+    const char *name;
+} hugekit_pool_options;
+
+// A pool at one moment. States are counted in pages of the backing, work done in bytes since the pool was
+// made.
+typedef struct hugekit_stats {
+    // `sizeof(hugekit_stats)`, set by the caller.
+    size_t size;
+    // Bytes of a page of the backing.
+    size_t page_size;
+    // Pages that nothing is behind yet.
+    size_t holes;
+    // Pages ready to be handed out.
+    size_t clean;
+    // Pages of regions, and those that are being made ready for one.
+    size_t in_use;
+    // Pages that hold what their last user left.
+    size_t dirty;
+    // Pages on base pages because no huge page was free.
+    size_t scattered;
+    // Bytes cleared by the scrubber's own threads.
+    uint64_t scrubbed_in_background;
+    // Bytes cleared when a region was asked for.
+    uint64_t scrubbed_at_hand_out;
+    // Bytes cleared by `hugekit_pool_scrub`.
+    uint64_t scrubbed_on_request;
+    // Bytes cleared when part of a region was released.
+    uint64_t scrubbed_at_release;
+    // Bytes cleared when they were touched for the first time.
+    uint64_t scrubbed_at_fault;
+    // Bytes that the kernel was asked to populate.
+    uint64_t populated;
+    // Regions handed out.
+    uint64_t hand_outs;
+    // Of these, regions that had to wait for the scrubber to finish a piece.
+    uint64_t waits;
+} hugekit_stats;
+
+// Wishes for a region. Zero everywhere means "as usual": set `size` and what you care about.
+typedef struct hugekit_region_options {
+    // `sizeof(hugekit_region_options)`.
+    size_t size;
+    // Threads that clear or populate now; 0: as the pool says.
+    size_t threads;
+    // Whom to tell how many bytes of each extent are cleared or populated, or NULL.
+    hugekit_progress progress;
+    // Given to `progress` as it is.
+    void *context;
+    // A `hugekit_clearing`: when what is dirty is cleared.
+    uint32_t clearing;
+    // A `hugekit_handling`: who serves the faults of what is cleared at its first touch.
+    uint32_t handling;
+    // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
+    size_t handling_threads;
+} hugekit_region_options;
+
+// Wishes for a fork. What the first fork of a region is told holds for its other forks, and theirs.
+typedef struct hugekit_fork_options {
+    // `sizeof(hugekit_fork_options)`.
+    size_t size;
+    // Bytes that are shared or copied as a whole, a power of two: a page of the backing on reserved huge pages,
+    // less on others; 0: as usual.
+    size_t granule;
+    // The most mappings that the family's copies may cost; 0: as many as half of `vm.max_map_count`, for all
+    // families together.
+    size_t most_mappings;
+    // A `hugekit_handling`.
+    uint32_t handling;
+    // Zero.
+    uint32_t reserved;
+    // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
+    size_t handling_threads;
+} hugekit_fork_options;
+
+// Wishes for a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
+typedef struct hugekit_snapshot_options {
+    // `sizeof(hugekit_snapshot_options)`.
+    size_t size;
+    // A `hugekit_handling`: who copies what is written. Snapshots of the same memory must agree.
+    uint32_t handling;
+    // A `hugekit_granule`.
+    uint32_t granule;
+    // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
+    size_t handling_threads;
+    // Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
+    // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
+    size_t hold_at_most;
+    // Of these, bytes whose memory is there before the snapshot is taken, so that no write waits for it.
+    size_t ready;
+    // `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
+    uint32_t flags;
+    // Zero.
+    uint32_t reserved;
+} hugekit_snapshot_options;
+
+// What a snapshot has cost so far, or in all once it has ended.
+typedef struct hugekit_snapshot_stats {
+    // `sizeof(hugekit_snapshot_stats)`, set by the caller.
+    size_t size;
+    // Granules it has.
+    size_t granules;
+    // Bytes of each.
+    size_t granule_bytes;
+    // Granules that writers copied aside.
+    uint64_t copied_by_writers;
+    // Granules that were put aside by others.
+    uint64_t copied_by_others;
+    // Bytes that are held aside now.
+    size_t held;
+    // Bytes that were held aside at most.
+    size_t most_held;
+    // Bytes that may be held aside.
+    size_t cap;
+    // The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
+    // not counted.
+    uint64_t longest_fault_ns;
+} hugekit_snapshot_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Why the last call of this thread that did not return `HUGEKIT_STATUS_OK` failed, in English and in
+// figures; the empty string if none did. Never null. Valid until the next call of this thread that fails;
+// calls that succeed leave it alone.
+const char *hugekit_last_error(void);
+
+// What an administrator or the program can do about `hugekit_last_error`, such as a command for root; the
+// empty string if nothing is known. Never null, valid as long as `hugekit_last_error` is.
+const char *hugekit_last_remedy(void);
+
+// The `errno` that the kernel answered with in the call that `hugekit_last_error` is about; 0 if it was
+// not asked, or its answer is not known.
+int32_t hugekit_last_errno(void);
+
+// A word for a status, such as `"no memory"`; `"unknown status"` for any other number. Static.
+const char *hugekit_status_name(int32_t status);
+
+// The version of the library, as `"0.1.0"`. Static. Compare with `HUGEKIT_VERSION`, that of the header.
+const char *hugekit_version(void);
+
+// Makes a flag that is not set. Free it with `hugekit_cancel_free`, after the calls that were given it have
+// returned. Never null.
+struct hugekit_cancel *hugekit_cancel_new(void);
+
+// Sets the flag, for good: whoever was given it stops after the pieces that are being done. Any thread may,
+// and a signal handler. Nothing happens for NULL.
+//
+// # Safety
+// NULL, or a flag that is not freed.
+void hugekit_cancel_set(const struct hugekit_cancel *cancel);
+
+// Frees the flag. Nothing happens for NULL.
+//
+// # Safety
+// NULL, or a flag that nobody uses any more.
+void hugekit_cancel_free(struct hugekit_cancel *cancel);
+
+// Sets `len` bytes at `memory` to zero, on the calling thread, by the fastest routine for this length: never
+// slower than `memset`. NULL will do for 0 bytes.
+//
+// # Safety
+// The memory can be written, and nobody else accesses it meanwhile.
+hugekit_status hugekit_clear(void *memory, size_t len);
+
+// Sets `len` bytes at `memory` to zero, with knowledge of who uses them next, on several threads, with
+// progress. `options` and `report` may be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown wish, and nothing is written then;
+// with `HUGEKIT_STATUS_CANCELLED` after a part.
+//
+// # Safety
+// As for `hugekit_clear`.
+hugekit_status hugekit_clear_with(void *memory,
+                                  size_t len,
+                                  const struct hugekit_options *options,
+                                  struct hugekit_report *report);
+
+// Copies `len` bytes from `from` to `to`, which must not overlap, on the calling thread, by the fastest
+// routine for this length. NULL will do for 0 bytes.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if they overlap, and nothing is written then.
+//
+// # Safety
+// `from` can be read and `to` written; nobody else writes to either, or reads from `to`, meanwhile.
+hugekit_status hugekit_copy(void *to, const void *from, size_t len);
+
+// Copies as `hugekit_copy` does, with knowledge of who uses either side next, on several threads, with
+// progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
+//
+// # Safety
+// As for `hugekit_copy`.
+hugekit_status hugekit_copy_with(void *to,
+                                 const void *from,
+                                 size_t len,
+                                 const struct hugekit_options *options,
+                                 struct hugekit_report *report);
+
+// Faults in every page that a byte of the memory lies on, writable, on several threads
+// (`MADV_POPULATE_WRITE`). No byte changes. `options` and `report` may be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if part of it is not mapped or cannot be written, with
+// `HUGEKIT_STATUS_NO_MEMORY`, and with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 5.14; what was faulted in
+// before stays so. Any address will do.
+//
+// # Safety
+// The options are those of the caller.
+hugekit_status hugekit_populate(void *memory,
+                                size_t len,
+                                const struct hugekit_options *options,
+                                struct hugekit_report *report);
+
+// Says what the machine is, now: it reads `/proc` and `/sys`, which takes a millisecond or less.
+//
+// # Safety
+// `machine` is a `hugekit_machine` whose size is set.
+hugekit_status hugekit_machine_query(struct hugekit_machine *machine);
+
+// All that `hugekit doctor --json` says of this machine: findings with verdicts and remedies, as JSON in
+// UTF-8. Free the text with `hugekit_string_free`.
+//
+// # Safety
+// `text` can be written.
+hugekit_status hugekit_doctor(char **text);
+
+// Frees a text that the library gave. Nothing happens for NULL.
+//
+// # Safety
+// NULL, or such a text, not freed before.
+void hugekit_string_free(char *text);
+
+// Says by which profile the library goes. It is found at the first use, and stays.
+//
+// # Safety
+// `profile` is a `hugekit_profile` whose size is set.
+hugekit_status hugekit_profile_query(struct hugekit_profile *profile);
+
+// The name of the routine that clears so many bytes of which nothing more is known, such as `"memset"` or
+// `"stream_avx2"`. Static.
+const char *hugekit_clear_routine(size_t len);
+
+// The name of the routine that copies so many bytes of which nothing more is known. Static.
+const char *hugekit_copy_routine(size_t len);
+
+// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, and stores its handle in
+// `*pool`. `options` may be NULL. Free it with `hugekit_pool_free`.
+//
+// Fails with `HUGEKIT_STATUS_NO_MEMORY` if too little memory or too few huge pages are there or a control
+// group's limit is in the way, which is checked before anything is promised; with
+// `HUGEKIT_STATUS_UNSUPPORTED` if the kernel has no such pages; with `HUGEKIT_STATUS_INVALID` for no bytes or an
+// unknown wish.
+//
+// # Safety
+// `pool` can be written; `options` is NULL or such a structure.
+hugekit_status hugekit_pool_new(size_t capacity,
+                                const struct hugekit_pool_options *options,
+                                struct hugekit_pool **pool);
+
+// Frees the handle. The pool lives on until its last region is freed. Nothing happens for NULL, and nothing
+// but that in a forked child.
+//
+// # Safety
+// NULL, or a pool that nobody uses any more.
+void hugekit_pool_free(struct hugekit_pool *pool);
+
+// A `hugekit_backing`: what the pool's memory is made of. 0 for NULL.
+//
+// # Safety
+// NULL, or a pool.
+uint32_t hugekit_pool_backing(const struct hugekit_pool *pool);
+
+// Why each backing above the one taken could not be had, a line each; the empty string if it is the one
+// asked for. Valid as long as the handle. Never NULL.
+//
+// # Safety
+// NULL, or a pool.
+const char *hugekit_pool_falls(const struct hugekit_pool *pool);
+
+// Bytes of the pool. 0 for NULL.
+//
+// # Safety
+// NULL, or a pool.
+size_t hugekit_pool_capacity(const struct hugekit_pool *pool);
+
+// Bytes of a page of the backing: regions take whole ones. 0 for NULL.
+//
+// # Safety
+// NULL, or a pool.
+size_t hugekit_pool_page_size(const struct hugekit_pool *pool);
+
+// The pool at this moment. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+//
+// # Safety
+// `pool` is NULL or a pool; `stats` is a `hugekit_stats` whose size is set.
+hugekit_status hugekit_pool_stats(const struct hugekit_pool *pool, struct hugekit_stats *stats);
+
+// Clears everything that is dirty now, on the pool's threads, and stores in `*bytes`, unless that is NULL, how
+// many bytes that were. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+//
+// # Safety
+// `pool` is NULL or a pool; `bytes` is NULL or can be written.
+hugekit_status hugekit_pool_scrub(const struct hugekit_pool *pool,
+                                  uint64_t *bytes);
+
+// Has the scrubber rest until `hugekit_pool_resume_scrubbing`, and waits until it does. Fails with
+// `HUGEKIT_STATUS_FORKED` in a forked child.
+//
+// # Safety
+// NULL, or a pool.
+hugekit_status hugekit_pool_pause_scrubbing(const struct hugekit_pool *pool);
+
+// Lets the scrubber work again. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+//
+// # Safety
+// NULL, or a pool.
+hugekit_status hugekit_pool_resume_scrubbing(const struct hugekit_pool *pool);
+
+// Maps `len` zeroed bytes of the pool, in whole pages of its backing and in one piece, and stores their handle
+// in `*region`. `options` may be NULL. Free it with `hugekit_region_free`.
+//
+// The memory can never be short later: that is an error here, `HUGEKIT_STATUS_NO_MEMORY`. Others are
+// `HUGEKIT_STATUS_INVALID` for no bytes, `HUGEKIT_STATUS_FORKED` in a forked child, and, with
+// `HUGEKIT_CLEARING_AT_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Nothing is taken from
+// the pool then.
+//
+// A process forked from this one has no such memory: an access there ends in SIGSEGV.
+//
+// # Safety
+// `pool` is NULL or a pool; `region` can be written; `options` is NULL or such a structure.
+hugekit_status hugekit_region_new(const struct hugekit_pool *pool,
+                                  size_t len,
+                                  const struct hugekit_region_options *options,
+                                  struct hugekit_region **region);
+
+// Gives the memory back to the pool, which clears it before anybody else gets it. Nothing happens for NULL,
+// and nothing but the handle's end in a forked child.
+//
+// # Safety
+// NULL, or a region that nobody uses any more, neither by its handle nor by its address or file.
+void hugekit_region_free(struct hugekit_region *region);
+
+// Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
+// `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
+// nobody ever gets them again; the handle is freed in any case.
+//
+// # Safety
+// As for `hugekit_region_free`, of what this process can know.
+hugekit_status hugekit_region_retire(struct hugekit_region *region);
+
+// Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for
+// `hugekit_region_mapped_len` bytes until the region is freed, and never moves.
+//
+// # Safety
+// NULL, or a region.
+void *hugekit_region_address(const struct hugekit_region *region);
+
+// Bytes that were asked for. 0 for NULL.
+//
+// # Safety
+// NULL, or a region.
+size_t hugekit_region_len(const struct hugekit_region *region);
+
+// Bytes that are mapped: the length rounded up to whole pages of the backing. 0 for NULL.
+//
+// # Safety
+// NULL, or a region.
+size_t hugekit_region_mapped_len(const struct hugekit_region *region);
+
+// A `hugekit_handling`: how its faults are served, if it is cleared at its first touch; 0 if accesses are
+// plain ones, and for NULL.
+//
+// # Safety
+// NULL, or a region.
+uint32_t hugekit_region_serving(const struct hugekit_region *region);
+
+// The file behind the region, and where in it the region begins, in bytes: for who maps it himself, such as a
+// device's process by vhost-user. (KVM's memory slots need the address only.) The descriptor stays the
+// pool's: do not close it. It reaches the whole pool: access `hugekit_region_mapped_len` bytes from the offset
+// on, and those only while the region exists. What is still to be cleared is cleared by this call, and
+// the region cannot be forked any more.
+//
+// Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
+//
+// # Safety
+// `region` is NULL or a region; the other two can be written.
+hugekit_status hugekit_region_file(const struct hugekit_region *region,
+                                   int *descriptor,
+                                   uint64_t *offset);
+
+// Enters the pages that a byte of the range lies on into the page tables, so that nothing faults on them any
+// more. `options` (threads and progress only; here 0 threads: one) and `report` may be NULL.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
+//
+// # Safety
+// `region` is NULL or a region; the others are NULL or such structures.
+hugekit_status hugekit_region_prefault(const struct hugekit_region *region,
+                                       size_t offset,
+                                       size_t len,
+                                       const struct hugekit_options *options,
+                                       struct hugekit_report *report);
+
+// Gives up what the range holds: it reads as zeroes again, and stays committed and mapped. The range consists
+// of whole pages of the backing, but may end where the region does; else it fails with
+// `HUGEKIT_STATUS_INVALID`. What others write meanwhile is cleared or not.
+//
+// # Safety
+// NULL, or a region.
+hugekit_status hugekit_region_release(const struct hugekit_region *region, size_t offset, size_t len);
+
+// Sees to it that system calls and devices can be given the range, until it is released or forked again: what
+// it lacks is done now. Only a region whose faults are served in place needs this.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
+//
+// # Safety
+// NULL, or a region.
+hugekit_status hugekit_region_ready(const struct hugekit_region *region, size_t offset, size_t len);
+
+// A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing
+// is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
+// race with the call are in the fork or not, granule by granule. Its handle is stored in `*fork`; it and
+// the region may be freed in any order. `options` may be NULL.
+//
+// The fork takes as many bytes of the pool as the region: `HUGEKIT_STATUS_NO_MEMORY` if they are not there. Others
+// are `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults, `HUGEKIT_STATUS_UNSUPPORTED` on pages of
+// 1 GiB, `HUGEKIT_STATUS_CONFLICT` if the region's file was given away.
+//
+// # Safety
+// `region` is NULL or a region; `fork` can be written; `options` is NULL or such a structure.
+hugekit_status hugekit_region_fork(const struct hugekit_region *region,
+                                   const struct hugekit_fork_options *options,
+                                   struct hugekit_region **fork);
+
+// Stores in `*bytes` how many bytes the region shares with forks at this moment, in whole granules: what
+// writes of it or of them may still have to copy.
+//
+// # Safety
+// `region` is NULL or a region; `bytes` can be written.
+hugekit_status hugekit_region_shared_bytes(const struct hugekit_region *region, size_t *bytes);
+
+// Takes a snapshot of private anonymous memory of this process, whoever mapped it (`malloc`, `mmap`), on huge
+// pages or not, in microseconds, and stores its handle in `*snapshot`. `options` may be NULL. It is what fork(2)
+// would have given a child: a store that races with the call lands on either side, granule by granule.
+// Free it with `hugekit_snapshot_free`, which lets the memory alone again.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
+// `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 6.7; with
+// `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Memory of a pool: `hugekit_region_snapshot`.
+//
+// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes from
+// the snapshot is an error when it is read.
+//
+// # Safety
+// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
+// nobody takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
+// system call writes to it but after `hugekit_snapshot_ready`, or the program can bear EFAULT.
+hugekit_status hugekit_snapshot_new(const void *memory,
+                                    size_t len,
+                                    const struct hugekit_snapshot_options *options,
+                                    struct hugekit_snapshot **snapshot);
+
+// Takes a snapshot of a region, in microseconds: a fork that is only read, for which as many bytes of the pool
+// as the region has are reserved, so that writers never outrun it. It may outlive the region. `options` may be
+// NULL. Fails as `hugekit_region_fork` does.
+//
+// # Safety
+// `region` is NULL or a region; `snapshot` can be written; `options` is NULL or such a structure.
+hugekit_status hugekit_region_snapshot(const struct hugekit_region *region,
+                                       const struct hugekit_fork_options *options,
+                                       struct hugekit_snapshot **snapshot);
+
+// Frees the snapshot, and lets the memory alone again. Nothing happens for NULL, and nothing but the handle's
+// end in a forked child.
+//
+// # Safety
+// NULL, or a snapshot that nobody uses any more.
+void hugekit_snapshot_free(struct hugekit_snapshot *snapshot);
+
+// Bytes of the snapshot. 0 for NULL, and once it has ended.
+//
+// # Safety
+// NULL, or a snapshot.
+size_t hugekit_snapshot_len(const struct hugekit_snapshot *snapshot);
+
+// A `hugekit_handling`: how writes to the memory are handled, and so whether system calls may write to it; 0 if
+// nothing is protected, once it has ended, and for NULL.
+//
+// # Safety
+// NULL, or a snapshot.
+uint32_t hugekit_snapshot_serving(const struct hugekit_snapshot *snapshot);
+
+// Copies `len` bytes of the snapshot, from `offset` on, to `to`. Any number of threads may, and each byte may be
+// read often.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for bytes outside, or once the snapshot has ended; with
+// `HUGEKIT_STATUS_LOST` if writers outran it, or the owner unmapped or discarded the memory. What `to` holds after
+// that is of no use.
+//
+// # Safety
+// `snapshot` is NULL or a snapshot; `to` can be written, and nobody else accesses it meanwhile.
+hugekit_status hugekit_snapshot_read(const struct hugekit_snapshot *snapshot,
+                                     size_t offset,
+                                     void *to,
+                                     size_t len);
+
+// Copies all of it to `to`, of as many bytes as the snapshot has, and ends it: what was copied is let go, so
+// that writers need not put it aside any more. `options` (progress and cancel only) may be NULL.
+//
+// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
+// was not begun because `len` differs.
+//
+// # Safety
+// As for `hugekit_snapshot_read`.
+hugekit_status hugekit_snapshot_copy(const struct hugekit_snapshot *snapshot,
+                                     void *to,
+                                     size_t len,
+                                     const struct hugekit_options *options);
+
+// Writes all of it in order to an open file, pipe or socket, and ends it. The file may take its time: writers of
+// the memory do not wait for it. `options` (progress and cancel only) may be NULL. The descriptor stays the
+// caller's, and is not synchronised.
+//
+// Fails as `hugekit_snapshot_copy` does, and with `HUGEKIT_STATUS_SYSTEM` if the file does. What was written then
+// is the first part of the snapshot.
+//
+// # Safety
+// `snapshot` is NULL or a snapshot; the descriptor stays open meanwhile.
+hugekit_status hugekit_snapshot_write(const struct hugekit_snapshot *snapshot,
+                                      int descriptor,
+                                      const struct hugekit_options *options);
+
+// Puts aside what a range of the memory holds, so that system calls may write there although writes are handled
+// in place. Fails as `hugekit_snapshot_read` does.
+//
+// # Safety
+// NULL, or a snapshot.
+hugekit_status hugekit_snapshot_ready(const struct hugekit_snapshot *snapshot,
+                                      size_t offset,
+                                      size_t len);
+
+// What the snapshot has cost.
+//
+// # Safety
+// `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.
+hugekit_status hugekit_snapshot_statistics(const struct hugekit_snapshot *snapshot,
+                                           struct hugekit_snapshot_stats *stats);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* HUGEKIT_H */

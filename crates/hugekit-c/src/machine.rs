@@ -1,0 +1,243 @@
+//! What the machine is, and by which profile the library goes.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char};
+use std::mem::offset_of;
+use std::sync::OnceLock;
+
+use engine::Profile;
+use engine::arch::{Routine, clear_routines, copy_routines};
+use engine::machine::limits::Allowed;
+use engine::machine::userfaultfd::{Userfaultfd, Uses};
+use engine::machine::{Memory, Root, Topology, cache, hugepages};
+use engine::profile::InForce;
+
+use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
+use crate::versioned::{Place, Versioned};
+
+/// What the machine is, as far as programs decide by it; 0 for what is not known. `hugekit_doctor` says more.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct hugekit_machine {
+    /// `sizeof(hugekit_machine)`, set by the caller.
+    pub size: usize,
+    /// Bytes of a base page.
+    pub page_size: usize,
+    /// CPUs that the calling thread may run on.
+    pub allowed_cpus: usize,
+    /// NUMA nodes.
+    pub nodes: usize,
+    /// Bytes of memory.
+    pub memory_total: u64,
+    /// Bytes of memory that can be had without swapping.
+    pub memory_available: u64,
+    /// Bytes of a core's second-level cache.
+    pub l2_bytes: usize,
+    /// Bytes of the last-level cache.
+    pub llc_bytes: usize,
+    /// Reserved huge pages of 2 MiB.
+    pub huge_2m_total: u64,
+    /// Of these, pages that are free and promised to nobody.
+    pub huge_2m_free: u64,
+    /// Reserved huge pages of 1 GiB.
+    pub huge_1g_total: u64,
+    /// Of these, pages that are free and promised to nobody.
+    pub huge_1g_free: u64,
+    /// A `hugekit_userfaultfd`: whether forks, snapshots and clearing at the first touch work.
+    pub userfaultfd: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// What this process may use userfaultfd(2) for.
+#[repr(u32)]
+pub enum hugekit_userfaultfd {
+    /// Nothing, or it is not known.
+    None = 0,
+    /// Faults of its own code, handled in place: system calls into such memory fail with EFAULT.
+    UserFaults = 1,
+    /// All faults, those of system calls and of KVM included.
+    AllFaults = 2,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_machine {
+    const NAME: &str = "hugekit_machine";
+    const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+}
+
+/// Says what the machine is, now: it reads `/proc` and `/sys`, which takes a millisecond or less.
+///
+/// # Safety
+/// `machine` is a `hugekit_machine` whose size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_machine_query(machine: *mut hugekit_machine) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { Place::needed(machine) }.map(|place| place.fill(&query(&Root::default()))))
+}
+
+fn query(root: &Root) -> hugekit_machine {
+    let memory = Memory::read(root).ok();
+    let caches = cache::read(root).ok();
+    let pools = hugepages::read(root).unwrap_or_default();
+    let pages = |bytes| {
+        let pool = pools.iter().find(|pool| pool.page_size == bytes);
+        pool.map_or((0, 0), |pool| (pool.total, pool.unpromised()))
+    };
+    let ((huge_2m_total, huge_2m_free), (huge_1g_total, huge_1g_free)) =
+        (pages(2 << 20), pages(1 << 30));
+    let uses = Userfaultfd::read(root).map(|userfaultfd| userfaultfd.uses);
+    hugekit_machine {
+        size: 0,
+        page_size: engine::pool::Backing::Base.page_size(),
+        allowed_cpus: Allowed::read(root).map_or(0, |allowed| allowed.cpus.len()),
+        nodes: Topology::read(root).map_or(0, |topology| topology.nodes.len()),
+        memory_total: memory.as_ref().map_or(0, |memory| memory.total),
+        memory_available: memory.as_ref().map_or(0, |memory| memory.available),
+        l2_bytes: caches.as_ref().map_or(0, |caches| caches.l2),
+        llc_bytes: caches.as_ref().map_or(0, |caches| caches.llc),
+        huge_2m_total,
+        huge_2m_free,
+        huge_1g_total,
+        huge_1g_free,
+        userfaultfd: match uses {
+            Ok(Uses::Whole | Uses::WholeByDevice) => hugekit_userfaultfd::AllFaults as u32,
+            Ok(Uses::UserModeOnly) => hugekit_userfaultfd::UserFaults as u32,
+            _ => hugekit_userfaultfd::None as u32,
+        },
+        reserved: 0,
+    }
+}
+
+/// All that `hugekit doctor --json` says of this machine: findings with verdicts and remedies, as JSON in
+/// UTF-8. Free the text with `hugekit_string_free`.
+///
+/// # Safety
+/// `text` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_doctor(text: *mut *mut c_char) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let place = text.as_mut().ok_or_else(|| Refusal::invalid("text is NULL"))?;
+        *place = report()?.into_raw();
+        Ok(())
+    })())
+}
+
+fn report() -> Answer<CString> {
+    let report = hugekit_doctor::examine(&Root::default())
+        .ok_or_else(|| Refusal::unsupported("neither /proc nor /sys can be read"))?;
+    let json =
+        serde_json::to_vec(&report).map_err(|error| Refusal::unsupported(error.to_string()))?;
+    Ok(c_string(json))
+}
+
+/// Frees a text that the library gave. Nothing happens for NULL.
+///
+/// # Safety
+/// NULL, or such a text, not freed before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: the caller's to promise.
+        drop(unsafe { CString::from_raw(text) });
+    }
+}
+
+/// The crossovers that the library goes by, those of this machine if `hugekit tune` has stored them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_profile {
+    /// `sizeof(hugekit_profile)`, set by the caller.
+    pub size: usize,
+    /// Bytes that stay cached around a target.
+    pub near_bytes: usize,
+    /// Bytes that stay cached if all of the memory is used next.
+    pub near_bytes_all: usize,
+    /// Shortest length in bytes that is shared among threads if their number is left open.
+    pub parallel_from: usize,
+    /// Bytes of a piece below which sharing costs more than it gains.
+    pub min_chunk: usize,
+    /// The most threads, if their number is left open.
+    pub thread_cap: usize,
+    /// 1 if some values come from a stored profile, 0 if all are built in.
+    pub is_stored: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_profile {
+    const NAME: &str = "hugekit_profile";
+    const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+}
+
+/// Says by which profile the library goes. It is found at the first use, and stays.
+///
+/// # Safety
+/// `profile` is a `hugekit_profile` whose size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) -> hugekit_status {
+    let InForce { profile: found, stored, .. } = InForce::get();
+    let Profile { near_bytes, near_bytes_all, parallel_from, min_chunk, thread_cap, .. } = *found;
+    let is_stored = u32::from(stored.is_some());
+    let reserved = 0;
+    let answered = hugekit_profile {
+        size: 0,
+        near_bytes,
+        near_bytes_all,
+        parallel_from,
+        min_chunk,
+        thread_cap,
+        is_stored,
+        reserved,
+    };
+    // SAFETY: the caller's to promise.
+    answer(unsafe { Place::needed(profile) }.map(|place| place.fill(&answered)))
+}
+
+/// The name of the routine that clears so many bytes of which nothing more is known, such as `"memset"` or
+/// `"stream_avx2"`. Static.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_clear_routine(len: usize) -> *const c_char {
+    name_of(Profile::current().clear.warm.routine_for(len))
+}
+
+/// The name of the routine that copies so many bytes of which nothing more is known. Static.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_copy_routine(len: usize) -> *const c_char {
+    name_of(Profile::current().copy.warm.routine_for(len))
+}
+
+fn name_of<F>(routine: &Routine<F>) -> *const c_char {
+    static NAMES: OnceLock<HashMap<&'static str, CString>> = OnceLock::new();
+    let names = NAMES.get_or_init(|| {
+        let clear = clear_routines().iter().map(Routine::name);
+        let copy = copy_routines().iter().map(Routine::name);
+        clear.chain(copy).map(|name| (name, c_string(name))).collect()
+    });
+    names.get(routine.name()).map_or(c"", CString::as_c_str).as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn every_routine_has_its_name() {
+        for routine in clear_routines() {
+            // SAFETY: static texts.
+            assert_eq!(unsafe { CStr::from_ptr(name_of(routine)) }.to_str(), Ok(routine.name()));
+        }
+    }
+
+    #[test]
+    fn a_machine_of_which_nothing_is_known_is_all_zeroes_but_its_pages() {
+        let nowhere = query(&Root::at("/nonexistent"));
+        assert_eq!((nowhere.memory_total, nowhere.nodes, nowhere.huge_2m_total), (0, 0, 0));
+        assert!(nowhere.page_size.is_power_of_two());
+    }
+}

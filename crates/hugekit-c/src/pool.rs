@@ -1,0 +1,415 @@
+//! Pools.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::fmt::Write as _;
+use std::mem::offset_of;
+
+use engine::Pool;
+use engine::pool::{Backing, Clearing, NodePolicy, PoolBuilder, Standing};
+
+use crate::status::{self, Answer, Refusal, answer, c_string, give, handle, hugekit_status};
+use crate::versioned::{self, Place, Versioned};
+use crate::work::{hugekit_progress, threads, told};
+
+/// Memory that is handed out clean. Made by `hugekit_pool_new`.
+pub struct hugekit_pool {
+    pub(crate) pool: Pool,
+    falls: CString,
+}
+
+/// What a pool's memory is made of, the best first.
+#[repr(u32)]
+pub enum hugekit_backing {
+    /// As usual: `HUGEKIT_BACKING_HUGETLB2M`, and what is below it.
+    Default = 0,
+    /// The kernel's reserved pages of 1 GiB. Only on request: nothing smaller than 1 GiB can be mapped,
+    /// released or forked there.
+    Hugetlb1g = 1,
+    /// The kernel's reserved pages of 2 MiB.
+    Hugetlb2m = 2,
+    /// Shared memory on transparent huge pages.
+    Thp = 3,
+    /// Shared memory on base pages: always possible, and the slowest to map.
+    Base = 4,
+}
+
+/// When what is dirty is cleared for whoever is given it.
+#[repr(u32)]
+#[expect(dead_code, reason = "C has the names, the library is given numbers")]
+pub enum hugekit_clearing {
+    /// As usual: for a pool, at hand-out; for a region, as its pool does.
+    Default = 0,
+    /// Before it is handed out, in parallel. Every access is a plain one then.
+    AtHandOut = 1,
+    /// When it is touched for the first time, near that address last. Needs userfaultfd(2).
+    AtFault = 2,
+}
+
+/// Which NUMA nodes a pool's memory comes from.
+#[repr(u32)]
+#[expect(dead_code, reason = "C has the names, the library is given numbers")]
+pub enum hugekit_nodes {
+    /// As for any memory of the thread that populates it, so that `numactl` decides.
+    Process = 0,
+    /// The node of the CPU that populates it.
+    Local = 1,
+    /// The nodes of the list and no others.
+    Bind = 2,
+    /// Page by page from one node of the list after the other.
+    Interleave = 3,
+    /// The one node of the list, and others if it has none left.
+    Preferred = 4,
+}
+
+/// The first backing or none: without it, the next one is tried, and `hugekit_pool_falls` says why.
+pub const HUGEKIT_POOL_STRICT: u32 = 1;
+
+/// The kernel puts all the memory there while the pool is made, instead of region by region.
+pub const HUGEKIT_POOL_POPULATE: u32 = 2;
+
+/// No thread cleans in the background: everything is cleared when it is handed out, or by
+/// `hugekit_pool_scrub`.
+pub const HUGEKIT_POOL_NO_SCRUBBER: u32 = 4;
+
+/// Core dumps do not hold the regions' bytes.
+pub const HUGEKIT_POOL_NOT_IN_CORE_DUMPS: u32 = 8;
+
+const FLAGS: u32 = HUGEKIT_POOL_STRICT
+    | HUGEKIT_POOL_POPULATE
+    | HUGEKIT_POOL_NO_SCRUBBER
+    | HUGEKIT_POOL_NOT_IN_CORE_DUMPS;
+
+/// Wishes for a pool. Zero everywhere means "as usual": set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_pool_options {
+    /// `sizeof(hugekit_pool_options)`.
+    pub size: usize,
+    /// A `hugekit_backing`: what to ask for first.
+    pub backing: u32,
+    /// `HUGEKIT_POOL_STRICT` and others.
+    pub flags: u32,
+    /// Threads that populate now, and clear or populate for a region later; 0: as many as pay off.
+    pub threads: usize,
+    /// Whom to tell how many bytes are populated while the pool is made, or NULL.
+    pub progress: hugekit_progress,
+    /// Given to `progress` as it is.
+    pub context: *mut c_void,
+    /// The scrubber begins when fewer bytes than this are clean …
+    pub scrub_below: usize,
+    /// … and rests when so many are. Both 0: it cleans whatever is dirty, but slowly while regions come and go.
+    pub scrub_up_to: usize,
+    /// Threads that clean in the background; 0: one.
+    pub scrub_threads: usize,
+    /// A `hugekit_clearing` for regions that say nothing about it.
+    pub clearing: u32,
+    /// A `hugekit_nodes`.
+    pub nodes: u32,
+    /// The list of nodes, for the policies that have one; read before `hugekit_pool_new` returns.
+    pub node_list: *const u32,
+    /// Its length.
+    pub node_count: usize,
+    /// The name by which `/proc/self/maps` shows the pool, as `/memfd:hugekit:NAME`; NULL: `"pool"`.
+    pub name: *const c_char,
+}
+
+// SAFETY: integers and pointers, the first of which is the size; the function is null or what the caller
+// put there.
+unsafe impl Versioned for hugekit_pool_options {
+    const NAME: &str = "hugekit_pool_options";
+    const FIRST: usize = offset_of!(Self, name) + size_of::<*const c_char>();
+}
+
+/// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, and stores its handle in
+/// `*pool`. `options` may be NULL. Free it with `hugekit_pool_free`.
+///
+/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if too little memory or too few huge pages are there or a control
+/// group's limit is in the way, which is checked before anything is promised; with
+/// `HUGEKIT_STATUS_UNSUPPORTED` if the kernel has no such pages; with `HUGEKIT_STATUS_INVALID` for no bytes or an
+/// unknown wish.
+///
+/// # Safety
+/// `pool` can be written; `options` is NULL or such a structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_new(
+    capacity: usize,
+    options: *const hugekit_pool_options,
+    pool: *mut *mut hugekit_pool,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { give(pool, "pool", || make(capacity, options)) })
+}
+
+unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<hugekit_pool> {
+    // SAFETY: the caller's to promise.
+    let (options, name, nodes) = unsafe {
+        let options = versioned::read(options)?;
+        let name = (!options.name.is_null()).then(|| CStr::from_ptr(options.name));
+        (options, name, nodes(&options)?)
+    };
+    let unknown = options.flags & !FLAGS;
+    if unknown != 0 {
+        return Err(Refusal::invalid(format!(
+            "hugekit_pool_options.flags has unknown bits {unknown:#x}"
+        )));
+    }
+    let is = |flag| options.flags & flag != 0;
+    let progress = told(options.progress, options.context);
+    let mut builder = Pool::builder(capacity)
+        .strict(is(HUGEKIT_POOL_STRICT))
+        .populate_now(is(HUGEKIT_POOL_POPULATE))
+        .in_core_dumps(!is(HUGEKIT_POOL_NOT_IN_CORE_DUMPS))
+        .scrub_threads(if is(HUGEKIT_POOL_NO_SCRUBBER) { 0 } else { options.scrub_threads.max(1) })
+        .threads(threads(options.threads))
+        .nodes(nodes);
+    builder = backing(options.backing)?.into_iter().fold(builder, PoolBuilder::backing);
+    builder = clearing("hugekit_pool_options", options.clearing)?
+        .into_iter()
+        .fold(builder, PoolBuilder::clearing);
+    if (options.scrub_below, options.scrub_up_to) != (0, 0) {
+        builder = builder.watermarks(options.scrub_below, options.scrub_up_to);
+    }
+    if let Some(name) = name {
+        builder = builder.name(name.to_string_lossy());
+    }
+    if let Some(progress) = &progress {
+        builder = builder.progress(progress);
+    }
+    let pool = builder.build()?;
+    let falls = falls(pool.standing());
+    Ok(hugekit_pool { pool, falls })
+}
+
+fn backing(number: u32) -> Answer<Option<Backing>> {
+    Ok(Some(match number {
+        0 => return Ok(None),
+        1 => Backing::Hugetlb1G,
+        2 => Backing::Hugetlb2M,
+        3 => Backing::Thp,
+        4 => Backing::Base,
+        _ => {
+            let message = format!("hugekit_pool_options.backing is {number}, no hugekit_backing");
+            return Err(Refusal::invalid(message));
+        }
+    }))
+}
+
+pub(crate) fn clearing(name: &str, number: u32) -> Answer<Option<Clearing>> {
+    match number {
+        0 => Ok(None),
+        1 => Ok(Some(Clearing::AtHandOut)),
+        2 => Ok(Some(Clearing::AtFault)),
+        _ => Err(Refusal::invalid(format!("{name}.clearing is {number}, no hugekit_clearing"))),
+    }
+}
+
+/// # Safety
+/// The list is as long as the options say.
+unsafe fn nodes(options: &hugekit_pool_options) -> Answer<NodePolicy> {
+    let hugekit_pool_options { nodes, node_list, node_count, .. } = *options;
+    let list = if node_list.is_null() || node_count > 1 << 16 {
+        &[]
+    } else {
+        // SAFETY: the caller's to promise.
+        unsafe { std::slice::from_raw_parts(node_list, node_count) }
+    };
+    match (nodes, list) {
+        (0, _) => Ok(NodePolicy::Process),
+        (1, _) => Ok(NodePolicy::Local),
+        (2, [_, ..]) => Ok(NodePolicy::Bind(list.to_vec())),
+        (3, [_, ..]) => Ok(NodePolicy::Interleave(list.to_vec())),
+        (4, &[node]) => Ok(NodePolicy::Preferred(node)),
+        _ => Err(Refusal::invalid(format!(
+            "hugekit_pool_options.nodes is {nodes} with a list of {node_count}: no such policy, or not its list"
+        ))),
+    }
+}
+
+fn falls(standing: &Standing) -> CString {
+    let mut text = String::new();
+    for fall in &standing.falls {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}: {}", fall.backing, fall.reason);
+    }
+    c_string(text)
+}
+
+/// Frees the handle. The pool lives on until its last region is freed. Nothing happens for NULL, and nothing
+/// but that in a forked child.
+///
+/// # Safety
+/// NULL, or a pool that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(pool) });
+}
+
+/// A `hugekit_backing`: what the pool's memory is made of. 0 for NULL.
+///
+/// # Safety
+/// NULL, or a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 {
+    // SAFETY: the caller's to promise.
+    let backing = unsafe { pool.as_ref() }.map(|pool| pool.pool.backing());
+    let number = backing.map(|backing| match backing {
+        Backing::Hugetlb1G => hugekit_backing::Hugetlb1g,
+        Backing::Hugetlb2M => hugekit_backing::Hugetlb2m,
+        Backing::Thp => hugekit_backing::Thp,
+        _ => hugekit_backing::Base,
+    });
+    number.unwrap_or(hugekit_backing::Default) as u32
+}
+
+/// Why each backing above the one taken could not be had, a line each; the empty string if it is the one
+/// asked for. Valid as long as the handle. Never NULL.
+///
+/// # Safety
+/// NULL, or a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_falls(pool: *const hugekit_pool) -> *const c_char {
+    // SAFETY: the caller's to promise.
+    unsafe { pool.as_ref() }.map_or(c"", |pool| pool.falls.as_c_str()).as_ptr()
+}
+
+/// Bytes of the pool. 0 for NULL.
+///
+/// # Safety
+/// NULL, or a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_capacity(pool: *const hugekit_pool) -> usize {
+    // SAFETY: the caller's to promise.
+    unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.capacity())
+}
+
+/// Bytes of a page of the backing: regions take whole ones. 0 for NULL.
+///
+/// # Safety
+/// NULL, or a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_page_size(pool: *const hugekit_pool) -> usize {
+    // SAFETY: the caller's to promise.
+    unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.page_size())
+}
+
+/// A pool at one moment. States are counted in pages of the backing, work done in bytes since the pool was
+/// made.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_stats {
+    /// `sizeof(hugekit_stats)`, set by the caller.
+    pub size: usize,
+    /// Bytes of a page of the backing.
+    pub page_size: usize,
+    /// Pages that nothing is behind yet.
+    pub holes: usize,
+    /// Pages ready to be handed out.
+    pub clean: usize,
+    /// Pages of regions, and those that are being made ready for one.
+    pub in_use: usize,
+    /// Pages that hold what their last user left.
+    pub dirty: usize,
+    /// Pages on base pages because no huge page was free.
+    pub scattered: usize,
+    /// Bytes cleared by the scrubber's own threads.
+    pub scrubbed_in_background: u64,
+    /// Bytes cleared when a region was asked for.
+    pub scrubbed_at_hand_out: u64,
+    /// Bytes cleared by `hugekit_pool_scrub`.
+    pub scrubbed_on_request: u64,
+    /// Bytes cleared when part of a region was released.
+    pub scrubbed_at_release: u64,
+    /// Bytes cleared when they were touched for the first time.
+    pub scrubbed_at_fault: u64,
+    /// Bytes that the kernel was asked to populate.
+    pub populated: u64,
+    /// Regions handed out.
+    pub hand_outs: u64,
+    /// Of these, regions that had to wait for the scrubber to finish a piece.
+    pub waits: u64,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_stats {
+    const NAME: &str = "hugekit_stats";
+    const FIRST: usize = offset_of!(Self, waits) + size_of::<u64>();
+}
+
+/// The pool at this moment. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+///
+/// # Safety
+/// `pool` is NULL or a pool; `stats` is a `hugekit_stats` whose size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_stats(
+    pool: *const hugekit_pool,
+    stats: *mut hugekit_stats,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let (pool, place) = (handle(pool, "pool")?, Place::needed(stats)?);
+        let stats = pool.pool.stats()?;
+        place.fill(&hugekit_stats {
+            size: 0,
+            page_size: stats.page_size,
+            holes: stats.holes,
+            clean: stats.clean,
+            in_use: stats.in_use,
+            dirty: stats.dirty,
+            scattered: stats.scattered,
+            scrubbed_in_background: stats.scrubbed_in_background,
+            scrubbed_at_hand_out: stats.scrubbed_at_hand_out,
+            scrubbed_on_request: stats.scrubbed_on_request,
+            scrubbed_at_release: stats.scrubbed_at_release,
+            scrubbed_at_fault: stats.scrubbed_at_fault,
+            populated: stats.populated,
+            hand_outs: stats.hand_outs,
+            waits: stats.waits,
+        });
+        Ok(())
+    })())
+}
+
+/// Clears everything that is dirty now, on the pool's threads, and stores in `*bytes`, unless that is NULL, how
+/// many bytes that were. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+///
+/// # Safety
+/// `pool` is NULL or a pool; `bytes` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_scrub(
+    pool: *const hugekit_pool,
+    bytes: *mut u64,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let scrubbed = handle(pool, "pool")?.pool.scrub()?;
+        if let Some(place) = bytes.as_mut() {
+            *place = scrubbed;
+        }
+        Ok(())
+    })())
+}
+
+/// Has the scrubber rest until `hugekit_pool_resume_scrubbing`, and waits until it does. Fails with
+/// `HUGEKIT_STATUS_FORKED` in a forked child.
+///
+/// # Safety
+/// NULL, or a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_pause_scrubbing(pool: *const hugekit_pool) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { handle(pool, "pool") }.and_then(|pool| Ok(pool.pool.pause_scrubbing()?)))
+}
+
+/// Lets the scrubber work again. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
+///
+/// # Safety
+/// NULL, or a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pool_resume_scrubbing(
+    pool: *const hugekit_pool,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { handle(pool, "pool") }.and_then(|pool| Ok(pool.pool.resume_scrubbing()?)))
+}

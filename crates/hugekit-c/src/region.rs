@@ -1,0 +1,378 @@
+//! Regions and their forks.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use engine::SharedRegion;
+use engine::fault::Handling;
+use engine::region::{ForkBuilder, Region, RegionBuilder};
+
+use crate::pool::{clearing, hugekit_pool};
+use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
+use crate::versioned::{self, Place, Versioned};
+use crate::work::{Wishes, hugekit_options, hugekit_progress, hugekit_report, threads, told};
+
+/// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
+pub struct hugekit_region {
+    pub(crate) region: SharedRegion,
+}
+
+/// Who serves the faults of memory that is cleared at its first touch, forked or snapshotted.
+#[repr(u32)]
+pub enum hugekit_handling {
+    /// As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
+    /// answer: nobody, all accesses are plain ones.
+    Default = 0,
+    /// The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with EFAULT
+    /// (`hugekit_region_ready` prepares for one), and KVM leaves the guest: never for guest memory.
+    InPlace = 1,
+    /// Threads of the library's own. Nobody notices more than that an access takes longer.
+    Threaded = 2,
+}
+
+/// Wishes for a region. Zero everywhere means "as usual": set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_region_options {
+    /// `sizeof(hugekit_region_options)`.
+    pub size: usize,
+    /// Threads that clear or populate now; 0: as the pool says.
+    pub threads: usize,
+    /// Whom to tell how many bytes of each extent are cleared or populated, or NULL.
+    pub progress: hugekit_progress,
+    /// Given to `progress` as it is.
+    pub context: *mut c_void,
+    /// A `hugekit_clearing`: when what is dirty is cleared.
+    pub clearing: u32,
+    /// A `hugekit_handling`: who serves the faults of what is cleared at its first touch.
+    pub handling: u32,
+    /// Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
+    pub handling_threads: usize,
+}
+
+// SAFETY: integers and pointers, the first of which is the size; the function is null or what the caller
+// put there.
+unsafe impl Versioned for hugekit_region_options {
+    const NAME: &str = "hugekit_region_options";
+    const FIRST: usize = offset_of!(Self, handling_threads) + size_of::<usize>();
+}
+
+/// Maps `len` zeroed bytes of the pool, in whole pages of its backing and in one piece, and stores their handle
+/// in `*region`. `options` may be NULL. Free it with `hugekit_region_free`.
+///
+/// The memory can never be short later: that is an error here, `HUGEKIT_STATUS_NO_MEMORY`. Others are
+/// `HUGEKIT_STATUS_INVALID` for no bytes, `HUGEKIT_STATUS_FORKED` in a forked child, and, with
+/// `HUGEKIT_CLEARING_AT_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Nothing is taken from
+/// the pool then.
+///
+/// A process forked from this one has no such memory: an access there ends in SIGSEGV.
+///
+/// # Safety
+/// `pool` is NULL or a pool; `region` can be written; `options` is NULL or such a structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_new(
+    pool: *const hugekit_pool,
+    len: usize,
+    options: *const hugekit_region_options,
+    region: *mut *mut hugekit_region,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { give(region, "region", || make(pool, len, options)) })
+}
+
+unsafe fn make(
+    pool: *const hugekit_pool,
+    len: usize,
+    options: *const hugekit_region_options,
+) -> Answer<hugekit_region> {
+    // SAFETY: the caller's to promise.
+    let (pool, options) = unsafe { (handle(pool, "pool")?, versioned::read(options)?) };
+    let progress = told(options.progress, options.context);
+    let mut builder = pool.pool.region_builder(len);
+    if options.threads > 0 {
+        builder = builder.threads(threads(options.threads));
+    }
+    if let Some(progress) = &progress {
+        builder = builder.progress(progress);
+    }
+    if let Some(clearing) = clearing("hugekit_region_options", options.clearing)? {
+        builder = builder.clearing(clearing);
+    }
+    let handling = handling("hugekit_region_options", options.handling, options.handling_threads)?;
+    builder = handling.into_iter().fold(builder, RegionBuilder::handling);
+    Ok(hugekit_region { region: builder.build()?.share() })
+}
+
+pub(crate) fn handling(name: &str, number: u32, threads: usize) -> Answer<Option<Handling>> {
+    match number {
+        0 => Ok(None),
+        1 => Ok(Some(Handling::InPlace)),
+        2 => Ok(Some(Handling::Threaded { threads: threads.max(1) })),
+        _ => Err(Refusal::invalid(format!("{name}.handling is {number}, no hugekit_handling"))),
+    }
+}
+
+/// Gives the memory back to the pool, which clears it before anybody else gets it. Nothing happens for NULL,
+/// and nothing but the handle's end in a forked child.
+///
+/// # Safety
+/// NULL, or a region that nobody uses any more, neither by its handle nor by its address or file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(region) });
+}
+
+/// Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
+/// `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
+/// nobody ever gets them again; the handle is freed in any case.
+///
+/// # Safety
+/// As for `hugekit_region_free`, of what this process can know.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_retire(region: *mut hugekit_region) -> hugekit_status {
+    // SAFETY: the caller's to promise; there is no other handle to the memory, because none is given out.
+    answer(unsafe {
+        match status::take(region).map(|handle| handle.region.into_exclusive()) {
+            None => Ok(()),
+            Some(Ok(region)) => region.retire().map_err(Refusal::from),
+            Some(Err(_)) => unreachable!("a region's handle is never cloned here"),
+        }
+    })
+}
+
+/// Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for
+/// `hugekit_region_mapped_len` bytes until the region is freed, and never moves.
+///
+/// # Safety
+/// NULL, or a region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_address(region: *const hugekit_region) -> *mut c_void {
+    // SAFETY: the caller's to promise.
+    let region = unsafe { region.as_ref() };
+    region.map_or(std::ptr::null_mut(), |region| region.region.as_ptr().cast())
+}
+
+/// Bytes that were asked for. 0 for NULL.
+///
+/// # Safety
+/// NULL, or a region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_len(region: *const hugekit_region) -> usize {
+    // SAFETY: the caller's to promise.
+    unsafe { region.as_ref() }.map_or(0, |region| region.region.len())
+}
+
+/// Bytes that are mapped: the length rounded up to whole pages of the backing. 0 for NULL.
+///
+/// # Safety
+/// NULL, or a region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_mapped_len(region: *const hugekit_region) -> usize {
+    // SAFETY: the caller's to promise.
+    unsafe { region.as_ref() }.map_or(0, |region| region.region.mapped_len())
+}
+
+/// A `hugekit_handling`: how its faults are served, if it is cleared at its first touch; 0 if accesses are
+/// plain ones, and for NULL.
+///
+/// # Safety
+/// NULL, or a region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -> u32 {
+    // SAFETY: the caller's to promise.
+    let serving = unsafe { region.as_ref() }.and_then(|region| region.region.serving());
+    let number = serving.map(|serving| match serving.handling {
+        Handling::InPlace => hugekit_handling::InPlace,
+        _ => hugekit_handling::Threaded,
+    });
+    number.unwrap_or(hugekit_handling::Default) as u32
+}
+
+/// The file behind the region, and where in it the region begins, in bytes: for who maps it himself, such as a
+/// device's process by vhost-user. (KVM's memory slots need the address only.) The descriptor stays the
+/// pool's: do not close it. It reaches the whole pool: access `hugekit_region_mapped_len` bytes from the offset
+/// on, and those only while the region exists. What is still to be cleared is cleared by this call, and
+/// the region cannot be forked any more.
+///
+/// Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
+///
+/// # Safety
+/// `region` is NULL or a region; the other two can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_file(
+    region: *const hugekit_region,
+    descriptor: *mut c_int,
+    offset: *mut u64,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let missing = || Refusal::invalid("descriptor or offset is NULL");
+        let (descriptor, offset) = descriptor.as_mut().zip(offset.as_mut()).ok_or_else(missing)?;
+        let (file, start) = handle(region, "region")?.region.file()?;
+        (*descriptor, *offset) = (file.as_raw_fd(), start);
+        Ok(())
+    })())
+}
+
+/// Enters the pages that a byte of the range lies on into the page tables, so that nothing faults on them any
+/// more. `options` (threads and progress only; here 0 threads: one) and `report` may be NULL.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
+///
+/// # Safety
+/// `region` is NULL or a region; the others are NULL or such structures.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_prefault(
+    region: *const hugekit_region,
+    offset: usize,
+    len: usize,
+    options: *const hugekit_options,
+    report: *mut hugekit_report,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let (region, wishes) = (handle(region, "region")?, Wishes::read(options)?);
+        let report = Place::new(report)?;
+        let progress = wishes.progress();
+        let done = region.region.prefault_with(
+            range(offset, len),
+            wishes.threads_or_one(),
+            progress.as_deref(),
+        )?;
+        report.fill(&done.into());
+        Ok(())
+    })())
+}
+
+/// Gives up what the range holds: it reads as zeroes again, and stays committed and mapped. The range consists
+/// of whole pages of the backing, but may end where the region does; else it fails with
+/// `HUGEKIT_STATUS_INVALID`. What others write meanwhile is cleared or not.
+///
+/// # Safety
+/// NULL, or a region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_release(
+    region: *const hugekit_region,
+    offset: usize,
+    len: usize,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    let region = unsafe { handle(region, "region") };
+    answer(region.and_then(|region| Ok(region.region.release(range(offset, len))?)))
+}
+
+/// Sees to it that system calls and devices can be given the range, until it is released or forked again: what
+/// it lacks is done now. Only a region whose faults are served in place needs this.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
+///
+/// # Safety
+/// NULL, or a region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_ready(
+    region: *const hugekit_region,
+    offset: usize,
+    len: usize,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    let region = unsafe { handle(region, "region") };
+    answer(region.and_then(|region| Ok(region.region.ready(range(offset, len))?)))
+}
+
+/// Wishes for a fork. What the first fork of a region is told holds for its other forks, and theirs.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_fork_options {
+    /// `sizeof(hugekit_fork_options)`.
+    pub size: usize,
+    /// Bytes that are shared or copied as a whole, a power of two: a page of the backing on reserved huge pages,
+    /// less on others; 0: as usual.
+    pub granule: usize,
+    /// The most mappings that the family's copies may cost; 0: as many as half of `vm.max_map_count`, for all
+    /// families together.
+    pub most_mappings: usize,
+    /// A `hugekit_handling`.
+    pub handling: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
+    pub handling_threads: usize,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_fork_options {
+    const NAME: &str = "hugekit_fork_options";
+    const FIRST: usize = offset_of!(Self, handling_threads) + size_of::<usize>();
+}
+
+/// A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing
+/// is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
+/// race with the call are in the fork or not, granule by granule. Its handle is stored in `*fork`; it and
+/// the region may be freed in any order. `options` may be NULL.
+///
+/// The fork takes as many bytes of the pool as the region: `HUGEKIT_STATUS_NO_MEMORY` if they are not there. Others
+/// are `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults, `HUGEKIT_STATUS_UNSUPPORTED` on pages of
+/// 1 GiB, `HUGEKIT_STATUS_CONFLICT` if the region's file was given away.
+///
+/// # Safety
+/// `region` is NULL or a region; `fork` can be written; `options` is NULL or such a structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_fork(
+    region: *const hugekit_region,
+    options: *const hugekit_fork_options,
+    fork: *mut *mut hugekit_region,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(fork, "fork", || {
+            let (region, options) = (handle(region, "region")?, versioned::read(options)?);
+            let fork = fork_builder(&region.region, &options)?.build()?;
+            Ok(hugekit_region { region: fork.share() })
+        })
+    })
+}
+
+pub(crate) fn fork_builder<'a>(
+    region: &'a SharedRegion,
+    options: &hugekit_fork_options,
+) -> Answer<ForkBuilder<'a, Region>> {
+    let hugekit_fork_options { granule, most_mappings, handling_threads, .. } = *options;
+    let mut builder = region.fork_builder();
+    if granule > 0 {
+        builder = builder.granule(granule);
+    }
+    if most_mappings > 0 {
+        builder = builder.most_mappings(most_mappings);
+    }
+    if let Some(handling) = handling("hugekit_fork_options", options.handling, handling_threads)? {
+        builder = builder.handling(handling);
+    }
+    Ok(builder)
+}
+
+/// Stores in `*bytes` how many bytes the region shares with forks at this moment, in whole granules: what
+/// writes of it or of them may still have to copy.
+///
+/// # Safety
+/// `region` is NULL or a region; `bytes` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_shared_bytes(
+    region: *const hugekit_region,
+    bytes: *mut usize,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let place = bytes.as_mut().ok_or_else(|| Refusal::invalid("bytes is NULL"))?;
+        *place = handle(region, "region")?.region.shared_bytes()?;
+        Ok(())
+    })())
+}
+
+/// Offsets; one that overflows lies outside of every region.
+pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
+    offset..offset.saturating_add(len)
+}

@@ -1,0 +1,406 @@
+//! Snapshots.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::mem::{ManuallyDrop, offset_of};
+use std::os::fd::FromRawFd;
+use std::ptr::slice_from_raw_parts;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use engine::Snapshot;
+use engine::fault::Handling;
+use engine::snapshot::{Granule, Stats};
+
+use crate::region::{
+    fork_builder, handling, hugekit_fork_options, hugekit_handling, hugekit_region, range,
+};
+use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
+use crate::versioned::{self, Place, Versioned};
+use crate::work::{Wishes, check_range, hugekit_options};
+
+/// Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
+/// `hugekit_region_snapshot`.
+pub struct hugekit_snapshot(RwLock<State>);
+
+enum State {
+    Open(Box<Snapshot>),
+    /// What it had cost when it ended.
+    Ended(Stats),
+}
+
+impl hugekit_snapshot {
+    fn new(snapshot: Snapshot) -> Self {
+        Self(RwLock::new(State::Open(Box::new(snapshot))))
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, ask: impl FnOnce(&Snapshot) -> Answer<T>) -> Answer<T> {
+        match &*self.state() {
+            State::Open(snapshot) => ask(snapshot),
+            State::Ended(_) => Err(ended()),
+        }
+    }
+
+    /// Ends it: readers that are at it finish first.
+    fn end(&self) -> Answer<Snapshot> {
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let stats = match &*state {
+            State::Open(snapshot) => snapshot.stats(),
+            State::Ended(_) => return Err(ended()),
+        };
+        match std::mem::replace(&mut *state, State::Ended(stats)) {
+            State::Open(snapshot) => Ok(*snapshot),
+            State::Ended(_) => Err(ended()),
+        }
+    }
+
+    fn keep(&self, stats: Stats) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = State::Ended(stats);
+    }
+}
+
+fn ended() -> Refusal {
+    Refusal::invalid("the snapshot has ended: it was written or copied before")
+}
+
+/// What one write to snapshotted memory makes its thread copy.
+#[repr(u32)]
+#[expect(dead_code, reason = "C has the names, the library is given numbers")]
+pub enum hugekit_granule {
+    /// As usual: 2 MiB where some of the memory is on transparent huge pages, else 64 KiB.
+    Default = 0,
+    /// 2 MiB: huge pages stay whole.
+    Huge = 1,
+    /// 64 KiB: a write waits less long, but huge pages are split, which costs later.
+    Small = 2,
+}
+
+/// A thread of low priority copies as well, so that writers meet fewer faults, at the price of copies that
+/// nobody might have needed.
+pub const HUGEKIT_SNAPSHOT_IN_BACKGROUND: u32 = 1;
+
+/// Wishes for a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_snapshot_options {
+    /// `sizeof(hugekit_snapshot_options)`.
+    pub size: usize,
+    /// A `hugekit_handling`: who copies what is written. Snapshots of the same memory must agree.
+    pub handling: u32,
+    /// A `hugekit_granule`.
+    pub granule: u32,
+    /// Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
+    pub handling_threads: usize,
+    /// Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
+    /// least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
+    pub hold_at_most: usize,
+    /// Of these, bytes whose memory is there before the snapshot is taken, so that no write waits for it.
+    pub ready: usize,
+    /// `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_snapshot_options {
+    const NAME: &str = "hugekit_snapshot_options";
+    const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+}
+
+/// Takes a snapshot of private anonymous memory of this process, whoever mapped it (`malloc`, `mmap`), on huge
+/// pages or not, in microseconds, and stores its handle in `*snapshot`. `options` may be NULL. It is what fork(2)
+/// would have given a child: a store that races with the call lands on either side, granule by granule.
+/// Free it with `hugekit_snapshot_free`, which lets the memory alone again.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
+/// `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 6.7; with
+/// `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Memory of a pool: `hugekit_region_snapshot`.
+///
+/// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes from
+/// the snapshot is an error when it is read.
+///
+/// # Safety
+/// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
+/// nobody takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
+/// system call writes to it but after `hugekit_snapshot_ready`, or the program can bear EFAULT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_new(
+    memory: *const c_void,
+    len: usize,
+    options: *const hugekit_snapshot_options,
+    snapshot: *mut *mut hugekit_snapshot,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(snapshot, "snapshot", || {
+            check_range("memory", memory, len)?;
+            let builder = builder(&versioned::read(options)?)?;
+            let memory = slice_from_raw_parts(memory.cast::<u8>(), len);
+            Ok(hugekit_snapshot::new(builder.of_anonymous(memory)?))
+        })
+    })
+}
+
+fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot::Builder> {
+    let name = "hugekit_snapshot_options";
+    let unknown = options.flags & !HUGEKIT_SNAPSHOT_IN_BACKGROUND;
+    if unknown != 0 {
+        return Err(Refusal::invalid(format!("{name}.flags has unknown bits {unknown:#x}")));
+    }
+    let granule = match options.granule {
+        0 => Granule::Auto,
+        1 => Granule::Huge,
+        2 => Granule::Small,
+        other => {
+            return Err(Refusal::invalid(format!("{name}.granule is {other}, no hugekit_granule")));
+        }
+    };
+    let mut builder = Snapshot::builder().granule(granule).ready(options.ready);
+    builder = builder.in_background(options.flags & HUGEKIT_SNAPSHOT_IN_BACKGROUND != 0);
+    if let Some(handling) = handling(name, options.handling, options.handling_threads)? {
+        builder = builder.handling(handling);
+    }
+    if options.hold_at_most > 0 {
+        builder = builder.hold_at_most(options.hold_at_most);
+    }
+    Ok(builder)
+}
+
+/// Takes a snapshot of a region, in microseconds: a fork that is only read, for which as many bytes of the pool
+/// as the region has are reserved, so that writers never outrun it. It may outlive the region. `options` may be
+/// NULL. Fails as `hugekit_region_fork` does.
+///
+/// # Safety
+/// `region` is NULL or a region; `snapshot` can be written; `options` is NULL or such a structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_snapshot(
+    region: *const hugekit_region,
+    options: *const hugekit_fork_options,
+    snapshot: *mut *mut hugekit_snapshot,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(snapshot, "snapshot", || {
+            let (region, options) = (handle(region, "region")?, versioned::read(options)?);
+            Ok(hugekit_snapshot::new(fork_builder(&region.region, &options)?.snapshot()?))
+        })
+    })
+}
+
+/// Frees the snapshot, and lets the memory alone again. Nothing happens for NULL, and nothing but the handle's
+/// end in a forked child.
+///
+/// # Safety
+/// NULL, or a snapshot that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_free(snapshot: *mut hugekit_snapshot) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(snapshot) });
+}
+
+/// Bytes of the snapshot. 0 for NULL, and once it has ended.
+///
+/// # Safety
+/// NULL, or a snapshot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot) -> usize {
+    // SAFETY: the caller's to promise.
+    let snapshot = unsafe { handle(snapshot, "snapshot") };
+    snapshot.and_then(|snapshot| snapshot.with(|snapshot| Ok(snapshot.len()))).unwrap_or(0)
+}
+
+/// A `hugekit_handling`: how writes to the memory are handled, and so whether system calls may write to it; 0 if
+/// nothing is protected, once it has ended, and for NULL.
+///
+/// # Safety
+/// NULL, or a snapshot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snapshot) -> u32 {
+    let serving = |snapshot: &Snapshot| {
+        Ok(match snapshot.serving().map(|serving| serving.handling) {
+            None => hugekit_handling::Default,
+            Some(Handling::InPlace) => hugekit_handling::InPlace,
+            Some(_) => hugekit_handling::Threaded,
+        })
+    };
+    // SAFETY: the caller's to promise.
+    let snapshot = unsafe { handle(snapshot, "snapshot") };
+    snapshot.and_then(|snapshot| snapshot.with(serving)).map_or(0, |handling| handling as u32)
+}
+
+/// Copies `len` bytes of the snapshot, from `offset` on, to `to`. Any number of threads may, and each byte may be
+/// read often.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` for bytes outside, or once the snapshot has ended; with
+/// `HUGEKIT_STATUS_LOST` if writers outran it, or the owner unmapped or discarded the memory. What `to` holds after
+/// that is of no use.
+///
+/// # Safety
+/// `snapshot` is NULL or a snapshot; `to` can be written, and nobody else accesses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_read(
+    snapshot: *const hugekit_snapshot,
+    offset: usize,
+    to: *mut c_void,
+    len: usize,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let bytes = bytes_at(to, len)?;
+        handle(snapshot, "snapshot")?.with(|snapshot| Ok(snapshot.read_at(offset, bytes)?))
+    })())
+}
+
+/// Copies all of it to `to`, of as many bytes as the snapshot has, and ends it: what was copied is let go, so
+/// that writers need not put it aside any more. `options` (progress and cancel only) may be NULL.
+///
+/// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
+/// was not begun because `len` differs.
+///
+/// # Safety
+/// As for `hugekit_snapshot_read`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_copy(
+    snapshot: *const hugekit_snapshot,
+    to: *mut c_void,
+    len: usize,
+    options: *const hugekit_options,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let (bytes, wishes) = (bytes_at(to, len)?, Wishes::read(options)?);
+        let (progress, cancel) = (wishes.progress(), wishes.cancel());
+        let handle = handle(snapshot, "snapshot")?;
+        let has = handle.with(|snapshot| Ok(snapshot.len()))?;
+        if has != len {
+            return Err(Refusal::invalid(format!("the snapshot has {has} bytes, not {len}")));
+        }
+        handle.keep(handle.end()?.copy_to_with(bytes, progress.as_deref(), cancel)?);
+        Ok(())
+    })())
+}
+
+/// Writes all of it in order to an open file, pipe or socket, and ends it. The file may take its time: writers of
+/// the memory do not wait for it. `options` (progress and cancel only) may be NULL. The descriptor stays the
+/// caller's, and is not synchronised.
+///
+/// Fails as `hugekit_snapshot_copy` does, and with `HUGEKIT_STATUS_SYSTEM` if the file does. What was written then
+/// is the first part of the snapshot.
+///
+/// # Safety
+/// `snapshot` is NULL or a snapshot; the descriptor stays open meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_write(
+    snapshot: *const hugekit_snapshot,
+    descriptor: c_int,
+    options: *const hugekit_options,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let (handle, wishes) = (handle(snapshot, "snapshot")?, Wishes::read(options)?);
+        if descriptor < 0 {
+            return Err(Refusal::invalid(format!("{descriptor} is no descriptor")));
+        }
+        let (progress, cancel) = (wishes.progress(), wishes.cancel());
+        let file = ManuallyDrop::new(File::from_raw_fd(descriptor));
+        handle.keep(handle.end()?.write_to_with(&*file, progress.as_deref(), cancel)?);
+        Ok(())
+    })())
+}
+
+/// Puts aside what a range of the memory holds, so that system calls may write there although writes are handled
+/// in place. Fails as `hugekit_snapshot_read` does.
+///
+/// # Safety
+/// NULL, or a snapshot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_ready(
+    snapshot: *const hugekit_snapshot,
+    offset: usize,
+    len: usize,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    let handle = unsafe { handle(snapshot, "snapshot") };
+    let range = range(offset, len);
+    answer(handle.and_then(|handle| handle.with(|snapshot| Ok(snapshot.free(range)?))))
+}
+
+/// What a snapshot has cost so far, or in all once it has ended.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_snapshot_stats {
+    /// `sizeof(hugekit_snapshot_stats)`, set by the caller.
+    pub size: usize,
+    /// Granules it has.
+    pub granules: usize,
+    /// Bytes of each.
+    pub granule_bytes: usize,
+    /// Granules that writers copied aside.
+    pub copied_by_writers: u64,
+    /// Granules that were put aside by others.
+    pub copied_by_others: u64,
+    /// Bytes that are held aside now.
+    pub held: usize,
+    /// Bytes that were held aside at most.
+    pub most_held: usize,
+    /// Bytes that may be held aside.
+    pub cap: usize,
+    /// The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
+    /// not counted.
+    pub longest_fault_ns: u64,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_snapshot_stats {
+    const NAME: &str = "hugekit_snapshot_stats";
+    const FIRST: usize = offset_of!(Self, longest_fault_ns) + size_of::<u64>();
+}
+
+/// What the snapshot has cost.
+///
+/// # Safety
+/// `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_statistics(
+    snapshot: *const hugekit_snapshot,
+    stats: *mut hugekit_snapshot_stats,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let (handle, place) = (handle(snapshot, "snapshot")?, Place::needed(stats)?);
+        let stats = match &*handle.state() {
+            State::Open(snapshot) => snapshot.stats(),
+            State::Ended(stats) => *stats,
+        };
+        place.fill(&hugekit_snapshot_stats {
+            size: 0,
+            granules: stats.granules,
+            granule_bytes: stats.granule_bytes,
+            copied_by_writers: stats.copied_by_writers,
+            copied_by_others: stats.copied_by_others,
+            held: stats.held,
+            most_held: stats.most_held,
+            cap: stats.cap,
+            longest_fault_ns: stats.longest_fault.as_nanos().try_into().unwrap_or(u64::MAX),
+        });
+        Ok(())
+    })())
+}
+
+/// Memory of the caller's, to be filled.
+///
+/// # Safety
+/// So many bytes can be written there, and nobody else accesses them before the slice ends.
+unsafe fn bytes_at<'a>(to: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
+    check_range("to", to, len)?;
+    if len == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: the caller's to promise; only ever written, so that it need not be initialised.
+    Ok(unsafe { std::slice::from_raw_parts_mut(to.cast(), len) })
+}

@@ -1,0 +1,257 @@
+//! How a call ended, and why.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::ffi::{CStr, CString, c_char};
+
+use engine::{
+    ClearError, CopyError, ErrorClass, PoolError, PopulateError, RegionError, SnapshotError,
+    parallel::JobError, region::ForkError, system_error,
+};
+
+/// How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
+/// function says otherwise, no handle was made, and `hugekit_last_error` says why.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum hugekit_status {
+    /// It succeeded.
+    Ok = 0,
+    /// An argument makes no sense: a null pointer, a range outside, a size that is not the structure's.
+    Invalid = 1,
+    /// Memory, huge pages, addresses or mappings are short.
+    NoMemory = 2,
+    /// This process may not do it.
+    NotPermitted = 3,
+    /// This kernel, CPU, kind of memory or version of the library cannot do it.
+    Unsupported = 4,
+    /// Something else in this process stands in the way, such as another handler of SIGBUS.
+    Conflict = 5,
+    /// It was cancelled; `hugekit_last_error` says how much was done.
+    Cancelled = 6,
+    /// What it is about belongs to the process that this one was forked from.
+    Forked = 7,
+    /// The kernel refused something else; `hugekit_last_errno` says what it answered.
+    System = 8,
+    /// The snapshot is lost: writers outran it, or the owner unmapped or discarded the memory.
+    Lost = 9,
+}
+
+impl From<ErrorClass> for hugekit_status {
+    fn from(class: ErrorClass) -> Self {
+        match class {
+            ErrorClass::Invalid => Self::Invalid,
+            ErrorClass::NoMemory => Self::NoMemory,
+            ErrorClass::NotPermitted => Self::NotPermitted,
+            ErrorClass::Unsupported => Self::Unsupported,
+            ErrorClass::Conflict => Self::Conflict,
+            ErrorClass::Cancelled => Self::Cancelled,
+            ErrorClass::Forked => Self::Forked,
+            ErrorClass::Lost => Self::Lost,
+            _ => Self::System,
+        }
+    }
+}
+
+/// Why a call was refused.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: hugekit_status,
+    message: String,
+    remedy: Option<String>,
+    errno: i32,
+}
+
+pub(crate) type Answer<T = ()> = Result<T, Refusal>;
+
+impl Refusal {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(hugekit_status::Invalid, message.into())
+    }
+
+    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(hugekit_status::Unsupported, message.into())
+    }
+
+    fn new(status: hugekit_status, message: String) -> Self {
+        Self { status, message, remedy: None, errno: 0 }
+    }
+
+    fn of(class: ErrorClass, error: &(dyn Error + 'static), remedy: Option<String>) -> Self {
+        let errno = system_error(error).unwrap_or(0);
+        Self { status: class.into(), message: error.to_string(), remedy, errno }
+    }
+}
+
+impl From<ClearError> for Refusal {
+    fn from(error: ClearError) -> Self {
+        Self::of(error.class(), &error, None)
+    }
+}
+
+impl From<CopyError> for Refusal {
+    fn from(error: CopyError) -> Self {
+        Self::of(error.class(), &error, None)
+    }
+}
+
+impl From<JobError<PopulateError>> for Refusal {
+    fn from(error: JobError<PopulateError>) -> Self {
+        Self::of(error.class(), &error, None)
+    }
+}
+
+impl From<PoolError> for Refusal {
+    fn from(error: PoolError) -> Self {
+        Self::of(error.class(), &error, error.remedy())
+    }
+}
+
+impl From<RegionError> for Refusal {
+    fn from(error: RegionError) -> Self {
+        Self::of(error.class(), &error, None)
+    }
+}
+
+impl From<ForkError> for Refusal {
+    fn from(error: ForkError) -> Self {
+        Self::of(error.class(), &error, error.remedy())
+    }
+}
+
+impl From<SnapshotError> for Refusal {
+    fn from(error: SnapshotError) -> Self {
+        let remedy = match &error {
+            SnapshotError::Fault(error) => error.remedy(),
+            SnapshotError::Fork(error) => error.remedy(),
+            _ => None,
+        };
+        Self::of(error.class(), &error, remedy)
+    }
+}
+
+/// What the calling thread was refused last.
+#[derive(Default)]
+struct Last {
+    message: CString,
+    remedy: CString,
+    errno: i32,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = RefCell::default();
+}
+
+/// The status for an answer; a refusal is kept for whoever asks why.
+#[inline]
+pub(crate) fn answer(answer: Answer) -> hugekit_status {
+    match answer {
+        Ok(()) => hugekit_status::Ok,
+        Err(refusal) => refuse(refusal),
+    }
+}
+
+#[cold]
+fn refuse(refusal: Refusal) -> hugekit_status {
+    let Refusal { status, message, remedy, errno } = refusal;
+    let last =
+        Last { message: c_string(message), remedy: c_string(remedy.unwrap_or_default()), errno };
+    // A thread that is ending has no place to keep it any more.
+    let _ = LAST.try_with(|place| place.replace(last));
+    status
+}
+
+/// Text as C has it; a NUL in it, which could only come from a name of the caller's, is left out.
+pub(crate) fn c_string(text: impl Into<Vec<u8>>) -> CString {
+    let mut bytes = text.into();
+    bytes.retain(|&byte| byte != 0);
+    CString::new(bytes).unwrap_or_default()
+}
+
+/// Why the last call of this thread that did not return `HUGEKIT_STATUS_OK` failed, in English and in
+/// figures; the empty string if none did. Never null. Valid until the next call of this thread that fails;
+/// calls that succeed leave it alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// What an administrator or the program can do about `hugekit_last_error`, such as a command for root; the
+/// empty string if nothing is known. Never null, valid as long as `hugekit_last_error` is.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_last_remedy() -> *const c_char {
+    LAST.try_with(|last| last.borrow().remedy.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The `errno` that the kernel answered with in the call that `hugekit_last_error` is about; 0 if it was
+/// not asked, or its answer is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_last_errno() -> i32 {
+    LAST.try_with(|last| last.borrow().errno).unwrap_or(0)
+}
+
+/// A word for a status, such as `"no memory"`; `"unknown status"` for any other number. Static.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_status_name(status: i32) -> *const c_char {
+    const NAMES: [&CStr; 10] = [
+        c"ok",
+        c"invalid argument",
+        c"no memory",
+        c"not permitted",
+        c"unsupported",
+        c"conflict",
+        c"cancelled",
+        c"forked",
+        c"system error",
+        c"lost",
+    ];
+    let name = usize::try_from(status).ok().and_then(|status| NAMES.get(status));
+    name.unwrap_or(&c"unknown status").as_ptr()
+}
+
+/// The version of the library, as `"0.1.0"`. Static. Compare with `HUGEKIT_VERSION`, that of the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => panic!("a version has no NUL"),
+        };
+    VERSION.as_ptr()
+}
+
+/// A handle, if there is one.
+///
+/// # Safety
+/// Null, or a handle that is not freed before the reference ends.
+pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> Answer<&'a T> {
+    // SAFETY: the caller's to promise.
+    unsafe { handle.as_ref() }.ok_or_else(|| Refusal::invalid(format!("{name} is NULL")))
+}
+
+/// Gives out a new handle.
+///
+/// # Safety
+/// Null, or valid for writing a pointer.
+pub(crate) unsafe fn give<T>(
+    out: *mut *mut T,
+    name: &str,
+    make: impl FnOnce() -> Answer<T>,
+) -> Answer {
+    if out.is_null() {
+        return Err(Refusal::invalid(format!("{name} is NULL: there is no place for the handle")));
+    }
+    let made = make()?;
+    // SAFETY: not null, so the caller promises that it can be written.
+    unsafe { out.write(Box::into_raw(Box::new(made))) };
+    Ok(())
+}
+
+/// Takes a handle back.
+///
+/// # Safety
+/// Null, or a handle that [`give`] gave, which nobody uses any more.
+pub(crate) unsafe fn take<T>(handle: *mut T) -> Option<T> {
+    // SAFETY: the caller's to promise; not null, it came from a box.
+    (!handle.is_null()).then(|| *unsafe { Box::from_raw(handle) })
+}

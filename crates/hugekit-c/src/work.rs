@@ -1,0 +1,375 @@
+//! Clearing, copying and populating.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::mem::offset_of;
+use std::ptr;
+
+use engine::parallel::{Progress, Report};
+use engine::{Cancel, Clear, Copy, Populate, Reuse, Threads};
+
+use crate::status::{Answer, Refusal, answer, hugekit_status};
+use crate::versioned::{self, Place, Versioned};
+
+/// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
+/// calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
+/// brief. It must not throw nor jump away: an exception that leaves it ends the process.
+pub type hugekit_progress =
+    Option<unsafe extern "C-unwind" fn(done: usize, total: usize, context: *mut c_void)>;
+
+/// Asks work to stop. Made by `hugekit_cancel_new`.
+pub struct hugekit_cancel(pub(crate) Cancel);
+
+/// Makes a flag that is not set. Free it with `hugekit_cancel_free`, after the calls that were given it have
+/// returned. Never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_cancel_new() -> *mut hugekit_cancel {
+    Box::into_raw(Box::new(hugekit_cancel(Cancel::new())))
+}
+
+/// Sets the flag, for good: whoever was given it stops after the pieces that are being done. Any thread may,
+/// and a signal handler. Nothing happens for NULL.
+///
+/// # Safety
+/// NULL, or a flag that is not freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
+    // SAFETY: the caller's to promise.
+    if let Some(hugekit_cancel(cancel)) = unsafe { cancel.as_ref() } {
+        cancel.cancel();
+    }
+}
+
+/// Frees the flag. Nothing happens for NULL.
+///
+/// # Safety
+/// NULL, or a flag that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_cancel_free(cancel: *mut hugekit_cancel) {
+    // SAFETY: the caller's to promise.
+    let _ = unsafe { crate::status::take(cancel) };
+}
+
+/// Who uses memory next.
+#[repr(u32)]
+#[expect(dead_code, reason = "C has the names, the library is given numbers")]
+pub enum hugekit_reuse {
+    /// Nothing is known, beyond the target if one is given: then as `HUGEKIT_REUSE_TARGET`, else the length
+    /// decides.
+    Unknown = 0,
+    /// The bytes around the target, or around the start if none is given. The rest streams past the cache.
+    Target = 1,
+    /// All of it, soon: as much as the cache holds well is left there, around the target.
+    All = 2,
+    /// Nobody soon: all of it streams past the cache.
+    None = 3,
+}
+
+/// `hugekit_options.target` is meant; without it there is no target.
+pub const HUGEKIT_HAS_TARGET: u32 = 1;
+
+/// Helpers run only on CPUs that nobody else wants (`SCHED_IDLE`).
+pub const HUGEKIT_LOW_PRIORITY: u32 = 2;
+
+/// Wishes for work on memory. Zero everywhere means "as usual": set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_options {
+    /// `sizeof(hugekit_options)`.
+    pub size: usize,
+    /// Threads, the calling one included; 0: as many as pay off. No more take part than there are CPUs to run
+    /// on, or pieces that are worth a thread.
+    pub threads: usize,
+    /// Whom to tell what is done, or NULL.
+    pub progress: hugekit_progress,
+    /// Given to `progress` as it is.
+    pub context: *mut c_void,
+    /// What stops the work early, or NULL.
+    pub cancel: *const hugekit_cancel,
+    /// `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
+    pub flags: u32,
+    /// A `hugekit_reuse`: who uses the memory that is written next. Not for `hugekit_populate`.
+    pub reuse: u32,
+    /// A `hugekit_reuse`: who uses what is copied from next. Only for `hugekit_copy_with`.
+    pub source_reuse: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// The byte that is accessed next, as an offset in bytes from the start; with `HUGEKIT_HAS_TARGET`.
+    pub target: usize,
+}
+
+// SAFETY: integers and pointers, the first of which is the size; the function is null or what the caller
+// put there.
+unsafe impl Versioned for hugekit_options {
+    const NAME: &str = "hugekit_options";
+    const FIRST: usize = offset_of!(Self, target) + size_of::<usize>();
+}
+
+/// How work was done.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_report {
+    /// `sizeof(hugekit_report)`, set by the caller.
+    pub size: usize,
+    /// Bytes done: all of them.
+    pub bytes: usize,
+    /// Threads that it was shared among, the calling one included.
+    pub threads: usize,
+    /// Of these, threads that did at least one piece: the others came too late.
+    pub took_part: usize,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_report {
+    const NAME: &str = "hugekit_report";
+    const FIRST: usize = offset_of!(Self, took_part) + size_of::<usize>();
+}
+
+/// Sets `len` bytes at `memory` to zero, on the calling thread, by the fastest routine for this length: never
+/// slower than `memset`. NULL will do for 0 bytes.
+///
+/// # Safety
+/// The memory can be written, and nobody else accesses it meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugekit_status {
+    if !is_range(memory, len) {
+        return answer(Err(not_a_range("memory", memory, len)));
+    }
+    // SAFETY: the caller's to promise.
+    match unsafe { Clear::new().run_raw(start_of(memory), len) } {
+        Ok(_) => hugekit_status::Ok,
+        Err(error) => answer(Err(error.into())),
+    }
+}
+
+/// Sets `len` bytes at `memory` to zero, with knowledge of who uses them next, on several threads, with
+/// progress. `options` and `report` may be NULL.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown wish, and nothing is written then;
+/// with `HUGEKIT_STATUS_CANCELLED` after a part.
+///
+/// # Safety
+/// As for `hugekit_clear`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_clear_with(
+    memory: *mut c_void,
+    len: usize,
+    options: *const hugekit_options,
+    report: *mut hugekit_report,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise, of each of them.
+    answer((|| unsafe {
+        check_range("memory", memory, len)?;
+        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
+        let progress = wishes.progress();
+        let mut clear = Clear::new().threads(wishes.threads()).reuse(wishes.reuse()?);
+        clear = clear.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
+        clear = wishes.target().into_iter().fold(clear, Clear::target);
+        clear = wishes.cancel().into_iter().fold(clear, Clear::cancel);
+        clear = progress.as_deref().into_iter().fold(clear, Clear::progress);
+        report.fill(&clear.run_raw(start_of(memory), len)?.into());
+        Ok(())
+    })())
+}
+
+/// Copies `len` bytes from `from` to `to`, which must not overlap, on the calling thread, by the fastest
+/// routine for this length. NULL will do for 0 bytes.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` if they overlap, and nothing is written then.
+///
+/// # Safety
+/// `from` can be read and `to` written; nobody else writes to either, or reads from `to`, meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_copy(
+    to: *mut c_void,
+    from: *const c_void,
+    len: usize,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        check_range("to", to, len)?;
+        check_range("from", from, len)?;
+        Copy::new().run_raw(start_of(to), start_of(from), len)?;
+        Ok(())
+    })())
+}
+
+/// Copies as `hugekit_copy` does, with knowledge of who uses either side next, on several threads, with
+/// progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
+///
+/// # Safety
+/// As for `hugekit_copy`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_copy_with(
+    to: *mut c_void,
+    from: *const c_void,
+    len: usize,
+    options: *const hugekit_options,
+    report: *mut hugekit_report,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise, of each of them.
+    answer((|| unsafe {
+        check_range("to", to, len)?;
+        check_range("from", from, len)?;
+        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
+        let progress = wishes.progress();
+        let mut copy = Copy::new().threads(wishes.threads()).reuse(wishes.reuse()?);
+        copy = copy.source_reuse(wishes.source_reuse()?);
+        copy = copy.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
+        copy = wishes.target().into_iter().fold(copy, Copy::target);
+        copy = wishes.cancel().into_iter().fold(copy, Copy::cancel);
+        copy = progress.as_deref().into_iter().fold(copy, Copy::progress);
+        report.fill(&copy.run_raw(start_of(to), start_of(from), len)?.into());
+        Ok(())
+    })())
+}
+
+/// Faults in every page that a byte of the memory lies on, writable, on several threads
+/// (`MADV_POPULATE_WRITE`). No byte changes. `options` and `report` may be NULL.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` if part of it is not mapped or cannot be written, with
+/// `HUGEKIT_STATUS_NO_MEMORY`, and with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 5.14; what was faulted in
+/// before stays so. Any address will do.
+///
+/// # Safety
+/// The options are those of the caller.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_populate(
+    memory: *mut c_void,
+    len: usize,
+    options: *const hugekit_options,
+    report: *mut hugekit_report,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise, of the options and the report; any address will do.
+    answer((|| unsafe {
+        check_range("memory", memory, len)?;
+        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
+        let progress = wishes.progress();
+        let mut populate = Populate::new().threads(wishes.threads());
+        populate = populate.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
+        populate = wishes.cancel().into_iter().fold(populate, Populate::cancel);
+        populate = progress.as_deref().into_iter().fold(populate, Populate::progress);
+        report.fill(&populate.run_raw(start_of(memory), len)?.into());
+        Ok(())
+    })())
+}
+
+#[inline]
+fn is_range<T>(start: *const T, len: usize) -> bool {
+    let fits = len <= isize::MAX as usize && start.addr().checked_add(len).is_some();
+    (!start.is_null() || len == 0) && fits
+}
+
+#[cold]
+fn not_a_range<T>(name: &str, start: *const T, len: usize) -> Refusal {
+    let start = start.addr();
+    Refusal::invalid(format!("{name} cannot be {len} bytes at {start:#x}"))
+}
+
+pub(crate) fn check_range<T>(name: &str, start: *const T, len: usize) -> Answer {
+    if is_range(start, len) { Ok(()) } else { Err(not_a_range(name, start, len)) }
+}
+
+/// Where memory begins, if it has any bytes.
+fn start_of(memory: *const c_void) -> *mut u8 {
+    if memory.is_null() { ptr::dangling_mut() } else { memory.cast_mut().cast() }
+}
+
+impl From<Report> for hugekit_report {
+    fn from(report: Report) -> Self {
+        let Report { bytes, threads, took_part, .. } = report;
+        Self { size: 0, bytes, threads, took_part }
+    }
+}
+
+/// Threads as C counts them.
+pub(crate) fn threads(number: usize) -> Threads {
+    match number {
+        0 => Threads::Auto,
+        number => Threads::Exactly(number),
+    }
+}
+
+/// Whom to tell, as the library wants to be told. The context is the caller's, who says that any thread may
+/// hand it to the function.
+pub(crate) fn told(
+    progress: hugekit_progress,
+    context: *mut c_void,
+) -> Option<Box<Progress<'static>>> {
+    struct Context(*mut c_void);
+    // SAFETY: only ever handed to the caller's function, which is documented to be called by any thread.
+    unsafe impl Sync for Context {}
+    impl Context {
+        fn get(&self) -> *mut c_void {
+            self.0
+        }
+    }
+    let (progress, context) = (progress?, Context(context));
+    // SAFETY: the caller gave this function to be called with this context.
+    Some(Box::new(move |done, total| unsafe { progress(done, total, context.get()) }))
+}
+
+/// Options that make sense.
+pub(crate) struct Wishes(hugekit_options);
+
+impl Wishes {
+    /// # Safety
+    /// Null, or the caller's options.
+    pub(crate) unsafe fn read(options: *const hugekit_options) -> Answer<Self> {
+        // SAFETY: the caller's to promise.
+        let options = unsafe { versioned::read(options) }?;
+        let unknown = options.flags & !(HUGEKIT_HAS_TARGET | HUGEKIT_LOW_PRIORITY);
+        if unknown != 0 {
+            return Err(Refusal::invalid(format!(
+                "hugekit_options.flags has unknown bits {unknown:#x}"
+            )));
+        }
+        Ok(Self(options))
+    }
+
+    pub(crate) fn threads(&self) -> Threads {
+        threads(self.0.threads)
+    }
+
+    /// Where more than one thread seldom pays off.
+    pub(crate) fn threads_or_one(&self) -> Threads {
+        threads(self.0.threads.max(1))
+    }
+
+    pub(crate) fn progress(&self) -> Option<Box<Progress<'static>>> {
+        told(self.0.progress, self.0.context)
+    }
+
+    /// # Safety
+    /// The flag outlives what is returned.
+    pub(crate) unsafe fn cancel<'a>(&self) -> Option<&'a Cancel> {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.cancel.as_ref() }.map(|hugekit_cancel(cancel)| cancel)
+    }
+
+    fn is(&self, flag: u32) -> bool {
+        self.0.flags & flag != 0
+    }
+
+    fn target(&self) -> Option<usize> {
+        self.is(HUGEKIT_HAS_TARGET).then_some(self.0.target)
+    }
+
+    fn reuse(&self) -> Answer<Reuse> {
+        reuse("reuse", self.0.reuse)
+    }
+
+    fn source_reuse(&self) -> Answer<Reuse> {
+        reuse("source_reuse", self.0.source_reuse)
+    }
+}
+
+fn reuse(name: &str, number: u32) -> Answer<Reuse> {
+    match number {
+        0 => Ok(Reuse::Unknown),
+        1 => Ok(Reuse::Target),
+        2 => Ok(Reuse::All),
+        3 => Ok(Reuse::None),
+        _ => Err(Refusal::invalid(format!("hugekit_options.{name} is {number}, no hugekit_reuse"))),
+    }
+}

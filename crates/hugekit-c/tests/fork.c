@@ -1,0 +1,83 @@
+/* Forks of regions, and memory that is cleared at its first touch: each side has its own bytes. */
+#include "check.h"
+
+enum { MIB = 1 << 20, LEN = 2 * MIB };
+
+static hugekit_region *region_of(const hugekit_pool *pool, const hugekit_region_options *wishes)
+{
+    hugekit_region *region = NULL;
+    CHECK(hugekit_region_new(pool, LEN, wishes, &region) == HUGEKIT_STATUS_OK);
+    return region;
+}
+
+static void each_side_has_its_own_bytes(const hugekit_pool *pool)
+{
+    hugekit_region *parent = region_of(pool, NULL), *fork = NULL, *grandchild = NULL;
+    unsigned char *bytes = hugekit_region_address(parent);
+    memset(bytes, 1, LEN);
+    CHECK(hugekit_region_fork(parent, NULL, &fork) == HUGEKIT_STATUS_OK);
+    size_t shared = 0;
+    CHECK(hugekit_region_shared_bytes(parent, &shared) == HUGEKIT_STATUS_OK && shared == LEN);
+    unsigned char *theirs = hugekit_region_address(fork);
+    CHECK(theirs != bytes && memcmp(theirs, bytes, LEN) == 0);
+    bytes[5] = 2;
+    theirs[6] = 3;
+    CHECK(bytes[6] == 1 && theirs[5] == 1);
+    CHECK(hugekit_region_shared_bytes(parent, &shared) == HUGEKIT_STATUS_OK && shared < LEN);
+    CHECK(hugekit_region_fork(fork, NULL, &grandchild) == HUGEKIT_STATUS_OK);
+    hugekit_region_free(parent);
+    hugekit_region_free(fork);
+    unsigned char *last = hugekit_region_address(grandchild);
+    CHECK(last[5] == 1 && last[6] == 3 && last[LEN - 1] == 1);
+    hugekit_region_free(grandchild);
+}
+
+static void wishes_are_checked(const hugekit_pool *pool)
+{
+    hugekit_region *parent = region_of(pool, NULL), *fork = NULL;
+    hugekit_fork_options wishes = {.size = sizeof wishes, .granule = 3};
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &wishes, &fork), "granules");
+    wishes.granule = 4096;
+    wishes.handling = 7;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &wishes, &fork), "handling");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, NULL, NULL), "fork");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_shared_bytes(parent, NULL), "NULL");
+    CHECK(fork == NULL);
+    hugekit_region_free(parent);
+}
+
+static void what_is_dirty_is_cleared_at_its_first_touch(const hugekit_pool *pool)
+{
+    CHECK(hugekit_pool_pause_scrubbing(pool) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_pool_scrub(pool, NULL) == HUGEKIT_STATUS_OK);
+    hugekit_region *all = NULL;
+    CHECK(hugekit_region_new(pool, hugekit_pool_capacity(pool), NULL, &all) == HUGEKIT_STATUS_OK);
+    memset(hugekit_region_address(all), 1, hugekit_pool_capacity(pool));
+    hugekit_region_free(all);
+    hugekit_region_options wishes = {.size = sizeof wishes, .clearing = HUGEKIT_CLEARING_AT_FAULT};
+    hugekit_region *region = region_of(pool, &wishes);
+    CHECK(hugekit_region_serving(region) != 0);
+    unsigned char *bytes = hugekit_region_address(region);
+    for (size_t at = 0; at < LEN; at += 1000)
+        CHECK(bytes[at] == 0);
+    hugekit_stats stats = {.size = sizeof stats};
+    CHECK(hugekit_pool_stats(pool, &stats) == HUGEKIT_STATUS_OK && stats.scrubbed_at_fault >= LEN);
+    hugekit_region_free(region);
+}
+
+int main(void)
+{
+    hugekit_machine machine = {.size = sizeof machine};
+    CHECK(hugekit_machine_query(&machine) == HUGEKIT_STATUS_OK);
+    if (machine.userfaultfd == HUGEKIT_USERFAULTFD_NONE)
+        SKIP("this process may not use userfaultfd");
+    hugekit_pool_options wishes = {.size = sizeof wishes, .backing = HUGEKIT_BACKING_BASE};
+    wishes.name = "forks";
+    hugekit_pool *pool = NULL;
+    CHECK(hugekit_pool_new(4 * LEN, &wishes, &pool) == HUGEKIT_STATUS_OK);
+    each_side_has_its_own_bytes(pool);
+    wishes_are_checked(pool);
+    what_is_dirty_is_cleared_at_its_first_touch(pool);
+    hugekit_pool_free(pool);
+    return 0;
+}

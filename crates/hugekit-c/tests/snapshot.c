@@ -1,0 +1,158 @@
+/* Snapshots: what was there when they were taken, whatever writers do, from malloc and from pools. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { MIB = 1 << 20, LEN = 8 * MIB };
+
+static int all(const unsigned char *bytes, size_t len, unsigned char value)
+{
+    for (size_t at = 0; at < len; at++)
+        if (bytes[at] != value)
+            return 0;
+    return 1;
+}
+
+static void skip_unless_possible(hugekit_status status)
+{
+    if (status == HUGEKIT_STATUS_NOT_PERMITTED || status == HUGEKIT_STATUS_UNSUPPORTED)
+        SKIP(hugekit_last_error());
+}
+
+static void reads_what_was_there(void)
+{
+    unsigned char *bytes = malloc(LEN), *copy = malloc(LEN);
+    CHECK(bytes && copy);
+    memset(bytes, 1, LEN);
+    hugekit_snapshot *snapshot = NULL;
+    hugekit_status status = hugekit_snapshot_new(bytes, LEN, NULL, &snapshot);
+    skip_unless_possible(status);
+    CHECK(status == HUGEKIT_STATUS_OK && hugekit_snapshot_len(snapshot) == LEN);
+    CHECK(hugekit_snapshot_serving(snapshot) != 0);
+    memset(bytes + MIB, 2, LEN - MIB);
+    CHECK(hugekit_snapshot_read(snapshot, 5, copy, LEN - 5) == HUGEKIT_STATUS_OK);
+    CHECK(all(copy, LEN - 5, 1) && bytes[LEN - 1] == 2);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_read(snapshot, LEN, copy, 1), "8388609");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_read(snapshot, 0, NULL, 1), "to");
+    CHECK(hugekit_snapshot_ready(snapshot, 0, MIB) == HUGEKIT_STATUS_OK);
+    hugekit_snapshot_stats stats = {.size = sizeof stats};
+    CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK);
+    CHECK(stats.granules > 0 && stats.copied_by_writers > 0 && stats.held <= stats.cap);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_copy(snapshot, copy, 5, NULL), "not 5");
+    CHECK(hugekit_snapshot_copy(snapshot, copy, LEN, NULL) == HUGEKIT_STATUS_OK);
+    CHECK(all(copy, LEN, 1));
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_copy(snapshot, copy, LEN, NULL), "ended");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_read(snapshot, 0, copy, 1), "ended");
+    CHECK(hugekit_snapshot_len(snapshot) == 0 && hugekit_snapshot_serving(snapshot) == 0);
+    CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK && stats.granules > 0);
+    hugekit_snapshot_free(snapshot);
+    free(bytes);
+    free(copy);
+}
+
+static unsigned char *written;
+static atomic_int stop;
+
+static void *write_on(void *argument)
+{
+    for (unsigned char value = 2; !atomic_load(&stop); value = (unsigned char)(value == 255 ? 2 : value + 1))
+        for (size_t at = 0; at < LEN; at += 64)
+            written[at] = value;
+    return argument;
+}
+
+/* What a file has is one moment, although a thread writes all the time; told in pieces. */
+static void tell(size_t done, size_t total, void *context)
+{
+    CHECK(done <= total);
+    *(size_t *)context = done;
+}
+
+static void a_file_has_one_moment(void)
+{
+    written = malloc(LEN);
+    unsigned char *read = malloc(LEN);
+    CHECK(written && read);
+    memset(written, 1, LEN);
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN, .ready = LEN};
+    hugekit_snapshot *snapshot = NULL;
+    CHECK(hugekit_snapshot_new(written, LEN, &wishes, &snapshot) == HUGEKIT_STATUS_OK);
+    pthread_t writer;
+    CHECK(pthread_create(&writer, NULL, write_on, NULL) == 0);
+    FILE *file = tmpfile();
+    CHECK(file);
+    size_t done = 0;
+    hugekit_options told = {.size = sizeof told, .progress = tell, .context = &done};
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_write(snapshot, -1, &told), "descriptor");
+    CHECK(hugekit_snapshot_write(snapshot, fileno(file), &told) == HUGEKIT_STATUS_OK);
+    CHECK(done == LEN && pread(fileno(file), read, LEN, 0) == LEN && all(read, LEN, 1));
+    atomic_store(&stop, 1);
+    CHECK(pthread_join(writer, NULL) == 0);
+    fclose(file);
+    hugekit_snapshot_free(snapshot);
+    free(read);
+    free(written);
+}
+
+static void errors_name_what_is_in_the_way(void)
+{
+    hugekit_snapshot *snapshot = NULL;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new(NULL, 5, NULL, &snapshot), "memory");
+    CHECK(hugekit_snapshot_new(&snapshot, 0, NULL, &snapshot) == HUGEKIT_STATUS_INVALID);
+    CHECK(hugekit_snapshot_new((void *)65536, 4096, NULL, &snapshot) == HUGEKIT_STATUS_INVALID);
+    void *shared = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_snapshot_new(shared, LEN, NULL, &snapshot), "shared");
+    munmap(shared, LEN);
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .granule = 9};
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new(&wishes, 1, &wishes, &snapshot), "granule");
+    CHECK(snapshot == NULL);
+}
+
+static void what_the_owner_unmaps_is_lost(void)
+{
+    unsigned char *bytes = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(bytes != MAP_FAILED);
+    memset(bytes, 1, LEN);
+    hugekit_snapshot *snapshot = NULL;
+    CHECK(hugekit_snapshot_new(bytes, LEN, NULL, &snapshot) == HUGEKIT_STATUS_OK);
+    munmap(bytes, LEN);
+    unsigned char *copy = malloc(LEN);
+    CHECK(hugekit_snapshot_copy(snapshot, copy, LEN, NULL) == HUGEKIT_STATUS_LOST);
+    hugekit_snapshot_free(snapshot);
+    free(copy);
+}
+
+static void a_region_has_snapshots_that_outlive_it(void)
+{
+    hugekit_pool_options wishes = {.size = sizeof wishes, .backing = HUGEKIT_BACKING_BASE};
+    hugekit_pool *pool = NULL;
+    hugekit_region *region = NULL;
+    hugekit_snapshot *snapshot = NULL;
+    CHECK(hugekit_pool_new(2 * LEN, &wishes, &pool) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_region_new(pool, LEN, NULL, &region) == HUGEKIT_STATUS_OK);
+    unsigned char *bytes = hugekit_region_address(region), *copy = malloc(LEN);
+    memset(bytes, 1, LEN);
+    CHECK(hugekit_region_snapshot(region, NULL, &snapshot) == HUGEKIT_STATUS_OK);
+    memset(bytes, 2, LEN / 2);
+    hugekit_region_free(region);
+    CHECK(hugekit_snapshot_read(snapshot, 0, copy, LEN) == HUGEKIT_STATUS_OK && all(copy, LEN, 1));
+    hugekit_snapshot_free(snapshot);
+    hugekit_snapshot_free(NULL);
+    hugekit_pool_free(pool);
+    free(copy);
+}
+
+int main(void)
+{
+    reads_what_was_there();
+    a_file_has_one_moment();
+    errors_name_what_is_in_the_way();
+    what_the_owner_unmaps_is_lost();
+    a_region_has_snapshots_that_outlive_it();
+    return 0;
+}

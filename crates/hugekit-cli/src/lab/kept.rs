@@ -1,0 +1,62 @@
+//! `hugekit lab --list`: the records that were kept, a line or two for each.
+
+use std::fmt::Write;
+
+use hugekit_lab::archive::{Archive, Kept};
+use hugekit_lab::record::Record;
+
+use crate::text::{COLUMNS, wrap, write_out};
+
+pub(super) fn list() -> anyhow::Result<()> {
+    let archive = Archive::of_user()?;
+    Ok(write_out(&render(&archive.list()?, &archive.folder().display().to_string()))?)
+}
+
+fn render(kept: &[Kept], folder: &str) -> String {
+    if kept.is_empty() {
+        return format!("no records in {folder}; `hugekit lab` keeps one of each run\n");
+    }
+    let mut text = String::new();
+    let indent = kept.iter().map(|kept| kept.id.len()).max().unwrap_or(0) + 2;
+    for Kept { id, record } in kept {
+        let about = match record {
+            Ok(record) => describe(record),
+            Err(error) => std::error::Error::source(error)
+                .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")),
+        };
+        let lines = wrap(&about, COLUMNS - indent).join(&format!("\n{:indent$}", ""));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{id:indent$}{lines}");
+    }
+    text
+}
+
+fn describe(record: &Record) -> String {
+    let names: Vec<&str> = record.experiments.iter().map(|e| e.name.as_str()).collect();
+    let machine = &record.machine;
+    format!("{} · {}, {} CPUs · {}", names.join(" "), machine.cpu, machine.cpus, record.command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_used_is_listed_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::within(folder.path().to_owned());
+        let record = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+        for (id, text) in [("2", record), ("1", "{}")] {
+            std::fs::write(folder.path().join(format!("{id}.json")), text).unwrap();
+        }
+        let text = render(&archive.list().unwrap(), "folder");
+        let text = text.replace(&folder.path().display().to_string(), "FOLDER");
+        assert!(text.contains("2  stores parallel fault · AMD EPYC, 2 CPUs"), "{text}");
+        assert!(text.starts_with("1  FOLDER/1.json cannot be used: it is no record"), "{text}");
+    }
+
+    #[test]
+    fn an_empty_archive_says_where_it_is() {
+        assert!(render(&[], "/a/b").contains("no records in /a/b"));
+    }
+}

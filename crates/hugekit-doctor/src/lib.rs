@@ -1,0 +1,50 @@
+//! What this machine offers, line by line, and how to get what it does not.
+//!
+//! Facts are read first, each on its own; lines are pure functions of facts. The doctor prints nothing and
+//! changes nothing, and a file that it cannot read costs the line that needed it. The command prints its
+//! [`Report`], the C library hands it out as JSON, the Python package as objects.
+#![warn(missing_docs)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod caches;
+mod cpus;
+mod facts;
+mod kvm;
+mod line;
+mod lines;
+mod machine;
+mod memory;
+mod pools;
+mod routines;
+mod thp;
+mod units;
+mod userfaultfd;
+
+use hugekit::machine::Root;
+use serde::Serialize;
+
+use self::facts::Facts;
+pub use self::line::{Line, Topic, Verdict};
+pub use self::machine::Machine;
+
+/// All that the doctor has to say; serialised, what `hugekit doctor --json` prints.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Name and version of this form.
+    pub schema: &'static str,
+    /// Which machine it is.
+    pub machine: Machine,
+    /// The findings, by topic.
+    pub lines: Vec<Line>,
+}
+
+/// Examines a machine. `None` if not even the first files of `/proc` and `/sys` can be read.
+#[must_use]
+pub fn examine(root: &Root) -> Option<Report> {
+    let facts = Facts::read(root);
+    (!facts.nothing_is_known()).then(|| Report {
+        schema: "hugekit-doctor/1",
+        machine: Machine::from(&facts),
+        lines: lines::all(&facts),
+    })
+}

@@ -1,0 +1,147 @@
+//! Huge pages that the administrator reserved, and limits on them.
+
+use hugekit::machine::cgroup::Limit;
+use hugekit::machine::hugepages::{NodePool, Pool};
+use hugekit::machine::{Error, Memory};
+
+use crate::facts::Facts;
+use crate::line::{Line, Topic};
+use crate::memory::lift;
+use crate::units;
+
+const TOPIC: Topic = Topic("huge pages");
+const GIB: u64 = 1 << 30;
+
+pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
+    let mut lines = match &facts.pools {
+        Ok(pools) if pools.is_empty() => vec![no_pools("the kernel lists no size")],
+        Ok(pools) => pools.iter().flat_map(|pool| pool_lines(pool, &facts.memory)).collect(),
+        Err(error) if error.is_not_found() => vec![no_pools(&error.to_string())],
+        Err(error) => vec![TOPIC.unknown("pools", error)],
+    };
+    lines.extend(limit_lines(&facts.groups.hugetlb));
+    lines
+}
+
+fn no_pools(why: &str) -> Line {
+    TOPIC.missing("pools", why).remedy("needs a kernel with CONFIG_HUGETLBFS=y")
+}
+
+fn pool_lines(pool: &Pool, memory: &Result<Memory, Error>) -> Vec<Line> {
+    let mut lines = vec![pool_line(pool, memory.as_ref().ok())];
+    if pool.total > 0 {
+        lines.extend(pool.nodes.iter().map(|node| node_line(pool.page_size, node)));
+    }
+    lines
+}
+
+fn pool_line(pool: &Pool, memory: Option<&Memory>) -> Line {
+    let Pool { total, free, reserved, surplus, overcommit, .. } = pool;
+    let name = units::bytes(pool.page_size);
+    let value = format!(
+        "{total} pages, {free} free, {reserved} promised, {surplus} surplus, overcommit {overcommit}"
+    );
+    let to_have = pool.total + pages_worth_adding(pool, memory);
+    let kib = pool.page_size >> 10;
+    let remedy =
+        format!("echo {to_have} > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
+    match (pool.unpromised(), pool.may_grow_by()) {
+        (1.., _) => TOPIC.ok(name, value),
+        (0, 1..) => TOPIC.limited(name, format!("{value}: taken as found")).remedy(remedy),
+        // Gigantic pages are used on request only, so their absence costs nothing.
+        _ if pool.page_size >= GIB => TOPIC.note(name, value).remedy(remedy),
+        _ => TOPIC.missing(name, value).remedy(remedy),
+    }
+}
+
+/// One GiB, or what a quarter of the available memory holds; at least one page.
+fn pages_worth_adding(pool: &Pool, memory: Option<&Memory>) -> u64 {
+    let bytes = memory.map_or(GIB, |memory| GIB.min(memory.available / 4));
+    (bytes / pool.page_size).max(1)
+}
+
+fn node_line(page_size: u64, node: &NodePool) -> Line {
+    let NodePool { node, total, free, surplus } = *node;
+    let name = format!("{} node {node}", units::bytes(page_size));
+    let value = format!("{total} pages, {free} free, {surplus} surplus");
+    match total {
+        0 => TOPIC.note(name, format!("{value}: its CPUs use other nodes")).remedy(format!(
+            "echo 1 > /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages",
+            page_size >> 10
+        )),
+        _ => TOPIC.ok(name, value),
+    }
+}
+
+fn limit_lines(limits: &[(u64, Result<Option<Limit>, Error>)]) -> Vec<Line> {
+    let line = |(size, limit): &(u64, Result<Option<Limit>, Error>)| {
+        let name = format!("{} limit", units::bytes(*size));
+        match limit {
+            Ok(None) => None,
+            Ok(Some(limit)) => Some(limit_line(&name, *size, limit)),
+            Err(error) => Some(TOPIC.unknown(name, error)),
+        }
+    };
+    let lines: Vec<Line> = limits.iter().filter_map(line).collect();
+    if lines.is_empty() { vec![TOPIC.ok("cgroup limits", "none")] } else { lines }
+}
+
+fn limit_line(name: &str, page_size: u64, limit: &Limit) -> Line {
+    let pages = |bytes| units::count((bytes / page_size) as usize, "page");
+    let used = limit.used.map_or(String::new(), |used| format!(", {} used", pages(used)));
+    let kind = match limit.file.to_string_lossy().contains(".rsvd.") {
+        true => "reserving",
+        false => "using",
+    };
+    let value = format!("{kind} up to {}{used}", pages(limit.bytes));
+    match limit.bytes {
+        0 => TOPIC.missing(name, value),
+        _ => TOPIC.limited(name, value),
+    }
+    .remedy(lift(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::Verdict;
+
+    fn pool(page_size: u64, total: u64, free: u64, reserved: u64, overcommit: u64) -> Pool {
+        Pool { page_size, total, free, reserved, surplus: 0, overcommit, nodes: Vec::new() }
+    }
+
+    #[test]
+    fn verdicts_follow_what_can_be_had() {
+        let verdict = |pool: &Pool| pool_line(pool, None).verdict;
+        assert_eq!(verdict(&pool(2 << 20, 512, 12, 11, 0)), Verdict::Ok);
+        assert_eq!(verdict(&pool(2 << 20, 512, 12, 12, 8)), Verdict::Limited);
+        assert_eq!(verdict(&pool(2 << 20, 512, 12, 12, 0)), Verdict::Missing);
+        assert_eq!(verdict(&pool(GIB, 0, 0, 0, 0)), Verdict::Note);
+    }
+
+    #[test]
+    fn the_remedy_adds_to_what_there_is_and_fits_the_memory() {
+        let remedy = |pool: &Pool, memory| pool_line(pool, memory).remedy.unwrap();
+        let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        assert_eq!(remedy(&pool(2 << 20, 100, 0, 0, 0), None), format!("echo 612 > {path}"));
+        let small = Memory { total: GIB, free: 0, available: 64 << 20, hugetlb: 0, swap_total: 0 };
+        assert_eq!(remedy(&pool(2 << 20, 0, 0, 0, 0), Some(&small)), format!("echo 8 > {path}"));
+    }
+
+    #[test]
+    fn limits_count_pages() {
+        let file = "/cg/hugetlb.2MB.rsvd.max".into();
+        let limit = Limit { bytes: 4 << 20, used: Some(2 << 20), file };
+        let line = limit_line("2 MiB limit", 2 << 20, &limit);
+        assert_eq!(line.value, "reserving up to 2 pages, 1 page used");
+        assert_eq!(line.remedy.unwrap(), "echo max > /cg/hugetlb.2MB.rsvd.max");
+        assert_eq!(limit_lines(&[(2 << 20, Ok(None))])[0].value, "none");
+    }
+
+    #[test]
+    fn a_node_left_out_is_worth_a_note() {
+        let line = node_line(2 << 20, &NodePool { node: 1, total: 0, free: 0, surplus: 0 });
+        assert_eq!(line.verdict, Verdict::Note);
+        assert!(line.remedy.unwrap().contains("node1/hugepages/hugepages-2048kB"));
+    }
+}

@@ -1,0 +1,480 @@
+//! Beyond what was published: a point in time of a gigabyte is saved while a writer goes on at full speed, by
+//! `fork(2)`, from a region, and from anonymous memory.
+//!
+//! The writer has one CPU and stores 64 bytes at a time, anywhere; whoever saves has another one. The state is *out*
+//! when all of it lies in memory that other processes see: `fork(2)`'s child copies it there, hugekit's
+//! snapshots are written there (`write_to`). All sides copy past the cache by the same routine, and the memory out
+//! there is the same.
+
+#![allow(unsafe_code)]
+
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use hugekit::fault::Handling;
+use hugekit::pool::Backing;
+use hugekit::snapshot::Granule;
+use hugekit::{Copy, Reuse, SharedRegion, Snapshot};
+
+use super::handout::{short_name, unscrubbed};
+use super::served::distribution;
+use crate::LabError;
+use crate::anonymous::{Anonymous, Pages};
+use crate::bench::{Bench, available_memory};
+use crate::forking::Shared;
+use crate::record::{Case, Experiment, Ratio, Timeline, Unit};
+use crate::sampler::try_alternate;
+use crate::size::{GIB, MIB, Size};
+use crate::storm::{self, LINE, Outside, Phase, STEP, WATCHED, Watched, Workload};
+
+/// What is saved.
+const MOST_STATE: usize = GIB;
+
+const HUGE: usize = 2 * MIB;
+
+/// Of what is available, the state may be one part in so many: there are several, and copies of each.
+const STATES: usize = 12;
+
+/// How long the writer is watched before, and afterwards.
+const AROUND: Duration = Duration::from_millis(20);
+
+/// Pieces that a child of `fork(2)` copies, as a snapshot's are.
+const PIECE: usize = 2 * MIB;
+
+const BASE_PAGES: &str = "fork(2)'s memory is on base pages, and the kernel copies one at a write; the other side's \
+     is on huge pages, of which a writer copies 2 MiB";
+
+const POOLED: &str =
+    "the region lies in a pool, which has reserved as much memory again for what writers copy";
+
+const DELIVERED: &str = "the plain copy is of no point in time; and what the writer is about to change it copies there \
+     itself, so that part of the work moves to its CPU";
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+    let (memory, observer) = bench.leave_memory()?;
+    bench.allow_thp()?;
+    bench.allow_shared_thp()?;
+    // Quickly, there is no time to write several gigabytes again and again.
+    let part = if bench.options().quick { 4 } else { 2 };
+    let most = MOST_STATE.min(memory / part).min(available_memory()? / STATES);
+    let state = most / HUGE * HUGE;
+    // A region and its snapshot, and where the state goes.
+    bench.reserve_unwritten(Pages::Hugetlb2M, 3 * state / HUGE)?;
+    let (mut scene, left_out) = Scene::new(state)?;
+    let mut experiment = Experiment {
+        name: "snapshot".to_owned(),
+        memory: Some(format!("a state of {}, written before by the writer's process", Size(state))),
+        notices: scene.notices(),
+        ..Experiment::default()
+    };
+    experiment.notices.extend(left_out);
+    let lines = state / LINE;
+    let mut workloads = vec![(Workload::Uniform, 0.6)];
+    if bench.options().quick {
+        experiment.notices.push("popular lines (zipf) left out: --quick".to_owned());
+    } else {
+        workloads.push((Workload::zipf(lines), 0.4));
+    }
+    for (workload, share) in workloads {
+        observer.begin(&format!("snapshot{} {}", workload.name(), Size(state)));
+        let rounds = bench.plan_of_long_rounds(share, 20);
+        let mut looks: Vec<Vec<Look>> = scene.subjects.iter().map(|_| Vec::new()).collect();
+        let samples = try_alternate(rounds, scene.subjects.len(), observer, |index| {
+            let look = scene.look(index, &workload)?;
+            let stall = look.stall();
+            looks[index].push(look);
+            Ok::<_, LabError>(stall)
+        })?;
+        let rounds = samples.first().map_or(0, Vec::len);
+        for (subject, looks) in scene.subjects.iter().zip(&looks) {
+            // The first of them was thrown away with its stall.
+            describe(subject, &looks[looks.len() - rounds..], &workload, state, &mut experiment);
+        }
+    }
+    compare(&mut experiment, state);
+    Ok(experiment)
+}
+
+/// Who is watched, one after the other.
+#[derive(Debug)]
+struct Scene {
+    subjects: Vec<Subject>,
+    /// Where the state goes.
+    out: Outside,
+    out_pages: Pages,
+    /// The phase, and when a child was done.
+    board: Outside,
+    cpus: [usize; 2],
+}
+
+#[derive(Debug)]
+enum Subject {
+    Fork(&'static str, Pages, Shared),
+    Region(&'static str, SharedRegion),
+    Anonymous(Granule, Shared),
+    /// All of the memory of another subject, by `copy_to`; or plainly copied.
+    CopyTo,
+    Plain,
+}
+
+/// What was seen once.
+#[derive(Debug)]
+struct Look {
+    /// How long the call took that took the snapshot, and until all of it was out.
+    made: Duration,
+    saved: Duration,
+    /// Bytes that were copied because they were written.
+    held: usize,
+    watched: Watched,
+}
+
+impl Look {
+    fn latencies(&self, phase: Phase) -> &Histogram<u64> {
+        &self.watched.latencies[phase as usize]
+    }
+
+    /// The longest store while the state was saved, in microseconds.
+    fn stall(&self) -> f64 {
+        self.latencies(Phase::During).max() as f64 / 1e3
+    }
+
+    /// Stores a second meanwhile.
+    fn rate(&self) -> f64 {
+        self.latencies(Phase::During).len() as f64 / self.saved.as_secs_f64()
+    }
+}
+
+/// Memory of this process, on the pages that it wants if the kernel can find them.
+fn shared(pages: Pages, state: usize) -> Result<Shared, LabError> {
+    let mut shared = Shared::new(pages, state)?;
+    if pages == Pages::Thp && !shared.is_huge() {
+        // Where memory is in pieces, what comes with a fault gives up before this does.
+        hugekit::snapshot::collapse(&raw const *shared.bytes());
+    }
+    Ok(shared)
+}
+
+impl Subject {
+    /// What is to be said if the memory is not on the pages that it should be on.
+    fn on_base_pages(&mut self) -> Option<String> {
+        let name = self.name();
+        match self {
+            Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(_, shared) if !shared.is_huge() => {
+                Some(format!(
+                    "{name} is on base pages, at least in part: the kernel has no huge ones, or may not \
+                     use them; `--setup` (root) allows them"
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Fork(name, ..) | Self::Region(name, _) => (*name).to_owned(),
+            Self::Anonymous(Granule::Small, _) => "anonymous-64k".to_owned(),
+            Self::Anonymous(..) => "anonymous".to_owned(),
+            Self::CopyTo => "copy-to".to_owned(),
+            Self::Plain => "memcpy".to_owned(),
+        }
+    }
+
+    /// Puts the memory on its pages again, all of it written, as far as the last look has changed that.
+    fn prepare(&mut self) -> Result<(), LabError> {
+        match self {
+            // What was shared, or protected in parts, is on base pages now.
+            Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(Granule::Small, shared) => {
+                shared.give_back();
+                shared.write();
+                if !shared.is_huge() {
+                    hugekit::snapshot::collapse(&raw const *shared.bytes());
+                }
+            }
+            Self::Fork(_, _, shared) => shared.write(),
+            Self::Region(_, region) => return Ok(region.ready(0..region.len())?),
+            _ => {}
+        }
+        // What writers copy goes to memory that the kernel has free: as much as they will need was just written
+        // once, in whole huge pages, or the hypervisor's own faults and compaction would be all that is seen.
+        if let Self::Fork(_, _, shared) | Self::Anonymous(_, shared) = self {
+            let mut free = Anonymous::new(Pages::Thp, shared.bytes().len() / 2)?;
+            super::handout::touch(free.bytes(), rustix::param::page_size());
+        }
+        Ok(())
+    }
+}
+
+/// What hugekit's snapshots are written to: memory outside.
+struct Out(*mut u8);
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // SAFETY: there is room for all of the state, of which this is the next part; nobody else writes there.
+        unsafe { copy_out(self.0, bytes) };
+        self.0 = self.0.wrapping_add(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// # Safety
+/// As many bytes may be written, and nobody else uses them.
+unsafe fn copy_out(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: the caller's to promise.
+    let copied = unsafe { Copy::new().reuse(Reuse::None).run_raw(to, bytes.as_ptr(), bytes.len()) };
+    copied.expect("the two do not overlap, and nobody cancels");
+}
+
+impl Scene {
+    /// As much as there is memory for, and why not the rest.
+    fn new(state: usize) -> Result<(Self, Vec<String>), LabError> {
+        let (mut subjects, mut left_out) = (Vec::new(), Vec::new());
+        let mut add = |subject: Result<Subject, LabError>, name: &str| match subject {
+            Ok(subject) => subjects.push(subject),
+            Err(error) => left_out.push(format!("{name} left out: {error}")),
+        };
+        add(region(Backing::Hugetlb2M, "region", state), "region on hugetlb");
+        add(region(Backing::Base, "region-base", state), "region on base pages");
+        for (name, pages) in [("fork2-4k", Pages::Base), ("fork2-thp", Pages::Thp)] {
+            add(shared(pages, state).map(|shared| Subject::Fork(name, pages, shared)), name);
+        }
+        for granule in [Granule::Huge, Granule::Small] {
+            let shared = shared(Pages::Thp, state);
+            add(shared.map(|shared| Subject::Anonymous(granule, shared)), "anonymous");
+        }
+        subjects.extend([Subject::CopyTo, Subject::Plain]);
+        left_out.extend(subjects.iter_mut().filter_map(Subject::on_base_pages));
+        // Pages that a child has not to ask for one by one, if there are any.
+        let (out, out_pages) = match Outside::new(Pages::Hugetlb2M, state) {
+            Ok(out) => (out, Pages::Hugetlb2M),
+            Err(_) => (Outside::new(Pages::Thp, state)?, Pages::Thp),
+        };
+        let board = Outside::new(Pages::Base, rustix::param::page_size())?;
+        let cpus = storm::two_cpus()?;
+        Ok((Self { subjects, out, out_pages, board, cpus }, left_out))
+    }
+
+    fn notices(&self) -> Vec<String> {
+        let [writer, saver] = self.cpus;
+        let cpus = if writer == saver {
+            "the writer and whoever saves share the only CPU: no figure means much".to_owned()
+        } else {
+            format!("the writer runs on CPU {writer}, whoever saves on CPU {saver}")
+        };
+        let out = match self.out_pages {
+            Pages::Hugetlb2M => "the state goes to shared memory on hugetlb",
+            _ => {
+                "the state goes to shared memory that is not on hugetlb: the child of fork(2) maps it page by \
+                 page; `--setup` (root) reserves pages"
+            }
+        };
+        vec![cpus, out.to_owned()]
+    }
+
+    /// Where the memory of a subject lies.
+    fn words(&mut self, index: usize) -> &'static [AtomicU64] {
+        let bytes = match &mut self.subjects[index] {
+            Subject::Region(_, region) => (region.as_ptr(), region.len()),
+            Subject::Fork(_, _, shared) | Subject::Anonymous(_, shared) => {
+                (shared.bytes().as_mut_ptr(), shared.bytes().len())
+            }
+            Subject::CopyTo | Subject::Plain => {
+                let of =
+                    |subject: &Subject| matches!(subject, Subject::Anonymous(Granule::Huge, _));
+                let index = self.subjects.iter().position(of).expect("one of these is there");
+                return self.words(index);
+            }
+        };
+        // SAFETY: mapped until the scene ends, which outlives every look, aligned to pages, and accessed by atomics,
+        // by snapshots, and by copies whose outcome nobody looks at.
+        unsafe { std::slice::from_raw_parts(bytes.0.cast(), bytes.1 / size_of::<u64>()) }
+    }
+
+    /// Watches the writer of one subject.
+    fn look(&mut self, index: usize, workload: &Workload) -> Result<Look, LabError> {
+        self.subjects[index].prepare()?;
+        let words = self.words(index);
+        let Self { subjects, out, board, cpus: [writer_cpu, saver_cpu], .. } = self;
+        let (subject, phase) = (&mut subjects[index], &board.words()[0]);
+        let (writer_cpu, saver_cpu) = (*writer_cpu, *saver_cpu);
+        phase.store(Phase::Before as u64, Ordering::Relaxed);
+        thread::scope(|scope| {
+            let writer = scope.spawn(move || {
+                storm::run_on(writer_cpu);
+                storm::write(words, workload, phase)
+            });
+            let saver = scope.spawn(|| {
+                storm::run_on(saver_cpu);
+                thread::sleep(AROUND);
+                let saved = save(subject, words, out, board);
+                phase.store(Phase::After as u64, Ordering::Relaxed);
+                thread::sleep(AROUND);
+                phase.store(Phase::Over as u64, Ordering::Relaxed);
+                saved
+            });
+            let saved = saver.join().expect("it does not panic");
+            let watched = writer.join().expect("it does not panic");
+            let (made, saved, held) = saved?;
+            let page = rustix::param::page_size();
+            // A child's pages are the parent's before it wrote them: what the parent has instead.
+            let held = held.unwrap_or(watched.faults as usize * page);
+            Ok(Look { made, saved, held, watched })
+        })
+    }
+}
+
+fn region(backing: Backing, name: &'static str, state: usize) -> Result<Subject, LabError> {
+    let pool = unscrubbed(2 * state).backing(backing).strict(true).build()?;
+    let mut region = pool.region(state)?;
+    region.fill(1);
+    debug_assert_eq!(short_name(pool.backing()), short_name(backing));
+    Ok(Subject::Region(name, region.share()))
+}
+
+type Saved = (Duration, Duration, Option<usize>);
+
+/// Takes a snapshot and saves it: how long the first took, and both, and what was held aside, where that is known.
+fn save(
+    subject: &mut Subject,
+    words: &[AtomicU64],
+    out: &Outside,
+    board: &Outside,
+) -> Result<Saved, LabError> {
+    let memory = std::ptr::slice_from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words));
+    let [phase, done] = [&board.words()[0], &board.words()[1]];
+    let begin = || {
+        phase.store(Phase::During as u64, Ordering::Relaxed);
+        Instant::now()
+    };
+    match subject {
+        Subject::Fork(_, _, shared) => {
+            let began = begin();
+            let (child, made) = shared.child(|bytes| {
+                for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
+                    // SAFETY: there is room for all of it, and nobody else writes there.
+                    unsafe { copy_out(out.start().add(piece * PIECE), bytes) };
+                }
+                done.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                phase.store(Phase::After as u64, Ordering::Relaxed);
+            })?;
+            child.wait()?;
+            Ok((made, Duration::from_nanos(done.load(Ordering::Relaxed)), None))
+        }
+        Subject::Region(_, region) => {
+            let began = begin();
+            let snapshot = region.fork_builder().handling(Handling::InPlace).snapshot()?;
+            let made = began.elapsed();
+            let stats = snapshot.write_to(Out(out.start()))?;
+            Ok((made, began.elapsed(), Some(stats.most_held)))
+        }
+        Subject::Anonymous(granule, _) => {
+            let builder = Snapshot::builder().handling(Handling::InPlace).granule(*granule);
+            let builder = builder.hold_at_most(memory.len());
+            let began = begin();
+            // SAFETY: no thread of the lab blocks SIGBUS, and no system call writes there.
+            let snapshot = unsafe { builder.of_anonymous(memory) }?;
+            let made = began.elapsed();
+            let stats = snapshot.write_to(Out(out.start()))?;
+            Ok((made, began.elapsed(), Some(stats.most_held)))
+        }
+        Subject::CopyTo => {
+            let builder = Snapshot::builder().handling(Handling::InPlace);
+            // SAFETY: nobody else uses it until the snapshot is out.
+            let out = unsafe { std::slice::from_raw_parts_mut(out.start(), memory.len()) };
+            let began = begin();
+            // SAFETY: as above.
+            let snapshot = unsafe { builder.of_anonymous(memory) }?;
+            let made = began.elapsed();
+            let stats = snapshot.copy_to(out)?;
+            Ok((made, began.elapsed(), Some(stats.most_held)))
+        }
+        Subject::Plain => {
+            let began = begin();
+            // SAFETY: both have so many bytes; what is copied while it is written is looked at by nobody.
+            unsafe { out.start().copy_from_nonoverlapping(memory.cast(), memory.len()) };
+            Ok((Duration::ZERO, began.elapsed(), Some(0)))
+        }
+    }
+}
+
+/// Adds what was seen of a subject.
+fn describe(
+    subject: &Subject,
+    looks: &[Look],
+    workload: &Workload,
+    state: usize,
+    experiment: &mut Experiment,
+) {
+    let (name, kind) = (subject.name(), workload.name());
+    let case = |id: String, unit, sample: &dyn Fn(&Look) -> f64| Case {
+        id,
+        unit,
+        samples: looks.iter().map(sample).collect(),
+        published: Vec::new(),
+    };
+    let saved = |look: &Look| look.saved.as_secs_f64() * 1e6;
+    if matches!(subject, Subject::CopyTo | Subject::Plain) {
+        let id = format!("snapshot/{name}/{}{kind}", Size(state));
+        return experiment.cases.push(case(id, Unit::Microseconds, &saved));
+    }
+    let id = |what: &str| format!("snapshot/{name}/{what}{kind}");
+    experiment.cases.extend([
+        case(id("stall"), Unit::Microseconds, &Look::stall),
+        case(id("throughput"), Unit::StoresPerSecond, &Look::rate),
+        case(id("save"), Unit::Microseconds, &saved),
+        case(id("made"), Unit::Microseconds, &|look| look.made.as_secs_f64() * 1e6),
+        case(id("memory"), Unit::Mebibytes, &|look| look.held as f64 / MIB as f64),
+    ]);
+    for phase in WATCHED {
+        let mut all = looks[0].latencies(phase).clone();
+        for look in &looks[1..] {
+            all.add(look.latencies(phase)).expect("they have the same range");
+        }
+        let id = id(&format!("{phase:?}").to_lowercase());
+        experiment.distributions.push(distribution(id, &all));
+    }
+    let timeline = &looks[looks.len() - 1].watched.timeline;
+    experiment.timelines.push(Timeline {
+        id: id("timeline"),
+        step: STEP.as_secs_f64() * 1e6,
+        began: AROUND.as_secs_f64() * 1e6,
+        stores: timeline.iter().map(|(stores, _)| *stores).collect(),
+        longest: timeline.iter().map(|(_, longest)| longest.as_secs_f64() * 1e6).collect(),
+    });
+}
+
+/// What is compared: where something is missing, it is not.
+fn compare(experiment: &mut Experiment, state: usize) {
+    let Experiment { cases, ratios, .. } = experiment;
+    let find = |id: String| cases.iter().find(|case| case.id == id);
+    let mut add = |baseline: &str, subject: &str, what: &str, unlike: Option<&str>| {
+        let sides = find(format!("snapshot/{baseline}/{what}"))
+            .zip(find(format!("snapshot/{subject}/{what}")));
+        let id = format!("snapshot/{baseline}-vs-{subject}/{what}");
+        ratios.extend(sides.map(|(baseline, subject)| {
+            let ratio = Ratio::between(id, baseline, subject);
+            unlike.into_iter().fold(ratio, Ratio::unlike)
+        }));
+    };
+    for kind in ["", "-zipf"] {
+        for what in ["stall", "throughput", "save"] {
+            let what = format!("{what}{kind}");
+            add("fork2-thp", "anonymous", &what, None);
+            add("fork2-4k", "anonymous", &what, Some(BASE_PAGES));
+            add("fork2-4k", "region", &what, Some(POOLED));
+            add("fork2-4k", "region-base", &what, Some(POOLED));
+        }
+    }
+    let size = Size(state);
+    let sides =
+        find(format!("snapshot/memcpy/{size}")).zip(find(format!("snapshot/copy-to/{size}")));
+    ratios.extend(sides.map(|(plain, save)| {
+        Ratio::between(format!("snapshot/memcpy-vs-save/{size}"), plain, save).unlike(DELIVERED)
+    }));
+}

@@ -1,0 +1,208 @@
+//! The tables below the drawings, which say all that these do.
+
+use maud::{Markup, html};
+
+use crate::counters::Counters;
+use crate::finding::figure;
+use crate::record::{Case, Distribution, Experiment, Ratio, Unit, parts};
+use crate::trust::Trust;
+
+/// Everything that an experiment has.
+pub(super) fn all(experiment: &Experiment) -> Markup {
+    html! {
+        @if !experiment.ratios.is_empty() { (ratios(&experiment.ratios)) }
+        @for unit in units(&experiment.cases) { (medians(&experiment.cases, unit)) }
+        @if !experiment.distributions.is_empty() { (distributions(&experiment.distributions)) }
+        @if experiment.cases.iter().any(|case| !case.published.is_empty()) { (published(&experiment.cases)) }
+        @if let Some(trust) = &experiment.trust { (conditions(trust)) }
+        @if experiment.memory.is_some() || !experiment.notices.is_empty() {
+            h4 { "To know before judging" }
+            ul.notices { @for notice in experiment.memory.iter().chain(&experiment.notices) { li { (notice) } } }
+        }
+    }
+}
+
+/// What casts doubt, where nobody overlooks it.
+pub(super) fn warnings(experiment: &Experiment) -> Markup {
+    let warnings = experiment.trust.iter().flat_map(|trust| &trust.warnings);
+    html! {
+        @if warnings.clone().next().is_some() {
+            div.warnings {
+                b { "Warnings" }
+                ul { @for warning in warnings { li { (warning) } } }
+            }
+        }
+    }
+}
+
+/// A table within a box of its own, which scrolls where the screen is narrower.
+fn scrolling(caption: &str, table: &Markup) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(caption) {
+            table { caption { (caption) } (table) }
+        }
+    }
+}
+
+/// The units of the cases, in the order of their first.
+fn units(cases: &[Case]) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    for case in cases {
+        if !units.contains(&case.unit) {
+            units.push(case.unit);
+        }
+    }
+    units
+}
+
+fn medians(cases: &[Case], unit: Unit) -> Markup {
+    let of_unit = || cases.iter().filter(|case| case.unit == unit);
+    let mut methods: Vec<&str> = Vec::new();
+    let mut workloads: Vec<&str> = Vec::new();
+    for (method, workload) in of_unit().filter_map(|case| parts(&case.id)) {
+        if !methods.contains(&method) {
+            methods.push(method);
+        }
+        if !workloads.contains(&workload) {
+            workloads.push(workload);
+        }
+    }
+    let cell = |method: &str, workload: &str| {
+        let case = of_unit().find(|case| parts(&case.id) == Some((method, workload)));
+        case.map_or(String::new(), |case| figure(case.median()))
+    };
+    scrolling(
+        &format!("Medians, {}", unit.name()),
+        &html! {
+            thead { tr { th {} @for workload in &workloads { th scope="col" { (workload) } } } }
+            tbody {
+                @for method in &methods {
+                    tr { th scope="row" { (method) } @for workload in &workloads { td { (cell(method, workload)) } } }
+                }
+            }
+        },
+    )
+}
+
+fn ratios(ratios: &[Ratio]) -> Markup {
+    let name = |ratio: &Ratio| -> String {
+        let (methods, workload) = parts(&ratio.id).unwrap_or((&ratio.id, ""));
+        format!("{} {workload}", methods.replacen("-vs-", " → ", 1))
+    };
+    let with_published = ratios.iter().any(|ratio| !ratio.published.is_empty());
+    let mut reasons: Vec<&str> = ratios.iter().filter_map(|ratio| ratio.moved.as_deref()).collect();
+    reasons.dedup();
+    html! {
+        (scrolling("How many times as fast, by pairs within a round", &html! {
+            thead { tr {
+                th {} th scope="col" { "median" } th scope="col" { "min" } th scope="col" { "max" } th scope="col" { "pairs" }
+                th scope="col" { "like for like" }
+                @if with_published { th.words scope="col" { "published" } }
+            } }
+            tbody {
+                @for ratio in ratios {
+                    tr {
+                        th scope="row" { (name(ratio)) }
+                        td { b { (figure(ratio.median)) } } td { (figure(ratio.min)) } td { (figure(ratio.max)) } td { (ratio.pairs) }
+                        td { @if ratio.like_for_like { "yes" } @else { "no" } }
+                        @if with_published { td.words {
+                            @for published in &ratio.published { div { (figure(published.value)) " " (published.cpu) ", " cite { (published.source) } } }
+                        } }
+                    }
+                }
+            }
+        }))
+        @for reason in reasons { p.hint { "Not like for like: " (reason) "." } }
+    }
+}
+
+fn distributions(distributions: &[Distribution]) -> Markup {
+    let percents: Vec<f64> = distributions.first().map_or(Vec::new(), |first| {
+        first.percentiles.iter().map(|(percent, _)| *percent).collect()
+    });
+    let value = |distribution: &Distribution, percent: f64| {
+        let found = distribution.percentiles.iter().find(|(at, _)| *at == percent);
+        found.map_or(String::new(), |(_, value)| figure(*value))
+    };
+    let name =
+        |percent: f64| if percent == 100.0 { "max".to_owned() } else { format!("p{percent}") };
+    scrolling(
+        "Single events",
+        &html! {
+            thead { tr { th {} @for percent in &percents { th scope="col" { (name(*percent)) } } th scope="col" { "count" } } }
+            tbody {
+                @for distribution in distributions {
+                    tr {
+                        th scope="row" { (distribution.id.split_once('/').map_or("", |(_, rest)| rest)) ", " (distribution.unit.name()) }
+                        @for percent in &percents { td { (value(distribution, *percent)) } }
+                        td { (distribution.count) }
+                    }
+                }
+            }
+        },
+    )
+}
+
+fn published(cases: &[Case]) -> Markup {
+    let rows =
+        cases.iter().flat_map(|case| case.published.iter().map(move |figure| (case, figure)));
+    scrolling(
+        "Published for the same method and workload",
+        &html! {
+            thead { tr { th {} th scope="col" { "here" } th scope="col" { "published" } th.words scope="col" { "where" } } }
+            tbody {
+                @for (case, published) in rows {
+                    tr {
+                        th scope="row" { (case.id.split_once('/').map_or("", |(_, rest)| rest)) ", " (case.unit.name()) }
+                        td { (figure(case.median())) } td { (figure(published.value)) }
+                        td.words { (published.cpu) ", " cite { (published.source) } }
+                    }
+                }
+            }
+        },
+    )
+}
+
+/// What else happened, and what was counted.
+fn conditions(trust: &Trust) -> Markup {
+    let percent = |percent: Option<f64>| percent.map(|percent| format!("{} %", figure(percent)));
+    let facts = [
+        ("took", Some(format!("{} s", figure(trust.seconds)))),
+        ("given to others by the hypervisor", percent(trust.steal_percent)),
+        ("used by other processes, of one CPU", percent(trust.others_percent)),
+        ("somebody waited for a CPU", percent(trust.waited_percent)),
+        ("load average", trust.load_average.map(figure)),
+        ("MHz", trust.megahertz.map(|(low, high)| format!("{} to {}", figure(low), figure(high)))),
+    ];
+    html! {
+        h4 { "Meanwhile on the machine" }
+        dl.facts {
+            @for (name, value) in facts {
+                @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
+            }
+        }
+        @if !trust.counters.is_empty() { (counted(&trust.counters)) }
+    }
+}
+
+fn counted(counters: &[Counters]) -> Markup {
+    let mut names: Vec<&str> = Vec::new();
+    for name in counters.iter().flat_map(|one| one.per_round.keys()) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let cell =
+        |one: &Counters, name: &str| one.per_round.get(name).map_or(String::new(), |n| figure(*n));
+    scrolling(
+        "Counted per round, preparation of the case included",
+        &html! {
+            thead { tr { th {} @for name in &names { th scope="col" { (name) } } } }
+            tbody {
+                @for one in counters {
+                    tr { th scope="row" { (one.id.split_once('/').map_or("", |(_, rest)| rest)) } @for name in &names { td { (cell(one, name)) } } }
+                }
+            }
+        },
+    )
+}

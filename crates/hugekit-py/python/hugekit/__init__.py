@@ -1,0 +1,91 @@
+"""Huge-page memory for Python on Linux: clean arrays, parallel clears and copies, snapshots.
+
+>>> import hugekit
+>>> array = hugekit.zeros((1000, 1000))          # on huge pages, cleared before you asked
+>>> hugekit.copy(hugekit.empty_like(array), array, threads=2)
+>>> with hugekit.snapshot(array) as moment:      # microseconds, whatever its size
+...     array += 1
+...     before = moment.to_numpy()
+>>> float(before.max())
+0.0
+
+Processes
+    Memory of a pool is its process's alone. After a ``fork``, by ``os.fork`` or ``multiprocessing`` with the
+    start method "fork", the child has none of the arrays of :func:`zeros` and none of the regions: touching one
+    there ends the child with SIGSEGV. Letting go of them is safe, :func:`zeros` makes new ones there, pools
+    and regions of the parent raise RuntimeError. Share by numpy's own arrays, by copies, or start processes by
+    "spawn" or "forkserver". Snapshots stay the parent's, and a child may write the arrays that one is of.
+
+Signals
+    Where this process may serve page faults of system calls (root, or ``sysctl vm.unprivileged_userfaultfd=1``),
+    a thread does, and nobody notices. Elsewhere, snapshots, forks and memory cleared at its first touch are served
+    *in place*, in a handler of SIGBUS: ``serving`` says which. Python's faulthandler may be enabled before or after
+    hugekit is imported; hugekit takes SIGBUS back at the next snapshot, fork or region if it was enabled in
+    between, but not while it lives: enable it before.
+
+Threads
+    Long work releases the GIL. As with numpy, it is for the program to see to that nobody else writes to what is
+    copied or cleared.
+"""
+
+from __future__ import annotations
+
+import numpy as _numpy
+
+from ._hugekit import (
+    Pool,
+    Region,
+    Snapshot,
+    SnapshotLost,
+    __version__,
+    clear,
+    copy,
+    default_pools,
+    doctor,
+    empty,
+    fork,
+    region_of,
+    snapshot,
+    trim,
+    zeros,
+)
+
+__all__ = [
+    "Pool",
+    "Region",
+    "Snapshot",
+    "SnapshotLost",
+    "__version__",
+    "clear",
+    "copy",
+    "default_pools",
+    "doctor",
+    "empty",
+    "empty_like",
+    "fork",
+    "region_of",
+    "snapshot",
+    "trim",
+    "zeros",
+    "zeros_like",
+]
+
+
+def zeros_like(array, dtype=None, *, pool=None, threads=None):
+    """A zeroed array on huge pages, with the shape, dtype and order of another one; see :func:`zeros`.
+
+    >>> hugekit.zeros_like(numpy.ones((2, 3), "f4")).shape
+    (2, 3)
+    """
+    array = _numpy.asanyarray(array)
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    return zeros(array.shape, array.dtype if dtype is None else dtype, order=order, pool=pool, threads=threads)
+
+
+def empty_like(array, dtype=None, *, pool=None, threads=None):
+    """As :func:`zeros_like`: clean memory is all that pools hand out.
+
+    >>> hugekit.empty_like(numpy.ones((2, 3), "f4")).dtype.name
+    'float32'
+    """
+    return zeros_like(array, dtype, pool=pool, threads=threads)

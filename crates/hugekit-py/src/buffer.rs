@@ -1,0 +1,109 @@
+//! Memory of Python objects, by the buffer protocol.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// The contiguous memory of an object, which keeps it alive and in its place until dropped.
+pub(crate) struct Buffer {
+    view: Box<ffi::Py_buffer>,
+}
+
+// SAFETY: the fields are written once, and read-only after that; releasing attaches to the interpreter.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// The memory of an array or of another object with a buffer, in C or Fortran order.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+        let access = if writable { ffi::PyBUF_WRITABLE } else { 0 };
+        let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT | access;
+        match Self::get(object, flags) {
+            Ok(buffer) => buffer.checked(),
+            // Some of numpy's types, such as dates, have no buffer; as bytes they have.
+            Err(error) => match as_bytes(object)? {
+                Some(bytes) => Self::get(&bytes, ffi::PyBUF_ANY_CONTIGUOUS | access),
+                None => Err(error),
+            },
+        }
+    }
+
+    fn get(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Self> {
+        let mut view = Box::<ffi::Py_buffer>::new_uninit();
+        // SAFETY: an object of this interpreter, and a place for the answer.
+        let refused = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) };
+        if refused != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        // SAFETY: filled, because it was not refused.
+        Ok(Self { view: unsafe { view.assume_init() } })
+    }
+
+    /// Bytes can be cleared and copied, references to objects cannot.
+    fn checked(self) -> PyResult<Self> {
+        if has_objects(self.format()) {
+            return Err(PyTypeError::new_err(
+                "memory that holds references to Python objects is no bytes",
+            ));
+        }
+        Ok(self)
+    }
+
+    fn format(&self) -> &[u8] {
+        if self.view.format.is_null() {
+            return b"B";
+        }
+        // SAFETY: not null, a text that lives as long as the view.
+        unsafe { CStr::from_ptr(self.view.format) }.to_bytes()
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.view.buf.cast()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.view.len.unsigned_abs()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // Whoever ends after the interpreter cannot give anything back to it.
+        Python::try_attach(|_| {
+            // SAFETY: filled by `PyObject_GetBuffer`, and released once.
+            unsafe { ffi::PyBuffer_Release(&raw mut *self.view) }
+        });
+    }
+}
+
+/// Whether a format of the struct module holds an object; names stand between colons.
+fn has_objects(format: &[u8]) -> bool {
+    format.split(|&byte| byte == b':').step_by(2).any(|types| types.contains(&b'O'))
+}
+
+/// A numpy array without a buffer of its own, as bytes; only if that needs no copy.
+fn as_bytes<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = object.py();
+    let Ok(dtype) = object.getattr("dtype") else { return Ok(None) };
+    if dtype.getattr("hasobject")?.is_truthy()? {
+        return Err(PyTypeError::new_err(
+            "memory that holds references to Python objects is no bytes",
+        ));
+    }
+    if !object.getattr("flags")?.getattr("forc")?.is_truthy()? {
+        return Err(PyValueError::new_err(
+            "the array is not contiguous, neither in C nor in Fortran order",
+        ));
+    }
+    let order = [("order", "K")];
+    let flat = object.call_method(
+        "ravel",
+        (),
+        Some(&pyo3::types::IntoPyDict::into_py_dict(order, py)?),
+    )?;
+    Ok(Some(flat.call_method1("view", ("u1",))?))
+}

@@ -1,0 +1,147 @@
+//! The library's errors as Python's own, by class.
+
+use std::error::Error;
+
+use hugekit::pool::FaultError;
+use hugekit::region::ForkError;
+use hugekit::{
+    ClearError, CopyError, ErrorClass, PoolError, RegionError, SnapshotError, system_error,
+};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+pyo3::create_exception!(
+    hugekit,
+    SnapshotLost,
+    PyOSError,
+    "The snapshot is lost: writers outran what it may hold aside, or its memory was taken away."
+);
+
+/// An error of the library on its way to Python.
+pub(crate) struct Raised(PyErr);
+
+impl From<Raised> for PyErr {
+    fn from(Raised(error): Raised) -> Self {
+        error
+    }
+}
+
+fn raised(class: ErrorClass, error: &(dyn Error + 'static), remedy: Option<String>) -> Raised {
+    let text = error.to_string();
+    let os = |number: i32, text: String| PyOSError::new_err((number, text));
+    let exception = match class {
+        ErrorClass::Invalid => PyValueError::new_err(text),
+        ErrorClass::NoMemory => PyMemoryError::new_err(text),
+        // Python makes a PermissionError of it.
+        ErrorClass::NotPermitted => os(libc::EPERM, text),
+        ErrorClass::Unsupported => os(libc::EOPNOTSUPP, text),
+        ErrorClass::Conflict => os(libc::EBUSY, text),
+        ErrorClass::Cancelled | ErrorClass::Forked => PyRuntimeError::new_err(text),
+        ErrorClass::Lost => SnapshotLost::new_err(text),
+        _ => os(system_error(error).unwrap_or(libc::EIO), text),
+    };
+    if let Some(remedy) = remedy {
+        Python::attach(|py| {
+            // Without the note, the error says what happened all the same.
+            let _ = exception.add_note(py, format!("remedy: {remedy}"));
+        });
+    }
+    Raised(exception)
+}
+
+impl From<ClearError> for Raised {
+    fn from(error: ClearError) -> Self {
+        raised(error.class(), &error, None)
+    }
+}
+
+impl From<CopyError> for Raised {
+    fn from(error: CopyError) -> Self {
+        raised(error.class(), &error, None)
+    }
+}
+
+impl From<PoolError> for Raised {
+    fn from(error: PoolError) -> Self {
+        raised(error.class(), &error, error.remedy())
+    }
+}
+
+impl From<RegionError> for Raised {
+    fn from(error: RegionError) -> Self {
+        raised(error.class(), &error, None)
+    }
+}
+
+impl From<ForkError> for Raised {
+    fn from(error: ForkError) -> Self {
+        raised(error.class(), &error, error.remedy())
+    }
+}
+
+impl From<SnapshotError> for Raised {
+    fn from(error: SnapshotError) -> Self {
+        let remedy = match &error {
+            SnapshotError::Fault(error) => error.remedy(),
+            SnapshotError::Fork(error) => error.remedy(),
+            _ => None,
+        };
+        raised(error.class(), &error, remedy)
+    }
+}
+
+/// Whether it is that somebody else has SIGBUS.
+pub(crate) trait Sigbus {
+    fn is_taken(&self) -> bool;
+}
+
+impl Sigbus for FaultError {
+    fn is_taken(&self) -> bool {
+        matches!(self, Self::HandlerReplaced)
+    }
+}
+
+impl Sigbus for PoolError {
+    fn is_taken(&self) -> bool {
+        matches!(self, Self::Fault(error) if error.is_taken())
+    }
+}
+
+impl Sigbus for ForkError {
+    fn is_taken(&self) -> bool {
+        match self {
+            Self::Fault(error) => error.is_taken(),
+            Self::Pool(error) => error.is_taken(),
+            _ => false,
+        }
+    }
+}
+
+impl Sigbus for SnapshotError {
+    fn is_taken(&self) -> bool {
+        match self {
+            Self::Fault(error) => error.is_taken(),
+            Self::Fork(error) => error.is_taken(),
+            _ => false,
+        }
+    }
+}
+
+/// Does something that needs SIGBUS. If Python's faulthandler was enabled in the meantime and took it, hugekit
+/// takes it back and tries again: faults of ours must be served, and faulthandler keeps its other signals.
+pub(crate) fn with_sigbus<T, E: Sigbus + Into<Raised>>(
+    py: Python<'_>,
+    attempt: impl Fn() -> Result<T, E>,
+) -> PyResult<T> {
+    match attempt() {
+        Err(error) if error.is_taken() && faulthandler_is_enabled(py)? => {
+            hugekit::fault::take_back_sigbus()?;
+            attempt().map_err(|error| error.into().into())
+        }
+        other => other.map_err(|error| error.into().into()),
+    }
+}
+
+fn faulthandler_is_enabled(py: Python<'_>) -> PyResult<bool> {
+    py.import("faulthandler")?.call_method0("is_enabled")?.extract()
+}

@@ -1,0 +1,71 @@
+//! The Python package `hugekit`: this module, `hugekit._hugekit`, and the few lines of Python that name it.
+//!
+//! Every function converts its arguments, releases the GIL where the work is long, calls the library once and
+//! maps its error to Python's own. Memory crosses the border by the buffer protocol, so that nothing here is
+//! compiled against numpy, and anything with a buffer will do. The stable ABI has that protocol from 3.11 on.
+#![allow(
+    clippy::doc_markdown,
+    reason = "the documentation is Python's, in the form that it has there"
+)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod array;
+mod buffer;
+mod errors;
+mod pool;
+mod progress;
+mod region;
+mod snapshot;
+mod work;
+
+use pyo3::prelude::*;
+
+/// Every shared state is behind a lock or atomic, so that interpreters without a GIL keep going without.
+#[pymodule(gil_used = false)]
+mod _hugekit {
+    use hugekit_doctor::examine;
+    use pyo3::exceptions::PyOSError;
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::array::{empty, fork, region_of, zeros};
+    #[pymodule_export]
+    use crate::errors::SnapshotLost;
+    #[pymodule_export]
+    use crate::pool::{Pool, default_pools, trim};
+    #[pymodule_export]
+    use crate::region::Region;
+    #[pymodule_export]
+    use crate::snapshot::{Snapshot, snapshot};
+    #[pymodule_export]
+    use crate::work::{clear, copy};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// What this machine offers to huge-page memory, and the remedy for what it does not.
+    ///
+    /// Returns:
+    ///     What ``hugekit doctor --json`` prints: ``machine``, and ``lines`` of ``topic``, ``name``,
+    ///     ``value``, ``verdict`` ("ok", "note", "limited", "missing", "unknown") and ``remedy``.
+    ///
+    /// Raises:
+    ///     OSError: neither /proc nor /sys can be read.
+    ///
+    /// >>> report = hugekit.doctor()
+    /// >>> report["machine"]["memory_bytes"] > 0
+    /// True
+    /// >>> sorted(report["lines"][0])
+    /// ['name', 'remedy', 'topic', 'value', 'verdict']
+    #[pyfunction]
+    fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let unreadable = || PyOSError::new_err("neither /proc nor /sys can be read");
+        let report =
+            py.detach(|| examine(&hugekit::machine::Root::default())).ok_or_else(unreadable)?;
+        let json = serde_json::to_string(&report)
+            .map_err(|error| PyOSError::new_err(error.to_string()))?;
+        py.import("json")?.call_method1("loads", (json,))
+    }
+}

@@ -1,0 +1,338 @@
+//! Pools, and those that every array comes from that names none.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hugekit::PoolError;
+use hugekit::pool::{Backing, Clearing};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::{Raised, with_sigbus};
+use crate::progress::{Teller, threads};
+use crate::region::{Region, handling};
+
+/// Memory that is handed out clean.
+///
+/// A pool owns a file of memory on huge pages, or on what the machine has instead, and hands out zeroed regions
+/// of it. What they leave behind is cleared in the background. It lives until its last array and region are gone.
+///
+/// Args:
+///     capacity: in bytes, rounded up to whole pages of the backing.
+///     backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base": what to ask for first; "hugetlb 2M" if not said. If it
+///         cannot be had, the next one is taken, and ``falls`` says why.
+///     strict: rather fail than take another backing.
+///     populate: let the kernel put all the memory there now.
+///     threads: how many populate now, and clear for regions later; as many as pay off if not said.
+///     scrub_threads: how many clean in the background, at low priority.
+///     watermarks: ``(low, high)`` in bytes: clean in the background when fewer than low are clean, until high are.
+///     clearing: "at hand-out" or "at fault": when what is still dirty is cleared.
+///     name: by which /proc/self/maps shows it, as ``/memfd:hugekit:NAME``.
+///     progress: told how many bytes are populated; see :func:`clear`.
+///
+/// Raises:
+///     MemoryError: too little memory, or too few huge pages, are there.
+///     OSError: the kernel has no such pages.
+///     ValueError: an argument makes no sense.
+///
+/// >>> pool = hugekit.Pool(16 << 20, backing="base")
+/// >>> array = pool.zeros((1000, 1000))
+/// >>> array[5, 5] = 1
+/// >>> pool.stats()["in_use"] * pool.page_size >= array.nbytes
+/// True
+#[pyclass(frozen, module = "hugekit")]
+#[derive(Clone)]
+pub(crate) struct Pool(pub(crate) hugekit::Pool);
+
+#[pymethods]
+impl Pool {
+    #[new]
+    #[pyo3(signature = (capacity, *, backing=None, strict=false, populate=false, threads=None, scrub_threads=1,
+        watermarks=None, clearing=None, name=None, progress=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn new(
+        py: Python<'_>,
+        capacity: usize,
+        backing: Option<&str>,
+        strict: bool,
+        populate: bool,
+        threads: Option<usize>,
+        scrub_threads: usize,
+        watermarks: Option<(usize, usize)>,
+        clearing: Option<&str>,
+        name: Option<String>,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let (rung, clearing) =
+            (backing.map(rung).transpose()?, clearing.map(self::clearing).transpose()?);
+        let teller = Teller::new(progress)?;
+        let tell = |done, total| teller.tell(done, total);
+        let build = || {
+            let mut builder = hugekit::Pool::builder(capacity)
+                .strict(strict)
+                .populate_now(populate)
+                .threads(self::threads(threads))
+                .scrub_threads(scrub_threads)
+                .progress(&tell);
+            builder = rung.into_iter().fold(builder, hugekit::pool::PoolBuilder::backing);
+            builder = clearing.into_iter().fold(builder, hugekit::pool::PoolBuilder::clearing);
+            if let Some((low, high)) = watermarks {
+                builder = builder.watermarks(low, high);
+            }
+            name.into_iter().fold(builder, hugekit::pool::PoolBuilder::name).build()
+        };
+        let pool = py.detach(build).map_err(Raised::from);
+        Ok(Self(teller.result(pool)?))
+    }
+
+    /// Zeroed memory of the pool, in one piece, with the buffer protocol.
+    ///
+    /// Args:
+    ///     length: in bytes.
+    ///     threads: how many clear what is still dirty; as the pool says if not said.
+    ///     clearing: "at hand-out" or "at fault"; as the pool says if not said.
+    ///     handling: "threaded" or "in place": who serves the faults of what is cleared at its first touch.
+    ///     progress: told how many bytes are cleared or populated; see :func:`clear`.
+    ///
+    /// Raises:
+    ///     MemoryError: so much is not free in one piece.
+    ///     PermissionError: something is to be cleared at its first touch, and nobody may serve faults.
+    ///     ValueError: no bytes were asked for.
+    ///     RuntimeError: the pool belongs to the process that this one was forked from.
+    ///
+    /// >>> region = hugekit.Pool(1 << 20, backing="base").region(1000)
+    /// >>> bytes(region) == bytes(1000)
+    /// True
+    #[pyo3(signature = (length, *, threads=None, clearing=None, handling=None, progress=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    pub(crate) fn region(
+        &self,
+        py: Python<'_>,
+        length: usize,
+        threads: Option<usize>,
+        clearing: Option<&str>,
+        handling: Option<&str>,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Region> {
+        let clearing = clearing.map(self::clearing).transpose()?;
+        let handling = handling.map(self::handling).transpose()?;
+        let teller = Teller::new(progress)?;
+        let tell = |done, total| teller.tell(done, total);
+        let build = || {
+            let mut builder = self.0.region_builder(length).progress(&tell);
+            builder = threads.into_iter().fold(builder, |builder, number| {
+                builder.threads(hugekit::Threads::Exactly(number))
+            });
+            builder = clearing.into_iter().fold(builder, hugekit::region::RegionBuilder::clearing);
+            handling.into_iter().fold(builder, hugekit::region::RegionBuilder::handling).build()
+        };
+        let made = with_sigbus(py, || py.detach(build));
+        Ok(Region::new(teller.result(made)?.share()))
+    }
+
+    /// A zeroed array on the pool's memory; as :func:`hugekit.zeros`.
+    #[pyo3(signature = (shape, dtype=None, *, order="C", threads=None))]
+    fn zeros<'py>(
+        slf: &Bound<'py, Self>,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        order: &str,
+        threads: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        crate::array::zeros(slf.py(), shape, dtype, order, Some(slf.get()), threads)
+    }
+
+    /// An array on the pool's memory; zeroed, because clean memory is all there is.
+    #[pyo3(signature = (shape, dtype=None, *, order="C", threads=None))]
+    fn empty<'py>(
+        slf: &Bound<'py, Self>,
+        shape: &Bound<'py, PyAny>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        order: &str,
+        threads: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Self::zeros(slf, shape, dtype, order, threads)
+    }
+
+    /// Clear everything that is dirty now. Returns how many bytes that were.
+    fn scrub(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(py.detach(|| self.0.scrub()).map_err(Raised::from)?)
+    }
+
+    /// Have nothing cleaned in the background until :meth:`resume_scrubbing`.
+    fn pause_scrubbing(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.0.pause_scrubbing()).map_err(Raised::from)?)
+    }
+
+    /// Let the background clean again.
+    fn resume_scrubbing(&self, py: Python<'_>) -> PyResult<()> {
+        Ok(py.detach(|| self.0.resume_scrubbing()).map_err(Raised::from)?)
+    }
+
+    /// The pool at this moment: pages of the backing by state (holes, clean, in_use, dirty), and bytes of work
+    /// since it was made.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.0.stats().map_err(Raised::from)?;
+        let dict = PyDict::new(py);
+        for (name, pages) in [
+            ("page_size", stats.page_size),
+            ("holes", stats.holes),
+            ("clean", stats.clean),
+            ("in_use", stats.in_use),
+            ("dirty", stats.dirty),
+            ("scattered", stats.scattered),
+        ] {
+            dict.set_item(name, pages)?;
+        }
+        for (name, bytes) in [
+            ("scrubbed_in_background", stats.scrubbed_in_background),
+            ("scrubbed_at_hand_out", stats.scrubbed_at_hand_out),
+            ("scrubbed_on_request", stats.scrubbed_on_request),
+            ("scrubbed_at_release", stats.scrubbed_at_release),
+            ("scrubbed_at_fault", stats.scrubbed_at_fault),
+            ("populated", stats.populated),
+            ("hand_outs", stats.hand_outs),
+            ("waits", stats.waits),
+        ] {
+            dict.set_item(name, bytes)?;
+        }
+        Ok(dict)
+    }
+
+    /// What the memory is made of: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
+    #[getter]
+    fn backing(&self) -> &'static str {
+        word(self.0.backing())
+    }
+
+    /// Why each backing above the one taken could not be had, as ``(backing, reason)``.
+    #[getter]
+    fn falls(&self) -> Vec<(&'static str, String)> {
+        let falls = self.0.standing().falls.iter();
+        falls.map(|fall| (word(fall.backing), fall.reason.to_string())).collect()
+    }
+
+    /// Bytes of the pool.
+    #[getter]
+    fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// Bytes of a page of the backing: regions take whole ones.
+    #[getter]
+    fn page_size(&self) -> usize {
+        self.0.page_size()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hugekit.Pool of {} bytes on {}>", self.0.capacity(), self.0.backing())
+    }
+}
+
+const WORDS: [(&str, Backing); 4] = [
+    ("hugetlb 1G", Backing::Hugetlb1G),
+    ("hugetlb 2M", Backing::Hugetlb2M),
+    ("thp", Backing::Thp),
+    ("base", Backing::Base),
+];
+
+fn rung(word: &str) -> PyResult<Backing> {
+    let found = WORDS.iter().find(|(name, _)| *name == word).map(|(_, backing)| *backing);
+    found.ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "backing is {word:?}, and can be \"hugetlb 1G\", \"hugetlb 2M\", \"thp\" or \"base\""
+        ))
+    })
+}
+
+fn word(backing: Backing) -> &'static str {
+    WORDS.iter().find(|(_, rung)| *rung == backing).map_or("other", |(word, _)| word)
+}
+
+fn clearing(word: &str) -> PyResult<Clearing> {
+    match word {
+        "at hand-out" => Ok(Clearing::AtHandOut),
+        "at fault" => Ok(Clearing::AtFault),
+        _ => Err(PyValueError::new_err(format!(
+            "clearing is {word:?}, and can be \"at hand-out\" or \"at fault\""
+        ))),
+    }
+}
+
+/// Where arrays come from that name no pool: pools are added as they are needed, and kept, because what was
+/// freed is what is handed out next.
+#[derive(Default)]
+struct Defaults {
+    /// Of which process: those of a parent are no use to a child.
+    process: u32,
+    pools: Vec<hugekit::Pool>,
+}
+
+static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { process: 0, pools: Vec::new() });
+
+/// The least that a process-wide pool has.
+const LEAST: usize = 64 << 20;
+
+/// Held for moments only, and never while Python code or another thread can run that forks.
+fn defaults() -> MutexGuard<'static, Defaults> {
+    let mut defaults = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if defaults.process != std::process::id() {
+        *defaults = Defaults { process: std::process::id(), pools: Vec::new() };
+    }
+    defaults
+}
+
+/// A pool with room for so many bytes, of the process-wide ones.
+pub(crate) fn default_region(
+    py: Python<'_>,
+    bytes: usize,
+    threads: Option<usize>,
+) -> PyResult<Region> {
+    let builder = |pool: &hugekit::Pool| {
+        let builder = pool.region_builder(bytes);
+        threads
+            .into_iter()
+            .fold(builder, |builder, number| builder.threads(hugekit::Threads::Exactly(number)))
+            .build()
+    };
+    let pools = defaults().pools.clone();
+    py.detach(|| {
+        for pool in pools {
+            match builder(&pool) {
+                Err(PoolError::NoRoom { .. }) => {}
+                made => return made,
+            }
+        }
+        let grown = |capacity| hugekit::Pool::builder(capacity).name("default").build();
+        // As much again, so that the array can be forked and snapshotted.
+        let pool = grown(bytes.saturating_mul(2).max(LEAST)).or_else(|_| grown(bytes))?;
+        let region = builder(&pool)?;
+        defaults().pools.push(pool);
+        Ok(region)
+    })
+    .map(|region| Region::new(region.share()))
+    .map_err(|error| Raised::from(error).into())
+}
+
+/// The process-wide pools that arrays come from if they name none. They are made as they are needed.
+///
+/// >>> array = hugekit.zeros(1000)
+/// >>> len(hugekit.default_pools()) >= 1
+/// True
+#[pyfunction]
+pub(crate) fn default_pools() -> Vec<Pool> {
+    defaults().pools.iter().cloned().map(Pool).collect()
+}
+
+/// Give the memory of process-wide pools that no array uses back to the kernel. Returns how many bytes those had.
+///
+/// >>> hugekit.trim() >= 0
+/// True
+#[pyfunction]
+pub(crate) fn trim(py: Python<'_>) -> usize {
+    let unused = |pool: &mut hugekit::Pool| pool.stats().is_ok_and(|stats| stats.in_use == 0);
+    let freed: Vec<hugekit::Pool> = defaults().pools.extract_if(.., unused).collect();
+    let bytes = freed.iter().map(hugekit::Pool::capacity).sum();
+    py.detach(|| drop(freed));
+    bytes
+}

@@ -1,0 +1,87 @@
+//! Progress as Python wants to be told.
+
+use std::sync::{Mutex, PoisonError};
+
+use hugekit::{Cancel, Threads};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Whom to tell: a function of bytes done and bytes in all, or a bar of tqdm's kind, which has `update` and is
+/// told increments.
+pub(crate) struct Teller {
+    object: Option<Py<PyAny>>,
+    is_bar: bool,
+    told: Mutex<Told>,
+    cancel: Cancel,
+}
+
+#[derive(Default)]
+struct Told {
+    done: usize,
+    /// What the callback raised: the work is cancelled then.
+    raised: Option<PyErr>,
+}
+
+impl Teller {
+    pub(crate) fn new(object: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let is_bar = object.is_some_and(|object| object.hasattr("update").unwrap_or(false));
+        if let Some(object) = object.filter(|object| !is_bar && !object.is_callable()) {
+            let message =
+                format!("progress is neither callable nor a progress bar: {}", object.repr()?);
+            return Err(PyValueError::new_err(message));
+        }
+        let object = object.map(|object| object.clone().unbind());
+        Ok(Self { object, is_bar, told: Mutex::default(), cancel: Cancel::new() })
+    }
+
+    /// What stops the work once the callback has raised.
+    pub(crate) fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    pub(crate) fn is_silent(&self) -> bool {
+        self.object.is_none()
+    }
+
+    /// Called by any thread, one at a time.
+    pub(crate) fn tell(&self, done: usize, total: usize) {
+        let Some(object) = &self.object else { return };
+        if self.cancel.is_cancelled() {
+            return;
+        }
+        let before = std::mem::replace(&mut self.told().done, done);
+        let answer = Python::attach(|py| {
+            let object = object.bind(py);
+            if !self.is_bar {
+                object.call1((done, total))?;
+            } else {
+                if before == 0 && object.getattr("total").is_ok_and(|total| total.is_none()) {
+                    object.setattr("total", total)?;
+                }
+                object.call_method1("update", (done.saturating_sub(before),))?;
+            }
+            py.check_signals()
+        });
+        if let Err(error) = answer {
+            self.told().raised = Some(error);
+            self.cancel.cancel();
+        }
+    }
+
+    /// What came of the work, unless the callback raised something.
+    pub(crate) fn result<T, E: Into<PyErr>>(&self, result: Result<T, E>) -> PyResult<T> {
+        match self.told().raised.take() {
+            Some(raised) => Err(raised),
+            None => result.map_err(Into::into),
+        }
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Threads as Python counts them: none said, as many as pay off.
+pub(crate) fn threads(number: Option<usize>) -> Threads {
+    number.map_or(Threads::Auto, Threads::Exactly)
+}

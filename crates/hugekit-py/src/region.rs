@@ -1,0 +1,198 @@
+//! Regions: memory of a pool with the buffer protocol.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use hugekit::SharedRegion;
+use hugekit::fault::Handling;
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::errors::{Raised, with_sigbus};
+use crate::pool::Pool;
+use crate::progress::Teller;
+use crate::snapshot::Snapshot;
+
+/// Zeroed memory of a pool, with the buffer protocol: ``memoryview(region)``, ``numpy.frombuffer(region)``.
+///
+/// Made by :meth:`Pool.region`. It goes back to the pool when nothing refers to it any more, arrays and views of it
+/// included. A process forked from this one has no such memory: what touches it there ends with SIGSEGV.
+#[pyclass(frozen, module = "hugekit")]
+pub(crate) struct Region(Arc<SharedRegion>);
+
+/// Every region of this process by its address, and some that are gone, so that an array can be found to lie in one. Locked for moments only.
+static LIVE: Mutex<BTreeMap<usize, Weak<SharedRegion>>> = Mutex::new(BTreeMap::new());
+
+fn live() -> MutexGuard<'static, BTreeMap<usize, Weak<SharedRegion>>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Region {
+    pub(crate) fn new(region: SharedRegion) -> Self {
+        let region = Arc::new(region);
+        let mut live = live();
+        live.retain(|_, region| region.strong_count() > 0);
+        live.insert(region.as_ptr().addr(), Arc::downgrade(&region));
+        drop(live);
+        Self(region)
+    }
+
+    /// The region in which so many bytes lie.
+    pub(crate) fn around(start: usize, len: usize) -> Option<Self> {
+        let found = live().range(..=start).next_back()?.1.upgrade()?;
+        let offset = start - found.as_ptr().addr();
+        (offset.checked_add(len)? <= found.len()).then(|| Self(found))
+    }
+
+    pub(crate) fn shared(&self) -> &SharedRegion {
+        &self.0
+    }
+}
+
+#[pymethods]
+impl Region {
+    /// A region with the same bytes, of which each side changes its own: in microseconds, whatever its size.
+    /// Nothing is copied before one side writes it.
+    ///
+    /// Args:
+    ///     granule: bytes that are shared or copied as a whole, a power of two.
+    ///     handling: "threaded" or "in place": who copies.
+    ///
+    /// Raises:
+    ///     MemoryError: the pool has not as many bytes left.
+    ///     PermissionError: nobody may serve faults here.
+    ///     OSError: memory on pages of 1 GiB.
+    #[pyo3(signature = (*, granule=None, handling=None))]
+    pub(crate) fn fork(
+        &self,
+        py: Python<'_>,
+        granule: Option<usize>,
+        handling: Option<&str>,
+    ) -> PyResult<Self> {
+        let handling = handling.map(self::handling).transpose()?;
+        let fork = with_sigbus(py, || {
+            let builder = self.0.fork_builder();
+            let builder = granule.into_iter().fold(builder, hugekit::region::ForkBuilder::granule);
+            handling.into_iter().fold(builder, hugekit::region::ForkBuilder::handling).build()
+        })?;
+        Ok(Self::new(fork.share()))
+    }
+
+    /// The region as it is now, while writers go on; as :func:`hugekit.snapshot` of all of it.
+    #[pyo3(signature = (*, handling=None))]
+    fn snapshot(slf: &Bound<'_, Self>, handling: Option<&str>) -> PyResult<Snapshot> {
+        crate::snapshot::snapshot(slf.py(), slf.as_any(), handling, None, None, None)
+    }
+
+    /// Give up what a range holds: it reads as zeroes again. Whole pages of the backing, but the end may be the
+    /// region's.
+    fn release(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<()> {
+        let range = offset..offset.saturating_add(length);
+        Ok(py.detach(|| self.0.release(range)).map_err(Raised::from)?)
+    }
+
+    /// See to it that system calls can be given a range although faults are served in place: all of it if no
+    /// range is said.
+    #[pyo3(signature = (offset=0, length=None))]
+    fn ready(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<()> {
+        let range = self.range(offset, length);
+        Ok(py.detach(|| self.0.ready(range)).map_err(Raised::from)?)
+    }
+
+    /// Enter a range into the page tables, so that nothing faults on it any more: all of it if no range is said.
+    #[pyo3(signature = (offset=0, length=None, *, threads=1, progress=None))]
+    fn prefault(
+        &self,
+        py: Python<'_>,
+        offset: usize,
+        length: Option<usize>,
+        threads: usize,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let (range, teller) = (self.range(offset, length), Teller::new(progress)?);
+        let tell = |done, total| teller.tell(done, total);
+        let threads = hugekit::Threads::Exactly(threads);
+        let run = || self.0.prefault_with(range, threads, Some(&tell));
+        teller.result(py.detach(run).map_err(Raised::from))?;
+        Ok(())
+    }
+
+    /// Where it begins.
+    #[getter]
+    fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+
+    /// Bytes mapped: the length rounded up to whole pages of the backing.
+    #[getter]
+    fn mapped_length(&self) -> usize {
+        self.0.mapped_len()
+    }
+
+    /// The pool it came from.
+    #[getter]
+    fn pool(&self) -> Pool {
+        Pool(self.0.pool().clone())
+    }
+
+    /// How its faults are served if it is cleared at its first touch: "threaded" or "in place"; None if accesses
+    /// are plain ones.
+    #[getter]
+    fn serving(&self) -> Option<&'static str> {
+        self.0.serving().map(|serving| word(serving.handling))
+    }
+
+    /// Bytes that it shares with forks at this moment.
+    #[getter]
+    fn shared_bytes(&self) -> PyResult<usize> {
+        Ok(self.0.shared_bytes().map_err(Raised::from)?)
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hugekit.Region of {} bytes at {:#x}>", self.0.len(), self.0.as_ptr().addr())
+    }
+
+    /// # Safety
+    /// Called by the interpreter.
+    unsafe fn __getbuffer__(
+        slf: &Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let region = slf.get().shared();
+        let len = region.len().cast_signed();
+        // SAFETY: the memory is mapped and writable for as long as the object lives, to which the view refers.
+        let refused = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), region.as_ptr().cast(), len, 0, flags)
+        };
+        if refused != 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
+    }
+}
+
+impl Region {
+    fn range(&self, offset: usize, length: Option<usize>) -> std::ops::Range<usize> {
+        let end = length.map_or(self.0.len().max(offset), |length| offset.saturating_add(length));
+        offset..end
+    }
+}
+
+pub(crate) fn handling(word: &str) -> PyResult<Handling> {
+    match word {
+        "threaded" => Ok(Handling::Threaded { threads: 1 }),
+        "in place" => Ok(Handling::InPlace),
+        _ => Err(PyValueError::new_err(format!(
+            "handling is {word:?}, and can be \"threaded\" or \"in place\""
+        ))),
+    }
+}
+
+pub(crate) fn word(handling: Handling) -> &'static str {
+    if handling == Handling::InPlace { "in place" } else { "threaded" }
+}

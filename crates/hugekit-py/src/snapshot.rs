@@ -1,0 +1,719 @@
+//! Snapshots of arrays: several are one moment, because the GIL is held while they are taken.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::ptr::slice_from_raw_parts;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hugekit::SnapshotError;
+use hugekit::snapshot::{Granule, Stats};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
+
+use crate::buffer::Buffer;
+use crate::errors::{Raised, with_sigbus};
+use crate::progress::Teller;
+use crate::region::{Region, handling, word};
+
+/// Bytes that are read together where the library does not stream by itself.
+const BATCH: usize = 2 << 20;
+
+/// Arrays as they were at one moment, while the program goes on to write them. Made by :func:`snapshot`; a context
+/// manager, which lets the arrays alone again at its end.
+///
+/// :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read all of it and let go what they have read,
+/// so that writers need not keep it aside any more: one of them can be called, once.
+#[pyclass(frozen, module = "hugekit")]
+pub(crate) struct Snapshot {
+    form: Form,
+    parts: Mutex<Option<Vec<Part>>>,
+    nbytes: usize,
+    serving: Option<&'static str>,
+    stats: Mutex<Vec<Stats>>,
+}
+
+/// How the arrays were given, and are given back.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    One,
+    Several,
+    Named,
+}
+
+/// One array.
+struct Part {
+    name: String,
+    memory: Memory,
+    len: usize,
+    /// Its elements and their order; none for what is no array.
+    kind: Option<Kind>,
+    /// Keeps the memory where it is.
+    _buffer: Buffer,
+}
+
+struct Kind {
+    dtype: Py<PyAny>,
+    shape: Py<PyAny>,
+    fortran: bool,
+}
+
+enum Memory {
+    /// No bytes.
+    None,
+    /// All of a snapshot.
+    Own(Box<hugekit::Snapshot>),
+    /// What begins at this offset of a region, of which other arrays may have parts too.
+    Within(Arc<hugekit::Snapshot>, usize),
+}
+
+impl Memory {
+    fn snapshot(&self) -> Option<&hugekit::Snapshot> {
+        match self {
+            Self::None => None,
+            Self::Own(snapshot) => Some(snapshot),
+            Self::Within(snapshot, _) => Some(snapshot),
+        }
+    }
+}
+
+/// Wishes for each of the snapshots.
+#[derive(Clone, Copy)]
+struct Wishes {
+    handling: Option<hugekit::fault::Handling>,
+    granule: Granule,
+    hold_at_most: Option<usize>,
+    ready: usize,
+}
+
+/// Take a snapshot of arrays, in microseconds: what they hold now, whatever is written to them afterwards.
+///
+/// Writers that meet something that was not read yet copy it aside, 2 MiB or 64 KiB at a time; nothing else is copied.
+/// Several arrays are one moment for all Python code. Stores that race with the call, from threads that do not hold the
+/// GIL, land on either side. A training loop goes on while a thread saves:
+///
+/// Args:
+///     arrays: an array, a list, tuple or dict of arrays; contiguous, in C or Fortran order, of anything but Python
+///         objects. Instead of an array, anything with a buffer; a torch tensor on the CPU through ``tensor.numpy()``.
+///     handling: "threaded" or "in place": who copies what is written. In place, the thread that writes does, in a handler
+///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
+///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
+///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
+///     hold_at_most: bytes of each array that may be held aside at a time; half of it, but at least 64 MiB or all of
+///         it, if not said. If writers need more, the snapshot is lost and the writers run. Arrays on a pool have all of
+///         it, reserved.
+///     ready: of these, bytes whose memory is there before, so that no write waits for it.
+///
+/// Raises:
+///     PermissionError: nobody may serve faults here.
+///     OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than 6.7.
+///     MemoryError: the pool of an array has not as many bytes left.
+///     ValueError: an array is not contiguous.
+///     TypeError: an array holds references to Python objects.
+///
+/// >>> weights = numpy.ones((512, 1024))
+/// >>> with hugekit.snapshot(weights) as moment:
+/// ...     weights *= 2
+/// ...     saved = moment.to_numpy()
+/// >>> float(saved.max()), float(weights.max())
+/// (1.0, 2.0)
+#[pyfunction]
+#[pyo3(signature = (arrays, *, handling=None, granule=None, hold_at_most=None, ready=None))]
+pub(crate) fn snapshot(
+    py: Python<'_>,
+    arrays: &Bound<'_, PyAny>,
+    handling: Option<&str>,
+    granule: Option<&str>,
+    hold_at_most: Option<usize>,
+    ready: Option<usize>,
+) -> PyResult<Snapshot> {
+    let wishes = Wishes {
+        handling: handling.map(self::handling).transpose()?,
+        granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
+        hold_at_most,
+        ready: ready.unwrap_or(0),
+    };
+    let (form, named) = named(arrays)?;
+    let buffers = named
+        .iter()
+        .map(|(_, array)| Ok((Buffer::of(array, false)?, kind_of(array)?)))
+        .collect::<PyResult<Vec<_>>>()?;
+    // From here on nothing of Python's runs, so that no Python code writes in between.
+    let mut of_regions = HashMap::new();
+    let mut parts = Vec::new();
+    for ((name, _), (buffer, kind)) in named.into_iter().zip(buffers) {
+        let memory = taken(py, &buffer, wishes, &mut of_regions)?;
+        parts.push(Part { name, memory, len: buffer.len(), kind, _buffer: buffer });
+    }
+    let serving =
+        |part: &Part| part.memory.snapshot()?.serving().map(|serving| word(serving.handling));
+    Ok(Snapshot {
+        form,
+        nbytes: parts.iter().map(|part| part.len).sum(),
+        serving: parts.iter().find_map(serving),
+        parts: Mutex::new(Some(parts)),
+        stats: Mutex::default(),
+    })
+}
+
+fn granule(word: &str) -> PyResult<Granule> {
+    match word {
+        "huge" => Ok(Granule::Huge),
+        "small" => Ok(Granule::Small),
+        _ => Err(PyValueError::new_err(format!(
+            "granule is {word:?}, and can be \"huge\" or \"small\""
+        ))),
+    }
+}
+
+type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
+
+/// The arrays and their names, which for a list are numpy's.
+fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
+    if let Ok(dict) = arrays.cast::<PyDict>() {
+        let items = dict.iter().map(|(name, array)| Ok((name.extract()?, array)));
+        return Ok((Form::Named, items.collect::<PyResult<_>>()?));
+    }
+    if arrays.is_instance_of::<PyList>() || arrays.is_instance_of::<PyTuple>() {
+        let arrays = arrays.try_iter()?.enumerate();
+        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), array?)));
+        return Ok((Form::Several, items.collect::<PyResult<_>>()?));
+    }
+    Ok((Form::One, vec![("arr_0".to_owned(), arrays.clone())]))
+}
+
+fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
+    if !array.hasattr("dtype")? || !array.hasattr("shape")? {
+        return Ok(None);
+    }
+    let flags = array.getattr("flags")?;
+    let fortran = flags.getattr("f_contiguous")?.is_truthy()?
+        && !flags.getattr("c_contiguous")?.is_truthy()?;
+    let (dtype, shape) = (array.getattr("dtype")?.unbind(), array.getattr("shape")?.unbind());
+    Ok(Some(Kind { dtype, shape, fortran }))
+}
+
+fn taken(
+    py: Python<'_>,
+    buffer: &Buffer,
+    wishes: Wishes,
+    of_regions: &mut HashMap<usize, Arc<hugekit::Snapshot>>,
+) -> PyResult<Memory> {
+    let (start, len) = (buffer.start(), buffer.len());
+    if len == 0 {
+        return Ok(Memory::None);
+    }
+    if let Some(region) = Region::around(start.addr(), len) {
+        let base = region.shared().as_ptr().addr();
+        if let Some(known) = of_regions.get(&base) {
+            return Ok(Memory::Within(Arc::clone(known), start.addr() - base));
+        }
+        let take = || {
+            let builder = region.shared().fork_builder();
+            let handling = wishes.handling.into_iter();
+            handling.fold(builder, hugekit::region::ForkBuilder::handling).snapshot()
+        };
+        let snapshot = Arc::new(with_sigbus(py, take)?);
+        of_regions.insert(base, Arc::clone(&snapshot));
+        return Ok(Memory::Within(snapshot, start.addr() - base));
+    }
+    let builder = hugekit::Snapshot::builder().granule(wishes.granule).ready(wishes.ready);
+    let builder = wishes.handling.into_iter().fold(builder, hugekit::snapshot::Builder::handling);
+    let builder =
+        wishes.hold_at_most.into_iter().fold(builder, hugekit::snapshot::Builder::hold_at_most);
+    let take = || {
+        // SAFETY: the buffer keeps the memory where it is, and Python's threads have their stacks elsewhere; they do
+        // not block SIGBUS, which is checked for all threads there are. That nobody takes SIGBUS from us is checked
+        // now, and documented for later; EFAULT is an OSError.
+        unsafe { builder.clone().of_anonymous(slice_from_raw_parts(start, len)) }
+    };
+    Ok(Memory::Own(Box::new(with_sigbus(py, take)?)))
+}
+
+#[pymethods]
+impl Snapshot {
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, PyTuple>) {
+        self.close(py);
+    }
+
+    /// End it: the arrays are let alone again. Nothing happens the second time.
+    fn close(&self, py: Python<'_>) {
+        if let Some(parts) = lock(&self.parts).take() {
+            *lock(&self.stats) = stats_of(&parts);
+            let memories: Vec<_> =
+                parts.into_iter().map(|part| (part.memory, part._buffer)).collect();
+            py.detach(|| drop(memories));
+        }
+    }
+
+    /// The arrays as they were, as new ones: one, a list or a dict, as they were given. What is no array comes as bytes of
+    /// dtype uint8. Ends the snapshot.
+    ///
+    /// Args:
+    ///     progress: see :func:`clear`.
+    ///
+    /// Raises:
+    ///     SnapshotLost: writers outran it, or the memory was taken away.
+    ///     ValueError: it has ended.
+    #[pyo3(signature = (*, progress=None))]
+    fn to_numpy<'py>(
+        &self,
+        py: Python<'py>,
+        progress: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let numpy = py.import("numpy")?;
+        let reader = Reader::new(progress, self.nbytes)?;
+        let (list, dict) = (PyList::empty(py), PyDict::new(py));
+        let parts = self.take()?;
+        let mut done = 0;
+        for part in parts {
+            let array = part.empty(py, &numpy)?;
+            let (to, len, name) = (Buffer::of(&array, true)?, part.len, part.name.clone());
+            py.detach(|| {
+                // SAFETY: just made, so that nobody else knows it, and kept in its place by the buffer.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(to.start(), to.len()) };
+                reader.copy(part.memory, bytes, done)
+            })
+            .or_else(|error| reader.teller.result(Err::<(), _>(error)))?;
+            done += len;
+            list.append(&array)?;
+            dict.set_item(name, array)?;
+        }
+        match self.form {
+            Form::One => list.get_item(0),
+            Form::Several => Ok(list.into_any()),
+            Form::Named => Ok(dict.into_any()),
+        }
+    }
+
+    /// Write the bytes of all arrays in order to a file: without gaps, and without any header. Ends the snapshot.
+    ///
+    /// Args:
+    ///     file: with a ``write`` that takes bytes. A file of the operating system's is written without the GIL.
+    ///     progress: see :func:`clear`.
+    ///
+    /// Raises:
+    ///     SnapshotLost: writers outran it, or the memory was taken away; what was written is its first part.
+    ///     ValueError: it has ended.
+    ///     Whatever the file's ``write`` raises.
+    #[pyo3(signature = (file, *, progress=None))]
+    fn write_to(
+        &self,
+        py: Python<'_>,
+        file: &Bound<'_, PyAny>,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let reader = Reader::new(progress, self.nbytes)?;
+        let descriptor = descriptor_of(file)?;
+        let mut done = 0;
+        for part in self.take()? {
+            let len = part.len;
+            match descriptor {
+                Some(descriptor) => reader.write(py, part, &borrowed(descriptor), done)?,
+                None => reader.write_to_object(py, part, file, done)?,
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Save one array as ``numpy.save`` does, byte for byte the same file. Ends the snapshot.
+    ///
+    /// The file appears under its name when it is complete, in the place of one that was there.
+    ///
+    /// Args:
+    ///     path: ``.npy`` is appended if it is missing, as numpy does.
+    ///     fsync: wait until the file is on its device.
+    ///     progress: see :func:`clear`.
+    ///
+    /// Raises:
+    ///     SnapshotLost: writers outran it, or the memory was taken away; there is no file then.
+    ///     ValueError: it has ended, or has several arrays.
+    ///     OSError: the file cannot be written.
+    #[pyo3(signature = (path, *, fsync=false, progress=None))]
+    fn save_npy(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        fsync: bool,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if self.form != Form::One {
+            return Err(PyValueError::new_err(
+                "a .npy file has one array, and this has several: savez",
+            ));
+        }
+        let reader = Reader::new(progress, self.nbytes)?;
+        let replacing = Replacing::new(with_suffix(path, ".npy"))?;
+        for part in self.take()? {
+            let mut file = &replacing.file;
+            file.write_all(&part.header(py)?)?;
+            reader.write(py, part, file, 0)?;
+        }
+        Ok(py.detach(|| replacing.finish(fsync))?)
+    }
+
+    /// Save all arrays as ``numpy.savez`` does, by their names in a dict, else as ``arr_0`` and on. Ends the snapshot.
+    ///
+    /// The file appears under its name when it is complete, in the place of one that was there.
+    ///
+    /// Args:
+    ///     path: ``.npz`` is appended if it is missing, as numpy does.
+    ///     fsync: wait until the file is on its device.
+    ///     progress: see :func:`clear`.
+    ///
+    /// Raises:
+    ///     As :meth:`save_npy`.
+    #[pyo3(signature = (path, *, fsync=false, progress=None))]
+    fn savez(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        fsync: bool,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let reader = Reader::new(progress, self.nbytes)?;
+        let replacing = Replacing::new(with_suffix(path, ".npz"))?;
+        let archive = py.import("zipfile")?.call_method1("ZipFile", (&replacing.partial, "w"))?;
+        let large = [("force_zip64", true)].into_py_dict(py)?;
+        let mut done = 0;
+        for part in self.take()? {
+            let (len, name) = (part.len, format!("{}.npy", part.name));
+            let member = archive.call_method("open", (name, "w"), Some(&large))?;
+            member.call_method1("write", (PyBytes::new(py, &part.header(py)?),))?;
+            reader.write_to_object(py, part, &member, done)?;
+            member.call_method0("close")?;
+            done += len;
+        }
+        archive.call_method0("close")?;
+        Ok(py.detach(|| replacing.finish(fsync))?)
+    }
+
+    /// Bytes of all arrays.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.nbytes
+    }
+
+    /// How writes to the arrays are handled: "threaded" or "in place"; None if all was copied at once.
+    #[getter]
+    fn serving(&self) -> Option<&'static str> {
+        self.serving
+    }
+
+    /// Whether it has ended.
+    #[getter]
+    fn closed(&self) -> bool {
+        lock(&self.parts).is_none()
+    }
+
+    /// What it has cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_held`` and ``cap``
+    /// in bytes, and the ``longest_fault`` of a writer in seconds. As it was before it began to end.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = match &*lock(&self.parts) {
+            Some(parts) => stats_of(parts),
+            None => lock(&self.stats).clone(),
+        };
+        let dict = PyDict::new(py);
+        let sum = |of: fn(&Stats) -> u64| all.iter().map(of).sum::<u64>();
+        dict.set_item("copied_by_writers", sum(|stats| stats.copied_by_writers))?;
+        dict.set_item("copied_by_others", sum(|stats| stats.copied_by_others))?;
+        dict.set_item("held", sum(|stats| stats.held as u64))?;
+        dict.set_item("most_held", sum(|stats| stats.most_held as u64))?;
+        dict.set_item("cap", sum(|stats| stats.cap as u64))?;
+        let longest = all.iter().map(|stats| stats.longest_fault).max().unwrap_or_default();
+        dict.set_item("longest_fault", longest.as_secs_f64())?;
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.closed() { "ended" } else { "open" };
+        format!("<hugekit.Snapshot of {} bytes, {state}>", self.nbytes)
+    }
+}
+
+impl Snapshot {
+    /// All parts, for whoever reads all of it.
+    fn take(&self) -> PyResult<Vec<Part>> {
+        let parts = lock(&self.parts).take();
+        let parts = parts.ok_or_else(|| PyValueError::new_err("the snapshot has ended"))?;
+        *lock(&self.stats) = stats_of(&parts);
+        Ok(parts)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of each snapshot once, however many parts it has.
+fn stats_of(parts: &[Part]) -> Vec<Stats> {
+    let mut snapshots: Vec<&hugekit::Snapshot> =
+        parts.iter().filter_map(|part| part.memory.snapshot()).collect();
+    snapshots.dedup_by_key(|snapshot| std::ptr::from_ref(*snapshot));
+    snapshots.into_iter().map(hugekit::Snapshot::stats).collect()
+}
+
+impl Part {
+    /// A new array for it.
+    fn empty<'py>(
+        &self,
+        py: Python<'py>,
+        numpy: &Bound<'py, PyModule>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some(Kind { dtype, shape, fortran }) = &self.kind else {
+            return numpy.call_method1("empty", (self.len, "u1"));
+        };
+        let order = [("order", if *fortran { "F" } else { "C" })].into_py_dict(py)?;
+        numpy.call_method("empty", (shape, dtype), Some(&order))
+    }
+
+    /// What a .npy file begins with, by numpy itself.
+    fn header(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        let Some(Kind { dtype, shape, fortran }) = &self.kind else {
+            return Err(PyTypeError::new_err(
+                "only arrays have a dtype and a shape to save: write_to",
+            ));
+        };
+        let format = py.import("numpy")?.getattr("lib")?.getattr("format")?;
+        let said = PyDict::new(py);
+        said.set_item("descr", format.call_method1("dtype_to_descr", (dtype,))?)?;
+        said.set_item("fortran_order", fortran)?;
+        said.set_item("shape", shape)?;
+        let written = |writer: &str| {
+            let bytes = py.import("io")?.call_method0("BytesIO")?;
+            format.call_method1(writer, (&bytes, &said))?;
+            bytes.call_method0("getvalue")?.extract::<Vec<u8>>()
+        };
+        // The older form is numpy's own choice wherever it suffices.
+        written("write_array_header_1_0").or_else(|_| written("write_array_header_2_0"))
+    }
+}
+
+/// Reads parts, telling how far all of them are.
+struct Reader {
+    teller: Teller,
+    total: usize,
+}
+
+impl Reader {
+    fn new(progress: Option<&Bound<'_, PyAny>>, total: usize) -> PyResult<Self> {
+        Ok(Self { teller: Teller::new(progress)?, total })
+    }
+
+    /// Copies a part; `before` bytes of others are done.
+    fn copy(&self, memory: Memory, to: &mut [u8], before: usize) -> PyResult<()> {
+        let tell = |done, _| self.teller.tell(before + done, self.total);
+        let copied = match memory {
+            Memory::None => Ok(()),
+            Memory::Own(snapshot) => {
+                snapshot.copy_to_with(to, Some(&tell), Some(self.teller.cancel())).map(|_| ())
+            }
+            Memory::Within(snapshot, offset) => {
+                to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
+                    let (at, len) = (index * BATCH, chunk.len());
+                    self.go_on(at, len)?;
+                    snapshot.read_at(offset + at, chunk)?;
+                    tell(at + len, 0);
+                    Ok(())
+                })
+            }
+        };
+        copied.map_err(|error: SnapshotError| Raised::from(error).into())
+    }
+
+    /// Writes a part without the GIL.
+    fn write(&self, py: Python<'_>, part: Part, file: &File, before: usize) -> PyResult<()> {
+        let Part { memory, len, .. } = part;
+        let written = py.detach(|| self.stream(memory, len, file, before));
+        self.teller.result(written.map_err(Raised::from))
+    }
+
+    /// Writes a part to whatever has a `write`.
+    fn write_to_object(
+        &self,
+        py: Python<'_>,
+        part: Part,
+        object: &Bound<'_, PyAny>,
+        before: usize,
+    ) -> PyResult<()> {
+        let raised = Mutex::new(None);
+        let writer = Writer { object: object.clone().unbind(), raised: &raised };
+        let Part { memory, len, .. } = part;
+        let written = py.detach(|| self.stream(memory, len, writer, before));
+        match lock(&raised).take() {
+            Some(error) => Err(error),
+            None => self.teller.result(written.map_err(Raised::from)),
+        }
+    }
+
+    fn stream(
+        &self,
+        memory: Memory,
+        len: usize,
+        mut writer: impl Write,
+        before: usize,
+    ) -> Result<(), SnapshotError> {
+        let tell = |done, _| self.teller.tell(before + done, self.total);
+        match memory {
+            Memory::None => Ok(()),
+            Memory::Own(snapshot) => {
+                snapshot.write_to_with(writer, Some(&tell), Some(self.teller.cancel())).map(|_| ())
+            }
+            Memory::Within(snapshot, offset) if offset == 0 && len == snapshot.len() => {
+                match Arc::try_unwrap(snapshot) {
+                    Ok(snapshot) => {
+                        self.stream(Memory::Own(Box::new(snapshot)), len, writer, before)
+                    }
+                    Err(snapshot) => self.stream_range(&snapshot, offset, len, &mut writer, &tell),
+                }
+            }
+            Memory::Within(snapshot, offset) => {
+                self.stream_range(&snapshot, offset, len, &mut writer, &tell)
+            }
+        }
+    }
+
+    fn stream_range(
+        &self,
+        snapshot: &hugekit::Snapshot,
+        offset: usize,
+        len: usize,
+        writer: &mut dyn Write,
+        tell: &dyn Fn(usize, usize),
+    ) -> Result<(), SnapshotError> {
+        let mut buffer = vec![0; BATCH.min(len)];
+        for at in (0..len).step_by(BATCH) {
+            let bytes = &mut buffer[..BATCH.min(len - at)];
+            self.go_on(at, len)?;
+            snapshot.read_at(offset + at, bytes)?;
+            let failed = |source| SnapshotError::Write { written: at, source };
+            writer.write_all(bytes).map_err(failed)?;
+            tell(at + bytes.len(), len);
+        }
+        Ok(())
+    }
+
+    fn go_on(&self, bytes: usize, len: usize) -> Result<(), SnapshotError> {
+        match self.teller.cancel().is_cancelled() {
+            true => Err(SnapshotError::Cancelled { bytes, len }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A Python object with a `write`; what that raises is kept for the caller.
+struct Writer<'a> {
+    object: Py<PyAny>,
+    raised: &'a Mutex<Option<PyErr>>,
+}
+
+impl Write for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Python::attach(|py| {
+            let written = written(self.object.bind(py), bytes).and_then(|written| {
+                py.check_signals()?;
+                Ok(written)
+            });
+            written.map_err(|error| {
+                *lock(self.raised) = Some(error);
+                io::Error::other("the file's write raised an exception")
+            })
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn written(object: &Bound<'_, PyAny>, bytes: &[u8]) -> PyResult<usize> {
+    let py = object.py();
+    let (start, len) = (bytes.as_ptr().cast_mut().cast(), bytes.len().cast_signed());
+    // SAFETY: a read-only view of bytes that live until it is released below.
+    let view = unsafe {
+        let view = ffi::PyMemoryView_FromMemory(start, len, ffi::PyBUF_READ);
+        Bound::from_owned_ptr_or_err(py, view)?
+    };
+    let answer = object.call_method1("write", (&view,));
+    view.call_method0("release")?;
+    let answer = answer?;
+    let taken = if answer.is_none() { bytes.len() } else { answer.extract()? };
+    Ok(taken.min(bytes.len()))
+}
+
+/// The descriptor of a file that has no bytes of its own on the way: what it buffers is flushed. Others, such as a
+/// compressing one, have a descriptor too, but it is not theirs alone to write to.
+fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
+    let io = file.py().import("io")?;
+    for plain in ["FileIO", "BufferedWriter", "BufferedRandom"] {
+        if file.get_type().is(&io.getattr(plain)?) {
+            file.call_method0("flush")?;
+            return Ok(Some(file.call_method0("fileno")?.extract()?));
+        }
+    }
+    Ok(None)
+}
+
+fn borrowed(descriptor: RawFd) -> ManuallyDrop<File> {
+    // SAFETY: open, because its file object was just asked for it and is borrowed; never closed from here.
+    ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) })
+}
+
+/// A file that takes its name when it is complete.
+struct Replacing {
+    path: PathBuf,
+    partial: PathBuf,
+    file: File,
+    is_complete: bool,
+}
+
+impl Replacing {
+    fn new(path: PathBuf) -> io::Result<Self> {
+        let mut partial = path.clone().into_os_string();
+        partial.push(format!(".{}.partial", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let file = File::create(&partial)?;
+        Ok(Self { path, partial, file, is_complete: false })
+    }
+
+    fn finish(mut self, fsync: bool) -> io::Result<()> {
+        if fsync {
+            self.file.sync_all()?;
+        }
+        fs::rename(&self.partial, &self.path)?;
+        self.is_complete = true;
+        match self.path.parent().filter(|_| fsync) {
+            Some(folder) if folder != Path::new("") => File::open(folder)?.sync_all(),
+            Some(_) => File::open(".")?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Replacing {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+fn with_suffix(path: PathBuf, suffix: &str) -> PathBuf {
+    let mut name = path.into_os_string();
+    if !name.as_encoded_bytes().ends_with(suffix.as_bytes()) {
+        name.push(suffix);
+    }
+    name.into()
+}

@@ -1,0 +1,129 @@
+//! Clearing and copying.
+#![allow(unsafe_code)]
+
+use hugekit::parallel::Report;
+use hugekit::{Clear, ClearError, Copy, CopyError};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::buffer::Buffer;
+use crate::errors::Raised;
+use crate::progress::{Teller, threads};
+
+/// Below so many bytes the GIL is kept: giving it away and taking it back takes longer.
+const LONG: usize = 256 << 10;
+
+/// Set every byte of an array, or of any writable buffer, to zero.
+///
+/// Args:
+///     array: contiguous, in C or Fortran order, and without references to Python objects.
+///     threads: how many, the calling one included; as many as pay off if not said.
+///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``, such as tqdm's.
+///
+/// Raises:
+///     ValueError: it is not contiguous, or read-only (BufferError for some objects), or 0 threads are wanted.
+///     TypeError: it has no buffer, or holds references to Python objects.
+///
+/// >>> array = numpy.ones((1000, 1000))
+/// >>> hugekit.clear(array)
+/// >>> bool(array.any())
+/// False
+#[pyfunction]
+#[pyo3(signature = (array, *, threads=None, progress=None))]
+pub(crate) fn clear(
+    py: Python<'_>,
+    array: &Bound<'_, PyAny>,
+    threads: Option<usize>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let buffer = Buffer::of(array, true)?;
+    let number = threads;
+    if progress.is_none() && buffer.len() < LONG && number != Some(0) {
+        // SAFETY: as below.
+        unsafe { Clear::new().run_raw(buffer.start(), buffer.len()) }.map_err(Raised::from)?;
+        return Ok(());
+    }
+    let teller = Teller::new(progress)?;
+    let tell = |done, total| teller.tell(done, total);
+    let run = || -> Result<Report, ClearError> {
+        let mut clear = Clear::new().threads(self::threads(number));
+        if !teller.is_silent() {
+            clear = clear.progress(&tell).cancel(teller.cancel());
+        }
+        // SAFETY: the buffer is writable and stays in its place; that no other thread accesses it meanwhile is
+        // for the program to see to, as with numpy's own functions.
+        unsafe { clear.run_raw(buffer.start(), buffer.len()) }
+    };
+    teller.result(py.detach(run).map_err(Raised::from))?;
+    Ok(())
+}
+
+/// Copy the bytes of one array, or of any buffer, to another.
+///
+/// Both have as many bytes; arrays also the same shape, dtype and order, so that elements stay what they are.
+///
+/// Args:
+///     dst: writable and contiguous.
+///     src: contiguous. It must not overlap dst.
+///     threads: how many, the calling one included; as many as pay off if not said.
+///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``, such as tqdm's.
+///
+/// Raises:
+///     ValueError: lengths, shapes, dtypes or orders differ, they overlap, or one is not contiguous.
+///     TypeError: one has no buffer, or holds references to Python objects.
+///
+/// >>> source = numpy.arange(1_000_000)
+/// >>> copy = hugekit.empty_like(source)
+/// >>> hugekit.copy(copy, source, threads=2)
+/// >>> bool((copy == source).all())
+/// True
+#[pyfunction]
+#[pyo3(signature = (dst, src, *, threads=None, progress=None))]
+pub(crate) fn copy(
+    py: Python<'_>,
+    dst: &Bound<'_, PyAny>,
+    src: &Bound<'_, PyAny>,
+    threads: Option<usize>,
+    progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let (to, from) = (Buffer::of(dst, true)?, Buffer::of(src, false)?);
+    check_alike(dst, src)?;
+    if to.len() != from.len() {
+        let error = CopyError::LengthsDiffer { dst: to.len(), src: from.len() };
+        return Err(Raised::from(error).into());
+    }
+    let teller = Teller::new(progress)?;
+    let tell = |done, total| teller.tell(done, total);
+    let run = || -> Result<Report, CopyError> {
+        let mut copy = Copy::new().threads(self::threads(threads));
+        if !teller.is_silent() {
+            copy = copy.progress(&tell).cancel(teller.cancel());
+        }
+        // SAFETY: as in `clear`; equally long, and an overlap is refused.
+        unsafe { copy.run_raw(to.start(), from.start(), to.len()) }
+    };
+    let done = if to.len() < LONG && teller.is_silent() { run() } else { py.detach(run) };
+    teller.result(done.map_err(Raised::from))?;
+    Ok(())
+}
+
+/// Two arrays whose bytes mean the same; whatever else has a buffer is bytes.
+fn check_alike(dst: &Bound<'_, PyAny>, src: &Bound<'_, PyAny>) -> PyResult<()> {
+    if !dst.hasattr("dtype")? || !src.hasattr("dtype")? {
+        return Ok(());
+    }
+    for name in ["dtype", "shape"] {
+        let (to, from) = (dst.getattr(name)?, src.getattr(name)?);
+        if !to.eq(&from)? {
+            let message = format!("cannot copy an array of {name} {from} to one of {name} {to}");
+            return Err(PyValueError::new_err(message));
+        }
+    }
+    for order in ["c_contiguous", "f_contiguous"] {
+        let has = |array: &Bound<'_, PyAny>| array.getattr("flags")?.getattr(order)?.is_truthy();
+        if has(dst)? && has(src)? {
+            return Ok(());
+        }
+    }
+    Err(PyValueError::new_err("cannot copy between arrays in C and in Fortran order"))
+}

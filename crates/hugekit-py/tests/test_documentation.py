@@ -1,0 +1,84 @@
+"""The examples in the docstrings are run, and the stubs say what there is."""
+
+import ast
+import doctest
+import inspect
+import pathlib
+import re
+
+import hugekit
+import numpy
+import pytest
+
+
+def found():
+    named = [("hugekit", hugekit)] + [(name, getattr(hugekit, name)) for name in hugekit.__all__]
+    for name, thing in named:
+        members = [(name, thing)]
+        if inspect.isclass(thing):
+            members += [(f"{name}.{member}", value) for member, value in vars(thing).items()]
+        for title, member in members:
+            text = getattr(member, "__doc__", None) or ""
+            if isinstance(text, str) and ">>>" in text:
+                yield pytest.param(text, id=title)
+
+
+@pytest.mark.parametrize("text", list(found()))
+def test_example(text, serves):
+    example = doctest.DocTestParser().get_doctest(text, {"hugekit": hugekit, "numpy": numpy}, "example", None, 0)
+    result = doctest.DocTestRunner(verbose=False).run(example)
+    assert result.attempted > 0 and result.failed == 0
+
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "crates/hugekit-py/README.md"])
+def test_programs_of_a_page(page, serves, tmp_path, monkeypatch):
+    programs = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert programs
+    monkeypatch.chdir(tmp_path)
+    for program in programs:
+        exec(compile(program, page, "exec"), {})
+
+
+def test_everything_has_documentation_and_most_has_an_example():
+    assert all(getattr(hugekit, name).__doc__ for name in hugekit.__all__ if name != "__version__")
+    assert len(list(found())) >= 10
+
+
+def stubs():
+    path = pathlib.Path(hugekit.__file__).with_name("__init__.pyi")
+    return ast.parse(path.read_text()).body
+
+
+def parameters(function):
+    said = function.args
+    plain = [argument.arg for argument in said.posonlyargs + said.args + said.kwonlyargs]
+    return [name for name in plain if name not in ("self", "cls")]
+
+
+def test_the_stubs_name_what_there_is():
+    functions = {node.name: node for node in stubs() if isinstance(node, ast.FunctionDef)}
+    classes = {node.name: node for node in stubs() if isinstance(node, ast.ClassDef)}
+    public = {name for name in functions | classes if not name.startswith("_")}
+    assert public | {"__version__"} == set(hugekit.__all__)
+    for name, node in functions.items():
+        assert parameters(node) == list(inspect.signature(getattr(hugekit, name)).parameters), name
+    for name, node in classes.items():
+        if name.startswith("_") or name == "SnapshotLost":
+            continue
+        cls = getattr(hugekit, name)
+        methods = {method.name: method for method in node.body if isinstance(method, ast.FunctionDef)}
+        real = {member for member in vars(cls) if not member.startswith("_")}
+        assert {method for method in methods if not method.startswith("_")} == real
+        for method in real:
+            if callable(getattr(cls, method)):
+                signature = inspect.signature(getattr(cls, method)).parameters
+                assert parameters(methods[method]) == [name for name in signature if name != "self"], (name, method)
+        if "__new__" in methods:
+            assert parameters(methods["__new__"]) == list(inspect.signature(cls).parameters)
+
+
+def test_the_package_is_typed():
+    assert pathlib.Path(hugekit.__file__).with_name("py.typed").exists()

@@ -1,0 +1,23 @@
+"""The examples run, on little memory; what they measure there says nothing."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize(
+    "command, says",
+    [
+        (["checkpoint.py", "--gigabytes", "0.03", "--rounds", "2", "--steps", "5"], "byte for byte"),
+        (["checkpoint.py", "--gigabytes", "0.03", "--rounds", "1", "--steps", "5", "--arrays", "3"], "byte for byte"),
+        (["compare.py", "--mebibytes", "8", "--rounds", "2", "--backing", "base"], "one call for 64 bytes"),
+    ],
+)
+def test_example(command, says, serves, tmp_path):
+    command = [sys.executable, EXAMPLES / command[0], *command[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0 and says in done.stdout, done.stdout + done.stderr

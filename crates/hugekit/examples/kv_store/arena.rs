@@ -1,0 +1,83 @@
+//! The memory that everything is kept in.
+#![allow(unsafe_code)]
+
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr;
+
+use anyhow::{Context, Result};
+use hugekit::fault::Handling;
+use hugekit::{Populate, Snapshot, Threads};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::slabs::SLAB;
+
+/// Anonymous memory at a multiple of a slab, on huge pages if there are any. All of it is there from the start: who
+/// is asked to store something then waits for no page, and a machine that has not enough says so at once.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    mapped: *mut u8,
+    mapped_len: usize,
+    start: *mut u8,
+    len: usize,
+}
+
+impl Arena {
+    /// `len` zeroes, a multiple of [`SLAB`].
+    pub(crate) fn new(len: usize) -> Result<Self> {
+        assert!(len.is_multiple_of(SLAB));
+        let mapped_len = len + SLAB;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+        let mapped =
+            unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, prot, MapFlags::PRIVATE) }
+                .with_context(|| format!("no {len} bytes of addresses"))?;
+        let mapped = mapped.cast::<u8>();
+        let start = mapped.map_addr(|address| address.next_multiple_of(SLAB));
+        let mut arena = Self { mapped, mapped_len, start, len };
+        // SAFETY: changes no byte. A kernel without huge pages has base pages.
+        let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
+        Populate::new()
+            .threads(Threads::Auto)
+            .run(arena.uninit())
+            .with_context(|| format!("no {len} bytes of memory"))?;
+        Ok(arena)
+    }
+
+    /// As memory that may be populated, which changes no byte of it.
+    fn uninit(&mut self) -> &mut [std::mem::MaybeUninit<u8>] {
+        // SAFETY: mapped, and borrowed mutably; whoever populates it writes nothing.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) }
+    }
+
+    /// A part as it is now. Writers serve themselves: nobody is woken for them.
+    pub(crate) fn snapshot(&self, part: Range<usize>) -> Result<Snapshot, hugekit::SnapshotError> {
+        let bytes = ptr::from_ref(&self[part]);
+        let builder = Snapshot::builder().handling(Handling::InPlace);
+        // SAFETY: no thread of this program blocks SIGBUS, only the server's thread writes here, and it has no
+        // system call do that; nobody else uses userfaultfd.
+        unsafe { builder.of_anonymous(bytes) }
+    }
+}
+
+impl Deref for Arena {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped and populated as long as this lives, and written only through it.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl DerefMut for Arena {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, borrowed mutably. A snapshot is read by the kernel, as from another process.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped; nobody borrows it any more. A snapshot notices.
+        let _ = unsafe { munmap(self.mapped.cast(), self.mapped_len) };
+    }
+}

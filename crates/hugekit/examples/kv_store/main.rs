@@ -1,0 +1,129 @@
+//! A key-value server in memory that speaks enough of redis' protocol for `redis-cli` and `redis-benchmark`, and saves
+//! by a snapshot instead of a fork.
+//!
+//! ```sh
+//! cargo run --release -p hugekit --example kv_store -- --port 6380 --dir /tmp --memory 1GiB
+//! redis-cli -p 6380 set key value
+//! ```
+//!
+//! Keys, values and index lie in one piece of anonymous memory (`arena.rs`, `slabs.rs`, `index.rs`), and one thread
+//! serves all clients (`server.rs`). BGSAVE takes a snapshot of it between two commands and goes on; another
+//! thread reads the snapshot in order and writes a dump (`save.rs`, `dump.rs`). `kv_store bench` measures what clients
+//! notice of that, beside the real server (`bench/`). `docs/snapshot.md` has the figures.
+
+mod arena;
+mod bench;
+mod commands;
+mod dump;
+mod index;
+mod redis;
+mod resp;
+mod save;
+mod server;
+mod slabs;
+mod store;
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use self::commands::Database;
+use self::resp::Limits;
+use self::save::{Folder, Saver};
+use self::server::{Server, milliseconds_since_1970};
+use self::store::Store;
+
+/// A key-value server in memory that saves by a snapshot
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Option<Task>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    Bench(bench::Options),
+}
+
+#[derive(Debug, clap::Args)]
+struct Options {
+    /// Where to listen; 0 takes a free port and prints it
+    #[arg(long, default_value_t = 6380)]
+    port: u16,
+    /// The address to listen on: whoever reaches it may do everything
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    bind: IpAddr,
+    /// Where the dump is
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Memory for keys, values and index: all of it is taken at once
+    #[arg(long, default_value = "256MiB", value_parser = bytes)]
+    memory: usize,
+    /// Clients that may be connected
+    #[arg(long, default_value_t = 1000)]
+    max_clients: usize,
+    /// The longest value, and any other argument
+    #[arg(long, default_value = "512MiB", value_parser = bytes)]
+    max_value: usize,
+    /// The longest request
+    #[arg(long, default_value = "1GiB", value_parser = bytes)]
+    max_request: usize,
+    /// Priority of the thread that saves, as of nice(1)
+    #[arg(long, default_value_t = 19, value_parser = clap::value_parser!(i32).range(-20..=19), allow_hyphen_values = true)]
+    save_nice: i32,
+}
+
+/// A number of bytes, or of KiB, MiB, GiB.
+fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+    let shift = match &text[digits.len()..] {
+        "" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        unit => return Err(format!("{unit:?} is neither KiB nor MiB nor GiB")),
+    };
+    let number: usize = digits.parse().map_err(|_| format!("{digits:?} is no number"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} are too many"))
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    match arguments.task {
+        Some(Task::Bench(options)) => bench::run(&options),
+        None => serve(&arguments.options),
+    }
+}
+
+fn serve(options: &Options) -> Result<()> {
+    let asked_to_end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&asked_to_end))?;
+    }
+    let folder = Folder::open(&options.dir)?;
+    let mut store = Store::new(options.memory)?;
+    let now = milliseconds_since_1970();
+    if let Some(entries) = folder.load(&mut store, now)? {
+        eprintln!("loaded {entries} keys");
+    }
+    let listener = TcpListener::bind((options.bind, options.port))
+        .with_context(|| format!("cannot listen on port {}", options.port))?;
+    let port = listener.local_addr()?.port();
+    let saver = Saver::new(folder, options.save_nice, store.changes(), now);
+    let (clients, started, commands) = (0, Instant::now(), 0);
+    let database = Database { store, saver, now, clients, port, started, commands };
+    let (bulk, request) = (options.max_value.min(u32::MAX as usize), options.max_request);
+    let limits = Limits { bulk, arguments: 1 << 20, request };
+    let mut server = Server::new(listener, options.max_clients, limits, database)?;
+    println!("listening on port {port}");
+    server.run(&asked_to_end)
+}

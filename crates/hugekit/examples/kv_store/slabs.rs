@@ -1,0 +1,472 @@
+//! Memory for entries: slabs of 2 MiB, each cut into slots of one size.
+//!
+//! ```text
+//!  0        bookkeeping      high                                  index           end
+//!  ├─ a page for each slab ─┼─ slabs of entries, lowest first ─▶ … ◀─ highest first ─┤
+//!  └─ copied ───────────────┴─ protected ──────────┘ by a save
+//! ```
+//!
+//! The page of a slab says what it holds and which slots are taken, so that a save needs nothing but these pages and
+//! the slabs behind them, in order. Freeing a slot touches the page only. Every request changes pages, and they are
+//! few: 2 MiB for 1 GiB. So a save copies them at once, into memory that is kept for that.
+//!
+//! **While a save runs, new entries go where the snapshot does not protect memory**: behind the last slab that it
+//! covers, or before the one that it is at. A write to a protected slab makes its thread copy 2 MiB first: that
+//! is done only when there is no other place.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Result, ensure};
+use hugekit::Snapshot;
+
+use super::arena::Arena;
+
+/// Bytes of a slab: a huge page, and a granule of a snapshot.
+pub(crate) const SLAB: usize = 2 << 20;
+
+/// Bytes of bookkeeping for each slab.
+pub(crate) const PAGE: usize = 4096;
+
+/// Behind these, a page has a bit for each slot.
+const PAGE_HEAD: usize = 16;
+
+/// Sizes of slots: four to a doubling, so that less than a fifth is wasted; as many of the smallest as a page has
+/// bits for.
+const SIZES: [usize; 56] = sizes();
+
+const fn sizes() -> [usize; 56] {
+    let mut sizes = [0; 56];
+    let (mut at, mut base) = (0, 64);
+    while at < sizes.len() {
+        sizes[at] = base + base / 4 * (1 + at % 4);
+        at += 1;
+        if at % 4 == 0 {
+            base *= 2;
+        }
+    }
+    sizes
+}
+
+/// There is no room for an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// What a slab holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Empty,
+    Index,
+    /// Slots of this size.
+    Slots(usize),
+    /// The first of so many slabs that one entry has to itself.
+    Large(u32),
+    /// Another one of these.
+    Rest,
+    /// The first of so many slabs of bookkeeping.
+    Pages(u32),
+}
+
+/// The page of one slab, wherever its bytes are: in the arena or in a snapshot of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page<'a>(pub(crate) &'a [u8]);
+
+impl Page<'_> {
+    pub(crate) fn kind(self) -> Kind {
+        let word = |at: usize| u32::from_ne_bytes(self.0[at..at + 4].try_into().expect("a word"));
+        match word(0) {
+            1 => Kind::Index,
+            2 => Kind::Large(word(4)),
+            3 => Kind::Rest,
+            4 => Kind::Pages(word(4)),
+            class if class >= 16 => Kind::Slots(SIZES[class as usize - 16]),
+            _ => Kind::Empty,
+        }
+    }
+
+    /// Where in the slab its slots that are taken begin, ascending.
+    pub(crate) fn taken(self) -> impl Iterator<Item = usize> {
+        let size = match self.kind() {
+            Kind::Slots(size) => size,
+            _ => SLAB,
+        };
+        let slots = if size < SLAB { SLAB / size } else { 0 };
+        let words = self.0[PAGE_HEAD..].chunks_exact(8).take(slots.div_ceil(64)).enumerate();
+        words.flat_map(move |(at, word)| {
+            let mut left = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+            std::iter::from_fn(move || {
+                let bit = left.trailing_zeros() as usize;
+                (bit < 64).then(|| {
+                    left &= left - 1;
+                    (at * 64 + bit) * size
+                })
+            })
+        })
+    }
+}
+
+/// The slabs that a save still protects.
+#[derive(Debug)]
+struct Window {
+    /// Bytes of the slabs of entries that the save has read, which are not protected any more.
+    read: Arc<AtomicUsize>,
+    end: usize,
+}
+
+/// What a save is about, at one point in time.
+#[derive(Debug)]
+pub(crate) struct Point {
+    /// All pages; those of slabs behind the entries may be older.
+    pub(crate) pages: Vec<u8>,
+    pub(crate) entries: Snapshot,
+}
+
+/// The arena, and which parts of it are free. What is kept outside of it could be made anew from the pages.
+#[derive(Debug)]
+pub(crate) struct Slabs {
+    pub(crate) arena: Arena,
+    /// The first slab behind the pages.
+    first: usize,
+    count: usize,
+    /// Behind the last slab that holds entries.
+    high: usize,
+    empty: BTreeSet<usize>,
+    /// Of each size, slabs with free slots.
+    partial: Vec<BTreeSet<usize>>,
+    /// Bytes of slots that are taken, and of slabs of the index.
+    used: usize,
+    window: Option<Window>,
+    /// Where the next save copies the pages to. It has been written before: the kernel has nothing to clear.
+    copy: Vec<u8>,
+}
+
+impl Slabs {
+    /// All of `len` bytes, rounded up to whole slabs, for pages, entries and index.
+    pub(crate) fn new(len: usize) -> Result<Self> {
+        let count = len.div_ceil(SLAB);
+        let first = (count * PAGE).div_ceil(SLAB);
+        // Two for the index, and one for entries.
+        let least = (first + 3) * SLAB;
+        ensure!(count * SLAB >= least, "--memory of {len} bytes is too little: {least} at least");
+        let mut arena = Arena::new(count * SLAB)?;
+        arena[..4].copy_from_slice(&4_u32.to_ne_bytes());
+        arena[4..8].copy_from_slice(&(first as u32).to_ne_bytes());
+        Ok(Self {
+            copy: arena[..first * SLAB].to_vec(),
+            arena,
+            first,
+            count,
+            high: first,
+            empty: (first..count).collect(),
+            partial: vec![BTreeSet::new(); SIZES.len()],
+            used: 0,
+            window: None,
+        })
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// What a save is about: the pages, and every slab that holds entries.
+    pub(crate) fn entries_len(&self) -> usize {
+        self.high * SLAB
+    }
+
+    /// Protects the slabs of entries, and copies their pages. `read` is to tell how many bytes of the snapshot
+    /// have been read.
+    pub(crate) fn protect(
+        &mut self,
+        read: Arc<AtomicUsize>,
+    ) -> Result<Point, hugekit::SnapshotError> {
+        let slabs = self.first..self.high.max(self.first + 1);
+        let entries = self.arena.snapshot(slabs.start * SLAB..slabs.end * SLAB)?;
+        let mut pages = std::mem::take(&mut self.copy);
+        pages.resize(self.first * SLAB, 0);
+        pages[..slabs.end * PAGE].copy_from_slice(&self.arena[..slabs.end * PAGE]);
+        self.window = Some(Window { read, end: slabs.end });
+        Ok(Point { pages, entries })
+    }
+
+    /// The save is over, and gives the copy of the pages back, if it still has it.
+    pub(crate) fn unprotect(&mut self, pages: Vec<u8>) {
+        self.window = None;
+        self.copy = pages;
+    }
+
+    /// Slabs whose first write would copy them.
+    fn protected(&self) -> Range<usize> {
+        self.window.as_ref().map_or(0..0, |window| {
+            self.first + window.read.load(Ordering::Acquire) / SLAB..window.end
+        })
+    }
+
+    /// Whether an entry can be written without copying a slab.
+    pub(crate) fn is_free_to_write(&self, offset: usize, len: usize) -> bool {
+        let protected = self.protected();
+        offset / SLAB >= protected.end || (offset + len).div_ceil(SLAB) <= protected.start
+    }
+
+    /// Room for an entry of `len` bytes, where it is.
+    pub(crate) fn take(&mut self, len: usize) -> Result<usize, Full> {
+        let offset = match class_of(len) {
+            Some(class) => self.take_slot(class)?,
+            None => self.take_large(len.div_ceil(SLAB))?,
+        };
+        self.used += self.room_at(offset);
+        Ok(offset)
+    }
+
+    /// Bytes of the room that begins there.
+    pub(crate) fn room_at(&self, offset: usize) -> usize {
+        match self.page(offset / SLAB).kind() {
+            Kind::Slots(size) => size,
+            Kind::Large(slabs) => slabs as usize * SLAB,
+            _ => 0,
+        }
+    }
+
+    fn page(&self, slab: usize) -> Page<'_> {
+        Page(&self.arena[slab * PAGE..(slab + 1) * PAGE])
+    }
+
+    fn take_slot(&mut self, class: usize) -> Result<usize, Full> {
+        let protected = self.protected();
+        let outside = |slabs: &BTreeSet<usize>| {
+            let before = slabs.range(..protected.start).next();
+            before.or_else(|| slabs.range(protected.end..).next()).copied()
+        };
+        let same = &self.partial[class];
+        // Rather than none, a slot that is too large.
+        let larger = &self.partial[class + 1..];
+        let slab = outside(same)
+            .or_else(|| outside(&self.empty))
+            .or_else(|| larger.iter().find_map(outside))
+            .or_else(|| same.first().copied())
+            .or_else(|| self.empty.first().copied())
+            .or_else(|| larger.iter().find_map(BTreeSet::first).copied())
+            .ok_or(Full)?;
+        if self.empty.remove(&slab) {
+            self.open(slab, 16 + class as u32, 0);
+            self.arena[slab * PAGE + PAGE_HEAD..(slab + 1) * PAGE].fill(0);
+            self.partial[class].insert(slab);
+        }
+        let class = self.class_at(slab);
+        let slots = SLAB / SIZES[class];
+        let slot = self.take_bit(slab, slots);
+        if self.count_taken(slab, 1) == slots {
+            self.partial[class].remove(&slab);
+        }
+        Ok(slab * SLAB + slot * SIZES[class])
+    }
+
+    /// Takes the first free slot of a slab that has one.
+    fn take_bit(&mut self, slab: usize, slots: usize) -> usize {
+        let mut word = self.word(slab, 3) as usize;
+        loop {
+            let at = slab * PAGE + PAGE_HEAD + word * 8;
+            let taken = self.u64_at(at);
+            let slot = word * 64 + (!taken).trailing_zeros() as usize;
+            if taken != u64::MAX && slot < slots {
+                self.arena[at..at + 8].copy_from_slice(&(taken | 1 << (slot % 64)).to_ne_bytes());
+                self.set_word(slab, 3, word as u32);
+                return slot;
+            }
+            word += 1;
+        }
+    }
+
+    /// So many slabs in a row, the lowest that are not protected, else the lowest.
+    fn take_large(&mut self, slabs: usize) -> Result<usize, Full> {
+        let protected = self.protected();
+        let mut fallback = None;
+        let (mut start, mut next) = (0, 0);
+        let mut found = None;
+        for &slab in &self.empty {
+            if slab != next {
+                start = slab;
+            }
+            next = slab + 1;
+            if next - start >= slabs {
+                let run = next - slabs..next;
+                if run.end <= protected.start || run.start >= protected.end {
+                    found = Some(run.start);
+                    break;
+                }
+                fallback = fallback.or(Some(run.start));
+            }
+        }
+        let first = found.or(fallback).ok_or(Full)?;
+        for slab in first..first + slabs {
+            self.empty.remove(&slab);
+            let is_first = slab == first;
+            self.open(slab, if is_first { 2 } else { 3 }, if is_first { slabs as u32 } else { 0 });
+        }
+        Ok(first * SLAB)
+    }
+
+    /// A slab for the index, from the end on. Whatever was there is there still.
+    pub(crate) fn take_for_index(&mut self) -> Result<usize, Full> {
+        let slab = self.empty.pop_last().ok_or(Full)?;
+        self.set_word(slab, 0, 1);
+        self.used += SLAB;
+        Ok(slab)
+    }
+
+    fn open(&mut self, slab: usize, kind: u32, len: u32) {
+        for (at, word) in [kind, len, 0, 0].into_iter().enumerate() {
+            self.set_word(slab, at, word);
+        }
+        self.high = self.high.max(slab + 1);
+    }
+
+    /// Gives back the room that begins there. Its bytes are not touched.
+    pub(crate) fn give_back(&mut self, offset: usize) {
+        self.used -= self.room_at(offset);
+        let slab = offset / SLAB;
+        if let Kind::Large(slabs) = self.page(slab).kind() {
+            return (slab..slab + slabs as usize).for_each(|slab| self.close(slab));
+        }
+        let class = self.class_at(slab);
+        let slot = offset % SLAB / SIZES[class];
+        let at = slab * PAGE + PAGE_HEAD + slot / 64 * 8;
+        let taken = self.u64_at(at) & !(1 << (slot % 64));
+        self.arena[at..at + 8].copy_from_slice(&taken.to_ne_bytes());
+        self.set_word(slab, 3, self.word(slab, 3).min(slot as u32 / 64));
+        if self.count_taken(slab, -1) == 0 {
+            self.partial[class].remove(&slab);
+            self.close(slab);
+        } else {
+            self.partial[class].insert(slab);
+        }
+    }
+
+    fn close(&mut self, slab: usize) {
+        self.set_word(slab, 0, 0);
+        self.empty.insert(slab);
+        if self.high == slab + 1 {
+            while self.high > self.first && self.empty.contains(&(self.high - 1)) {
+                self.high -= 1;
+            }
+        }
+    }
+
+    /// Gives everything back.
+    pub(crate) fn clear(&mut self) {
+        for slab in self.first..self.count {
+            self.set_word(slab, 0, 0);
+        }
+        self.empty = (self.first..self.count).collect();
+        self.partial.iter_mut().for_each(BTreeSet::clear);
+        self.high = self.first;
+        self.used = 0;
+    }
+
+    /// Of a slab of slots.
+    fn class_at(&self, slab: usize) -> usize {
+        self.word(slab, 0) as usize - 16
+    }
+
+    fn count_taken(&mut self, slab: usize, more: i32) -> usize {
+        let taken = self.word(slab, 2).wrapping_add_signed(more);
+        self.set_word(slab, 2, taken);
+        taken as usize
+    }
+
+    /// Kind; slabs in a row; slots that are taken; the first word of bits that may have a free one.
+    fn word(&self, slab: usize, at: usize) -> u32 {
+        let at = slab * PAGE + at * 4;
+        u32::from_ne_bytes(self.arena[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    fn set_word(&mut self, slab: usize, at: usize, word: u32) {
+        let at = slab * PAGE + at * 4;
+        self.arena[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+
+    pub(crate) fn u64_at(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.arena[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    pub(crate) fn set_u64(&mut self, at: usize, word: u64) {
+        self.arena[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+    }
+}
+
+/// The least size that holds so many bytes; `None` if they get slabs of their own.
+fn class_of(len: usize) -> Option<usize> {
+    let class = SIZES.partition_point(|&size| size < len);
+    (class < SIZES.len()).then_some(class)
+}
+
+/// The room that an entry gets if there is a choice.
+pub(crate) fn room_of(len: usize) -> usize {
+    class_of(len).map_or(len.next_multiple_of(SLAB), |class| SIZES[class])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_page_has_a_bit_for_each_slot() {
+        assert!(SLAB / SIZES[0] <= (PAGE - PAGE_HEAD) * 8);
+        assert!(SIZES.is_sorted() && SIZES.iter().all(|size| size % 16 == 0));
+        assert_eq!(SLAB / SIZES[SIZES.len() - 1], 2, "all larger ones take whole slabs");
+        assert!(SIZES.windows(2).all(|two| two[1] * 4 <= two[0] * 5));
+    }
+
+    proptest! {
+        /// Rooms are multiples of 16, lie behind the pages, never overlap, and the pages list them.
+        #[test]
+        fn rooms_are_apart(
+            steps in prop::collection::vec((any::<bool>(), 1..5 * SLAB, 0..4_u32, any::<usize>()), 1..200),
+        ) {
+            let mut slabs = Slabs::new(24 * SLAB).unwrap();
+            let mut rooms = BTreeMap::new();
+            for (give_back, len, shift, which) in steps {
+                let len = (len >> (5 * shift)).max(1);
+                if give_back && !rooms.is_empty() {
+                    let &offset = rooms.keys().nth(which % rooms.len()).unwrap();
+                    slabs.give_back(offset);
+                    rooms.remove(&offset);
+                } else if let Ok(offset) = slabs.take(len) {
+                    let room = slabs.room_at(offset);
+                    prop_assert!(offset >= SLAB && offset % 16 == 0);
+                    prop_assert!(room >= len);
+                    let behind = offset + room;
+                    prop_assert!(behind <= slabs.entries_len());
+                    prop_assert!(rooms.range(offset..behind).next().is_none());
+                    if let Some((&before, &room)) = rooms.range(..offset).next_back() {
+                        prop_assert!(before + room <= offset);
+                    }
+                    rooms.insert(offset, room);
+                }
+                prop_assert_eq!(slabs.used, rooms.values().sum::<usize>());
+            }
+            let mut listed = Vec::new();
+            for slab in 1..slabs.entries_len() / SLAB {
+                let page = Page(&slabs.arena[slab * PAGE..(slab + 1) * PAGE]);
+                listed.extend(page.taken().map(|slot| slab * SLAB + slot));
+                if let Kind::Large(_) = page.kind() {
+                    listed.push(slab * SLAB);
+                }
+            }
+            prop_assert_eq!(listed, rooms.keys().copied().collect::<Vec<_>>());
+            for &offset in rooms.keys() {
+                slabs.give_back(offset);
+            }
+            prop_assert_eq!((slabs.empty.len(), slabs.entries_len()), (23, SLAB));
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Keys and values.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use anyhow::{Result, ensure};
+
+use super::index::{Index, MOST_MEMORY, Place};
+pub(crate) use super::slabs::Full;
+use super::slabs::{Point, Slabs, room_of};
+
+/// Before key and value: when it expires, and the lengths of both.
+const HEAD: usize = 16;
+
+/// One key with its value, wherever its bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+    /// When it is gone, in milliseconds since 1970.
+    pub(crate) expires: Option<u64>,
+}
+
+impl<'a> Entry<'a> {
+    /// The one that begins where these bytes do; `None` if they end before it.
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
+        let expires = u64::from_ne_bytes(head[..8].try_into().ok()?);
+        let [key, value] = [8, 12].map(|at| {
+            u32::from_ne_bytes(head[at..at + 4].try_into().expect("four bytes")) as usize
+        });
+        let (key, rest) = rest.split_at_checked(key)?;
+        let value = rest.get(..value)?;
+        Some(Self { key, value, expires: (expires != 0).then_some(expires) })
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn len(&self) -> usize {
+        HEAD + self.key.len() + self.value.len()
+    }
+
+    fn write(&self, bytes: &mut [u8]) {
+        let (head, rest) = bytes.split_at_mut(HEAD);
+        head[..8].copy_from_slice(&self.expires.unwrap_or(0).to_ne_bytes());
+        head[8..12].copy_from_slice(&(self.key.len() as u32).to_ne_bytes());
+        head[12..].copy_from_slice(&(self.value.len() as u32).to_ne_bytes());
+        let (key, value) = rest.split_at_mut(self.key.len());
+        key.copy_from_slice(self.key);
+        value[..self.value.len()].copy_from_slice(self.value);
+    }
+
+    pub(crate) fn is_gone(&self, now: u64) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+/// All keys. `now` is the time in milliseconds since 1970: what has expired is gone when it is looked at.
+#[derive(Debug)]
+pub(crate) struct Store {
+    slabs: Slabs,
+    index: Index,
+    hasher: RandomState,
+    changes: u64,
+}
+
+impl Store {
+    pub(crate) fn new(memory: usize) -> Result<Self> {
+        ensure!(memory <= MOST_MEMORY, "--memory of {memory} bytes: {MOST_MEMORY} at most");
+        let slabs = Slabs::new(memory)?;
+        let (index, hasher) = (Index::default(), RandomState::new());
+        Ok(Self { slabs, index, hasher, changes: 0 })
+    }
+
+    /// Keys, with those that have expired and were not looked at since.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Bytes in use, and bytes that there are.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        (self.slabs.used(), self.slabs.memory())
+    }
+
+    /// Changes so far.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub(crate) fn get(&mut self, key: &[u8], now: u64) -> Option<Entry<'_>> {
+        let (_, offset) = self.find(key, now)?;
+        Some(self.entry(offset))
+    }
+
+    /// Sets a key, unless there is no room for it: nothing is changed then.
+    pub(crate) fn set(&mut self, entry: &Entry<'_>, now: u64) -> Result<(), Full> {
+        if let Some((_, offset)) = self.find(entry.key, now) {
+            let (old, new) = (self.entry(offset).len(), entry.len());
+            let room = self.slabs.room_at(offset);
+            let fits = new <= room;
+            if room == room_of(new) && self.slabs.is_free_to_write(offset, old) {
+                entry.write(&mut self.slabs.arena[offset..offset + new]);
+                self.changes += 1;
+                return Ok(());
+            }
+            return self.set_all(std::slice::from_ref(entry), now).or_else(|full| {
+                // There is room where it is, at the price of copying a slab.
+                let bytes = fits.then(|| &mut self.slabs.arena[offset..offset + new]);
+                entry.write(bytes.ok_or(full)?);
+                self.changes += 1;
+                Ok(())
+            });
+        }
+        self.set_all(std::slice::from_ref(entry), now)
+    }
+
+    /// Sets all of several keys, or none.
+    pub(crate) fn set_all(&mut self, entries: &[Entry<'_>], now: u64) -> Result<(), Full> {
+        self.index.reserve(&mut self.slabs, entries.len())?;
+        let mut offsets = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match self.slabs.take(entry.len()) {
+                Ok(offset) => {
+                    entry.write(&mut self.slabs.arena[offset..offset + entry.len()]);
+                    offsets.push(offset);
+                }
+                Err(full) => {
+                    offsets.into_iter().for_each(|offset| self.slabs.give_back(offset));
+                    return Err(full);
+                }
+            }
+        }
+        for (entry, offset) in entries.iter().zip(offsets) {
+            self.link(entry.key, offset, now);
+        }
+        self.changes += entries.len() as u64;
+        Ok(())
+    }
+
+    /// Has the index point to an entry.
+    fn link(&mut self, key: &[u8], offset: usize, now: u64) {
+        match self.find(key, now) {
+            Some((place, old)) => {
+                self.index.replace(&mut self.slabs, place, offset);
+                self.slabs.give_back(old);
+            }
+            None => self.index.insert(&mut self.slabs, self.hasher.hash_one(key), offset),
+        }
+    }
+
+    /// Whether it was there.
+    pub(crate) fn remove(&mut self, key: &[u8], now: u64) -> bool {
+        let found = self.find(key, now);
+        if let Some((place, offset)) = found {
+            self.drop_at(place, offset);
+        }
+        found.is_some()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.changes += self.index.len() as u64;
+        self.slabs.clear();
+        self.index = Index::default();
+    }
+
+    /// All entries as they are now, as the bytes that a save reads.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.slabs.arena[..self.slabs.entries_len()]
+    }
+
+    /// The same bytes, which stay as they are while the store is changed. `read` is to tell how many of the entries'
+    /// have been read. Until [`saved`](Self::saved).
+    pub(crate) fn snapshot(
+        &mut self,
+        read: Arc<AtomicUsize>,
+    ) -> Result<Point, hugekit::SnapshotError> {
+        self.slabs.protect(read)
+    }
+
+    /// The snapshot is gone; the copy of the pages is used again.
+    pub(crate) fn saved(&mut self, pages: Vec<u8>) {
+        self.slabs.unprotect(pages);
+    }
+
+    fn find(&mut self, key: &[u8], now: u64) -> Option<(Place, usize)> {
+        let is_it = |offset| self.entry(offset).key == key;
+        let found = self.index.find(&self.slabs, self.hasher.hash_one(key), is_it)?;
+        if !self.entry(found.1).is_gone(now) {
+            return Some(found);
+        }
+        self.drop_at(found.0, found.1);
+        None
+    }
+
+    fn drop_at(&mut self, place: Place, offset: usize) {
+        self.index.remove(&mut self.slabs, place);
+        self.slabs.give_back(offset);
+        self.changes += 1;
+    }
+
+    fn entry(&self, offset: usize) -> Entry<'_> {
+        Entry::read(&self.slabs.arena[offset..]).expect("the index points to entries")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Write;
+    use std::sync::atomic::Ordering;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dump::{self, Dumper};
+    use crate::slabs::SLAB;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set { key: u8, len: usize, fill: u8, expires: Option<u64> },
+        SetTwo { keys: [u8; 2], len: usize },
+        Remove { key: u8 },
+        Wait { time: u64 },
+        Clear,
+        Snapshot,
+        Read { slabs: usize },
+        Compare,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let len = prop_oneof![8 => 0..2000_usize, 2 => 0..200_000_usize, 1 => 0..3 * SLAB];
+        let expires = prop::option::weighted(0.2, 1..100_u64);
+        prop_oneof![
+            20 => (any::<u8>(), len.clone(), any::<u8>(), expires)
+                .prop_map(|(key, len, fill, expires)| Step::Set { key, len, fill, expires }),
+            4 => (any::<[u8; 2]>(), len).prop_map(|(keys, len)| Step::SetTwo { keys, len }),
+            8 => any::<u8>().prop_map(|key| Step::Remove { key }),
+            4 => (1..20_u64).prop_map(|time| Step::Wait { time }),
+            1 => Just(Step::Clear),
+            2 => Just(Step::Snapshot),
+            2 => (1..4_usize).prop_map(|slabs| Step::Read { slabs }),
+            2 => Just(Step::Compare),
+        ]
+    }
+
+    type Model = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
+
+    /// What a dump of these bytes has, taken piece by piece.
+    fn listed(bytes: &[u8], now: u64) -> Model {
+        let mut dump = Vec::new();
+        let mut dumper = Dumper::new(&mut dump, now).unwrap();
+        bytes.chunks(SLAB / 3 + 1).for_each(|piece| dumper.write_all(piece).unwrap());
+        dumper.finish().unwrap();
+        let mut model = Model::new();
+        let read = dump::read(&dump[..], dump.len() as u64, |entry| {
+            model.insert(entry.key.to_vec(), (entry.value.to_vec(), entry.expires));
+            Ok(())
+        });
+        assert_eq!(read.unwrap(), model.len() as u64);
+        model
+    }
+
+    fn alive(model: &Model, now: u64) -> Model {
+        let live = model.iter().filter(|(_, (_, expires))| expires.is_none_or(|at| at > now));
+        live.map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+        /// Any steps, against a map; snapshots hold what the map held, however late they are read.
+        #[test]
+        fn steps_follow_a_map(steps in prop::collection::vec(step(), 1..300)) {
+            let mut store = Store::new(24 * SLAB).unwrap();
+            let mut model = Model::new();
+            let mut now = 1;
+            let mut snapshot: Option<(Point, Model, Arc<AtomicUsize>)> = None;
+            for step in steps {
+                match step {
+                    Step::Set { key, len, fill, expires } => {
+                        let (key, value) = (vec![key; 1 + key as usize % 40], vec![fill; len]);
+                        let expires = expires.map(|time| now + time);
+                        let entry = Entry { key: &key, value: &value, expires };
+                        if store.set(&entry, now).is_ok() {
+                            model.insert(key, (value, expires));
+                        }
+                    }
+                    Step::SetTwo { keys, len } => {
+                        let value = vec![3; len];
+                        let entries = keys.each_ref().map(|key| Entry {
+                            key: std::slice::from_ref(key),
+                            value: &value,
+                            expires: None,
+                        });
+                        if store.set_all(&entries, now).is_ok() {
+                            model.extend(keys.map(|key| (vec![key], (value.clone(), None))));
+                        }
+                    }
+                    Step::Remove { key } => {
+                        let key = vec![key; 1 + key as usize % 40];
+                        let was = alive(&model, now).contains_key(&key);
+                        prop_assert_eq!(store.remove(&key, now), was);
+                        model.remove(&key);
+                    }
+                    Step::Wait { time } => now += time,
+                    Step::Clear => {
+                        store.clear();
+                        model.clear();
+                        prop_assert_eq!(store.memory().0, 0);
+                    }
+                    Step::Snapshot if snapshot.is_none() => {
+                        let read = Arc::new(AtomicUsize::new(0));
+                        // Where userfaultfd is not to be had, the integration tests say so.
+                        if let Ok(taken) = store.snapshot(Arc::clone(&read)) {
+                            snapshot = Some((taken, alive(&model, now), read));
+                        }
+                    }
+                    Step::Snapshot => {
+                        let (taken, model, read) = snapshot.take().unwrap();
+                        let mut bytes = taken.pages.clone();
+                        taken.entries.write_to(&mut bytes).unwrap();
+                        prop_assert!(alive(&listed(&bytes, 0), now) == alive(&model, now));
+                        read.store(usize::MAX / 2, Ordering::Release);
+                        store.saved(taken.pages);
+                    }
+                    // What is said to be read is written again: the snapshot itself copies it in time.
+                    Step::Read { slabs } => {
+                        if let Some((_, _, read)) = &snapshot {
+                            read.fetch_add(slabs * SLAB, Ordering::Release);
+                        }
+                    }
+                    Step::Compare => {
+                        prop_assert!(listed(store.bytes(), now) == alive(&model, now));
+                        for (key, (value, _)) in alive(&model, now) {
+                            prop_assert_eq!(store.get(&key, now).unwrap().value, &value[..]);
+                        }
+                    }
+                }
+            }
+            drop(snapshot);
+            store.saved(Vec::new());
+            prop_assert!(listed(store.bytes(), now) == alive(&model, now));
+            for key in model.keys() {
+                store.remove(key, now);
+            }
+            prop_assert_eq!(store.len(), 0);
+        }
+    }
+}

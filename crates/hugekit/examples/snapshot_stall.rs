@@ -1,0 +1,116 @@
+//! Measures what a snapshot costs a writer at full speed: its longest stall and its rate, before and during.
+//!
+//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [ready] [threaded] [background]`
+#![allow(unsafe_code, clippy::print_stdout)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hugekit::Snapshot;
+use hugekit::fault::Handling;
+use hugekit::snapshot::Granule;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |word: &str| args.iter().any(|arg| arg == word);
+    let gib: usize = args.iter().find_map(|arg| arg.parse().ok()).unwrap_or(1);
+    let len = gib << 30;
+    let memory = mapped(len, !has("base"));
+    let copy = mapped(len, true);
+    for _ in 0..2 {
+        let began = Instant::now();
+        hugekit::copy(copy, memory).unwrap();
+        println!("hugekit::copy of it: {:.2?}", began.elapsed());
+        let began = Instant::now();
+        copy.copy_from_slice(memory);
+        println!("memcpy of it: {:.2?}", began.elapsed());
+    }
+    let range: *const [u8] = memory;
+    // SAFETY: zeroed bytes are atomics; the memory stays.
+    let words: &'static [AtomicU64] =
+        unsafe { std::slice::from_raw_parts(memory.as_ptr().cast(), len / 8) };
+    let (stop, stores) = (AtomicBool::new(false), AtomicU64::new(0));
+    let longest = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut state = 1_u64;
+            let mut last = Instant::now();
+            while !stop.load(Ordering::Relaxed) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let line = (state >> 33) as usize % (words.len() / 8) * 8;
+                for word in &words[line..line + 8] {
+                    word.store(state, Ordering::Relaxed);
+                }
+                stores.fetch_add(1, Ordering::Relaxed);
+                let now = Instant::now();
+                longest.fetch_max((now - last).as_nanos() as u64, Ordering::Relaxed);
+                last = now;
+            }
+        });
+        let rate = |during: &mut dyn FnMut()| {
+            longest.store(0, Ordering::Relaxed);
+            let (before, began) = (stores.load(Ordering::Relaxed), Instant::now());
+            during();
+            let took = began.elapsed();
+            let count = stores.load(Ordering::Relaxed) - before;
+            let stall = Duration::from_nanos(longest.load(Ordering::Relaxed));
+            format!(
+                "{took:.2?}, {:.2} M stores/s, longest {stall:.2?}",
+                count as f64 / took.as_secs_f64() / 1e6
+            )
+        };
+        for _ in 0..5 {
+            println!("idle: {}", rate(&mut || std::thread::sleep(Duration::from_millis(100))));
+            warm(len / 2);
+            let mut made = Duration::ZERO;
+            let mut stats = None;
+            let during = rate(&mut || {
+                let builder = Snapshot::builder()
+                    .handling(if has("threaded") {
+                        Handling::Threaded { threads: 1 }
+                    } else {
+                        Handling::InPlace
+                    })
+                    .in_background(has("background"))
+                    .granule(if has("small") { Granule::Small } else { Granule::Auto })
+                    .hold_at_most(len / 2)
+                    .ready(if has("ready") { len / 4 } else { 0 });
+                let began = Instant::now();
+                // SAFETY: nobody blocks SIGBUS, and no system call writes there.
+                let snapshot = unsafe { builder.of_anonymous(range) }.unwrap();
+                made = began.elapsed();
+                stats = Some(snapshot.copy_to(copy).unwrap());
+            });
+            println!("snapshot: made in {made:.2?}; {during}\n  {:?}", stats.unwrap());
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Fresh memory, every byte of it 1.
+fn mapped(len: usize, huge: bool) -> &'static mut [u8] {
+    // SAFETY: a fresh mapping, which stays.
+    let bytes = unsafe {
+        let mapped = libc::mmap(
+            std::ptr::null_mut(),
+            len + (2 << 20),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        let start = mapped.cast::<u8>().map_addr(|address| address.next_multiple_of(2 << 20));
+        let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        assert_eq!(libc::madvise(start.cast(), len, advice), 0);
+        std::slice::from_raw_parts_mut(start, len)
+    };
+    bytes.fill(1);
+    bytes
+}
+
+/// Has the hypervisor back so much of the free memory: its own first fault would be measured otherwise.
+fn warm(len: usize) {
+    let memory = mapped(len, true);
+    // SAFETY: just mapped, and used by nobody any more.
+    unsafe { libc::munmap(memory.as_mut_ptr().cast(), len) };
+}

@@ -1,0 +1,95 @@
+//! A signal that a handler of ours is asked for, and who had it before.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use crate::pool::FaultError;
+use crate::sys::signal::{self, Disposition, Handler};
+
+/// One signal of one process.
+#[derive(Debug)]
+pub(super) struct Hook {
+    signal: c_int,
+    handler: Handler,
+    /// Who had it before us; null before our handler is installed. Never freed, because a handler may be
+    /// reading it.
+    previous: AtomicPtr<Disposition>,
+    /// Whether our handler was installed, by this process or one that it was forked from.
+    installed: AtomicBool,
+}
+
+impl Hook {
+    /// One that is not installed yet, unless the process was forked from `parent`'s, where it was.
+    pub(super) fn new(signal: c_int, handler: Handler, parent: Option<&Self>) -> Self {
+        let (previous, installed) = parent.map_or((std::ptr::null_mut(), false), |parent| {
+            (parent.previous.load(Ordering::Acquire), parent.installed.load(Ordering::Acquire))
+        });
+        let (previous, installed) = (AtomicPtr::new(previous), AtomicBool::new(installed));
+        Self { signal, handler, previous, installed }
+    }
+
+    /// Installs the handler if nobody is asked to handle the signal but whom we know. By one thread at a time.
+    pub(super) fn install(&self) -> Result<(), FaultError> {
+        let failed = |errno: rustix::io::Errno| FaultError::Kernel {
+            call: "sigaction",
+            source: errno.into(),
+        };
+        let in_force = signal::in_force(self.signal).map_err(failed)?;
+        if in_force.is(self.handler) {
+            return Ok(());
+        }
+        if self.installed.load(Ordering::Acquire) {
+            // Whoever it is may call us for what he does not know, and we would call him.
+            if in_force.is_function() {
+                return Err(FaultError::HandlerReplaced);
+            }
+            tracing::warn!("hugekit's handler of a signal had been taken away, and is put back");
+        }
+        // Known before the first signal can come.
+        self.previous.store(Box::into_raw(Box::new(in_force)), Ordering::Release);
+        // SAFETY: our handlers do only what signal-safety(7) allows.
+        unsafe { signal::install(self.signal, self.handler) }.map_err(failed)?;
+        self.installed.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Installs the handler over whoever has replaced it since it was installed; what is not ours goes to whoever
+    /// was there before that. By one thread at a time.
+    pub(super) fn take_back(&self) -> rustix::io::Result<()> {
+        let is_replaced = !signal::in_force(self.signal)?.is(self.handler);
+        if self.installed.load(Ordering::Acquire) && is_replaced {
+            // SAFETY: as when it was installed first.
+            unsafe { signal::install(self.signal, self.handler) }?;
+        }
+        Ok(())
+    }
+
+    /// Whether a fault of the calling thread would come to our handler now. Async-signal-safe.
+    pub(super) fn is_in_force(&self) -> bool {
+        let is_ours = signal::in_force(self.signal).is_ok_and(|now| now.is(self.handler));
+        is_ours && !signal::is_blocked(self.signal)
+    }
+
+    /// # Safety
+    /// Called by the handler, with what the kernel gave it.
+    pub(super) unsafe fn pass_on(&self, info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: null, or made by `Box::into_raw` and never freed.
+        let Some(previous) = (unsafe { self.previous.load(Ordering::Acquire).as_ref() }) else {
+            return; // Only before the handler was installed.
+        };
+        let previous = if previous.is_for_once() { self.take_for_once(previous) } else { previous };
+        // SAFETY: the caller's to promise.
+        unsafe { signal::pass_on(previous, self.signal, info, context) }
+    }
+
+    /// A handler that asked to be called once is; whoever comes later finds the default.
+    fn take_for_once<'a>(&self, previous: &'a Disposition) -> &'a Disposition {
+        static DEFAULT: Disposition = Disposition::DEFAULT;
+        let (seen, default) =
+            (std::ptr::from_ref(previous).cast_mut(), (&raw const DEFAULT).cast_mut());
+        let taken =
+            self.previous.compare_exchange(seen, default, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_ok() { previous } else { &DEFAULT }
+    }
+}

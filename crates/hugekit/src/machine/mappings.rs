@@ -1,0 +1,130 @@
+//! What this process has mapped where, and which of it belongs to its threads.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::{Error, Root};
+
+const MAPS: &str = "/proc/self/maps";
+const SMAPS: &str = "/proc/self/smaps";
+const KSM: &str = "/proc/self/ksm_stat";
+
+/// One mapping of this process, as `/proc/self/maps` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedRange {
+    /// Its addresses.
+    pub addresses: Range<usize>,
+    /// Whether it may be read now.
+    pub is_readable: bool,
+    /// Whether what is written is seen by others who map the same.
+    pub is_shared: bool,
+    /// The file's inode; 0 if there is none.
+    pub inode: u64,
+    /// The file, or the kernel's or the program's name in brackets, or nothing.
+    pub name: String,
+}
+
+impl fmt::Display for MappedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.addresses;
+        let name = if self.name.is_empty() { "anonymous" } else { &self.name };
+        write!(f, "{start:#x}..{end:#x} ({name})")
+    }
+}
+
+impl MappedRange {
+    /// `START-END PERMISSIONS OFFSET DEVICE INODE [NAME]`.
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(6, ' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let permissions = fields.next()?.as_bytes();
+        let inode = fields.nth(2)?.parse().ok()?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        Some(Self {
+            addresses: address(start)?..address(end)?,
+            is_readable: *permissions.first()? == b'r',
+            is_shared: *permissions.get(3)? == b's',
+            inode,
+            name: fields.next().unwrap_or("").trim_start().to_owned(),
+        })
+    }
+}
+
+/// Every mapping of this process, ascending. Whatever other threads map meanwhile may be missing.
+///
+/// # Errors
+/// `/proc/self/maps` cannot be read or understood.
+pub fn read(root: &Root) -> Result<Vec<MappedRange>, Error> {
+    let text = root.read(MAPS)?;
+    let parse = |line| {
+        MappedRange::parse(line)
+            .ok_or_else(|| Error::malformed(root.path(MAPS), "a mapping in every line", line))
+    };
+    text.lines().map(parse).collect()
+}
+
+/// The mappings that overlap `addresses` and whose pages the kernel may merge with equal ones (KSM), by their
+/// first addresses. Since Linux 6.15 a process without any says so; before, looking takes milliseconds.
+///
+/// # Errors
+/// `/proc/self/smaps` cannot be read.
+pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Error> {
+    let ksm = root.read_if_present(KSM)?.unwrap_or_default();
+    if ksm.lines().any(|line| line == "ksm_mergeable: no") {
+        return Ok(Vec::new());
+    }
+    let text = root.read_if_present(SMAPS)?.unwrap_or_default();
+    let mut of = None;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            found.extend(of.filter(|_| flags.split(' ').any(|flag| flag == "mg")));
+        } else if let Some(mapping) = MappedRange::parse(line) {
+            let Range { start, end } = mapping.addresses;
+            of = (start < addresses.end && addresses.start < end).then_some(start);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    const LINES: &str = "\
+55d0-55e0 rw-p 00000000 00:00 0                          [heap]
+7f00-7f20 r--p 00001000 fe:01 1234                       /usr/lib/a file (deleted)
+7f20-8000 ---s 00000000 00:00 0 ";
+
+    #[test]
+    fn lines_are_taken_apart() {
+        let machine = Synthetic::new();
+        machine.file(MAPS, LINES);
+        let maps = read(&machine.root()).unwrap();
+        assert_eq!(maps.len(), 3);
+        assert_eq!((&maps[0].addresses, maps[0].name.as_str()), (&(0x55d0..0x55e0), "[heap]"));
+        assert_eq!((maps[1].inode, maps[1].name.as_str()), (1234, "/usr/lib/a file (deleted)"));
+        assert!(maps[1].is_readable && !maps[1].is_shared);
+        assert!(!maps[2].is_readable && maps[2].is_shared && maps[2].name.is_empty());
+        assert_eq!(maps[2].to_string(), "0x7f20..0x8000 (anonymous)");
+        machine.file(MAPS, "nonsense");
+        assert!(matches!(read(&machine.root()), Err(Error::Malformed { .. })));
+    }
+
+    #[test]
+    fn what_may_be_merged_is_found_where_it_lies() {
+        let machine = Synthetic::new();
+        let smaps: String = LINES
+            .lines()
+            .map(|line| format!("{line}\nSize: 4 kB\nVmFlags: rd wr mg ac \n"))
+            .collect();
+        machine.file(SMAPS, &smaps);
+        assert_eq!(mergeable(&machine.root(), &(0x55df..0x7f01)).unwrap(), [0x55d0, 0x7f00]);
+        machine.file(SMAPS, smaps.replace("mg", "me"));
+        assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());
+        machine.file(SMAPS, &smaps);
+        machine.file(KSM, "ksm_rmap_items 0\nksm_mergeable: no");
+        assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,50 @@
+//! The threads of this process.
+
+use super::{Error, Root, text};
+
+const TASKS: &str = "/proc/self/task";
+
+/// The ids of all threads; the first one's is that of the process. Threads that start or end meanwhile may be
+/// there or not.
+///
+/// # Errors
+/// `/proc/self/task` cannot be read.
+pub fn ids(root: &Root) -> Result<Vec<u32>, Error> {
+    let path = root.path(TASKS);
+    let entries = std::fs::read_dir(&path).map_err(|source| Error::Unreadable { path, source })?;
+    let name = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    Ok(entries.flatten().filter_map(name).collect())
+}
+
+/// Whether a thread blocks a signal now; `None` if it has ended.
+///
+/// # Errors
+/// Its status cannot be read or understood.
+pub fn blocks(root: &Root, thread: u32, signal: u32) -> Result<Option<bool>, Error> {
+    let path = format!("{TASKS}/{thread}/status");
+    let Some(status) = root.read_if_present(&path)? else { return Ok(None) };
+    let mask = text::field(&status, "SigBlk:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let mask = mask.ok_or_else(|| Error::malformed(root.path(&path), "SigBlk", &status))?;
+    Ok(Some(mask >> (signal - 1) & 1 == 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    #[test]
+    fn blocked_signals_are_bits() {
+        let machine = Synthetic::new();
+        machine.file("/proc/self/task/7/status", "Name:\ta\nSigBlk:\t0000000000000040");
+        machine.file("/proc/self/task/12/status", "nothing");
+        let mut found = ids(&machine.root()).unwrap();
+        found.sort_unstable();
+        assert_eq!(found, [7, 12]);
+        let blocks = |thread, signal| blocks(&machine.root(), thread, signal);
+        assert_eq!(blocks(7, 7).unwrap(), Some(true));
+        assert_eq!(blocks(7, 6).unwrap(), Some(false));
+        assert_eq!(blocks(8, 7).unwrap(), None);
+        assert!(matches!(blocks(12, 7), Err(Error::Malformed { .. })));
+    }
+}

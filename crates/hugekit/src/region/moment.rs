@@ -1,0 +1,93 @@
+//! A point in time of a region: a fork that is only read.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::mapped::Memory;
+use super::{ForkBuilder, ForkError};
+use crate::fault::Serving;
+use crate::{Copy, Reuse};
+
+/// What a region held at one point in time. Offsets are the region's.
+#[derive(Debug)]
+pub(crate) struct Moment {
+    memory: Box<Memory>,
+    origin: usize,
+    granule_bytes: usize,
+    /// Slots that were copied when it was made, because they are pinned.
+    copied_at_once: u64,
+}
+
+/// What it has cost so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    pub(crate) copied_by_writers: u64,
+    pub(crate) copied_at_once: u64,
+    pub(crate) longest_fault: Duration,
+}
+
+impl<R> ForkBuilder<'_, R> {
+    /// The region as it is now.
+    pub(crate) fn moment(&self) -> Result<Moment, ForkError> {
+        let origin = self.origin().start().as_ptr().expose_provenance();
+        let memory = Box::new(self.memory()?);
+        let (granule_bytes, copied_at_once) =
+            memory.as_member(|member| (member.granule_bytes(), member.count_kept()));
+        Ok(Moment { memory, origin, granule_bytes, copied_at_once })
+    }
+}
+
+impl Moment {
+    /// The addresses of the region that it is of.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        self.origin..self.origin + self.memory.len()
+    }
+
+    pub(crate) fn granule_bytes(&self) -> usize {
+        self.granule_bytes
+    }
+
+    pub(crate) fn serving(&self) -> Option<&Serving> {
+        self.memory.serving()
+    }
+
+    /// Whether this is the process that made it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.memory.pool().memory().is_ours()
+    }
+
+    /// Copies bytes of one granule: past the cache unless somebody uses the copy soon.
+    ///
+    /// # Safety
+    /// As many bytes of `to` may be written, and nobody else uses them.
+    pub(crate) unsafe fn read(&self, bytes: Range<usize>, to: *mut u8, reuse: Reuse) {
+        let copy = Copy::new().reuse(reuse);
+        // SAFETY: the caller's to promise.
+        self.memory.as_member(|member| unsafe { member.read(bytes, to, &copy) });
+    }
+
+    /// Nobody wants the granules that begin in this range any more.
+    pub(crate) fn let_go(&self, bytes: &Range<usize>) {
+        self.memory.as_member(|member| member.part_with(self.slots(bytes), false));
+    }
+
+    /// Has the granules of this range for itself, so that whoever shares them writes them without a fault; how
+    /// many had to be copied.
+    pub(crate) fn put_aside(&self, bytes: &Range<usize>) -> usize {
+        self.memory.as_member(|member| member.part_with(self.slots(bytes), true))
+    }
+
+    fn slots(&self, bytes: &Range<usize>) -> Range<usize> {
+        bytes.start / self.granule_bytes..bytes.end.div_ceil(self.granule_bytes)
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        let cost = self.memory.as_member(super::fork::Membership::cost);
+        Cost {
+            copied_by_writers: cost.received,
+            copied_at_once: self.copied_at_once,
+            longest_fault: Duration::from_nanos(cost.longest_nanos),
+        }
+    }
+}

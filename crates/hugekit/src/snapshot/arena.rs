@@ -1,0 +1,119 @@
+//! Where writers put the bytes of granules aside: slots of address space that was set apart before the snapshot,
+//! because a signal handler cannot ask for memory. They take memory when they are first used.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use rustix::io;
+use rustix::param::page_size;
+
+use crate::sys::memory;
+use crate::sys::own::{Own, OwnBytes, OwnWords};
+
+const BITS: usize = u64::BITS as usize;
+
+/// Slots of one granule each. Async-signal-safe, all but `new`. Not in forked children, where one that has
+/// slots must not be dropped.
+#[derive(Debug)]
+pub(super) struct Arena {
+    bytes: OwnBytes,
+    slot_bytes: usize,
+    count: usize,
+    /// A bit for each slot that is taken, and for those beyond the last one.
+    taken: OwnWords<AtomicU64>,
+    held: Own<Held>,
+}
+
+/// Slots that are taken.
+#[derive(Debug, Default)]
+struct Held {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Arena {
+    /// `count` slots of `slot_bytes`, a power of two.
+    pub(super) fn new(count: usize, slot_bytes: usize) -> io::Result<Self> {
+        let len = count.checked_mul(slot_bytes).ok_or(io::Errno::NOMEM)?;
+        let bytes = OwnBytes::new(len, slot_bytes)?;
+        if count > 0 {
+            bytes.keep_from_children()?;
+        }
+        if slot_bytes >= 2 << 20 {
+            // A kernel without them has base pages, whose faults make a writer wait for 2 ms.
+            let _ = bytes.want_huge_pages();
+        }
+        let taken = OwnWords::<AtomicU64>::new(count.div_ceil(BITS))?;
+        if let Some(last) = taken.last().filter(|_| !count.is_multiple_of(BITS)) {
+            last.store(u64::MAX << (count % BITS), Ordering::Relaxed);
+        }
+        Ok(Self { bytes, slot_bytes, count, taken, held: Own::new(Held::default())? })
+    }
+
+    /// Has memory for the first slots, as far as there is any. Before anybody takes one.
+    pub(super) fn make_ready(&self, bytes: usize) {
+        let len = bytes.min(self.count * self.slot_bytes);
+        if len > 0 {
+            let _ = memory::populate_write(self.bytes.start(), len.next_multiple_of(page_size()));
+        }
+    }
+
+    /// Takes the first slot that is free: most likely one that has its memory.
+    pub(super) fn take(&self) -> Option<u32> {
+        let slot = self.taken.iter().enumerate().find_map(|(at, word)| {
+            let bit = take_bit(word)?;
+            Some(at * BITS + bit as usize)
+        })?;
+        let now = self.held.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.held.most.fetch_max(now, Ordering::Relaxed);
+        Some(slot as u32)
+    }
+
+    /// Gives a slot back; its memory stays for the next one.
+    pub(super) fn give_back(&self, slot: u32) {
+        let slot = slot as usize;
+        self.held.now.fetch_sub(1, Ordering::Relaxed);
+        self.taken[slot / BITS].fetch_and(!(1 << (slot % BITS)), Ordering::Release);
+    }
+
+    pub(super) fn slot(&self, slot: u32) -> *mut u8 {
+        self.bytes.start().wrapping_add(slot as usize * self.slot_bytes)
+    }
+
+    /// Bytes in slots that are taken, now and at most.
+    pub(super) fn held(&self) -> (usize, usize) {
+        let bytes = |slots: &AtomicUsize| slots.load(Ordering::Relaxed) * self.slot_bytes;
+        (bytes(&self.held.now), bytes(&self.held.most))
+    }
+}
+
+/// Sets a bit that is not.
+fn take_bit(word: &AtomicU64) -> Option<u32> {
+    let lowest = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+    let before = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest).ok()?;
+    Some((!before).trailing_zeros())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_once_and_there_are_no_more() {
+        for count in [0, 1, 63, 64, 65, 130] {
+            let arena = Arena::new(count, 4096).unwrap();
+            let slots: BTreeSet<u32> = std::iter::from_fn(|| arena.take()).collect();
+            assert_eq!(slots, (0..count as u32).collect());
+            assert_eq!(arena.held(), (count * 4096, count * 4096));
+            for &slot in slots.iter().rev().take(1) {
+                arena.give_back(slot);
+                assert_eq!(arena.held(), ((count - 1) * 4096, count * 4096));
+                // SAFETY: a slot of that many bytes, which nobody else has.
+                unsafe { arena.slot(slot).add(4095).write(1) };
+                assert_eq!((arena.take(), arena.take()), (Some(slot), None));
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Wishes for a snapshot.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::anonymous::Anonymous;
+use super::background::Background;
+use super::image::{Image, inner_of};
+use super::line::Line;
+use super::source::Source;
+use super::watch::{Watch, Way};
+use super::{Snapshot, SnapshotError, Unsuitable, survey};
+use crate::fault::{Handling, Serving};
+use crate::machine::mappings::MappedRange;
+use crate::pool::FaultError;
+use crate::sys::pagemap;
+
+const HUGE: usize = 2 << 20;
+const SMALL: usize = 64 << 10;
+
+/// What one write makes its thread copy, and what protection is lifted of together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Granule {
+    /// 2 MiB where some of the memory is on transparent huge pages, else 64 KiB.
+    #[default]
+    Auto,
+    /// 2 MiB: huge pages stay whole.
+    Huge,
+    /// 64 KiB: a write waits less long. Huge pages are split, which costs later: writers meet more faults,
+    /// and more misses of the TLB until the kernel puts the pages together again.
+    Small,
+}
+
+/// Of the range, so much may be held aside unless said: half, but not less than [`LEAST_HELD`].
+const HELD_PART: usize = 2;
+const LEAST_HELD: usize = 64 << 20;
+
+/// Wishes for a snapshot. [`Snapshot::builder`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder does nothing until of_anonymous"]
+pub struct Builder {
+    handling: Handling,
+    granule: Granule,
+    cap: Option<usize>,
+    ready: usize,
+    background: bool,
+}
+
+impl Builder {
+    /// Who copies what is written: [`Handling::Auto`] unless said, which is threaded where this process may
+    /// serve the faults of system calls, else in place. Snapshots of the same memory must agree; the first of
+    /// several says how many threads there are.
+    pub fn handling(mut self, handling: Handling) -> Self {
+        self.handling = handling;
+        self
+    }
+
+    /// How much one write copies.
+    pub fn granule(mut self, granule: Granule) -> Self {
+        self.granule = granule;
+        self
+    }
+
+    /// Bytes of granules that writers may have put aside at a time, in whole granules: half of the range
+    /// unless said, but at least 64 MiB or all of it. When it does not suffice, the snapshot is lost
+    /// ([`SnapshotError::Outrun`]) and the writers go on. Memory is taken when it is used, and what was read
+    /// is used again.
+    pub fn hold_at_most(mut self, bytes: usize) -> Self {
+        self.cap = Some(bytes);
+        self
+    }
+
+    /// Bytes, of those that may be held aside, whose memory is there before the snapshot is taken; none unless
+    /// said. A write need not wait then until the kernel has cleared a page for its copy. It takes
+    /// the calling thread 0.1 to 0.2 seconds a gigabyte, while writers still run freely.
+    pub fn ready(mut self, bytes: usize) -> Self {
+        self.ready = bytes;
+        self
+    }
+
+    /// Has a thread of low priority put granules aside as well, from the end on, until half of what may be held
+    /// is: writers meet fewer faults then, at the price of copies that nobody might have needed. Not unless said.
+    pub fn in_background(mut self, copy: bool) -> Self {
+        self.background = copy;
+        self
+    }
+
+    /// Takes a snapshot of private anonymous memory of this process, whoever mapped it, on huge pages or not, in
+    /// one mapping or several. Granules that hold other data too, at both ends, are copied at once.
+    ///
+    /// # Errors
+    /// [`SnapshotError`], naming the mapping where one is in the way. Nothing is changed then.
+    ///
+    /// # Safety
+    /// Until the snapshot is dropped:
+    /// - no thread that has SIGBUS blocked writes to the memory, none has its stack, its alternate signal stack
+    ///   or its thread-local variables there (those of the C library's own threads are refused, as far as they
+    ///   can be found out), and nobody takes SIGBUS from hugekit's handler without passing on what is not his;
+    /// - no system call writes to it but after [`Snapshot::free`], unless the program can bear EFAULT;
+    /// - nobody else has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).
+    ///
+    /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes
+    /// from the snapshot is an error when it is read.
+    pub unsafe fn of_anonymous(self, memory: *const [u8]) -> Result<Snapshot, SnapshotError> {
+        let (start, len) = (memory.cast::<u8>().expose_provenance(), memory.len());
+        let range = match start.checked_add(len) {
+            Some(end) if len > 0 => start..end,
+            _ => return Err(SnapshotError::Empty { start, len }),
+        };
+        let mappings = survey::mappings_of(&range)?;
+        let granule = self.granule_bytes(&range)?;
+        let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
+        let plan = Plan { range: &range, mappings: &mappings, granule, cap, ready: self.ready };
+        let mut made = if inner_of(&range, granule).is_empty() {
+            let image = Arc::new(plan.image(None)?);
+            Anonymous { image, watch: None, cap, serving: None, background: None }
+        } else {
+            plan.protected(self.handling)?
+        };
+        made.image.copy_edges()?;
+        if let Some(watch) = made.watch.filter(|_| self.background) {
+            made.background = Some(Background::start(&made.image, watch, cap / 2)?);
+        }
+        Ok(Snapshot { source: Source::Anonymous(made) })
+    }
+
+    fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
+        match self.granule {
+            Granule::Huge => Ok(HUGE),
+            Granule::Small => Ok(SMALL),
+            Granule::Auto => {
+                let map = pagemap::open_own()
+                    .map_err(SnapshotError::kernel("open(/proc/self/pagemap)"))?;
+                let whole = inner_of(range, HUGE);
+                let has_huge = !whole.is_empty()
+                    && pagemap::has_huge(map.as_fd(), &whole)
+                        .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
+                Ok(if has_huge { HUGE } else { SMALL })
+            }
+        }
+    }
+}
+
+/// What is to be made.
+struct Plan<'a> {
+    range: &'a Range<usize>,
+    mappings: &'a [MappedRange],
+    granule: usize,
+    cap: usize,
+    ready: usize,
+}
+
+impl Plan<'_> {
+    fn image(&self, line: Option<Arc<Line>>) -> Result<Image, SnapshotError> {
+        let image = Image::new(self.range.clone(), self.granule, self.cap / self.granule, line)
+            .map_err(SnapshotError::kernel("mmap"))?;
+        image.arena().make_ready(self.ready);
+        Ok(image)
+    }
+
+    fn protected(&self, handling: Handling) -> Result<Anonymous, SnapshotError> {
+        match handling {
+            Handling::InPlace => self.in_place(None),
+            Handling::Threaded { threads } => self.by(Way::Threaded, threads, None),
+            Handling::Auto => match self.by(Way::Threaded, 1, None) {
+                Err(SnapshotError::Fault(fall)) => {
+                    tracing::info!("writes are served in place: {fall}");
+                    self.in_place(Some(fall))
+                }
+                threaded => threaded,
+            },
+        }
+    }
+
+    fn in_place(&self, fall: Option<FaultError>) -> Result<Anonymous, SnapshotError> {
+        survey::nobody_blocks_sigbus()?;
+        self.by(Way::InPlace, 0, fall)
+    }
+
+    fn by(
+        &self,
+        way: Way,
+        threads: usize,
+        fall: Option<FaultError>,
+    ) -> Result<Anonymous, SnapshotError> {
+        let watch = |way| Watch::current(way).map_err(SnapshotError::kernel("mmap"));
+        let other = watch(way.other())?;
+        if let Some(mapping) =
+            self.mappings.iter().find(|mapping| other.has_part_of(&self.part_of(mapping)))
+        {
+            let reason = Unsuitable::OtherHandling;
+            return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
+        }
+        let watch = watch(way)?;
+        let image = watch.add(threads, self.mappings, |line| self.image(Some(line)))?;
+        let handling = match way {
+            Way::InPlace => Handling::InPlace,
+            Way::Threaded => Handling::Threaded { threads: watch.threads() },
+        };
+        let serving = Some(Serving { handling, fall });
+        Ok(Anonymous { image, watch: Some(watch), cap: self.cap, serving, background: None })
+    }
+
+    fn part_of(&self, mapping: &MappedRange) -> Range<usize> {
+        let Range { start, end } = mapping.addresses;
+        start.max(self.range.start)..end.min(self.range.end)
+    }
+}

@@ -1,0 +1,164 @@
+//! Why there is no snapshot, or no more.
+
+use std::io;
+use std::ops::Range;
+
+use crate::machine;
+use crate::machine::mappings::MappedRange;
+use crate::pool::FaultError;
+use crate::region::ForkError;
+
+/// Why memory cannot be snapshotted, or a snapshot not be read. The memory and its writers are as they were.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// No bytes, or more than there are addresses.
+    #[error("there is nothing to snapshot at {start:#x}: {len} bytes")]
+    Empty {
+        /// Where it would begin.
+        start: usize,
+        /// How many bytes were asked for.
+        len: usize,
+    },
+    /// Nothing is mapped in part of the range.
+    #[error("nothing is mapped at {:#x}..{:#x}", hole.start, hole.end)]
+    Unmapped {
+        /// The first such part.
+        hole: Range<usize>,
+    },
+    /// A mapping that cannot be snapshotted.
+    #[error("{mapping} cannot be snapshotted: {reason}")]
+    Unsuitable {
+        /// The first such mapping.
+        mapping: MappedRange,
+        /// What is wrong with it.
+        reason: Unsuitable,
+    },
+    /// A thread has SIGBUS blocked: a fault in place would end the process.
+    #[error("thread {thread} blocks SIGBUS: a write handled in place would end the process")]
+    Blocked {
+        /// Its id.
+        thread: u32,
+    },
+    /// Writes to the memory cannot be served.
+    #[error("writes to the memory cannot be served: {0}")]
+    Fault(#[from] FaultError),
+    /// The region cannot be forked.
+    #[error(transparent)]
+    Fork(#[from] ForkError),
+    /// What this process has mapped is not known.
+    #[error(transparent)]
+    Machine(#[from] machine::Error),
+    /// The thread that was to copy in the background could not be started.
+    #[error("no thread to copy in the background with: {0}")]
+    NotStarted(io::Error),
+    /// The kernel refused something else.
+    #[error("{call}: {source}")]
+    Kernel {
+        /// What was asked.
+        call: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+    /// Writers changed more than could be put aside before it was read. The snapshot is lost, and the
+    /// writers run.
+    #[error(
+        "the memory was written faster than its snapshot was read: all {cap} bytes for granules put aside \
+         were in use"
+    )]
+    Outrun {
+        /// Bytes that were allowed for it.
+        cap: usize,
+    },
+    /// The owner unmapped, remapped or discarded memory, forbade reading it, or had it merged: what it held is
+    /// not known any more.
+    #[error(
+        "the memory at {address:#x} was unmapped, remapped, discarded, merged or made unreadable"
+    )]
+    Changed {
+        /// The page, or the first of several.
+        address: usize,
+    },
+    /// A thread that served writes died, and the writers run.
+    #[error("the thread that served writes to the memory died")]
+    Unserved,
+    /// Bytes outside the snapshot were asked for.
+    #[error("bytes {}..{} were asked for, and the snapshot has {len}", range.start, range.end)]
+    OutOfRange {
+        /// What was asked for.
+        range: Range<usize>,
+        /// Bytes of the snapshot.
+        len: usize,
+    },
+    /// The destination is not as long as the snapshot.
+    #[error("the snapshot has {len} bytes, and the destination {destination}")]
+    LengthsDiffer {
+        /// Bytes of the snapshot.
+        len: usize,
+        /// Bytes of the destination.
+        destination: usize,
+    },
+    /// It was cancelled.
+    #[error("cancelled after {bytes} of {len} bytes")]
+    Cancelled {
+        /// Bytes that had been read, the first ones.
+        bytes: usize,
+        /// Bytes of the snapshot.
+        len: usize,
+    },
+    /// The writer that it was written to failed.
+    #[error("writing after {written} bytes: {source}")]
+    Write {
+        /// Bytes that the writer had taken before, in whole pieces.
+        written: usize,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The snapshot belongs to the process that this one was forked from.
+    #[error("the snapshot belongs to the process that this one was forked from")]
+    Forked,
+}
+
+/// What is wrong with a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsuitable {
+    /// Others can write to it.
+    #[error("it is shared, and others could write to it")]
+    Shared,
+    /// It shows a file.
+    #[error("it shows a file")]
+    File,
+    /// The kernel's own, such as `[vdso]`.
+    #[error("it is the kernel's")]
+    Kernels,
+    /// It may not be read.
+    #[error("it may not be read")]
+    Unreadable,
+    /// `MADV_MERGEABLE` or `PR_SET_MEMORY_MERGE`.
+    #[error("the kernel may merge its pages with equal ones (KSM): advise MADV_UNMERGEABLE first")]
+    Mergeable,
+    /// A stack, or thread-local variables, which a thread writes to while it serves its own fault.
+    #[error("it holds the stack or the thread-local variables of thread {thread}")]
+    Stack {
+        /// Its id.
+        thread: u32,
+    },
+    /// Somebody else serves its faults.
+    #[error("another userfaultfd serves it")]
+    OtherUserfaultfd,
+    /// A snapshot of it exists whose writes are handled in another way.
+    #[error(
+        "another snapshot of it is handled in another way: in place or threaded, all must be the same"
+    )]
+    OtherHandling,
+    /// The kernel cannot protect it.
+    #[error("the kernel cannot protect it against writes")]
+    Unprotectable,
+}
+
+impl SnapshotError {
+    pub(super) fn kernel(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
+        move |errno| Self::Kernel { call, source: errno.into() }
+    }
+}

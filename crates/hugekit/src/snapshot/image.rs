@@ -1,0 +1,467 @@
+//! One snapshot as fault handlers, readers and its owner share it: which granules it has, where each one's bytes
+//! are, and how they get from one place to another.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use super::arena::Arena;
+use super::error::SnapshotError;
+use super::granules::{Granules, Place};
+use super::line::Line;
+use crate::fault::unsure;
+use crate::profile::Profile;
+use crate::sweep::{Order, Reach};
+use crate::sys::own::{Own, OwnBytes};
+use crate::{Copy, Reuse};
+
+/// What writers that meet the snapshot have to do with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// Nothing: none of its memory is protected yet.
+    Forming,
+    /// Wait: its memory is being protected at this moment.
+    Arming,
+    /// Put a granule aside before it changes.
+    Live,
+    /// Nothing: nobody reads it any more.
+    Ended,
+}
+
+/// Why the snapshot is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    Outrun,
+    Changed(usize),
+    /// The thread that served writes died.
+    Unserved,
+}
+
+/// The bytes of a range at one point in time.
+#[derive(Debug)]
+pub(super) struct Image {
+    /// What was asked for.
+    range: Range<usize>,
+    /// Whole granules of it: these are protected. Empty if there is none.
+    inner: Range<usize>,
+    granule_bytes: usize,
+    granules: Granules,
+    arena: Arena,
+    /// The bytes before and behind the whole granules, copied when it was made.
+    edges: OwnBytes,
+    line: Option<Arc<Line>>,
+    live: Own<Live>,
+}
+
+/// What fault handlers write, in memory of our own.
+#[derive(Debug)]
+struct Live {
+    phase: AtomicU8,
+    /// 0, or why it failed: 1, 3, or the address of a page with bit 1 set.
+    failure: AtomicUsize,
+    /// Granules put aside by writers, and by others.
+    by_writers: AtomicU64,
+    by_others: AtomicU64,
+    longest_nanos: AtomicU64,
+    /// Where all of the snapshot is being copied to, if whoever puts a granule aside may put it there; or 0.
+    destination: AtomicUsize,
+    /// The granule that is being copied there by whoever reads the snapshot: nobody else may write it there.
+    reading: AtomicUsize,
+}
+
+/// All of the snapshot is copied to memory, and whoever puts a granule aside puts it there. Dropped, nobody writes
+/// there any more.
+#[derive(Debug)]
+pub(super) struct Delivery<'a>(&'a Image);
+
+/// Why bytes could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    Failed(Failure),
+    /// The kernel may not read the owner's bytes, or not write where they should go.
+    Refused,
+}
+
+/// Who puts a granule aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// A thread that wants to write to this address.
+    Writer(usize),
+    Others,
+}
+
+/// Bytes of edges from which a huge page is faster than base pages, one fault each.
+const HUGE_FROM: usize = 512 << 10;
+
+/// Room for the edges, on huge pages if they are long: whoever takes the snapshot waits until they are copied.
+fn room_for_edges(len: usize) -> rustix::io::Result<OwnBytes> {
+    const HUGE: usize = 2 << 20;
+    if len < HUGE_FROM {
+        return OwnBytes::new(len, 1);
+    }
+    let bytes = OwnBytes::new(len.next_multiple_of(HUGE), HUGE)?;
+    // Base pages will do.
+    let _ = bytes.want_huge_pages();
+    Ok(bytes)
+}
+
+impl Image {
+    /// The image of a range that nothing is protected of yet. `slots` granules can be put aside.
+    pub(super) fn new(
+        range: Range<usize>,
+        granule_bytes: usize,
+        slots: usize,
+        line: Option<Arc<Line>>,
+    ) -> rustix::io::Result<Self> {
+        // The first look at it may allocate, which no fault may.
+        let _ = Profile::current();
+        let inner = inner_of(&range, granule_bytes);
+        let count = inner.len() / granule_bytes;
+        let live = Live {
+            phase: AtomicU8::new(Phase::Forming as u8),
+            failure: AtomicUsize::new(0),
+            by_writers: AtomicU64::new(0),
+            by_others: AtomicU64::new(0),
+            longest_nanos: AtomicU64::new(0),
+            destination: AtomicUsize::new(0),
+            reading: AtomicUsize::new(usize::MAX),
+        };
+        Ok(Self {
+            edges: room_for_edges(range.len() - inner.len())?,
+            range,
+            inner,
+            granule_bytes,
+            granules: Granules::new(count)?,
+            arena: Arena::new(slots.min(count), granule_bytes)?,
+            line,
+            live: Own::new(live)?,
+        })
+    }
+
+    pub(super) fn range(&self) -> &Range<usize> {
+        &self.range
+    }
+
+    pub(super) fn inner(&self) -> &Range<usize> {
+        &self.inner
+    }
+
+    pub(super) fn granule_bytes(&self) -> usize {
+        self.granule_bytes
+    }
+
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        match self.live.phase.load(Ordering::SeqCst) {
+            0 => Phase::Forming,
+            1 => Phase::Arming,
+            2 => Phase::Live,
+            _ => Phase::Ended,
+        }
+    }
+
+    pub(super) fn enter(&self, phase: Phase) {
+        self.live.phase.store(phase as u8, Ordering::SeqCst);
+    }
+
+    /// Copies what lies before and behind the whole granules. Before anybody reads it.
+    pub(super) fn copy_edges(&self) -> Result<(), SnapshotError> {
+        for part in self.edge_parts() {
+            let kept = self.edges.start().wrapping_add(self.edge_offset(part.start));
+            // SAFETY: as many bytes as the edges have; nobody reads them yet.
+            unsafe { unsure::copy(kept, part.start, std::iter::once((0..part.len(), false))) }
+                .map_err(|_| SnapshotError::Changed { address: part.start })?;
+        }
+        Ok(())
+    }
+
+    fn edge_parts(&self) -> impl Iterator<Item = Range<usize>> {
+        let parts = [self.range.start..self.inner.start, self.inner.end..self.range.end];
+        parts.into_iter().filter(|part| !part.is_empty())
+    }
+
+    /// Where the byte of an edge is kept.
+    fn edge_offset(&self, address: usize) -> usize {
+        let skipped = if address < self.inner.start { 0 } else { self.inner.len() };
+        address - self.range.start - skipped
+    }
+
+    /// Where the granule lies that holds an address of the inner range.
+    pub(super) fn granule_at(&self, address: usize) -> (usize, Range<usize>) {
+        let index = (address - self.inner.start) / self.granule_bytes;
+        let start = self.inner.start + index * self.granule_bytes;
+        (index, start..start + self.granule_bytes)
+    }
+
+    /// Whether the bytes at an address of the inner range are still wanted from their owner.
+    pub(super) fn needs(&self, address: usize) -> bool {
+        let place = self.granules.look(self.granule_at(address).0);
+        self.phase() == Phase::Live && matches!(place, Place::Owner | Place::Busy)
+    }
+
+    /// Sees to it that a granule may change, near the address that is written last. Async-signal-safe.
+    pub(super) fn put_aside(&self, index: usize, by: By) {
+        let Some(busy) = self.granules.claim(index) else { return };
+        let place = match self.failure() {
+            Some(_) => Place::Lost,
+            None => self.copy_aside(index, by),
+        };
+        busy.finish(place);
+    }
+
+    fn copy_aside(&self, index: usize, by: By) -> Place {
+        let (place, to) = if let Some(to) = self.destination_of(index) {
+            (Place::Gone, to)
+        } else if let Some(slot) = self.arena.take() {
+            (Place::Slot(slot), self.arena.slot(slot))
+        } else {
+            self.fail(Failure::Outrun);
+            return Place::Lost;
+        };
+        let start = self.inner.start + index * self.granule_bytes;
+        let target = match by {
+            By::Writer(address) => Some(address - start),
+            By::Others => None,
+        };
+        // SAFETY: a slot is as long as a granule, and nobody else's; so is its part of the destination.
+        let copied = unsafe { self.copy_from_owner(start, to, target) };
+        if copied.is_err() || !self.is_protected(&(start..start + self.granule_bytes)) {
+            if let Place::Slot(slot) = place {
+                self.arena.give_back(slot);
+            }
+            self.fail(Failure::Changed(start));
+            return Place::Lost;
+        }
+        let counter = if by == By::Others { &self.live.by_others } else { &self.live.by_writers };
+        counter.fetch_add(1, Ordering::Relaxed);
+        place
+    }
+
+    /// Has whoever puts a granule aside put it where all of the snapshot is being copied to.
+    ///
+    /// # Safety
+    /// As many bytes of `to` as the snapshot has may be written until the delivery ends, by any thread's signal
+    /// handler; nobody but [`try_read`](Self::try_read), in order, writes them, and no fault there waits for a
+    /// granule of the snapshot.
+    pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Delivery<'_> {
+        self.live.destination.store(to.expose_provenance(), Ordering::SeqCst);
+        Delivery(self)
+    }
+
+    /// Where a granule belongs that is busy: not where somebody may be writing it already, because what he has
+    /// read may be newer.
+    fn destination_of(&self, index: usize) -> Option<*mut u8> {
+        let to = self.live.destination.load(Ordering::SeqCst);
+        let is_free = to != 0 && self.live.reading.load(Ordering::SeqCst) != index;
+        let offset = self.inner.start - self.range.start + index * self.granule_bytes;
+        is_free.then(|| std::ptr::with_exposed_provenance_mut(to + offset))
+    }
+
+    /// Copies a whole granule, what lies around the target last.
+    ///
+    /// # Safety
+    /// As many bytes of `to` may be written, and nobody else uses them.
+    unsafe fn copy_from_owner(
+        &self,
+        start: usize,
+        to: *mut u8,
+        target: Option<usize>,
+    ) -> rustix::io::Result<()> {
+        let near_bytes = Profile::current().near_bytes;
+        let order = Order::for_folio(self.granule_bytes, target);
+        let extents = order.extents(self.granule_bytes, target, near_bytes);
+        // SAFETY: the extents lie within the granule; the rest is the caller's to promise.
+        unsafe {
+            unsure::copy(
+                to,
+                start,
+                extents.map(|extent| (extent.bytes, extent.reach == Reach::Far)),
+            )
+        }
+    }
+
+    fn is_protected(&self, range: &Range<usize>) -> bool {
+        self.line.as_ref().is_some_and(|line| line.is_protected(range))
+    }
+
+    /// Copies bytes of one granule, or of one edge, as they were at the snapshot.
+    ///
+    /// # Safety
+    /// As many bytes of `to` may be written, by the kernel too, and nobody else uses them.
+    pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
+        // SAFETY: the caller's to promise.
+        match unsafe { self.try_read(part, to, Reuse::All) } {
+            Ok(()) => Ok(()),
+            Err(Trouble::Failed(failure)) => Err(failure),
+            Err(Trouble::Refused) => Err(self.fail(Failure::Changed(part.start))),
+        }
+    }
+
+    /// As [`read`](Self::read), to where the kernel may refuse to write, past the cache unless the bytes are used soon.
+    ///
+    /// # Safety
+    /// As for [`read`](Self::read), but for the kernel.
+    pub(super) unsafe fn try_read(
+        &self,
+        part: &Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Result<(), Trouble> {
+        if let Some(failure) = self.failure() {
+            return Err(Trouble::Failed(failure));
+        }
+        if !self.inner.contains(&part.start) {
+            let kept = self.edges.start().wrapping_add(self.edge_offset(part.start));
+            // SAFETY: the edges have these bytes, which nobody writes any more.
+            unsafe { to.copy_from_nonoverlapping(kept, part.len()) };
+            return Ok(());
+        }
+        let (index, granule) = self.granule_at(part.start);
+        debug_assert!(part.end <= granule.end);
+        // Before it is looked at: who makes it busy afterwards sees this.
+        self.live.reading.store(index, Ordering::SeqCst);
+        let is_delivered = self.live.destination.load(Ordering::SeqCst) != 0;
+        loop {
+            match self.granules.settled(index) {
+                Place::Slot(slot) => {
+                    let kept = self.arena.slot(slot).wrapping_add(part.start - granule.start);
+                    // SAFETY: the slot holds the granule, and is given back by whoever reads it last.
+                    let copied = unsafe { Copy::new().reuse(reuse).run_raw(to, kept, part.len()) };
+                    debug_assert!(copied.is_ok(), "nobody else has the slot, and nobody cancels");
+                    return Ok(());
+                }
+                Place::Owner => {
+                    // SAFETY: the caller's to promise.
+                    let read = unsafe {
+                        unsure::copy(
+                            to,
+                            part.start,
+                            std::iter::once((0..part.len(), reuse == Reuse::None)),
+                        )
+                    };
+                    let is_protected = self.is_protected(part);
+                    // Protection is lifted only after it has left its owner.
+                    if self.granules.look(index) != Place::Owner {
+                        continue;
+                    }
+                    return match read {
+                        Ok(()) if is_protected => Ok(()),
+                        Err(_) if is_protected => Err(Trouble::Refused),
+                        _ => Err(Trouble::Failed(self.fail(Failure::Changed(part.start)))),
+                    };
+                }
+                Place::Gone if is_delivered => return Ok(()),
+                Place::Busy | Place::Gone | Place::Lost => {
+                    let failure = self.failure().unwrap_or(Failure::Changed(part.start));
+                    return Err(Trouble::Failed(failure));
+                }
+            }
+        }
+    }
+
+    /// Nobody wants the granules of a range any more, which were read.
+    pub(super) fn let_go(&self, range: &Range<usize>) {
+        for address in range.clone().step_by(self.granule_bytes) {
+            if let Place::Slot(slot) = self.granules.let_go(self.granule_at(address).0) {
+                self.arena.give_back(slot);
+            }
+        }
+    }
+
+    /// Sees to it that what is still with its owner is unchanged, so that another snapshot may protect it anew.
+    pub(super) fn check_owner(&self, range: &Range<usize>) {
+        let Some(line) = &self.line else { return };
+        let mut next = range.start;
+        while next < range.end {
+            next = line.protected_until(&(next..range.end));
+            if next < range.end {
+                let (index, granule) = self.granule_at(next);
+                if self.granules.settled(index) == Place::Owner
+                    && !line.is_protected(&(next..granule.end.min(range.end)))
+                    && self.granules.settled(index) == Place::Owner
+                {
+                    self.fail(Failure::Changed(next));
+                    return;
+                }
+                next = granule.end;
+            }
+        }
+    }
+
+    /// It is lost; returns why, which is the first reason.
+    pub(super) fn fail(&self, failure: Failure) -> Failure {
+        let word = match failure {
+            Failure::Outrun => 1,
+            Failure::Unserved => 3,
+            Failure::Changed(address) => address & !3 | 2,
+        };
+        let failed = &self.live.failure;
+        let _ = failed.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst);
+        self.failure().unwrap_or(failure)
+    }
+
+    pub(super) fn failure(&self) -> Option<Failure> {
+        match self.live.failure.load(Ordering::SeqCst) {
+            0 => None,
+            1 => Some(Failure::Outrun),
+            3 => Some(Failure::Unserved),
+            word => Some(Failure::Changed(word & !3)),
+        }
+    }
+
+    /// A write waited so long.
+    pub(super) fn count_fault(&self, nanos: u64) {
+        self.live.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    /// Granules put aside by writers and by others, and the longest wait of a write in nanoseconds.
+    pub(super) fn counts(&self) -> (u64, u64, u64) {
+        let live = &*self.live;
+        let [by_writers, by_others, nanos] =
+            [&live.by_writers, &live.by_others, &live.longest_nanos]
+                .map(|count| count.load(Ordering::Relaxed));
+        (by_writers, by_others, nanos)
+    }
+
+    pub(super) fn granules(&self) -> &Granules {
+        &self.granules
+    }
+}
+
+impl Drop for Delivery<'_> {
+    fn drop(&mut self) {
+        let Self(image) = self;
+        image.live.destination.store(0, Ordering::SeqCst);
+        (0..image.granules.len()).for_each(|index| {
+            image.granules.settled(index);
+        });
+    }
+}
+
+/// The whole granules of a range, at multiples of their size; an empty one at its start if there is none.
+pub(super) fn inner_of(range: &Range<usize>, granule_bytes: usize) -> Range<usize> {
+    let end = range.end - range.end % granule_bytes;
+    match range.start.checked_next_multiple_of(granule_bytes) {
+        Some(start) if start < end => start..end,
+        _ => range.end..range.end,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_granules_lie_within() {
+        assert_eq!(inner_of(&(5..100), 10), 10..100);
+        assert_eq!(inner_of(&(10..109), 10), 10..100);
+        assert_eq!(inner_of(&(11..19), 10), 19..19);
+        assert_eq!(inner_of(&(11..29), 10), 29..29);
+        assert_eq!(inner_of(&(usize::MAX - 3..usize::MAX), 16), usize::MAX..usize::MAX);
+    }
+}

@@ -1,0 +1,168 @@
+//! Where the bytes of a snapshot come from: anonymous memory that is protected, or a fork of a region. Both have
+//! granules that are read, put aside and let go; addresses are the owner's.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::anonymous::Anonymous;
+use super::image::{Delivery, Failure, Trouble};
+use super::region::OfRegion;
+use super::watch::Watch;
+use super::{SnapshotError, Stats};
+use crate::Reuse;
+use crate::fault::Serving;
+
+#[derive(Debug)]
+pub(super) enum Source {
+    Anonymous(Anonymous),
+    Region(OfRegion),
+}
+
+impl Source {
+    /// What it is of.
+    pub(super) fn range(&self) -> Range<usize> {
+        match self {
+            Self::Anonymous(of) => of.image.range().clone(),
+            Self::Region(of) => of.moment().addresses(),
+        }
+    }
+
+    /// What lies in granules: all but the edges.
+    pub(super) fn inner(&self) -> Range<usize> {
+        match self {
+            Self::Anonymous(of) => of.image.inner().clone(),
+            Self::Region(of) => of.moment().addresses(),
+        }
+    }
+
+    pub(super) fn granule_bytes(&self) -> usize {
+        match self {
+            Self::Anonymous(of) => of.image.granule_bytes(),
+            Self::Region(of) => of.moment().granule_bytes(),
+        }
+    }
+
+    /// The parts of a range of addresses that lie in one granule or one edge each. The last granule may be cut
+    /// by the end.
+    pub(super) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (inner, granule) = (self.inner(), self.granule_bytes());
+        let mut next = range.start;
+        std::iter::from_fn(move || {
+            let end = if next < inner.start {
+                inner.start
+            } else if next < inner.end {
+                next - (next - inner.start) % granule + granule
+            } else {
+                range.end
+            };
+            let part = next..end.min(range.end);
+            next = part.end;
+            (!part.is_empty()).then_some(part)
+        })
+    }
+
+    /// Copies bytes of one part to where the kernel may refuse to write, past the cache unless they are used
+    /// soon.
+    ///
+    /// # Safety
+    /// As many bytes of `to` may be written, and nobody else uses them.
+    pub(super) unsafe fn try_read(
+        &self,
+        part: &Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Result<(), Trouble> {
+        match self {
+            // SAFETY: the caller's to promise.
+            Self::Anonymous(of) => unsafe { of.image.try_read(part, to, reuse) },
+            Self::Region(of) => {
+                // SAFETY: as above.
+                unsafe { of.moment().read(of.offsets(part), to, reuse) };
+                Ok(())
+            }
+        }
+    }
+
+    /// As [`try_read`](Self::try_read), to memory of our own.
+    ///
+    /// # Safety
+    /// As for [`try_read`](Self::try_read), by the kernel too.
+    pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
+        match self {
+            // SAFETY: the caller's to promise.
+            Self::Anonymous(of) => unsafe { of.image.read(part, to) },
+            Self::Region(of) => {
+                // SAFETY: as above.
+                unsafe { of.moment().read(of.offsets(part), to, Reuse::All) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Has whoever puts a granule aside put it where all of it is being copied to, where that is possible.
+    ///
+    /// # Safety
+    /// As many bytes of `to` as there are may be written until the delivery ends, by any thread, and nobody but
+    /// [`try_read`](Self::try_read), in order, writes them.
+    pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivery<'_>> {
+        match self {
+            // SAFETY: the caller's to promise.
+            Self::Anonymous(of) => unsafe { of.deliver_to(to) },
+            Self::Region(_) => None,
+        }
+    }
+
+    /// Nobody wants the granules that begin in a range any more: writers need not put them aside.
+    pub(super) fn let_go(&self, range: &Range<usize>) {
+        match self {
+            Self::Anonymous(of) => of.let_go(range),
+            Self::Region(of) => of.moment().let_go(&of.offsets(range)),
+        }
+    }
+
+    /// Puts aside what a part lies in.
+    pub(super) fn put_aside(&self, part: &Range<usize>) -> Result<(), SnapshotError> {
+        match self {
+            Self::Anonymous(of) => {
+                of.put_aside(part);
+                of.image.failure().map_or(Ok(()), |failure| Err(self.error(failure)))
+            }
+            Self::Region(of) => {
+                of.put_aside(part);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn serving(&self) -> Option<&Serving> {
+        match self {
+            Self::Anonymous(of) => of.serving.as_ref(),
+            Self::Region(of) => of.moment().serving(),
+        }
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        match self {
+            Self::Anonymous(of) => of.stats(),
+            Self::Region(of) => of.stats(),
+        }
+    }
+
+    /// Whether this is the process that made it: another one must not ask anything of the descriptor, because
+    /// it would be asked of that process's memory.
+    pub(super) fn is_here(&self) -> Result<(), SnapshotError> {
+        let is_here = match self {
+            Self::Anonymous(of) => of.watch.is_none_or(Watch::is_ours),
+            Self::Region(of) => of.moment().is_ours(),
+        };
+        if is_here { Ok(()) } else { Err(SnapshotError::Forked) }
+    }
+
+    pub(super) fn error(&self, failure: Failure) -> SnapshotError {
+        match failure {
+            Failure::Outrun => SnapshotError::Outrun { cap: self.stats().cap },
+            Failure::Unserved => SnapshotError::Unserved,
+            Failure::Changed(address) => SnapshotError::Changed { address },
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! All of a snapshot in order, protection lifted behind the reader.
+#![allow(unsafe_code)]
+
+use std::io::Write;
+use std::ops::Range;
+
+use super::image::Failure;
+use super::source::Source;
+use super::{Snapshot, SnapshotError, Stats};
+use crate::Reuse;
+use crate::parallel::{Cancel, Progress};
+use crate::sys::own::OwnBytes;
+
+/// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
+/// are interrupted.
+const BATCH_BYTES: usize = 2 << 20;
+
+/// Where bytes go before anybody else sees them, so that whoever takes them may take his time.
+#[derive(Debug)]
+pub(super) struct Buffer(OwnBytes);
+
+impl Buffer {
+    pub(super) fn new() -> Result<Self, SnapshotError> {
+        let bytes =
+            OwnBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
+        // A kernel without them has base pages.
+        let _ = bytes.want_huge_pages();
+        Ok(Self(bytes))
+    }
+
+    /// Reads parts of one granule or one edge each, no more than a batch in all.
+    pub(super) fn read(
+        &mut self,
+        source: &Source,
+        parts: &[Range<usize>],
+    ) -> Result<&[u8], Failure> {
+        let mut filled = 0;
+        for part in parts {
+            assert!(filled + part.len() <= BATCH_BYTES);
+            // SAFETY: within the buffer, which is borrowed mutably, and which the kernel may write.
+            unsafe { source.read(part, self.0.start().wrapping_add(filled)) }?;
+            filled += part.len();
+        }
+        // SAFETY: so many bytes of the buffer, borrowed as it is.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.start(), filled) })
+    }
+}
+
+impl Snapshot {
+    /// Copies all of it, and ends it.
+    ///
+    /// # Errors
+    /// [`SnapshotError::LengthsDiffer`]; [`Outrun`](SnapshotError::Outrun) and
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What
+    /// `bytes` holds after these is of no use.
+    pub fn copy_to(self, bytes: &mut [u8]) -> Result<Stats, SnapshotError> {
+        self.copy_to_with(bytes, None, None)
+    }
+
+    /// As [`copy_to`](Self::copy_to), telling `progress` and asking `cancel` after each batch.
+    ///
+    /// # Errors
+    /// As [`copy_to`](Self::copy_to), and [`SnapshotError::Cancelled`].
+    ///
+    /// # Panics
+    /// If `progress` does.
+    pub fn copy_to_with(
+        self,
+        bytes: &mut [u8],
+        progress: Option<&Progress<'_>>,
+        cancel: Option<&Cancel>,
+    ) -> Result<Stats, SnapshotError> {
+        if bytes.len() != self.len() {
+            let destination = bytes.len();
+            return Err(SnapshotError::LengthsDiffer { len: self.len(), destination });
+        }
+        let to = bytes.as_mut_ptr();
+        // SAFETY: as many bytes, borrowed mutably until this returns, which is after the delivery.
+        let _delivery = unsafe { self.source.deliver_to(to) };
+        self.stream(progress, cancel, |batch, offset| {
+            let mut offset = offset;
+            for part in batch {
+                // SAFETY: this part of them; writers leave alone what is being read.
+                unsafe { self.read_part(part, to.add(offset), Reuse::None) }?;
+                offset += part.len();
+            }
+            self.done_with(batch);
+            Ok(())
+        })?;
+        Ok(self.stats())
+    }
+
+    /// Writes all of it in order, and ends it. The writer may take its time: it is given bytes of a buffer,
+    /// and nobody waits for it.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Write`] if the writer fails; [`Outrun`](SnapshotError::Outrun) and
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What was
+    /// written then is the first part of the snapshot.
+    pub fn write_to(self, writer: impl Write) -> Result<Stats, SnapshotError> {
+        self.write_to_with(writer, None, None)
+    }
+
+    /// As [`write_to`](Self::write_to), telling `progress` and asking `cancel` after each batch.
+    ///
+    /// # Errors
+    /// As [`write_to`](Self::write_to), and [`SnapshotError::Cancelled`].
+    ///
+    /// # Panics
+    /// If `progress` or the writer does.
+    pub fn write_to_with(
+        self,
+        mut writer: impl Write,
+        progress: Option<&Progress<'_>>,
+        cancel: Option<&Cancel>,
+    ) -> Result<Stats, SnapshotError> {
+        let mut buffer = Buffer::new()?;
+        self.stream(progress, cancel, |batch, offset| {
+            let read = buffer.read(&self.source, batch);
+            let read = read.map_err(|failure| self.source.error(failure))?;
+            self.done_with(batch);
+            let failed = |source| SnapshotError::Write { written: offset, source };
+            writer.write_all(read).map_err(failed)
+        })?;
+        let failed = |source| SnapshotError::Write { written: self.len(), source };
+        writer.flush().map_err(failed)?;
+        Ok(self.stats())
+    }
+
+    /// Takes batch after batch; `take` is told where each begins.
+    fn stream(
+        &self,
+        progress: Option<&Progress<'_>>,
+        cancel: Option<&Cancel>,
+        mut take: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
+    ) -> Result<(), SnapshotError> {
+        self.source.is_here()?;
+        let len = self.len();
+        let mut parts = self.source.parts(self.source.range()).flat_map(pieces).peekable();
+        let mut done = 0;
+        while let Some(first) = parts.next() {
+            if cancel.is_some_and(Cancel::is_cancelled) {
+                return Err(SnapshotError::Cancelled { bytes: done, len });
+            }
+            let mut batch = vec![first];
+            let mut bytes = batch[0].len();
+            while let Some(part) = parts.next_if(|part| bytes + part.len() <= BATCH_BYTES) {
+                bytes += part.len();
+                batch.push(part);
+            }
+            take(&batch, done)?;
+            done += bytes;
+            progress.into_iter().for_each(|tell| tell(done, len));
+        }
+        Ok(())
+    }
+
+    /// Lets go what was read: writers need not put it aside any more.
+    fn done_with(&self, batch: &[Range<usize>]) {
+        let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return };
+        // Granules larger than a batch are let go with their last part.
+        let (inner, granule) = (self.source.inner(), self.source.granule_bytes());
+        let begins = |address: usize| address - address.saturating_sub(inner.start) % granule;
+        let end = if last.end >= inner.end { inner.end } else { begins(last.end) };
+        let whole = begins(first.start.max(inner.start))..end;
+        if !whole.is_empty() {
+            self.source.let_go(&whole);
+        }
+    }
+}
+
+/// Pieces of at most a batch: edges and granules may be longer.
+pub(super) fn pieces(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = part.end;
+    part.step_by(BATCH_BYTES).map(move |start| start..end.min(start + BATCH_BYTES))
+}

@@ -1,0 +1,179 @@
+//! Whether memory can be snapshotted: looked at before anything is changed.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use rustix::param::page_size;
+
+use super::error::{SnapshotError, Unsuitable};
+use crate::machine::mappings::{self, MappedRange};
+use crate::machine::{Root, threads};
+use crate::sys::process::thread_local_bytes;
+use crate::sys::thread::descriptor_of;
+
+/// A thread's descriptor has no more bytes than these before and behind its list of robust locks (glibc 2.36 on
+/// x86-64: 736 and 1,568), alignment of what lies below counted in.
+const BEFORE: usize = 1024;
+const BEHIND: usize = 2048;
+
+/// Looks at a thread before its mask counts as meant, and the time between them.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The mappings that hold `range`, all of which can be snapshotted as far as anybody can see.
+pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
+    let root = Root::default();
+    let all = mappings::read(&root)?;
+    let touched: Vec<MappedRange> =
+        all.iter().filter(|mapping| overlap(&mapping.addresses, range)).cloned().collect();
+    has_no_hole(&touched, range)?;
+    let mergeable = mappings::mergeable(&root, range)?;
+    for mapping in &touched {
+        if let Some(reason) = defect(mapping, &mergeable) {
+            return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
+        }
+    }
+    belongs_to_no_thread(&all, range)?;
+    Ok(touched)
+}
+
+/// No thread blocks SIGBUS, but for a moment: the C library blocks all signals where threads begin and end, and
+/// writes only to its own memory there.
+pub(super) fn nobody_blocks_sigbus() -> Result<(), SnapshotError> {
+    let root = Root::default();
+    for thread in threads::ids(&root)? {
+        let mut looks = 0;
+        while threads::blocks(&root, thread, libc::SIGBUS as u32)? == Some(true) {
+            looks += 1;
+            if looks == LOOKS {
+                return Err(SnapshotError::Blocked { thread });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+fn has_no_hole(touched: &[MappedRange], range: &Range<usize>) -> Result<(), SnapshotError> {
+    let mut reached = range.start;
+    for MappedRange { addresses, .. } in touched {
+        if addresses.start > reached {
+            return Err(SnapshotError::Unmapped { hole: reached..addresses.start });
+        }
+        reached = addresses.end;
+    }
+    if reached < range.end {
+        return Err(SnapshotError::Unmapped { hole: reached..range.end });
+    }
+    Ok(())
+}
+
+fn defect(mapping: &MappedRange, mergeable: &[usize]) -> Option<Unsuitable> {
+    // The program's own names (`prctl(PR_SET_VMA_ANON_NAME)`) begin with `[anon:`.
+    let is_kernels = mapping.name.starts_with('[')
+        && mapping.name != "[heap]"
+        && mapping.name != "[stack]"
+        && !mapping.name.starts_with("[anon:");
+    if mapping.is_shared {
+        Some(Unsuitable::Shared)
+    } else if mapping.inode != 0 || mapping.name.starts_with('/') {
+        Some(Unsuitable::File)
+    } else if mapping.name == "[stack]" {
+        Some(Unsuitable::Stack { thread: std::process::id() })
+    } else if is_kernels {
+        Some(Unsuitable::Kernels)
+    } else if !mapping.is_readable {
+        Some(Unsuitable::Unreadable)
+    } else if mergeable.contains(&mapping.addresses.start) {
+        Some(Unsuitable::Mergeable)
+    } else {
+        None
+    }
+}
+
+/// No thread's stack or thread-local variables lie there, as far as the C library lets us see.
+fn belongs_to_no_thread(all: &[MappedRange], range: &Range<usize>) -> Result<(), SnapshotError> {
+    for thread in threads::ids(&Root::default())? {
+        let Some(descriptor) = descriptor_of(thread) else { continue };
+        let Some(mapping) = all.iter().find(|mapping| mapping.addresses.contains(&descriptor))
+        else {
+            continue;
+        };
+        if overlap(&own_of(thread, descriptor, mapping), range) {
+            let reason = Unsuitable::Stack { thread };
+            return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
+        }
+    }
+    Ok(())
+}
+
+/// What is a thread's own of the mapping that holds its descriptor. The kernel joins neighbouring mappings, so
+/// that what lies above may be anybody's; below is the thread's stack, down to its guard page. The first
+/// thread has its stack elsewhere, and only its variables here.
+fn own_of(thread: u32, descriptor: usize, mapping: &MappedRange) -> Range<usize> {
+    let above = (descriptor + BEHIND).min(mapping.addresses.end);
+    // On x86 a thread's variables lie below its descriptor, elsewhere above.
+    let (before, behind) = if cfg!(target_arch = "x86_64") {
+        (thread_local_bytes(), 0)
+    } else {
+        (0, thread_local_bytes())
+    };
+    let start = if thread == std::process::id() {
+        descriptor.saturating_sub(before + BEFORE).max(mapping.addresses.start)
+    } else {
+        mapping.addresses.start
+    };
+    start - start % page_size()..above + behind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapped(addresses: Range<usize>) -> MappedRange {
+        let name = String::new();
+        MappedRange { addresses, is_readable: true, is_shared: false, inode: 0, name }
+    }
+
+    #[test]
+    fn holes_are_found_wherever_they_are() {
+        let maps = [mapped(10..20), mapped(20..30), mapped(40..50)];
+        let hole = |range: Range<usize>| {
+            let touched: Vec<_> =
+                maps.iter().filter(|map| overlap(&map.addresses, &range)).cloned().collect();
+            match has_no_hole(&touched, &range) {
+                Err(SnapshotError::Unmapped { hole }) => Some(hole),
+                other => other.map(|()| None).unwrap(),
+            }
+        };
+        assert_eq!(hole(10..30), None);
+        assert_eq!(hole(15..21), None);
+        assert_eq!(hole(5..21), Some(5..10));
+        assert_eq!(hole(25..45), Some(30..40));
+        assert_eq!(hole(45..60), Some(50..60));
+        assert_eq!(hole(60..70), Some(60..70));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_mapping_is_said() {
+        let with = |change: fn(&mut MappedRange)| {
+            let mut mapping = mapped(10..20);
+            change(&mut mapping);
+            defect(&mapping, &[30])
+        };
+        assert_eq!(with(|_| {}), None);
+        assert_eq!(with(|map| map.name = "[heap]".into()), None);
+        assert_eq!(with(|map| map.name = "[anon:mine]".into()), None);
+        assert_eq!(with(|map| map.is_shared = true), Some(Unsuitable::Shared));
+        assert_eq!(with(|map| map.inode = 7), Some(Unsuitable::File));
+        assert_eq!(with(|map| map.name = "/dev/zero".into()), Some(Unsuitable::File));
+        assert_eq!(with(|map| map.name = "[vvar]".into()), Some(Unsuitable::Kernels));
+        assert_eq!(with(|map| map.is_readable = false), Some(Unsuitable::Unreadable));
+        assert_eq!(with(|map| map.addresses.start = 30), Some(Unsuitable::Mergeable));
+        assert!(matches!(with(|map| map.name = "[stack]".into()), Some(Unsuitable::Stack { .. })));
+    }
+}

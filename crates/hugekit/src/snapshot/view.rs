@@ -1,0 +1,106 @@
+//! A snapshot as memory.
+//!
+//! It is filled when it is asked for, piece by piece, and not by faults: a fault has no way to say that the
+//! snapshot is lost, an answer has.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::param::page_size;
+
+use super::{Snapshot, SnapshotError};
+use crate::sys::own::{OwnBytes, OwnWords};
+
+/// Bytes that are filled together.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The bytes of a snapshot at addresses of its own. Takes memory for what was asked for.
+#[derive(Debug)]
+pub struct View<'a> {
+    snapshot: &'a Snapshot,
+    bytes: OwnBytes,
+    /// Where the first byte lies, as far into its page as the owner's.
+    first: usize,
+    /// 1 for each piece that is filled and does not change any more.
+    filled: OwnWords<AtomicU32>,
+    /// Held by whoever fills a piece.
+    filling: Mutex<()>,
+}
+
+impl Snapshot {
+    /// The snapshot as memory, of which nothing is there yet.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Kernel`] if there are no addresses for it.
+    pub fn view(&self) -> Result<View<'_>, SnapshotError> {
+        let first = self.source.range().start % page_size();
+        let kernel = SnapshotError::kernel("mmap");
+        Ok(View {
+            snapshot: self,
+            bytes: OwnBytes::new(first + self.len(), page_size()).map_err(&kernel)?,
+            first,
+            filled: OwnWords::new(self.len().div_ceil(PIECE_BYTES)).map_err(&kernel)?,
+            filling: Mutex::default(),
+        })
+    }
+}
+
+impl View<'_> {
+    /// Bytes of the snapshot.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.snapshot.len()
+    }
+
+    /// Bytes by their offsets. They stay where they are, and as they are.
+    ///
+    /// # Errors
+    /// As [`Snapshot::read_at`].
+    pub fn bytes(&self, range: Range<usize>) -> Result<&[u8], SnapshotError> {
+        let len = range.end.saturating_sub(range.start);
+        self.snapshot.addresses(range.start, len)?;
+        for piece in range.start / PIECE_BYTES..(range.start + len).div_ceil(PIECE_BYTES) {
+            self.fill(piece)?;
+        }
+        // SAFETY: within the mapping, filled, and written by nobody any more.
+        Ok(unsafe { std::slice::from_raw_parts(self.at(range.start), len) })
+    }
+
+    /// Where the view has what lies at a pointer into the owner's memory, so that structures can be walked by
+    /// the pointers that they hold. The value is there, all of it; it has the alignment that it has in the
+    /// owner's memory, up to that of a page. What it means is for the caller to know: a store that raced with
+    /// the snapshot may have left it half done.
+    ///
+    /// # Errors
+    /// As [`Snapshot::read_at`]: out of range if the pointer is, or the value's end.
+    pub fn rebase<T>(&self, pointer: *const T) -> Result<*const T, SnapshotError> {
+        let start = self.snapshot.source.range().start;
+        let offset = pointer.addr().wrapping_sub(start);
+        let bytes = self.bytes(offset..offset.saturating_add(size_of::<T>()))?;
+        Ok(bytes.as_ptr().cast())
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.bytes.start().wrapping_add(self.first + offset)
+    }
+
+    fn fill(&self, piece: usize) -> Result<(), SnapshotError> {
+        let is_filled = || self.filled[piece].load(Ordering::Acquire) == 1;
+        if is_filled() {
+            return Ok(());
+        }
+        let _filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_filled() {
+            let start = piece * PIECE_BYTES;
+            let len = PIECE_BYTES.min(self.len() - start);
+            // SAFETY: within the mapping; nobody else writes a piece that is not filled, or reads it.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(self.at(start), len) };
+            self.snapshot.read_at(start, bytes)?;
+            self.filled[piece].store(1, Ordering::Release);
+        }
+        Ok(())
+    }
+}

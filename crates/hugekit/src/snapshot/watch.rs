@@ -1,0 +1,390 @@
+//! All snapshots of one process: who is told of a write to protected memory, and in which order snapshots come
+//! and go. `README.md` draws it.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::error::{SnapshotError, Unsuitable};
+use super::image::{Image, Phase};
+use super::line::Line;
+use super::segment::Segment;
+use crate::fault::open::{self, Of};
+use crate::fault::unsure;
+use crate::fault::{Access, Faults, Handlers, Ranges, Registry};
+use crate::machine::mappings::MappedRange;
+use crate::populate::PopulateError;
+use crate::sys::fork_mark::ForkMark;
+use crate::sys::own::Own;
+
+/// Snapshots whose writes are handled in one way, and share a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    InPlace,
+    Threaded,
+}
+
+impl Way {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::InPlace => Self::Threaded,
+            Self::Threaded => Self::InPlace,
+        }
+    }
+}
+
+/// What one process has snapshotted in one way. A forked child that makes snapshots makes another.
+#[derive(Debug)]
+pub(super) struct Watch {
+    mark: ForkMark,
+    way: Way,
+    table: Registry<Segment>,
+    /// Held by whoever makes or ends a snapshot; never by whoever serves a write.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    images: Vec<Arc<Image>>,
+    /// There while there are images.
+    line: Option<Arc<Line>>,
+    /// There while there are images, if they serve.
+    handlers: Option<Handlers>,
+    /// Where the segments begin that the handler of SIGBUS knows.
+    known: Vec<usize>,
+}
+
+static CURRENT: [AtomicPtr<Watch>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
+
+impl Watch {
+    /// That of the calling process.
+    #[allow(unsafe_code)]
+    pub(super) fn current(way: Way) -> rustix::io::Result<&'static Self> {
+        let current = &CURRENT[way as usize];
+        loop {
+            let seen = current.load(Ordering::Acquire);
+            // SAFETY: null, or leaked below.
+            let found = unsafe { seen.as_ref() };
+            if let Some(watch) = found.filter(|watch| watch.mark.is_ours()) {
+                return Ok(watch);
+            }
+            let fresh = Own::new(Self {
+                mark: ForkMark::new(),
+                way,
+                table: Registry::new(),
+                state: Mutex::default(),
+            })?;
+            let here = std::ptr::from_ref(&*fresh).cast_mut();
+            let taken = current.compare_exchange(seen, here, Ordering::AcqRel, Ordering::Relaxed);
+            if taken.is_ok() {
+                return Ok(fresh.leak());
+            }
+        }
+    }
+
+    /// Whether its writes are served by who writes.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.way == Way::InPlace
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.mark.is_ours()
+    }
+
+    /// Threads that serve writes now.
+    pub(super) fn threads(&self) -> usize {
+        self.lock().handlers.as_ref().map_or(0, Handlers::count)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The descriptors, opened if nobody has; with so many threads to serve it, if threads do.
+    fn open(&'static self, state: &mut State, threads: usize) -> Result<Arc<Line>, SnapshotError> {
+        if let Some(line) = &state.line {
+            return Ok(Arc::clone(line));
+        }
+        let line = match self.way {
+            Way::InPlace => Line::new(open::for_handling_in_place(Of::PrivateWrites)?)?,
+            Way::Threaded => Line::new(open::for_handler_threads(Of::PrivateWrites)?)?,
+        };
+        let line = Arc::new(line);
+        if self.way == Way::Threaded {
+            let served = Arc::new(Threaded { watch: self, line: Arc::clone(&line) });
+            state.handlers = Some(Handlers::start(&(served as Arc<dyn Faults>), threads)?);
+        }
+        state.line = Some(Arc::clone(&line));
+        Ok(line)
+    }
+
+    /// Closes the descriptors if nobody needs them.
+    fn close_if_idle(state: &mut State) {
+        if state.images.is_empty() {
+            state.handlers.take().into_iter().for_each(Handlers::stop);
+            state.line = None;
+        }
+    }
+
+    /// Makes an image with `make` and protects its memory, which lies in these mappings. The point in time
+    /// is when the last of them is protected.
+    pub(super) fn add(
+        &'static self,
+        threads: usize,
+        mappings: &[MappedRange],
+        make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
+    ) -> Result<Arc<Image>, SnapshotError> {
+        let mut state = self.lock();
+        let added = self.add_locked(&mut state, threads, mappings, make);
+        Self::close_if_idle(&mut state);
+        added
+    }
+
+    fn add_locked(
+        &'static self,
+        state: &mut State,
+        threads: usize,
+        mappings: &[MappedRange],
+        make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
+    ) -> Result<Arc<Image>, SnapshotError> {
+        let ranges = match self.way {
+            Way::InPlace => Some(Ranges::of_this_process()?),
+            Way::Threaded => None,
+        };
+        unsure::prepare();
+        let line = self.open(state, threads)?;
+        let image = Arc::new(make(Arc::clone(&line))?);
+        let parts = parts_of(image.inner(), mappings);
+        register(&line, &parts, &state.images)?;
+        for other in &state.images {
+            // Protecting again what its owner discarded would make that look untouched.
+            other.check_owner(&clip(other.inner(), image.inner()));
+        }
+        state.images.push(Arc::clone(&image));
+        self.publish(state, ranges);
+        if let Err(error) = self.arm(&image, &line, &parts, ranges) {
+            self.take_out(state, &image, ranges);
+            return Err(error);
+        }
+        Ok(image)
+    }
+
+    /// Protects the memory. Nothing here may write to memory that could be protected, but to the stack:
+    /// whoever writes there now waits for the end of this.
+    fn arm(
+        &self,
+        image: &Image,
+        line: &Line,
+        parts: &[(Range<usize>, &MappedRange)],
+        ranges: Option<Ranges>,
+    ) -> Result<(), SnapshotError> {
+        image.enter(Phase::Arming);
+        // Whoever saw it forming may lift what others had protected, until he is done.
+        self.table.settle();
+        ranges.into_iter().for_each(Ranges::settle);
+        let failed = parts
+            .iter()
+            .find_map(|(part, mapping)| line.protect(part).err().map(|errno| (errno, *mapping)));
+        image.enter(if failed.is_none() { Phase::Live } else { Phase::Ended });
+        failed
+            .map_or(Ok(()), |(errno, mapping)| Err(refusal(errno, mapping, "UFFDIO_WRITEPROTECT")))
+    }
+
+    /// Ends a snapshot: lifts what nobody else needs.
+    pub(super) fn remove(&self, image: &Arc<Image>) {
+        let mut state = self.lock();
+        let ranges = match self.way {
+            Way::InPlace => Ranges::known().ok(),
+            Way::Threaded => None,
+        };
+        self.take_out(&mut state, image, ranges);
+        Self::close_if_idle(&mut state);
+    }
+
+    fn take_out(&self, state: &mut State, image: &Arc<Image>, ranges: Option<Ranges>) {
+        // Writers that meet it from now on only lift what they need.
+        image.enter(Phase::Ended);
+        let Some(line) = state.line.clone() else { return };
+        state.images.retain(|other| !Arc::ptr_eq(other, image));
+        for part in Segment::of(&with(&state.images, image), &line) {
+            if part.is_only(image) {
+                line.unregister(part.addresses());
+            } else {
+                self.lift_unneeded(part.addresses());
+            }
+        }
+        self.publish(state, ranges);
+    }
+
+    /// Lets everybody know of the images as they are.
+    fn publish(&self, state: &mut State, ranges: Option<Ranges>) {
+        let segments: Vec<Arc<Segment>> = state
+            .line
+            .iter()
+            .flat_map(|line| Segment::of(&state.images, line))
+            .map(Arc::new)
+            .collect();
+        let entry = |segment: &Arc<Segment>| (segment.addresses().clone(), Arc::clone(segment));
+        self.table.change(|table| *table = segments.iter().map(entry).collect());
+        let Some(ranges) = ranges else { return };
+        let before = std::mem::take(&mut state.known);
+        ranges.change(|table| {
+            table.retain(|(addresses, _)| before.binary_search(&addresses.start).is_err());
+            table.extend(segments.iter().map(|segment| {
+                (segment.addresses().clone(), Arc::clone(segment) as Arc<dyn Faults>)
+            }));
+            table.sort_unstable_by_key(|(addresses, _)| addresses.start);
+        });
+        state.known = segments.iter().map(|segment| segment.addresses().start).collect();
+    }
+
+    /// Lifts the protection of what nobody needs any more in a range that an image has.
+    pub(super) fn lift_unneeded(&self, range: &Range<usize>) {
+        let mut next = range.start;
+        while next < range.end {
+            let lifted = self.table.with(next, |segment| {
+                let part = clip(&(next..range.end), segment.addresses());
+                segment.lift_unneeded(&part).map(|()| part.end)
+            });
+            match lifted {
+                Some(Ok(end)) => next = end,
+                Some(Err(_arming)) => rustix::thread::sched_yield(),
+                None => return,
+            }
+        }
+    }
+
+    /// Whether some snapshot has part of a range.
+    pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
+        self.lock().images.iter().any(|image| !clip(image.inner(), range).is_empty())
+    }
+}
+
+/// Whether no snapshot has part of a range, and nobody else whose faults this process handles in place.
+pub(super) fn is_plain(range: &Range<usize>) -> bool {
+    let has_none = |way| Watch::current(way).is_ok_and(|watch| !watch.has_part_of(range));
+    has_none(Way::InPlace)
+        && has_none(Way::Threaded)
+        && Ranges::known().is_ok_and(|ranges| !ranges.have_part_of(range))
+}
+
+/// What handler threads are told of.
+#[derive(Debug)]
+struct Threaded {
+    watch: &'static Watch,
+    line: Arc<Line>,
+}
+
+impl Faults for Threaded {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.line.descriptor()
+    }
+
+    fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
+        loop {
+            match self.watch.table.with(address, |segment| segment.let_write(address)) {
+                Some(Ok(())) => break,
+                Some(Err(_arming)) => rustix::thread::sched_yield(),
+                // Whoever protected it has gone meanwhile.
+                None => break self.leave(address),
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&self, address: usize) {
+        self.line.wake(address);
+    }
+
+    fn give_up(&self) {
+        self.watch.table.for_each(Faults::give_up);
+    }
+
+    fn break_(&self, _: usize) {}
+}
+
+fn with(images: &[Arc<Image>], image: &Arc<Image>) -> Vec<Arc<Image>> {
+    images.iter().chain([image]).cloned().collect()
+}
+
+/// What each mapping has of a range.
+fn parts_of<'a>(
+    range: &Range<usize>,
+    mappings: &'a [MappedRange],
+) -> Vec<(Range<usize>, &'a MappedRange)> {
+    let part = |mapping: &'a MappedRange| (clip(&mapping.addresses, range), mapping);
+    mappings.iter().map(part).filter(|(part, _)| !part.is_empty()).collect()
+}
+
+/// All of the parts, or none but those that other images have part of.
+fn register(
+    line: &Line,
+    parts: &[(Range<usize>, &MappedRange)],
+    others: &[Arc<Image>],
+) -> Result<(), SnapshotError> {
+    for (count, (part, mapping)) in parts.iter().enumerate() {
+        if let Err(errno) = line.register(part) {
+            let is_new = |part: &Range<usize>| {
+                others.iter().all(|other| clip(other.inner(), part).is_empty())
+            };
+            let done = parts[..count].iter().map(|(part, _)| part);
+            done.filter(|part| is_new(part)).for_each(|part| line.unregister(part));
+            return Err(refusal(errno, mapping, "UFFDIO_REGISTER"));
+        }
+    }
+    Ok(())
+}
+
+fn refusal(errno: Errno, mapping: &MappedRange, call: &'static str) -> SnapshotError {
+    let reason = match errno {
+        Errno::BUSY => Unsuitable::OtherUserfaultfd,
+        Errno::INVAL | Errno::PERM => Unsuitable::Unprotectable,
+        Errno::NOENT | Errno::FAULT => {
+            return SnapshotError::Changed { address: mapping.addresses.start };
+        }
+        errno => return SnapshotError::kernel(call)(errno),
+    };
+    SnapshotError::Unsuitable { mapping: mapping.clone(), reason }
+}
+
+fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
+    let start = range.start.max(to.start);
+    start..range.end.min(to.end).max(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Handling;
+    use crate::snapshot::{Granule, Snapshot};
+    use crate::sys::own::OwnBytes;
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn when_a_thread_dies_the_snapshot_is_lost_and_writers_go_on() {
+        let len = 1 << 20;
+        let memory = OwnBytes::new(len, 1 << 16).unwrap();
+        // SAFETY: so many bytes, which nobody else uses.
+        unsafe { memory.start().write_bytes(7, len) };
+        let builder = Snapshot::builder().granule(Granule::Small);
+        let builder = builder.handling(Handling::Threaded { threads: 1 });
+        let range = std::ptr::slice_from_raw_parts(memory.start(), len);
+        // SAFETY: the memory stays until the snapshot has gone.
+        let snapshot = match unsafe { builder.of_anonymous(range) } {
+            // Who may not serve faults of system calls has no such threads.
+            Err(SnapshotError::Fault(_)) => return,
+            made => made.unwrap(),
+        };
+        snapshot.read_at(5, &mut [0; 9]).unwrap();
+        let watch = Watch::current(Way::Threaded).unwrap();
+        watch.table.for_each(Faults::give_up);
+        // SAFETY: as above.
+        unsafe { memory.start().write_bytes(8, len) };
+        assert_eq!(snapshot.stats().copied_by_writers, 0);
+        assert!(matches!(snapshot.read_at(5, &mut [0; 9]), Err(SnapshotError::Unserved)));
+        assert!(matches!(snapshot.write_to(Vec::new()), Err(SnapshotError::Unserved)));
+    }
+}
