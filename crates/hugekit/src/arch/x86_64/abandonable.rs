@@ -89,7 +89,7 @@ pub(crate) fn prepare() -> bool {
 ///
 /// # Safety
 /// Where `dst` is mapped, as many bytes of it may be written, and nobody else uses them. If others write
-/// `src`, what is copied is of no use. Faults at either end as [`exit`] is called for are no error.
+/// `src`, what is copied is of no use. A fault at either end is no error if its handler calls [`abandon`].
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, streams: bool) -> bool {
     // SAFETY: the caller's to promise.
     unsafe { routine(dst, src, len, if streams { STREAM } else { CACHE }) == 0 }
