@@ -55,7 +55,7 @@ fn row(all: &[Timeline], timeline: &Timeline, along: &Axis, left: f64, top: f64)
     let began = along.place(timeline.began / 1e3);
     html! {
         g.grid {
-            @for (value, label) in axis.ticks() {
+            @for (value, label) in apart(&axis) {
                 (line(left, axis.place(value), RIGHT, axis.place(value)))
                 (text(left - 4.0, axis.place(value) + 3.5, "end", &label))
             }
@@ -66,6 +66,18 @@ fn row(all: &[Timeline], timeline: &Timeline, along: &Axis, left: f64, top: f64)
             path.line d=(outline(timeline, along, &axis)) { title { (timeline.id) } }
         }
     }
+}
+
+/// Labels that do not touch the one below.
+fn apart(axis: &Axis) -> Vec<(f64, String)> {
+    const ROOM: f64 = 11.0;
+    let mut kept: Vec<(f64, String)> = Vec::new();
+    for (value, label) in axis.ticks() {
+        if kept.last().is_none_or(|(below, _)| axis.place(*below) - axis.place(value) >= ROOM) {
+            kept.push((value, label));
+        }
+    }
+    kept
 }
 
 /// A stair: the value of a step from its beginning to its end. Steps without any store are gaps.
@@ -116,7 +128,10 @@ mod tests {
     #[test]
     fn words_say_what_the_drawing_shows() {
         let page = render("t", &[timeline()]).into_string();
-        assert!(page.contains("snapshot/region/timeline: 3.00 before, 400 from then on"), "{page}");
+        assert!(
+            page.contains("snapshot/region/timeline: 3.00 before, 400.0 from then on"),
+            "{page}"
+        );
         assert!(page.contains(">region</text>"), "{page}");
     }
 }
