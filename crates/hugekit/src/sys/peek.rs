@@ -59,7 +59,10 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(target_arch = "aarch64", ignore = "qemu, which tests this CPU, lacks process_vm_readv(2)")]
+    #[cfg_attr(
+        target_arch = "aarch64",
+        ignore = "qemu, which tests this CPU, lacks process_vm_readv(2)"
+    )]
     fn what_cannot_be_read_is_an_answer() {
         let source = [1_u8, 2, 3, 4, 5];
         let mut copied = [0_u8; 5];
