@@ -36,6 +36,7 @@ mod granules;
 mod image;
 mod line;
 mod region;
+mod reserve;
 mod segment;
 mod source;
 mod stream;
@@ -50,6 +51,7 @@ pub use self::builder::{Builder, Granule};
 pub use self::collapse::{Collapsed, collapse};
 pub use self::error::{SnapshotError, Unsuitable};
 use self::image::Trouble;
+pub use self::reserve::Reserve;
 use self::source::Source;
 use self::stream::Buffer;
 pub use self::view::View;
@@ -87,6 +89,8 @@ pub struct Stats {
     pub most_held: usize,
     /// Bytes that may be held aside: of a region all, reserved.
     pub cap: usize,
+    /// Bytes of those that were there before, in a [`Reserve`] or the region's pool.
+    pub reserved: usize,
     /// The longest time that a write to the memory took because of snapshots, and of a region's other forks;
     /// signal delivery not counted.
     pub longest_fault: Duration,
@@ -188,7 +192,7 @@ impl Snapshot {
         }
         let mut buffer = Buffer::new()?;
         for piece in stream::pieces(part.clone()) {
-            let read = buffer.read(&self.source, std::slice::from_ref(&piece));
+            let read = buffer.read(&self.source, &piece);
             let read = read.map_err(|failure| self.source.error(failure))?;
             // SAFETY: within the part; the buffer is elsewhere.
             unsafe { to.add(piece.start - part.start).copy_from(read.as_ptr(), read.len()) };
