@@ -200,14 +200,30 @@ impl Subject {
                 }
             }
             Self::Fork(_, _, shared) => shared.write(),
-            Self::Region(_, region) => return Ok(region.ready(0..region.len())?),
+            Self::Region(_, region) => region.ready(0..region.len())?,
             _ => {}
         }
-        // What writers copy goes to memory that the kernel has free: as much as they will need was just written
-        // once, in whole huge pages, or the hypervisor's own faults and compaction would be all that is seen.
-        if let Self::Fork(_, _, shared) | Self::Anonymous(_, None, shared) = self {
-            let mut free = Anonymous::new(Pages::Thp, shared.bytes().len() / 2)?;
-            super::handout::touch(free.bytes(), rustix::param::page_size());
+        self.warm()
+    }
+
+    /// Uses the memory once that what writers copy will go to: the hypervisor's own faults and the kernel's
+    /// compaction would be all that is seen.
+    fn warm(&mut self) -> Result<(), LabError> {
+        match self {
+            // What the kernel has free, in whole huge pages.
+            Self::Fork(_, _, shared) | Self::Anonymous(_, None, shared) => {
+                let mut free = Anonymous::new(Pages::Thp, shared.bytes().len() / 2)?;
+                super::handout::touch(free.bytes(), rustix::param::page_size());
+            }
+            Self::Anonymous(_, Some(reserve), _) => {
+                reserve.touch();
+            }
+            // The pool's other half.
+            Self::Region(_, region) => {
+                let snapshot = region.fork_builder().handling(Handling::InPlace).snapshot()?;
+                snapshot.free(0..region.len())?;
+            }
+            Self::CopyTo | Self::Plain => {}
         }
         Ok(())
     }
@@ -284,7 +300,9 @@ impl Scene {
                  page; `--setup` (root) reserves pages"
             }
         };
-        vec![cpus, out.to_owned()]
+        let warm = "before each look, the memory was used once that what writers copy goes to, on all sides: this \
+             takes the hypervisor's share out of what is seen";
+        vec![cpus, out.to_owned(), warm.to_owned()]
     }
 
     /// Where the memory of a subject lies.

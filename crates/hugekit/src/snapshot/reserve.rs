@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{SnapshotError, collapse};
+use rustix::param::page_size;
+
 use crate::machine::Root;
 use crate::pool::{Backing, limits};
 use crate::sys::fork_mark::ForkMark;
@@ -83,6 +85,21 @@ impl Reserve {
         self.0.len
     }
 
+    /// Touches every page, if no snapshot has them; whether it did.
+    ///
+    /// For virtual machines: hypervisors take back, move or stop mapping what a guest has not used for a while,
+    /// seconds sometimes, and what the first access costs then a writer would wait for, up to milliseconds for
+    /// 2 MiB. Before a snapshot, while writers still run: 4 milliseconds a gigabyte where all is there, tenths of a
+    /// second where it is not.
+    pub fn touch(&self) -> bool {
+        let Some(lease) = self.lease() else { return false };
+        for offset in (0..lease.len()).step_by(page_size()) {
+            // SAFETY: within the reserve, which is ours alone while the lease lives, and whose bytes mean nothing.
+            unsafe { lease.start().add(offset).write_volatile(0) };
+        }
+        true
+    }
+
     /// All of it, unless another snapshot has it, or this is a forked child.
     pub(super) fn lease(&self) -> Option<Lease> {
         let memory = &self.0;
@@ -124,12 +141,13 @@ mod tests {
     fn one_at_a_time_has_it() {
         let reserve = Reserve::new(1).unwrap();
         assert_eq!(reserve.len(), HUGE);
+        assert!(reserve.touch());
         let lease = reserve.clone().lease().unwrap();
-        assert!(reserve.lease().is_none());
+        assert!(reserve.lease().is_none() && !reserve.touch());
         // SAFETY: the last of so many bytes, which nobody else uses.
         unsafe { lease.start().add(lease.len() - 1).write(1) };
         drop(lease);
-        assert!(reserve.lease().is_some());
+        assert!(reserve.touch() && reserve.lease().is_some());
     }
 
     #[test]
