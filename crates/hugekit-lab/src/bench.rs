@@ -20,7 +20,7 @@ use crate::{LabError, Observer, Options};
 /// Time that the rounds of one experiment may take together. A quick one has 15 s for everything,
 /// warming memory and the rounds that must be included.
 const QUICK_BUDGET: Duration = Duration::from_secs(5);
-const FULL_BUDGET: Duration = Duration::from_secs(18);
+const FULL_BUDGET: Duration = Duration::from_secs(10);
 
 /// Rounds below which a median says little; even, because half of them choose and half judge.
 const QUICK_ROUNDS: usize = 4;
@@ -28,7 +28,7 @@ const FULL_ROUNDS: usize = 6;
 
 /// The same of rounds that take seconds, whose samples are long enough to be steady by themselves.
 const QUICK_LONG_ROUNDS: usize = 2;
-const FULL_LONG_ROUNDS: usize = 4;
+const FULL_LONG_ROUNDS: usize = 3;
 
 /// Less memory than this is a cache on some machines.
 const LEAST_MEMORY: usize = 64 * MIB;
@@ -136,6 +136,11 @@ impl<'a> Bench<'a> {
     /// Settings for a part of an experiment, put back when that is dropped.
     pub(crate) fn settings_for_a_while(&self) -> Settings {
         Settings::new(self.options.setup)
+    }
+
+    /// Whom to tell what happens.
+    pub(crate) fn observer(&self) -> &'a dyn Observer {
+        self.observer
     }
 
     /// Leaves the memory to the kernel, written once before, for an experiment that asks the kernel

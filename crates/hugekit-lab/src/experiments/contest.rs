@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use hugekit::arch::Routine;
 
+use crate::bench::Bench;
 use crate::record::{Case, Ratio};
+use crate::sampler::Plan;
 use crate::size::{GIB, MIB};
 
 /// A sample moves at least this much, in several passes if need be, so that reading the clock does
@@ -52,6 +54,11 @@ pub(super) fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
 /// many rounds.
 pub(super) fn share(size: usize, sizes: impl IntoIterator<Item = usize>) -> f64 {
     weight(size) / sizes.into_iter().map(weight).sum::<f64>()
+}
+
+/// Rounds for that share. Samples of a GiB last long enough to be steady by themselves.
+pub(super) fn plan(bench: &Bench<'_>, share: f64, size: usize) -> Plan {
+    if size < GIB { bench.plan(share, 200) } else { bench.plan_of_long_rounds(share, 200) }
 }
 
 fn weight(size: usize) -> f64 {
