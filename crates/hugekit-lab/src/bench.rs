@@ -20,15 +20,15 @@ use crate::{LabError, Observer, Options};
 /// Time that the rounds of one experiment may take together. A quick one has 15 s for everything,
 /// warming memory and the rounds that must be included.
 const QUICK_BUDGET: Duration = Duration::from_secs(5);
-const FULL_BUDGET: Duration = Duration::from_secs(10);
+const FULL_BUDGET: Duration = Duration::from_secs(9);
 
 /// Rounds below which a median says little; even, because half of them choose and half judge.
 const QUICK_ROUNDS: usize = 4;
 const FULL_ROUNDS: usize = 6;
 
-/// The same of rounds that take seconds, whose samples are long enough to be steady by themselves.
-const QUICK_LONG_ROUNDS: usize = 2;
-const FULL_LONG_ROUNDS: usize = 3;
+/// The same of rounds that take seconds, whose samples are long enough to be steady by themselves. All
+/// experiments together are to end within three minutes.
+const LONG_ROUNDS: usize = 2;
 
 /// Less memory than this is a cache on some machines.
 const LEAST_MEMORY: usize = 64 * MIB;
@@ -89,10 +89,9 @@ impl<'a> Bench<'a> {
     /// As [`plan`](Self::plan), for rounds that take seconds.
     pub(crate) fn plan_of_long_rounds(&self, share: f64, max_rounds: usize) -> Plan {
         let plan = self.plan(share, max_rounds);
-        let least = if self.options.quick { QUICK_LONG_ROUNDS } else { FULL_LONG_ROUNDS };
         match self.options.rounds {
             Some(_) => plan,
-            None => Plan { min_rounds: least, ..plan },
+            None => Plan { min_rounds: LONG_ROUNDS, ..plan },
         }
     }
 
