@@ -20,7 +20,7 @@ use crate::{LabError, Observer, Options};
 /// Time that the rounds of one experiment may take together. A quick one has 15 s for everything,
 /// warming memory and the rounds that must be included.
 const QUICK_BUDGET: Duration = Duration::from_secs(5);
-const FULL_BUDGET: Duration = Duration::from_secs(9);
+const FULL_BUDGET: Duration = Duration::from_secs(8);
 
 /// Rounds below which a median says little; even, because half of them choose and half judge.
 const QUICK_ROUNDS: usize = 4;

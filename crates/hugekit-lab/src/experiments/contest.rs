@@ -14,6 +14,9 @@ use crate::size::{GIB, MIB};
 /// not show.
 const SAMPLE_BYTES: usize = 16 * MIB;
 
+/// Rounds of a GiB and more at least: they take a second, and half of them choose the best.
+const LONG_ROUNDS: usize = 4;
+
 /// One who takes part.
 #[derive(Debug)]
 pub(super) enum Contender<F: 'static> {
@@ -56,9 +59,13 @@ pub(super) fn share(size: usize, sizes: impl IntoIterator<Item = usize>) -> f64 
     weight(size) / sizes.into_iter().map(weight).sum::<f64>()
 }
 
-/// Rounds for that share. Samples of a GiB last long enough to be steady by themselves.
+/// Rounds for that share.
 pub(super) fn plan(bench: &Bench<'_>, share: f64, size: usize) -> Plan {
-    if size < GIB { bench.plan(share, 200) } else { bench.plan_of_long_rounds(share, 200) }
+    let plan = bench.plan(share, 200);
+    match bench.options().rounds {
+        None if size >= GIB => Plan { min_rounds: LONG_ROUNDS, ..plan },
+        _ => plan,
+    }
 }
 
 fn weight(size: usize) -> f64 {
