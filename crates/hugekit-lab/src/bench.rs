@@ -20,15 +20,15 @@ use crate::{LabError, Observer, Options};
 /// Time that the rounds of one experiment may take together. A quick one has 15 s for everything,
 /// warming memory and the rounds that must be included.
 const QUICK_BUDGET: Duration = Duration::from_secs(5);
-const FULL_BUDGET: Duration = Duration::from_secs(18);
+const FULL_BUDGET: Duration = Duration::from_secs(8);
 
 /// Rounds below which a median says little; even, because half of them choose and half judge.
 const QUICK_ROUNDS: usize = 4;
 const FULL_ROUNDS: usize = 6;
 
-/// The same of rounds that take seconds, whose samples are long enough to be steady by themselves.
-const QUICK_LONG_ROUNDS: usize = 2;
-const FULL_LONG_ROUNDS: usize = 4;
+/// The same of rounds that take seconds, whose samples are long enough to be steady by themselves. All
+/// experiments together are to end within three minutes.
+const LONG_ROUNDS: usize = 2;
 
 /// Less memory than this is a cache on some machines.
 const LEAST_MEMORY: usize = 64 * MIB;
@@ -89,10 +89,9 @@ impl<'a> Bench<'a> {
     /// As [`plan`](Self::plan), for rounds that take seconds.
     pub(crate) fn plan_of_long_rounds(&self, share: f64, max_rounds: usize) -> Plan {
         let plan = self.plan(share, max_rounds);
-        let least = if self.options.quick { QUICK_LONG_ROUNDS } else { FULL_LONG_ROUNDS };
         match self.options.rounds {
             Some(_) => plan,
-            None => Plan { min_rounds: least, ..plan },
+            None => Plan { min_rounds: LONG_ROUNDS, ..plan },
         }
     }
 
@@ -136,6 +135,11 @@ impl<'a> Bench<'a> {
     /// Settings for a part of an experiment, put back when that is dropped.
     pub(crate) fn settings_for_a_while(&self) -> Settings {
         Settings::new(self.options.setup)
+    }
+
+    /// Whom to tell what happens.
+    pub(crate) fn observer(&self) -> &'a dyn Observer {
+        self.observer
     }
 
     /// Leaves the memory to the kernel, written once before, for an experiment that asks the kernel

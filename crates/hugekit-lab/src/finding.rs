@@ -14,6 +14,18 @@ pub fn figure(number: f64) -> String {
     }
 }
 
+/// Why ratios are not like for like, each reason once and in order.
+#[must_use]
+pub fn reasons(ratios: &[Ratio]) -> Vec<&str> {
+    let mut reasons = Vec::new();
+    for reason in ratios.iter().filter_map(|ratio| ratio.moved.as_deref()) {
+        if !reasons.contains(&reason) {
+            reasons.push(reason);
+        }
+    }
+    reasons
+}
+
 /// One line without the experiment's name. It counts like for like only: where work moved elsewhere,
 /// a ratio says nothing about who is faster.
 #[must_use]
@@ -71,6 +83,13 @@ mod tests {
         assert_eq!(finding(&stores), "memset → auto: 1.50 (4KiB) times as fast");
         stores.ratios.clear();
         assert_eq!(finding(&stores), "nothing to compare like for like");
+    }
+
+    #[test]
+    fn each_reason_is_said_once() {
+        let moved = |reason| ratio("snapshot/a-vs-b/stall", 2.0).unlike(reason);
+        let ratios = [moved("pages"), moved("pool"), ratio("x/a-vs-b/c", 1.0), moved("pages")];
+        assert_eq!(reasons(&ratios), ["pages", "pool"]);
     }
 
     #[test]

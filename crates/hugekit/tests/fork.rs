@@ -519,6 +519,47 @@ fn families_in_threads(backing: Backing) {
     }
 }
 
+/// A family whose slots are in every state there is is made ready by all of its regions at the same time: each
+/// has its own bytes, and the kernel may write them.
+fn what_is_ready_is_open_to_the_kernel(backing: Backing) {
+    each(backing, 4, |_, mut region, fork, granule| {
+        let mut forks = [(); 3].map(|()| fork(&region));
+        let mut models = [(); 4].map(|()| region.to_vec());
+        let mut write = |which: usize, bytes: &mut [u8], slots: std::iter::StepBy<Range<usize>>| {
+            for slot in slots {
+                bytes[slot * granule] = !bytes[slot * granule];
+                models[which][slot * granule] = bytes[slot * granule];
+            }
+        };
+        let slots = region.len() / granule;
+        let half = region.len() / 2;
+        // The first has copies of its own here and there, the second has half of it mapped, and the parent's
+        // writes leave copies that all of them show.
+        write(1, &mut forks[0], (0..slots).step_by(3));
+        assert!(is_painted(&forks[1][..half], 1));
+        write(0, &mut region, (1..slots).step_by(5));
+        let [first, second, third] = forks;
+        let mut regions = [region, first, second, third];
+        thread::scope(|scope| {
+            for region in &regions {
+                scope.spawn(|| region.ready(0..region.len()).unwrap());
+            }
+        });
+        for (region, model) in regions.iter().zip(&models) {
+            assert!(**region == **model);
+            assert_eq!(region.shared_bytes().unwrap(), 0);
+        }
+        let mut zeroes = std::fs::File::open("/dev/zero").unwrap();
+        for which in 0..regions.len() {
+            zeroes.read_exact(&mut regions[which]).unwrap();
+            assert!(is_zero(&regions[which]));
+            for (region, model) in regions.iter().zip(&models).skip(which + 1) {
+                assert!(**region == **model);
+            }
+        }
+    });
+}
+
 fn bad_terms_are_typed_errors(backing: Backing) {
     let pool = pool(backing, 2);
     let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
@@ -881,6 +922,7 @@ const CHECKS: &[Check] = &[
     ("like_vectors", like_vectors),
     ("forks_are_moments", forks_are_moments),
     ("families_in_threads", families_in_threads),
+    ("what_is_ready_is_open_to_the_kernel", what_is_ready_is_open_to_the_kernel),
     ("bad_terms_are_typed_errors", bad_terms_are_typed_errors),
     ("forks_and_the_file_exclude_each_other", forks_and_the_file_exclude_each_other),
     ("a_region_that_is_served_can_be_forked", a_region_that_is_served_can_be_forked),

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
-use hugekit_lab::finding::{figure, finding};
+use hugekit_lab::finding::{figure, finding, reasons};
 use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit, parts};
 use hugekit_lab::size::Size;
 use hugekit_lab::{EXPERIMENTS, Published};
@@ -107,13 +107,22 @@ fn render_indented(text: &mut String, bullet: &str, paragraph: &str) {
 }
 
 fn render_footnotes(text: &mut String, ratios: &[Ratio]) {
-    let mut reasons: Vec<&str> = ratios.iter().filter_map(|r| r.moved.as_deref()).collect();
-    reasons.dedup();
-    for reason in reasons {
-        for line in wrap(&format!("* not like for like: {reason}"), COLUMNS) {
+    for reason in reasons(ratios) {
+        let mark = mark(ratios, Some(reason));
+        for line in wrap(&format!("{mark} not like for like: {reason}"), COLUMNS) {
             text.push_str(&line);
             text.push('\n');
         }
+    }
+}
+
+/// What stands at a ratio and at its reason: a star, numbered where there are several reasons.
+fn mark(ratios: &[Ratio], moved: Option<&str>) -> String {
+    let reasons = reasons(ratios);
+    let index = reasons.iter().position(|reason| Some(*reason) == moved);
+    match index.filter(|_| reasons.len() > 1) {
+        Some(index) => format!("*{}", index + 1),
+        None => "*".to_owned(),
     }
 }
 
@@ -189,7 +198,10 @@ fn ratios(ratios: &[Ratio]) -> Table {
     let published = with_published.then_some("published");
     let mut table = new_table(headers.into_iter().chain(published));
     for ratio in ratios {
-        let mark = if ratio.like_for_like { "" } else { " *" };
+        let mark = match ratio.like_for_like {
+            true => String::new(),
+            false => format!(" {}", mark(ratios, ratio.moved.as_deref())),
+        };
         let id = ratio.id.split_once('/').map_or("", |(_, rest)| rest);
         let numbers = [ratio.median, ratio.min, ratio.max].map(|number| format!("{number:.2}"));
         let mut row = vec![format!("{id}{mark}")];

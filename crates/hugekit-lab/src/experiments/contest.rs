@@ -5,12 +5,17 @@ use std::time::Instant;
 
 use hugekit::arch::Routine;
 
+use crate::bench::Bench;
 use crate::record::{Case, Ratio};
+use crate::sampler::Plan;
 use crate::size::{GIB, MIB};
 
 /// A sample moves at least this much, in several passes if need be, so that reading the clock does
 /// not show.
 const SAMPLE_BYTES: usize = 16 * MIB;
+
+/// Rounds of a GiB and more at least: they take a second, and half of them choose the best.
+const LONG_ROUNDS: usize = 4;
 
 /// One who takes part.
 #[derive(Debug)]
@@ -52,6 +57,15 @@ pub(super) fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
 /// many rounds.
 pub(super) fn share(size: usize, sizes: impl IntoIterator<Item = usize>) -> f64 {
     weight(size) / sizes.into_iter().map(weight).sum::<f64>()
+}
+
+/// Rounds for that share.
+pub(super) fn plan(bench: &Bench<'_>, share: f64, size: usize) -> Plan {
+    let plan = bench.plan(share, 200);
+    match bench.options().rounds {
+        None if size >= GIB => Plan { min_rounds: LONG_ROUNDS, ..plan },
+        _ => plan,
+    }
 }
 
 fn weight(size: usize) -> f64 {

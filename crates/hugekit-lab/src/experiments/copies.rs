@@ -10,7 +10,9 @@ use hugekit::arch::{CopyFn, copy_routines};
 use hugekit::machine::CacheSizes;
 use hugekit::{Copy, Reuse};
 
-use super::contest::{Contender, Walk, best, between, contenders, sample, share, unavailable};
+use super::contest::{
+    Contender, Walk, best, between, contenders, plan, sample, share, unavailable,
+};
 use crate::LabError;
 use crate::bench::Bench;
 use crate::record::{Case, Experiment, Ratio, Unit};
@@ -112,7 +114,7 @@ fn measure(
     size: usize,
     label: &str,
 ) -> Result<Vec<Case>, LabError> {
-    let plan = bench.plan(share(size, workloads().map(|(_, size)| size)), 200);
+    let plan = plan(bench, share(size, workloads().map(|(_, size)| size)), size);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("copies {label}"));
     let half = arena.len() / 2;

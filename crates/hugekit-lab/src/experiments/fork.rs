@@ -12,12 +12,12 @@ use hugekit::pte::{
 };
 
 use super::fork2;
-use crate::LabError;
 use crate::bench::Bench;
 use crate::published;
 use crate::record::{Case, Experiment, Ratio, Unit};
-use crate::sampler::alternate;
+use crate::sampler::{Plan, alternate};
 use crate::size::{GIB, KIB, MIB, Size};
+use crate::{LabError, Observer};
 
 /// What is mapped.
 const MAPPED: usize = GIB;
@@ -34,9 +34,12 @@ const FORK: Fork =
     Fork { mapping: Mapping::Private, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
-    let mut experiment = bench.experiment("fork")?;
+    let memory = format!("page tables that map {}, and what each case shares", Size(MAPPED));
+    let mut experiment =
+        Experiment { name: "fork".to_owned(), memory: Some(memory), ..Experiment::default() };
     for folio in FOLIOS {
-        let (cases, ratio) = measure_tables(bench, folio)?;
+        let plan = bench.plan(0.07, 200);
+        let (cases, ratio) = measure_tables(folio, plan, bench.observer())?;
         experiment.cases.extend(cases);
         experiment.ratios.push(ratio);
     }
@@ -123,9 +126,11 @@ impl Tables {
     }
 }
 
-fn measure_tables(bench: &mut Bench<'_>, folio: usize) -> Result<(Vec<Case>, Ratio), LabError> {
-    let plan = bench.plan(0.07, 200);
-    let (_, observer) = bench.arena_and_observer()?;
+fn measure_tables(
+    folio: usize,
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<(Vec<Case>, Ratio), LabError> {
     let label = Size(folio).to_string();
     observer.begin(&format!("fork tables {label}"));
     let mut tables = Tables::new(folio);

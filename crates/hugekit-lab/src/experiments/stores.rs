@@ -6,7 +6,7 @@
 use hugekit::arch::{ClearFn, Kind, clear_routines};
 use hugekit::machine::CacheSizes;
 
-use super::contest::{Contender, best, between, contenders, sample, share, unavailable};
+use super::contest::{Contender, best, between, contenders, plan, sample, share, unavailable};
 use crate::LabError;
 use crate::bench::Bench;
 use crate::published::Stores;
@@ -55,7 +55,7 @@ fn measure(
 ) -> Result<Vec<Case>, LabError> {
     let published = Stores::load();
     let label = Size(size).to_string();
-    let plan = bench.plan(share(size, SIZES), 200);
+    let plan = plan(bench, share(size, SIZES), size);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("stores {label}"));
     let bytes = &mut arena.bytes()[..size];

@@ -16,10 +16,8 @@ const MARKED: [(f64, &str); 2] = [(50.0, "median"), (99.0, "tail")];
 
 /// Distributions of one unit.
 pub(super) fn render(id: &str, unit: Unit, distributions: &[&Distribution]) -> Markup {
-    let name = |distribution: &Distribution| -> String {
-        parts(&distribution.id).map_or(&*distribution.id, |(method, _)| method).to_owned()
-    };
-    let letters = distributions.iter().map(|one| name(one).chars().count()).max().unwrap_or(0);
+    let names = names(distributions);
+    let letters = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let left = letters as f64 * LETTER + 14.0;
     let bottom = TOP + distributions.len() as f64 * ROW;
     let values = distributions.iter().flat_map(|one| &one.percentiles).map(|(_, value)| *value);
@@ -37,14 +35,28 @@ pub(super) fn render(id: &str, unit: Unit, distributions: &[&Distribution]) -> M
                         (text(axis.place(value), bottom + 14.0, "middle", &label))
                     }
                 }
-                @for (index, distribution) in distributions.iter().enumerate() {
+                @for (index, (distribution, name)) in distributions.iter().zip(&names).enumerate() {
                     @let base = TOP + (index + 1) as f64 * ROW;
-                    (text(left - 8.0, base - 4.0, "end", &name(distribution)))
+                    (text(left - 8.0, base - 4.0, "end", name))
                     (row(&axis, base, distribution))
                 }
             }
         }
     }
+}
+
+/// What rows are called: by their method, and by the workload too where several have the same.
+fn names(distributions: &[&Distribution]) -> Vec<String> {
+    let method = |one: &Distribution| parts(&one.id).map(|(method, _)| method.to_owned());
+    let name = |one: &&Distribution| {
+        let alike = distributions.iter().filter(|other| method(other) == method(one)).count();
+        match parts(&one.id) {
+            Some((method, workload)) if alike > 1 => format!("{method} {workload}"),
+            Some((method, _)) => method.to_owned(),
+            None => one.id.clone(),
+        }
+    };
+    distributions.iter().map(name).collect()
 }
 
 fn row(axis: &Axis, base: f64, distribution: &Distribution) -> Markup {
@@ -91,4 +103,23 @@ fn describe(distributions: &[&Distribution]) -> String {
         format!("{}: {}", distribution.id, values.collect::<Vec<_>>().join(", "))
     };
     distributions.iter().map(of).collect::<Vec<_>>().join(". ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_one_method_are_told_apart() {
+        let ids = ["fault/clean-thp/2MiB", "snapshot/region/before", "snapshot/region/during"];
+        let distributions = ids.map(|id| Distribution {
+            id: id.to_owned(),
+            unit: Unit::Microseconds,
+            count: 1,
+            percentiles: vec![(50.0, 1.0)],
+            buckets: vec![(1.0, 1)],
+        });
+        let all: Vec<&Distribution> = distributions.iter().collect();
+        assert_eq!(names(&all), ["clean-thp", "region before", "region during"]);
+    }
 }

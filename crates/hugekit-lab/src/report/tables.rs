@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::counters::Counters;
-use crate::finding::figure;
+use crate::finding::{figure, reasons};
 use crate::record::{Case, Distribution, Experiment, Ratio, Unit, parts};
 use crate::trust::Trust;
 
@@ -90,8 +90,11 @@ fn ratios(ratios: &[Ratio]) -> Markup {
         format!("{} {workload}", methods.replacen("-vs-", " → ", 1))
     };
     let with_published = ratios.iter().any(|ratio| !ratio.published.is_empty());
-    let mut reasons: Vec<&str> = ratios.iter().filter_map(|ratio| ratio.moved.as_deref()).collect();
-    reasons.dedup();
+    let reasons = reasons(ratios);
+    let number = |ratio: &Ratio| {
+        let index = reasons.iter().position(|reason| Some(*reason) == ratio.moved.as_deref());
+        index.map(|index| index + 1)
+    };
     html! {
         (scrolling("How many times as fast, by pairs within a round", &html! {
             thead { tr {
@@ -104,7 +107,7 @@ fn ratios(ratios: &[Ratio]) -> Markup {
                     tr {
                         th scope="row" { (name(ratio)) }
                         td { b { (figure(ratio.median)) } } td { (figure(ratio.min)) } td { (figure(ratio.max)) } td { (ratio.pairs) }
-                        td { @if ratio.like_for_like { "yes" } @else { "no" } }
+                        td { @if ratio.like_for_like { "yes" } @else { "no" @if let Some(number) = number(ratio) { " (" (number) ")" } } }
                         @if with_published { td.words {
                             @for published in &ratio.published { div { (figure(published.value)) " " (published.cpu) ", " cite { (published.source) } } }
                         } }
@@ -112,7 +115,7 @@ fn ratios(ratios: &[Ratio]) -> Markup {
                 }
             }
         }))
-        @for reason in reasons { p.hint { "Not like for like: " (reason) "." } }
+        @for (index, reason) in reasons.iter().enumerate() { p.hint { "Not like for like (" (index + 1) "): " (reason) "." } }
     }
 }
 

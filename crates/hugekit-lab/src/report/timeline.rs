@@ -40,8 +40,11 @@ pub(super) fn render(id: &str, timelines: &[Timeline]) -> Markup {
     }
 }
 
-fn name(timeline: &Timeline) -> &str {
-    parts(&timeline.id).map_or(&timeline.id, |(method, _)| method)
+/// The method, and what kind of writer it was if not the usual one: `region-zipf`.
+fn name(timeline: &Timeline) -> String {
+    let kind = |workload: &str| workload.strip_prefix("timeline").unwrap_or_default().to_owned();
+    let name = parts(&timeline.id).map(|(method, workload)| method.to_owned() + &kind(workload));
+    name.unwrap_or_else(|| timeline.id.clone())
 }
 
 /// Microseconds.
@@ -60,7 +63,7 @@ fn row(all: &[Timeline], timeline: &Timeline, along: &Axis, left: f64, top: f64)
                 (text(left - 4.0, axis.place(value) + 3.5, "end", &label))
             }
         }
-        (text(2.0, (high + low) / 2.0 + 4.0, "start", name(timeline)))
+        (text(2.0, (high + low) / 2.0 + 4.0, "start", &name(timeline)))
         g.marks { (line(began, top + 2.0, began, low)) }
         g.series.s0 {
             path.line d=(outline(timeline, along, &axis)) { title { (timeline.id) } }
@@ -127,11 +130,12 @@ mod tests {
 
     #[test]
     fn words_say_what_the_drawing_shows() {
-        let page = render("t", &[timeline()]).into_string();
+        let zipf = Timeline { id: "snapshot/region/timeline-zipf".to_owned(), ..timeline() };
+        let page = render("t", &[timeline(), zipf]).into_string();
         assert!(
             page.contains("snapshot/region/timeline: 3.00 before, 400.0 from then on"),
             "{page}"
         );
-        assert!(page.contains(">region</text>"), "{page}");
+        assert!(page.contains(">region</text>") && page.contains(">region-zipf</text>"), "{page}");
     }
 }

@@ -13,13 +13,10 @@ use std::sync::atomic::{Ordering, fence};
 use super::family::{Family, Membership, State};
 use super::frames::Near;
 use super::member::Member;
+use super::serve::TOGETHER;
 use crate::Copy;
-use crate::fault::Busy;
 use crate::sys::thread::without_signals;
 use crate::sys::userfaultfd;
-
-/// Slots that somebody has at a time.
-const TOGETHER: usize = 32;
 
 /// What writers have cost so far on account of one fork.
 #[derive(Clone, Copy, Debug)]
@@ -88,11 +85,7 @@ impl Membership {
         let family = &*self.family;
         let state = family.gate.share();
         let member = state.at(self.start).expect("a member as long as this exists");
-        // Ascending: whoever else has several at a time waits for none below one that he has.
-        let mut busy: [Option<Busy<'_>>; TOGETHER] = [const { None }; TOGETHER];
-        for (busy, slot) in busy.iter_mut().zip(slots.clone()) {
-            *busy = family.slots.claim(slot).ok();
-        }
+        let _busy = family.claim(slots.clone());
         let (mut run, mut count): (Option<Run<'_>>, _) = (None, 0);
         for slot in slots.filter(|&slot| !member.keeps.get(slot)) {
             let shared = member.table.get(slot).frame();

@@ -17,13 +17,16 @@ use rustix::param::page_size;
 use super::family::{Family, Membership, State};
 use super::frames::Near;
 use super::member::{BLOCK, Member};
-use crate::fault::{Access, Faults};
+use crate::fault::{Access, Busy, Faults};
 use crate::parallel::{Job, JobError, Progress, Report, Threads};
 use crate::pool::Content;
 use crate::populate::PopulateError;
 use crate::sys::mapping::{replace, replace_all};
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
+
+/// Slots that somebody has at a time, who does not serve a fault.
+pub(super) const TOGETHER: usize = 32;
 
 /// Why a slot could not be given what it needs.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +118,45 @@ impl Family {
                 other => return other,
             }
         }
+        self.once_complete(address, |state, member| act(state, member, member.slot_at(address)))
+    }
+
+    /// As [`at_slot`](Self::at_slot), for [`TOGETHER`] slots at most of the region at an address.
+    fn at_slots(
+        &self,
+        address: usize,
+        slots: Range<usize>,
+        act: impl Fn(&State, &Member, Range<usize>) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        {
+            let state = self.gate.share();
+            let Some(member) = state.at(address) else { return Ok(()) };
+            let _busy = self.claim(slots.clone());
+            match act(&state, member, slots.clone()) {
+                Err(Refused::Mappings) => {}
+                other => return other,
+            }
+        }
+        self.once_complete(address, |state, member| act(state, member, slots))
+    }
+
+    /// Takes [`TOGETHER`] slots at most: ascending, so that whoever else takes several waits for none below one
+    /// that he has.
+    pub(super) fn claim(&self, slots: Range<usize>) -> [Option<Busy<'_>>; TOGETHER] {
+        debug_assert!(slots.len() <= TOGETHER);
+        let mut busy = [const { None }; TOGETHER];
+        for (busy, slot) in busy.iter_mut().zip(slots) {
+            *busy = self.slots.claim(slot).ok();
+        }
+        busy
+    }
+
+    /// Does something about the region at an address, after a mapping was wanting and all of it was made its own.
+    fn once_complete(
+        &self,
+        address: usize,
+        act: impl FnOnce(&State, &Member) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
         let state = self.gate.alone();
         let Some(member) = state.at(address) else { return Ok(()) };
         if self.complete(&state, member).is_err() {
@@ -122,7 +164,7 @@ impl Family {
             self.spare.release();
             self.complete(&state, member)?;
         }
-        act(&state, member, member.slot_at(address))
+        act(&state, member)
     }
 
     /// Makes a slot its region's alone, and lets it be written. `target` is the offset that somebody is about
@@ -144,6 +186,37 @@ impl Family {
         }
         member.table.set(slot, member.table.get(slot).writable().accessed());
         self.join(state, member, slot);
+        Ok(())
+    }
+
+    /// As [`make_own`](Self::make_own), of slots that nobody is about to access: what is only protected is opened
+    /// by one call for each run.
+    fn make_all_own(
+        &self,
+        state: &State,
+        member: &Member,
+        slots: Range<usize>,
+    ) -> Result<(), Refused> {
+        for slot in slots.clone() {
+            self.separate_unless_own(state, member, slot)?;
+        }
+        let is_protected = |slot| !member.stale.get(slot) && !member.table.get(slot).is_writable();
+        for (protected, run) in runs(slots, is_protected) {
+            if protected {
+                let addresses = member.addresses_of(run.clone());
+                userfaultfd::protect(self.descriptor.as_fd(), &addresses, false)
+                    .map_err(Refused::Kernel)?;
+            }
+            for slot in run {
+                if member.stale.get(slot) {
+                    self.place(state, member, slot)?;
+                } else if !protected {
+                    continue;
+                }
+                member.table.set(slot, member.table.get(slot).writable().accessed());
+                self.join(state, member, slot);
+            }
+        }
         Ok(())
     }
 
@@ -386,24 +459,47 @@ impl Family {
     }
 }
 
+/// The runs of slots of which `of` says the same.
+fn runs<T: PartialEq>(
+    slots: Range<usize>,
+    of: impl Fn(usize) -> T,
+) -> impl Iterator<Item = (T, Range<usize>)> {
+    let mut rest = slots;
+    std::iter::from_fn(move || {
+        let said = rest.next().map(&of)?;
+        let start = rest.start - 1;
+        while !rest.is_empty() && of(rest.start) == said {
+            rest.start += 1;
+        }
+        Some((said, start..rest.start))
+    })
+}
+
 impl Membership {
-    /// Does something about every slot that bytes lie on, in pieces on several threads.
+    /// Does something about each slot that bytes lie on, so that whoever waits for it waits for one copy at most,
+    /// and then something about [`TOGETHER`] of them that copies nothing as a rule; in pieces on several threads.
     fn each(
         &self,
         bytes: Range<usize>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
-        act: impl Fn(&State, &Member, usize) -> Result<(), Refused> + Sync,
+        one: impl Fn(&State, &Member, usize) -> Result<(), Refused> + Sync,
+        all: impl Fn(&State, &Member, Range<usize>) -> Result<(), Refused> + Sync,
     ) -> Result<Report, JobError<PopulateError>> {
-        let granule = self.family.granule_bytes;
+        let (family, granule) = (&*self.family, self.family.granule_bytes);
         let first = bytes.start - bytes.start % granule;
         let len = bytes.end.max(bytes.start).next_multiple_of(granule) - first;
         let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(threads);
         let job = progress.into_iter().fold(job, Job::progress);
         job.run(|chunk| {
-            for offset in chunk.step_by(granule) {
-                let address = self.start + first + offset;
-                without_signals(|| self.family.at_slot(address, &act))?;
+            let mut slots = (first + chunk.start) / granule..(first + chunk.end) / granule;
+            while !slots.is_empty() {
+                let some = slots.start..slots.end.min(slots.start + TOGETHER);
+                slots.start = some.end;
+                for slot in some.clone() {
+                    without_signals(|| family.at_slot(self.start + slot * granule, &one))?;
+                }
+                without_signals(|| family.at_slots(self.start, some, &all))?;
             }
             Ok(())
         })
@@ -416,11 +512,11 @@ impl Membership {
         threads: Threads,
     ) -> Result<Report, JobError<PopulateError>> {
         let family = &*self.family;
-        self.each(bytes, threads, None, |state, member, slot| {
-            if !member.table.get(slot).is_writable() {
-                family.make_own(state, member, slot, None)?;
-            }
-            family.enter(member, slot)
+        let copy =
+            |state: &State, member: &Member, slot| family.separate_unless_own(state, member, slot);
+        self.each(bytes, threads, None, copy, |state, member, slots| {
+            family.make_all_own(state, member, slots.clone())?;
+            family.enter(member, slots)
         })
     }
 
@@ -432,11 +528,13 @@ impl Membership {
         progress: Option<&Progress<'_>>,
     ) -> Result<Report, JobError<PopulateError>> {
         let family = &*self.family;
-        self.each(bytes, threads, progress, |state, member, slot| {
-            if member.stale.get(slot) {
-                family.make_own(state, member, slot, None)?;
-            }
-            family.enter(member, slot)
+        let place = |state: &State, member: &Member, slot| match member.stale.get(slot) {
+            true => family.make_own(state, member, slot, None),
+            false => Ok(()),
+        };
+        self.each(bytes, threads, progress, place, |state, member, slots| {
+            slots.clone().try_for_each(|slot| place(state, member, slot))?;
+            family.enter(member, slots)
         })
     }
 
@@ -459,14 +557,20 @@ impl Membership {
 }
 
 impl Family {
-    /// Enters a slot into the page tables from which nothing has to be copied.
-    fn enter(&self, member: &Member, slot: usize) -> Result<(), Refused> {
-        if !member.placed.get(slot) {
-            return self.show(member, slot);
+    /// Enters slots into the page tables from which nothing has to be copied.
+    fn enter(&self, member: &Member, slots: Range<usize>) -> Result<(), Refused> {
+        for (placed, run) in runs(slots, |slot| member.placed.get(slot)) {
+            if placed {
+                let addresses = member.addresses_of(run);
+                let start = ptr::with_exposed_provenance_mut(addresses.start);
+                memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)?;
+            } else {
+                for slot in run {
+                    self.show(member, slot)?;
+                }
+            }
         }
-        let addresses = member.addresses_of(slot..slot + 1);
-        let start = ptr::with_exposed_provenance_mut(addresses.start);
-        memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)
+        Ok(())
     }
 
     fn release(
