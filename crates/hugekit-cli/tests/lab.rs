@@ -229,8 +229,9 @@ fn snapshot_watches_a_writer_before_during_and_after() {
     let snapshot = &record(&output)["experiments"][0];
     let cases = strings(&snapshot["cases"], "id");
     let ratios = strings(&snapshot["ratios"], "id");
-    for kind in ["", "-zipf"] {
-        for subject in ["region-base", "fork2-4k", "fork2-thp", "anonymous", "anonymous-64k"] {
+    for kind in ["", "-zipf", "-fitting"] {
+        let anonymous = ["anonymous", "anonymous-unreserved", "anonymous-64k"];
+        for subject in ["region-base", "fork2-4k", "fork2-thp"].into_iter().chain(anonymous) {
             for what in ["stall", "throughput", "save", "made", "memory"] {
                 let id = format!("snapshot/{subject}/{what}{kind}");
                 assert!(cases.contains(&id.as_str()), "{id}: {cases:?}");

@@ -47,6 +47,8 @@ pub(crate) const WATCHED: [Phase; 3] = [Phase::Before, Phase::During, Phase::Aft
 pub(crate) enum Workload {
     /// Any, alike.
     Uniform,
+    /// Any of so many, the first ones.
+    Fitting(usize),
     /// The k-th most popular one k times less often than the first; popular ones lie anywhere.
     Zipf(Box<[u32]>),
 }
@@ -65,6 +67,7 @@ impl Workload {
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Uniform => "",
+            Self::Fitting(_) => "-fitting",
             Self::Zipf(_) => "-zipf",
         }
     }
@@ -85,17 +88,21 @@ pub(crate) struct Watched {
 pub(crate) fn write(words: &[AtomicU64], workload: &Workload, phase: &AtomicU64) -> Watched {
     let lines = words.len() / WORDS;
     match workload {
-        Workload::Uniform => {
-            let mut state = 1_u64;
-            write_lines(words, phase, || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 33) as usize % lines
-            })
-        }
+        Workload::Uniform => write_lines(words, phase, any_of(lines)),
+        Workload::Fitting(fitting) => write_lines(words, phase, any_of(lines.min(*fitting))),
         Workload::Zipf(drawn) => {
             let mut drawn = drawn.iter().cycle();
             write_lines(words, phase, || *drawn.next().expect("it never ends") as usize)
         }
+    }
+}
+
+/// Draws, all alike.
+fn any_of(lines: usize) -> impl FnMut() -> usize {
+    let mut state = 1_u64;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % lines
     }
 }
 
@@ -228,7 +235,7 @@ mod tests {
     fn every_store_is_watched_in_its_phase() {
         let memory = Outside::new(Pages::Base, MIB).unwrap();
         let phase = AtomicU64::new(Phase::Before as u64);
-        for workload in [Workload::Uniform, Workload::zipf(MIB / LINE)] {
+        for workload in [Workload::Uniform, Workload::Fitting(64), Workload::zipf(MIB / LINE)] {
             let watched = thread::scope(|scope| {
                 let writer = scope.spawn(|| write(memory.words(), &workload, &phase));
                 let newest = || {

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
-use hugekit::snapshot::{Granule, Reserve};
-use hugekit::{Copy, Reuse, SharedRegion, Snapshot};
+use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
+use hugekit::{Copy, Reuse, SharedRegion, Snapshot, SnapshotError};
 
 use super::handout::{short_name, unscrubbed};
 use super::served::distribution;
@@ -36,7 +36,7 @@ const MOST_STATE: usize = GIB;
 const HUGE: usize = 2 * MIB;
 
 /// Of what is available, the state may be one part in so many: there are several, and copies of each.
-const STATES: usize = 12;
+const STATES: usize = 14;
 
 /// How long the writer is watched before, and afterwards.
 const AROUND: Duration = Duration::from_millis(20);
@@ -74,12 +74,14 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         ..Experiment::default()
     };
     experiment.notices.extend(left_out);
-    let lines = state / LINE;
     let mut workloads = vec![(Workload::Uniform, 0.6)];
     if bench.options().quick {
-        experiment.notices.push("popular lines (zipf) left out: --quick".to_owned());
+        let left_out = "popular lines (zipf) and lines that fit into the cache left out: --quick";
+        experiment.notices.push(left_out.to_owned());
     } else {
-        workloads.push((Workload::zipf(lines), 0.4));
+        workloads.push((Workload::zipf(state / LINE), 0.2));
+        let fitting = bench.caches().map(|caches| Workload::Fitting(caches.llc / LINE));
+        workloads.extend(fitting.map(|fitting| (fitting, 0.2)));
     }
     for (workload, share) in workloads {
         observer.begin(&format!("snapshot{} {}", workload.name(), Size(state)));
@@ -375,63 +377,72 @@ fn save(
     board: &Outside,
 ) -> Result<Saved, LabError> {
     let memory = std::ptr::slice_from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words));
-    let [phase, done] = [&board.words()[0], &board.words()[1]];
-    let begin = || {
-        phase.store(Phase::During as u64, Ordering::Relaxed);
-        Instant::now()
-    };
+    let phase = &board.words()[0];
+    let in_place = Snapshot::builder().handling(Handling::InPlace);
+    // SAFETY: no thread of the lab blocks SIGBUS, and no system call writes there.
+    let of_memory = |builder: Builder| unsafe { builder.of_anonymous(memory) };
+    let write_out = |snapshot: Snapshot| snapshot.write_to(Out(out.start()));
     match subject {
-        Subject::Fork(_, _, shared) => {
-            let began = begin();
-            let (child, made) = shared.child(|bytes| {
-                for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
-                    // SAFETY: there is room for all of it, and nobody else writes there.
-                    unsafe { copy_out(out.start().add(piece * PIECE), bytes) };
-                }
-                done.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                phase.store(Phase::After as u64, Ordering::Relaxed);
-            })?;
-            child.wait()?;
-            Ok((made, Duration::from_nanos(done.load(Ordering::Relaxed)), None))
-        }
+        Subject::Fork(_, _, shared) => save_by_child(shared, out, board),
         Subject::Region(_, region) => {
-            let began = begin();
-            let snapshot = region.fork_builder().handling(Handling::InPlace).snapshot()?;
-            let made = began.elapsed();
-            let stats = snapshot.write_to(Out(out.start()))?;
-            Ok((made, began.elapsed(), Some(stats.most_held)))
+            let builder = region.fork_builder().handling(Handling::InPlace);
+            save_by_snapshot(phase, || builder.snapshot(), write_out)
         }
         Subject::Anonymous(granule, reserve, _) => {
-            let builder = Snapshot::builder().handling(Handling::InPlace).granule(*granule);
-            let mut builder = builder.hold_at_most(memory.len());
+            let mut builder = in_place.granule(*granule).hold_at_most(memory.len());
             if let Some(reserve) = reserve {
                 builder = builder.reserve(reserve);
             }
-            let began = begin();
-            // SAFETY: no thread of the lab blocks SIGBUS, and no system call writes there.
-            let snapshot = unsafe { builder.of_anonymous(memory) }?;
-            let made = began.elapsed();
-            let stats = snapshot.write_to(Out(out.start()))?;
-            Ok((made, began.elapsed(), Some(stats.most_held)))
+            save_by_snapshot(phase, || of_memory(builder), write_out)
         }
-        Subject::CopyTo => {
-            let builder = Snapshot::builder().handling(Handling::InPlace);
-            // SAFETY: nobody else uses it until the snapshot is out.
-            let out = unsafe { std::slice::from_raw_parts_mut(out.start(), memory.len()) };
-            let began = begin();
-            // SAFETY: as above.
-            let snapshot = unsafe { builder.of_anonymous(memory) }?;
-            let made = began.elapsed();
-            let stats = snapshot.copy_to(out)?;
-            Ok((made, began.elapsed(), Some(stats.most_held)))
-        }
+        Subject::CopyTo => save_by_snapshot(
+            phase,
+            || of_memory(in_place),
+            |snapshot| {
+                // SAFETY: nobody else uses it until the snapshot is out.
+                snapshot
+                    .copy_to(unsafe { std::slice::from_raw_parts_mut(out.start(), memory.len()) })
+            },
+        ),
         Subject::Plain => {
-            let began = begin();
+            let began = begin(phase);
             // SAFETY: both have so many bytes; what is copied while it is written is looked at by nobody.
             unsafe { out.start().copy_from_nonoverlapping(memory.cast(), memory.len()) };
             Ok((Duration::ZERO, began.elapsed(), Some(0)))
         }
     }
+}
+
+fn begin(phase: &AtomicU64) -> Instant {
+    phase.store(Phase::During as u64, Ordering::Relaxed);
+    Instant::now()
+}
+
+fn save_by_snapshot(
+    phase: &AtomicU64,
+    take: impl FnOnce() -> Result<Snapshot, SnapshotError>,
+    save: impl FnOnce(Snapshot) -> Result<Stats, SnapshotError>,
+) -> Result<Saved, LabError> {
+    let began = begin(phase);
+    let snapshot = take()?;
+    let made = began.elapsed();
+    let stats = save(snapshot)?;
+    Ok((made, began.elapsed(), Some(stats.most_held)))
+}
+
+fn save_by_child(shared: &mut Shared, out: &Outside, board: &Outside) -> Result<Saved, LabError> {
+    let [phase, done] = [&board.words()[0], &board.words()[1]];
+    let began = begin(phase);
+    let (child, made) = shared.child(|bytes| {
+        for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
+            // SAFETY: there is room for all of it, and nobody else writes there.
+            unsafe { copy_out(out.start().add(piece * PIECE), bytes) };
+        }
+        done.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        phase.store(Phase::After as u64, Ordering::Relaxed);
+    })?;
+    child.wait()?;
+    Ok((made, Duration::from_nanos(done.load(Ordering::Relaxed)), None))
 }
 
 /// Adds what was seen of a subject.
@@ -493,7 +504,7 @@ fn compare(experiment: &mut Experiment, state: usize) {
             unlike.into_iter().fold(ratio, Ratio::unlike)
         }));
     };
-    for kind in ["", "-zipf"] {
+    for kind in ["", "-zipf", "-fitting"] {
         for what in ["stall", "throughput", "save"] {
             let what = format!("{what}{kind}");
             add("fork2-thp", "anonymous-unreserved", &what, None);
