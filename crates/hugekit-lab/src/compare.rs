@@ -12,7 +12,7 @@
 
 use serde::Serialize;
 
-use crate::record::{Case, Experiment, Machine, Ratio, Record, Unit};
+use crate::record::{Case, Experiment, Machine, Ratio, Record, Unit, parts};
 use crate::stats::{Summary, median};
 
 /// How unlikely samples of one kind must be to differ as much.
@@ -31,6 +31,9 @@ const SEED: u64 = 2023;
 
 /// A smaller change than 5 % is what another placement of the same memory makes (decision 6).
 const LEAST_CHANGE: f64 = 0.05;
+
+/// Methods that are the same code in every version: libc's.
+const CONTROLS: [&str; 2] = ["memset", "memcpy"];
 
 /// What came out of comparing two records.
 #[derive(Clone, Debug, Serialize)]
@@ -114,6 +117,7 @@ impl Comparison {
             |id: &str| disturbed.iter().any(|(name, _)| id.split('/').next() == Some(name));
         let case = |case: &&Case| {
             let change = Change::between(find(&old, case)?, case);
+            let change = change.beyond(control(&old, &new, case));
             Some(if is_disturbed(&case.id) { change.disturbed() } else { change })
         };
         let mut changes: Vec<Change> = new.iter().filter_map(case).collect();
@@ -148,6 +152,21 @@ impl Comparison {
 
 fn find<'a>(cases: &[&'a Case], wanted: &Case) -> Option<&'a Case> {
     cases.iter().find(|case| case.id == wanted.id && case.unit == wanted.unit).copied()
+}
+
+/// How many times as fast libc's routine is on the workload of a case, of which nobody changed anything: that is
+/// the machine, in the same rounds.
+fn control(old: &[&Case], new: &[&Case], case: &Case) -> f64 {
+    let is_control = |other: &&&Case| {
+        let (mine, theirs) = (parts(&case.id), parts(&other.id));
+        let same_place = mine.zip(theirs).is_some_and(|((_, workload), (method, at))| {
+            workload == at && CONTROLS.contains(&method)
+        });
+        let experiment = |case: &Case| case.id.split('/').next().map(str::to_owned);
+        same_place && other.unit == case.unit && experiment(case) == experiment(other)
+    };
+    let pair = new.iter().find(is_control).and_then(|after| Some((find(old, after)?, after)));
+    pair.map_or(1.0, |(before, after)| after.unit.speed_up(before.median(), after.median()))
 }
 
 fn cases(record: &Record) -> Vec<&Case> {
@@ -198,6 +217,18 @@ impl Change {
         };
         let (id, rounds) = (id.to_owned(), (old.len(), new.len()));
         Self { id, unit: None, before, after, rounds, speed_up, interval, p, noise, verdict }
+    }
+
+    /// With noise of what the machine itself became faster or slower by.
+    fn beyond(self, machine: f64) -> Self {
+        let noise = self.noise.max(machine.max(1.0 / machine) - 1.0);
+        let is_noise = self.speed_up.ln().abs() <= noise.ln_1p() + f64::EPSILON;
+        match self.verdict {
+            Verdict::Faster | Verdict::Slower if is_noise => {
+                Self { verdict: Verdict::WithinNoise, noise, ..self }
+            }
+            _ => Self { noise, ..self },
+        }
     }
 
     fn disturbed(self) -> Self {
@@ -418,6 +449,29 @@ mod tests {
         old.extend(samples(2, 10, 13.0, 0.01));
         let change = change(Unit::GibPerSecond, old, samples(3, 20, 14.0, 0.01));
         assert!(change.noise > 0.25 && change.verdict == Verdict::WithinNoise, "{change:?}");
+    }
+
+    #[test]
+    fn what_libc_changed_by_on_the_same_workload_is_the_machine() {
+        let named = |id: &str, seed, middle| Case {
+            id: id.into(),
+            ..case(Unit::GibPerSecond, samples(seed, 20, middle, 0.02))
+        };
+        let run = |seed, memset, auto, other| {
+            record(vec![
+                named("stores/memset/4KiB", seed, memset),
+                named("stores/auto/4KiB", seed + 1, auto),
+                named("stores/auto/1MiB", seed + 2, other),
+            ])
+        };
+        let before = run(1, 20.0, 30.0, 30.0);
+        let verdicts = |after: &Record| -> Vec<Verdict> {
+            let comparison = Comparison::between(("a", &before), ("b", after));
+            comparison.changes.iter().map(|change| change.verdict).collect()
+        };
+        use Verdict::{Faster, Slower, WithinNoise};
+        assert_eq!(verdicts(&run(9, 26.0, 38.0, 39.0)), [WithinNoise, WithinNoise, Faster]);
+        assert_eq!(verdicts(&run(9, 20.4, 15.0, 30.0)), [WithinNoise, Slower, WithinNoise]);
     }
 
     #[test]

@@ -283,29 +283,68 @@ impl Modelled {
 
 type HowToFork<'a> = &'a dyn Fn(&SharedRegion) -> Result<Region, ForkError>;
 
+impl Modelled {
+    /// A child, if there are mappings for one.
+    fn fork(&self, how: HowToFork<'_>) -> Option<Self> {
+        match how(&self.region) {
+            Ok(child) => Some(Self::new(child, self.bytes.clone())),
+            // What is pinned cannot be moved together, and a new place may not be free in one piece.
+            Err(ForkError::Mappings { needed, most: 3, .. }) => {
+                assert!(needed > 0);
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn write(&mut self, at: usize, len: usize, byte: u8) {
+        let end = (at + len).min(self.bytes.len());
+        self.bytes[at..end].fill(byte);
+        self.region.write_at(at, &self.bytes[at..end]).unwrap();
+    }
+
+    fn release(&mut self, range: Range<usize>) {
+        self.region.release(range.clone()).unwrap();
+        self.bytes[range].fill(0);
+    }
+
+    /// The kernel may write there from then on.
+    fn make_ready(&self, range: Range<usize>) {
+        self.region.ready(range.clone()).unwrap();
+        let (mut source, mut sink) = std::io::pipe().unwrap();
+        let len = range.len().min(100);
+        if len > 0 {
+            sink.write_all(&self.bytes[range.start..range.start + len]).unwrap();
+            let start = self.region.as_ptr().wrapping_add(range.start);
+            // SAFETY: bytes of the region, which nobody accesses meanwhile; they stay what they are.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
+            assert_eq!(source.read(bytes).unwrap(), len);
+        }
+    }
+
+    fn truncated(self, len: usize) -> Self {
+        let Self { region, mut bytes, .. } = self;
+        // SAFETY: nobody else uses the region.
+        let mut region = unsafe { region.into_exclusive() }.unwrap();
+        region.truncate(len).unwrap();
+        bytes.truncate(len);
+        assert_eq!(region.len(), len);
+        Self::new(region, bytes)
+    }
+}
+
 fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) {
     let of = |tree: &[Modelled], index: &Index| index.index(tree.len());
     match step {
         Step::Fork(which) if tree.len() < MOST => {
-            let parent = &tree[of(tree, which)];
-            match how(&parent.region) {
-                Ok(child) => {
-                    let child = Modelled::new(child, parent.bytes.clone());
-                    tree.push(child);
-                }
-                // What is pinned cannot be moved together, and a new place may not be free in one piece.
-                Err(ForkError::Mappings { needed, most: 3, .. }) => assert!(needed > 0),
-                Err(error) => panic!("{error}"),
-            }
+            let child = tree[of(tree, which)].fork(how);
+            tree.extend(child);
         }
         Step::Fork(_) => {}
         Step::Write(which, at, len, byte) => {
-            let which = of(tree, which);
-            let Modelled { region, bytes, .. } = &mut tree[which];
-            let at = at.index(bytes.len());
-            let end = (at + len).min(bytes.len());
-            bytes[at..end].fill(*byte);
-            region.write_at(at, &bytes[at..end]).unwrap();
+            let modelled = which.get_mut(tree);
+            let at = at.index(modelled.bytes.len());
+            modelled.write(at, *len, *byte);
         }
         Step::Drop(which) => {
             if tree.len() > 1 {
@@ -314,51 +353,30 @@ fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) 
             }
         }
         Step::Release(which, a, b) => {
-            let which = of(tree, which);
-            let range = tree[which].range(a, b, page);
-            tree[which].region.release(range.clone()).unwrap();
-            tree[which].bytes[range].fill(0);
+            let modelled = which.get_mut(tree);
+            let range = modelled.range(a, b, page);
+            modelled.release(range);
         }
         Step::Prefault(which, a, b) => {
-            let modelled = &tree[of(tree, which)];
+            let modelled = which.get(tree);
             modelled.region.prefault(modelled.range(a, b, 1)).unwrap();
         }
         Step::Ready(which, a, b) => {
-            let modelled = &tree[of(tree, which)];
-            let range = modelled.range(a, b, 1);
-            modelled.region.ready(range.clone()).unwrap();
-            // The kernel may write there now.
-            let (mut source, mut sink) = std::io::pipe().unwrap();
-            let len = range.len().min(100);
-            if len > 0 {
-                sink.write_all(&modelled.bytes[range.start..range.start + len]).unwrap();
-                let start = modelled.region.as_ptr().wrapping_add(range.start);
-                // SAFETY: bytes of the region, which nobody accesses meanwhile; they stay what they are.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
-                assert_eq!(source.read(bytes).unwrap(), len);
-            }
+            let modelled = which.get(tree);
+            modelled.make_ready(modelled.range(a, b, 1));
         }
         Step::Pin(which, a, b) => {
-            let which = of(tree, which);
-            let range = tree[which].range(a, b, 1);
-            let pin = tree[which].region.pin(range).unwrap();
-            tree[which].pins.push(pin);
+            let modelled = which.get_mut(tree);
+            let pin = modelled.region.pin(modelled.range(a, b, 1)).unwrap();
+            modelled.pins.push(pin);
         }
-        Step::Unpin(which) => {
-            let which = of(tree, which);
-            tree[which].pins.pop();
-        }
+        Step::Unpin(which) => drop(which.get_mut(tree).pins.pop()),
         Step::Truncate(which, len) => {
             let which = of(tree, which);
             if tree[which].pins.is_empty() {
-                let Modelled { region, mut bytes, .. } = tree.swap_remove(which);
-                let len = 1 + len.index(bytes.len());
-                // SAFETY: nobody else uses the region.
-                let mut region = unsafe { region.into_exclusive() }.unwrap();
-                region.truncate(len).unwrap();
-                bytes.truncate(len);
-                assert_eq!(region.len(), len);
-                tree.push(Modelled::new(region, bytes));
+                let modelled = tree.swap_remove(which);
+                let len = 1 + len.index(modelled.bytes.len());
+                tree.push(modelled.truncated(len));
             }
         }
     }

@@ -157,6 +157,10 @@ impl Origin {
         }
     }
 
+    const fn is_kernels_huge(&self) -> bool {
+        matches!(self, Self::Process(Pages::Hugetlb2M, _))
+    }
+
     fn bytes(&mut self) -> &mut [u8] {
         match self {
             Self::Process(_, shared) => shared.bytes(),
@@ -317,7 +321,16 @@ impl Writer {
             Self::Child => "child-write",
         }
     }
+
+    /// What is copied at a time, and when.
+    fn label(self, busy: bool, granule: usize) -> String {
+        let page = if self == Self::Kernel { HUGE } else { granule };
+        format!("{}{}", Size(page), if busy { "-busy" } else { "" })
+    }
 }
+
+/// Who is looked at: a writer while the other CPUs are idle, or while another thread runs.
+type Looks = Vec<(Writer, bool)>;
 
 /// The latency of one copy, in rows: the kernel's of a hugetlb page, ours of a granule.
 fn single(
@@ -328,65 +341,77 @@ fn single(
 ) -> Result<Single, LabError> {
     observer.begin("cow one copy");
     let granule = pool.page_size().max(64 * KIB);
-    let is_kernel = |origin: &Origin| matches!(origin, Origin::Process(Pages::Hugetlb2M, _));
-    let kernel = origins.iter().any(is_kernel).then_some(Writer::Kernel);
+    let kernel = origins.iter().any(Origin::is_kernels_huge).then_some(Writer::Kernel);
     let writers = kernel.into_iter().chain([Writer::Parent, Writer::Child]);
-    let looks: Vec<(Writer, bool)> =
-        writers.flat_map(|writer| [(writer, false), (writer, true)]).collect();
+    let looks: Looks = writers.flat_map(|writer| [(writer, false), (writer, true)]).collect();
     let mut recorded: Vec<Recorded> = looks.iter().map(|_| Recorded::new()).collect();
     let samples = try_alternate(plan, looks.len(), observer, |index| {
-        let (writer, busy) = looks[index];
-        let wanted = |origin: &&mut Origin| is_kernel(origin) == (writer == Writer::Kernel);
-        let mut rest = origins
-            .iter_mut()
-            .filter(|origin| is_kernel(origin) || matches!(origin, Origin::Region(_)));
-        let origin = rest.find(wanted).expect("one of each is there");
-        write_pages(origin.bytes());
-        let row = match origin {
-            Origin::Process(_, shared) => {
-                let _child = shared.sleeping_child()?;
-                let _busy = busy.then(Busy::new);
-                row(shared.bytes(), HUGE)
-            }
-            Origin::Region(region) => {
-                let mut fork = fork(region)?;
-                let _busy = busy.then(Busy::new);
-                row(if writer == Writer::Parent { region } else { &mut fork }, granule)
-            }
-        };
+        let row = look(origins, looks[index], granule)?;
         recorded[index].add(&row);
         Ok::<_, LabError>(median(&row))
     })?;
-    let label = |writer: Writer, busy: bool| {
-        let page = if writer == Writer::Kernel { HUGE } else { granule };
-        format!("{}{}", Size(page), if busy { "-busy" } else { "" })
-    };
     let case = |(&(writer, busy), samples): (&(Writer, bool), _)| Case {
-        id: format!("cow/{}/{}", writer.name(), label(writer, busy)),
+        id: format!("cow/{}/{}", writer.name(), writer.label(busy, granule)),
         unit: Unit::Microseconds,
         samples,
         published: Vec::new(),
     };
     let cases: Vec<Case> = looks.iter().zip(samples).map(case).collect();
-    let ratio = |index: usize| {
-        let (writer, busy) = looks[index];
-        let same = granule == HUGE && kernel.is_some() && writer != Writer::Kernel;
-        same.then(|| {
-            let name = format!("cow/kernel-hugetlb-vs-{}/{}", writer.name(), label(writer, busy));
-            let ratio = Ratio::between(name, &cases[usize::from(busy)], &cases[index]);
-            if pool.backing() == Backing::Hugetlb2M {
-                ratio
-            } else {
-                ratio.unlike(
-                    "the region is on transparent huge pages, the kernel's on reserved ones",
-                )
-            }
-        })
-    };
-    let ratios = (0..looks.len()).filter_map(ratio).collect();
+    let ratios = against_the_kernel(&looks, &cases, granule, pool.backing());
     let distributions = cases.iter().zip(&recorded);
     let distributions = distributions.map(|(case, recorded)| recorded.distribution(case)).collect();
     Ok(Single { cases, ratios, distributions })
+}
+
+/// What one row of copies takes, after the origin has written everything.
+fn look(
+    origins: &mut [Origin],
+    (writer, busy): (Writer, bool),
+    granule: usize,
+) -> Result<Vec<f64>, LabError> {
+    let wanted = |origin: &&mut Origin| match writer {
+        Writer::Kernel => origin.is_kernels_huge(),
+        Writer::Parent | Writer::Child => matches!(origin, Origin::Region(_)),
+    };
+    let origin = origins.iter_mut().find(wanted).expect("one of each is there");
+    write_pages(origin.bytes());
+    match origin {
+        Origin::Process(_, shared) => {
+            let _child = shared.sleeping_child()?;
+            let _busy = busy.then(Busy::new);
+            Ok(row(shared.bytes(), HUGE))
+        }
+        Origin::Region(region) => {
+            let mut fork = fork(region)?;
+            let _busy = busy.then(Busy::new);
+            Ok(row(if writer == Writer::Parent { region } else { &mut fork }, granule))
+        }
+    }
+}
+
+/// Comparisons with the kernel, whose cases come first, where both copy huge pages.
+fn against_the_kernel(
+    looks: &Looks,
+    cases: &[Case],
+    granule: usize,
+    backing: Backing,
+) -> Vec<Ratio> {
+    let has_kernel = looks[0].0 == Writer::Kernel;
+    if !has_kernel || granule != HUGE {
+        return Vec::new();
+    }
+    let ours = looks.iter().zip(cases).filter(|((writer, _), _)| *writer != Writer::Kernel);
+    ours.map(|(&(writer, busy), case)| {
+        let label = writer.label(busy, granule);
+        let id = format!("cow/kernel-hugetlb-vs-{}/{label}", writer.name());
+        let ratio = Ratio::between(id, &cases[usize::from(busy)], case);
+        match backing {
+            Backing::Hugetlb2M => ratio,
+            _ => ratio
+                .unlike("the region is on transparent huge pages, the kernel's on reserved ones"),
+        }
+    })
+    .collect()
 }
 
 /// Microseconds of the first store to each piece, not always to the same place in it.
