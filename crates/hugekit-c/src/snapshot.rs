@@ -6,11 +6,11 @@ use std::fs::File;
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::FromRawFd;
 use std::ptr::slice_from_raw_parts;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use engine::Snapshot;
 use engine::fault::Handling;
-use engine::snapshot::{Granule, Stats};
+use engine::snapshot::{Granule, Stats, View};
 
 use crate::region::{
     fork_builder, handling, hugekit_fork_options, hugekit_handling, hugekit_region, range,
@@ -24,28 +24,29 @@ use crate::work::{Wishes, check_range, hugekit_options};
 pub struct hugekit_snapshot(RwLock<State>);
 
 enum State {
-    Open(Box<Snapshot>),
+    /// Shared with its views.
+    Open(Arc<Snapshot>),
     /// What it had cost when it ended.
     Ended(Stats),
 }
 
 impl hugekit_snapshot {
     fn new(snapshot: Snapshot) -> Self {
-        Self(RwLock::new(State::Open(Box::new(snapshot))))
+        Self(RwLock::new(State::Open(Arc::new(snapshot))))
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, ask: impl FnOnce(&Snapshot) -> Answer<T>) -> Answer<T> {
+    fn with<T>(&self, ask: impl FnOnce(&Arc<Snapshot>) -> Answer<T>) -> Answer<T> {
         match &*self.state() {
             State::Open(snapshot) => ask(snapshot),
             State::Ended(_) => Err(ended()),
         }
     }
 
-    /// Ends it: readers that are at it finish first.
+    /// Ends it: readers that are at it finish first, and views are in the way.
     fn end(&self) -> Answer<Snapshot> {
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let stats = match &*state {
@@ -53,7 +54,10 @@ impl hugekit_snapshot {
             State::Ended(_) => return Err(ended()),
         };
         match std::mem::replace(&mut *state, State::Ended(stats)) {
-            State::Open(snapshot) => Ok(*snapshot),
+            State::Open(snapshot) => Arc::try_unwrap(snapshot).map_err(|viewed| {
+                *state = State::Open(viewed);
+                Refusal::conflict("the snapshot has a view: free that first")
+            }),
             State::Ended(_) => Err(ended()),
         }
     }
@@ -192,8 +196,8 @@ pub unsafe extern "C" fn hugekit_region_snapshot(
     })
 }
 
-/// Frees the snapshot, and lets the memory alone again. Nothing happens for NULL, and nothing but the handle's
-/// end in a forked child.
+/// Frees the snapshot, and lets the memory alone again once its views are freed, too. Nothing happens for NULL, and
+/// nothing but the handle's end in a forked child.
 ///
 /// # Safety
 /// NULL, or a snapshot that nobody uses any more.
@@ -221,7 +225,7 @@ pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot)
 /// NULL, or a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snapshot) -> u32 {
-    let serving = |snapshot: &Snapshot| {
+    let serving = |snapshot: &Arc<Snapshot>| {
         Ok(match snapshot.serving().map(|serving| serving.handling) {
             None => hugekit_handling::Default,
             Some(Handling::InPlace) => hugekit_handling::InPlace,
@@ -260,7 +264,7 @@ pub unsafe extern "C" fn hugekit_snapshot_read(
 /// that writers need not put it aside any more. `options` (progress and cancel only) may be NULL.
 ///
 /// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
-/// was not begun because `len` differs.
+/// was not begun because `len` differs, or, with `HUGEKIT_STATUS_CONFLICT`, because the snapshot has a view.
 ///
 /// # Safety
 /// As for `hugekit_snapshot_read`.
@@ -311,6 +315,109 @@ pub unsafe extern "C" fn hugekit_snapshot_write(
         handle.keep(handle.end()?.write_to_with(&*file, progress.as_deref(), cancel)?);
         Ok(())
     })())
+}
+
+/// The bytes of a snapshot at addresses of its own. Made by `hugekit_snapshot_view`.
+pub struct hugekit_view {
+    view: View<Arc<Snapshot>>,
+}
+
+/// The snapshot as memory, of which nothing is there yet: `hugekit_view_bytes` and `hugekit_view_rebase` fill what is
+/// asked for. A fault could not say that the snapshot is lost, an answer can. Stores its handle in `*view`; it takes
+/// memory for what was asked for until it is freed, before or after the snapshot.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` once the snapshot has ended, with `HUGEKIT_STATUS_NO_MEMORY` if there are no
+/// addresses for it.
+///
+/// # Safety
+/// `snapshot` is NULL or a snapshot; `view` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_view(
+    snapshot: *const hugekit_snapshot,
+    view: *mut *mut hugekit_view,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(view, "view", || {
+            let handle = handle(snapshot, "snapshot")?;
+            handle.with(|snapshot| Ok(hugekit_view { view: View::of(Arc::clone(snapshot))? }))
+        })
+    })
+}
+
+/// Frees the view. Nothing happens for NULL, and nothing but the handle's end in a forked child.
+///
+/// # Safety
+/// NULL, or a view that nobody uses any more, neither by its handle nor by addresses in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(view) });
+}
+
+/// Bytes of the snapshot. 0 for NULL.
+///
+/// # Safety
+/// NULL, or a view.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_view_len(view: *const hugekit_view) -> usize {
+    // SAFETY: the caller's to promise.
+    unsafe { view.as_ref() }.map_or(0, |view| view.view.len())
+}
+
+/// Fills `len` bytes from `offset` on, and stores where they are in `*bytes`: readable, and the same until the view
+/// is freed. Any number of threads may.
+///
+/// Fails as `hugekit_snapshot_read` does.
+///
+/// # Safety
+/// `view` is NULL or a view; `bytes` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_view_bytes(
+    view: *const hugekit_view,
+    offset: usize,
+    len: usize,
+    bytes: *mut *const c_void,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { show(view, bytes, |view| view.bytes(range(offset, len))) })
+}
+
+/// Stores in `*there` where the view has what lies at `pointer`, an address of the memory that the snapshot is of,
+/// so that structures can be walked by the pointers that they hold. `len` bytes from there on are filled; their
+/// alignment is as in the memory, up to that of a page. What they mean is for the caller to know: a store that raced
+/// with the snapshot may have left them half done.
+///
+/// Fails as `hugekit_snapshot_read` does, with `HUGEKIT_STATUS_INVALID` for a pointer to elsewhere.
+///
+/// # Safety
+/// `view` is NULL or a view; `there` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_view_rebase(
+    view: *const hugekit_view,
+    pointer: *const c_void,
+    len: usize,
+    there: *mut *const c_void,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { show(view, there, |view| view.rebase_bytes(pointer.addr(), len)) })
+}
+
+/// Stores where bytes of a view are.
+///
+/// # Safety
+/// `view` is null or a view; `place` is null or can be written.
+unsafe fn show<'a>(
+    view: *const hugekit_view,
+    place: *mut *const c_void,
+    find: impl FnOnce(&'a View<Arc<Snapshot>>) -> Result<&'a [u8], engine::SnapshotError>,
+) -> Answer {
+    // SAFETY: the caller's to promise.
+    let (view, place) = unsafe { (handle(view, "view")?, place.as_mut()) };
+    let place =
+        place.ok_or_else(|| Refusal::invalid("there is no place for the address: it is NULL"))?;
+    *place = find(&view.view)?.as_ptr().cast();
+    Ok(())
 }
 
 /// Puts aside what a range of the memory holds, so that system calls may write there although writes are handled

@@ -73,6 +73,10 @@ impl Refusal {
         Self::new(hugekit_status::Unsupported, message.into())
     }
 
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(hugekit_status::Conflict, message.into())
+    }
+
     fn new(status: hugekit_status, message: String) -> Self {
         Self { status, message, remedy: None, errno: 0 }
     }

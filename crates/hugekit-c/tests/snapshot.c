@@ -99,6 +99,64 @@ static void a_file_has_one_moment(void)
     free(written);
 }
 
+struct node {
+    struct node *next;
+    size_t number;
+};
+
+/* A list is walked by its own pointers as it was, although its owner has cut it since. */
+static void pointers_are_followed_in_a_view(void)
+{
+    enum { NODES = 1000 };
+    struct node *nodes = malloc(LEN);
+    CHECK(nodes);
+    size_t places = LEN / sizeof *nodes;
+    for (size_t at = 0; at < NODES; at++) {
+        struct node *node = &nodes[at * 7919 % places];
+        node->number = at;
+        node->next = at + 1 < NODES ? &nodes[(at + 1) * 7919 % places] : NULL;
+    }
+    hugekit_snapshot *snapshot = NULL;
+    hugekit_view *view = NULL;
+    CHECK(hugekit_snapshot_new(nodes, LEN, NULL, &snapshot) == HUGEKIT_STATUS_OK);
+    memset(nodes, 0xff, LEN);
+    CHECK(hugekit_snapshot_view(snapshot, &view) == HUGEKIT_STATUS_OK && hugekit_view_len(view) == LEN);
+    const void *there = NULL;
+    size_t count = 0;
+    for (const struct node *next = nodes; next; count++) {
+        CHECK(hugekit_view_rebase(view, next, sizeof *next, &there) == HUGEKIT_STATUS_OK);
+        const struct node *node = there;
+        CHECK((uintptr_t)node % sizeof(void *) == 0 && node->number == count);
+        next = node->next;
+    }
+    CHECK(count == NODES);
+    CHECK(hugekit_view_bytes(view, 0, sizeof *nodes, &there) == HUGEKIT_STATUS_OK);
+    CHECK(((const struct node *)there)->next == &nodes[7919 % places]);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_rebase(view, nodes - 1, 1, &there), "snapshot has");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, LEN, 1, &there), "8388609");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, 0, SIZE_MAX, &there), "asked for");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, 0, 1, NULL), "NULL");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(NULL, 0, 1, &there), "view");
+    /* What it shows stays: the snapshot cannot be read away beneath it, nor freed. */
+    unsigned char *copy = malloc(LEN);
+    CHECK(copy);
+    CHECK_REFUSED(HUGEKIT_STATUS_CONFLICT, hugekit_snapshot_copy(snapshot, copy, LEN, NULL), "view");
+    hugekit_snapshot_free(snapshot);
+    CHECK(hugekit_view_bytes(view, LEN / 2, LEN / 2, &there) == HUGEKIT_STATUS_OK);
+    hugekit_view_free(view);
+    hugekit_view_free(NULL);
+    CHECK(hugekit_view_len(NULL) == 0);
+
+    CHECK(hugekit_snapshot_new(nodes, LEN, NULL, &snapshot) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_snapshot_view(snapshot, &view) == HUGEKIT_STATUS_OK);
+    hugekit_view_free(view);
+    CHECK(hugekit_snapshot_copy(snapshot, copy, LEN, NULL) == HUGEKIT_STATUS_OK && all(copy, LEN, 0xff));
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_view(snapshot, &view), "ended");
+    hugekit_snapshot_free(snapshot);
+    free(copy);
+    free(nodes);
+}
+
 static void errors_name_what_is_in_the_way(void)
 {
     hugekit_snapshot *snapshot = NULL;
@@ -151,6 +209,7 @@ int main(void)
 {
     reads_what_was_there();
     a_file_has_one_moment();
+    pointers_are_followed_in_a_view();
     errors_name_what_is_in_the_way();
     what_the_owner_unmaps_is_lost();
     a_region_has_snapshots_that_outlive_it();

@@ -16,6 +16,7 @@ mod pool;
 mod progress;
 mod region;
 mod snapshot;
+mod view;
 mod work;
 
 use pyo3::prelude::*;
@@ -34,9 +35,11 @@ mod _hugekit {
     #[pymodule_export]
     use crate::pool::{Pool, default_pools, trim};
     #[pymodule_export]
-    use crate::region::Region;
+    use crate::region::{Pin, Region};
     #[pymodule_export]
     use crate::snapshot::{Snapshot, snapshot};
+    #[pymodule_export]
+    use crate::view::View;
     #[pymodule_export]
     use crate::work::{clear, copy};
 

@@ -33,10 +33,12 @@ from __future__ import annotations
 import numpy as _numpy
 
 from ._hugekit import (
+    Pin,
     Pool,
     Region,
     Snapshot,
     SnapshotLost,
+    View,
     __version__,
     clear,
     copy,
@@ -51,10 +53,12 @@ from ._hugekit import (
 )
 
 __all__ = [
+    "Pin",
     "Pool",
     "Region",
     "Snapshot",
     "SnapshotLost",
+    "View",
     "__version__",
     "clear",
     "copy",
