@@ -7,10 +7,10 @@
  *            function says otherwise, and out parameters are left alone; hugekit_last_error(),
  *            hugekit_last_remedy() and hugekit_last_errno() tell the calling thread more. Null pointers, lengths
  *            that overflow and numbers that are none of an enumeration's are HUGEKIT_STATUS_INVALID.
- * OWNERSHIP  Handles are made by ..._new, ..._fork and ..._snapshot, belong to the caller, and are given back by ..._free, which
- *            takes NULL too. Texts stay the library's unless hugekit_string_free is named. What is passed in
- *            (options, names, lists) is read before the call returns and not kept; a cancel flag and a progress
- *            callback's context are used until then.
+ * OWNERSHIP  Handles are made by ..._new, ..._fork, ..._snapshot, ..._pin and ..._view, belong to the caller, and are given
+ *            back by ..._free, which takes NULL too. Texts stay the library's unless hugekit_string_free is named. What
+ *            is passed in (options, names, lists) is read before the call returns and not kept; a cancel flag and a
+ *            progress callback's context are used until then.
  * VERSIONS   Structures begin with their size, which the caller sets: hugekit_options o = {.size = sizeof o}
  *            (in C++, hugekit_options o{}; o.size = sizeof o). What is zero is as usual. A program may be older
  *            or newer than the library: a wish that the library does not know is HUGEKIT_STATUS_UNSUPPORTED, an
@@ -493,6 +493,14 @@ typedef struct hugekit_snapshot_options {
     uint32_t reserved;
 } hugekit_snapshot_options;
 
+// Bytes of a program's memory.
+typedef struct hugekit_range {
+    // Where they begin.
+    const void *memory;
+    // How many there are.
+    size_t len;
+} hugekit_range;
+
 // What a snapshot has cost so far, or in all once it has ended.
 typedef struct hugekit_snapshot_stats {
     // `sizeof(hugekit_snapshot_stats)`, set by the caller.
@@ -884,6 +892,22 @@ hugekit_status hugekit_snapshot_new(const void *memory,
                                     size_t len,
                                     const struct hugekit_snapshot_options *options,
                                     struct hugekit_snapshot **snapshot);
+
+// Takes a snapshot of each of `count` ranges, as `hugekit_snapshot_new` would one after the other, and stores their
+// handles in `snapshots[0]` and on, in the ranges' order. It takes less time where ranges lie side by side, 1 ms less
+// for each on huge pages that begins where another one ends, or within a page after it with nothing but an
+// allocator's words in between. `options` are meant for each range; ranges that lie side by side share what they may
+// hold aside, and what they cost (`hugekit_snapshot_statistics`).
+//
+// Fails as `hugekit_snapshot_new` does, for the first range that is refused; none is taken then.
+//
+// # Safety
+// As for `hugekit_snapshot_new`, for all of the ranges; `ranges` is NULL or `count` of them, and so many handles can
+// be written to `snapshots`.
+hugekit_status hugekit_snapshot_new_several(const struct hugekit_range *ranges,
+                                            size_t count,
+                                            const struct hugekit_snapshot_options *options,
+                                            struct hugekit_snapshot **snapshots);
 
 // Takes a snapshot of a region, in microseconds: a fork that is only read, for which as many bytes of the pool
 // as the region has are reserved, so that writers never outrun it. It may outlive the region. `options` may be

@@ -150,6 +150,54 @@ pub unsafe extern "C" fn hugekit_snapshot_new(
     })
 }
 
+/// Bytes of a program's memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_range {
+    /// Where they begin.
+    pub memory: *const c_void,
+    /// How many there are.
+    pub len: usize,
+}
+
+/// Takes a snapshot of each of `count` ranges, as `hugekit_snapshot_new` would one after the other, and stores their
+/// handles in `snapshots[0]` and on, in the ranges' order. It takes less time where ranges lie side by side, 1 ms less
+/// for each on huge pages that begins where another one ends, or within a page after it with nothing but an
+/// allocator's words in between. `options` are meant for each range; ranges that lie side by side share what they may
+/// hold aside, and what they cost (`hugekit_snapshot_statistics`).
+///
+/// Fails as `hugekit_snapshot_new` does, for the first range that is refused; none is taken then.
+///
+/// # Safety
+/// As for `hugekit_snapshot_new`, for all of the ranges; `ranges` is NULL or `count` of them, and so many handles can
+/// be written to `snapshots`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_new_several(
+    ranges: *const hugekit_range,
+    count: usize,
+    options: *const hugekit_snapshot_options,
+    snapshots: *mut *mut hugekit_snapshot,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        if count > 0 && (ranges.is_null() || snapshots.is_null()) {
+            return Err(Refusal::invalid("ranges or snapshots is NULL"));
+        }
+        check_range("ranges", ranges.cast(), count.saturating_mul(size_of::<hugekit_range>()))?;
+        let mut memories = Vec::with_capacity(count);
+        for index in 0..count {
+            let hugekit_range { memory, len } = ranges.add(index).read();
+            check_range(&format!("ranges[{index}].memory"), memory, len)?;
+            memories.push(slice_from_raw_parts(memory.cast::<u8>(), len));
+        }
+        let taken = builder(&versioned::read(options)?)?.of_several(&memories)?;
+        for (index, snapshot) in taken.into_iter().enumerate() {
+            snapshots.add(index).write(Box::into_raw(Box::new(hugekit_snapshot::new(snapshot))));
+        }
+        Ok(())
+    })())
+}
+
 fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot::Builder> {
     let name = "hugekit_snapshot_options";
     let unknown = options.flags & !HUGEKIT_SNAPSHOT_IN_BACKGROUND;

@@ -157,6 +157,38 @@ static void pointers_are_followed_in_a_view(void)
     free(nodes);
 }
 
+/* Two that touch are one snapshot, of which each is read and freed for itself; the third lies elsewhere. */
+static void several_are_taken_together(void)
+{
+    enum { COUNT = 3 };
+    unsigned char *bytes = malloc(3 * LEN), *copy = malloc(LEN);
+    CHECK(bytes && copy);
+    hugekit_range ranges[COUNT] = {{bytes + LEN, LEN}, {bytes, LEN}, {bytes + 2 * LEN + MIB, LEN - MIB}};
+    for (size_t at = 0; at < COUNT; at++)
+        memset((void *)ranges[at].memory, (int)at + 1, ranges[at].len);
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN};
+    hugekit_snapshot *snapshots[COUNT] = {NULL, NULL, NULL};
+    CHECK(hugekit_snapshot_new_several(ranges, COUNT, &wishes, snapshots) == HUGEKIT_STATUS_OK);
+    hugekit_snapshot_stats stats = {.size = sizeof stats};
+    CHECK(hugekit_snapshot_statistics(snapshots[0], &stats) == HUGEKIT_STATUS_OK && stats.cap == 2 * LEN);
+    CHECK(hugekit_snapshot_statistics(snapshots[2], &stats) == HUGEKIT_STATUS_OK && stats.cap == LEN);
+    memset(bytes, 9, 3 * LEN);
+    for (size_t at = 0; at < COUNT; at++) {
+        CHECK(hugekit_snapshot_len(snapshots[at]) == ranges[at].len);
+        CHECK(hugekit_snapshot_copy(snapshots[at], copy, ranges[at].len, NULL) == HUGEKIT_STATUS_OK);
+        CHECK(all(copy, ranges[at].len, (unsigned char)(at + 1)));
+        hugekit_snapshot_free(snapshots[at]);
+        snapshots[at] = NULL;
+    }
+    ranges[1].memory = NULL;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new_several(ranges, COUNT, NULL, snapshots), "ranges[1]");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new_several(NULL, 1, NULL, snapshots), "NULL");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new_several(ranges, SIZE_MAX, NULL, snapshots), "ranges");
+    CHECK(snapshots[0] == NULL && hugekit_snapshot_new_several(NULL, 0, NULL, NULL) == HUGEKIT_STATUS_OK);
+    free(copy);
+    free(bytes);
+}
+
 static void errors_name_what_is_in_the_way(void)
 {
     hugekit_snapshot *snapshot = NULL;
@@ -210,6 +242,7 @@ int main(void)
     reads_what_was_there();
     a_file_has_one_moment();
     pointers_are_followed_in_a_view();
+    several_are_taken_together();
     errors_name_what_is_in_the_way();
     what_the_owner_unmaps_is_lost();
     a_region_has_snapshots_that_outlive_it();

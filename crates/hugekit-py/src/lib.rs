@@ -21,8 +21,8 @@ mod work;
 
 use pyo3::prelude::*;
 
-/// Every shared state is behind a lock or atomic, so that interpreters without a GIL keep going without.
-#[pymodule(gil_used = false)]
+/// That several arrays are one moment rests on the GIL: a free-threaded interpreter turns it on, and says so.
+#[pymodule(gil_used = true)]
 mod _hugekit {
     use hugekit_doctor::examine;
     use pyo3::exceptions::PyOSError;

@@ -16,7 +16,9 @@ use hugekit::snapshot::{Granule, Stats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::Buffer;
 use crate::errors::{Raised, with_sigbus};
@@ -407,7 +409,7 @@ impl Snapshot {
         for part in self.take()? {
             let len = part.len;
             match descriptor {
-                Some(descriptor) => reader.write(py, part, &borrowed(descriptor), done)?,
+                Some(descriptor) => reader.write(py, part, &*borrowed(descriptor), done)?,
                 None => reader.write_to_object(py, part, file, done)?,
             }
             done += len;
@@ -472,18 +474,20 @@ impl Snapshot {
     ) -> PyResult<()> {
         let reader = Reader::new(progress, self.nbytes)?;
         let replacing = Replacing::new(with_suffix(path, ".npz"))?;
-        let archive = py.import("zipfile")?.call_method1("ZipFile", (&replacing.partial, "w"))?;
-        let large = [("force_zip64", true)].into_py_dict(py)?;
+        let mut archive = ZipWriter::new(&replacing.file);
+        // As numpy has it: not compressed, and ready for whatever length.
+        let stored = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .large_file(true);
         let mut done = 0;
         for part in self.take()? {
             let (len, name) = (part.len, format!("{}.npy", part.name));
-            let member = archive.call_method("open", (name, "w"), Some(&large))?;
-            member.call_method1("write", (PyBytes::new(py, &part.header(py)?),))?;
-            reader.write_to_object(py, part, &member, done)?;
-            member.call_method0("close")?;
+            archive.start_file(name, stored).map_err(io::Error::from)?;
+            archive.write_all(&part.header(py)?)?;
+            reader.write(py, part, &mut archive, done)?;
             done += len;
         }
-        archive.call_method0("close")?;
+        archive.finish().map_err(io::Error::from)?;
         Ok(py.detach(|| replacing.finish(fsync))?)
     }
 
@@ -635,7 +639,13 @@ impl Reader {
     }
 
     /// Writes a part without the GIL.
-    fn write(&self, py: Python<'_>, part: Part, file: &File, before: usize) -> PyResult<()> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        part: Part,
+        file: impl Write + Send,
+        before: usize,
+    ) -> PyResult<()> {
         let Part { memory, len, .. } = part;
         let written = py.detach(|| self.stream(memory, len, file, before));
         self.teller.result(written.map_err(Raised::from))

@@ -30,6 +30,8 @@ Threads
 
 from __future__ import annotations
 
+import sys as _sys
+
 import numpy as _numpy
 
 from ._hugekit import (
@@ -51,6 +53,11 @@ from ._hugekit import (
     trim,
     zeros,
 )
+
+if not getattr(_sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "hugekit needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: arrays of a snapshot would not be one moment"
+    )
 
 __all__ = [
     "Pin",
