@@ -183,7 +183,7 @@ pub unsafe extern "C" fn hugekit_snapshot_new_several(
         if count > 0 && (ranges.is_null() || snapshots.is_null()) {
             return Err(Refusal::invalid("ranges or snapshots is NULL"));
         }
-        check_range("ranges", ranges.cast(), count.saturating_mul(size_of::<hugekit_range>()))?;
+        check_range("ranges", ranges.cast::<u8>(), count.saturating_mul(size_of::<hugekit_range>()))?;
         let mut memories = Vec::with_capacity(count);
         for index in 0..count {
             let hugekit_range { memory, len } = ranges.add(index).read();
