@@ -1,6 +1,6 @@
 //! Measures what a snapshot costs a writer at full speed: its longest stall and its rate, before and during.
 //!
-//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [ready] [threaded] [background]`
+//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [ready] [reserve] [write] [threaded] [background]`
 #![allow(unsafe_code, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hugekit::Snapshot;
 use hugekit::fault::Handling;
-use hugekit::snapshot::Granule;
+use hugekit::snapshot::{Granule, Reserve};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -17,6 +17,7 @@ fn main() {
     let len = gib << 30;
     let memory = mapped(len, !has("base"));
     let copy = mapped(len, true);
+    let reserve = has("reserve").then(|| Reserve::new(len).unwrap());
     for _ in 0..2 {
         let began = Instant::now();
         hugekit::copy(copy, memory).unwrap();
@@ -65,7 +66,7 @@ fn main() {
             let mut made = Duration::ZERO;
             let mut stats = None;
             let during = rate(&mut || {
-                let builder = Snapshot::builder()
+                let mut builder = Snapshot::builder()
                     .handling(if has("threaded") {
                         Handling::Threaded { threads: 1 }
                     } else {
@@ -73,18 +74,41 @@ fn main() {
                     })
                     .in_background(has("background"))
                     .granule(if has("small") { Granule::Small } else { Granule::Auto })
-                    .hold_at_most(len / 2)
+                    .hold_at_most(if has("all") { len } else { len / 2 })
                     .ready(if has("ready") { len / 4 } else { 0 });
+                if let Some(reserve) = &reserve {
+                    builder = builder.reserve(reserve);
+                }
                 let began = Instant::now();
                 // SAFETY: nobody blocks SIGBUS, and no system call writes there.
                 let snapshot = unsafe { builder.of_anonymous(range) }.unwrap();
                 made = began.elapsed();
-                stats = Some(snapshot.copy_to(copy).unwrap());
+                stats = Some(if has("write") {
+                    snapshot.write_to(Past(copy)).unwrap()
+                } else {
+                    snapshot.copy_to(copy).unwrap()
+                });
             });
             println!("snapshot: made in {made:.2?}; {during}\n  {:?}", stats.unwrap());
         }
         stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// Memory that is written past the cache.
+struct Past<'a>(&'a mut [u8]);
+
+impl std::io::Write for Past<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let (now, later) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
+        hugekit::Copy::new().reuse(hugekit::Reuse::None).run(now, bytes).unwrap();
+        self.0 = later;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Fresh memory, every byte of it 1.

@@ -233,6 +233,7 @@ impl SnapshotError {
             },
             Self::Blocked { .. } => ErrorClass::Conflict,
             Self::Fault(error) => error.class(),
+            Self::Memory(error) => error.class(),
             Self::Fork(error) => error.class(),
             Self::Machine(error) if error.is_permission_denied() => ErrorClass::NotPermitted,
             Self::Machine(_) | Self::Write { .. } => ErrorClass::Kernel,

@@ -10,12 +10,12 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 
 use child::in_a_child;
 use hugekit::fault::Handling;
-use hugekit::snapshot::{Granule, Unsuitable, View, collapse};
+use hugekit::snapshot::{Granule, Reserve, Unsuitable, View, collapse};
 use hugekit::{Cancel, Snapshot, SnapshotError};
 use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
@@ -29,11 +29,15 @@ const PAGE: usize = 4096;
 const HANDLINGS: [Handling; 3] =
     [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 2 }];
 
+/// Whoever comes first has it, so that some of the snapshots hold aside there and in memory of their own.
+static RESERVE: LazyLock<Reserve> = LazyLock::new(|| Reserve::new(2 * HUGE).unwrap());
+
 /// A snapshot that may hold everything aside.
 fn of(handling: Handling, range: *const [u8], granule: Granule) -> Result<Snapshot, SnapshotError> {
     let builder = Snapshot::builder()
         .handling(handling)
         .granule(granule)
+        .reserve(&RESERVE)
         .hold_at_most(range.len().saturating_add(HUGE));
     // SAFETY: no test blocks SIGBUS or has the kernel write there but where it says so.
     unsafe { builder.of_anonymous(range) }
@@ -709,7 +713,8 @@ fn writers_that_fail_are_told_of(handling: Handling) {
 fn a_file_that_is_full_keeps_the_first_part(handling: Handling) {
     let code = in_a_child(|| {
         let memory = Memory::filled(4 * HUGE, true, 7);
-        let limit = libc::rlimit { rlim_cur: 3 << 20, rlim_max: 3 << 20 };
+        let most = (3 << 20) + 8;
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
         // SAFETY: one limit is read; ignoring a signal needs no handler.
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
@@ -718,11 +723,11 @@ fn a_file_that_is_full_keeps_the_first_part(handling: Handling) {
         let mut file = tempfile::tempfile().unwrap();
         let failed = of_all(handling, &memory).write_to(&mut file).unwrap_err();
         let SnapshotError::Write { written, source } = failed else { return 1 };
-        assert_eq!((written, source.kind()), (HUGE, io::ErrorKind::FileTooLarge));
+        assert_eq!((written, source.kind()), (3 << 20, io::ErrorKind::FileTooLarge));
         let mut kept = Vec::new();
         io::Seek::rewind(&mut file).unwrap();
         file.read_to_end(&mut kept).unwrap();
-        i32::from(kept.len() != 3 << 20 || !words(&kept).all(|word| word == 7))
+        i32::from(kept.len() as u64 != most || !words(&kept).all(|word| word == 7))
     });
     assert_eq!(code, 0);
 }
@@ -791,7 +796,7 @@ fn pieces_are_read_apart(handling: Handling) {
         // The edges are in no granule, but are cut as well.
         let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(50), memory.len() - 100);
         let mut pieces = of(handling, range, granule).unwrap().split(&cuts[..3]).unwrap();
-        assert!(pieces.iter().map(Snapshot::len).eq(cuts[..3].iter().map(|cut| cut.len())));
+        assert!(pieces.iter().map(Snapshot::len).eq(cuts[..3].iter().map(ExactSizeIterator::len)));
         memory.words().iter().for_each(|word| word.store(8, Ordering::Relaxed));
         let mut read = [0; 16];
         pieces[2].read_at(PAGE - 16, &mut read).unwrap();
@@ -824,8 +829,9 @@ fn pieces_are_read_apart(handling: Handling) {
     memory.words().iter().for_each(|word| word.store(8, Ordering::Relaxed));
     assert_eq!(pieces[0].stats().copied_by_writers, 5);
     assert!(words(&copied(pieces.remove(0))[PAGE..]).all(|word| word == 7));
-    for wrong in [vec![0..9, 8..10], vec![5..5], vec![0..memory.len() + 1], vec![9..10, 0..1]] {
-        let refused = of_all(handling, &memory).split(&wrong).unwrap_err();
+    let wrong = [[0..9, 8..10], [3..5, 5..5], [0..1, 1..memory.len() + 1], [9..10, 0..1]];
+    for wrong in &wrong {
+        let refused = of_all(handling, &memory).split(wrong).unwrap_err();
         assert!(matches!(refused, SnapshotError::OutOfRange { .. }));
     }
     assert!(of_all(handling, &memory).split(&[]).unwrap().is_empty());
@@ -906,6 +912,32 @@ fn all_is_put_aside_in_the_background(handling: Handling) {
             Snapshot::builder().handling(handling).in_background(true).hold_at_most(4 * HUGE);
         // SAFETY: as above.
         drop(unsafe { builder.of_anonymous(memory.range()) }.unwrap());
+    }
+    assert_is_plain(&memory);
+}
+
+fn a_reserve_is_one_snapshots_at_a_time(handling: Handling) {
+    let memory = Memory::filled(4 * HUGE, true, 7);
+    let reserve = Reserve::new(HUGE).unwrap();
+    let with_reserve = || {
+        let builder = Snapshot::builder().handling(handling).hold_at_most(3 * HUGE);
+        // SAFETY: no system call writes there.
+        unsafe { builder.reserve(&reserve).of_anonymous(memory.range()) }.unwrap()
+    };
+    for value in 8..11 {
+        let before = loaded(&memory);
+        let (first, second) = (with_reserve(), with_reserve());
+        assert_eq!((first.stats().reserved, second.stats().reserved), (HUGE, 0));
+        let changed = memory.words().iter().step_by(HUGE / 8).take(3);
+        changed.for_each(|word| word.store(value, Ordering::Relaxed));
+        assert_eq!(first.stats().held, 3 * HUGE);
+        drop(second);
+        assert_eq!(with_reserve().stats().reserved, 0);
+        assert!(words(&copied(first)).eq(before));
+        let again = with_reserve();
+        assert_eq!(again.stats().reserved, HUGE);
+        let of_child = || i32::from(with_reserve().stats().reserved != 0);
+        assert_eq!(in_a_child(of_child), 0);
     }
     assert_is_plain(&memory);
 }
@@ -1121,6 +1153,7 @@ const CHECKS: &[Check] = &[
     ("pieces_are_read_apart", pieces_are_read_apart),
     ("neighbours_are_taken_at_once", neighbours_are_taken_at_once),
     ("all_is_put_aside_in_the_background", all_is_put_aside_in_the_background),
+    ("a_reserve_is_one_snapshots_at_a_time", a_reserve_is_one_snapshots_at_a_time),
     ("thousands_leave_nothing_behind", thousands_leave_nothing_behind),
     ("split_pages_are_put_together_again", split_pages_are_put_together_again),
     ("what_cannot_be_is_refused_and_named", what_cannot_be_is_refused_and_named),
@@ -1151,6 +1184,8 @@ fn trials(handling: Handling) -> Vec<Trial> {
 }
 
 fn main() {
+    // Not while a child is forked, which would wait for it.
+    LazyLock::force(&RESERVE);
     let trials = HANDLINGS.into_iter().flat_map(trials).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
-use hugekit::snapshot::Granule;
+use hugekit::snapshot::{Granule, Reserve};
 use hugekit::{Copy, Reuse, SharedRegion, Snapshot};
 
 use super::handout::{short_name, unscrubbed};
@@ -49,6 +49,9 @@ const BASE_PAGES: &str = "fork(2)'s memory is on base pages, and the kernel copi
 
 const POOLED: &str =
     "the region lies in a pool, which has reserved as much memory again for what writers copy";
+
+const RESERVED: &str = "the snapshot has a reserve: memory for what writers copy was taken before, where the other \
+     side's kernel takes it when they do";
 
 const DELIVERED: &str = "the plain copy is of no point in time; and what the writer is about to change it copies there \
      itself, so that part of the work moves to its CPU";
@@ -114,7 +117,7 @@ struct Scene {
 enum Subject {
     Fork(&'static str, Pages, Shared),
     Region(&'static str, SharedRegion),
-    Anonymous(Granule, Shared),
+    Anonymous(Granule, Option<Reserve>, Shared),
     /// All of the memory of another subject, by `copy_to`; or plainly copied.
     CopyTo,
     Plain,
@@ -162,7 +165,9 @@ impl Subject {
     fn on_base_pages(&mut self) -> Option<String> {
         let name = self.name();
         match self {
-            Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(_, shared) if !shared.is_huge() => {
+            Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(_, _, shared)
+                if !shared.is_huge() =>
+            {
                 Some(format!(
                     "{name} is on base pages, at least in part: the kernel has no huge ones, or may not \
                      use them; `--setup` (root) allows them"
@@ -175,7 +180,8 @@ impl Subject {
     fn name(&self) -> String {
         match self {
             Self::Fork(name, ..) | Self::Region(name, _) => (*name).to_owned(),
-            Self::Anonymous(Granule::Small, _) => "anonymous-64k".to_owned(),
+            Self::Anonymous(Granule::Small, ..) => "anonymous-64k".to_owned(),
+            Self::Anonymous(_, None, _) => "anonymous-unreserved".to_owned(),
             Self::Anonymous(..) => "anonymous".to_owned(),
             Self::CopyTo => "copy-to".to_owned(),
             Self::Plain => "memcpy".to_owned(),
@@ -186,7 +192,7 @@ impl Subject {
     fn prepare(&mut self) -> Result<(), LabError> {
         match self {
             // What was shared, or protected in parts, is on base pages now.
-            Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(Granule::Small, shared) => {
+            Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(Granule::Small, _, shared) => {
                 shared.give_back();
                 shared.write();
                 if !shared.is_huge() {
@@ -199,7 +205,7 @@ impl Subject {
         }
         // What writers copy goes to memory that the kernel has free: as much as they will need was just written
         // once, in whole huge pages, or the hypervisor's own faults and compaction would be all that is seen.
-        if let Self::Fork(_, _, shared) | Self::Anonymous(_, shared) = self {
+        if let Self::Fork(_, _, shared) | Self::Anonymous(_, None, shared) = self {
             let mut free = Anonymous::new(Pages::Thp, shared.bytes().len() / 2)?;
             super::handout::touch(free.bytes(), rustix::param::page_size());
         }
@@ -235,6 +241,8 @@ impl Scene {
     /// As much as there is memory for, and why not the rest.
     fn new(state: usize) -> Result<(Self, Vec<String>), LabError> {
         let (mut subjects, mut left_out) = (Vec::new(), Vec::new());
+        let reserve = Reserve::new(state);
+        let reserve = reserve.map_err(|error| left_out.push(error.to_string())).ok();
         let mut add = |subject: Result<Subject, LabError>, name: &str| match subject {
             Ok(subject) => subjects.push(subject),
             Err(error) => left_out.push(format!("{name} left out: {error}")),
@@ -244,10 +252,12 @@ impl Scene {
         for (name, pages) in [("fork2-4k", Pages::Base), ("fork2-thp", Pages::Thp)] {
             add(shared(pages, state).map(|shared| Subject::Fork(name, pages, shared)), name);
         }
-        for granule in [Granule::Huge, Granule::Small] {
-            let shared = shared(Pages::Thp, state);
-            add(shared.map(|shared| Subject::Anonymous(granule, shared)), "anonymous");
-        }
+        let anonymous = |granule, reserve| {
+            shared(Pages::Thp, state).map(|shared| Subject::Anonymous(granule, reserve, shared))
+        };
+        add(anonymous(Granule::Huge, None), "anonymous memory");
+        add(anonymous(Granule::Huge, reserve.clone()), "anonymous memory");
+        add(anonymous(Granule::Small, reserve), "anonymous memory");
         subjects.extend([Subject::CopyTo, Subject::Plain]);
         left_out.extend(subjects.iter_mut().filter_map(Subject::on_base_pages));
         // Pages that a child has not to ask for one by one, if there are any.
@@ -281,12 +291,12 @@ impl Scene {
     fn words(&mut self, index: usize) -> &'static [AtomicU64] {
         let bytes = match &mut self.subjects[index] {
             Subject::Region(_, region) => (region.as_ptr(), region.len()),
-            Subject::Fork(_, _, shared) | Subject::Anonymous(_, shared) => {
+            Subject::Fork(_, _, shared) | Subject::Anonymous(_, _, shared) => {
                 (shared.bytes().as_mut_ptr(), shared.bytes().len())
             }
             Subject::CopyTo | Subject::Plain => {
                 let of =
-                    |subject: &Subject| matches!(subject, Subject::Anonymous(Granule::Huge, _));
+                    |subject: &Subject| matches!(subject, Subject::Anonymous(Granule::Huge, ..));
                 let index = self.subjects.iter().position(of).expect("one of these is there");
                 return self.words(index);
             }
@@ -373,9 +383,12 @@ fn save(
             let stats = snapshot.write_to(Out(out.start()))?;
             Ok((made, began.elapsed(), Some(stats.most_held)))
         }
-        Subject::Anonymous(granule, _) => {
+        Subject::Anonymous(granule, reserve, _) => {
             let builder = Snapshot::builder().handling(Handling::InPlace).granule(*granule);
-            let builder = builder.hold_at_most(memory.len());
+            let mut builder = builder.hold_at_most(memory.len());
+            if let Some(reserve) = reserve {
+                builder = builder.reserve(reserve);
+            }
             let began = begin();
             // SAFETY: no thread of the lab blocks SIGBUS, and no system call writes there.
             let snapshot = unsafe { builder.of_anonymous(memory) }?;
@@ -465,7 +478,8 @@ fn compare(experiment: &mut Experiment, state: usize) {
     for kind in ["", "-zipf"] {
         for what in ["stall", "throughput", "save"] {
             let what = format!("{what}{kind}");
-            add("fork2-thp", "anonymous", &what, None);
+            add("fork2-thp", "anonymous-unreserved", &what, None);
+            add("fork2-thp", "anonymous", &what, Some(RESERVED));
             add("fork2-4k", "anonymous", &what, Some(BASE_PAGES));
             add("fork2-4k", "region", &what, Some(POOLED));
             add("fork2-4k", "region-base", &what, Some(POOLED));

@@ -18,7 +18,7 @@ pub(super) fn check(root: &Root, backing: Backing, bytes: usize) -> Result<(), P
 
 /// Sees to it that so many bytes of what was promised can be populated. Huge pages that are reserved
 /// are there; but a control group counts them only now.
-pub(super) fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(), PoolError> {
+pub(crate) fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(), PoolError> {
     if backing.is_reserved() {
         return check_group(root, |groups| groups.hugetlb(backing.page_size() as u64), bytes);
     }

@@ -17,7 +17,7 @@ mod error;
 mod extent;
 mod fault_error;
 mod folios;
-mod limits;
+pub(crate) mod limits;
 mod memory;
 mod nodes;
 mod runs;

@@ -65,6 +65,7 @@ impl Anonymous {
             held,
             most_held,
             cap: self.cap,
+            reserved: self.image.arena().reserved(),
             longest_fault: Duration::from_nanos(nanos),
         }
     }

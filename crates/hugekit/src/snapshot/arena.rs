@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::io;
 use rustix::param::page_size;
 
+use super::reserve::{Lease, Reserve};
 use crate::sys::memory;
 use crate::sys::own::{Own, OwnBytes, OwnWords};
 
@@ -16,6 +17,9 @@ const BITS: usize = u64::BITS as usize;
 /// slots must not be dropped.
 #[derive(Debug)]
 pub(super) struct Arena {
+    /// The first slots, as many as there are here.
+    reserved: Option<Lease>,
+    /// The other ones.
     bytes: OwnBytes,
     slot_bytes: usize,
     count: usize,
@@ -32,11 +36,17 @@ struct Held {
 }
 
 impl Arena {
-    /// `count` slots of `slot_bytes`, a power of two.
-    pub(super) fn new(count: usize, slot_bytes: usize) -> io::Result<Self> {
-        let len = count.checked_mul(slot_bytes).ok_or(io::Errno::NOMEM)?;
+    /// `count` slots of `slot_bytes`, a power of two, in the reserve first, if nobody else has it.
+    pub(super) fn new(
+        count: usize,
+        slot_bytes: usize,
+        reserve: Option<&Reserve>,
+    ) -> io::Result<Self> {
+        let reserved = reserve.filter(|_| count > 0).and_then(Reserve::lease);
+        let rest = count - slots_of(reserved.as_ref(), slot_bytes).min(count);
+        let len = rest.checked_mul(slot_bytes).ok_or(io::Errno::NOMEM)?;
         let bytes = OwnBytes::new(len, slot_bytes)?;
-        if count > 0 {
+        if rest > 0 {
             bytes.keep_from_children()?;
         }
         if slot_bytes >= 2 << 20 {
@@ -47,12 +57,12 @@ impl Arena {
         if let Some(last) = taken.last().filter(|_| !count.is_multiple_of(BITS)) {
             last.store(u64::MAX << (count % BITS), Ordering::Relaxed);
         }
-        Ok(Self { bytes, slot_bytes, count, taken, held: Own::new(Held::default())? })
+        Ok(Self { reserved, bytes, slot_bytes, count, taken, held: Own::new(Held::default())? })
     }
 
     /// Has memory for the first slots, as far as there is any. Before anybody takes one.
     pub(super) fn make_ready(&self, bytes: usize) {
-        let len = bytes.min(self.count * self.slot_bytes);
+        let len = bytes.min(self.count * self.slot_bytes).saturating_sub(self.reserved());
         if len > 0 {
             let _ = memory::populate_write(self.bytes.start(), len.next_multiple_of(page_size()));
         }
@@ -77,7 +87,17 @@ impl Arena {
     }
 
     pub(super) fn slot(&self, slot: u32) -> *mut u8 {
-        self.bytes.start().wrapping_add(slot as usize * self.slot_bytes)
+        let (slot, reserved) = (slot as usize, slots_of(self.reserved.as_ref(), self.slot_bytes));
+        let (start, index) = match &self.reserved {
+            Some(lease) if slot < reserved => (lease.start(), slot),
+            _ => (self.bytes.start(), slot - reserved),
+        };
+        start.wrapping_add(index * self.slot_bytes)
+    }
+
+    /// Bytes of slots whose memory was there before.
+    pub(super) fn reserved(&self) -> usize {
+        slots_of(self.reserved.as_ref(), self.slot_bytes).min(self.count) * self.slot_bytes
     }
 
     /// Bytes in slots that are taken, now and at most.
@@ -85,6 +105,10 @@ impl Arena {
         let bytes = |slots: &AtomicUsize| slots.load(Ordering::Relaxed) * self.slot_bytes;
         (bytes(&self.held.now), bytes(&self.held.most))
     }
+}
+
+fn slots_of(lease: Option<&Lease>, slot_bytes: usize) -> usize {
+    lease.map_or(0, |lease| lease.len() / slot_bytes)
 }
 
 /// Sets a bit that is not.
@@ -102,8 +126,16 @@ mod tests {
 
     #[test]
     fn slots_are_taken_once_and_there_are_no_more() {
-        for count in [0, 1, 63, 64, 65, 130] {
-            let arena = Arena::new(count, 4096).unwrap();
+        let reserve = Reserve::new(1).unwrap();
+        for (count, reserve) in [0, 1, 63, 64, 65, 130, 600]
+            .into_iter()
+            .flat_map(|count| [(count, None), (count, Some(&reserve))])
+        {
+            let arena = Arena::new(count, 4096, reserve).unwrap();
+            assert_eq!(arena.reserved(), reserve.map_or(0, |_| count.min(512) * 4096));
+            let places: BTreeSet<usize> =
+                (0..count as u32).map(|slot| arena.slot(slot).addr() / 4096).collect();
+            assert_eq!(places.len(), count);
             let slots: BTreeSet<u32> = std::iter::from_fn(|| arena.take()).collect();
             assert_eq!(slots, (0..count as u32).collect());
             assert_eq!(arena.held(), (count * 4096, count * 4096));

@@ -9,6 +9,7 @@ use super::anonymous::Anonymous;
 use super::background::Background;
 use super::image::{Image, inner_of};
 use super::line::Line;
+use super::reserve::Reserve;
 use super::source::Source;
 use super::watch::{Watch, Way};
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
@@ -46,6 +47,7 @@ pub struct Builder {
     granule: Granule,
     pub(super) cap: Option<usize>,
     pub(super) ready: usize,
+    reserve: Option<Reserve>,
     background: bool,
 }
 
@@ -81,6 +83,14 @@ impl Builder {
         self
     }
 
+    /// Memory that is there already: granules are put there first. It is this snapshot's alone until it is
+    /// dropped; if another one has it at this moment, memory is taken as without
+    /// ([`Stats::reserved`](super::Stats::reserved)).
+    pub fn reserve(mut self, reserve: &Reserve) -> Self {
+        self.reserve = Some(reserve.clone());
+        self
+    }
+
     /// Has a thread of low priority put granules aside as well, from the end on, until half of what may be held
     /// is: writers meet fewer faults then, at the price of copies that nobody might have needed. Not unless said.
     pub fn in_background(mut self, copy: bool) -> Self {
@@ -113,7 +123,8 @@ impl Builder {
         let mappings = survey::mappings_of(&range)?;
         let granule = self.granule_bytes(&range)?;
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
-        let plan = Plan { range: &range, mappings: &mappings, granule, cap, ready: self.ready };
+        let (ready, reserve) = (self.ready, self.reserve.as_ref());
+        let plan = Plan { range: &range, mappings: &mappings, granule, cap, ready, reserve };
         let mut made = if inner_of(&range, granule).is_empty() {
             let image = Arc::new(plan.image(None)?);
             Anonymous { image, watch: None, cap, serving: None, background: None }
@@ -151,11 +162,13 @@ struct Plan<'a> {
     granule: usize,
     cap: usize,
     ready: usize,
+    reserve: Option<&'a Reserve>,
 }
 
 impl Plan<'_> {
     fn image(&self, line: Option<Arc<Line>>) -> Result<Image, SnapshotError> {
-        let image = Image::new(self.range.clone(), self.granule, self.cap / self.granule, line)
+        let slots = self.cap / self.granule;
+        let image = Image::new(self.range.clone(), self.granule, slots, self.reserve, line)
             .map_err(SnapshotError::kernel("mmap"))?;
         image.arena().make_ready(self.ready);
         Ok(image)

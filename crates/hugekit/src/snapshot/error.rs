@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::machine;
 use crate::machine::mappings::MappedRange;
-use crate::pool::FaultError;
+use crate::pool::{FaultError, PoolError};
 use crate::region::ForkError;
 
 /// Why memory cannot be snapshotted, or a snapshot not be read. The memory and its writers are as they were.
@@ -43,6 +43,9 @@ pub enum SnapshotError {
     /// Writes to the memory cannot be served.
     #[error("writes to the memory cannot be served: {0}")]
     Fault(#[from] FaultError),
+    /// There is no memory for a reserve.
+    #[error("a reserve {0}")]
+    Memory(#[from] PoolError),
     /// The region cannot be forked.
     #[error(transparent)]
     Fork(#[from] ForkError),

@@ -10,6 +10,7 @@ use super::arena::Arena;
 use super::error::SnapshotError;
 use super::granules::{Granules, Place};
 use super::line::Line;
+use super::reserve::Reserve;
 use crate::fault::unsure;
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
@@ -108,11 +109,13 @@ fn room_for_edges(len: usize) -> rustix::io::Result<OwnBytes> {
 }
 
 impl Image {
-    /// The image of a range that nothing is protected of yet. `slots` granules can be put aside.
+    /// The image of a range that nothing is protected of yet. `slots` granules can be put aside, the first of
+    /// them to the reserve.
     pub(super) fn new(
         range: Range<usize>,
         granule_bytes: usize,
         slots: usize,
+        reserve: Option<&Reserve>,
         line: Option<Arc<Line>>,
     ) -> rustix::io::Result<Self> {
         // The first look at it may allocate, which no fault may.
@@ -134,7 +137,7 @@ impl Image {
             inner,
             granule_bytes,
             granules: Granules::new(count)?,
-            arena: Arena::new(slots.min(count), granule_bytes)?,
+            arena: Arena::new(slots.min(count), granule_bytes, reserve)?,
             line,
             live: Own::new(live)?,
         })
@@ -361,6 +364,20 @@ impl Image {
                     return Err(Trouble::Failed(failure));
                 }
             }
+        }
+    }
+
+    /// Bytes of one granule that was put aside, if it was. They do not change until it is let go.
+    pub(super) fn kept(&self, part: &Range<usize>) -> Option<*const u8> {
+        if !self.inner.contains(&part.start) {
+            return None;
+        }
+        let (index, granule) = self.granule_at(part.start);
+        match self.granules.settled(index) {
+            Place::Slot(slot) => {
+                Some(self.arena.slot(slot).wrapping_add(part.start - granule.start))
+            }
+            _ => None,
         }
     }
 

@@ -37,6 +37,7 @@ mod image;
 mod line;
 mod piece;
 mod region;
+mod reserve;
 mod segment;
 mod several;
 mod source;
@@ -52,6 +53,7 @@ pub use self::builder::{Builder, Granule};
 pub use self::collapse::{Collapsed, collapse};
 pub use self::error::{SnapshotError, Unsuitable};
 use self::image::Trouble;
+pub use self::reserve::Reserve;
 use self::source::Source;
 use self::stream::Buffer;
 pub use self::view::View;
@@ -89,6 +91,8 @@ pub struct Stats {
     pub most_held: usize,
     /// Bytes that may be held aside: of a region all, reserved.
     pub cap: usize,
+    /// Bytes of those that were there before, in a [`Reserve`] or the region's pool.
+    pub reserved: usize,
     /// The longest time that a write to the memory took because of snapshots, and of a region's other forks;
     /// signal delivery not counted.
     pub longest_fault: Duration,
@@ -190,7 +194,7 @@ impl Snapshot {
         }
         let mut buffer = Buffer::new()?;
         for piece in stream::pieces(part.clone()) {
-            let read = buffer.read(&self.source, std::slice::from_ref(&piece));
+            let read = buffer.read(&self.source, &piece);
             let read = read.map_err(|failure| self.source.error(failure))?;
             // SAFETY: within the part; the buffer is elsewhere.
             unsafe { to.add(piece.start - part.start).copy_from(read.as_ptr(), read.len()) };

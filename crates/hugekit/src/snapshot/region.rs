@@ -44,6 +44,7 @@ impl OfRegion {
             held,
             most_held: held,
             cap: len.next_multiple_of(granule_bytes),
+            reserved: len.next_multiple_of(granule_bytes),
             longest_fault: cost.longest_fault,
         }
     }

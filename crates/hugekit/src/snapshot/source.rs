@@ -108,6 +108,15 @@ impl Source {
         }
     }
 
+    /// Bytes of one part that are held aside, and so do not change until it is let go.
+    pub(super) fn kept(&self, part: &Range<usize>) -> Option<*const u8> {
+        match self {
+            Self::Anonymous(of) => of.image.kept(part),
+            Self::Region(_) => None,
+            Self::Piece(piece) => piece.whole().kept(part),
+        }
+    }
+
     /// Has whoever puts a granule aside put it where all of it is being copied to, where that is possible.
     ///
     /// # Safety
