@@ -189,6 +189,41 @@ static void several_are_taken_together(void)
     free(bytes);
 }
 
+/* One reserve serves one snapshot after the other; who comes meanwhile goes without, and who is left has it. */
+static void a_reserve_is_used_again_and_again(void)
+{
+    unsigned char *bytes = malloc(LEN);
+    CHECK(bytes);
+    hugekit_reserve *reserve = NULL;
+    CHECK(hugekit_reserve_new(LEN - 1, &reserve) == HUGEKIT_STATUS_OK && hugekit_reserve_len(reserve) == LEN);
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN, .reserve = reserve};
+    hugekit_snapshot_stats stats = {.size = sizeof stats};
+    hugekit_snapshot *snapshot = NULL, *other = NULL;
+    for (unsigned char round = 1; round < 4; round++) {
+        memset(bytes, round, LEN);
+        CHECK(hugekit_snapshot_new(bytes, LEN, &wishes, &snapshot) == HUGEKIT_STATUS_OK);
+        CHECK(hugekit_snapshot_new(bytes, LEN, &wishes, &other) == HUGEKIT_STATUS_OK);
+        CHECK(hugekit_snapshot_statistics(other, &stats) == HUGEKIT_STATUS_OK && stats.reserved == 0);
+        hugekit_snapshot_free(other);
+        CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK && stats.reserved > 0);
+        memset(bytes, 9, LEN);
+        unsigned char first[16];
+        CHECK(hugekit_snapshot_read(snapshot, LEN / 2, first, sizeof first) == HUGEKIT_STATUS_OK);
+        CHECK(all(first, sizeof first, round));
+        if (round == 3) {
+            hugekit_reserve_free(reserve);
+            CHECK(hugekit_snapshot_read(snapshot, LEN / 2, first, sizeof first) == HUGEKIT_STATUS_OK);
+            CHECK(all(first, sizeof first, round));
+        }
+        hugekit_snapshot_free(snapshot);
+    }
+    hugekit_reserve_free(NULL);
+    CHECK(hugekit_reserve_len(NULL) == 0);
+    CHECK(hugekit_reserve_new(SIZE_MAX / 2, &reserve) == HUGEKIT_STATUS_NO_MEMORY);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_reserve_new(LEN, NULL), "reserve");
+    free(bytes);
+}
+
 static void errors_name_what_is_in_the_way(void)
 {
     hugekit_snapshot *snapshot = NULL;
@@ -243,6 +278,7 @@ int main(void)
     a_file_has_one_moment();
     pointers_are_followed_in_a_view();
     several_are_taken_together();
+    a_reserve_is_used_again_and_again();
     errors_name_what_is_in_the_way();
     what_the_owner_unmaps_is_lost();
     a_region_has_snapshots_that_outlive_it();

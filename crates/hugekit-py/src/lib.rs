@@ -37,7 +37,7 @@ mod _hugekit {
     #[pymodule_export]
     use crate::region::{Pin, Region};
     #[pymodule_export]
-    use crate::snapshot::{Snapshot, snapshot};
+    use crate::snapshot::{Reserve, Snapshot, snapshot};
     #[pymodule_export]
     use crate::view::View;
     #[pymodule_export]

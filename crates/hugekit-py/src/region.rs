@@ -86,7 +86,7 @@ impl Region {
     /// The region as it is now, while writers go on; as :func:`hugekit.snapshot` of all of it.
     #[pyo3(signature = (*, handling=None))]
     fn snapshot(slf: &Bound<'_, Self>, handling: Option<&str>) -> PyResult<Snapshot> {
-        crate::snapshot::snapshot(slf.py(), slf.as_any(), handling, None, None, None)
+        crate::snapshot::snapshot(slf.py(), slf.as_any(), handling, None, None, None, None)
     }
 
     /// Give up what a range holds: it reads as zeroes again. Whole pages of the backing, but the end may be the

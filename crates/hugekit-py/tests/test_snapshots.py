@@ -335,6 +335,30 @@ def test_a_view_keeps_the_neighbours_apart():
         assert other.rebase(second.ctypes.data, 1)[0] == 1 and one[-1] == 1
 
 
+def test_a_reserve_is_one_snapshots_at_a_time():
+    arrays = [np.ones(8 << 20, "u1"), np.ones(8 << 20, "u1")]
+    reserve = hugekit.Reserve(6 << 20)
+    assert reserve.nbytes == 6 << 20 and "6291456" in repr(reserve)
+    for mark in range(2, 5):
+        with hugekit.snapshot(arrays[0], reserve=reserve) as moment:
+            assert 0 < moment.stats()["reserved"] <= 6 << 20
+            with hugekit.snapshot(arrays[1], reserve=reserve) as other:
+                assert other.stats()["reserved"] == 0
+                arrays[1][:] = mark
+                assert (other.to_numpy() == mark - 1).all()
+            arrays[0][:] = mark
+            assert (moment.to_numpy() == mark - 1).all()
+    moment = hugekit.snapshot(arrays, reserve=reserve, hold_at_most=1 << 30)
+    del reserve
+    for array in arrays:
+        array[:] = 9
+    assert moment.stats()["reserved"] > 0 and all((copy == 4).all() for copy in moment.to_numpy())
+    with pytest.raises(MemoryError):
+        hugekit.Reserve(1 << 50)
+    with pytest.raises(TypeError):
+        hugekit.snapshot(arrays, reserve=5)
+
+
 def test_a_snapshot_that_is_outrun_is_lost_and_the_writer_is_not():
     array = np.ones(256 << 20, "u1")
     with hugekit.snapshot(array, granule="small", hold_at_most=4 << 20) as moment:
