@@ -495,10 +495,10 @@ impl Snapshot {
             ));
         }
         let reader = Reader::new(progress, self.nbytes)?;
-        let replacing = Replacing::new(with_suffix(path, ".npy"))?;
+        let replacing = py.detach(|| Replacing::new(with_suffix(path, ".npy")))?;
         for part in self.take()? {
-            let mut file = &replacing.file;
-            file.write_all(&part.header(py)?)?;
+            let (mut file, header) = (&replacing.file, part.header(py)?);
+            py.detach(|| file.write_all(&header))?;
             reader.write(py, part, file, 0)?;
         }
         Ok(py.detach(|| replacing.finish(fsync))?)
@@ -524,7 +524,7 @@ impl Snapshot {
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let reader = Reader::new(progress, self.nbytes)?;
-        let replacing = Replacing::new(with_suffix(path, ".npz"))?;
+        let replacing = py.detach(|| Replacing::new(with_suffix(path, ".npz")))?;
         let mut archive = ZipWriter::new(&replacing.file);
         // As numpy has it: not compressed, and ready for whatever length.
         let stored = SimpleFileOptions::default()
@@ -533,12 +533,15 @@ impl Snapshot {
         let mut done = 0;
         for part in self.take()? {
             let (len, name) = (part.len, format!("{}.npy", part.name));
-            archive.start_file(name, stored).map_err(io::Error::from)?;
-            archive.write_all(&part.header(py)?)?;
+            let header = part.header(py)?;
+            py.detach(|| {
+                archive.start_file(name, stored)?;
+                archive.write_all(&header)
+            })?;
             reader.write(py, part, &mut archive, done)?;
             done += len;
         }
-        archive.finish().map_err(io::Error::from)?;
+        py.detach(|| archive.finish()).map_err(io::Error::from)?;
         Ok(py.detach(|| replacing.finish(fsync))?)
     }
 
