@@ -268,6 +268,10 @@ typedef struct hugekit_pool hugekit_pool;
 // Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
 typedef struct hugekit_region hugekit_region;
 
+// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next. Made by
+// `hugekit_reserve_new`.
+typedef struct hugekit_reserve hugekit_reserve;
+
 // Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
 // `hugekit_region_snapshot`.
 typedef struct hugekit_snapshot hugekit_snapshot;
@@ -491,6 +495,9 @@ typedef struct hugekit_snapshot_options {
     uint32_t flags;
     // Zero.
     uint32_t reserved;
+    // Memory that writers copy to first, or NULL. If another snapshot has it at this moment, memory is taken as
+    // without one.
+    const struct hugekit_reserve *reserve;
 } hugekit_snapshot_options;
 
 // Bytes of a program's memory.
@@ -522,6 +529,8 @@ typedef struct hugekit_snapshot_stats {
     // The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
     // not counted.
     uint64_t longest_fault_ns;
+    // Bytes of those that may be held aside whose memory was there before: of a reserve, or of a region's pool.
+    size_t reserved;
 } hugekit_snapshot_stats;
 
 #ifdef __cplusplus
@@ -871,6 +880,31 @@ hugekit_status hugekit_region_fork(const struct hugekit_region *region,
 // # Safety
 // `region` is NULL or a region; `bytes` can be written.
 hugekit_status hugekit_region_shared_bytes(const struct hugekit_region *region, size_t *bytes);
+
+// Takes `bytes`, rounded up to 2 MiB, on transparent huge pages if there are any, and touches them once, 0.1 to 0.2
+// seconds a gigabyte, more where free memory is in pieces. Stores their handle in `*reserve`. Without a reserve, a
+// writer that meets a snapshot waits until the kernel has found and cleared memory for its copy; what writers change until a
+// snapshot is read suffices. It is one snapshot's at a time, of several ranges the first one's in memory.
+//
+// Fails with `HUGEKIT_STATUS_NO_MEMORY` if there is not so much.
+//
+// # Safety
+// `reserve` can be written.
+hugekit_status hugekit_reserve_new(size_t bytes,
+                                   struct hugekit_reserve **reserve);
+
+// Bytes it has. 0 for NULL.
+//
+// # Safety
+// NULL, or a reserve.
+size_t hugekit_reserve_len(const struct hugekit_reserve *reserve);
+
+// Gives the memory back, once the snapshot that has it is freed, too. Nothing happens for NULL, and nothing but the
+// handle's end in a forked child.
+//
+// # Safety
+// NULL, or a reserve that nobody uses any more, but for a snapshot.
+void hugekit_reserve_free(struct hugekit_reserve *reserve);
 
 // Takes a snapshot of private anonymous memory of this process, whoever mapped it (`malloc`, `mmap`), on huge
 // pages or not, in microseconds, and stores its handle in `*snapshot`. `options` may be NULL. It is what fork(2)
