@@ -537,6 +537,15 @@ fn owners_do_as_they_like_while_it_is_read(handling: Handling) {
     assert!(lost > 0);
 }
 
+/// Dropped, it stops whoever looks.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Writers put what they change where all of it is being copied, and do not once the copy has ended, however it
 /// did: by then the memory may be anybody's.
 fn nothing_is_delivered_late(handling: Handling) {
@@ -556,6 +565,8 @@ fn nothing_is_delivered_late(handling: Handling) {
                     }
                 });
             }
+            // Also if this fails: the scope waits for the writers.
+            let _stops = Stops(&stop);
             let mut copy = vec![0; memory.len()];
             for round in 0..30 {
                 copy.fill(0);
@@ -583,7 +594,6 @@ fn nothing_is_delivered_late(handling: Handling) {
                 thread::yield_now();
                 assert!(copy.iter().all(|&byte| byte == 9));
             }
-            stop.store(true, Ordering::Relaxed);
         });
     }
 }
