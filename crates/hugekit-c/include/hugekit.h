@@ -7,10 +7,10 @@
  *            function says otherwise, and out parameters are left alone; hugekit_last_error(),
  *            hugekit_last_remedy() and hugekit_last_errno() tell the calling thread more. Null pointers, lengths
  *            that overflow and numbers that are none of an enumeration's are HUGEKIT_STATUS_INVALID.
- * OWNERSHIP  Handles are made by ..._new, ..._fork and ..._snapshot, belong to the caller, and are given back by ..._free, which
- *            takes NULL too. Texts stay the library's unless hugekit_string_free is named. What is passed in
- *            (options, names, lists) is read before the call returns and not kept; a cancel flag and a progress
- *            callback's context are used until then.
+ * OWNERSHIP  Handles are made by ..._new, ..._fork, ..._snapshot, ..._pin and ..._view, belong to the caller, and are given
+ *            back by ..._free, which takes NULL too. Texts stay the library's unless hugekit_string_free is named. What
+ *            is passed in (options, names, lists) is read before the call returns and not kept; a cancel flag and a
+ *            progress callback's context are used until then.
  * VERSIONS   Structures begin with their size, which the caller sets: hugekit_options o = {.size = sizeof o}
  *            (in C++, hugekit_options o{}; o.size = sizeof o). What is zero is as usual. A program may be older
  *            or newer than the library: a wish that the library does not know is HUGEKIT_STATUS_UNSUPPORTED, an
@@ -259,15 +259,25 @@ typedef uint32_t hugekit_granule;
 // Asks work to stop. Made by `hugekit_cancel_new`.
 typedef struct hugekit_cancel hugekit_cancel;
 
+// A range of a region that forks and snapshots copy at once. Made by `hugekit_region_pin`.
+typedef struct hugekit_pin hugekit_pin;
+
 // Memory that is handed out clean. Made by `hugekit_pool_new`.
 typedef struct hugekit_pool hugekit_pool;
 
 // Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
 typedef struct hugekit_region hugekit_region;
 
+// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next. Made by
+// `hugekit_reserve_new`.
+typedef struct hugekit_reserve hugekit_reserve;
+
 // Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
 // `hugekit_region_snapshot`.
 typedef struct hugekit_snapshot hugekit_snapshot;
+
+// The bytes of a snapshot at addresses of its own. Made by `hugekit_snapshot_view`.
+typedef struct hugekit_view hugekit_view;
 
 // Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
 // calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
@@ -485,7 +495,18 @@ typedef struct hugekit_snapshot_options {
     uint32_t flags;
     // Zero.
     uint32_t reserved;
+    // Memory that writers copy to first, or NULL. If another snapshot has it at this moment, memory is taken as
+    // without one.
+    const struct hugekit_reserve *reserve;
 } hugekit_snapshot_options;
+
+// Bytes of a program's memory.
+typedef struct hugekit_range {
+    // Where they begin.
+    const void *memory;
+    // How many there are.
+    size_t len;
+} hugekit_range;
 
 // What a snapshot has cost so far, or in all once it has ended.
 typedef struct hugekit_snapshot_stats {
@@ -508,6 +529,8 @@ typedef struct hugekit_snapshot_stats {
     // The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
     // not counted.
     uint64_t longest_fault_ns;
+    // Bytes of those that may be held aside whose memory was there before: of a reserve, or of a region's pool.
+    size_t reserved;
 } hugekit_snapshot_stats;
 
 #ifdef __cplusplus
@@ -735,11 +758,36 @@ void hugekit_region_free(struct hugekit_region *region);
 
 // Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
 // `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
-// nobody ever gets them again; the handle is freed in any case.
+// nobody ever gets them again, and the handle is freed all the same.
+//
+// Nothing is done, and the handle stays, as long as a range is pinned: `HUGEKIT_STATUS_CONFLICT`.
 //
 // # Safety
 // As for `hugekit_region_free`, of what this process can know.
 hugekit_status hugekit_region_retire(struct hugekit_region *region);
+
+// Has every fork and snapshot of the region copy the granules of a range at once, until `*pin` is freed, so that
+// their pages stay where they are and keep being written: for memory that a device, a ring of `io_uring` or a
+// system call on its way holds by its pages, of which no protection is seen. What these write while a fork is made
+// is in the fork or not, word by word.
+//
+// The region may be freed first: its memory stays the pin's until that is freed too. Fails with
+// `HUGEKIT_STATUS_INVALID` for a range outside the region, with `HUGEKIT_STATUS_NO_MEMORY` or
+// `HUGEKIT_STATUS_SYSTEM` if what is shared with earlier forks cannot be copied now.
+//
+// # Safety
+// `region` is NULL or a region; `pin` can be written.
+hugekit_status hugekit_region_pin(const struct hugekit_region *region,
+                                  size_t offset,
+                                  size_t len,
+                                  struct hugekit_pin **pin);
+
+// Lets forks and snapshots share the range again. Nothing happens for NULL, and nothing but the handle's end in a
+// forked child.
+//
+// # Safety
+// NULL, or a pin that nobody uses any more.
+void hugekit_pin_free(struct hugekit_pin *pin);
 
 // Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for
 // `hugekit_region_mapped_len` bytes until the region is freed, and never moves.
@@ -833,6 +881,31 @@ hugekit_status hugekit_region_fork(const struct hugekit_region *region,
 // `region` is NULL or a region; `bytes` can be written.
 hugekit_status hugekit_region_shared_bytes(const struct hugekit_region *region, size_t *bytes);
 
+// Takes `bytes`, rounded up to 2 MiB, on transparent huge pages if there are any, and touches them once, 0.1 to 0.2
+// seconds a gigabyte, more where free memory is in pieces. Stores their handle in `*reserve`. Without a reserve, a
+// writer that meets a snapshot waits until the kernel has found and cleared memory for its copy; what writers change until a
+// snapshot is read suffices. It is one snapshot's at a time, of several ranges the first one's in memory.
+//
+// Fails with `HUGEKIT_STATUS_NO_MEMORY` if there is not so much.
+//
+// # Safety
+// `reserve` can be written.
+hugekit_status hugekit_reserve_new(size_t bytes,
+                                   struct hugekit_reserve **reserve);
+
+// Bytes it has. 0 for NULL.
+//
+// # Safety
+// NULL, or a reserve.
+size_t hugekit_reserve_len(const struct hugekit_reserve *reserve);
+
+// Gives the memory back, once the snapshot that has it is freed, too. Nothing happens for NULL, and nothing but the
+// handle's end in a forked child.
+//
+// # Safety
+// NULL, or a reserve that nobody uses any more, but for a snapshot.
+void hugekit_reserve_free(struct hugekit_reserve *reserve);
+
 // Takes a snapshot of private anonymous memory of this process, whoever mapped it (`malloc`, `mmap`), on huge
 // pages or not, in microseconds, and stores its handle in `*snapshot`. `options` may be NULL. It is what fork(2)
 // would have given a child: a store that races with the call lands on either side, granule by granule.
@@ -854,6 +927,22 @@ hugekit_status hugekit_snapshot_new(const void *memory,
                                     const struct hugekit_snapshot_options *options,
                                     struct hugekit_snapshot **snapshot);
 
+// Takes a snapshot of each of `count` ranges, as `hugekit_snapshot_new` would one after the other, and stores their
+// handles in `snapshots[0]` and on, in the ranges' order. It takes less time where ranges lie side by side, 1 ms less
+// for each on huge pages that begins where another one ends, or within a page after it with nothing but an
+// allocator's words in between. `options` are meant for each range; ranges that lie side by side share what they may
+// hold aside, and what they cost (`hugekit_snapshot_statistics`).
+//
+// Fails as `hugekit_snapshot_new` does, for the first range that is refused; none is taken then.
+//
+// # Safety
+// As for `hugekit_snapshot_new`, for all of the ranges; `ranges` is NULL or `count` of them, and so many handles can
+// be written to `snapshots`.
+hugekit_status hugekit_snapshot_new_several(const struct hugekit_range *ranges,
+                                            size_t count,
+                                            const struct hugekit_snapshot_options *options,
+                                            struct hugekit_snapshot **snapshots);
+
 // Takes a snapshot of a region, in microseconds: a fork that is only read, for which as many bytes of the pool
 // as the region has are reserved, so that writers never outrun it. It may outlive the region. `options` may be
 // NULL. Fails as `hugekit_region_fork` does.
@@ -864,8 +953,8 @@ hugekit_status hugekit_region_snapshot(const struct hugekit_region *region,
                                        const struct hugekit_fork_options *options,
                                        struct hugekit_snapshot **snapshot);
 
-// Frees the snapshot, and lets the memory alone again. Nothing happens for NULL, and nothing but the handle's
-// end in a forked child.
+// Frees the snapshot, and lets the memory alone again once its views are freed, too. Nothing happens for NULL, and
+// nothing but the handle's end in a forked child.
 //
 // # Safety
 // NULL, or a snapshot that nobody uses any more.
@@ -902,7 +991,7 @@ hugekit_status hugekit_snapshot_read(const struct hugekit_snapshot *snapshot,
 // that writers need not put it aside any more. `options` (progress and cancel only) may be NULL.
 //
 // Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
-// was not begun because `len` differs.
+// was not begun because `len` differs, or, with `HUGEKIT_STATUS_CONFLICT`, because the snapshot has a view.
 //
 // # Safety
 // As for `hugekit_snapshot_read`.
@@ -923,6 +1012,56 @@ hugekit_status hugekit_snapshot_copy(const struct hugekit_snapshot *snapshot,
 hugekit_status hugekit_snapshot_write(const struct hugekit_snapshot *snapshot,
                                       int descriptor,
                                       const struct hugekit_options *options);
+
+// The snapshot as memory, of which nothing is there yet: `hugekit_view_bytes` and `hugekit_view_rebase` fill what is
+// asked for. A fault could not say that the snapshot is lost, an answer can. Stores its handle in `*view`; it takes
+// memory for what was asked for until it is freed, before or after the snapshot.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` once the snapshot has ended, with `HUGEKIT_STATUS_NO_MEMORY` if there are no
+// addresses for it.
+//
+// # Safety
+// `snapshot` is NULL or a snapshot; `view` can be written.
+hugekit_status hugekit_snapshot_view(const struct hugekit_snapshot *snapshot,
+                                     struct hugekit_view **view);
+
+// Frees the view. Nothing happens for NULL, and nothing but the handle's end in a forked child.
+//
+// # Safety
+// NULL, or a view that nobody uses any more, neither by its handle nor by addresses in it.
+void hugekit_view_free(struct hugekit_view *view);
+
+// Bytes of the snapshot. 0 for NULL.
+//
+// # Safety
+// NULL, or a view.
+size_t hugekit_view_len(const struct hugekit_view *view);
+
+// Fills `len` bytes from `offset` on, and stores where they are in `*bytes`: readable, and the same until the view
+// is freed. Any number of threads may.
+//
+// Fails as `hugekit_snapshot_read` does.
+//
+// # Safety
+// `view` is NULL or a view; `bytes` can be written.
+hugekit_status hugekit_view_bytes(const struct hugekit_view *view,
+                                  size_t offset,
+                                  size_t len,
+                                  const void **bytes);
+
+// Stores in `*there` where the view has what lies at `pointer`, an address of the memory that the snapshot is of,
+// so that structures can be walked by the pointers that they hold. `len` bytes from there on are filled; their
+// alignment is as in the memory, up to that of a page. What they mean is for the caller to know: a store that raced
+// with the snapshot may have left them half done.
+//
+// Fails as `hugekit_snapshot_read` does, with `HUGEKIT_STATUS_INVALID` for a pointer to elsewhere.
+//
+// # Safety
+// `view` is NULL or a view; `there` can be written.
+hugekit_status hugekit_view_rebase(const struct hugekit_view *view,
+                                   const void *pointer,
+                                   size_t len,
+                                   const void **there);
 
 // Puts aside what a range of the memory holds, so that system calls may write there although writes are handled
 // in place. Fails as `hugekit_snapshot_read` does.

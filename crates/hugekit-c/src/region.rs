@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 use engine::SharedRegion;
 use engine::fault::Handling;
-use engine::region::{ForkBuilder, Region, RegionBuilder};
+use engine::region::{ForkBuilder, PinnedRange, Region, RegionBuilder};
 
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
@@ -128,20 +128,71 @@ pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
 
 /// Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
 /// `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
-/// nobody ever gets them again; the handle is freed in any case.
+/// nobody ever gets them again, and the handle is freed all the same.
+///
+/// Nothing is done, and the handle stays, as long as a range is pinned: `HUGEKIT_STATUS_CONFLICT`.
 ///
 /// # Safety
 /// As for `hugekit_region_free`, of what this process can know.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_retire(region: *mut hugekit_region) -> hugekit_status {
-    // SAFETY: the caller's to promise; there is no other handle to the memory, because none is given out.
-    answer(unsafe {
-        match status::take(region).map(|handle| handle.region.into_exclusive()) {
-            None => Ok(()),
-            Some(Ok(region)) => region.retire().map_err(Refusal::from),
-            Some(Err(_)) => unreachable!("a region's handle is never cloned here"),
+    if region.is_null() {
+        return hugekit_status::Ok;
+    }
+    // SAFETY: the caller's to promise.
+    let mut handle = unsafe { Box::from_raw(region) };
+    // SAFETY: as above.
+    match unsafe { handle.region.into_exclusive() } {
+        Ok(region) => answer(region.retire().map_err(Refusal::from)),
+        Err(pinned) => {
+            handle.region = pinned;
+            let _ = Box::into_raw(handle);
+            answer(Err(Refusal::conflict("a range of the region is pinned: free its pins first")))
         }
+    }
+}
+
+/// A range of a region that forks and snapshots copy at once. Made by `hugekit_region_pin`.
+pub struct hugekit_pin {
+    _range: PinnedRange,
+}
+
+/// Has every fork and snapshot of the region copy the granules of a range at once, until `*pin` is freed, so that
+/// their pages stay where they are and keep being written: for memory that a device, a ring of `io_uring` or a
+/// system call on its way holds by its pages, of which no protection is seen. What these write while a fork is made
+/// is in the fork or not, word by word.
+///
+/// The region may be freed first: its memory stays the pin's until that is freed too. Fails with
+/// `HUGEKIT_STATUS_INVALID` for a range outside the region, with `HUGEKIT_STATUS_NO_MEMORY` or
+/// `HUGEKIT_STATUS_SYSTEM` if what is shared with earlier forks cannot be copied now.
+///
+/// # Safety
+/// `region` is NULL or a region; `pin` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_pin(
+    region: *const hugekit_region,
+    offset: usize,
+    len: usize,
+    pin: *mut *mut hugekit_pin,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(pin, "pin", || {
+            let region = handle(region, "region")?;
+            Ok(hugekit_pin { _range: region.region.pin(range(offset, len))? })
+        })
     })
+}
+
+/// Lets forks and snapshots share the range again. Nothing happens for NULL, and nothing but the handle's end in a
+/// forked child.
+///
+/// # Safety
+/// NULL, or a pin that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_pin_free(pin: *mut hugekit_pin) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(pin) });
 }
 
 /// Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for

@@ -6,11 +6,11 @@ use std::fs::File;
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::FromRawFd;
 use std::ptr::slice_from_raw_parts;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use engine::Snapshot;
 use engine::fault::Handling;
-use engine::snapshot::{Granule, Stats};
+use engine::snapshot::{Granule, Reserve, Stats, View};
 
 use crate::region::{
     fork_builder, handling, hugekit_fork_options, hugekit_handling, hugekit_region, range,
@@ -24,28 +24,29 @@ use crate::work::{Wishes, check_range, hugekit_options};
 pub struct hugekit_snapshot(RwLock<State>);
 
 enum State {
-    Open(Box<Snapshot>),
+    /// Shared with its views.
+    Open(Arc<Snapshot>),
     /// What it had cost when it ended.
     Ended(Stats),
 }
 
 impl hugekit_snapshot {
     fn new(snapshot: Snapshot) -> Self {
-        Self(RwLock::new(State::Open(Box::new(snapshot))))
+        Self(RwLock::new(State::Open(Arc::new(snapshot))))
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, ask: impl FnOnce(&Snapshot) -> Answer<T>) -> Answer<T> {
+    fn with<T>(&self, ask: impl FnOnce(&Arc<Snapshot>) -> Answer<T>) -> Answer<T> {
         match &*self.state() {
             State::Open(snapshot) => ask(snapshot),
             State::Ended(_) => Err(ended()),
         }
     }
 
-    /// Ends it: readers that are at it finish first.
+    /// Ends it: readers that are at it finish first, and views are in the way.
     fn end(&self) -> Answer<Snapshot> {
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let stats = match &*state {
@@ -53,7 +54,10 @@ impl hugekit_snapshot {
             State::Ended(_) => return Err(ended()),
         };
         match std::mem::replace(&mut *state, State::Ended(stats)) {
-            State::Open(snapshot) => Ok(*snapshot),
+            State::Open(snapshot) => Arc::try_unwrap(snapshot).map_err(|viewed| {
+                *state = State::Open(viewed);
+                Refusal::conflict("the snapshot has a view: free that first")
+            }),
             State::Ended(_) => Err(ended()),
         }
     }
@@ -104,12 +108,58 @@ pub struct hugekit_snapshot_options {
     pub flags: u32,
     /// Zero.
     pub reserved: u32,
+    /// Memory that writers copy to first, or NULL. If another snapshot has it at this moment, memory is taken as
+    /// without one.
+    pub reserve: *const hugekit_reserve,
 }
 
-// SAFETY: integers, the first of which is the size.
+// SAFETY: integers and a pointer, the first of which is the size.
 unsafe impl Versioned for hugekit_snapshot_options {
     const NAME: &str = "hugekit_snapshot_options";
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+}
+
+/// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next. Made by
+/// `hugekit_reserve_new`.
+pub struct hugekit_reserve(Reserve);
+
+/// Takes `bytes`, rounded up to 2 MiB, on transparent huge pages if there are any, and touches them once, 0.1 to 0.2
+/// seconds a gigabyte, more where free memory is in pieces. Stores their handle in `*reserve`. Without a reserve, a
+/// writer that meets a snapshot waits until the kernel has found and cleared memory for its copy; what writers change until a
+/// snapshot is read suffices. It is one snapshot's at a time, of several ranges the first one's in memory.
+///
+/// Fails with `HUGEKIT_STATUS_NO_MEMORY` if there is not so much.
+///
+/// # Safety
+/// `reserve` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_reserve_new(
+    bytes: usize,
+    reserve: *mut *mut hugekit_reserve,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { give(reserve, "reserve", || Ok(hugekit_reserve(Reserve::new(bytes)?))) })
+}
+
+/// Bytes it has. 0 for NULL.
+///
+/// # Safety
+/// NULL, or a reserve.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_reserve_len(reserve: *const hugekit_reserve) -> usize {
+    // SAFETY: the caller's to promise.
+    unsafe { reserve.as_ref() }.map_or(0, |reserve| reserve.0.len())
+}
+
+/// Gives the memory back, once the snapshot that has it is freed, too. Nothing happens for NULL, and nothing but the
+/// handle's end in a forked child.
+///
+/// # Safety
+/// NULL, or a reserve that nobody uses any more, but for a snapshot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(reserve) });
 }
 
 /// Takes a snapshot of private anonymous memory of this process, whoever mapped it (`malloc`, `mmap`), on huge
@@ -146,7 +196,61 @@ pub unsafe extern "C" fn hugekit_snapshot_new(
     })
 }
 
-fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot::Builder> {
+/// Bytes of a program's memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_range {
+    /// Where they begin.
+    pub memory: *const c_void,
+    /// How many there are.
+    pub len: usize,
+}
+
+/// Takes a snapshot of each of `count` ranges, as `hugekit_snapshot_new` would one after the other, and stores their
+/// handles in `snapshots[0]` and on, in the ranges' order. It takes less time where ranges lie side by side, 1 ms less
+/// for each on huge pages that begins where another one ends, or within a page after it with nothing but an
+/// allocator's words in between. `options` are meant for each range; ranges that lie side by side share what they may
+/// hold aside, and what they cost (`hugekit_snapshot_statistics`).
+///
+/// Fails as `hugekit_snapshot_new` does, for the first range that is refused; none is taken then.
+///
+/// # Safety
+/// As for `hugekit_snapshot_new`, for all of the ranges; `ranges` is NULL or `count` of them, and so many handles can
+/// be written to `snapshots`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_new_several(
+    ranges: *const hugekit_range,
+    count: usize,
+    options: *const hugekit_snapshot_options,
+    snapshots: *mut *mut hugekit_snapshot,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        if count > 0 && (ranges.is_null() || snapshots.is_null()) {
+            return Err(Refusal::invalid("ranges or snapshots is NULL"));
+        }
+        check_range(
+            "ranges",
+            ranges.cast::<u8>(),
+            count.saturating_mul(size_of::<hugekit_range>()),
+        )?;
+        let mut memories = Vec::with_capacity(count);
+        for index in 0..count {
+            let hugekit_range { memory, len } = ranges.add(index).read();
+            check_range(&format!("ranges[{index}].memory"), memory, len)?;
+            memories.push(slice_from_raw_parts(memory.cast::<u8>(), len));
+        }
+        let taken = builder(&versioned::read(options)?)?.of_several(&memories)?;
+        for (index, snapshot) in taken.into_iter().enumerate() {
+            snapshots.add(index).write(Box::into_raw(Box::new(hugekit_snapshot::new(snapshot))));
+        }
+        Ok(())
+    })())
+}
+
+/// # Safety
+/// The reserve is null or one.
+unsafe fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot::Builder> {
     let name = "hugekit_snapshot_options";
     let unknown = options.flags & !HUGEKIT_SNAPSHOT_IN_BACKGROUND;
     if unknown != 0 {
@@ -164,6 +268,10 @@ fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot::Build
     builder = builder.in_background(options.flags & HUGEKIT_SNAPSHOT_IN_BACKGROUND != 0);
     if let Some(handling) = handling(name, options.handling, options.handling_threads)? {
         builder = builder.handling(handling);
+    }
+    // SAFETY: the caller's to promise.
+    if let Some(reserve) = unsafe { options.reserve.as_ref() } {
+        builder = builder.reserve(&reserve.0);
     }
     if options.hold_at_most > 0 {
         builder = builder.hold_at_most(options.hold_at_most);
@@ -192,8 +300,8 @@ pub unsafe extern "C" fn hugekit_region_snapshot(
     })
 }
 
-/// Frees the snapshot, and lets the memory alone again. Nothing happens for NULL, and nothing but the handle's
-/// end in a forked child.
+/// Frees the snapshot, and lets the memory alone again once its views are freed, too. Nothing happens for NULL, and
+/// nothing but the handle's end in a forked child.
 ///
 /// # Safety
 /// NULL, or a snapshot that nobody uses any more.
@@ -221,7 +329,7 @@ pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot)
 /// NULL, or a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snapshot) -> u32 {
-    let serving = |snapshot: &Snapshot| {
+    let serving = |snapshot: &Arc<Snapshot>| {
         Ok(match snapshot.serving().map(|serving| serving.handling) {
             None => hugekit_handling::Default,
             Some(Handling::InPlace) => hugekit_handling::InPlace,
@@ -260,7 +368,7 @@ pub unsafe extern "C" fn hugekit_snapshot_read(
 /// that writers need not put it aside any more. `options` (progress and cancel only) may be NULL.
 ///
 /// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
-/// was not begun because `len` differs.
+/// was not begun because `len` differs, or, with `HUGEKIT_STATUS_CONFLICT`, because the snapshot has a view.
 ///
 /// # Safety
 /// As for `hugekit_snapshot_read`.
@@ -313,6 +421,109 @@ pub unsafe extern "C" fn hugekit_snapshot_write(
     })())
 }
 
+/// The bytes of a snapshot at addresses of its own. Made by `hugekit_snapshot_view`.
+pub struct hugekit_view {
+    view: View<Arc<Snapshot>>,
+}
+
+/// The snapshot as memory, of which nothing is there yet: `hugekit_view_bytes` and `hugekit_view_rebase` fill what is
+/// asked for. A fault could not say that the snapshot is lost, an answer can. Stores its handle in `*view`; it takes
+/// memory for what was asked for until it is freed, before or after the snapshot.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` once the snapshot has ended, with `HUGEKIT_STATUS_NO_MEMORY` if there are no
+/// addresses for it.
+///
+/// # Safety
+/// `snapshot` is NULL or a snapshot; `view` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_snapshot_view(
+    snapshot: *const hugekit_snapshot,
+    view: *mut *mut hugekit_view,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(view, "view", || {
+            let handle = handle(snapshot, "snapshot")?;
+            handle.with(|snapshot| Ok(hugekit_view { view: View::of(Arc::clone(snapshot))? }))
+        })
+    })
+}
+
+/// Frees the view. Nothing happens for NULL, and nothing but the handle's end in a forked child.
+///
+/// # Safety
+/// NULL, or a view that nobody uses any more, neither by its handle nor by addresses in it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(view) });
+}
+
+/// Bytes of the snapshot. 0 for NULL.
+///
+/// # Safety
+/// NULL, or a view.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_view_len(view: *const hugekit_view) -> usize {
+    // SAFETY: the caller's to promise.
+    unsafe { view.as_ref() }.map_or(0, |view| view.view.len())
+}
+
+/// Fills `len` bytes from `offset` on, and stores where they are in `*bytes`: readable, and the same until the view
+/// is freed. Any number of threads may.
+///
+/// Fails as `hugekit_snapshot_read` does.
+///
+/// # Safety
+/// `view` is NULL or a view; `bytes` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_view_bytes(
+    view: *const hugekit_view,
+    offset: usize,
+    len: usize,
+    bytes: *mut *const c_void,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { show(view, bytes, |view| view.bytes(range(offset, len))) })
+}
+
+/// Stores in `*there` where the view has what lies at `pointer`, an address of the memory that the snapshot is of,
+/// so that structures can be walked by the pointers that they hold. `len` bytes from there on are filled; their
+/// alignment is as in the memory, up to that of a page. What they mean is for the caller to know: a store that raced
+/// with the snapshot may have left them half done.
+///
+/// Fails as `hugekit_snapshot_read` does, with `HUGEKIT_STATUS_INVALID` for a pointer to elsewhere.
+///
+/// # Safety
+/// `view` is NULL or a view; `there` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_view_rebase(
+    view: *const hugekit_view,
+    pointer: *const c_void,
+    len: usize,
+    there: *mut *const c_void,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe { show(view, there, |view| view.rebase_bytes(pointer.addr(), len)) })
+}
+
+/// Stores where bytes of a view are.
+///
+/// # Safety
+/// `view` is null or a view; `place` is null or can be written.
+unsafe fn show<'a>(
+    view: *const hugekit_view,
+    place: *mut *const c_void,
+    find: impl FnOnce(&'a View<Arc<Snapshot>>) -> Result<&'a [u8], engine::SnapshotError>,
+) -> Answer {
+    // SAFETY: the caller's to promise.
+    let (view, place) = unsafe { (handle(view, "view")?, place.as_mut()) };
+    let place =
+        place.ok_or_else(|| Refusal::invalid("there is no place for the address: it is NULL"))?;
+    *place = find(&view.view)?.as_ptr().cast();
+    Ok(())
+}
+
 /// Puts aside what a range of the memory holds, so that system calls may write there although writes are handled
 /// in place. Fails as `hugekit_snapshot_read` does.
 ///
@@ -353,6 +564,8 @@ pub struct hugekit_snapshot_stats {
     /// The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
     /// not counted.
     pub longest_fault_ns: u64,
+    /// Bytes of those that may be held aside whose memory was there before: of a reserve, or of a region's pool.
+    pub reserved: usize,
 }
 
 // SAFETY: integers, the first of which is the size.
@@ -387,6 +600,7 @@ pub unsafe extern "C" fn hugekit_snapshot_statistics(
             most_held: stats.most_held,
             cap: stats.cap,
             longest_fault_ns: stats.longest_fault.as_nanos().try_into().unwrap_or(u64::MAX),
+            reserved: stats.reserved,
         });
         Ok(())
     })())

@@ -73,6 +73,10 @@ impl Refusal {
         Self::new(hugekit_status::Unsupported, message.into())
     }
 
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(hugekit_status::Conflict, message.into())
+    }
+
     fn new(status: hugekit_status, message: String) -> Self {
         Self { status, message, remedy: None, errno: 0 }
     }
@@ -123,6 +127,7 @@ impl From<SnapshotError> for Refusal {
     fn from(error: SnapshotError) -> Self {
         let remedy = match &error {
             SnapshotError::Fault(error) => error.remedy(),
+            SnapshotError::Memory(error) => error.remedy(),
             SnapshotError::Fork(error) => error.remedy(),
             _ => None,
         };

@@ -32,6 +32,58 @@ static void each_side_has_its_own_bytes(const hugekit_pool *pool)
     hugekit_region_free(grandchild);
 }
 
+/* A device goes on writing the pages that it holds: only where the range is pinned do they stay the region's. */
+static void a_pinned_range_is_copied_at_once(const hugekit_pool *pool)
+{
+    hugekit_region *parent = region_of(pool, NULL), *fork = NULL;
+    unsigned char *bytes = hugekit_region_address(parent);
+    memset(bytes, 1, LEN);
+    hugekit_pin *pin = NULL, *other = NULL;
+    CHECK(hugekit_region_pin(parent, MIB, 4096, &pin) == HUGEKIT_STATUS_OK && pin);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_pin(parent, LEN, 1, &other), "outside");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_pin(parent, 0, 1, NULL), "pin");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_pin(NULL, 0, 1, &other), "region");
+    CHECK(other == NULL);
+    hugekit_fork_options wishes = {.size = sizeof wishes, .granule = 4096};
+    CHECK(hugekit_region_fork(parent, &wishes, &fork) == HUGEKIT_STATUS_OK);
+    size_t shared = 0;
+    CHECK(hugekit_region_shared_bytes(parent, &shared) == HUGEKIT_STATUS_OK && shared == LEN - 4096);
+    unsigned char *theirs = hugekit_region_address(fork);
+    bytes[MIB] = 2;
+    CHECK(theirs[MIB] == 1);
+    hugekit_region_free(fork);
+
+    hugekit_snapshot *snapshot = NULL;
+    hugekit_snapshot_stats stats = {.size = sizeof stats};
+    CHECK(hugekit_region_snapshot(parent, NULL, &snapshot) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK && stats.copied_by_others == 1);
+    hugekit_snapshot_free(snapshot);
+    hugekit_pin_free(pin);
+    hugekit_pin_free(NULL);
+    CHECK(hugekit_region_snapshot(parent, NULL, &snapshot) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK && stats.copied_by_others == 0);
+    hugekit_snapshot_free(snapshot);
+    hugekit_region_free(parent);
+}
+
+/* The memory is a pin's, too: it goes back when both are freed, and cannot be retired before. */
+static void a_pin_keeps_the_memory(const hugekit_pool *pool)
+{
+    hugekit_stats before = {.size = sizeof before}, stats = {.size = sizeof stats};
+    CHECK(hugekit_pool_stats(pool, &before) == HUGEKIT_STATUS_OK);
+    hugekit_region *region = region_of(pool, NULL);
+    unsigned char *bytes = hugekit_region_address(region);
+    hugekit_pin *pin = NULL;
+    CHECK(hugekit_region_pin(region, 0, 1, &pin) == HUGEKIT_STATUS_OK);
+    CHECK_REFUSED(HUGEKIT_STATUS_CONFLICT, hugekit_region_retire(region), "pinned");
+    CHECK(hugekit_region_len(region) == LEN);
+    hugekit_region_free(region);
+    bytes[0] = 1;
+    CHECK(hugekit_pool_stats(pool, &stats) == HUGEKIT_STATUS_OK && stats.in_use > before.in_use);
+    hugekit_pin_free(pin);
+    CHECK(hugekit_pool_stats(pool, &stats) == HUGEKIT_STATUS_OK && stats.in_use == before.in_use);
+}
+
 static void wishes_are_checked(const hugekit_pool *pool)
 {
     hugekit_region *parent = region_of(pool, NULL), *fork = NULL;
@@ -76,6 +128,8 @@ int main(void)
     hugekit_pool *pool = NULL;
     CHECK(hugekit_pool_new(4 * LEN, &wishes, &pool) == HUGEKIT_STATUS_OK);
     each_side_has_its_own_bytes(pool);
+    a_pinned_range_is_copied_at_once(pool);
+    a_pin_keeps_the_memory(pool);
     wishes_are_checked(pool);
     what_is_dirty_is_cleared_at_its_first_touch(pool);
     hugekit_pool_free(pool);

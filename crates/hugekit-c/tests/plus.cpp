@@ -17,10 +17,16 @@ namespace {
 struct Free {
     void operator()(hugekit_pool *pool) const { hugekit_pool_free(pool); }
     void operator()(hugekit_region *region) const { hugekit_region_free(region); }
+    void operator()(hugekit_pin *pin) const { hugekit_pin_free(pin); }
+    void operator()(hugekit_snapshot *snapshot) const { hugekit_snapshot_free(snapshot); }
+    void operator()(hugekit_view *view) const { hugekit_view_free(view); }
 };
 
 using Pool = std::unique_ptr<hugekit_pool, Free>;
 using Region = std::unique_ptr<hugekit_region, Free>;
+using Pin = std::unique_ptr<hugekit_pin, Free>;
+using Snapshot = std::unique_ptr<hugekit_snapshot, Free>;
+using View = std::unique_ptr<hugekit_view, Free>;
 
 Pool base_pages(size_t capacity)
 {
@@ -54,6 +60,37 @@ void threads_share_a_pool()
         thread.join();
 }
 
+// Whatever order they go in: the view outlives the snapshot, the pin the region.
+void views_and_pins_own_what_they_need()
+{
+    Pool pool = base_pages(16 << 20);
+    hugekit_region *made = nullptr;
+    CHECK(hugekit_region_new(pool.get(), 4 << 20, nullptr, &made) == HUGEKIT_STATUS_OK);
+    Region region(made);
+    auto *bytes = static_cast<unsigned char *>(hugekit_region_address(made));
+    std::memset(bytes, 1, 4 << 20);
+    hugekit_pin *pinned = nullptr;
+    CHECK(hugekit_region_pin(made, 0, 1 << 20, &pinned) == HUGEKIT_STATUS_OK);
+    Pin pin(pinned);
+    hugekit_snapshot *taken = nullptr;
+    hugekit_status status = hugekit_region_snapshot(made, nullptr, &taken);
+    if (status == HUGEKIT_STATUS_NOT_PERMITTED || status == HUGEKIT_STATUS_UNSUPPORTED)
+        return;
+    CHECK(status == HUGEKIT_STATUS_OK);
+    Snapshot snapshot(taken);
+    hugekit_view *shown = nullptr;
+    CHECK(hugekit_snapshot_view(taken, &shown) == HUGEKIT_STATUS_OK);
+    View view(shown);
+    std::memset(bytes, 2, 4 << 20);
+    snapshot.reset();
+    region.reset();
+    bytes[0] = 3;
+    const void *there = nullptr;
+    CHECK(hugekit_view_rebase(shown, bytes + (3 << 20), 1 << 20, &there) == HUGEKIT_STATUS_OK);
+    for (size_t at = 0; at < 1 << 20; at++)
+        CHECK(static_cast<const unsigned char *>(there)[at] == 1);
+}
+
 void throws(size_t, size_t, void *) { throw std::runtime_error("from a callback"); }
 
 // The process ends; the exception is not seen on the other side, where nobody could say what was cleared.
@@ -84,5 +121,6 @@ void an_exception_in_a_callback_ends_the_process()
 int main()
 {
     threads_share_a_pool();
+    views_and_pins_own_what_they_need();
     an_exception_in_a_callback_ends_the_process();
 }

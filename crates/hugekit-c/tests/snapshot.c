@@ -99,6 +99,131 @@ static void a_file_has_one_moment(void)
     free(written);
 }
 
+struct node {
+    struct node *next;
+    size_t number;
+};
+
+/* A list is walked by its own pointers as it was, although its owner has cut it since. */
+static void pointers_are_followed_in_a_view(void)
+{
+    enum { NODES = 1000 };
+    struct node *nodes = malloc(LEN);
+    CHECK(nodes);
+    size_t places = LEN / sizeof *nodes;
+    for (size_t at = 0; at < NODES; at++) {
+        struct node *node = &nodes[at * 7919 % places];
+        node->number = at;
+        node->next = at + 1 < NODES ? &nodes[(at + 1) * 7919 % places] : NULL;
+    }
+    hugekit_snapshot *snapshot = NULL;
+    hugekit_view *view = NULL;
+    CHECK(hugekit_snapshot_new(nodes, LEN, NULL, &snapshot) == HUGEKIT_STATUS_OK);
+    memset(nodes, 0xff, LEN);
+    CHECK(hugekit_snapshot_view(snapshot, &view) == HUGEKIT_STATUS_OK && hugekit_view_len(view) == LEN);
+    const void *there = NULL;
+    size_t count = 0;
+    for (const struct node *next = nodes; next; count++) {
+        CHECK(hugekit_view_rebase(view, next, sizeof *next, &there) == HUGEKIT_STATUS_OK);
+        const struct node *node = there;
+        CHECK((uintptr_t)node % sizeof(void *) == 0 && node->number == count);
+        next = node->next;
+    }
+    CHECK(count == NODES);
+    CHECK(hugekit_view_bytes(view, 0, sizeof *nodes, &there) == HUGEKIT_STATUS_OK);
+    CHECK(((const struct node *)there)->next == &nodes[7919 % places]);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_rebase(view, nodes - 1, 1, &there), "snapshot has");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, LEN, 1, &there), "8388609");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, 0, SIZE_MAX, &there), "asked for");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(view, 0, 1, NULL), "NULL");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_view_bytes(NULL, 0, 1, &there), "view");
+    /* What it shows stays: the snapshot cannot be read away beneath it, nor freed. */
+    unsigned char *copy = malloc(LEN);
+    CHECK(copy);
+    CHECK_REFUSED(HUGEKIT_STATUS_CONFLICT, hugekit_snapshot_copy(snapshot, copy, LEN, NULL), "view");
+    hugekit_snapshot_free(snapshot);
+    CHECK(hugekit_view_bytes(view, LEN / 2, LEN / 2, &there) == HUGEKIT_STATUS_OK);
+    hugekit_view_free(view);
+    hugekit_view_free(NULL);
+    CHECK(hugekit_view_len(NULL) == 0);
+
+    CHECK(hugekit_snapshot_new(nodes, LEN, NULL, &snapshot) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_snapshot_view(snapshot, &view) == HUGEKIT_STATUS_OK);
+    hugekit_view_free(view);
+    CHECK(hugekit_snapshot_copy(snapshot, copy, LEN, NULL) == HUGEKIT_STATUS_OK && all(copy, LEN, 0xff));
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_view(snapshot, &view), "ended");
+    hugekit_snapshot_free(snapshot);
+    free(copy);
+    free(nodes);
+}
+
+/* Two that touch are one snapshot, of which each is read and freed for itself; the third lies elsewhere. */
+static void several_are_taken_together(void)
+{
+    enum { COUNT = 3 };
+    unsigned char *bytes = malloc(3 * LEN), *copy = malloc(LEN);
+    CHECK(bytes && copy);
+    hugekit_range ranges[COUNT] = {{bytes + LEN, LEN}, {bytes, LEN}, {bytes + 2 * LEN + MIB, LEN - MIB}};
+    for (size_t at = 0; at < COUNT; at++)
+        memset((void *)ranges[at].memory, (int)at + 1, ranges[at].len);
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN};
+    hugekit_snapshot *snapshots[COUNT] = {NULL, NULL, NULL};
+    CHECK(hugekit_snapshot_new_several(ranges, COUNT, &wishes, snapshots) == HUGEKIT_STATUS_OK);
+    hugekit_snapshot_stats stats = {.size = sizeof stats};
+    CHECK(hugekit_snapshot_statistics(snapshots[0], &stats) == HUGEKIT_STATUS_OK && stats.cap == 2 * LEN);
+    CHECK(hugekit_snapshot_statistics(snapshots[2], &stats) == HUGEKIT_STATUS_OK && stats.cap == LEN);
+    memset(bytes, 9, 3 * LEN);
+    for (size_t at = 0; at < COUNT; at++) {
+        CHECK(hugekit_snapshot_len(snapshots[at]) == ranges[at].len);
+        CHECK(hugekit_snapshot_copy(snapshots[at], copy, ranges[at].len, NULL) == HUGEKIT_STATUS_OK);
+        CHECK(all(copy, ranges[at].len, (unsigned char)(at + 1)));
+        hugekit_snapshot_free(snapshots[at]);
+        snapshots[at] = NULL;
+    }
+    ranges[1].memory = NULL;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new_several(ranges, COUNT, NULL, snapshots), "ranges[1]");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new_several(NULL, 1, NULL, snapshots), "NULL");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new_several(ranges, SIZE_MAX, NULL, snapshots), "ranges");
+    CHECK(snapshots[0] == NULL && hugekit_snapshot_new_several(NULL, 0, NULL, NULL) == HUGEKIT_STATUS_OK);
+    free(copy);
+    free(bytes);
+}
+
+/* One reserve serves one snapshot after the other; who comes meanwhile goes without, and who is left has it. */
+static void a_reserve_is_used_again_and_again(void)
+{
+    unsigned char *bytes = malloc(LEN);
+    CHECK(bytes);
+    hugekit_reserve *reserve = NULL;
+    CHECK(hugekit_reserve_new(LEN - 1, &reserve) == HUGEKIT_STATUS_OK && hugekit_reserve_len(reserve) == LEN);
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN, .reserve = reserve};
+    hugekit_snapshot_stats stats = {.size = sizeof stats};
+    hugekit_snapshot *snapshot = NULL, *other = NULL;
+    for (unsigned char round = 1; round < 4; round++) {
+        memset(bytes, round, LEN);
+        CHECK(hugekit_snapshot_new(bytes, LEN, &wishes, &snapshot) == HUGEKIT_STATUS_OK);
+        CHECK(hugekit_snapshot_new(bytes, LEN, &wishes, &other) == HUGEKIT_STATUS_OK);
+        CHECK(hugekit_snapshot_statistics(other, &stats) == HUGEKIT_STATUS_OK && stats.reserved == 0);
+        hugekit_snapshot_free(other);
+        CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK && stats.reserved > 0);
+        memset(bytes, 9, LEN);
+        unsigned char first[16];
+        CHECK(hugekit_snapshot_read(snapshot, LEN / 2, first, sizeof first) == HUGEKIT_STATUS_OK);
+        CHECK(all(first, sizeof first, round));
+        if (round == 3) {
+            hugekit_reserve_free(reserve);
+            CHECK(hugekit_snapshot_read(snapshot, LEN / 2, first, sizeof first) == HUGEKIT_STATUS_OK);
+            CHECK(all(first, sizeof first, round));
+        }
+        hugekit_snapshot_free(snapshot);
+    }
+    hugekit_reserve_free(NULL);
+    CHECK(hugekit_reserve_len(NULL) == 0);
+    CHECK(hugekit_reserve_new(SIZE_MAX / 2, &reserve) == HUGEKIT_STATUS_NO_MEMORY);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_reserve_new(LEN, NULL), "reserve");
+    free(bytes);
+}
+
 static void errors_name_what_is_in_the_way(void)
 {
     hugekit_snapshot *snapshot = NULL;
@@ -151,6 +276,9 @@ int main(void)
 {
     reads_what_was_there();
     a_file_has_one_moment();
+    pointers_are_followed_in_a_view();
+    several_are_taken_together();
+    a_reserve_is_used_again_and_again();
     errors_name_what_is_in_the_way();
     what_the_owner_unmaps_is_lost();
     a_region_has_snapshots_that_outlive_it();

@@ -244,7 +244,8 @@ fn snapshot_watches_a_writer_before_during_and_after() {
     }
     assert!(ratios.contains(&"snapshot/memcpy-vs-save/32MiB"), "{ratios:?}");
     for ratio in snapshot["ratios"].as_array().unwrap() {
-        let alike = ratio["id"].as_str().unwrap().starts_with("snapshot/fork2-thp-vs-anonymous/");
+        let id = ratio["id"].as_str().unwrap();
+        let alike = id.starts_with("snapshot/fork2-thp-vs-anonymous-unreserved/");
         assert_eq!(ratio["like_for_like"], alike, "{ratio}");
     }
     let events = strings(&snapshot["distributions"], "id");

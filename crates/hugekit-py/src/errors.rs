@@ -83,6 +83,7 @@ impl From<SnapshotError> for Raised {
     fn from(error: SnapshotError) -> Self {
         let remedy = match &error {
             SnapshotError::Fault(error) => error.remedy(),
+            SnapshotError::Memory(error) => error.remedy(),
             SnapshotError::Fork(error) => error.remedy(),
             _ => None,
         };

@@ -16,12 +16,13 @@ mod pool;
 mod progress;
 mod region;
 mod snapshot;
+mod view;
 mod work;
 
 use pyo3::prelude::*;
 
-/// Every shared state is behind a lock or atomic, so that interpreters without a GIL keep going without.
-#[pymodule(gil_used = false)]
+/// That several arrays are one moment rests on the GIL: a free-threaded interpreter turns it on, and says so.
+#[pymodule(gil_used = true)]
 mod _hugekit {
     use hugekit_doctor::examine;
     use pyo3::exceptions::PyOSError;
@@ -34,9 +35,11 @@ mod _hugekit {
     #[pymodule_export]
     use crate::pool::{Pool, default_pools, trim};
     #[pymodule_export]
-    use crate::region::Region;
+    use crate::region::{Pin, Region};
     #[pymodule_export]
-    use crate::snapshot::{Snapshot, snapshot};
+    use crate::snapshot::{Reserve, Snapshot, snapshot};
+    #[pymodule_export]
+    use crate::view::View;
     #[pymodule_export]
     use crate::work::{clear, copy};
 

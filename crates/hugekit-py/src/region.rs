@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hugekit::SharedRegion;
 use hugekit::fault::Handling;
+use hugekit::region::PinnedRange;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use crate::errors::{Raised, with_sigbus};
 use crate::pool::Pool;
@@ -84,7 +86,7 @@ impl Region {
     /// The region as it is now, while writers go on; as :func:`hugekit.snapshot` of all of it.
     #[pyo3(signature = (*, handling=None))]
     fn snapshot(slf: &Bound<'_, Self>, handling: Option<&str>) -> PyResult<Snapshot> {
-        crate::snapshot::snapshot(slf.py(), slf.as_any(), handling, None, None, None)
+        crate::snapshot::snapshot(slf.py(), slf.as_any(), handling, None, None, None, None)
     }
 
     /// Give up what a range holds: it reads as zeroes again. Whole pages of the backing, but the end may be the
@@ -100,6 +102,26 @@ impl Region {
     fn ready(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<()> {
         let range = self.range(offset, length);
         Ok(py.detach(|| self.0.ready(range)).map_err(Raised::from)?)
+    }
+
+    /// Have forks and snapshots copy a range at once, until the :class:`Pin` ends: all of it if no range is said. For
+    /// memory that a device, or a system call on its way, holds by its pages: these stay the region's then, and keep
+    /// being written.
+    ///
+    /// Raises:
+    ///     ValueError: the range is not in it.
+    ///     MemoryError: what is shared with earlier forks cannot be copied now.
+    ///
+    /// >>> region = hugekit.Pool(8 << 20, backing="base").region(1 << 20)
+    /// >>> with region.pin(0, 4096):
+    /// ...     fork = region.fork(granule=4096)
+    /// >>> len(region) - region.shared_bytes
+    /// 4096
+    #[pyo3(signature = (offset=0, length=None))]
+    fn pin(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<Pin> {
+        let range = self.range(offset, length);
+        let pinned = py.detach(|| self.0.pin(range)).map_err(Raised::from)?;
+        Ok(Pin(Mutex::new(Some(pinned))))
     }
 
     /// Enter a range into the page tables, so that nothing faults on it any more: all of it if no range is said.
@@ -173,6 +195,40 @@ impl Region {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), region.as_ptr().cast(), len, 0, flags)
         };
         if refused != 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
+    }
+}
+
+/// A range of a region that forks and snapshots copy at once. Made by :meth:`Region.pin`; a context manager, which ends
+/// it. It keeps the region's memory.
+#[pyclass(frozen, module = "hugekit")]
+pub(crate) struct Pin(Mutex<Option<PinnedRange>>);
+
+#[pymethods]
+impl Pin {
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+
+    /// End it: forks share the range again. Nothing happens the second time.
+    fn close(&self) {
+        drop(self.pinned().take());
+    }
+
+    /// Whether it has ended.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.pinned().is_none()
+    }
+}
+
+impl Pin {
+    fn pinned(&self) -> MutexGuard<'_, Option<PinnedRange>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

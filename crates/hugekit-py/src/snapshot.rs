@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
@@ -15,12 +16,15 @@ use hugekit::snapshot::{Granule, Stats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::Buffer;
 use crate::errors::{Raised, with_sigbus};
 use crate::progress::Teller;
 use crate::region::{Region, handling, word};
+use crate::view::{Shown, View};
 
 /// Bytes that are read together where the library does not stream by itself.
 const BATCH: usize = 2 << 20;
@@ -47,6 +51,21 @@ enum Form {
     Named,
 }
 
+impl Form {
+    /// What is one for each array, as the arrays were given.
+    fn of<'py>(
+        self,
+        list: Bound<'py, PyList>,
+        dict: Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Self::One => list.get_item(0),
+            Self::Several => Ok(list.into_any()),
+            Self::Named => Ok(dict.into_any()),
+        }
+    }
+}
+
 /// One array.
 struct Part {
     name: String,
@@ -55,37 +74,96 @@ struct Part {
     /// Its elements and their order; none for what is no array.
     kind: Option<Kind>,
     /// Keeps the memory where it is.
-    _buffer: Buffer,
+    buffer: Arc<Buffer>,
 }
 
-struct Kind {
-    dtype: Py<PyAny>,
-    shape: Py<PyAny>,
+pub(crate) struct Kind {
+    pub(crate) dtype: Py<PyAny>,
+    pub(crate) shape: Py<PyAny>,
     fortran: bool,
 }
 
-enum Memory {
-    /// No bytes.
-    None,
-    /// All of a snapshot.
-    Own(Box<hugekit::Snapshot>),
-    /// What begins at this offset of a region, of which other arrays may have parts too.
-    Within(Arc<hugekit::Snapshot>, usize),
+impl Kind {
+    pub(crate) fn order(&self) -> &'static str {
+        if self.fortran { "F" } else { "C" }
+    }
+
+    fn clone_ref(&self, py: Python<'_>) -> Self {
+        let (dtype, shape) = (self.dtype.clone_ref(py), self.shape.clone_ref(py));
+        Self { dtype, shape, fortran: self.fortran }
+    }
 }
+
+/// What begins at this offset of a snapshot, of which other arrays and views may have parts too; nothing for no bytes.
+struct Memory(Option<(Arc<hugekit::Snapshot>, usize)>);
 
 impl Memory {
     fn snapshot(&self) -> Option<&hugekit::Snapshot> {
-        match self {
-            Self::None => None,
-            Self::Own(snapshot) => Some(snapshot),
-            Self::Within(snapshot, _) => Some(snapshot),
+        self.0.as_ref().map(|(snapshot, _)| &**snapshot)
+    }
+
+    /// The snapshot, if these `len` bytes are all of it and nobody else has a part: it can be let go while it is read.
+    /// Else what there is.
+    fn alone(
+        self,
+        len: usize,
+    ) -> Result<hugekit::Snapshot, Option<(Arc<hugekit::Snapshot>, usize)>> {
+        match self.0 {
+            Some((snapshot, 0)) if len == snapshot.len() => {
+                Arc::try_unwrap(snapshot).map_err(|shared| Some((shared, 0)))
+            }
+            other => Err(other),
         }
+    }
+}
+
+/// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next.
+///
+/// Without one, a writer that meets a snapshot waits until the kernel has found and cleared memory for its copy,
+/// several times as long as for the copy itself where free memory is short or in pieces. Whoever takes snapshots again and again
+/// makes a reserve at the start. One snapshot at a time has it; of arrays that lie apart in memory, the first there.
+///
+/// Args:
+///     nbytes: rounded up to 2 MiB, and touched once, 0.1 to 0.2 seconds a gigabyte. As much as writers change until a
+///         snapshot is read suffices.
+///
+/// Raises:
+///     MemoryError: there is not so much.
+///
+/// >>> weights, reserve = numpy.ones((1024, 1024)), hugekit.Reserve(8 << 20)
+/// >>> for epoch in range(3):
+/// ...     with hugekit.snapshot(weights, reserve=reserve) as moment:
+/// ...         weights += 1
+/// ...         print(moment.to_numpy().max())
+/// 1.0
+/// 2.0
+/// 3.0
+#[pyclass(frozen, module = "hugekit")]
+pub(crate) struct Reserve(hugekit::snapshot::Reserve);
+
+#[pymethods]
+impl Reserve {
+    #[new]
+    fn new(py: Python<'_>, nbytes: usize) -> PyResult<Self> {
+        let made = py.detach(|| hugekit::snapshot::Reserve::new(nbytes));
+        made.map(Self).map_err(|error| Raised::from(error).into())
+    }
+
+    /// Bytes it has.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hugekit.Reserve of {} bytes>", self.0.len())
     }
 }
 
 /// Wishes for each of the snapshots.
 #[derive(Clone, Copy)]
-struct Wishes {
+struct Wishes<'a> {
+    reserve: Option<&'a Reserve>,
     handling: Option<hugekit::fault::Handling>,
     granule: Granule,
     hold_at_most: Option<usize>,
@@ -108,7 +186,9 @@ struct Wishes {
 ///     hold_at_most: bytes of each array that may be held aside at a time; half of it, but at least 64 MiB or all of
 ///         it, if not said. If writers need more, the snapshot is lost and the writers run. Arrays on a pool have all of
 ///         it, reserved.
-///     ready: of these, bytes whose memory is there before, so that no write waits for it.
+///     ready: of these, bytes whose memory is there before, so that no write waits for it: taken now, which takes 0.1 to
+///         0.2 seconds a gigabyte.
+///     reserve: memory that was taken before, by a :class:`Reserve`.
 ///
 /// Raises:
 ///     PermissionError: nobody may serve faults here.
@@ -124,7 +204,8 @@ struct Wishes {
 /// >>> float(saved.max()), float(weights.max())
 /// (1.0, 2.0)
 #[pyfunction]
-#[pyo3(signature = (arrays, *, handling=None, granule=None, hold_at_most=None, ready=None))]
+#[pyo3(signature = (arrays, *, handling=None, granule=None, hold_at_most=None, ready=None, reserve=None))]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn snapshot(
     py: Python<'_>,
     arrays: &Bound<'_, PyAny>,
@@ -132,8 +213,10 @@ pub(crate) fn snapshot(
     granule: Option<&str>,
     hold_at_most: Option<usize>,
     ready: Option<usize>,
+    reserve: Option<&Reserve>,
 ) -> PyResult<Snapshot> {
     let wishes = Wishes {
+        reserve,
         handling: handling.map(self::handling).transpose()?,
         granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
         hold_at_most,
@@ -145,12 +228,19 @@ pub(crate) fn snapshot(
         .map(|(_, array)| Ok((Buffer::of(array, false)?, kind_of(array)?)))
         .collect::<PyResult<Vec<_>>>()?;
     // From here on nothing of Python's runs, so that no Python code writes in between.
-    let mut of_regions = HashMap::new();
-    let mut parts = Vec::new();
-    for ((name, _), (buffer, kind)) in named.into_iter().zip(buffers) {
-        let memory = taken(py, &buffer, wishes, &mut of_regions)?;
-        parts.push(Part { name, memory, len: buffer.len(), kind, _buffer: buffer });
-    }
+    let memories = taken(py, &buffers, wishes)?;
+    let parts: Vec<Part> = named
+        .into_iter()
+        .zip(buffers)
+        .zip(memories)
+        .map(|(((name, _), (buffer, kind)), memory)| Part {
+            name,
+            memory,
+            len: buffer.len(),
+            kind,
+            buffer: Arc::new(buffer),
+        })
+        .collect();
     let serving =
         |part: &Part| part.memory.snapshot()?.serving().map(|serving| word(serving.handling));
     Ok(Snapshot {
@@ -199,41 +289,64 @@ fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
     Ok(Some(Kind { dtype, shape, fortran }))
 }
 
+/// What each buffer holds now. Those on one region are parts of one snapshot; others are taken together, so that those
+/// which lie side by side can be.
 fn taken(
     py: Python<'_>,
-    buffer: &Buffer,
-    wishes: Wishes,
-    of_regions: &mut HashMap<usize, Arc<hugekit::Snapshot>>,
-) -> PyResult<Memory> {
-    let (start, len) = (buffer.start(), buffer.len());
-    if len == 0 {
-        return Ok(Memory::None);
-    }
-    if let Some(region) = Region::around(start.addr(), len) {
-        let base = region.shared().as_ptr().addr();
-        if let Some(known) = of_regions.get(&base) {
-            return Ok(Memory::Within(Arc::clone(known), start.addr() - base));
+    buffers: &[(Buffer, Option<Kind>)],
+    wishes: Wishes<'_>,
+) -> PyResult<Vec<Memory>> {
+    let mut memories: Vec<Memory> = buffers.iter().map(|_| Memory(None)).collect();
+    let (mut of_regions, mut elsewhere) = (HashMap::new(), Vec::new());
+    for (index, (buffer, _)) in
+        buffers.iter().enumerate().filter(|(_, (buffer, _))| buffer.len() > 0)
+    {
+        match Region::around(buffer.start().addr(), buffer.len()) {
+            Some(region) => {
+                memories[index] = within(py, &region, buffer, wishes, &mut of_regions)?;
+            }
+            None => elsewhere
+                .push((index, slice_from_raw_parts(buffer.start().cast_const(), buffer.len()))),
         }
-        let take = || {
-            let builder = region.shared().fork_builder();
-            let handling = wishes.handling.into_iter();
-            handling.fold(builder, hugekit::region::ForkBuilder::handling).snapshot()
-        };
-        let snapshot = Arc::new(with_sigbus(py, take)?);
-        of_regions.insert(base, Arc::clone(&snapshot));
-        return Ok(Memory::Within(snapshot, start.addr() - base));
     }
+    let ranges: Vec<_> = elsewhere.iter().map(|&(_, range)| range).collect();
     let builder = hugekit::Snapshot::builder().granule(wishes.granule).ready(wishes.ready);
     let builder = wishes.handling.into_iter().fold(builder, hugekit::snapshot::Builder::handling);
     let builder =
         wishes.hold_at_most.into_iter().fold(builder, hugekit::snapshot::Builder::hold_at_most);
-    let take = || {
-        // SAFETY: the buffer keeps the memory where it is, and Python's threads have their stacks elsewhere; they do
-        // not block SIGBUS, which is checked for all threads there are. That nobody takes SIGBUS from us is checked
-        // now, and documented for later; EFAULT is an OSError.
-        unsafe { builder.clone().of_anonymous(slice_from_raw_parts(start, len)) }
+    let builder =
+        wishes.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0));
+    // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
+    // block SIGBUS, which is checked for all threads there are. That nobody takes SIGBUS from us is checked now, and
+    // documented for later; EFAULT is an OSError.
+    let snapshots = with_sigbus(py, || unsafe { builder.clone().of_several(&ranges) })?;
+    for ((index, _), snapshot) in elsewhere.into_iter().zip(snapshots) {
+        memories[index] = Memory(Some((Arc::new(snapshot), 0)));
+    }
+    Ok(memories)
+}
+
+/// Part of a snapshot of a region.
+fn within(
+    py: Python<'_>,
+    region: &Region,
+    buffer: &Buffer,
+    wishes: Wishes<'_>,
+    of_regions: &mut HashMap<usize, Arc<hugekit::Snapshot>>,
+) -> PyResult<Memory> {
+    let base = region.shared().as_ptr().addr();
+    let snapshot = match of_regions.entry(base) {
+        Entry::Occupied(known) => Arc::clone(known.get()),
+        Entry::Vacant(place) => {
+            let take = || {
+                let builder = region.shared().fork_builder();
+                let handling = wishes.handling.into_iter();
+                handling.fold(builder, hugekit::region::ForkBuilder::handling).snapshot()
+            };
+            Arc::clone(place.insert(Arc::new(with_sigbus(py, take)?)))
+        }
     };
-    Ok(Memory::Own(Box::new(with_sigbus(py, take)?)))
+    Ok(Memory(Some((snapshot, buffer.start().addr() - base))))
 }
 
 #[pymethods]
@@ -252,7 +365,7 @@ impl Snapshot {
         if let Some(parts) = lock(&self.parts).take() {
             *lock(&self.stats) = stats_of(&parts);
             let memories: Vec<_> =
-                parts.into_iter().map(|part| (part.memory, part._buffer)).collect();
+                parts.into_iter().map(|part| (part.memory, part.buffer)).collect();
             py.detach(|| drop(memories));
         }
     }
@@ -290,11 +403,38 @@ impl Snapshot {
             list.append(&array)?;
             dict.set_item(name, array)?;
         }
-        match self.form {
-            Form::One => list.get_item(0),
-            Form::Several => Ok(list.into_any()),
-            Form::Named => Ok(dict.into_any()),
+        self.form.of(list, dict)
+    }
+
+    /// The arrays as they were, without reading them: a :class:`View` of each, that is filled as it is asked for. One, a
+    /// list or a dict, as they were given.
+    ///
+    /// The snapshot goes on, and can still be read as a whole. Its arrays are let alone again when its views have gone,
+    /// too.
+    ///
+    /// Raises:
+    ///     ValueError: it has ended.
+    ///     MemoryError: there are no addresses for it.
+    ///
+    /// >>> table = numpy.arange(1_000_000)
+    /// >>> with hugekit.snapshot(table) as moment:
+    /// ...     table[:] = 0
+    /// ...     view = moment.view()
+    /// ...     int(view[500_000]), view[10:13].tolist()
+    /// (500000, [10, 11, 12])
+    fn view<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let views: Vec<_> = {
+            let parts = lock(&self.parts);
+            let of = |part: &Part| (part.name.clone(), part.shown(py));
+            parts.as_ref().ok_or_else(ended)?.iter().map(of).collect()
+        };
+        let (list, dict) = (PyList::empty(py), PyDict::new(py));
+        for (name, shown) in views {
+            let view = View::of(py, shown)?.into_pyobject(py)?;
+            list.append(&view)?;
+            dict.set_item(name, view)?;
         }
+        self.form.of(list, dict)
     }
 
     /// Write the bytes of all arrays in order to a file: without gaps, and without any header. Ends the snapshot.
@@ -320,7 +460,7 @@ impl Snapshot {
         for part in self.take()? {
             let len = part.len;
             match descriptor {
-                Some(descriptor) => reader.write(py, part, &borrowed(descriptor), done)?,
+                Some(descriptor) => reader.write(py, part, &*borrowed(descriptor), done)?,
                 None => reader.write_to_object(py, part, file, done)?,
             }
             done += len;
@@ -355,10 +495,10 @@ impl Snapshot {
             ));
         }
         let reader = Reader::new(progress, self.nbytes)?;
-        let replacing = Replacing::new(with_suffix(path, ".npy"))?;
+        let replacing = py.detach(|| Replacing::new(with_suffix(path, ".npy")))?;
         for part in self.take()? {
-            let mut file = &replacing.file;
-            file.write_all(&part.header(py)?)?;
+            let (mut file, header) = (&replacing.file, part.header(py)?);
+            py.detach(|| file.write_all(&header))?;
             reader.write(py, part, file, 0)?;
         }
         Ok(py.detach(|| replacing.finish(fsync))?)
@@ -384,19 +524,24 @@ impl Snapshot {
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let reader = Reader::new(progress, self.nbytes)?;
-        let replacing = Replacing::new(with_suffix(path, ".npz"))?;
-        let archive = py.import("zipfile")?.call_method1("ZipFile", (&replacing.partial, "w"))?;
-        let large = [("force_zip64", true)].into_py_dict(py)?;
+        let replacing = py.detach(|| Replacing::new(with_suffix(path, ".npz")))?;
+        let mut archive = ZipWriter::new(&replacing.file);
+        // As numpy has it: not compressed, and ready for whatever length.
+        let stored = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .large_file(true);
         let mut done = 0;
         for part in self.take()? {
             let (len, name) = (part.len, format!("{}.npy", part.name));
-            let member = archive.call_method("open", (name, "w"), Some(&large))?;
-            member.call_method1("write", (PyBytes::new(py, &part.header(py)?),))?;
-            reader.write_to_object(py, part, &member, done)?;
-            member.call_method0("close")?;
+            let header = part.header(py)?;
+            py.detach(|| {
+                archive.start_file(name, stored)?;
+                archive.write_all(&header)
+            })?;
+            reader.write(py, part, &mut archive, done)?;
             done += len;
         }
-        archive.call_method0("close")?;
+        py.detach(|| archive.finish()).map_err(io::Error::from)?;
         Ok(py.detach(|| replacing.finish(fsync))?)
     }
 
@@ -418,8 +563,8 @@ impl Snapshot {
         lock(&self.parts).is_none()
     }
 
-    /// What it has cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_held`` and ``cap``
-    /// in bytes, and the ``longest_fault`` of a writer in seconds. As it was before it began to end.
+    /// What it has cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_held``, ``cap`` and
+    /// ``reserved`` (of these, bytes whose memory was there before) in bytes, and the ``longest_fault`` of a writer in seconds. As it was before it began to end.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = match &*lock(&self.parts) {
             Some(parts) => stats_of(parts),
@@ -432,6 +577,7 @@ impl Snapshot {
         dict.set_item("held", sum(|stats| stats.held as u64))?;
         dict.set_item("most_held", sum(|stats| stats.most_held as u64))?;
         dict.set_item("cap", sum(|stats| stats.cap as u64))?;
+        dict.set_item("reserved", sum(|stats| stats.reserved as u64))?;
         let longest = all.iter().map(|stats| stats.longest_fault).max().unwrap_or_default();
         dict.set_item("longest_fault", longest.as_secs_f64())?;
         Ok(dict)
@@ -447,10 +593,14 @@ impl Snapshot {
     /// All parts, for whoever reads all of it.
     fn take(&self) -> PyResult<Vec<Part>> {
         let parts = lock(&self.parts).take();
-        let parts = parts.ok_or_else(|| PyValueError::new_err("the snapshot has ended"))?;
+        let parts = parts.ok_or_else(ended)?;
         *lock(&self.stats) = stats_of(&parts);
         Ok(parts)
     }
+}
+
+fn ended() -> PyErr {
+    PyValueError::new_err("the snapshot has ended")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -459,24 +609,34 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Of each snapshot once, however many parts it has.
 fn stats_of(parts: &[Part]) -> Vec<Stats> {
-    let mut snapshots: Vec<&hugekit::Snapshot> =
-        parts.iter().filter_map(|part| part.memory.snapshot()).collect();
-    snapshots.dedup_by_key(|snapshot| std::ptr::from_ref(*snapshot));
+    let mut snapshots: Vec<&hugekit::Snapshot> = Vec::new();
+    for snapshot in parts.iter().filter_map(|part| part.memory.snapshot()) {
+        if !snapshots.iter().any(|known| known.shares_cost_with(snapshot)) {
+            snapshots.push(snapshot);
+        }
+    }
     snapshots.into_iter().map(hugekit::Snapshot::stats).collect()
 }
 
 impl Part {
+    /// What a view of it is made of.
+    fn shown(&self, py: Python<'_>) -> Shown {
+        let (snapshot, owner) = (self.memory.0.clone(), Arc::clone(&self.buffer));
+        let kind = self.kind.as_ref().map(|kind| kind.clone_ref(py));
+        Shown { snapshot, owner, kind }
+    }
+
     /// A new array for it.
     fn empty<'py>(
         &self,
         py: Python<'py>,
         numpy: &Bound<'py, PyModule>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let Some(Kind { dtype, shape, fortran }) = &self.kind else {
+        let Some(kind) = &self.kind else {
             return numpy.call_method1("empty", (self.len, "u1"));
         };
-        let order = [("order", if *fortran { "F" } else { "C" })].into_py_dict(py)?;
-        numpy.call_method("empty", (shape, dtype), Some(&order))
+        let order = [("order", kind.order())].into_py_dict(py)?;
+        numpy.call_method("empty", (&kind.shape, &kind.dtype), Some(&order))
     }
 
     /// What a .npy file begins with, by numpy itself.
@@ -515,12 +675,12 @@ impl Reader {
     /// Copies a part; `before` bytes of others are done.
     fn copy(&self, memory: Memory, to: &mut [u8], before: usize) -> PyResult<()> {
         let tell = |done, _| self.teller.tell(before + done, self.total);
-        let copied = match memory {
-            Memory::None => Ok(()),
-            Memory::Own(snapshot) => {
+        let copied = match memory.alone(to.len()) {
+            Ok(snapshot) => {
                 snapshot.copy_to_with(to, Some(&tell), Some(self.teller.cancel())).map(|_| ())
             }
-            Memory::Within(snapshot, offset) => {
+            Err(None) => Ok(()),
+            Err(Some((snapshot, offset))) => {
                 to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
                     let (at, len) = (index * BATCH, chunk.len());
                     self.go_on(at, len)?;
@@ -534,7 +694,13 @@ impl Reader {
     }
 
     /// Writes a part without the GIL.
-    fn write(&self, py: Python<'_>, part: Part, file: &File, before: usize) -> PyResult<()> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        part: Part,
+        file: impl Write + Send,
+        before: usize,
+    ) -> PyResult<()> {
         let Part { memory, len, .. } = part;
         let written = py.detach(|| self.stream(memory, len, file, before));
         self.teller.result(written.map_err(Raised::from))
@@ -566,20 +732,12 @@ impl Reader {
         before: usize,
     ) -> Result<(), SnapshotError> {
         let tell = |done, _| self.teller.tell(before + done, self.total);
-        match memory {
-            Memory::None => Ok(()),
-            Memory::Own(snapshot) => {
+        match memory.alone(len) {
+            Ok(snapshot) => {
                 snapshot.write_to_with(writer, Some(&tell), Some(self.teller.cancel())).map(|_| ())
             }
-            Memory::Within(snapshot, offset) if offset == 0 && len == snapshot.len() => {
-                match Arc::try_unwrap(snapshot) {
-                    Ok(snapshot) => {
-                        self.stream(Memory::Own(Box::new(snapshot)), len, writer, before)
-                    }
-                    Err(snapshot) => self.stream_range(&snapshot, offset, len, &mut writer, &tell),
-                }
-            }
-            Memory::Within(snapshot, offset) => {
+            Err(None) => Ok(()),
+            Err(Some((snapshot, offset))) => {
                 self.stream_range(&snapshot, offset, len, &mut writer, &tell)
             }
         }

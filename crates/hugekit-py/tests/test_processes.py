@@ -128,3 +128,21 @@ region = pool.region(1 << 20)
 other = region.fork()
 own[:] = 2
 """)
+
+
+def test_without_the_gil_the_import_is_refused():
+    # What an interpreter without says of itself; none of those that have one says so.
+    succeeds(
+        """
+import sys
+sys._is_gil_enabled = lambda: False
+try:
+    import hugekit
+except ImportError as refused:
+    assert "GIL" in str(refused)
+else:
+    raise AssertionError("imported")
+sys._is_gil_enabled = lambda: True
+import hugekit
+"""
+    )

@@ -88,3 +88,27 @@ def test_what_is_dirty_is_cleared_at_its_first_touch(pool, serves, handling):
     assert region.serving == handling
     assert not np.frombuffer(region, "u1").any()
     assert pool.stats()["scrubbed_at_fault"] == pool.capacity
+
+
+def test_a_pinned_range_is_copied_at_once(pool, serves):
+    region = pool.region(1 << 20)
+    memoryview(region)[:5] = b"hello"
+    with region.pin(0, 5) as pin:
+        fork = region.fork(granule=4096)
+        assert region.shared_bytes == len(region) - 4096
+        memoryview(region)[:5] = b"other"
+        assert bytes(memoryview(fork)[:5]) == b"hello" and not pin.closed
+    pin.close()
+    assert pin.closed
+    del fork
+    whole = region.pin()
+    fork = region.fork()
+    assert region.shared_bytes == 0
+    with pytest.raises(ValueError):
+        region.pin(1 << 20, 1)
+    del fork, region
+    gc.collect()
+    assert pool.stats()["in_use"] > 0
+    del whole
+    gc.collect()
+    assert pool.stats()["in_use"] == 0

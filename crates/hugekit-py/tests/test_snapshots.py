@@ -191,6 +191,174 @@ def test_arrays_of_a_pool_and_their_parts(pool):
     assert pool.stats()["in_use"] == 0
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_view_shows_what_was_there(order):
+    array = some((1000, 800), "i4", order)
+    before = array.copy(order="K")
+    with hugekit.snapshot(array) as moment:
+        array += 1
+        view = moment.view()
+        assert (len(view), view.shape, view.dtype, view.nbytes) == (1000, (1000, 800), np.dtype("i4"), array.nbytes)
+        for index in (5, -1, np.int64(7), slice(3, 9), slice(None, None, -3), (2, 3), (Ellipsis, 4), (None, 5), (slice(4), -1), ()):
+            shown = view[index]
+            assert np.array_equal(shown, before[index]) and type(shown) is type(before[index])
+            assert not isinstance(shown, np.ndarray) or not shown.flags.writeable
+        assert view[10:10].shape == (0, 800)
+        with pytest.raises(IndexError):
+            view[1000]
+        for wrong in ([1, 2], np.array([True]), True, np.True_, (1, [2]), 1.5):
+            with pytest.raises(TypeError, match="asarray"):
+                view[wrong]
+        rows = view[100:200]
+        with pytest.raises(ValueError):
+            rows[0] = 1
+        # What has been shown stays when everything else has gone.
+        del view
+    gc.collect()
+    assert np.array_equal(rows, before[100:200])
+    with hugekit.snapshot(array) as moment:
+        view = moment.view()
+        assert np.array_equal(np.asarray(view), before + 1)
+        assert np.asarray(view, "f8").dtype == "f8" and np.array(view).flags.writeable
+        # All of it can still be read; what the view shows is not taken away.
+        again = moment.to_numpy()
+        assert moment.closed and np.array_equal(view[:], again)
+        with pytest.raises(ValueError, match="ended"):
+            moment.view()
+
+
+def test_a_view_reads_no_more_than_it_is_asked_for():
+    array = np.ones(64 << 20, "u1")
+    with hugekit.snapshot(array, hold_at_most=2 << 20, granule="small") as moment:
+        view = moment.view()
+        assert view[1 << 20] == 1
+        array[:] = 2
+        assert view[(1 << 20) + 10] == 1
+        with pytest.raises(hugekit.SnapshotLost):
+            view[32 << 20]
+
+
+def test_views_of_several_named_and_parts(pool):
+    arrays = {"a": some((600, 700)), "dates": some(5, "M8[s]"), "none": np.zeros((0, 3)), "pool": pool.zeros(100_000)}
+    arrays["fields"] = np.zeros(10, [("x", "i4"), ("y", "f8")])
+    arrays["bytes"] = bytearray(b"abc")
+    arrays["part"] = arrays["pool"][500:]
+    before = {name: np.array(array) for name, array in arrays.items() if name != "bytes"}
+    with hugekit.snapshot(arrays) as moment:
+        for array in arrays.values():
+            hugekit.clear(array)
+        views = moment.view()
+        assert list(views) == list(arrays)
+        assert all(np.array_equal(views[name], was) for name, was in before.items())
+        assert views["bytes"][:].tobytes() == b"abc"
+        assert np.array_equal(views["fields"]["y"], before["fields"]["y"])
+        assert "View of (10,)" in repr(views["fields"])
+    with hugekit.snapshot([arrays["a"]]) as moment:
+        assert isinstance(moment.view(), list)
+
+
+def test_pointers_are_followed_in_a_view():
+    import ctypes
+
+    class Node(ctypes.Structure):
+        _fields_ = [("next", ctypes.c_size_t), ("number", ctypes.c_size_t)]
+
+    memory = bytearray(8 << 20)
+    nodes = (Node * (len(memory) // ctypes.sizeof(Node))).from_buffer(memory)
+    start, size = ctypes.addressof(nodes), ctypes.sizeof(Node)
+    for at in range(1000):
+        nodes[at * 77].number = at
+        nodes[at * 77].next = start + (at + 1) * 77 * size if at < 999 else 0
+    with hugekit.snapshot(memory) as moment:
+        hugekit.clear(memory)
+        view, at, count = moment.view(), start, 0
+        while at:
+            node = Node.from_buffer_copy(view.rebase(at, size))
+            assert node.number == count
+            at, count = node.next, count + 1
+        assert count == 1000
+        shown = view.rebase(start, 5)
+        assert shown.readonly and len(shown) == 5 and len(view.rebase(start + len(memory), 0)) == 0
+        for address, length in [(start - 1, 1), (start + len(memory), 1), (start, len(memory) + 1), (start, 1 << 63)]:
+            with pytest.raises(ValueError, match="not of the array"):
+                view.rebase(address, length)
+    del nodes
+
+
+def neighbours(count, length, kind="apart"):
+    """Arrays of ones that lie side by side: in one mapping, or each with a page's rest and a few words before the next."""
+    gap = 4096 if kind == "apart" else 0
+    flat = np.zeros(count * (length + gap) + (2 << 20), "u1")
+    arrays = [flat[4096 + at * (length + gap) :][:length] for at in range(count)]
+    for array in arrays:
+        array[:] = 1
+    return flat, arrays
+
+
+@pytest.mark.parametrize("kind", ["apart", "touching"])
+@pytest.mark.parametrize("handling", ["threaded", "in place", None])
+def test_neighbours_are_read_each_for_itself(tmp_path, kind, handling):
+    _flat, arrays = neighbours(4, (5 << 20) + 77, kind)
+    arrays = [arrays[at] for at in (2, 0, 3, 1)]
+    for at, array in enumerate(arrays):
+        array[:] = at
+    before = [array.copy() for array in arrays]
+    with hugekit.snapshot(arrays, handling=handling, granule="huge", hold_at_most=1 << 30) as moment:
+        cost = moment.stats()
+        views = moment.view()
+        for array in arrays:
+            array += 10
+        assert all(view[12345] == was[12345] for view, was in zip(views, before))
+        del views
+        told = []
+        copies = moment.to_numpy(progress=lambda *at: told.append(at))
+    assert all(np.array_equal(copy, was) for copy, was in zip(copies, before))
+    assert told[-1] == (moment.nbytes, moment.nbytes)
+    # Taken at once, they may hold no more aside than there is; what lies between them is not served in place.
+    at_once = kind == "touching" or moment.serving == "threaded"
+    assert cost["cap"] == (sum(array.nbytes for array in arrays) if at_once else 4 << 30)
+    with hugekit.snapshot(dict(zip("abcd", arrays)), handling=handling, hold_at_most=1 << 30) as moment:
+        for array in arrays:
+            array += 10
+        moment.savez(tmp_path / "x")
+    with np.load(tmp_path / "x.npz") as saved:
+        assert all(np.array_equal(saved[name], was + 10) for name, was in zip("abcd", before))
+
+
+def test_a_view_keeps_the_neighbours_apart():
+    flat, (first, second) = neighbours(2, 4 << 20)
+    with hugekit.snapshot([first, second]) as moment:
+        flat[:] = 9
+        one, other = moment.view()
+        with pytest.raises(ValueError, match="not of the array"):
+            one.rebase(second.ctypes.data, 1)
+        assert other.rebase(second.ctypes.data, 1)[0] == 1 and one[-1] == 1
+
+
+def test_a_reserve_is_one_snapshots_at_a_time():
+    arrays = [np.ones(8 << 20, "u1"), np.ones(8 << 20, "u1")]
+    reserve = hugekit.Reserve(6 << 20)
+    assert reserve.nbytes == 6 << 20 and "6291456" in repr(reserve)
+    for mark in range(2, 5):
+        with hugekit.snapshot(arrays[0], reserve=reserve) as moment:
+            assert 0 < moment.stats()["reserved"] <= 6 << 20
+            with hugekit.snapshot(arrays[1], reserve=reserve) as other:
+                assert other.stats()["reserved"] == 0
+                arrays[1][:] = mark
+                assert (other.to_numpy() == mark - 1).all()
+            arrays[0][:] = mark
+            assert (moment.to_numpy() == mark - 1).all()
+    moment = hugekit.snapshot(arrays, reserve=reserve, hold_at_most=1 << 30)
+    del reserve
+    for array in arrays:
+        array[:] = 9
+    assert moment.stats()["reserved"] > 0 and all((copy == 4).all() for copy in moment.to_numpy())
+    with pytest.raises(MemoryError):
+        hugekit.Reserve(1 << 50)
+    with pytest.raises(TypeError):
+        hugekit.snapshot(arrays, reserve=5)
+
+
 def test_a_snapshot_that_is_outrun_is_lost_and_the_writer_is_not():
     array = np.ones(256 << 20, "u1")
     with hugekit.snapshot(array, granule="small", hold_at_most=4 << 20) as moment:

@@ -30,13 +30,18 @@ Threads
 
 from __future__ import annotations
 
+import sys as _sys
+
 import numpy as _numpy
 
 from ._hugekit import (
+    Pin,
     Pool,
     Region,
+    Reserve,
     Snapshot,
     SnapshotLost,
+    View,
     __version__,
     clear,
     copy,
@@ -50,11 +55,19 @@ from ._hugekit import (
     zeros,
 )
 
+if not getattr(_sys, "_is_gil_enabled", lambda: True)():
+    raise ImportError(
+        "hugekit needs the GIL, which PYTHON_GIL=0 or -X gil=0 keeps off: arrays of a snapshot would not be one moment"
+    )
+
 __all__ = [
+    "Pin",
     "Pool",
     "Region",
+    "Reserve",
     "Snapshot",
     "SnapshotLost",
+    "View",
     "__version__",
     "clear",
     "copy",

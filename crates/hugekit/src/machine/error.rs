@@ -36,6 +36,15 @@ impl Error {
         self.kind() == Some(io::ErrorKind::NotFound)
     }
 
+    /// Whether the file told of a thread that ended while it was read.
+    pub(super) fn is_of_a_dead_thread(&self) -> bool {
+        let code = match self {
+            Self::Unreadable { source, .. } => source.raw_os_error(),
+            Self::Malformed { .. } => None,
+        };
+        code == Some(rustix::io::Errno::SRCH.raw_os_error())
+    }
+
     /// Whether this process may not open a file that exists.
     pub fn is_permission_denied(&self) -> bool {
         self.kind() == Some(io::ErrorKind::PermissionDenied)

@@ -22,10 +22,22 @@ pub fn ids(root: &Root) -> Result<Vec<u32>, Error> {
 /// Its status cannot be read or understood.
 pub fn blocks(root: &Root, thread: u32, signal: u32) -> Result<Option<bool>, Error> {
     let path = format!("{TASKS}/{thread}/status");
-    let Some(status) = root.read_if_present(&path)? else { return Ok(None) };
+    let status = match root.read(&path) {
+        Err(error) if error.is_not_found() || error.is_of_a_dead_thread() => return Ok(None),
+        read => read?,
+    };
     let mask = text::field(&status, "SigBlk:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
     let mask = mask.ok_or_else(|| Error::malformed(root.path(&path), "SigBlk", &status))?;
     Ok(Some(mask >> (signal - 1) & 1 == 1))
+}
+
+/// Whether a thread runs or would if it had a CPU, and the nanoseconds that it has run; `None` if it has ended,
+/// or the kernel does not count (`CONFIG_SCHED_INFO`).
+pub fn progress(root: &Root, thread: u32) -> Option<(bool, u64)> {
+    let status = root.read(format!("{TASKS}/{thread}/status")).ok()?;
+    let counts = root.read(format!("{TASKS}/{thread}/schedstat")).ok()?;
+    let is_runnable = text::field(&status, "State:")?.starts_with('R');
+    Some((is_runnable, counts.split_whitespace().next()?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -46,5 +58,19 @@ mod tests {
         assert_eq!(blocks(7, 6).unwrap(), Some(false));
         assert_eq!(blocks(8, 7).unwrap(), None);
         assert!(matches!(blocks(12, 7), Err(Error::Malformed { .. })));
+    }
+
+    #[test]
+    fn progress_is_what_a_thread_has_run() {
+        let machine = Synthetic::new();
+        machine.file("/proc/self/task/7/status", "State:\tR (running)\nSigBlk:\t0");
+        machine.file("/proc/self/task/7/schedstat", "1234 5 6");
+        machine.file("/proc/self/task/8/status", "State:\tS (sleeping)");
+        machine.file("/proc/self/task/8/schedstat", "77 5 6");
+        machine.file("/proc/self/task/9/status", "State:\tS (sleeping)");
+        let of = |thread| progress(&machine.root(), thread);
+        assert_eq!(of(7), Some((true, 1234)));
+        assert_eq!(of(8), Some((false, 77)));
+        assert_eq!((of(9), of(10)), (None, None));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::io;
 use rustix::param::page_size;
 
-use super::reserve::{Lease, Reserve};
+use super::reserve::Lease;
 use crate::sys::memory;
 use crate::sys::own::{Own, OwnBytes, OwnWords};
 
@@ -36,13 +36,12 @@ struct Held {
 }
 
 impl Arena {
-    /// `count` slots of `slot_bytes`, a power of two, in the reserve first, if nobody else has it.
+    /// `count` slots of `slot_bytes`, a power of two, in what is reserved first.
     pub(super) fn new(
         count: usize,
         slot_bytes: usize,
-        reserve: Option<&Reserve>,
+        reserved: Option<Lease>,
     ) -> io::Result<Self> {
-        let reserved = reserve.filter(|_| count > 0).and_then(Reserve::lease);
         let rest = count - slots_of(reserved.as_ref(), slot_bytes).min(count);
         let len = rest.checked_mul(slot_bytes).ok_or(io::Errno::NOMEM)?;
         let bytes = OwnBytes::new(len, slot_bytes)?;
@@ -122,6 +121,7 @@ fn take_bit(word: &AtomicU64) -> Option<u32> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::reserve::Reserve;
     use super::*;
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
             .into_iter()
             .flat_map(|count| [(count, None), (count, Some(&reserve))])
         {
-            let arena = Arena::new(count, 4096, reserve).unwrap();
+            let arena = Arena::new(count, 4096, reserve.and_then(Reserve::lease)).unwrap();
             assert_eq!(arena.reserved(), reserve.map_or(0, |_| count.min(512) * 4096));
             let places: BTreeSet<usize> =
                 (0..count as u32).map(|slot| arena.slot(slot).addr() / 4096).collect();

@@ -18,7 +18,7 @@ use crate::machine::mappings::MappedRange;
 use crate::pool::FaultError;
 use crate::sys::pagemap;
 
-const HUGE: usize = 2 << 20;
+pub(super) const HUGE: usize = 2 << 20;
 const SMALL: usize = 64 << 10;
 
 /// What one write makes its thread copy, and what protection is lifted of together.
@@ -43,10 +43,10 @@ const LEAST_HELD: usize = 64 << 20;
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until of_anonymous"]
 pub struct Builder {
-    handling: Handling,
+    pub(super) handling: Handling,
     granule: Granule,
-    cap: Option<usize>,
-    ready: usize,
+    pub(super) cap: Option<usize>,
+    pub(super) ready: usize,
     reserve: Option<Reserve>,
     background: bool,
 }
@@ -138,7 +138,7 @@ impl Builder {
         Ok(Snapshot { source: Source::Anonymous(made) })
     }
 
-    fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
+    pub(super) fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
         match self.granule {
             Granule::Huge => Ok(HUGE),
             Granule::Small => Ok(SMALL),

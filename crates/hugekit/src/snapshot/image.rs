@@ -10,7 +10,7 @@ use super::arena::Arena;
 use super::error::SnapshotError;
 use super::granules::{Granules, Place};
 use super::line::Line;
-use super::reserve::Reserve;
+use super::reserve::{Lease, Reserve};
 use crate::fault::unsure;
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
@@ -51,7 +51,7 @@ pub(super) struct Image {
     granules: Granules,
     arena: Arena,
     /// The bytes before and behind the whole granules, copied when it was made.
-    edges: OwnBytes,
+    edges: Room,
     line: Option<Arc<Line>>,
     live: Own<Live>,
 }
@@ -96,21 +96,41 @@ pub(super) enum By {
 /// Bytes of edges from which a huge page is faster than base pages, one fault each.
 const HUGE_FROM: usize = 512 << 10;
 
-/// Room for the edges, on huge pages if they are long: whoever takes the snapshot waits until they are copied.
-fn room_for_edges(len: usize) -> rustix::io::Result<OwnBytes> {
-    const HUGE: usize = 2 << 20;
-    if len < HUGE_FROM {
-        return OwnBytes::new(len, 1);
+/// Where the edges are kept. Whoever takes the snapshot waits until they are copied.
+#[derive(Debug)]
+enum Room {
+    /// From this address on in the reserve that the arena has leased.
+    Reserved(usize),
+    Apart(OwnBytes),
+}
+
+impl Room {
+    /// In the reserve if they are long and fit in, else on pages of their own, huge ones if they are long.
+    fn new(len: usize, reserved: Option<&mut Lease>) -> rustix::io::Result<Self> {
+        const HUGE: usize = 2 << 20;
+        if len < HUGE_FROM {
+            return Ok(Self::Apart(OwnBytes::new(len, 1)?));
+        }
+        if let Some(start) = reserved.and_then(|lease| lease.set_apart(len)) {
+            return Ok(Self::Reserved(start.expose_provenance()));
+        }
+        let bytes = OwnBytes::new(len.next_multiple_of(HUGE), HUGE)?;
+        // Base pages will do.
+        let _ = bytes.want_huge_pages();
+        Ok(Self::Apart(bytes))
     }
-    let bytes = OwnBytes::new(len.next_multiple_of(HUGE), HUGE)?;
-    // Base pages will do.
-    let _ = bytes.want_huge_pages();
-    Ok(bytes)
+
+    fn start(&self) -> *mut u8 {
+        match self {
+            Self::Reserved(start) => std::ptr::with_exposed_provenance_mut(*start),
+            Self::Apart(bytes) => bytes.start(),
+        }
+    }
 }
 
 impl Image {
     /// The image of a range that nothing is protected of yet. `slots` granules can be put aside, the first of
-    /// them to the reserve.
+    /// them to the reserve, which has the edges, too, if they are long.
     pub(super) fn new(
         range: Range<usize>,
         granule_bytes: usize,
@@ -122,6 +142,7 @@ impl Image {
         let _ = Profile::current();
         let inner = inner_of(&range, granule_bytes);
         let count = inner.len() / granule_bytes;
+        let mut reserved = reserve.and_then(Reserve::lease);
         let live = Live {
             phase: AtomicU8::new(Phase::Forming as u8),
             failure: AtomicUsize::new(0),
@@ -132,12 +153,12 @@ impl Image {
             reading: AtomicUsize::new(usize::MAX),
         };
         Ok(Self {
-            edges: room_for_edges(range.len() - inner.len())?,
+            edges: Room::new(range.len() - inner.len(), reserved.as_mut())?,
             range,
             inner,
             granule_bytes,
             granules: Granules::new(count)?,
-            arena: Arena::new(slots.min(count), granule_bytes, reserve)?,
+            arena: Arena::new(slots.min(count), granule_bytes, reserved)?,
             line,
             live: Own::new(live)?,
         })

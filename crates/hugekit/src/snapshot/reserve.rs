@@ -33,11 +33,14 @@ const HUGE: usize = 2 << 20;
 ///     // SAFETY: no thread blocks SIGBUS, and no system call writes to `state` while the snapshot lives.
 ///     let snapshot = unsafe { builder.of_anonymous(&raw const state[..]) }?;
 ///     state.fill(save);
-///     assert_eq!(snapshot.stats().reserved, reserve.len());
+///     assert!(snapshot.stats().reserved > 0);
 ///     snapshot.write_to(std::io::sink())?;
 /// }
 /// # Ok::<(), hugekit::SnapshotError>(())
 /// ```
+///
+/// What lies before and behind the snapshot's whole granules is kept there, too, if it is long: the call that takes the
+/// snapshot waits until that is copied.
 ///
 /// One snapshot has all of it until it is dropped; another one at the same time takes memory when it needs some
 /// ([`Stats::reserved`](super::Stats::reserved) tells). Clones are the same reserve. A forked child has none of it.
@@ -54,7 +57,11 @@ struct Memory {
 
 /// The reserve as one snapshot has it; dropped, another one may.
 #[derive(Debug)]
-pub(super) struct Lease(Arc<Memory>);
+pub(super) struct Lease {
+    memory: Arc<Memory>,
+    /// Bytes that are not set apart.
+    len: usize,
+}
 
 impl Reserve {
     /// Takes `bytes`, rounded up to 2 MiB, on transparent huge pages if the kernel has any. As much as writers
@@ -104,23 +111,29 @@ impl Reserve {
     pub(super) fn lease(&self) -> Option<Lease> {
         let memory = &self.0;
         let is_free = memory.mark.is_ours() && !memory.leased.swap(true, Ordering::Acquire);
-        is_free.then(|| Lease(Arc::clone(memory)))
+        is_free.then(|| Lease { memory: Arc::clone(memory), len: memory.len })
     }
 }
 
 impl Lease {
     pub(super) fn start(&self) -> *mut u8 {
-        self.0.bytes.start()
+        self.memory.bytes.start()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len
+        self.len
+    }
+
+    /// Sets so many bytes apart, whole huge pages at the end, if there are as many: for as long as the lease lasts.
+    pub(super) fn set_apart(&mut self, bytes: usize) -> Option<*mut u8> {
+        self.len = self.len.checked_sub(bytes.checked_next_multiple_of(HUGE)?)?;
+        Some(self.start().wrapping_add(self.len))
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.leased.store(false, Ordering::Release);
+        self.memory.leased.store(false, Ordering::Release);
     }
 }
 
@@ -148,6 +161,11 @@ mod tests {
         unsafe { lease.start().add(lease.len() - 1).write(1) };
         drop(lease);
         assert!(reserve.touch() && reserve.lease().is_some());
+        let mut lease = reserve.lease().unwrap();
+        assert_eq!((lease.set_apart(HUGE + 1), lease.len()), (None, HUGE));
+        assert_eq!((lease.set_apart(1), lease.len()), (Some(lease.start()), 0));
+        drop(lease);
+        assert_eq!(reserve.lease().unwrap().len(), HUGE);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::anonymous::Anonymous;
 use super::image::{Delivery, Failure, Trouble};
+use super::piece::Piece;
 use super::region::OfRegion;
 use super::watch::Watch;
 use super::{SnapshotError, Stats};
@@ -16,6 +17,7 @@ use crate::fault::Serving;
 pub(super) enum Source {
     Anonymous(Anonymous),
     Region(OfRegion),
+    Piece(Piece),
 }
 
 impl Source {
@@ -24,14 +26,16 @@ impl Source {
         match self {
             Self::Anonymous(of) => of.image.range().clone(),
             Self::Region(of) => of.moment().addresses(),
+            Self::Piece(piece) => piece.range().clone(),
         }
     }
 
-    /// What lies in granules: all but the edges.
+    /// What lies in granules: all but the edges. Of a piece, all of the whole that it was cut from.
     pub(super) fn inner(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.image.inner().clone(),
             Self::Region(of) => of.moment().addresses(),
+            Self::Piece(piece) => piece.whole().inner(),
         }
     }
 
@@ -39,6 +43,7 @@ impl Source {
         match self {
             Self::Anonymous(of) => of.image.granule_bytes(),
             Self::Region(of) => of.moment().granule_bytes(),
+            Self::Piece(piece) => piece.whole().granule_bytes(),
         }
     }
 
@@ -80,6 +85,8 @@ impl Source {
                 unsafe { of.moment().read(of.offsets(part), to, reuse) };
                 Ok(())
             }
+            // SAFETY: as above.
+            Self::Piece(piece) => unsafe { piece.whole().try_read(part, to, reuse) },
         }
     }
 
@@ -96,6 +103,8 @@ impl Source {
                 unsafe { of.moment().read(of.offsets(part), to, Reuse::All) };
                 Ok(())
             }
+            // SAFETY: as above.
+            Self::Piece(piece) => unsafe { piece.whole().read(part, to) },
         }
     }
 
@@ -104,6 +113,7 @@ impl Source {
         match self {
             Self::Anonymous(of) => of.image.kept(part),
             Self::Region(_) => None,
+            Self::Piece(piece) => piece.whole().kept(part),
         }
     }
 
@@ -116,7 +126,7 @@ impl Source {
         match self {
             // SAFETY: the caller's to promise.
             Self::Anonymous(of) => unsafe { of.deliver_to(to) },
-            Self::Region(_) => None,
+            Self::Region(_) | Self::Piece(_) => None,
         }
     }
 
@@ -125,6 +135,12 @@ impl Source {
         match self {
             Self::Anonymous(of) => of.let_go(range),
             Self::Region(of) => of.moment().let_go(&of.offsets(range)),
+            Self::Piece(piece) => {
+                let own = piece.own(range);
+                if !own.is_empty() {
+                    piece.whole().let_go(&own);
+                }
+            }
         }
     }
 
@@ -139,6 +155,7 @@ impl Source {
                 of.put_aside(part);
                 Ok(())
             }
+            Self::Piece(piece) => piece.whole().put_aside(part),
         }
     }
 
@@ -146,6 +163,7 @@ impl Source {
         match self {
             Self::Anonymous(of) => of.serving.as_ref(),
             Self::Region(of) => of.moment().serving(),
+            Self::Piece(piece) => piece.whole().serving(),
         }
     }
 
@@ -153,6 +171,7 @@ impl Source {
         match self {
             Self::Anonymous(of) => of.stats(),
             Self::Region(of) => of.stats(),
+            Self::Piece(piece) => piece.whole().stats(),
         }
     }
 
@@ -162,6 +181,7 @@ impl Source {
         let is_here = match self {
             Self::Anonymous(of) => of.watch.is_none_or(Watch::is_ours),
             Self::Region(of) => of.moment().is_ours(),
+            Self::Piece(piece) => return piece.whole().is_here(),
         };
         if is_here { Ok(()) } else { Err(SnapshotError::Forked) }
     }

@@ -1,7 +1,7 @@
 //! Whether memory can be snapshotted: looked at before anything is changed.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::param::page_size;
 
@@ -19,6 +19,9 @@ const BEHIND: usize = 2048;
 /// Looks at a thread before its mask counts as meant, and the time between them.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a thread may take that waits for a CPU.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The mappings that hold `range`, all of which can be snapshotted as far as anybody can see.
 pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
@@ -42,16 +45,28 @@ pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, Snap
 pub(super) fn nobody_blocks_sigbus() -> Result<(), SnapshotError> {
     let root = Root::default();
     for thread in threads::ids(&root)? {
-        let mut looks = 0;
-        while threads::blocks(&root, thread, libc::SIGBUS as u32)? == Some(true) {
-            looks += 1;
-            if looks == LOOKS {
-                return Err(SnapshotError::Blocked { thread });
-            }
-            std::thread::sleep(PAUSE);
+        if blocks_sigbus(&root, thread)? {
+            return Err(SnapshotError::Blocked { thread });
         }
     }
     Ok(())
+}
+
+/// Whether a thread goes on to block SIGBUS. While it only waits for a CPU, as one that has just been started may
+/// for long where others want them too, it cannot have done with it.
+fn blocks_sigbus(root: &Root, thread: u32) -> Result<bool, SnapshotError> {
+    let (began, mut looks, mut before) = (Instant::now(), 0, None);
+    while threads::blocks(root, thread, libc::SIGBUS as u32)? == Some(true) {
+        let now = threads::progress(root, thread);
+        let waits = now == before && now.is_some_and(|(is_runnable, _)| is_runnable);
+        looks += u32::from(!waits);
+        if looks == LOOKS || began.elapsed() > PATIENCE {
+            return Ok(true);
+        }
+        before = now;
+        std::thread::sleep(PAUSE);
+    }
+    Ok(false)
 }
 
 fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {

@@ -4,6 +4,7 @@
 //! snapshot is lost, an answer has.
 #![allow(unsafe_code)]
 
+use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,10 +17,11 @@ use crate::sys::own::{OwnBytes, OwnWords};
 /// Bytes that are filled together.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The bytes of a snapshot at addresses of its own. Takes memory for what was asked for.
+/// The bytes of a snapshot at addresses of its own. Takes memory for what was asked for. It holds the snapshot by
+/// reference, or shares it: `View<Arc<Snapshot>>`.
 #[derive(Debug)]
-pub struct View<'a> {
-    snapshot: &'a Snapshot,
+pub struct View<S> {
+    snapshot: S,
     bytes: OwnBytes,
     /// Where the first byte lies, as far into its page as the owner's.
     first: usize,
@@ -34,25 +36,37 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`SnapshotError::Kernel`] if there are no addresses for it.
-    pub fn view(&self) -> Result<View<'_>, SnapshotError> {
-        let first = self.source.range().start % page_size();
-        let kernel = SnapshotError::kernel("mmap");
-        Ok(View {
-            snapshot: self,
-            bytes: OwnBytes::new(first + self.len(), page_size()).map_err(&kernel)?,
-            first,
-            filled: OwnWords::new(self.len().div_ceil(PIECE_BYTES)).map_err(&kernel)?,
-            filling: Mutex::default(),
-        })
+    pub fn view(&self) -> Result<View<&Self>, SnapshotError> {
+        View::of(self)
     }
 }
 
-impl View<'_> {
+impl<S: Borrow<Snapshot>> View<S> {
+    /// A snapshot as memory, of which nothing is there yet; as [`Snapshot::view`], for whoever shares the snapshot.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Kernel`] if there are no addresses for it.
+    pub fn of(snapshot: S) -> Result<Self, SnapshotError> {
+        let (start, len) = (snapshot.borrow().source.range().start, snapshot.borrow().len());
+        let (first, kernel) = (start % page_size(), SnapshotError::kernel("mmap"));
+        Ok(Self {
+            snapshot,
+            bytes: OwnBytes::new(first + len, page_size()).map_err(&kernel)?,
+            first,
+            filled: OwnWords::new(len.div_ceil(PIECE_BYTES)).map_err(&kernel)?,
+            filling: Mutex::default(),
+        })
+    }
+
+    fn snapshot(&self) -> &Snapshot {
+        self.snapshot.borrow()
+    }
+
     /// Bytes of the snapshot.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
-        self.snapshot.len()
+        self.snapshot().len()
     }
 
     /// Bytes by their offsets. They stay where they are, and as they are.
@@ -61,7 +75,7 @@ impl View<'_> {
     /// As [`Snapshot::read_at`].
     pub fn bytes(&self, range: Range<usize>) -> Result<&[u8], SnapshotError> {
         let len = range.end.saturating_sub(range.start);
-        self.snapshot.addresses(range.start, len)?;
+        self.snapshot().addresses(range.start, len)?;
         for piece in range.start / PIECE_BYTES..(range.start + len).div_ceil(PIECE_BYTES) {
             self.fill(piece)?;
         }
@@ -77,10 +91,16 @@ impl View<'_> {
     /// # Errors
     /// As [`Snapshot::read_at`]: out of range if the pointer is, or the value's end.
     pub fn rebase<T>(&self, pointer: *const T) -> Result<*const T, SnapshotError> {
-        let start = self.snapshot.source.range().start;
-        let offset = pointer.addr().wrapping_sub(start);
-        let bytes = self.bytes(offset..offset.saturating_add(size_of::<T>()))?;
-        Ok(bytes.as_ptr().cast())
+        Ok(self.rebase_bytes(pointer.addr(), size_of::<T>())?.as_ptr().cast())
+    }
+
+    /// As [`rebase`](Self::rebase), of so many bytes at an address of the owner's memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rebase_bytes(&self, address: usize, len: usize) -> Result<&[u8], SnapshotError> {
+        let offset = address.wrapping_sub(self.snapshot().source.range().start);
+        self.bytes(offset..offset.saturating_add(len))
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
@@ -98,7 +118,7 @@ impl View<'_> {
             let len = PIECE_BYTES.min(self.len() - start);
             // SAFETY: within the mapping; nobody else writes a piece that is not filled, or reads it.
             let bytes = unsafe { std::slice::from_raw_parts_mut(self.at(start), len) };
-            self.snapshot.read_at(start, bytes)?;
+            self.snapshot().read_at(start, bytes)?;
             self.filled[piece].store(1, Ordering::Release);
         }
         Ok(())

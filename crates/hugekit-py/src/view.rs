@@ -1,0 +1,274 @@
+//! Snapshots as arrays, filled as they are asked for.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::Arc;
+
+use hugekit::Snapshot;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyBool, PyDict, PyEllipsis, PySlice, PyString, PyTuple};
+
+use crate::buffer::Buffer;
+use crate::errors::Raised;
+use crate::snapshot::Kind;
+
+/// One array of a snapshot, read-only, that is filled as it is asked for. Made by :meth:`Snapshot.view`.
+///
+/// Numbers and slices give what numpy gives, and read no more of the snapshot than lies between the first and the last
+/// byte of that; ``numpy.asarray(view)`` reads all of it. What was read once stays as it is, and takes memory, until
+/// the view and the arrays made of it are gone.
+///
+/// Raises:
+///     SnapshotLost: by whatever reads what was not read before, if writers outran the snapshot.
+///     TypeError: by an index that is neither a number, a slice, nor the name of a field.
+#[pyclass(frozen, module = "hugekit")]
+pub(crate) struct View {
+    /// What there is to read; nothing if it has no bytes.
+    pages: Option<Py<Pages>>,
+    /// All of it, filled or not: for nobody else's eyes.
+    all: Py<PyAny>,
+    /// Where the array begins that the snapshot is of.
+    origin: usize,
+}
+
+/// The bytes of one array.
+#[pyclass(frozen)]
+struct Pages {
+    view: hugekit::snapshot::View<Arc<Snapshot>>,
+    /// Those of the view that are the array's.
+    range: Range<usize>,
+    /// Keeps in its place what is not read yet.
+    _owner: Arc<Buffer>,
+}
+
+/// What a view is made of.
+pub(crate) struct Shown {
+    /// And where in it the array begins.
+    pub(crate) snapshot: Option<(Arc<Snapshot>, usize)>,
+    pub(crate) owner: Arc<Buffer>,
+    /// None for what is no array, which has bytes.
+    pub(crate) kind: Option<Kind>,
+}
+
+impl View {
+    pub(crate) fn of(py: Python<'_>, shown: Shown) -> PyResult<Self> {
+        let Shown { snapshot, owner, kind } = shown;
+        let (origin, len) = (owner.start().addr(), owner.len());
+        let pages = snapshot
+            .map(|(snapshot, offset)| {
+                let range = offset..offset + len;
+                let view = hugekit::snapshot::View::of(snapshot).map_err(Raised::from)?;
+                Py::new(py, Pages { view, range, _owner: owner })
+            })
+            .transpose()?;
+        let keywords = [("buffer", &pages)].into_py_dict(py)?;
+        let numpy = py.import("numpy")?;
+        let all = match kind {
+            Some(kind) => {
+                keywords.set_item("order", kind.order())?;
+                keywords.set_item("dtype", kind.dtype)?;
+                numpy.call_method("ndarray", (kind.shape,), Some(&keywords))?
+            }
+            None => {
+                keywords.set_item("dtype", "u1")?;
+                numpy.call_method("ndarray", (len,), Some(&keywords))?
+            }
+        };
+        all.getattr("flags")?.setattr("writeable", false)?;
+        Ok(Self { pages, all: all.unbind(), origin })
+    }
+
+    /// Reads what an array of part of it shows.
+    fn fill(&self, part: &Bound<'_, PyAny>) -> PyResult<()> {
+        let Some(pages) = &self.pages else { return Ok(()) };
+        let py = part.py();
+        let bytes = bytes_of(part)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let first = bytes_of(self.all.bind(py))?.start;
+        pages.get().read(py, bytes.start - first..bytes.end - first)
+    }
+}
+
+#[pymethods]
+impl View {
+    /// What lies at an address in the array: ``nbytes`` bytes, read-only. For structures that hold pointers into the
+    /// array itself.
+    ///
+    /// Raises:
+    ///     ValueError: it lies elsewhere.
+    ///     SnapshotLost: writers outran the snapshot.
+    ///
+    /// >>> text = numpy.frombuffer(bytearray(b"what it was"), "u1")
+    /// >>> pointer = text.ctypes.data + 5
+    /// >>> with hugekit.snapshot(text) as moment:
+    /// ...     bytes(moment.view().rebase(pointer, 6))
+    /// b'it was'
+    fn rebase<'py>(
+        &self,
+        py: Python<'py>,
+        address: usize,
+        nbytes: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let start = address.wrapping_sub(self.origin);
+        let elsewhere = || {
+            let message = format!("{nbytes} bytes at {address:#x} are not of the array");
+            PyValueError::new_err(message)
+        };
+        let pages = self.pages.as_ref().ok_or_else(elsewhere)?;
+        let end = start.checked_add(nbytes).ok_or_else(elsewhere)?;
+        if end > pages.get().range.len() {
+            return Err(elsewhere());
+        }
+        pages.get().read(py, start..end)?;
+        // SAFETY: an object of this interpreter, with a buffer.
+        let all = unsafe {
+            Bound::from_owned_ptr_or_err(py, ffi::PyMemoryView_FromObject(pages.as_ptr()))?
+        };
+        all.get_item(PySlice::new(py, start.cast_signed(), end.cast_signed(), 1))
+    }
+
+    fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = index.py();
+        let part = match index.cast::<PyString>() {
+            Ok(field) => self.all.bind(py).get_item(field)?,
+            Err(_) => self.all.bind(py).get_item(plain(index)?)?,
+        };
+        self.fill(&part)?;
+        // A single element as numpy has it.
+        let is_one = part.getattr("ndim")?.extract::<usize>()? == 0;
+        if is_one && !says_ellipsis(index) { part.get_item(PyTuple::empty(py)) } else { Ok(part) }
+    }
+
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let all = self.all.bind(py);
+        self.fill(all)?;
+        let numpy = py.import("numpy")?;
+        let keywords = PyDict::new(py);
+        keywords.set_item("dtype", dtype)?;
+        match copy {
+            None => numpy.call_method("asarray", (all,), Some(&keywords)),
+            Some(copy) => {
+                keywords.set_item("copy", copy)?;
+                numpy.call_method("array", (all,), Some(&keywords))
+            }
+        }
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.all.bind(py).len()
+    }
+
+    /// As of the array.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.all.bind(py).getattr("shape")
+    }
+
+    /// As of the array.
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.all.bind(py).getattr("dtype")
+    }
+
+    /// Bytes of it, read or not.
+    #[getter]
+    fn nbytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.all.bind(py).getattr("nbytes")
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<hugekit.View of {}, {}>", self.shape(py)?, self.dtype(py)?))
+    }
+}
+
+impl Pages {
+    /// Has bytes of the array there, by their offsets in it.
+    fn read(&self, py: Python<'_>, bytes: Range<usize>) -> PyResult<()> {
+        let bytes = self.range.start + bytes.start..self.range.start + bytes.end;
+        py.detach(|| self.view.bytes(bytes).map(|_| ())).map_err(|error| Raised::from(error).into())
+    }
+}
+
+#[pymethods]
+impl Pages {
+    /// # Safety
+    /// Called by the interpreter.
+    unsafe fn __getbuffer__(
+        slf: &Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let Self { view: bytes, range, .. } = slf.get();
+        let nothing = bytes.bytes(range.start..range.start).map_err(Raised::from)?;
+        let (start, len) = (nothing.as_ptr().cast_mut(), range.len().cast_signed());
+        // SAFETY: the memory is mapped and readable for as long as the object lives, to which the view refers; nothing
+        // is read of it before it is filled, and nobody writes it, because it is given out to be read only.
+        let refused =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, 1, flags) };
+        if refused != 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
+    }
+}
+
+/// An index with which numpy looks at nothing yet, and always gives an array.
+fn plain<'py>(index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let py = index.py();
+    let given: Vec<_> = match index.cast::<PyTuple>() {
+        Ok(several) => several.iter().collect(),
+        Err(_) => vec![index.clone()],
+    };
+    let mut plain = given.into_iter().map(|one| plain_one(&one)).collect::<PyResult<Vec<_>>>()?;
+    if !says_ellipsis(index) {
+        plain.push(PyEllipsis::get(py).to_owned().into_any());
+    }
+    PyTuple::new(py, plain)
+}
+
+fn plain_one<'py>(one: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = one.py();
+    if one.is_none() || one.is(PyEllipsis::get(py)) || one.is_instance_of::<PySlice>() {
+        return Ok(one.clone());
+    }
+    let number = || py.import("operator")?.call_method1("index", (one,));
+    let is_truth = one.is_instance_of::<PyBool>() || one.get_type().name()? == "bool";
+    number().ok().filter(|_| !is_truth).ok_or_else(|| {
+        PyTypeError::new_err(
+            "a view is indexed by numbers, slices, or the name of a field; numpy.asarray(view) by anything",
+        )
+    })
+}
+
+fn says_ellipsis(index: &Bound<'_, PyAny>) -> bool {
+    let ellipsis = PyEllipsis::get(index.py());
+    match index.cast::<PyTuple>() {
+        Ok(several) => several.iter().any(|one| one.is(ellipsis)),
+        Err(_) => index.is(ellipsis),
+    }
+}
+
+/// The addresses from an array's first byte to its last one.
+fn bytes_of(array: &Bound<'_, PyAny>) -> PyResult<Range<usize>> {
+    let interface = array.getattr("__array_interface__")?;
+    let (start, _): (usize, bool) = interface.get_item("data")?.extract()?;
+    let shape: Vec<usize> = array.getattr("shape")?.extract()?;
+    let strides: Vec<isize> = array.getattr("strides")?.extract()?;
+    if shape.contains(&0) {
+        return Ok(start..start);
+    }
+    let (mut first, mut last) = (start, start);
+    for (count, stride) in shape.into_iter().zip(strides) {
+        let reach = stride.unsigned_abs() * (count - 1);
+        if stride < 0 { first -= reach } else { last += reach }
+    }
+    Ok(first..last + array.getattr("itemsize")?.extract::<usize>()?)
+}
