@@ -723,8 +723,7 @@ fn writers_that_fail_are_told_of(handling: Handling) {
 fn a_file_that_is_full_keeps_the_first_part(handling: Handling) {
     let code = in_a_child(|| {
         let memory = Memory::filled(4 * HUGE, true, 7);
-        let most = (3 << 20) + 8;
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        let limit = libc::rlimit { rlim_cur: 3 << 20, rlim_max: 3 << 20 };
         // SAFETY: one limit is read; ignoring a signal needs no handler.
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
@@ -733,11 +732,11 @@ fn a_file_that_is_full_keeps_the_first_part(handling: Handling) {
         let mut file = tempfile::tempfile().unwrap();
         let failed = of_all(handling, &memory).write_to(&mut file).unwrap_err();
         let SnapshotError::Write { written, source } = failed else { return 1 };
-        assert_eq!((written, source.kind()), (3 << 20, io::ErrorKind::FileTooLarge));
+        assert_eq!((written, source.kind()), (HUGE, io::ErrorKind::FileTooLarge));
         let mut kept = Vec::new();
         io::Seek::rewind(&mut file).unwrap();
         file.read_to_end(&mut kept).unwrap();
-        i32::from(kept.len() as u64 != most || !words(&kept).all(|word| word == 7))
+        i32::from(kept.len() != 3 << 20 || !words(&kept).all(|word| word == 7))
     });
     assert_eq!(code, 0);
 }

@@ -22,7 +22,7 @@ use hugekit::{Copy, Reuse, SharedRegion, Snapshot, SnapshotError};
 use super::handout::{short_name, unscrubbed};
 use super::served::distribution;
 use crate::LabError;
-use crate::anonymous::{Anonymous, Pages};
+use crate::anonymous::Pages;
 use crate::bench::{Bench, available_memory};
 use crate::forking::Shared;
 use crate::record::{Case, Experiment, Ratio, Timeline, Unit};
@@ -86,17 +86,19 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     for (workload, share) in workloads {
         observer.begin(&format!("snapshot{} {}", workload.name(), Size(state)));
         let rounds = bench.plan_of_long_rounds(share, 20);
-        let mut looks: Vec<Vec<Look>> = scene.subjects.iter().map(|_| Vec::new()).collect();
-        let samples = try_alternate(rounds, scene.subjects.len(), observer, |index| {
-            let look = scene.look(index, &workload)?;
+        let watched = scene.watched_with(&workload);
+        let mut looks: Vec<Vec<Look>> = watched.iter().map(|_| Vec::new()).collect();
+        let samples = try_alternate(rounds, watched.len(), observer, |case| {
+            let look = scene.look(watched[case], &workload)?;
             let stall = look.stall();
-            looks[index].push(look);
+            looks[case].push(look);
             Ok::<_, LabError>(stall)
         })?;
         let rounds = samples.first().map_or(0, Vec::len);
-        for (subject, looks) in scene.subjects.iter().zip(&looks) {
+        for (&index, looks) in watched.iter().zip(&looks) {
             // The first of them was thrown away with its stall.
-            describe(subject, &looks[looks.len() - rounds..], &workload, state, &mut experiment);
+            let looks = &looks[looks.len() - rounds..];
+            describe(&scene.subjects[index], looks, &workload, state, &mut experiment);
         }
     }
     compare(&mut experiment, state);
@@ -214,8 +216,7 @@ impl Subject {
         match self {
             // What the kernel has free, in whole huge pages.
             Self::Fork(_, _, shared) | Self::Anonymous(_, None, shared) => {
-                let mut free = Anonymous::new(Pages::Thp, shared.bytes().len() / 2)?;
-                super::handout::touch(free.bytes(), rustix::param::page_size());
+                Shared::new(Pages::Thp, shared.bytes().len() / 2)?;
             }
             Self::Anonymous(_, Some(reserve), _) => {
                 reserve.touch();
@@ -305,6 +306,18 @@ impl Scene {
         let warm = "before each look, the memory was used once that what writers copy goes to, on all sides: this \
              takes the hypervisor's share out of what is seen";
         vec![cpus, out.to_owned(), warm.to_owned()]
+    }
+
+    /// Which subjects are of interest: what a reserve gains and what a plain copy takes is the same for all writers.
+    fn watched_with(&self, workload: &Workload) -> Vec<usize> {
+        let is_special = |subject: &Subject| {
+            matches!(subject, Subject::Anonymous(Granule::Huge, None, _))
+                || matches!(subject, Subject::CopyTo | Subject::Plain)
+        };
+        let is_uniform = matches!(workload, Workload::Uniform);
+        let all = self.subjects.iter().enumerate();
+        let watched = all.filter(|(_, subject)| is_uniform || !is_special(subject));
+        watched.map(|(index, _)| index).collect()
     }
 
     /// Where the memory of a subject lies.

@@ -194,7 +194,7 @@ impl Snapshot {
         }
         let mut buffer = Buffer::new()?;
         for piece in stream::pieces(part.clone()) {
-            let read = buffer.read(&self.source, &piece);
+            let read = buffer.read(&self.source, std::slice::from_ref(&piece));
             let read = read.map_err(|failure| self.source.error(failure))?;
             // SAFETY: within the part; the buffer is elsewhere.
             unsafe { to.add(piece.start - part.start).copy_from(read.as_ptr(), read.len()) };

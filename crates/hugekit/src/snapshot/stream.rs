@@ -15,25 +15,34 @@ use crate::sys::own::OwnBytes;
 /// are interrupted.
 const BATCH_BYTES: usize = 2 << 20;
 
-/// Bytes that are read before they are written: they should still be in the second cache then.
-const PIECE_BYTES: usize = 256 << 10;
-
 /// Where bytes go before anybody else sees them, so that whoever takes them may take his time.
 #[derive(Debug)]
 pub(super) struct Buffer(OwnBytes);
 
 impl Buffer {
     pub(super) fn new() -> Result<Self, SnapshotError> {
-        OwnBytes::new(PIECE_BYTES, 1).map(Self).map_err(SnapshotError::kernel("mmap"))
+        let bytes =
+            OwnBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
+        // A kernel without them has base pages.
+        let _ = bytes.want_huge_pages();
+        Ok(Self(bytes))
     }
 
-    /// Reads a piece.
-    pub(super) fn read(&mut self, source: &Source, piece: &Range<usize>) -> Result<&[u8], Failure> {
-        assert!(piece.len() <= PIECE_BYTES);
-        // SAFETY: within the buffer, which is borrowed mutably, and which the kernel may write.
-        unsafe { source.read(piece, self.0.start()) }?;
+    /// Reads parts of one granule or one edge each, no more than a batch in all.
+    pub(super) fn read(
+        &mut self,
+        source: &Source,
+        parts: &[Range<usize>],
+    ) -> Result<&[u8], Failure> {
+        let mut filled = 0;
+        for part in parts {
+            assert!(filled + part.len() <= BATCH_BYTES);
+            // SAFETY: within the buffer, which is borrowed mutably, and which the kernel may write.
+            unsafe { source.read(part, self.0.start().wrapping_add(filled)) }?;
+            filled += part.len();
+        }
         // SAFETY: so many bytes of the buffer, borrowed as it is.
-        Ok(unsafe { std::slice::from_raw_parts(self.0.start(), piece.len()) })
+        Ok(unsafe { std::slice::from_raw_parts(self.0.start(), filled) })
     }
 }
 
@@ -107,21 +116,20 @@ impl Snapshot {
     ) -> Result<Stats, SnapshotError> {
         let mut buffer = Buffer::new()?;
         self.stream(progress, cancel, |batch, offset| {
-            let mut written = offset;
-            for piece in batch.iter().cloned().flat_map(pieces) {
-                let bytes = match self.source.kept(&piece) {
-                    // SAFETY: so many bytes, which do not change until they are let go, below.
-                    Some(kept) => unsafe { std::slice::from_raw_parts(kept, piece.len()) },
-                    None => buffer
-                        .read(&self.source, &piece)
-                        .map_err(|failure| self.source.error(failure))?,
-                };
-                let failed = |source| SnapshotError::Write { written, source };
-                writer.write_all(bytes).map_err(failed)?;
-                written += bytes.len();
+            let failed = |source| SnapshotError::Write { written: offset, source };
+            if let [part] = batch
+                && let Some(kept) = self.source.kept(part)
+            {
+                // SAFETY: so many bytes, which do not change until they are let go, below.
+                let kept = unsafe { std::slice::from_raw_parts(kept, part.len()) };
+                writer.write_all(kept).map_err(failed)?;
+                self.done_with(batch);
+                return Ok(());
             }
+            let read = buffer.read(&self.source, batch);
+            let read = read.map_err(|failure| self.source.error(failure))?;
             self.done_with(batch);
-            Ok(())
+            writer.write_all(read).map_err(failed)
         })?;
         let failed = |source| SnapshotError::Write { written: self.len(), source };
         writer.flush().map_err(failed)?;
@@ -137,7 +145,7 @@ impl Snapshot {
     ) -> Result<(), SnapshotError> {
         self.source.is_here()?;
         let len = self.len();
-        let mut parts = self.source.parts(self.source.range()).flat_map(batches).peekable();
+        let mut parts = self.source.parts(self.source.range()).flat_map(pieces).peekable();
         let mut done = 0;
         while let Some(first) = parts.next() {
             if cancel.is_some_and(Cancel::is_cancelled) {
@@ -170,17 +178,8 @@ impl Snapshot {
     }
 }
 
-/// Pieces of a part that fit into a buffer.
+/// Pieces of at most a batch: edges and granules may be longer.
 pub(super) fn pieces(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    pieces_of(part, PIECE_BYTES)
-}
-
-/// Edges and granules may be longer than a batch.
-fn batches(part: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    pieces_of(part, BATCH_BYTES)
-}
-
-fn pieces_of(part: Range<usize>, bytes: usize) -> impl Iterator<Item = Range<usize>> {
     let end = part.end;
-    part.step_by(bytes).map(move |start| start..end.min(start + bytes))
+    part.step_by(BATCH_BYTES).map(move |start| start..end.min(start + BATCH_BYTES))
 }
