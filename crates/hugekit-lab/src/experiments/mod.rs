@@ -83,7 +83,7 @@ pub const EXPERIMENTS: &[Definition] = &[
     Definition {
         name: "snapshot",
         repeats: "beyond: a writer while its memory is saved: fork(2), region, anonymous",
-        headline: "fork2-thp-vs-anonymous",
+        headline: "fork2-thp-vs-anonymous-unreserved",
         run: snapshot::run,
     },
 ];
