@@ -80,6 +80,8 @@ pub(crate) struct Watched {
     pub(crate) latencies: [Histogram<u64>; 3],
     /// Pages that its faults had copied or mapped while the state was saved.
     pub(crate) faults: u64,
+    /// When the writer saw that the state is being saved, in the time of the timeline.
+    pub(crate) began: Duration,
     /// Stores in each step, and the longest.
     pub(crate) timeline: Vec<(u64, Duration)>,
 }
@@ -114,6 +116,7 @@ fn write_lines(words: &[AtomicU64], phase: &AtomicU64, mut next: impl FnMut() ->
     let (mut faults, mut faults_before) = (0, 0);
     let (mut seen, mut value) = (Phase::Before as u64, 0);
     let began = Instant::now();
+    let mut saving = Duration::ZERO;
     let mut last = began;
     loop {
         value += 1;
@@ -125,17 +128,21 @@ fn write_lines(words: &[AtomicU64], phase: &AtomicU64, mut next: impl FnMut() ->
         last = now;
         seen = phase.load(Ordering::Relaxed);
         if seen != before {
+            if before == Phase::Before as u64 {
+                saving = now - began;
+            }
             match seen {
                 _ if seen == Phase::During as u64 => faults_before = minor_faults(),
                 _ if before == Phase::During as u64 => faults = minor_faults() - faults_before,
                 _ => {}
             }
-            if seen == Phase::Over as u64 {
-                return Watched { latencies, faults, timeline };
-            }
         }
-        // One that was held up on either side of the moment was held up by it.
-        let of = if before == Phase::During as u64 { before } else { seen };
+        // One that was held up on either side of the moment was held up by it, however long.
+        let of = match (before, seen) {
+            (_, seen) if seen == Phase::Before as u64 => Phase::Before,
+            (before, _) if before == Phase::After as u64 => Phase::After,
+            _ => Phase::During,
+        };
         latencies[of as usize].saturating_record(took.as_nanos() as u64);
         let step = ((now - began).as_nanos() / STEP.as_nanos()) as usize;
         if timeline.len() <= step {
@@ -143,6 +150,9 @@ fn write_lines(words: &[AtomicU64], phase: &AtomicU64, mut next: impl FnMut() ->
         }
         timeline[step].0 += 1;
         timeline[step].1 = timeline[step].1.max(took);
+        if seen == Phase::Over as u64 {
+            return Watched { latencies, faults, began: saving, timeline };
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use std::io::{self, Write};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -346,14 +347,17 @@ impl Scene {
         let Self { subjects, out, board, cpus: [writer_cpu, saver_cpu], .. } = self;
         let (subject, phase) = (&mut subjects[index], &board.words()[0]);
         let (writer_cpu, saver_cpu) = (*writer_cpu, *saver_cpu);
+        let start = Barrier::new(2);
         phase.store(Phase::Before as u64, Ordering::Relaxed);
         thread::scope(|scope| {
-            let writer = scope.spawn(move || {
+            let writer = scope.spawn(|| {
                 storm::run_on(writer_cpu);
+                start.wait();
                 storm::write(words, workload, phase)
             });
             let saver = scope.spawn(|| {
                 storm::run_on(saver_cpu);
+                start.wait();
                 thread::sleep(AROUND);
                 let saved = save(subject, words, out, board);
                 phase.store(Phase::After as u64, Ordering::Relaxed);
@@ -494,11 +498,11 @@ fn describe(
         let id = id(&format!("{phase:?}").to_lowercase());
         experiment.distributions.push(distribution(id, &all));
     }
-    let timeline = &looks[looks.len() - 1].watched.timeline;
+    let Watched { began, timeline, .. } = &looks[looks.len() - 1].watched;
     experiment.timelines.push(Timeline {
         id: id("timeline"),
         step: STEP.as_secs_f64() * 1e6,
-        began: AROUND.as_secs_f64() * 1e6,
+        began: began.as_secs_f64() * 1e6,
         stores: timeline.iter().map(|(stores, _)| *stores).collect(),
         longest: timeline.iter().map(|(_, longest)| longest.as_secs_f64() * 1e6).collect(),
     });
