@@ -99,7 +99,7 @@ fn ratios(ratios: &[Ratio]) -> Markup {
         (scrolling("How many times as fast, by pairs within a round", &html! {
             thead { tr {
                 th {} th scope="col" { "median" } th scope="col" { "min" } th scope="col" { "max" } th scope="col" { "pairs" }
-                th scope="col" { "like for like" }
+                th.words.short scope="col" { "like for like" }
                 @if with_published { th.words scope="col" { "published" } }
             } }
             tbody {
@@ -107,7 +107,7 @@ fn ratios(ratios: &[Ratio]) -> Markup {
                     tr {
                         th scope="row" { (name(ratio)) }
                         td { b { (figure(ratio.median)) } } td { (figure(ratio.min)) } td { (figure(ratio.max)) } td { (ratio.pairs) }
-                        td { @if ratio.like_for_like { "yes" } @else { "no" @if let Some(number) = number(ratio) { " (" (number) ")" } } }
+                        td.words.short { @if ratio.like_for_like { "yes" } @else { "no" @if let Some(number) = number(ratio) { " (" (number) ")" } } }
                         @if with_published { td.words {
                             @for published in &ratio.published { div { (figure(published.value)) " " (published.cpu) ", " cite { (published.source) } } }
                         } }
