@@ -1,6 +1,6 @@
 //! Measures what a snapshot costs a writer at full speed: its longest stall and its rate, before and during.
 //!
-//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [ready] [reserve] [write] [threaded] [background]`
+//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [ready] [reserve] [all] [write] [threaded] [background]`
 #![allow(unsafe_code, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hugekit::Snapshot;
 use hugekit::fault::Handling;
-use hugekit::snapshot::{Granule, Reserve};
+use hugekit::snapshot::{Builder, Granule, Reserve};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -30,52 +30,17 @@ fn main() {
     // SAFETY: zeroed bytes are atomics; the memory stays.
     let words: &'static [AtomicU64] =
         unsafe { std::slice::from_raw_parts(memory.as_ptr().cast(), len / 8) };
-    let (stop, stores) = (AtomicBool::new(false), AtomicU64::new(0));
-    let longest = AtomicU64::new(0);
+    let writer = Writer::default();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut state = 1_u64;
-            let mut last = Instant::now();
-            while !stop.load(Ordering::Relaxed) {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let line = (state >> 33) as usize % (words.len() / 8) * 8;
-                for word in &words[line..line + 8] {
-                    word.store(state, Ordering::Relaxed);
-                }
-                stores.fetch_add(1, Ordering::Relaxed);
-                let now = Instant::now();
-                longest.fetch_max((now - last).as_nanos() as u64, Ordering::Relaxed);
-                last = now;
-            }
-        });
-        let rate = |during: &mut dyn FnMut()| {
-            longest.store(0, Ordering::Relaxed);
-            let (before, began) = (stores.load(Ordering::Relaxed), Instant::now());
-            during();
-            let took = began.elapsed();
-            let count = stores.load(Ordering::Relaxed) - before;
-            let stall = Duration::from_nanos(longest.load(Ordering::Relaxed));
-            format!(
-                "{took:.2?}, {:.2} M stores/s, longest {stall:.2?}",
-                count as f64 / took.as_secs_f64() / 1e6
-            )
-        };
+        scope.spawn(|| writer.write(words));
         for _ in 0..5 {
-            println!("idle: {}", rate(&mut || std::thread::sleep(Duration::from_millis(100))));
+            let idle = writer.watched(|| std::thread::sleep(Duration::from_millis(100)));
+            println!("idle: {idle}");
             warm(len / 2);
             let mut made = Duration::ZERO;
             let mut stats = None;
-            let during = rate(&mut || {
-                let mut builder = Snapshot::builder()
-                    .handling(if has("threaded") {
-                        Handling::Threaded { threads: 1 }
-                    } else {
-                        Handling::InPlace
-                    })
-                    .in_background(has("background"))
-                    .granule(if has("small") { Granule::Small } else { Granule::Auto })
-                    .hold_at_most(if has("all") { len } else { len / 2 })
-                    .ready(if has("ready") { len / 4 } else { 0 });
+            let during = writer.watched(|| {
+                let mut builder = wished(has, len);
                 if let Some(reserve) = &reserve {
                     builder = builder.reserve(reserve);
                 }
@@ -91,8 +56,57 @@ fn main() {
             });
             println!("snapshot: made in {made:.2?}; {during}\n  {:?}", stats.unwrap());
         }
-        stop.store(true, Ordering::Relaxed);
+        writer.stop.store(true, Ordering::Relaxed);
     });
+}
+
+/// What the arguments ask for, of a snapshot of so many bytes.
+fn wished(has: impl Fn(&str) -> bool, len: usize) -> Builder {
+    let threaded = Handling::Threaded { threads: 1 };
+    Snapshot::builder()
+        .handling(if has("threaded") { threaded } else { Handling::InPlace })
+        .in_background(has("background"))
+        .granule(if has("small") { Granule::Small } else { Granule::Auto })
+        .hold_at_most(if has("all") { len } else { len / 2 })
+        .ready(if has("ready") { len / 4 } else { 0 })
+}
+
+/// Who writes anywhere at full speed, and what he met.
+#[derive(Default)]
+struct Writer {
+    stop: AtomicBool,
+    stores: AtomicU64,
+    longest: AtomicU64,
+}
+
+impl Writer {
+    fn write(&self, words: &[AtomicU64]) {
+        let mut state = 1_u64;
+        let mut last = Instant::now();
+        while !self.stop.load(Ordering::Relaxed) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let line = (state >> 33) as usize % (words.len() / 8) * 8;
+            for word in &words[line..line + 8] {
+                word.store(state, Ordering::Relaxed);
+            }
+            self.stores.fetch_add(1, Ordering::Relaxed);
+            let now = Instant::now();
+            self.longest.fetch_max((now - last).as_nanos() as u64, Ordering::Relaxed);
+            last = now;
+        }
+    }
+
+    /// How long something takes, and what the writer meets meanwhile.
+    fn watched(&self, during: impl FnOnce()) -> String {
+        self.longest.store(0, Ordering::Relaxed);
+        let (before, began) = (self.stores.load(Ordering::Relaxed), Instant::now());
+        during();
+        let took = began.elapsed();
+        let count = self.stores.load(Ordering::Relaxed) - before;
+        let stall = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
+        let rate = count as f64 / took.as_secs_f64() / 1e6;
+        format!("{took:.2?}, {rate:.2} M stores/s, longest {stall:.2?}")
+    }
 }
 
 /// Memory that is written past the cache.

@@ -309,7 +309,7 @@ impl Scene {
         vec![cpus, out.to_owned(), warm.to_owned()]
     }
 
-    /// Which subjects are of interest: what a reserve gains and what a plain copy takes is the same for all writers.
+    /// Which subjects are watched: with writers other than the uniform one, those that save, each in its best way.
     fn watched_with(&self, workload: &Workload) -> Vec<usize> {
         let is_special = |subject: &Subject| {
             matches!(subject, Subject::Anonymous(Granule::Huge, None, _))
