@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::granules::{Busy, Granules, Lacks};
-use super::{Access, Faults};
+use super::{Access, Faults, open};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 use crate::populate::{PopulateError, populate_pages};
@@ -42,6 +42,9 @@ pub(crate) struct Served {
     alias: Bytes,
     granule_bytes: usize,
     granules: Granules,
+    /// Whether writes are watched too, by which the kernel is kept from `MADV_COLLAPSE`: that would map the
+    /// memory as it is.
+    uncollapsed: bool,
     /// Somebody may look at the bytes by the file as well: they are cleared at once, never at a fault.
     seen_through_file: AtomicBool,
 }
@@ -68,14 +71,21 @@ impl Served {
             alias: pool.memory().alias_of(mapped.extent()),
             granule_bytes,
             granules: Granules::new(lacks(contents, granule_bytes / pool.page_size())),
+            uncollapsed: open::is_collapsible(pool.backing()),
             seen_through_file: AtomicBool::new(false),
             pool: pool.clone(),
         };
-        userfaultfd::register(served.descriptor.as_fd(), &served.addresses()).map_err(|errno| {
-            FaultError::Kernel { call: "UFFDIO_REGISTER", source: errno.into() }
+        served.register(&served.addresses()).map_err(|errno| FaultError::Kernel {
+            call: "UFFDIO_REGISTER",
+            source: errno.into(),
         })?;
         served.unmap_what_a_neighbour_mapped()?;
         Ok(served)
+    }
+
+    /// Has every access to these addresses come to us.
+    fn register(&self, addresses: &Range<usize>) -> io::Result<()> {
+        userfaultfd::register(self.descriptor.as_fd(), addresses, self.uncollapsed)
     }
 
     /// Until it was registered, the kernel may have joined this mapping with that of a region whose part of
@@ -270,7 +280,7 @@ impl Served {
         let addresses = self.addresses_of(index);
         // What was left to the kernel must be ours before it is unmapped, or a plain fault in between
         // would show it as it is.
-        if userfaultfd::register(self.descriptor.as_fd(), &addresses).is_err() {
+        if self.register(&addresses).is_err() {
             return false;
         }
         let start = ptr::with_exposed_provenance_mut(addresses.start);

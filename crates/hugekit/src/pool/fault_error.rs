@@ -32,6 +32,14 @@ pub enum FaultError {
         /// Names of the features, and the version of Linux that brought each.
         missing: Vec<&'static str>,
     },
+    /// Huge pages of the memory could be mapped past whatever serves its faults (`MADV_COLLAPSE`, Linux 6.1, by
+    /// this process or by another one), and this kernel cannot be kept from it: it watches no writes to shared
+    /// memory (Linux 5.19, on some architectures later).
+    #[error(
+        "this kernel's MADV_COLLAPSE shows memory that is not clear yet, because its userfaultfd watches no \
+         writes to shared memory; clearing at hand-out still works"
+    )]
+    Collapsible,
     /// Somebody has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
     /// end in that handler, or end the process.
     #[error(

@@ -358,6 +358,11 @@ pub(crate) fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     io::retry_on_intr(collapse)
 }
 
+/// Whether the kernel may know `MADV_COLLAPSE`: it looks at the advice before the length.
+pub(crate) fn can_collapse() -> bool {
+    collapse(ptr::null_mut(), 0) != Err(io::Errno::INVAL)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::memfd::{self, Pages};

@@ -162,8 +162,18 @@ pub(crate) fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
 
 /// Has the descriptor serve every access to addresses where the file's page is absent or not mapped.
 /// Addresses of one mapping, in whole pages of it.
-pub(crate) fn register(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
-    register_for(descriptor, addresses, REGISTER_MISSING | REGISTER_MINOR)
+///
+/// `uncollapsed` also has the kernel refuse `MADV_COLLAPSE` there, whichever process asks: a collapse maps a huge
+/// page of the file without a fault, but never where writes are watched, because a huge entry could not say which
+/// of its pages are protected. No page is protected by this, so that no write faults.
+pub(crate) fn register(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    uncollapsed: bool,
+) -> io::Result<()> {
+    let first_accesses = REGISTER_MISSING | REGISTER_MINOR;
+    let mode = if uncollapsed { first_accesses | REGISTER_WP } else { first_accesses };
+    register_for(descriptor, addresses, mode)
 }
 
 /// As [`register`], for private anonymous memory that nobody has touched.
