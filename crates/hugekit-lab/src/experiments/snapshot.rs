@@ -160,7 +160,8 @@ fn shared(pages: Pages, state: usize) -> Result<Shared, LabError> {
     let mut shared = Shared::new(pages, state)?;
     if pages == Pages::Thp && !shared.is_huge() {
         // Where memory is in pieces, what comes with a fault gives up before this does.
-        hugekit::snapshot::collapse(&raw const *shared.bytes());
+        // SAFETY: private memory.
+        unsafe { hugekit::snapshot::collapse(&raw const *shared.bytes()) };
     }
     Ok(shared)
 }
@@ -201,7 +202,8 @@ impl Subject {
                 shared.give_back();
                 shared.write();
                 if !shared.is_huge() {
-                    hugekit::snapshot::collapse(&raw const *shared.bytes());
+                    // SAFETY: private memory.
+                    unsafe { hugekit::snapshot::collapse(&raw const *shared.bytes()) };
                 }
             }
             Self::Fork(_, _, shared) => shared.write(),

@@ -350,9 +350,13 @@ fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
 
 /// Makes transparent huge pages of the aligned 2 MiB that lie within, whatever the setting says
 /// (Linux 6.1); holes count as zeroes.
-pub(crate) fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
+///
+/// # Safety
+/// No first access to these addresses waits for a userfaultfd of somebody who has yet to supply what shared
+/// memory is to show there: a collapse maps it as it is.
+pub(crate) unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     let collapse = || {
-        // SAFETY: what memory holds stays the same, whoever owns it.
+        // SAFETY: what memory holds stays the same, and what comes into sight is the caller's to promise.
         last_error(unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) } != 0)
     };
     io::retry_on_intr(collapse)
@@ -360,7 +364,8 @@ pub(crate) fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
 
 /// Whether the kernel may know `MADV_COLLAPSE`: it looks at the advice before the length.
 pub(crate) fn can_collapse() -> bool {
-    collapse(ptr::null_mut(), 0) != Err(io::Errno::INVAL)
+    // SAFETY: of no bytes.
+    unsafe { collapse(ptr::null_mut(), 0) != Err(io::Errno::INVAL) }
 }
 
 #[cfg(test)]
