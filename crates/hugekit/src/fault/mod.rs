@@ -30,7 +30,6 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub(crate) use self::granules::{Busy, Granules, Lacks};
 pub use self::in_place::take_back_sigbus;
 pub(crate) use self::in_place::{Ranges, Registration};
 use self::open::Of;

@@ -74,7 +74,7 @@ impl Watch {
             let fresh = Own::new(Self {
                 mark: ForkMark::new(),
                 way,
-                table: Registry::new(),
+                table: Registry::new()?,
                 state: Mutex::default(),
             })?;
             let here = std::ptr::from_ref(&*fresh).cast_mut();
