@@ -14,11 +14,12 @@ use super::line::Line;
 use super::segment::Segment;
 use crate::fault::open::{self, Of};
 use crate::fault::unsure;
-use crate::fault::{Access, Faults, Handlers, Ranges, Registry};
+use crate::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
 use crate::machine::mappings::MappedRange;
 use crate::populate::PopulateError;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::own::Own;
+use crate::sys::thread::without_signals;
 
 /// Snapshots whose writes are handled in one way, and share a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,15 +166,18 @@ impl Watch {
         }
         state.images.push(Arc::clone(&image));
         self.publish(state, ranges);
-        if let Err(error) = self.arm(&image, &line, &parts, ranges) {
+        // A handler of this thread's that writes there would wait for what it has interrupted.
+        let armed = without_signals(|| self.arm(&image, &line, &parts, ranges));
+        if let Err(error) = armed {
             self.take_out(state, &image, ranges);
             return Err(error);
         }
         Ok(image)
     }
 
-    /// Protects the memory. Nothing here may write to memory that could be protected, but to the stack:
-    /// whoever writes there now waits for the end of this.
+    /// Protects the memory. From `Arming` on nothing here may write to memory that could be protected, but to the
+    /// stack, or wait for a thread that does: writers wait for the end of this. So the registries are held before,
+    /// because a thread that changes one writes to the heap.
     fn arm(
         &self,
         image: &Image,
@@ -181,10 +185,11 @@ impl Watch {
         parts: &[(Range<usize>, &MappedRange)],
         ranges: Option<Ranges>,
     ) -> Result<(), SnapshotError> {
+        let (table, ranges) = (self.table.hold(), ranges.map(Ranges::hold));
         image.enter(Phase::Arming);
-        // Whoever saw it forming may lift what others had protected, until he is done.
-        self.table.settle();
-        ranges.into_iter().for_each(Ranges::settle);
+        // A handler that saw it forming may lift what others had protected, until it is done.
+        table.settle();
+        ranges.iter().for_each(Held::settle);
         let failed = parts
             .iter()
             .find_map(|(part, mapping)| line.protect(part).err().map(|errno| (errno, *mapping)));
@@ -245,7 +250,7 @@ impl Watch {
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) {
         let mut next = range.start;
         while next < range.end {
-            let lifted = self.table.with(next, |segment| {
+            let lifted = self.table.with_shielded(next, |segment| {
                 let part = clip(&(next..range.end), segment.addresses());
                 segment.lift_unneeded(&part).map(|()| part.end)
             });
