@@ -1,6 +1,7 @@
 //! All snapshots of one process: who is told of a write to protected memory, and in which order snapshots come
 //! and go. `README.md` draws it.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,8 +11,8 @@ use rustix::io::Errno;
 
 use super::error::{SnapshotError, Unsuitable};
 use super::image::{Image, Phase};
-use super::line::Line;
-use super::segment::Segment;
+use super::line::{Line, Refused};
+use super::segment::{Hindrance, Segment};
 use crate::fault::open::{self, Of};
 use crate::fault::unsure;
 use crate::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
@@ -107,7 +108,7 @@ impl Watch {
     /// The descriptors, opened if nobody has; with so many threads to serve it, if threads do.
     fn open(&'static self, state: &mut State, threads: usize) -> Result<Arc<Line>, SnapshotError> {
         if let Some(line) = &state.line {
-            return Ok(Arc::clone(line));
+            return if line.is_abandoned() { Err(SnapshotError::Refused) } else { Ok(Arc::clone(line)) };
         }
         let line = match self.way {
             Way::InPlace => Line::new(open::for_handling_in_place(Of::PrivateWrites)?)?,
@@ -216,7 +217,8 @@ impl Watch {
         state.images.retain(|other| !Arc::ptr_eq(other, image));
         for part in Segment::of(&with(&state.images, image), &line) {
             if part.is_only(image) {
-                line.unregister(part.addresses());
+                let left = line.unregister(part.addresses());
+                let _ = left.or_else(|Refused| line.abandon());
             } else {
                 self.lift_unneeded(part.addresses());
             }
@@ -256,8 +258,8 @@ impl Watch {
             });
             match lifted {
                 Some(Ok(end)) => next = end,
-                Some(Err(_arming)) => rustix::thread::sched_yield(),
-                None => return,
+                Some(Err(Hindrance::Arming)) => rustix::thread::sched_yield(),
+                Some(Err(Hindrance::Refused)) | None => return,
             }
         }
     }
@@ -291,17 +293,19 @@ impl Faults for Threaded {
     fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
         loop {
             match self.watch.table.with(address, |segment| segment.let_write(address)) {
-                Some(Ok(())) => break,
-                Some(Err(_arming)) => rustix::thread::sched_yield(),
+                Some(Ok(())) => return Ok(()),
+                Some(Err(Hindrance::Arming)) => rustix::thread::sched_yield(),
+                Some(Err(Hindrance::Refused)) => {
+                    return Err(PopulateError::Kernel(ErrorKind::PermissionDenied));
+                }
                 // Whoever protected it has gone meanwhile.
-                None => break self.leave(address),
+                None => return Ok(self.leave(address)),
             }
         }
-        Ok(())
     }
 
     fn leave(&self, address: usize) {
-        self.line.wake(address);
+        let _ = self.line.wake(address);
     }
 
     fn give_up(&self) {
@@ -336,7 +340,10 @@ fn register(
                 others.iter().all(|other| clip(other.inner(), part).is_empty())
             };
             let done = parts[..count].iter().map(|(part, _)| part);
-            done.filter(|part| is_new(part)).for_each(|part| line.unregister(part));
+            done.filter(|part| is_new(part)).for_each(|part| {
+                // Nothing is protected yet.
+                let _ = line.unregister(part);
+            });
             return Err(refusal(errno, mapping, "UFFDIO_REGISTER"));
         }
     }
