@@ -1,5 +1,7 @@
 //! What is asked of the kernel about protected memory.
+#![allow(unsafe_code)]
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +17,7 @@ use crate::sys::{pagemap, userfaultfd};
 /// all but `new`.
 #[derive(Debug)]
 pub(super) struct Line {
-    descriptor: OwnedFd,
+    descriptor: ManuallyDrop<OwnedFd>,
     pagemap: OwnedFd,
     /// How often it was abandoned: the first time counts, and then writes pass.
     abandoned: Own<AtomicU32>,
@@ -37,7 +39,7 @@ impl Line {
         pagemap::is_protected(pagemap.as_fd(), &(0..page_size()))
             .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
         let abandoned = Own::new(AtomicU32::new(0)).map_err(SnapshotError::kernel("mmap"))?;
-        Ok(Self { descriptor, pagemap, abandoned })
+        Ok(Self { descriptor: ManuallyDrop::new(descriptor), pagemap, abandoned })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -141,6 +143,16 @@ impl Line {
         }
         let _ = userfaultfd::wake(self.descriptor(), range);
         done
+    }
+}
+
+impl Drop for Line {
+    /// Closes the descriptor, unless another library has: its number may be another file's.
+    fn drop(&mut self) {
+        if userfaultfd::is_kept(self.descriptor()) {
+            // SAFETY: not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.descriptor) };
+        }
     }
 }
 

@@ -235,14 +235,23 @@ pub(crate) fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     last_error(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0)
 }
 
-/// Whether it is one, as far as `/proc` tells: another library may have closed it, and the number be another file's.
+/// Whether the number still stands for what it was opened for, or for what [`abandon`] put there, as far as `/proc`
+/// tells: another library may have closed it, and the number be another file's.
+pub(crate) fn is_kept(descriptor: BorrowedFd<'_>) -> bool {
+    is_userfaultfd(descriptor) || stands_for(descriptor, b"/memfd:hugekit-nothing")
+}
+
 fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
-    const KIND: &[u8] = b"anon_inode:[userfaultfd]";
-    let (mut path, mut link) = ([0_u8; 32], [0_u8; KIND.len()]);
+    stands_for(descriptor, b"anon_inode:[userfaultfd]")
+}
+
+/// Whether what `/proc` says of a descriptor begins so. Async-signal-safe.
+fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> bool {
+    let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
     let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
     let (path, to) = (path.as_ptr().cast(), link.as_mut_ptr().cast());
-    // SAFETY: reads a path that ends with 0, and writes no more than so many bytes.
-    written.is_ok() && unsafe { libc::readlink(path, to, KIND.len()) } > 0 && link == KIND
+    // SAFETY: reads a path that ends with 0, and writes no more than the link's bytes.
+    written.is_ok() && unsafe { libc::readlink(path, to, link.len()) } > 0 && link.starts_with(what)
 }
 
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
