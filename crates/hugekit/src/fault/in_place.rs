@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hook::Hook;
 use super::late::Late;
-use super::registry::{Registry, Table};
+use super::registry::{Held, Registry, Table};
 use super::{Access, Faults};
 use crate::arch::{self, abandonable};
 use crate::pool::FaultError;
@@ -114,9 +114,9 @@ impl Ranges {
         self.0.regions.has_part_of(range) || self.0.snapshots.has_part_of(range)
     }
 
-    /// As [`Registry::settle`]. It waits for no region's fault.
-    pub(crate) fn settle(self) {
-        self.0.snapshots.settle();
+    /// As [`Registry::hold`]. Who settles it waits for no region's fault.
+    pub(crate) fn hold(self) -> Held<'static, dyn Faults> {
+        self.0.snapshots.hold()
     }
 }
 

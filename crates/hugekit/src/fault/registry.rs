@@ -1,15 +1,24 @@
 //! Which addresses are served in place, as a signal handler can look it up: a sorted table that is
 //! [published](Published) as a whole.
+//!
+//! A thread that reads or changes a table has its signals blocked. Its own signal handler could touch memory that
+//! another thread is about to protect, and would then be sent away again and again until that thread is done
+//! ([`Arming`](crate::snapshot)), which waits for exactly this reader, or for the lock that this writer holds.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use rustix::io;
 
-use crate::sync::Published;
+use crate::sync::{self, Published};
+
+use crate::sys::thread::without_signals;
 
 /// Ascending, disjoint ranges and what is there.
 pub(crate) type Table<T> = Vec<(Range<usize>, Arc<T>)>;
+
+/// A table that only its holder changes.
+pub(crate) type Held<'a, T> = sync::Held<'a, Table<T>>;
 
 /// Ranges of addresses and what is there, looked up without a lock.
 #[derive(Debug)]
@@ -21,13 +30,18 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
     }
 
     /// What `read` makes of whatever is at an address; `None` if nothing is. Async-signal-safe if `read`
-    /// is.
+    /// is. Called with signals blocked, as handlers are.
     pub(crate) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
         self.0.read(|table| {
             let after = table.partition_point(|(range, _)| range.end <= address);
             let found = table.get(after).filter(|(range, _)| range.contains(&address));
             found.map(|(_, what)| read(what))
         })
+    }
+
+    /// As [`with`](Self::with), called by a thread whose signals are not blocked.
+    pub(crate) fn with_shielded<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
+        without_signals(|| self.with(address, read))
     }
 
     /// Whatever there is anywhere. As [`with`](Self::with).
@@ -37,9 +51,8 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
 
     /// Whether anything is anywhere in a range.
     pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
-        self.0.read(|table| {
-            table.iter().any(|(other, _)| other.start < range.end && range.start < other.end)
-        })
+        let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
+        without_signals(|| self.0.read(|table| table.iter().any(|(other, _)| overlaps(other))))
     }
 
     /// Adds a range that overlaps no other.
@@ -61,18 +74,20 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         });
     }
 
-    /// Waits until no thread reads any more that began before.
-    pub(crate) fn settle(&self) {
-        self.0.settle();
+    /// Keeps others from changing it, for a thread that has its signals blocked.
+    pub(crate) fn hold(&self) -> Held<'_, T> {
+        self.0.hold()
     }
 
     /// Changes all of it at once; it stays ascending and disjoint. No thread reads the old one any more when
     /// this returns.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Table<T>)) {
-        self.0.replace(|table| {
-            let mut table = table.clone();
-            change(&mut table);
-            table
+        without_signals(|| {
+            self.0.replace(|table| {
+                let mut table = table.clone();
+                change(&mut table);
+                table
+            });
         });
     }
 }

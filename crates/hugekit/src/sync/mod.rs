@@ -20,4 +20,4 @@ pub(crate) use self::claims::{Claim, Claims, State};
 pub(crate) use self::event::Event;
 pub(crate) use self::gate::Gate;
 pub(crate) use self::per_process::{OfProcess, PerProcess};
-pub(crate) use self::published::Published;
+pub(crate) use self::published::{Held, Published};

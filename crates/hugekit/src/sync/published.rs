@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::io;
 
-use super::primitives::{AtomicPtr, AtomicUsize, Mutex, Ordering, Own, yield_now};
+use super::primitives::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, Own, yield_now};
 
 /// Looks at the counters before a waiting writer sleeps.
 const LOOKS: u32 = 64;
@@ -43,6 +43,20 @@ unsafe impl<T: Send + Sync> Send for Published<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
 
+/// A value that only its holder replaces.
+#[derive(Debug)]
+pub(crate) struct Held<'a, T> {
+    published: &'a Published<T>,
+    _writer: MutexGuard<'a, ()>,
+}
+
+impl<T> Held<'_, T> {
+    /// Waits until no thread reads any more that began before.
+    pub(crate) fn settle(&self) {
+        self.published.wait_for_readers();
+    }
+}
+
 /// A reader that counts. Dropped, it does so no more.
 struct Reader<'a>(&'a AtomicUsize);
 
@@ -66,7 +80,7 @@ impl<T> Published<T> {
 
     /// Replaces the value by what `change` makes of it. No thread reads the old one any more when this returns.
     pub(crate) fn replace(&self, change: impl FnOnce(&T) -> T) {
-        let _writer = self.words.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _held = self.hold();
         // SAFETY: only writers replace it, and there is no other one. The lock orders it.
         let next = change(unsafe { &*self.value.load(Ordering::Relaxed) });
         // Release: readers find it whole.
@@ -76,10 +90,10 @@ impl<T> Published<T> {
         drop(unsafe { Box::from_raw(old) });
     }
 
-    /// Waits until no thread reads any more that began before.
-    pub(crate) fn settle(&self) {
-        let _writer = self.words.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wait_for_readers();
+    /// Keeps other threads from replacing it.
+    pub(crate) fn hold(&self) -> Held<'_, T> {
+        let writer = self.words.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        Held { published: self, _writer: writer }
     }
 
     fn wait_for_readers(&self) {
@@ -235,7 +249,7 @@ mod models {
             });
             let (published, flag) = &*shared;
             flag.phase.store(1, Ordering::SeqCst);
-            published.settle();
+            published.hold().settle();
             flag.touch();
             reader.join().unwrap();
         });
