@@ -17,6 +17,7 @@ pub mod pte;
 pub mod region;
 pub mod snapshot;
 pub mod sweep;
+mod sync;
 mod sys;
 
 pub use class::{ErrorClass, system_error};

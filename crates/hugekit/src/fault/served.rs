@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
-use super::granules::{Busy, Granules, Lacks};
+use super::granules::{Granules, Lacks};
 use super::{Access, Faults, open};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 use crate::populate::{PopulateError, populate_pages};
 use crate::profile::Profile;
+use crate::sync::Claim;
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
 use crate::{Clear, Reuse};
@@ -70,7 +71,8 @@ impl Served {
             len: AtomicUsize::new(mapped.mapping().len()),
             alias: pool.memory().alias_of(mapped.extent()),
             granule_bytes,
-            granules: Granules::new(lacks(contents, granule_bytes / pool.page_size())),
+            granules: Granules::new(&lacks(contents, granule_bytes / pool.page_size()))
+                .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?,
             uncollapsed: open::is_collapsible(pool.backing()),
             seen_through_file: AtomicBool::new(false),
             pool: pool.clone(),
@@ -139,11 +141,11 @@ impl Served {
     fn supply(
         &self,
         index: usize,
-        busy: &Busy<'_>,
+        busy: &Claim<'_, Lacks>,
         target: Option<usize>,
     ) -> Result<(), PopulateError> {
         let bytes = self.bytes_of(index);
-        match busy.lacks() {
+        match busy.state() {
             Lacks::Nothing => {}
             Lacks::Page => {
                 populate_pages(self.alias.at(bytes.start), bytes.len())?;
@@ -264,7 +266,7 @@ impl Served {
 
     fn release_part(&self, index: usize, part: Range<usize>, whole: bool) {
         let Ok(busy) = self.granules.claim(index) else { return };
-        if busy.lacks() != Lacks::Nothing {
+        if busy.state() != Lacks::Nothing {
             return; // Nobody has been shown anything since it was last cleared.
         }
         if whole && !self.seen_through_file.load(Ordering::SeqCst) && self.take_from_user(index) {
@@ -300,7 +302,7 @@ impl Served {
     /// Clears a granule that lacks it and does not map it.
     fn clear_only(&self, index: usize) {
         let Ok(busy) = self.granules.claim(index) else { return };
-        if busy.lacks() == Lacks::Clearing && self.supply(index, &busy, None).is_ok() {
+        if busy.state() == Lacks::Clearing && self.supply(index, &busy, None).is_ok() {
             busy.finish(Lacks::Nothing);
         }
     }

@@ -188,7 +188,13 @@ impl ErrnoKept {
 
 impl Drop for ErrnoKept {
     fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = self.0 }
+        // SAFETY: as above. Written only if it has to be: the thread's variables may lie in memory that is being
+        // protected, and each store would be one more fault within the handler.
+        unsafe {
+            let errno = libc::__errno_location();
+            if *errno != self.0 {
+                *errno = self.0;
+            }
+        }
     }
 }
