@@ -692,7 +692,11 @@ fn what_clients_hold_is_bounded() {
     let mut hogs: Vec<Client> = (0..8).map(|_| begin(&unfinished)).collect();
     hogs.extend((0..4).map(|_| begin(unfetched)));
     hogs.extend((0..4).map(|_| begin(&many)));
-    while bystander.info("evicted_clients").parse::<usize>().unwrap() < 6 {}
+    let evicted = |client: &mut Client| client.info("evicted_clients").parse::<usize>().unwrap();
+    assert!((0..2000).any(|_| {
+        thread::sleep(Duration::from_millis(1));
+        evicted(&mut bystander) >= 6
+    }));
     let most: usize = bystander.info("maxmemory_clients").parse().unwrap();
     assert_eq!(most, 64 << 20);
     assert!(bystander.info("mem_clients_normal").parse::<usize>().unwrap() <= most);
