@@ -144,14 +144,36 @@ fn refusal(errno: Errno, user_mode: bool) -> FaultError {
     if found.obstacles.is_empty() || matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
         return unexplained();
     }
+    not_permitted(found, user_mode)
+}
+
+fn not_permitted(found: Userfaultfd, user_mode: bool) -> FaultError {
     let user_mode = user_mode || found.uses == Uses::None;
-    let device = found.device.err().map_or("opens".to_owned(), |error| error.to_string());
+    // An error names the device itself.
+    let device = found.device.err().map_or(format!("{DEVICE} opens"), |error| error.to_string());
     FaultError::NotPermitted { user_mode, obstacles: found.obstacles, device }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Error;
+    use crate::machine::userfaultfd::Obstacle;
+
+    #[test]
+    fn a_refusal_names_the_device_once() {
+        let denied = std::io::ErrorKind::PermissionDenied.into();
+        let found = |device| Userfaultfd {
+            uses: Uses::UserModeOnly,
+            features: Features(0),
+            obstacles: vec![Obstacle::Unprivileged],
+            device,
+        };
+        for device in [Err(Error::Unreadable { path: DEVICE.into(), source: denied }), Ok(())] {
+            let said = not_permitted(found(device), false).to_string();
+            assert_eq!(said.matches(DEVICE).count(), 1, "{said}");
+        }
+    }
 
     #[test]
     fn what_an_old_kernel_lacks_is_named_and_nothing_else() {
