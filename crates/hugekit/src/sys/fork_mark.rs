@@ -12,6 +12,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 use rustix::process::{Pid, getpid};
 
+use super::injection::{Call, pass};
+
 /// Left in memory by one process; [`is_ours`](Self::is_ours) in that process only.
 #[derive(Debug)]
 pub(crate) struct ForkMark {
@@ -51,6 +53,7 @@ impl Drop for ForkMark {
 
 fn marked_page() -> Option<NonNull<AtomicU8>> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
+    pass(Call::Mmap).ok()?;
     // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
     let page = unsafe {
         rustix::mm::mmap_anonymous(ptr::null_mut(), page_size(), prot, MapFlags::PRIVATE)
@@ -58,7 +61,11 @@ fn marked_page() -> Option<NonNull<AtomicU8>> {
     .ok()?;
     // SAFETY: the page just mapped is ours alone; refused, the advice leaves it as it is.
     unsafe {
-        if rustix::mm::madvise(page, page_size(), Advice::LinuxWipeOnFork).is_err() {
+        let wipe = || {
+            pass(Call::Madvise)?;
+            rustix::mm::madvise(page, page_size(), Advice::LinuxWipeOnFork)
+        };
+        if wipe().is_err() {
             let _ = rustix::mm::munmap(page, page_size());
             return None;
         }

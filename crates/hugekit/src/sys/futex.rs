@@ -4,8 +4,13 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::thread::futex::{self, Flags};
 
+use super::injection::{Call, pass};
+
 /// Sleeps while the word is `expected`, until somebody wakes it; or not at all, or shorter: look again.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    if pass(Call::FutexWait).is_err() {
+        return;
+    }
     let _ = futex::wait(word, Flags::PRIVATE, expected, None);
 }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod fork_mark;
 pub(crate) mod futex;
+pub(crate) mod injection;
 mod ioctl;
 pub(crate) mod kvm;
 pub(crate) mod mapping;
