@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 
 use rustix::param::page_size;
 
@@ -22,7 +22,7 @@ use super::{Access, Faults};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sys::mapping::Untouched;
-use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, without_signals};
+use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, spawn};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -43,8 +43,7 @@ impl Handlers {
         let bell = handlers.bell.0.addresses();
         for _ in 0..count {
             let (served, bell) = (Arc::clone(served), bell.clone());
-            let builder = Builder::new().name("hugekit-fault".to_owned());
-            match without_signals(|| builder.spawn(move || serve_all(&*served, &bell))) {
+            match spawn("hugekit-fault", move || serve_all(&*served, &bell)) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();

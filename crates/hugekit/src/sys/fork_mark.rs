@@ -16,6 +16,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 use rustix::process::{Pid, getpid};
 
+use super::injection::{Call, pass};
+
 /// Left in memory by one process; [`is_ours`](Self::is_ours) in that process only.
 #[derive(Debug)]
 pub(crate) struct ForkMark {
@@ -65,6 +67,7 @@ const NO_ADVICE: libc::c_int = -1;
 
 fn marked_page() -> Option<NonNull<AtomicU8>> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
+    pass(Call::Mmap).ok()?;
     // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
     let page = unsafe {
         rustix::mm::mmap_anonymous(ptr::null_mut(), page_size(), prot, MapFlags::PRIVATE)
@@ -72,8 +75,11 @@ fn marked_page() -> Option<NonNull<AtomicU8>> {
     .ok()?;
     // SAFETY: the page just mapped is ours alone, and an advice that is refused leaves it as it is.
     unsafe {
-        let wiped = rustix::mm::madvise(page, page_size(), Advice::LinuxWipeOnFork);
-        if wiped.is_err() || libc::madvise(page, page_size(), NO_ADVICE) == 0 {
+        let wipe = || {
+            pass(Call::Madvise)?;
+            rustix::mm::madvise(page, page_size(), Advice::LinuxWipeOnFork)
+        };
+        if wipe().is_err() || libc::madvise(page, page_size(), NO_ADVICE) == 0 {
             let _ = rustix::mm::munmap(page, page_size());
             return None;
         }

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::injection::{Call, pass};
+
 /// Zeroed bytes that take memory when they are touched. Readable and writable, and unmapped on drop, in a
 /// forked child too, which has them all as a copy unless they are [kept from it](Self::keep_from_children).
 #[derive(Debug)]
@@ -45,6 +47,7 @@ impl OwnBytes {
         let slack = if align > page { align } else { 0 };
         let mapped_len = len.max(1).checked_add(slack).ok_or(io::Errno::NOMEM)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        pass(Call::Mmap)?;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
         let mapped =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped_len, prot, flags) }?;
@@ -71,6 +74,7 @@ impl OwnBytes {
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
+        pass(Call::Madvise)?;
         // SAFETY: neither advice changes a byte or an access of this process.
         unsafe { rustix::mm::madvise(self.mapped.as_ptr().cast(), self.mapped_len, advice) }
     }

@@ -13,6 +13,7 @@ use rustix::io;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
+use super::injection::{Call, pass};
 use super::ioctl::IntegerToInteger;
 use super::{last_error, process};
 
@@ -123,19 +124,23 @@ pub(crate) fn may_be_asked_for() -> bool {
 }
 
 fn new(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
+    pass(Call::Userfaultfd)?;
     // SAFETY: a fresh descriptor has no memory registered; it affects none before that is done.
     unsafe { userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }
 }
 
 /// Opens one through the device node (Linux 6.1), whose file permissions decide who may.
 pub(crate) fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
+    pass(Call::Open)?;
     let device = open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    pass(Call::Fstat)?;
     if major(fstat(&device)?.st_rdev) != MISC_MAJOR {
         return Err(io::Errno::NOTTY);
     }
     let flags = UserfaultfdFlags::CLOEXEC.bits() as usize;
     // SAFETY: USERFAULTFD_IOC_NEW is `_IO`: its argument is the flags, by value.
     let new = unsafe { IntegerToInteger::<USERFAULTFD_IOC_NEW>::new(flags) };
+    pass(Call::UffdNew)?;
     // SAFETY: the device is a miscellaneous one, and of these only userfaultfd's answers requests of group 0xAA.
     let descriptor = unsafe { ioctl(&device, new)? };
     // SAFETY: on success the ioctl returns a descriptor that it has just created for us.
@@ -146,6 +151,7 @@ pub(crate) fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
 /// `UFFD_FEATURE_*`. A descriptor can do this once.
 pub(crate) fn features(descriptor: impl AsFd) -> io::Result<u64> {
     let mut api = UffdioApi { api: UFFD_API, features: 0, ioctls: 0 };
+    pass(Call::UffdApi)?;
     // SAFETY: UFFDIO_API reads and writes one `struct uffdio_api`, which `UffdioApi` mirrors.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api))? };
     Ok(api.features)
@@ -157,6 +163,7 @@ pub(crate) fn features(descriptor: impl AsFd) -> io::Result<u64> {
 /// `EINVAL` if the kernel lacks one of them.
 pub(crate) fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
     let mut api = UffdioApi { api: UFFD_API, features, ioctls: 0 };
+    pass(Call::UffdApi)?;
     // SAFETY: as above.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api)) }
 }
@@ -217,7 +224,7 @@ pub(crate) fn protect(
         // raise SIGBUS where they would have gone through.
         let request = unsafe { Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request) };
         // SAFETY: as above.
-        match unsafe { ioctl(descriptor, request) } {
+        match pass(Call::UffdWriteprotect).and_then(|()| unsafe { ioctl(descriptor, request) }) {
             // The process's mappings change at this moment; or a system-call filter says so, for ever.
             Err(io::Errno::AGAIN | io::Errno::INTR) if tries < TRIES => {
                 tries += 1;
@@ -267,6 +274,7 @@ fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> bool {
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
     let mut register = UffdioRegister { range, mode, ioctls: 0 };
+    pass(Call::UffdRegister)?;
     // SAFETY: reads and writes one `struct uffdio_register`; no byte of the memory changes, and
     // accesses wait or raise SIGBUS where they would have gone to the kernel.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_REGISTER, _>::new(&mut register)) }
@@ -279,6 +287,7 @@ fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64)
 /// can begin any more.
 pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
+    pass(Call::UffdUnregister)?;
     // SAFETY: reads one `struct uffdio_range`; no byte of the memory changes.
     unsafe { ioctl(descriptor, Setter::<UFFDIO_UNREGISTER, _>::new(range)) }?;
     wake(descriptor, addresses)
@@ -287,6 +296,7 @@ pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -
 /// Wakes whoever waits for one of these addresses, to try again.
 pub(crate) fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
+    pass(Call::UffdWake)?;
     // SAFETY: reads one `struct uffdio_range`.
     unsafe { ioctl(descriptor, Setter::<UFFDIO_WAKE, _>::new(range)) }
 }
@@ -304,6 +314,7 @@ pub(crate) fn map_present(
     protected: bool,
 ) -> Result<(), (usize, io::Errno)> {
     let range = UffdioRange::of(addresses);
+    pass(Call::UffdContinue).map_err(|errno| (0, errno))?;
     let mode = if protected { CONTINUE_WP } else { 0 };
     let mut request = UffdioContinue { range, mode, mapped: 0 };
     // SAFETY: reads and writes one `struct uffdio_continue`; which bytes appear at these addresses is
@@ -334,7 +345,7 @@ pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>
     let bytes = unsafe {
         std::slice::from_raw_parts_mut(message.as_mut_ptr().cast::<MaybeUninit<u8>>(), MSG_BYTES)
     };
-    let (read, _) = match rustix::io::read(descriptor, bytes) {
+    let (read, _) = match pass(Call::ReadFault).and_then(|()| rustix::io::read(descriptor, bytes)) {
         Err(io::Errno::INTR) => return Ok(None),
         read => read?,
     };
