@@ -344,7 +344,7 @@ mod tests {
             reply.array(request.len());
             request.iter().for_each(|argument| reply.bulk(argument));
         }
-        reply.0
+        reply.bytes
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
     fn errors_are_one_line() {
         let mut reply = Reply::default();
         reply.error("ERR a\r\n+OK\r\n");
-        assert_eq!(reply.0, b"-ERR a  +OK  \r\n");
+        assert_eq!(reply.bytes, b"-ERR a  +OK  \r\n");
     }
 
     proptest! {
