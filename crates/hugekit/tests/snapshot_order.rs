@@ -47,7 +47,11 @@ fn word_at(address: usize) -> &'static AtomicU64 {
 }
 
 /// Rounds in which a later store was seen without an earlier one, while a writer numbers the words again and again.
-fn out_of_order(words: &Words<'_>, others: &Words<'_>, mut take: impl FnMut() -> Vec<u64>) -> usize {
+fn out_of_order(
+    words: &Words<'_>,
+    others: &Words<'_>,
+    mut take: impl FnMut() -> Vec<u64>,
+) -> usize {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -250,13 +254,15 @@ fn several_at_once_are_of_one_moment() {
             })
             .collect();
         // The last word of each, from the last to the first.
-        let words: Words<'_> = cuts[1..].iter().rev().map(|cut| word_at((start + cut - 8) & !7)).collect();
+        let words: Words<'_> =
+            cuts[1..].iter().rev().map(|cut| word_at((start + cut - 8) & !7)).collect();
         let take = || {
             let builder = Snapshot::builder().handling(handling).hold_at_most(usize::MAX >> 6);
             // SAFETY: as above.
             let taken = unsafe { builder.of_several(&ranges) }.unwrap();
             let each = taken.iter().zip(&ranges).rev().zip(&words);
-            each.flat_map(|((snapshot, &range), &word)| read(snapshot, range, &vec![word])).collect()
+            each.flat_map(|((snapshot, &range), &word)| read(snapshot, range, &vec![word]))
+                .collect()
         };
         assert_eq!(out_of_order(&words, &vec![], take), 0, "{handling:?}");
     }

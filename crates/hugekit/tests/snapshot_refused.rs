@@ -37,7 +37,8 @@ fn of_part(handling: Handling, memory: &Memory, at: usize) -> Result<Snapshot, S
 /// its middle that userfaultfd's and the page map's have, one of them or both.
 fn refuse_ioctls(errno: i32, groups: &[u8]) {
     let load = |offset: u32| sock(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
-    let jump = |k: u32, yes: u8, no: u8| sock(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, k);
+    let jump =
+        |k: u32, yes: u8, no: u8| sock(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, k);
     let answer = |k: u32| sock(libc::BPF_RET | libc::BPF_K, 0, 0, k);
     let count = groups.len() as u8;
     let mut filter = vec![
@@ -54,13 +55,11 @@ fn refuse_ioctls(errno: i32, groups: &[u8]) {
     filter.push(answer(libc::SECCOMP_RET_ERRNO | errno as u32));
     // What is no ioctl goes to the first answer.
     filter[1].jf = filter.len() as u8 - 4;
-    let program =
-        libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: reads the program, for all threads of this process, which is the test's own.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        let (operation, flags) =
-            (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+        let (operation, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
         let done = libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program);
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }

@@ -82,8 +82,7 @@ fn of(
     first: usize,
     granule: Granule,
 ) -> Result<Snapshot, SnapshotError> {
-    let range =
-        ptr::slice_from_raw_parts(memory.start().wrapping_add(first), memory.len() - first);
+    let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(first), memory.len() - first);
     let builder = Snapshot::builder().handling(handling).granule(granule);
     let builder = builder.hold_at_most(usize::MAX >> 1).in_background(first % HUGE == 3 * PAGE);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.

@@ -43,9 +43,7 @@ impl Of {
             Self::PrivateWrites => {
                 Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_UNPOPULATED)
             }
-            Self::NotedWrites => {
-                Self::PrivateWrites.features().with(Features::WRITE_PROTECT_ASYNC)
-            }
+            Self::NotedWrites => Self::PrivateWrites.features().with(Features::WRITE_PROTECT_ASYNC),
         }
     }
 }

@@ -60,11 +60,7 @@ impl<T: ?Sized> Registry<T> {
     }
 
     /// As [`with`](Self::with), called by a thread whose signals are not blocked.
-    pub(crate) fn with_shielded<R>(
-        &self,
-        address: usize,
-        read: impl FnOnce(&T) -> R,
-    ) -> Option<R> {
+    pub(crate) fn with_shielded<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
         without_signals(|| self.with(address, read))
     }
 

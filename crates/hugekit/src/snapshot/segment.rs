@@ -171,7 +171,9 @@ mod tests {
         let Ok(descriptor) = open::for_handling_in_place(Of::PrivateWrites) else { return };
         let Ok(line) = Line::new(descriptor) else { return };
         let line = Arc::new(line);
-        let image = |range: Range<usize>| Arc::new(Image::new(range, 4096, 0, None, Arc::clone(&line)).unwrap());
+        let image = |range: Range<usize>| {
+            Arc::new(Image::new(range, 4096, 0, None, Arc::clone(&line)).unwrap())
+        };
         let page = |range: Range<usize>| range.start * 4096..range.end * 4096;
         let images =
             [image(page(10..20)), image(page(15..30)), image(page(40..50)), image(page(15..20))];

@@ -170,9 +170,8 @@ impl Snapshot {
         // Granules larger than a batch are let go with their last part.
         let (inner, origin) = (self.source.inner(), self.source.origin());
         let granule = self.source.granule_bytes();
-        let begins = |address: usize| {
-            (address - address.saturating_sub(origin) % granule).max(inner.start)
-        };
+        let begins =
+            |address: usize| (address - address.saturating_sub(origin) % granule).max(inner.start);
         let end = if last.end >= inner.end { inner.end } else { begins(last.end) };
         let whole = begins(first.start.max(inner.start))..end;
         if !whole.is_empty() {

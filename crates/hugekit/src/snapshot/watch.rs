@@ -132,7 +132,11 @@ impl Watch {
     /// The descriptors, opened if nobody has; with so many threads to serve it, if threads do.
     fn open(&'static self, state: &mut State, threads: usize) -> Result<Arc<Line>, SnapshotError> {
         if let Some(line) = &state.line {
-            return if line.is_abandoned() { Err(SnapshotError::Refused) } else { Ok(Arc::clone(line)) };
+            return if line.is_abandoned() {
+                Err(SnapshotError::Refused)
+            } else {
+                Ok(Arc::clone(line))
+            };
         }
         let line = match self.way {
             Way::InPlace => Line::new(open::for_handling_in_place(Of::PrivateWrites)?)?,
@@ -225,8 +229,10 @@ impl Watch {
             Guard::Watched => &state.watched,
             Guard::Stopped => &state.stopped,
         };
-        let guarding = descriptor.as_ref().map(|descriptor| {
-            Guarding { how, descriptor: descriptor.as_fd(), others: &others }
+        let guarding = descriptor.as_ref().map(|descriptor| Guarding {
+            how,
+            descriptor: descriptor.as_fd(),
+            others: &others,
         });
         let (table, ranges) = (self.table.hold(), ranges.map(Ranges::hold));
         line.hold(&image.edges().pages());
@@ -360,10 +366,7 @@ impl Faults for Threaded {
 }
 
 /// Has writes to all of the parts come to us.
-fn protect<'a>(
-    line: &Line,
-    parts: &[(Range<usize>, &'a MappedRange)],
-) -> Result<(), Unarmed<'a>> {
+fn protect<'a>(line: &Line, parts: &[(Range<usize>, &'a MappedRange)]) -> Result<(), Unarmed<'a>> {
     parts.iter().try_for_each(|(part, mapping)| {
         line.protect(part).map_err(|errno| Unarmed::Refused(errno, mapping))
     })
