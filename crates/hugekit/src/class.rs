@@ -144,7 +144,7 @@ impl FaultError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotPermitted { .. } => ErrorClass::NotPermitted,
-            Self::Lacking { .. } => ErrorClass::Unsupported,
+            Self::Lacking { .. } | Self::OnValgrind => ErrorClass::Unsupported,
             Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
             Self::NoThreads => ErrorClass::Invalid,
             Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
