@@ -292,7 +292,9 @@ impl Drop for Spare {
     }
 }
 
-/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not.
+/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not. Mapped for writing
+/// only, though every CPU reads there too, so that no snapshot takes them for a program's memory and touches them
+/// (`own.rs`).
 #[derive(Debug)]
 pub(crate) struct Untouched {
     start: NonNull<u8>,
@@ -309,7 +311,7 @@ impl Untouched {
         let private = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
         let start =
-            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ, private) }?;
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::WRITE, private) }?;
         let pages = Self { start: not_null(start.cast())?, len };
         // SAFETY: the advice changes nothing for this process.
         if let Err(error) = unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontFork) } {
