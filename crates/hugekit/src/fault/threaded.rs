@@ -21,8 +21,10 @@ use rustix::param::page_size;
 use super::{Access, Faults};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
+use crate::sync::Latch;
 use crate::sys::mapping::Untouched;
-use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, spawn};
+use crate::sys::own::Own;
+use crate::sys::thread::{Watched, affinity, current_cpu, pin_to, spawn};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -33,17 +35,22 @@ pub(crate) struct Handlers {
 }
 
 impl Handlers {
-    /// Starts so many threads, or none.
+    /// Starts so many threads, or none, and waits until all of them serve. A thread that begins allocates, and the
+    /// memory that it is to serve may be the allocator's: from then on it writes to nothing but its stack and
+    /// memory of our own.
     pub(crate) fn start(served: &Arc<dyn Faults>, count: usize) -> Result<Self, FaultError> {
         if count == 0 {
             return Err(FaultError::NoThreads);
         }
-        let descriptor = served.descriptor();
-        let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
+        let failed =
+            |errno: rustix::io::Errno| FaultError::Kernel { call: "mmap", source: errno.into() };
+        let ready = Arc::new(Own::new(Latch::new()).map_err(failed)?);
+        let mut handlers =
+            Self { bell: Bell::new(served.descriptor(), count)?, threads: Vec::new() };
         let bell = handlers.bell.0.addresses();
         for _ in 0..count {
-            let (served, bell) = (Arc::clone(served), bell.clone());
-            match spawn("hugekit-fault", move || serve_all(&*served, &bell)) {
+            let (served, bell, ready) = (Arc::clone(served), bell.clone(), Arc::clone(&ready));
+            match spawn("hugekit-fault", move || serve_all(&*served, &bell, &ready)) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -51,6 +58,7 @@ impl Handlers {
                 }
             }
         }
+        ready.wait_for(count);
         Ok(handlers)
     }
 
@@ -144,7 +152,7 @@ impl Following {
         let is_elsewhere = |cpu: &u32| *cpu != current_cpu() && allowed.contains(*cpu);
         match there.filter(is_elsewhere) {
             Some(cpu) => {
-                let _ = set_affinity(&std::iter::once(cpu).collect());
+                let _ = pin_to(cpu);
                 self.interval = 0;
             }
             None => self.interval = (2 * self.interval + 1).min(LONGEST_INTERVAL),
@@ -153,8 +161,9 @@ impl Following {
     }
 }
 
-fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
+fn serve_all(served: &dyn Faults, bell: &Range<usize>, ready: &Latch) {
     let mut following = Following::new();
+    ready.arrive();
     serve_or_give_up(served, bell, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
         if served.serve(address, access).is_err() {

@@ -292,7 +292,9 @@ impl Drop for Spare {
     }
 }
 
-/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not.
+/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not. Mapped for writing
+/// only, though every CPU reads there too, so that no snapshot takes them for a program's memory and touches them
+/// (`own.rs`).
 #[derive(Debug)]
 pub(crate) struct Untouched {
     start: NonNull<u8>,
@@ -308,7 +310,7 @@ impl Untouched {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let private = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let start = unsafe { map_anonymous(len, ProtFlags::READ, private) }?;
+        let start = unsafe { map_anonymous(len, ProtFlags::WRITE, private) }?;
         let pages = Self { start, len };
         let advise = || {
             pass(Call::Madvise)?;

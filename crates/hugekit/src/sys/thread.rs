@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};
+use std::io::Write as _;
 use std::mem::{MaybeUninit, size_of_val};
 use std::os::fd::OwnedFd;
 use std::thread::{Builder, JoinHandle};
@@ -52,6 +53,19 @@ pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     last_error(refused)
 }
 
+/// Lets the calling thread run on this CPU only. Allocates nothing, as threads that serve faults must not: the
+/// allocator's memory may be what they serve.
+pub(crate) fn pin_to(cpu: u32) -> io::Result<()> {
+    const WORDS: usize = 1024;
+    let (word, mut words) = (cpu as usize / BITS, [0 as c_ulong; WORDS]);
+    *words.get_mut(word).ok_or(io::Errno::INVAL)? = 1 << (cpu as usize % BITS);
+    let bytes = size_of_val(&words[..=word]);
+    pass(Call::SchedSetaffinity)?;
+    // SAFETY: the kernel reads `bytes` bytes from `words`, which holds more.
+    let refused = unsafe { libc::sched_setaffinity(0, bytes, words.as_ptr().cast()) } != 0;
+    last_error(refused)
+}
+
 /// The CPU the calling thread is on at this moment.
 pub(crate) fn current_cpu() -> u32 {
     u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
@@ -65,11 +79,15 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// `None` if there is no such thread, or no /proc.
+    /// `None` if there is no such thread, or no /proc. Allocates nothing.
     pub(crate) fn new(thread: u32) -> Option<Self> {
-        let path = format!("/proc/self/task/{thread}/stat");
+        let (mut path, len) = ([0; 64], 64);
+        let mut rest = &mut path[..];
+        write!(rest, "/proc/self/task/{thread}/stat").ok()?;
+        let len = len - rest.len();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         pass(Call::Open).ok()?;
-        let stat = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let stat = rustix::fs::open(&path[..len], flags, Mode::empty()).ok()?;
         Some(Self { thread, stat })
     }
 
@@ -281,7 +299,8 @@ mod tests {
                 return; // A sandbox without /proc: nobody is followed then.
             };
             for cpu in affinity().unwrap().iter() {
-                set_affinity(&std::iter::once(cpu).collect()).unwrap();
+                pin_to(cpu).unwrap();
+                assert_eq!(affinity().unwrap(), std::iter::once(cpu).collect());
                 assert_eq!(watched.cpu(), Some(cpu));
             }
         })
