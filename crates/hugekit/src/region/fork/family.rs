@@ -428,7 +428,11 @@ impl Membership {
                 return Ok(Unneeded::new());
             }
             // SAFETY: its own addresses, which nobody uses any more.
-            unsafe { member.mapping.unmap_from(kept) }.map_err(|errno| kernel("munmap", errno))?;
+            if let Err(errno) = unsafe { member.mapping.unmap_from(kept) } {
+                // Its tail is served again.
+                self.registration.iter().for_each(|registration| registration.cut(len));
+                return Err(kernel("munmap", errno));
+            }
             let index = state.index(self.start).expect("still there");
             let member = state.members.remove(index);
             let mut unneeded = Unneeded::new();
