@@ -245,7 +245,7 @@ impl SnapshotError {
                 Unsuitable::OtherUserfaultfd | Unsuitable::OtherHandling => ErrorClass::Conflict,
                 _ => ErrorClass::Unsupported,
             },
-            Self::Blocked { .. } => ErrorClass::Conflict,
+            Self::Blocked { .. } | Self::Unquiet { .. } => ErrorClass::Conflict,
             Self::Fault(error) => error.class(),
             Self::Memory(error) => error.class(),
             Self::Fork(error) => error.class(),
@@ -253,7 +253,9 @@ impl SnapshotError {
             Self::Write { .. } => ErrorClass::Kernel,
             Self::NotStarted(source) => of_shortage(source.kind()),
             Self::Kernel { source, .. } => of_kind(source.kind()),
-            Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved => ErrorClass::Lost,
+            Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved | Self::Refused => {
+                ErrorClass::Lost
+            }
             Self::Cancelled { .. } => ErrorClass::Cancelled,
             Self::Forked => ErrorClass::Forked,
         }

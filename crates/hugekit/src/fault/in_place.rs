@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::hook::Hook;
 use super::late::Late;
-use super::registry::{Registry, Table};
+use super::registry::{Held, Registry, Table};
 use super::{Access, Faults};
 use crate::arch::{self, abandonable};
 use crate::pool::FaultError;
@@ -97,9 +97,9 @@ impl Ranges {
         self.0.ranges.has_part_of(range)
     }
 
-    /// As [`Registry::settle`].
-    pub(crate) fn settle(self) {
-        self.0.ranges.settle();
+    /// As [`Registry::hold`].
+    pub(crate) fn hold(self) -> Held<'static, dyn Faults> {
+        self.0.ranges.hold()
     }
 }
 

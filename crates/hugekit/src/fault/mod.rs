@@ -34,7 +34,7 @@ pub(crate) use self::granules::{Busy, Granules, Lacks};
 pub use self::in_place::take_back_sigbus;
 pub(crate) use self::in_place::{Ranges, Registration};
 use self::open::Of;
-pub(crate) use self::registry::Registry;
+pub(crate) use self::registry::{Held, Registry};
 pub(crate) use self::served::Served;
 pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};

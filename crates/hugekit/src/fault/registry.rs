@@ -7,13 +7,19 @@
 //! before it counted may come late, when that counter is the one that nobody waits for. After that the
 //! old table may go, and what only it named. Readers only do what a fault needs and never wait for a
 //! writer, so that a writer's wait ends; a writer holds no lock that a reader could need.
+//!
+//! A thread that reads or changes a table has its signals blocked. Its own signal handler could touch memory that
+//! another thread is about to protect, and would then be sent away again and again until that thread is done
+//! ([`Arming`](crate::snapshot)), which waits for exactly this reader, or for the lock that this writer holds.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{ptr, thread};
+
+use crate::sys::thread::without_signals;
 
 /// Ascending, disjoint ranges and what is there.
 pub(crate) type Table<T> = Vec<(Range<usize>, Arc<T>)>;
@@ -44,13 +50,18 @@ impl<T: ?Sized> Registry<T> {
     }
 
     /// What `read` makes of whatever is at an address; `None` if nothing is. Async-signal-safe if `read`
-    /// is, which must not panic.
+    /// is, which must not panic. Called with signals blocked, as handlers are.
     pub(crate) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
         self.read(|table| {
             let after = table.partition_point(|(range, _)| range.end <= address);
             let found = table.get(after).filter(|(range, _)| range.contains(&address));
             found.map(|(_, what)| read(what))
         })
+    }
+
+    /// As [`with`](Self::with), called by a thread whose signals are not blocked.
+    pub(crate) fn with_shielded<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
+        without_signals(|| self.with(address, read))
     }
 
     /// Whatever there is anywhere. As [`with`](Self::with).
@@ -60,9 +71,8 @@ impl<T: ?Sized> Registry<T> {
 
     /// Whether anything is anywhere in a range.
     pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
-        self.read(|table| {
-            table.iter().any(|(other, _)| other.start < range.end && range.start < other.end)
-        })
+        let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
+        without_signals(|| self.read(|table| table.iter().any(|(other, _)| overlaps(other))))
     }
 
     fn read<R>(&self, read: impl FnOnce(&Table<T>) -> R) -> R {
@@ -95,16 +105,19 @@ impl<T: ?Sized> Registry<T> {
         });
     }
 
-    /// Waits until nobody reads any more who began before.
-    pub(crate) fn settle(&self) {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wait_for_readers();
+    /// Keeps others from changing it, for a thread that has its signals blocked.
+    pub(crate) fn hold(&self) -> Held<'_, T> {
+        Held { registry: self, _writer: self.writer.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
     /// Changes all of it at once; it stays ascending and disjoint. Nobody reads the old one any more when
     /// this returns.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Table<T>)) {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        without_signals(|| self.change_shielded(change));
+    }
+
+    fn change_shielded(&self, change: impl FnOnce(&mut Table<T>)) {
+        let _held = self.hold();
         // SAFETY: only whoever holds the lock replaces the table.
         let mut table = unsafe { &*self.table.load(Ordering::SeqCst) }.clone();
         change(&mut table);
@@ -123,6 +136,20 @@ impl<T: ?Sized> Registry<T> {
                 if looks < LOOKS { thread::yield_now() } else { thread::sleep(PAUSE) }
             }
         }
+    }
+}
+
+/// A registry that only its holder changes.
+#[derive(Debug)]
+pub(crate) struct Held<'a, T: ?Sized> {
+    registry: &'a Registry<T>,
+    _writer: MutexGuard<'a, ()>,
+}
+
+impl<T: ?Sized> Held<'_, T> {
+    /// Waits until every reader has gone that began before.
+    pub(crate) fn settle(&self) {
+        self.registry.wait_for_readers();
     }
 }
 

@@ -40,6 +40,16 @@ pub enum SnapshotError {
         /// Its id.
         thread: u32,
     },
+    /// An end of the range shares its page with other data, and the page is written all the time, so that no moment
+    /// was found to copy the end in; and this process may not make its writers wait.
+    #[error(
+        "the page at {page:#x} holds an end of the memory beside other data, and is written all the time: have the \
+         memory begin and end with a page, or permit hugekit to serve the faults of system calls"
+    )]
+    Unquiet {
+        /// Its address.
+        page: usize,
+    },
     /// Writes to the memory cannot be served.
     #[error("writes to the memory cannot be served: {0}")]
     Fault(#[from] FaultError),
@@ -85,6 +95,14 @@ pub enum SnapshotError {
     /// A thread that served writes died, and the writers run.
     #[error("the thread that served writes to the memory died")]
     Unserved,
+    /// The kernel refuses what it permitted when the snapshot was made: a system-call filter was installed since, or
+    /// another library closed a descriptor that was not its own. The snapshot is lost, as are all others whose
+    /// writes are handled in the same way, and the writers run. There are none before these have been dropped.
+    #[error(
+        "the kernel refuses now to protect memory and to tell of writes (a system-call filter installed since, or a \
+         descriptor closed): the snapshot is lost"
+    )]
+    Refused,
     /// Bytes outside the snapshot were asked for.
     #[error("bytes {}..{} were asked for, and the snapshot has {len}", range.start, range.end)]
     OutOfRange {

@@ -60,6 +60,7 @@ macro_rules! calls {
 calls! {
     calls: {
         Clone: [AGAIN]
+        Dup3: [BUSY INTR]
         Fallocate: [INTR NOSPC NOMEM]
         Fork: [AGAIN NOMEM]
         Fstat: [NOMEM]

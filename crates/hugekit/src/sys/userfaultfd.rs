@@ -2,19 +2,20 @@
 //! of one that serves memory.
 #![allow(unsafe_code)]
 
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, fstat, major, open};
+use rustix::fs::{MemfdFlags, Mode, OFlags, fstat, major, memfd_create, open};
 use rustix::io;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
 use super::injection::{Call, pass};
 use super::ioctl::IntegerToInteger;
-use super::process;
+use super::{last_error, process};
 
 const USERFAULTFD_IOC_NEW: Opcode = opcode::none(0xAA, 0x00);
 const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
@@ -206,6 +207,7 @@ pub(crate) fn protect(
     protected: bool,
 ) -> io::Result<()> {
     let mode = if protected { WRITEPROTECT_WP } else { 0 };
+    let mut tries = 0;
     loop {
         let mut request = UffdioWriteprotect { range: UffdioRange::of(addresses), mode };
         // SAFETY: reads one `struct uffdio_writeprotect`; no byte of the memory changes, and writes wait or
@@ -213,11 +215,55 @@ pub(crate) fn protect(
         let request = unsafe { Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request) };
         // SAFETY: as above.
         match pass(Call::UffdWriteprotect).and_then(|()| unsafe { ioctl(descriptor, request) }) {
-            // Somebody changes the process's mappings at this moment.
-            Err(io::Errno::AGAIN | io::Errno::INTR) => {}
+            // The process's mappings change at this moment; or a system-call filter says so, for ever.
+            Err(io::Errno::AGAIN | io::Errno::INTR) if tries < TRIES => {
+                tries += 1;
+                rustix::thread::sched_yield();
+            }
             done => return done,
         }
     }
+}
+
+/// So often the kernel is asked again that only wanted to be asked again.
+const TRIES: u32 = 10_000;
+
+/// Closes what the descriptor stands for, and keeps its number: no other file gets it, which a thread that is about
+/// to use the number would then be talking to. The kernel lets every access pass as soon as no thread is reading the
+/// descriptor and no forked child has it. Nothing happens to a descriptor that is none of userfaultfd's any more.
+/// Async-signal-safe.
+pub(crate) fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    if !is_userfaultfd(descriptor) {
+        return Ok(());
+    }
+    pass(Call::MemfdCreate)?;
+    let nothing = memfd_create(c"hugekit-nothing", MemfdFlags::CLOEXEC)?;
+    let (from, to) = (nothing.as_raw_fd(), descriptor.as_raw_fd());
+    pass(Call::Dup3)?;
+    // SAFETY: the number stays open, and whoever owns it never minds what it stands for.
+    last_error(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0)
+}
+
+/// Whether the number still stands for what it was opened for, or for what [`abandon`] put there, as far as `/proc`
+/// tells: another library may have closed it, and the number be another file's.
+pub(crate) fn is_kept(descriptor: BorrowedFd<'_>) -> bool {
+    is_userfaultfd(descriptor) || stands_for(descriptor, b"/memfd:hugekit-nothing")
+}
+
+fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
+    stands_for(descriptor, b"anon_inode:[userfaultfd]")
+}
+
+/// Whether what `/proc` says of a descriptor begins so. Async-signal-safe.
+fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> bool {
+    let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
+    let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
+    if pass(Call::Readlink).is_err() {
+        return false;
+    }
+    let (path, to) = (path.as_ptr().cast(), link.as_mut_ptr().cast());
+    // SAFETY: reads a path that ends with 0, and writes no more than the link's bytes.
+    written.is_ok() && unsafe { libc::readlink(path, to, link.len()) } > 0 && link.starts_with(what)
 }
 
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
@@ -285,6 +331,9 @@ pub(crate) struct Fault {
 
 /// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
 /// something else.
+///
+/// # Errors
+/// `EPIPE` if the descriptor was [abandoned](abandon).
 pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>> {
     let mut message = MaybeUninit::<UffdMsg>::uninit();
     // SAFETY: the bytes of the message, which may hold anything before they are read into.
@@ -295,6 +344,9 @@ pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>
         Err(io::Errno::INTR) => return Ok(None),
         read => read?,
     };
+    if read.is_empty() {
+        return Err(io::Errno::PIPE);
+    }
     if read.len() < MSG_BYTES {
         return Ok(None);
     }
