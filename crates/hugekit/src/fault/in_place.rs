@@ -178,8 +178,9 @@ impl Process {
         }
         match cause {
             Cause::Fault(address) => {
-                let served =
-                    self.ranges.with(address, |faults| faults.serve(address, access).is_ok());
+                let served = self.ranges.with(address, |faults| {
+                    faults.serve(address, access).is_ok() || faults.rescue(address)
+                });
                 served.unwrap_or_else(|| self.late.may_be_tried_again(address))
             }
             Cause::BrokenMemory(address) => {

@@ -386,7 +386,7 @@ impl Memory {
                 family.end();
                 return Err(failed(error));
             }
-            service.served().give_up();
+            let _ = service.served().give_up();
             service.end();
         }
         let Holds::Alone(mapped, service) = std::mem::replace(holds, Holds::Nothing) else {

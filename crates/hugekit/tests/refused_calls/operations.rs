@@ -80,10 +80,12 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 /// That all of a pool is there, and clean when it is handed out.
 fn is_whole(point: &Point, pool: &Pool) {
-    let stats = pool.stats().unwrap();
-    point.check(stats.in_use == 0, "folios are still in use");
     match pool.region(pool.capacity()) {
         Ok(region) => point.check(is_zero(&region), "not clean"),
-        Err(error) => point.problem(format!("folios are lost: {error}, {stats:?}")),
+        Err(error) => {
+            let stats = pool.stats().unwrap();
+            return point.problem(format!("folios are lost: {error}, {stats:?}"));
+        }
     }
+    point.check(pool.stats().unwrap().in_use == 0, "folios are still in use");
 }

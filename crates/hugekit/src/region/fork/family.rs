@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::io::{self, Errno};
@@ -38,6 +38,8 @@ pub(crate) struct Family {
     pub(super) gate: Gate<State>,
     pub(super) budget: Budget,
     pub(super) spare: Spare,
+    /// The kernel refused to wake threads that wait: they are to be seen to by [`Faults::leave`].
+    pub(super) unwoken: AtomicBool,
     /// Shared by whoever reads frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
@@ -163,6 +165,7 @@ impl Family {
             }),
             budget: Budget::new(most_mappings),
             spare: Spare::new(pool.memory().file(), pool.page_size()),
+            unwoken: AtomicBool::new(false),
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
             pool: pool.clone(),
@@ -395,6 +398,12 @@ impl Membership {
             // SAFETY: its own addresses, which nobody uses any more. In the gate, because nobody may change
             // anything at these addresses once they may be somebody else's.
             unsafe { state.members[index].mapping.unmap() }
+                .or_else(|_| {
+                    // It may lie between others in one mapping, which takes one more to cut.
+                    self.family.spare.release();
+                    // SAFETY: as above.
+                    unsafe { state.members[index].mapping.unmap() }
+                })
                 .map_err(|errno| kernel("munmap", errno))?;
             let member = state.members.remove(index);
             let mut unneeded = Unneeded::new();

@@ -101,8 +101,12 @@ fn first(call: Call) -> io::Result<()> {
     let is_mine = left.is_err()
         && REFUSED.compare_exchange(0, call as u8 + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let lasts = LASTING.load(Ordering::SeqCst) != Lasting::Once as u8;
-    // These mean that it will work when it is tried again, and no kernel says so for ever.
-    let passes_by = |errno: Errno| errno == Errno::INTR || errno == Errno::AGAIN && call.is_ioctl();
+    // These mean that it will work when it is tried again, or that nothing needs to be done; no kernel says so for
+    // ever.
+    let passes_by = |errno: Errno| {
+        let is_ioctls = matches!(errno, Errno::AGAIN | Errno::EXIST | Errno::NOENT);
+        errno == Errno::INTR || is_ioctls && call.is_ioctl()
+    };
     let mut fitting = answers.iter().copied().filter(|&errno| !(lasts && passes_by(errno)));
     match fitting.nth(CHOICE.load(Ordering::SeqCst) as usize) {
         Some(errno) if is_mine => {
