@@ -167,13 +167,18 @@ fn serve_all(served: &dyn Faults, bell: &Range<usize>, ready: &Latch) {
     serve_or_give_up(served, bell, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
         if served.serve(address, access).is_err() {
-            served.leave(address);
+            served.leave(address)?;
         }
         following.follow(thread);
+        Ok(())
     });
 }
 
-fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(Fault)) {
+fn serve_or_give_up(
+    served: &dyn Faults,
+    bell: &Range<usize>,
+    serve: impl FnMut(Fault) -> rustix::io::Result<()>,
+) {
     let last_resort = LastResort { served, bell };
     if serve_until_rung(served.descriptor(), bell, serve).is_ok() {
         std::mem::forget(last_resort);
@@ -183,12 +188,12 @@ fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(
 /// Serves faults until the bell rings, which it answers.
 ///
 /// # Errors
-/// The kernel refuses that, or to tell of faults: the descriptor was abandoned, or another library closed it, or a
+/// The kernel refuses that, or what serving takes, or to tell of faults: the descriptor was abandoned, or another library closed it, or a
 /// system-call filter was installed.
 fn serve_until_rung(
     descriptor: BorrowedFd<'_>,
     bell: &Range<usize>,
-    mut serve: impl FnMut(Fault),
+    mut serve: impl FnMut(Fault) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {
     loop {
         match userfaultfd::next_fault(descriptor)? {
@@ -196,7 +201,7 @@ fn serve_until_rung(
                 let page = address - address % page_size();
                 return userfaultfd::unregister(descriptor, &(page..page + page_size()));
             }
-            Some(fault) => serve(fault),
+            Some(fault) => serve(fault)?,
             None => {}
         }
     }
@@ -212,7 +217,12 @@ struct LastResort<'a> {
 
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
-        self.served.give_up();
+        if let Err(error) = self.served.give_up() {
+            // What waits there waits until others can serve it: writes would reach what others share.
+            return tracing::error!(
+                "a thread that served faults ends, and writers may wait: {error}"
+            );
+        }
         let descriptor = self.served.descriptor();
         if userfaultfd::unregister(descriptor, self.bell).is_err()
             && userfaultfd::abandon(descriptor).is_ok()

@@ -337,17 +337,23 @@ impl Faults for Threaded {
                     return Err(PopulateError::Kernel(ErrorKind::PermissionDenied));
                 }
                 // Whoever protected it has gone meanwhile.
-                None => return Ok(self.leave(address)),
+                None => {
+                    let refused = |_| PopulateError::Kernel(ErrorKind::PermissionDenied);
+                    return self.leave(address).map_err(refused);
+                }
             }
         }
     }
 
-    fn leave(&self, address: usize) {
-        let _ = self.line.wake(address);
+    fn leave(&self, address: usize) -> rustix::io::Result<()> {
+        self.line.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
-    fn give_up(&self) {
-        self.watch.table.for_each(Faults::give_up);
+    fn give_up(&self) -> Result<(), PopulateError> {
+        self.watch.table.for_each(|faults| {
+            let _ = faults.give_up();
+        });
+        Ok(())
     }
 
     fn break_(&self, _: usize) {}
@@ -462,7 +468,7 @@ mod tests {
         };
         snapshot.read_at(5, &mut [0; 9]).unwrap();
         let watch = Watch::current(Way::Threaded).unwrap();
-        watch.table.for_each(Faults::give_up);
+        watch.table.for_each(|faults| faults.give_up().unwrap());
         // SAFETY: as above.
         unsafe { memory.start().write_bytes(8, len) };
         assert_eq!(snapshot.stats().copied_by_writers, 0);
