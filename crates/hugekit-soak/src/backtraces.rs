@@ -49,7 +49,8 @@ pub fn print(process: i32) {
 /// Whether gdb could be had and came to an end.
 fn debugger_prints(process: i32) -> bool {
     let gdb = Command::new("gdb")
-        .args(["-nx", "-batch", "-ex", "thread apply all backtrace 24", "-p"])
+        .args(["-nx", "-batch", "-ex", "set print frame-arguments none"])
+        .args(["-ex", "thread apply all backtrace 24", "-p"])
         .arg(process.to_string())
         .stdin(Stdio::null())
         .stdout(std::io::stderr())

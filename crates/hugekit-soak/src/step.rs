@@ -48,6 +48,23 @@ mod x86 {
         }
     }
 
+    /// The calling thread is not stepped until this is dropped.
+    pub(super) struct Paused(u32);
+
+    impl Paused {
+        pub(super) fn new() -> Self {
+            Self(EVERY.replace(0))
+        }
+    }
+
+    impl Drop for Paused {
+        fn drop(&mut self) {
+            if self.0 > 0 {
+                std::mem::forget(Stepped::new(self.0));
+            }
+        }
+    }
+
     impl Drop for Stepped {
         fn drop(&mut self) {
             EVERY.set(0); // The next trap clears the flag.
@@ -120,6 +137,13 @@ pub fn install() {
 pub fn every<R>(instructions: u32, work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     let _stepped = (instructions > 0).then(|| x86::Stepped::new(instructions));
+    work()
+}
+
+/// Runs what touches none of the memory concerned, and takes long, without stepping this thread.
+pub fn paused<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    let _paused = x86::Paused::new();
     work()
 }
 

@@ -20,6 +20,8 @@ const MOST_REPEATS: u32 = 32;
 struct Thread {
     /// The signals whose handlers it is in.
     handlers: Vec<c_int>,
+    /// Whether the system call that it is in ends a handler.
+    is_returning: bool,
     last_call: (u64, u64),
     repeats: u32,
 }
@@ -86,10 +88,12 @@ impl Thread {
         }
     }
 
-    /// Whether the system call that it begins or ends is to be interrupted: not one of the handler's own.
+    /// Whether the system call that it begins or ends is to be interrupted: not one of the handler's own, nor
+    /// the one that ends it, after which it would be called for ever.
     fn at_call(&mut self, id: i32) -> bool {
-        let Some(call) = begun_call(id) else { return !self.is_in_handler() };
-        if call.0 == libc::SYS_rt_sigreturn as u64 {
+        let Some(call) = begun_call(id) else { return !self.is_returning && !self.is_in_handler() };
+        self.is_returning = call.0 == libc::SYS_rt_sigreturn as u64;
+        if self.is_returning {
             self.handlers.pop();
             return false;
         }

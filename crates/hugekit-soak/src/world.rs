@@ -100,7 +100,8 @@ impl World {
     /// A pool, if there are huge pages for it, or none: then it is counted.
     pub fn pool(&self, builder: &PoolBuilder<'_>) -> Option<Pool> {
         self.count(Count::Pools);
-        self.unless_short(builder.build())
+        // It reads what the machine has, which is most of what stepping would cost.
+        self.unless_short(crate::step::paused(|| builder.build()))
     }
 
     /// What was made, unless the machine lacks what it needs or forbids it. Any other error is a failure.

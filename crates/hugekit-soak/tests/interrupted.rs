@@ -3,7 +3,7 @@
 //! concerned. A handler belongs to a whole process, so each runs in one of its own, which a supervisor watches.
 //!
 //! `HUGEKIT_INTERRUPTED_MS` says how long each takes at least, 700 ms unless said; `HUGEKIT_INTERRUPTED_SEED`
-//! what it is made of.
+//! what it is made of, and `HUGEKIT_INTERRUPTED_PATIENCE` after how many seconds without a step it counts as hung.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -25,8 +25,8 @@ const CASE: &str = "HUGEKIT_INTERRUPTED";
 /// Has this process trace the one that runs the case.
 const TRACER: &str = "HUGEKIT_INTERRUPTED_TRACER";
 
-/// A hung operation makes no step for ever; a slow machine's makes one in far less.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Seconds: a hung operation makes no step for ever; a slow machine's makes one in far less.
+const PATIENCE: u64 = 60;
 
 /// Instructions from one signal to the next, round by round: memory that a handler touches all the time has few
 /// first touches left.
@@ -92,7 +92,8 @@ impl Case {
             command.env(TRACER, "1");
         }
         let mut counts = (0, 0);
-        let ended = supervisor::run(command, PATIENCE, |status| {
+        let patience = Duration::from_secs(number("PATIENCE", PATIENCE));
+        let ended = supervisor::run(command, patience, |status| {
             counts = (status.read(Count::Signals), status.read(Count::BytesVerified));
         })?;
         match ended {
