@@ -34,7 +34,10 @@ pub fn print(process: i32) {
         };
         eprintln!(
             "thread {thread} ({}): waits in {:?}, system call {}, kernel stack {}",
-            read("comm"), read("wchan"), read("syscall"), read("stack")
+            read("comm"),
+            read("wchan"),
+            read("syscall"),
+            read("stack")
         );
     }
     if !debugger_prints(process) {

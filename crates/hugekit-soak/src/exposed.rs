@@ -7,7 +7,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 use crate::model::{LANE, PAGE_WORDS, is_plausible};
 
@@ -120,6 +122,11 @@ pub fn install() {
     }
 }
 
+/// Has handlers touch nothing any more, for good.
+pub fn end() {
+    OWNER.store(0, Ordering::SeqCst);
+}
+
 /// Signals handled so far.
 #[must_use]
 pub fn calls() -> u64 {
@@ -129,17 +136,26 @@ pub fn calls() -> u64 {
 /// The first word that the handler read and that was never written there.
 #[must_use]
 pub fn implausible() -> Option<String> {
-    let [address, value, index] = [0, 1, 2].map(|part: usize| IMPLAUSIBLE[part].load(Ordering::SeqCst));
+    let [address, value, index] =
+        [0, 1, 2].map(|part: usize| IMPLAUSIBLE[part].load(Ordering::SeqCst));
     (address != 0).then(|| {
-        format!("a handler read {value:#x} at {address:#x}, word {index}: not a value of its owner's")
+        format!(
+            "a handler read {value:#x} at {address:#x}, word {index}: not a value of its owner's"
+        )
     })
 }
 
+/// Whether this process's memory is what the table names. Async-signal-safe.
+pub(crate) fn is_owner() -> bool {
+    // SAFETY: no precondition.
+    unsafe { libc::getpid() == OWNER.load(Ordering::Relaxed) }
+}
+
 extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the address of the calling thread's errno; `getpid` has no precondition.
+    // SAFETY: the address of the calling thread's errno; the kernel's context.
     unsafe {
         let errno = *libc::__errno_location();
-        if libc::getpid() == OWNER.load(Ordering::Relaxed) {
+        if is_owner() {
             touch(CALLS.fetch_add(1, Ordering::Relaxed));
             crate::step::go_on(context);
         }

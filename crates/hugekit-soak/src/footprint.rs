@@ -82,7 +82,9 @@ impl fmt::Display for Footprint {
         write!(
             f,
             "{} threads, {} descriptors, {mapped} bytes mapped, {resident} resident, {} of the heap in use",
-            self.threads, self.descriptors.len(), self.heap_in_use
+            self.threads,
+            self.descriptors.len(),
+            self.heap_in_use
         )
     }
 }

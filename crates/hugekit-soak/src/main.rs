@@ -61,13 +61,14 @@ impl Soak {
         let started = Instant::now();
         let mut said = 0;
         let mut last = None;
-        let ended = supervisor::run(self.command(seed)?, Duration::from_secs(self.patience), |status| {
-            last = Some(Count::ALL.map(|what| (what, status.read(what))));
-            if started.elapsed().as_secs() / 60 > said {
-                said += 1;
-                println!("after {said} minutes: {}", progress(status));
-            }
-        })?;
+        let ended =
+            supervisor::run(self.command(seed)?, Duration::from_secs(self.patience), |status| {
+                last = Some(Count::ALL.map(|what| (what, status.read(what))));
+                if started.elapsed().as_secs() / 60 > said {
+                    said += 1;
+                    println!("after {said} minutes: {}", progress(status));
+                }
+            })?;
         for (what, number) in last.into_iter().flatten() {
             println!("{number:>18} {}", what.name());
         }

@@ -70,6 +70,7 @@ impl Model {
     /// # Panics
     /// If a word is not what it must be.
     pub fn check(&self, offset: usize, bytes: &[u8], what: &str) -> usize {
+        let _paused = crate::step::Paused::new();
         for (index, word) in words_of(offset, bytes) {
             if is_lane(index) {
                 self.check_lane(index / PAGE_WORDS, word as i64, what);
@@ -84,7 +85,7 @@ impl Model {
         bytes.len()
     }
 
-    pub fn check_lane(&self, page: usize, lane: i64, what: &str) {
+    fn check_lane(&self, page: usize, lane: i64, what: &str) {
         let Bounds { least, most } = self.lanes[page];
         assert!(
             (least.max(0)..=most).contains(&lane),
@@ -177,6 +178,7 @@ impl Tracked {
     /// Writes whole cells.
     pub fn write(&mut self, cells: std::ops::Range<usize>, tag: u64) {
         self.model.tags[cells.clone()].fill(tag);
+        let _paused = crate::step::Paused::new();
         for index in cells.start * CELL_WORDS..cells.end * CELL_WORDS {
             if !is_lane(index) {
                 self.words()[index].store(value(tag, index), Ordering::Relaxed);
@@ -210,6 +212,7 @@ impl Tracked {
     /// # Panics
     /// If a word is not what it must be.
     pub fn check(&self, what: &str) -> usize {
+        let _paused = crate::step::Paused::new();
         for (index, word) in self.words().iter().enumerate() {
             if is_lane(index) {
                 let page = index / PAGE_WORDS;
@@ -267,7 +270,8 @@ impl Sequence {
 
     /// Makes one step, the first of which is 1.
     pub fn write(&self, words: &[AtomicU64], number: u64) {
-        let cell = self.cells.start + (number as usize % self.cells.len() * self.step) % self.cells.len();
+        let cell =
+            self.cells.start + (number as usize % self.cells.len() * self.step) % self.cells.len();
         for index in cell * CELL_WORDS..(cell + 1) * CELL_WORDS {
             if !is_lane(index) {
                 // Released, because copies are promised the order of stores and nothing else.
@@ -295,6 +299,7 @@ impl Sequence {
     /// # Panics
     /// If they are not: if a store is seen and one before it is not.
     pub fn check(&self, offset: usize, bytes: &[u8], what: &str) -> usize {
+        let _paused = crate::step::Paused::new();
         let (mut last, mut first_missing) = ((0, 0), (u64::MAX, 0));
         let own = self.cells.start * CELL_WORDS..self.cells.end * CELL_WORDS;
         let mut checked = 0;
@@ -314,7 +319,10 @@ impl Sequence {
         assert!(
             last < first_missing,
             "{what}: not of one moment: step {} at word {} is there, and step {} at word {} is not",
-            last.0, last.1, first_missing.0, first_missing.1
+            last.0,
+            last.1,
+            first_missing.0,
+            first_missing.1
         );
         checked
     }

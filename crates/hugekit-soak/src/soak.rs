@@ -72,9 +72,17 @@ fn act(orders: &Orders, status: &'static Status, time: Duration, phase: u64) {
     drop(storm);
 }
 
-fn perform(status: &'static Status, actor: usize, seed: u64, only: Option<&str>, stop: &AtomicBool) {
-    let chosen: Vec<&'static Operation> =
-        OPERATIONS.iter().filter(|operation| only.is_none_or(|only| operation.name == only)).collect();
+fn perform(
+    status: &'static Status,
+    actor: usize,
+    seed: u64,
+    only: Option<&str>,
+    stop: &AtomicBool,
+) {
+    let chosen: Vec<&'static Operation> = OPERATIONS
+        .iter()
+        .filter(|operation| only.is_none_or(|only| operation.name == only))
+        .collect();
     for round in 0.. {
         if stop.load(Ordering::Relaxed) {
             return;
@@ -104,10 +112,13 @@ pub fn mix(seed: u64, number: u64) -> u64 {
 pub fn end_at_the_first_failure(status: &'static Status) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
+        exposed::end(); // What is printed now is not to be interrupted by another fault.
         usual(info);
         for (actor, doing) in status.doing.iter().enumerate() {
             let doing = doing.load(Ordering::Relaxed);
-            if let Some(operation) = (doing as usize).checked_sub(1).and_then(|at| OPERATIONS.get(at)) {
+            if let Some(operation) =
+                (doing as usize).checked_sub(1).and_then(|at| OPERATIONS.get(at))
+            {
                 let seed = status.seeds[actor].load(Ordering::Relaxed);
                 eprintln!("actor {actor} was at {}, seed {seed}", operation.name);
             }

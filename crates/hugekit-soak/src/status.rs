@@ -122,14 +122,8 @@ impl Status {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, which stays; zeroes are valid atomics.
         unsafe {
-            let page = libc::mmap(
-                ptr::null_mut(),
-                size_of::<Self>(),
-                prot,
-                libc::MAP_SHARED,
-                file,
-                0,
-            );
+            let page =
+                libc::mmap(ptr::null_mut(), size_of::<Self>(), prot, libc::MAP_SHARED, file, 0);
             if page == libc::MAP_FAILED {
                 return Err(std::io::Error::last_os_error());
             }

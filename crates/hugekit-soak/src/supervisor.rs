@@ -86,7 +86,8 @@ impl Watch {
             }
             latest = latest.max(Some(seen.2));
             if doing > 0 && seen.2.elapsed() > self.patience {
-                let name = OPERATIONS.get(doing as usize - 1).map_or("?", |operation| operation.name);
+                let name =
+                    OPERATIONS.get(doing as usize - 1).map_or("?", |operation| operation.name);
                 let seed = status.seeds[actor].load(Ordering::Relaxed);
                 return Some(format!(
                     "actor {actor} has made no step in operation {name}, seed {seed}, for {:?}",

@@ -72,7 +72,11 @@ impl Thread {
         match libc::WSTOPSIG(status) {
             _ if status >> 16 != 0 => 0,
             signal if signal == libc::SIGTRAP | 0x80 => {
-                if self.at_call(id) && *is_on { libc::SIGUSR1 } else { 0 }
+                if self.at_call(id) && *is_on {
+                    libc::SIGUSR1
+                } else {
+                    0
+                }
             }
             TOGGLE => {
                 *is_on = !*is_on;

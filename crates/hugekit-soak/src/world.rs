@@ -101,7 +101,11 @@ impl World {
     pub fn pool(&self, builder: &PoolBuilder<'_>) -> Option<Pool> {
         self.count(Count::Pools);
         // It reads what the machine has, which is most of what stepping would cost.
-        self.unless_short(crate::step::paused(|| builder.build()))
+        let built = {
+            let _paused = crate::step::Paused::new();
+            builder.build()
+        };
+        self.unless_short(built)
     }
 
     /// What was made, unless the machine lacks what it needs or forbids it. Any other error is a failure.

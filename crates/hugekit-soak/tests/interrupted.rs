@@ -1,11 +1,14 @@
 //! Signals everywhere: each operation is interrupted a thousand times a second in every thread, at every system
-//! call of every thread, and between any two instructions, by a handler that reads and writes the memory
-//! concerned. A handler belongs to a whole process, so each runs in one of its own, which a supervisor watches.
+//! call of every thread, and between any two instructions of stretches that begin a thousand times a second. The
+//! handler reads and writes the memory concerned. A handler belongs to a whole process, so each operation runs in
+//! one of its own, which a supervisor watches.
 //!
 //! `HUGEKIT_INTERRUPTED_MS` says how long each takes at least, 700 ms unless said; `HUGEKIT_INTERRUPTED_SEED`
-//! what it is made of, and `HUGEKIT_INTERRUPTED_PATIENCE` after how many seconds without a step it counts as hung.
+//! what it is made of, and `HUGEKIT_INTERRUPTED_PATIENCE` after how many seconds without a step it counts as hung;
+//! `HUGEKIT_INTERRUPTED_STRETCH` how many instructions are stepped in a row.
 
 use std::process::{Command, ExitCode};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hugekit::fault::Handling;
@@ -65,11 +68,8 @@ impl Case {
     fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for operation in OPERATIONS {
-            let ways: Vec<_> = if operation.is_served {
-                HANDLINGS.map(Some).to_vec()
-            } else {
-                vec![None]
-            };
+            let ways: Vec<_> =
+                if operation.is_served { HANDLINGS.map(Some).to_vec() } else { vec![None] };
             for served in ways {
                 let can = |&when: &When| operation.can_step || when != When::AtEachInstruction;
                 let cases = When::ALL.into_iter().filter(can);
@@ -113,7 +113,8 @@ impl Case {
         soak::end_at_the_first_failure(status);
         exposed::install();
         step::install();
-        let storm = (self.when == When::AThousandTimesASecond).then(Storm::start);
+        let storm = (self.when != When::AtEachSystemCall).then(Storm::start);
+        step::STRETCH.store(number("STRETCH", 512) as u32, Ordering::SeqCst);
         let (started, time, seed) = (Instant::now(), number("MS", 700), number("SEED", 1));
         let mut round = 0;
         while started.elapsed() < Duration::from_millis(time) || exposed::calls() == 0 {

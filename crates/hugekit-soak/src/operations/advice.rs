@@ -55,7 +55,8 @@ fn on_snapshot(world: &mut World) {
             let made = unsafe { snapshot(world, &memory, &(0..bytes), world.handling) };
             let Some(made) = made else { return };
             advise(world, memory.start(), bytes, &HARMLESS);
-            let check = |offset, bytes: &[u8]| written.check(offset, bytes, "snapshot under advice");
+            let check =
+                |offset, bytes: &[u8]| written.check(offset, bytes, "snapshot under advice");
             let read = read_out(world, made, &check);
             unless_lost(world, read);
         }

@@ -56,7 +56,11 @@ fn by_fork(snapshot: &Snapshot, fork: &Region, written: &Written<'_>) {
         let refused = matches!(snapshot.read_at(0, &mut [0]), Err(SnapshotError::Forked))
             && fork.shared_bytes().is_err();
         written.check(0, &super::moments::bytes_of(written.words()), "a child's copy");
-        written.words().iter().step_by(PAGE_WORDS).for_each(|word| word.store(0, Ordering::Relaxed));
+        written
+            .words()
+            .iter()
+            .step_by(PAGE_WORDS)
+            .for_each(|word| word.store(0, Ordering::Relaxed));
         // SAFETY: no precondition.
         unsafe { libc::_exit(if refused { ALL_WELL } else { NOT_REFUSED }) };
     }

@@ -3,8 +3,8 @@
 use hugekit::region::PinnedRange;
 use hugekit::{Pool, Region, SharedRegion};
 
-use super::regions::{soiled, step};
 use super::moments::read_out;
+use super::regions::{soiled, step};
 use crate::model::Tracked;
 use crate::status::Count;
 use crate::world::World;

@@ -47,7 +47,11 @@ fn copy(world: &mut World, source: &Tracked, other: &Mapping, threads: Threads) 
         )
     };
     let (cancel, is_cancelled) = (Cancel::new(), world.one_in(4));
-    let progress = |_, _| if is_cancelled { cancel.cancel() };
+    let progress = |_, _| {
+        if is_cancelled {
+            cancel.cancel()
+        }
+    };
     let reuse = [Reuse::Unknown, Reuse::All, Reuse::None][world.rng.usize(0..3)];
     let copy = Copy::new().reuse(reuse).threads(threads).progress(&progress).cancel(&cancel);
     match copy.run(to, from) {
@@ -64,7 +68,11 @@ fn clear(world: &mut World, memory: &mut Tracked, threads: Threads) {
     let bytes = world.part_of(memory.bytes());
     let start = memory.words().as_ptr().cast::<u8>().cast_mut();
     let (cancel, is_cancelled) = (Cancel::new(), world.one_in(4));
-    let progress = |_, _| if is_cancelled { cancel.cancel() };
+    let progress = |_, _| {
+        if is_cancelled {
+            cancel.cancel()
+        }
+    };
     let clear = Clear::new().threads(threads).progress(&progress).cancel(&cancel);
     // SAFETY: within memory that is ours alone now.
     let slice = unsafe { std::slice::from_raw_parts_mut(start.add(bytes.start), bytes.len()) };

@@ -27,6 +27,7 @@ impl<'a> Written<'a> {
     /// # Safety
     /// So many bytes may be read and written for as long as this exists.
     pub(super) unsafe fn new(start: *mut u8, bytes: usize, writers: usize) -> Self {
+        let _paused = crate::step::Paused::new();
         // SAFETY: the caller's to promise.
         let words = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), bytes / 8) };
         let share = bytes / CELL_BYTES / writers;
@@ -41,10 +42,15 @@ impl<'a> Written<'a> {
     }
 
     /// Lets its writers write while `work` runs, and none afterwards.
-    pub(super) fn while_written<R>(&self, world: &mut World, work: impl FnOnce(&mut World) -> R) -> R {
+    pub(super) fn while_written<R>(
+        &self,
+        world: &mut World,
+        work: impl FnOnce(&mut World) -> R,
+    ) -> R {
         let every = world.every;
         thread::scope(|scope| {
-            let start = |sequence| scope.spawn(move || crate::step::every(every, || self.write(sequence)));
+            let start =
+                |sequence| scope.spawn(move || crate::step::every(every, || self.write(sequence)));
             let writers: Vec<ScopedJoinHandle<'_, ()>> = self.sequences.iter().map(start).collect();
             let stopped = Stops(&self.stop);
             let result = work(world);
@@ -138,7 +144,8 @@ pub(super) fn of_anonymous(world: &mut World) {
         for _ in 0..world.steps() {
             let part = unaligned_part(world, bytes);
             // SAFETY: no thread blocks SIGBUS, and no system call writes to the memory, which stays.
-            let Some(snapshot) = (unsafe { snapshot(world, &memory, &part, world.handling) }) else {
+            let Some(snapshot) = (unsafe { snapshot(world, &memory, &part, world.handling) })
+            else {
                 return;
             };
             let read = read_out(world, snapshot, &|offset, bytes| {
@@ -257,5 +264,6 @@ fn read_parts(
 }
 
 pub(super) fn bytes_of(words: &[AtomicU64]) -> Vec<u8> {
+    let _paused = crate::step::Paused::new();
     words.iter().flat_map(|word| word.load(Ordering::SeqCst).to_ne_bytes()).collect()
 }

@@ -1,7 +1,7 @@
 //! Snapshots of several ranges taken at once, and reserves.
 
-use hugekit::snapshot::Reserve;
 use hugekit::Snapshot;
+use hugekit::snapshot::Reserve;
 
 use super::moments::{Written, anonymous_bytes, read_out, unless_lost};
 use crate::mapping::Mapping;
@@ -17,8 +17,11 @@ pub(super) fn several(world: &mut World) {
         for _ in 0..world.steps() {
             let mut cuts = [0, world.rng.usize(1..bytes), world.rng.usize(1..bytes), bytes];
             cuts.sort_unstable();
-            let pieces: Vec<_> =
-                cuts.windows(2).map(|cut| cut[0]..cut[1]).filter(|piece| !piece.is_empty()).collect();
+            let pieces: Vec<_> = cuts
+                .windows(2)
+                .map(|cut| cut[0]..cut[1])
+                .filter(|piece| !piece.is_empty())
+                .collect();
             let slice = |piece: &std::ops::Range<usize>| {
                 std::ptr::slice_from_raw_parts(
                     memory.start().wrapping_add(piece.start).cast_const(),
@@ -31,8 +34,9 @@ pub(super) fn several(world: &mut World) {
             let made = world.unless_short(unsafe { builder.of_several(&ranges) });
             for (snapshot, piece) in made.into_iter().flatten().zip(&pieces) {
                 world.count(Count::Snapshots);
-                let check =
-                    |offset, bytes: &[u8]| written.check(piece.start + offset, bytes, "one of several");
+                let check = |offset, bytes: &[u8]| {
+                    written.check(piece.start + offset, bytes, "one of several")
+                };
                 let read = read_out(world, snapshot, &check);
                 unless_lost(world, read);
             }
