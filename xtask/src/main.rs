@@ -3,8 +3,10 @@
 mod aarch64;
 mod chromium;
 mod debian;
+mod fuzz;
 mod header;
 mod install;
+mod operations;
 mod python;
 mod redis;
 mod settings;
@@ -36,6 +38,7 @@ enum Task {
     Chromium,
     /// What can be said without running anything: format, clippy, documentation
     Check,
+    Fuzz(fuzz::Fuzz),
     /// Generates `hugekit.h` from the C interface's sources
     Header,
     /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
@@ -53,6 +56,7 @@ fn main() -> Result<ExitCode> {
         Task::Test { install, only } => testing::run(install, only),
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
+        Task::Fuzz(fuzz) => fuzz.run(),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
         Task::Ci { install } => check().and_then(|()| testing::run(install, None)),

@@ -303,7 +303,7 @@ typedef struct hugekit_options {
     uint32_t reuse;
     // A `hugekit_reuse`: who uses what is copied from next. Only for `hugekit_copy_with`.
     uint32_t source_reuse;
-    // Zero.
+    // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     uint32_t reserved;
     // The byte that is accessed next, as an offset in bytes from the start; with `HUGEKIT_HAS_TARGET`.
     size_t target;
@@ -470,7 +470,7 @@ typedef struct hugekit_fork_options {
     size_t most_mappings;
     // A `hugekit_handling`.
     uint32_t handling;
-    // Zero.
+    // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     uint32_t reserved;
     // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
     size_t handling_threads;
@@ -493,7 +493,7 @@ typedef struct hugekit_snapshot_options {
     size_t ready;
     // `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
     uint32_t flags;
-    // Zero.
+    // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     uint32_t reserved;
     // Memory that writers copy to first, or NULL. If another snapshot has it at this moment, memory is taken as
     // without one.

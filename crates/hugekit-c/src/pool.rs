@@ -9,7 +9,7 @@ use engine::Pool;
 use engine::pool::{Backing, Clearing, NodePolicy, PoolBuilder, Standing};
 
 use crate::status::{self, Answer, Refusal, answer, c_string, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned};
+use crate::versioned::{self, Place, Versioned, Wish};
 use crate::work::{hugekit_progress, threads, told};
 
 /// Memory that is handed out clean. Made by `hugekit_pool_new`.
@@ -119,6 +119,12 @@ pub struct hugekit_pool_options {
 unsafe impl Versioned for hugekit_pool_options {
     const NAME: &str = "hugekit_pool_options";
     const FIRST: usize = offset_of!(Self, name) + size_of::<*const c_char>();
+}
+
+impl Wish for hugekit_pool_options {
+    fn reserved(&self) -> u32 {
+        0
+    }
 }
 
 /// Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, and stores its handle in

@@ -12,7 +12,7 @@ use engine::region::{ForkBuilder, PinnedRange, Region, RegionBuilder};
 
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned};
+use crate::versioned::{self, Place, Versioned, Wish};
 use crate::work::{Wishes, hugekit_options, hugekit_progress, hugekit_report, threads, told};
 
 /// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
@@ -58,6 +58,12 @@ pub struct hugekit_region_options {
 unsafe impl Versioned for hugekit_region_options {
     const NAME: &str = "hugekit_region_options";
     const FIRST: usize = offset_of!(Self, handling_threads) + size_of::<usize>();
+}
+
+impl Wish for hugekit_region_options {
+    fn reserved(&self) -> u32 {
+        0
+    }
 }
 
 /// Maps `len` zeroed bytes of the pool, in whole pages of its backing and in one piece, and stores their handle
@@ -348,7 +354,7 @@ pub struct hugekit_fork_options {
     pub most_mappings: usize,
     /// A `hugekit_handling`.
     pub handling: u32,
-    /// Zero.
+    /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
     /// Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
     pub handling_threads: usize,
@@ -358,6 +364,12 @@ pub struct hugekit_fork_options {
 unsafe impl Versioned for hugekit_fork_options {
     const NAME: &str = "hugekit_fork_options";
     const FIRST: usize = offset_of!(Self, handling_threads) + size_of::<usize>();
+}
+
+impl Wish for hugekit_fork_options {
+    fn reserved(&self) -> u32 {
+        self.reserved
+    }
 }
 
 /// A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing

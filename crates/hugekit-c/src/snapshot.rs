@@ -16,7 +16,7 @@ use crate::region::{
     fork_builder, handling, hugekit_fork_options, hugekit_handling, hugekit_region, range,
 };
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned};
+use crate::versioned::{self, Place, Versioned, Wish};
 use crate::work::{Wishes, check_range, hugekit_options};
 
 /// Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
@@ -106,7 +106,7 @@ pub struct hugekit_snapshot_options {
     pub ready: usize,
     /// `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
     pub flags: u32,
-    /// Zero.
+    /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
     /// Memory that writers copy to first, or NULL. If another snapshot has it at this moment, memory is taken as
     /// without one.
@@ -117,6 +117,12 @@ pub struct hugekit_snapshot_options {
 unsafe impl Versioned for hugekit_snapshot_options {
     const NAME: &str = "hugekit_snapshot_options";
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+}
+
+impl Wish for hugekit_snapshot_options {
+    fn reserved(&self) -> u32 {
+        self.reserved
+    }
 }
 
 /// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next. Made by

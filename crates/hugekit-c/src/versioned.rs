@@ -17,11 +17,17 @@ pub(crate) unsafe trait Versioned: Copy {
     const FIRST: usize;
 }
 
+/// A structure by which the caller asks for something.
+pub(crate) trait Wish: Versioned {
+    /// The value of its field `reserved`, if it has one: zero, until a version of the library gives it a meaning.
+    fn reserved(&self) -> u32;
+}
+
 /// What the caller wishes; zeroes for no pointer.
 ///
 /// # Safety
 /// Null, or valid for reads of as many bytes as its first word says.
-pub(crate) unsafe fn read<T: Versioned>(given: *const T) -> Result<T, Refusal> {
+pub(crate) unsafe fn read<T: Wish>(given: *const T) -> Result<T, Refusal> {
     let mut known = MaybeUninit::<T>::zeroed();
     if !given.is_null() {
         // SAFETY: the caller's to promise; every such structure begins with its size.
@@ -41,7 +47,14 @@ pub(crate) unsafe fn read<T: Versioned>(given: *const T) -> Result<T, Refusal> {
         }
     }
     // SAFETY: any bytes are valid ones.
-    Ok(unsafe { known.assume_init() })
+    let known = unsafe { known.assume_init() };
+    match known.reserved() {
+        0 => Ok(known),
+        other => Err(Refusal::unsupported(format!(
+            "{}.reserved is {other:#x}, and must be 0: this version of the library knows no meaning for it",
+            T::NAME
+        ))),
+    }
 }
 
 /// Where the caller wants an answer, if he wants one.
@@ -126,6 +139,15 @@ mod tests {
         const FIRST: usize = 16;
     }
 
+    impl Wish for Options {
+        fn reserved(&self) -> u32 {
+            u32::from(self.new == RESERVED)
+        }
+    }
+
+    /// As if the field that is new had such a bit.
+    const RESERVED: u64 = 1 << 63;
+
     #[test]
     fn an_older_caller_gets_the_usual_for_what_he_does_not_know() {
         let given = Options { size: 16, old: 5, new: 77 };
@@ -155,6 +177,17 @@ mod tests {
             new: 2,
         });
         assert_eq!(given, [32, 1, 2, 0]);
+    }
+
+    #[test]
+    fn what_is_reserved_is_zero() {
+        let given = Options { size: 24, old: 5, new: RESERVED };
+        // SAFETY: of that size.
+        let refusal = unsafe { read(&raw const given) }.unwrap_err();
+        assert_eq!(refusal.status, hugekit_status::Unsupported);
+        let older = Options { size: 16, ..given };
+        // SAFETY: as above.
+        assert!(unsafe { read(&raw const older) }.is_ok());
     }
 
     #[test]

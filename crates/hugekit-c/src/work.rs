@@ -9,7 +9,7 @@ use engine::parallel::{Progress, Report};
 use engine::{Cancel, Clear, Copy, Populate, Reuse, Threads};
 
 use crate::status::{Answer, Refusal, answer, hugekit_status};
-use crate::versioned::{self, Place, Versioned};
+use crate::versioned::{self, Place, Versioned, Wish};
 
 /// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
 /// calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
@@ -92,7 +92,7 @@ pub struct hugekit_options {
     pub reuse: u32,
     /// A `hugekit_reuse`: who uses what is copied from next. Only for `hugekit_copy_with`.
     pub source_reuse: u32,
-    /// Zero.
+    /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
     /// The byte that is accessed next, as an offset in bytes from the start; with `HUGEKIT_HAS_TARGET`.
     pub target: usize,
@@ -103,6 +103,12 @@ pub struct hugekit_options {
 unsafe impl Versioned for hugekit_options {
     const NAME: &str = "hugekit_options";
     const FIRST: usize = offset_of!(Self, target) + size_of::<usize>();
+}
+
+impl Wish for hugekit_options {
+    fn reserved(&self) -> u32 {
+        self.reserved
+    }
 }
 
 /// How work was done.

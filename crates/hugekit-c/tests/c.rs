@@ -5,28 +5,18 @@
 //! without the other there, so that routines with AVX-512 and forks are left out. So are children of fork(2): they
 //! have the stacks of threads that they have not, which counts as lost.
 
+mod programs;
+
 use std::env;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
+use self::programs::{Linked, Places, Program, said};
+
 /// What a test program returns that cannot run here.
 const SKIPPED: i32 = 77;
-
-const STRICT: [&str; 5] = ["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
-
-#[derive(Clone, Copy)]
-struct Program {
-    source: &'static str,
-    compiler: &'static str,
-    standard: &'static str,
-    under_valgrind: bool,
-    arguments: &'static [&'static str],
-}
 
 const PROGRAMS: [Program; 8] = [
     Program::c("work.c", true),
@@ -44,75 +34,6 @@ const PROGRAMS: [Program; 8] = [
         arguments: &[],
     },
 ];
-
-impl Program {
-    const fn c(source: &'static str, under_valgrind: bool) -> Self {
-        Self { source, compiler: "cc", standard: "-std=c11", under_valgrind, arguments: &[] }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Linked {
-    Shared,
-    Static,
-}
-
-/// Where the libraries are, and where programs go.
-struct Places {
-    libraries: PathBuf,
-    programs: PathBuf,
-}
-
-impl Places {
-    /// Builds the libraries: cargo does not for the tests of a package that no Rust program can link.
-    fn new() -> Result<Self, String> {
-        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
-        let target =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).parent().ok_or("no target directory")?;
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", "hugekit-c", "--target-dir"]).arg(target);
-        said(&mut cargo)?;
-        let libraries = target.join("debug");
-        let _ = fs::remove_dir_all(&programs);
-        fs::create_dir_all(&programs).map_err(|error| error.to_string())?;
-        // The name that programs ask the dynamic linker for.
-        symlink(libraries.join("libhugekit.so"), programs.join("libhugekit.so.0"))
-            .map_err(|error| error.to_string())?;
-        Ok(Self { libraries, programs })
-    }
-
-    fn compile(&self, program: Program, linked: Linked) -> Result<PathBuf, String> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let suffix = if linked == Linked::Static { "-static" } else { "" };
-        let path =
-            self.programs.join(format!("{}{suffix}", program.source.replace(['.', '/'], "-")));
-        let mut compiler = Command::new(program.compiler);
-        compiler.args(STRICT).args([program.standard, "-pthread", "-g", "-I"]);
-        compiler.arg(folder.join("include")).arg("-o").arg(&path);
-        compiler.arg(folder.join("tests").join(program.source));
-        match linked {
-            Linked::Shared => compiler.arg("-L").arg(&self.libraries).arg("-lhugekit"),
-            Linked::Static => {
-                let library = self.libraries.join("libhugekit.a");
-                compiler.arg(library).args(["-ldl", "-lm", "-lgcc_s"])
-            }
-        };
-        if linked == Linked::Shared {
-            compiler.arg(format!("-Wl,-rpath,{}", self.programs.display()));
-        }
-        said(&mut compiler)?;
-        Ok(path)
-    }
-}
-
-/// What a command says, if it succeeds.
-fn said(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("{command:?}\n{}", String::from_utf8_lossy(&output.stderr)));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
 
 /// One at a time: they compare what the whole machine has.
 static ONE: Mutex<()> = Mutex::new(());
@@ -175,7 +96,7 @@ fn trials(places: &'static Places) -> Vec<Trial> {
 
 fn main() {
     let arguments = Arguments::from_args();
-    let places = match Places::new() {
+    let places = match Places::new("c") {
         Ok(places) => Box::leak(Box::new(places)),
         Err(error) => panic!("the libraries cannot be built: {error}"),
     };

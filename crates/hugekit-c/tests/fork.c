@@ -92,6 +92,11 @@ static void wishes_are_checked(const hugekit_pool *pool)
     wishes.granule = 4096;
     wishes.handling = 7;
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &wishes, &fork), "handling");
+    hugekit_fork_options reserved = {.size = sizeof reserved, .reserved = 7};
+    hugekit_snapshot *snapshot = NULL;
+    const char *named = "hugekit_fork_options.reserved is 0x7";
+    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_region_fork(parent, &reserved, &fork), named);
+    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_region_snapshot(parent, &reserved, &snapshot), named);
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, NULL, NULL), "fork");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_shared_bytes(parent, NULL), "NULL");
     CHECK(fork == NULL);

@@ -235,6 +235,9 @@ static void errors_name_what_is_in_the_way(void)
     munmap(shared, LEN);
     hugekit_snapshot_options wishes = {.size = sizeof wishes, .granule = 9};
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new(&wishes, 1, &wishes, &snapshot), "granule");
+    hugekit_snapshot_options reserved = {.size = sizeof reserved, .reserved = 1u << 31};
+    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_snapshot_new(&wishes, 1, &reserved, &snapshot),
+                  "hugekit_snapshot_options.reserved is 0x80000000");
     CHECK(snapshot == NULL);
 }
 

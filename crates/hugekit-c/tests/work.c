@@ -55,6 +55,10 @@ static void refuses_what_is_no_memory(void)
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_copy(&byte, NULL, 1), "from");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_copy(NULL, &byte, 1), "to");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(&byte, (size_t)1 << 63, NULL, NULL), "memory");
+    hugekit_options wishes = {.size = sizeof wishes, .reserved = 1};
+    hugekit_status unsupported = HUGEKIT_STATUS_UNSUPPORTED;
+    CHECK_REFUSED(unsupported, hugekit_clear_with(&byte, 1, &wishes, NULL), "hugekit_options.reserved is 0x1");
+    CHECK_REFUSED(unsupported, hugekit_populate(&byte, 1, &wishes, NULL), "hugekit_options.reserved");
     CHECK(byte == 1);
 }
 

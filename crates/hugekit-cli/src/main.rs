@@ -13,6 +13,7 @@ mod tune;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use hugekit_lab::record::reason;
 
 /// A huge-page memory engine: look at the machine, measure it, tune to it.
 #[derive(Debug, Parser)]
@@ -32,9 +33,17 @@ enum Command {
     Man(shell::Man),
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
     listen_to_the_library();
-    match Cli::parse().command {
+    run(Cli::parse().command).unwrap_or_else(|error| {
+        // Causes, and no backtrace: whoever uses the command has no use for one.
+        text::say(&format!("error: {}", reason(&*error)));
+        ExitCode::FAILURE
+    })
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Doctor(doctor) => doctor.run().map(|()| ExitCode::SUCCESS),
         Command::Lab(lab) => lab.run(),
         Command::Tune(tune) => tune.run(),

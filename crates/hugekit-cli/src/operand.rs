@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hugekit_lab::archive::Archive;
+use hugekit_lab::plain;
 use hugekit_lab::record::Record;
 
 /// A file if it has a slash or ends in `.json`, or if there is one of that name; else an ID.
@@ -25,7 +26,7 @@ impl Operand {
     pub(crate) fn read(&self) -> anyhow::Result<(String, Record)> {
         let path = self.path()?;
         let name = path.file_stem().and_then(OsStr::to_str).unwrap_or(&self.0).to_owned();
-        Ok((name, Record::read(&path)?))
+        Ok((plain(&name), Record::read(&path)?))
     }
 
     fn path(&self) -> anyhow::Result<PathBuf> {

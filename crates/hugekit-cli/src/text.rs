@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use hugekit_lab::plain;
+
 pub(crate) const COLUMNS: usize = 80;
 
 /// Writes to standard output. Colours are taken out again unless that is a terminal that wants them,
@@ -12,6 +14,12 @@ pub(crate) fn write_out(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }
+}
+
+/// A line on standard error, for people. Nothing in it acts on their terminal, and where nobody listens any more,
+/// it is not said.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", plain(text));
 }
 
 /// Breaks at spaces; a longer word, such as a path, keeps its line to itself.

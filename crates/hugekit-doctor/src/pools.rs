@@ -1,8 +1,8 @@
 //! Huge pages that the administrator reserved, and limits on them.
 
 use hugekit::machine::cgroup::Limit;
-use hugekit::machine::hugepages::{NodePool, Pool};
-use hugekit::machine::{Error, Memory};
+use hugekit::machine::hugepages::{NodePool, Pool, remedy};
+use hugekit::machine::{Error, Memory, Node};
 
 use crate::facts::Facts;
 use crate::line::{Line, Topic};
@@ -15,7 +15,10 @@ const GIB: u64 = 1 << 30;
 pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = match &facts.pools {
         Ok(pools) if pools.is_empty() => vec![no_pools("the kernel lists no size")],
-        Ok(pools) => pools.iter().flat_map(|pool| pool_lines(pool, &facts.memory)).collect(),
+        Ok(pools) => {
+            let nodes = facts.topology.as_ref().map_or(&[][..], |topology| &topology.nodes);
+            pools.iter().flat_map(|pool| pool_lines(pool, facts.memory.as_ref().ok(), nodes)).collect()
+        }
         Err(error) if error.is_not_found() => vec![no_pools(&error.to_string())],
         Err(error) => vec![TOPIC.unknown("pools", error)],
     };
@@ -27,10 +30,11 @@ fn no_pools(why: &str) -> Line {
     TOPIC.missing("pools", why).remedy("needs a kernel with CONFIG_HUGETLBFS=y")
 }
 
-fn pool_lines(pool: &Pool, memory: &Result<Memory, Error>) -> Vec<Line> {
-    let mut lines = vec![pool_line(pool, memory.as_ref().ok())];
+fn pool_lines(pool: &Pool, memory: Option<&Memory>, nodes: &[Node]) -> Vec<Line> {
+    let mut lines = vec![pool_line(pool, memory)];
     if pool.total > 0 {
-        lines.extend(pool.nodes.iter().map(|node| node_line(pool.page_size, node)));
+        let node = |pool: &NodePool| nodes.iter().find(|node| node.id == pool.node);
+        lines.extend(pool.nodes.iter().map(|on| node_line(pool.page_size, on, node(on))));
     }
     lines
 }
@@ -41,10 +45,8 @@ fn pool_line(pool: &Pool, memory: Option<&Memory>) -> Line {
     let value = format!(
         "{total} pages, {free} free, {reserved} promised, {surplus} surplus, overcommit {overcommit}"
     );
-    let to_have = pool.total + pages_worth_adding(pool, memory);
-    let kib = pool.page_size >> 10;
-    let remedy =
-        format!("echo {to_have} > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages");
+    let spare = memory.map(|memory| memory.spare() / pool.page_size);
+    let remedy = remedy(pool.page_size, pool.total, pages_worth_adding(pool, spare), spare);
     match (pool.unpromised(), pool.may_grow_by()) {
         (1.., _) => TOPIC.ok(name, value),
         (0, 1..) => TOPIC.limited(name, format!("{value}: taken as found")).remedy(remedy),
@@ -54,21 +56,28 @@ fn pool_line(pool: &Pool, memory: Option<&Memory>) -> Line {
     }
 }
 
-/// One GiB, or what a quarter of the available memory holds; at least one page.
-fn pages_worth_adding(pool: &Pool, memory: Option<&Memory>) -> u64 {
-    let bytes = memory.map_or(GIB, |memory| GIB.min(memory.available / 4));
-    (bytes / pool.page_size).max(1)
+/// One GiB, or a quarter of the pages that the machine can spare; at least one.
+fn pages_worth_adding(pool: &Pool, spare: Option<u64>) -> u64 {
+    let gib = GIB / pool.page_size;
+    spare.map_or(gib, |spare| gib.min(spare / 4)).max(1)
 }
 
-fn node_line(page_size: u64, node: &NodePool) -> Line {
-    let NodePool { node, total, free, surplus } = *node;
+fn node_line(page_size: u64, pool: &NodePool, on: Option<&Node>) -> Line {
+    let NodePool { node, total, free, surplus } = *pool;
     let name = format!("{} node {node}", units::bytes(page_size));
     let value = format!("{total} pages, {free} free, {surplus} surplus");
     match total {
-        0 => TOPIC.note(name, format!("{value}: its CPUs use other nodes")).remedy(format!(
-            "echo 1 > /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages",
-            page_size >> 10
-        )),
+        0 => {
+            let line = TOPIC.note(name, format!("{value}: its CPUs use other nodes"));
+            // A node is left as much as the machine as a whole.
+            match on.filter(|on| on.memory_free.saturating_sub(on.memory_total / 8) >= page_size) {
+                Some(_) => line.remedy(format!(
+                    "echo 1 > /sys/devices/system/node/node{node}/hugepages/hugepages-{}kB/nr_hugepages",
+                    page_size >> 10
+                )),
+                None => line,
+            }
+        }
         _ => TOPIC.ok(name, value),
     }
 }
@@ -123,9 +132,14 @@ mod tests {
     fn the_remedy_adds_to_what_there_is_and_fits_the_memory() {
         let remedy = |pool: &Pool, memory| pool_line(pool, memory).remedy.unwrap();
         let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-        assert_eq!(remedy(&pool(2 << 20, 100, 0, 0, 0), None), format!("echo 612 > {path}"));
-        let small = Memory { total: GIB, free: 0, available: 64 << 20, hugetlb: 0, swap_total: 0 };
+        let memory = |total, available| Memory { total, free: 0, available, hugetlb: 0, swap_total: 0 };
+        let large = memory(64 * GIB, 60 * GIB);
+        let added = remedy(&pool(2 << 20, 100, 0, 0, 0), Some(&large));
+        assert_eq!(added, format!("echo 612 > {path}"));
+        let small = memory(GIB, (128 + 64) << 20);
         assert_eq!(remedy(&pool(2 << 20, 0, 0, 0, 0), Some(&small)), format!("echo 8 > {path}"));
+        let gigantic = pool_line(&pool(GIB, 0, 0, 0, 0), Some(&small)).remedy.unwrap();
+        assert!(gigantic.contains("cannot spare 1 more") && !gigantic.contains("echo"), "{gigantic}");
     }
 
     #[test]
@@ -140,8 +154,14 @@ mod tests {
 
     #[test]
     fn a_node_left_out_is_worth_a_note() {
-        let line = node_line(2 << 20, &NodePool { node: 1, total: 0, free: 0, surplus: 0 });
-        assert_eq!(line.verdict, Verdict::Note);
-        assert!(line.remedy.unwrap().contains("node1/hugepages/hugepages-2048kB"));
+        let empty = NodePool { node: 1, total: 0, free: 0, surplus: 0 };
+        let line = |memory_free| {
+            let cpus = "1".parse().unwrap();
+            let node = Node { id: 1, cpus, memory_total: 80 << 20, memory_free };
+            node_line(2 << 20, &empty, Some(&node))
+        };
+        assert_eq!(line(64 << 20).verdict, Verdict::Note);
+        assert!(line(64 << 20).remedy.unwrap().contains("node1/hugepages/hugepages-2048kB"));
+        assert_eq!(line(11 << 20).remedy, None, "the node keeps an eighth of its memory");
     }
 }

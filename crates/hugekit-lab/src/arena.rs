@@ -12,10 +12,11 @@ use std::ops::Range;
 
 use crate::anonymous::Anonymous;
 use crate::size::{GIB, MIB, Size};
+use crate::threads::spawn;
 use crate::{LabError, Observer};
 
-/// Alignment of the arena: that of the largest folio in it.
-const ALIGN: usize = GIB;
+/// The most that the arena is aligned to: the largest folio that there is.
+const MOST_ALIGN: usize = GIB;
 
 /// Bytes written between two looks at the observer.
 const STEP: usize = 64 * MIB;
@@ -27,17 +28,16 @@ pub(crate) struct Arena(Anonymous);
 impl Arena {
     /// Maps `len` bytes and writes them once.
     pub(crate) fn warmed(len: usize, observer: &dyn Observer) -> Result<Self, LabError> {
-        let mut arena = Self(Anonymous::aligned(len, ALIGN)?);
+        let mut arena = Self(Anonymous::aligned(len, align(len))?);
         observer.begin(&format!("warming {}", Size(len)));
         // What is slow is the hypervisor, and it serves CPUs side by side.
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         for (step, chunk) in arena.bytes().chunks_mut(STEP).enumerate() {
             observer.check()?;
             std::thread::scope(|scope| {
-                for share in chunk.chunks_mut(STEP.div_ceil(threads)) {
-                    scope.spawn(|| share.fill(1));
-                }
-            });
+                let mut shares = chunk.chunks_mut(STEP.div_ceil(threads));
+                shares.try_for_each(|share| spawn(scope, || share.fill(1)).map(drop))
+            })?;
             observer.progress(((step + 1) * STEP) as f64 / len as f64);
         }
         Ok(arena)
@@ -72,6 +72,11 @@ impl Arena {
     pub(crate) fn huge_bytes(&self) -> Option<usize> {
         huge_bytes_of(&self.0.addresses())
     }
+}
+
+/// To the largest folio that fits into so many bytes.
+fn align(len: usize) -> usize {
+    if len >= MOST_ALIGN { MOST_ALIGN } else { 2 * MIB }
 }
 
 /// Sums `AnonHugePages` of the mappings in `/proc/PID/smaps` that overlap `start..end`.
@@ -117,7 +122,7 @@ mod tests {
     #[test]
     fn an_arena_is_aligned_written_and_long_enough() {
         let mut arena = Arena::warmed(3 * MIB, &Quiet).unwrap();
-        assert!(arena.bytes().as_ptr().addr().is_multiple_of(ALIGN));
+        assert!(arena.bytes().as_ptr().addr().is_multiple_of(2 * MIB));
         assert_eq!(arena.bytes().len(), 3 * MIB);
         assert!(arena.bytes().iter().all(|&byte| byte == 1));
         assert!(arena.huge_bytes().is_some_and(|bytes| bytes <= 3 * MIB));

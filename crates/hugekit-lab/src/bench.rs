@@ -1,6 +1,5 @@
 //! What experiments of one run share: options, the memory, how much time each may take.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use hugekit::machine::cgroup::Cgroups;
@@ -8,12 +7,13 @@ use hugekit::machine::host::Host;
 use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CacheSizes, Memory, Root, cache};
 use hugekit::profile::InForce;
+use rustix::process::{Resource, getrlimit};
 
 use crate::anonymous::{Anonymous, Pages};
 use crate::arena::Arena;
 use crate::record::{Experiment, Machine};
 use crate::sampler::Plan;
-use crate::settings::{Settings, huge_pages};
+use crate::settings::{PATIENCE, Settings, huge_pages};
 use crate::size::{GIB, MIB, Size};
 use crate::{LabError, Observer, Options};
 
@@ -40,6 +40,7 @@ const SHARED_THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enab
 pub(crate) struct Bench<'a> {
     options: &'a Options,
     observer: &'a dyn Observer,
+    root: Root,
     memory: usize,
     arena: Option<Arena>,
     /// Whether as much memory has been written once.
@@ -60,10 +61,32 @@ impl std::fmt::Debug for Bench<'_> {
 impl<'a> Bench<'a> {
     /// Decides how much memory to use; maps none yet.
     pub(crate) fn new(options: &'a Options, observer: &'a dyn Observer) -> Result<Self, LabError> {
-        let memory = memory_to_use(options, available_memory()?)?;
-        let caches = cache::read(&Root::default()).ok();
-        let settings = Settings::new(options.setup);
-        Ok(Self { options, observer, memory, arena: None, warmed: false, caches, settings })
+        Self::on(Root::default(), options, observer)
+    }
+
+    /// Of the machine that these files describe.
+    fn on(
+        root: Root,
+        options: &'a Options,
+        observer: &'a dyn Observer,
+    ) -> Result<Self, LabError> {
+        let memory = memory_to_use(options, available_memory(&root)?)?;
+        let caches = cache::read(&root).ok();
+        let settings = match options.setup {
+            true => Settings::in_turn(&root, PATIENCE, observer)?,
+            false => Settings::none(),
+        };
+        Ok(Self { options, observer, root, memory, arena: None, warmed: false, caches, settings })
+    }
+
+    /// What the machine, or the control group, would still give, in bytes.
+    pub(crate) fn available_memory(&self) -> Result<usize, LabError> {
+        available_memory(&self.root)
+    }
+
+    /// The last-level cache in bytes; 0 where the machine does not say.
+    pub(crate) fn llc(&self) -> usize {
+        self.caches.map_or(0, |caches| caches.llc)
     }
 
     pub(crate) fn options(&self) -> &'a Options {
@@ -121,20 +144,26 @@ impl<'a> Bench<'a> {
     /// Sees to it that anonymous memory may be on transparent huge pages, as far as settings may be
     /// changed; whether it may. A kernel without the file has none.
     pub(crate) fn allow_thp(&mut self) -> Result<bool, LabError> {
-        let path = PathBuf::from(THP_ENABLED);
+        let path = self.root.path(THP_ENABLED);
         Ok(path.exists() && self.settings.choose(&path, &["always", "madvise"], "madvise")?)
     }
 
     /// The same of shared memory.
     pub(crate) fn allow_shared_thp(&mut self) -> Result<bool, LabError> {
-        let path = PathBuf::from(SHARED_THP_ENABLED);
+        let path = self.root.path(SHARED_THP_ENABLED);
         let enough = ["always", "within_size", "advise", "force"];
         Ok(path.exists() && self.settings.choose(&path, &enough, "advise")?)
     }
 
-    /// Settings for a part of an experiment, put back when that is dropped.
-    pub(crate) fn settings_for_a_while(&self) -> Settings {
-        Settings::new(self.options.setup)
+    /// Does something with settings that are put back right afterwards.
+    pub(crate) fn with_settings_for_a_while<T>(
+        &mut self,
+        work: impl FnOnce(&mut Settings) -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
+        let mark = self.settings.mark();
+        let outcome = work(&mut self.settings);
+        let restored = self.settings.restore_to(mark);
+        outcome.and_then(|outcome| restored.map(|()| outcome))
     }
 
     /// Whom to tell what happens.
@@ -169,11 +198,17 @@ impl<'a> Bench<'a> {
         wanted: usize,
     ) -> Result<usize, LabError> {
         let size = pages.size();
-        let before = free_huge_pages(pages)?;
-        let room = available_memory()?.saturating_sub(self.memory) / size;
-        let wanted = wanted.min(before + room);
-        self.settings.reserve(&Root::default(), size as u64, wanted as u64)?;
-        Ok(free_huge_pages(pages)?.min(wanted))
+        let before = free_huge_pages(&self.root, pages)?;
+        let wanted = wanted.min(before + self.room_for_reserved()? / size);
+        self.settings.reserve(&self.root, size as u64, wanted as u64)?;
+        Ok(free_huge_pages(&self.root, pages)?.min(wanted))
+    }
+
+    /// Bytes that may be set apart for huge pages: what is available beside the experiment's own memory, less
+    /// what is left to the rest of the system.
+    fn room_for_reserved(&self) -> Result<usize, LabError> {
+        let spare = usize::try_from(Memory::read(&self.root)?.spare()).unwrap_or(usize::MAX);
+        Ok(spare.min(self.available_memory()?).saturating_sub(self.memory))
     }
 
     /// An empty record of an experiment on the shared memory.
@@ -216,6 +251,11 @@ impl<'a> Bench<'a> {
     pub(crate) fn restore_settings(&mut self) -> Result<(), LabError> {
         self.settings.restore()
     }
+
+    /// What is to be said of them.
+    pub(crate) fn settings_notes(&mut self) -> Vec<String> {
+        self.settings.notes()
+    }
 }
 
 fn describe_memory(len: usize, huge: Option<usize>) -> String {
@@ -226,21 +266,30 @@ fn describe_memory(len: usize, huge: Option<usize>) -> String {
     format!("{} of private anonymous memory, written once before, {pages}", Size(len))
 }
 
-/// What the machine and the control group would still give, in bytes.
-pub(crate) fn available_memory() -> Result<usize, LabError> {
-    let root = Root::default();
-    let machine = Memory::read(&root)?.available;
-    let group = Cgroups::read(&root).and_then(|groups| groups.memory()).ok().flatten();
+/// What the machine, the control group and the limits of this process would still give, in bytes.
+pub(crate) fn available_memory(root: &Root) -> Result<usize, LabError> {
+    let machine = Memory::read(root)?.available;
+    let group = Cgroups::read(root).and_then(|groups| groups.memory()).ok().flatten();
     let group = group.map(|limit| limit.bytes.saturating_sub(limit.used.unwrap_or(0)));
-    let bytes = machine.min(group.unwrap_or(u64::MAX));
+    let bytes = machine.min(group.unwrap_or(u64::MAX)).min(addresses_left());
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
+/// Addresses that `ulimit -v` leaves to this process, a quarter of them kept for what is not measured on:
+/// stacks, libraries, alignment.
+fn addresses_left() -> u64 {
+    let Some(limit) = getrlimit(Resource::As).current else { return u64::MAX };
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    let left = limit.saturating_sub(pages.unwrap_or(0) * rustix::param::page_size() as u64);
+    left - left / 4
+}
+
 /// Huge pages that are free, promised to nobody and within the control group's limit.
-pub(crate) fn free_huge_pages(pages: Pages) -> Result<usize, LabError> {
-    let (root, size) = (Root::default(), pages.size() as u64);
-    let free = huge_pages(&root, size)?.map_or(0, |pool| pool.unpromised());
-    let group = Cgroups::read(&root).and_then(|groups| groups.hugetlb(size)).ok().flatten();
+pub(crate) fn free_huge_pages(root: &Root, pages: Pages) -> Result<usize, LabError> {
+    let size = pages.size() as u64;
+    let free = huge_pages(root, size)?.map_or(0, |pool| pool.unpromised());
+    let group = Cgroups::read(root).and_then(|groups| groups.hugetlb(size)).ok().flatten();
     let room = group.map(|limit| limit.bytes.saturating_sub(limit.used.unwrap_or(0)) / size);
     Ok(usize::try_from(free.min(room.unwrap_or(u64::MAX))).unwrap_or(usize::MAX))
 }
@@ -263,24 +312,23 @@ fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError>
 
 /// So many bytes, or half of what is available if that is less.
 pub(crate) fn at_most(bytes: usize) -> Result<Size, LabError> {
-    Ok(Size(bytes.min(available_memory()? / 2).next_multiple_of(2 * MIB)))
+    Ok(Size(bytes.min(available_memory(&Root::default())? / 2).next_multiple_of(2 * MIB)))
 }
 
-pub(crate) fn machine() -> Machine {
-    let root = Root::default();
-    let host = Host::read(&root).ok();
-    let caches = cache::read(&root).map(|caches| vec![caches.l1d, caches.l2, caches.llc]);
+pub(crate) fn machine(root: &Root) -> Machine {
+    let host = Host::read(root).ok();
+    let caches = cache::read(root).map(|caches| vec![caches.l1d, caches.l2, caches.llc]);
     let (cpu, kernel, hypervisor) = match host {
         Some(host) => (host.cpu_model, Some(host.kernel), host.hypervisor),
         None => (None, None, None),
     };
     Machine {
         cpu: cpu.unwrap_or_else(unknown),
-        cpus: Allowed::read(&root).map_or(1, |allowed| allowed.cpus.len()),
+        cpus: Allowed::read(root).map_or(1, |allowed| allowed.cpus.len()),
         kernel: kernel.unwrap_or_else(unknown),
         hypervisor,
         cache_bytes: caches.unwrap_or_default(),
-        memory_bytes: Memory::read(&root).map_or(0, |memory| memory.total),
+        memory_bytes: Memory::read(root).map_or(0, |memory| memory.total),
         profile: profile(),
         // Whoever counted knows.
         hardware_counters: String::new(),

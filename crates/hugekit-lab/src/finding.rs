@@ -48,6 +48,9 @@ pub fn finding(experiment: &Experiment) -> String {
     let show =
         |(ratio, workload): &(&Ratio, &str)| format!("{} ({workload})", figure(ratio.median));
     match &fair[..] {
+        [] if experiment.cases.is_empty() && !experiment.failures.is_empty() => {
+            format!("failed, {}", experiment.failures[0].reason)
+        }
         [] => "nothing to compare like for like".to_owned(),
         [only] => format!("{sides}: {} times as fast", show(only)),
         [least, .., most] => format!("{sides}: {} to {} times as fast", show(least), show(most)),

@@ -18,6 +18,7 @@ pub mod counters;
 mod experiments;
 pub mod finding;
 mod forking;
+mod plain;
 mod published;
 pub mod reading;
 pub mod record;
@@ -27,16 +28,22 @@ mod settings;
 pub mod size;
 pub mod stats;
 mod storm;
+mod threads;
 pub mod trust;
 mod writers;
 
 pub use calibrate::{Calibration, Noise, calibrate};
 pub use experiments::{Definition, EXPERIMENTS};
+pub use plain::plain;
 pub use published::Published;
+pub use settings::put_back;
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::bench::Bench;
 use crate::counters::Counting;
-use crate::record::Experiment;
+use crate::record::{Experiment, Failure};
 use crate::size::Size;
 use crate::trust::{Moment, Trust};
 
@@ -136,7 +143,7 @@ pub enum LabError {
     /// A setting of the machine could not be read, changed or put back.
     #[error("cannot {verb} {path}")]
     Setting {
-        /// `read`, `change` or `restore`.
+        /// `read`, `change`, `restore`, `write to` or `lock`.
         verb: &'static str,
         /// The file.
         path: String,
@@ -144,6 +151,23 @@ pub enum LabError {
         #[source]
         cause: std::io::Error,
     },
+    /// Of so many writers, not all were ready in time.
+    #[error("of {0} writers, not all were ready to begin in time")]
+    Writers(usize),
+    /// No further thread could be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+    /// Another lab may change the machine's settings now, and did not end while it was waited for.
+    #[error("{holder} has the machine's settings; it was waited for, {waited} s")]
+    Busy {
+        /// Who that is.
+        holder: String,
+        /// For how many seconds.
+        waited: u64,
+    },
+    /// An experiment panicked: a mistake of hugekit's.
+    #[error("a mistake in hugekit: {0}")]
+    Panicked(String),
     /// The kernel did not say which CPUs this process may use.
     #[error("cannot find out which CPUs may be used")]
     Cpus(#[source] std::io::Error),
@@ -167,18 +191,24 @@ pub enum LabError {
 /// What came out of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The experiments that were finished.
+    /// The experiments that were finished, with what failed in them.
     pub experiments: Vec<Experiment>,
     /// Whether the observer stopped it before all of them were.
     pub interrupted: bool,
     /// Whether the CPU's counters were available, and if not, why.
     pub hardware_counters: String,
+    /// What is to be said of settings that were put back for another run, or are left as somebody else wants
+    /// them.
+    pub settings: Vec<String>,
+    /// A setting that could not be put back.
+    pub not_restored: Option<LabError>,
 }
 
-/// Runs experiments, in this order, on memory that is mapped and warmed once for all of them.
+/// Runs experiments, in this order, on memory that is mapped and warmed once for all of them. What fails
+/// within one is noted in its record, and the rest runs.
 ///
 /// # Errors
-/// [`LabError`] if there is too little memory, or the machine does not allow what is needed. An
+/// [`LabError`] if there is too little memory for anything, or the machine's settings are not to be had. An
 /// interrupt is not an error: what was finished is returned.
 pub fn run(
     chosen: &[&Definition],
@@ -186,22 +216,54 @@ pub fn run(
     observer: &dyn Observer,
 ) -> Result<Outcome, LabError> {
     let counting = Counting::new(observer);
-    let mut bench = Bench::new(options, &counting)?;
+    let mut bench = match Bench::new(options, &counting) {
+        Err(LabError::Interrupted(_)) => return Ok(nothing_but_interrupted(&counting)),
+        bench => bench?,
+    };
     let mut experiments = Vec::new();
     let mut interrupted = false;
     for definition in chosen {
         let before = Moment::now();
-        match (definition.run)(&mut bench) {
+        match run_one(definition, &mut bench) {
             Ok(experiment) => experiments.push(trusted(experiment, &before, &counting)),
-            Err(LabError::Interrupted(_)) => {
+            Err(Interrupted) => {
                 interrupted = true;
                 break;
             }
-            Err(error) => return Err(error),
         }
     }
-    bench.restore_settings()?;
-    Ok(Outcome { experiments, interrupted, hardware_counters: counting.hardware().to_owned() })
+    let not_restored = bench.restore_settings().err();
+    let settings = bench.settings_notes();
+    let hardware_counters = counting.hardware().to_owned();
+    Ok(Outcome { experiments, interrupted, hardware_counters, settings, not_restored })
+}
+
+fn nothing_but_interrupted(counting: &Counting<'_>) -> Outcome {
+    Outcome {
+        experiments: Vec::new(),
+        interrupted: true,
+        hardware_counters: counting.hardware().to_owned(),
+        settings: Vec::new(),
+        not_restored: None,
+    }
+}
+
+/// An experiment, or that all of it failed and why.
+fn run_one(definition: &Definition, bench: &mut Bench<'_>) -> Result<Experiment, Interrupted> {
+    let ran = catch_unwind(AssertUnwindSafe(|| (definition.run)(bench)));
+    let error = match ran {
+        Ok(Ok(experiment)) => return Ok(experiment),
+        Ok(Err(LabError::Interrupted(interrupted))) => return Err(interrupted),
+        Ok(Err(error)) => error,
+        Err(panic) => LabError::Panicked(message(&*panic)),
+    };
+    let failures = vec![Failure::of(definition.name, &error)];
+    Ok(Experiment { name: definition.name.to_owned(), failures, ..Experiment::default() })
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
 /// With how far to trust it, if it ran.

@@ -82,7 +82,9 @@ impl Record {
             None => Err(ContentError::NoRecord),
             Some(found) if found > VERSION => Err(ContentError::Newer { found }),
             Some(_) => {
-                let record: Self = serde_json::from_str(text).map_err(ContentError::Damaged)?;
+                let value = serde_json::from_str(text).map_err(ContentError::Damaged)?;
+                let value = crate::plain::plain_value(value);
+                let record: Self = serde_json::from_value(value).map_err(ContentError::Damaged)?;
                 record.experiments.iter().try_for_each(check)?;
                 Ok(record)
             }
@@ -152,6 +154,22 @@ mod tests {
         assert_eq!((record.schema.as_str(), record.made), ("hugekit-lab/1", None));
         assert_eq!(record.experiments[0].cases[0].median(), 60.5);
         assert!(record.experiments[1].skipped.is_some());
+    }
+
+    #[test]
+    fn no_string_of_a_record_acts_on_a_terminal() {
+        let escape = "\\u001b]0;owned\\u0007\\u009b31m\u{202e}";
+        let text = include_str!("../tests/data/record-1.json");
+        for word in ["\"GiB/s\"", "\"AMD EPYC\"", "\"stores\""] {
+            assert!(text.contains(word), "{word}");
+            let evil = text.replace(word, &format!("\"{escape}\""));
+            let said = match Record::parse(&evil) {
+                Ok(record) => format!("{record:?}"),
+                Err(error) => crate::record::reason(&error),
+            };
+            assert!(said.contains("]0;owned") && !said.contains(crate::plain::acts), "{said}");
+            assert!(!said.contains("\\u{1b}") && !said.contains("\\u{9b}"), "{said}");
+        }
     }
 
     #[test]

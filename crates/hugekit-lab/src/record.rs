@@ -2,6 +2,9 @@
 //!
 //! `docs/record.md` describes the JSON; `reading.rs` takes it in again, whichever version wrote it.
 
+use std::error::Error;
+
+use hugekit::machine::Root;
 use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
@@ -44,16 +47,22 @@ impl Record {
     #[must_use]
     pub fn new(command: String, outcome: Outcome) -> Self {
         let Outcome { experiments, hardware_counters, .. } = outcome;
-        let machine = Machine { hardware_counters, ..crate::bench::machine() };
+        let machine = Machine { hardware_counters, ..crate::bench::machine(&Root::default()) };
         let host = machine.hypervisor.as_deref();
         Self {
             uncontrolled: crate::trust::uncontrolled(host, &machine.hardware_counters),
             schema: format!("{KIND}{VERSION}"),
             made: Some(Timestamp::now()),
-            command,
+            // A file may be called anything.
+            command: crate::plain(&command),
             machine,
             experiments,
         }
+    }
+
+    /// What could not be measured although it was tried, of all experiments.
+    pub fn failures(&self) -> impl Iterator<Item = &Failure> {
+        self.experiments.iter().flat_map(|experiment| &experiment.failures)
     }
 }
 
@@ -99,6 +108,9 @@ pub struct Experiment {
     /// How some cases went on within one round, the last one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timelines: Vec<Timeline>,
+    /// What could not be measured although it was tried; the rest was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
     /// How far to trust it; records of version 1 do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
@@ -145,6 +157,36 @@ pub struct Skipped {
     pub reason: String,
     /// What to do about it.
     pub remedy: String,
+}
+
+/// What failed within an experiment: one case, or a part of several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Id of the case, or name of the part: `experiment` alone stands for all of it.
+    pub case: String,
+    /// What went wrong, with every cause.
+    pub reason: String,
+}
+
+impl Failure {
+    pub(crate) fn of(case: &str, error: &dyn Error) -> Self {
+        Self { case: case.to_owned(), reason: crate::plain(&reason(error)) }
+    }
+}
+
+/// An error with every cause that its words do not hold already.
+#[must_use]
+pub fn reason(error: &dyn Error) -> String {
+    let mut said = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !said.contains(&words) {
+            said = format!("{said}: {words}");
+        }
+        next = cause.source();
+    }
+    said
 }
 
 /// What a sample counts.

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::stats::{median, median_interval};
-use crate::{Interrupted, Observer};
+use crate::{Interrupted, LabError, Observer};
 
 /// The orders are the same in every run, so that one run can be repeated.
 const SEED: u64 = 2018;
@@ -43,7 +43,7 @@ impl Plan {
         Self { min_rounds, max_rounds: 200, budget: Duration::from_millis(milliseconds) }
     }
 
-    fn wants_another(&self, samples: &[Vec<f64>], rounds: usize, since: Instant) -> bool {
+    fn wants_another(&self, samples: &[&[f64]], rounds: usize, since: Instant) -> bool {
         let may = rounds < self.max_rounds && since.elapsed() < self.budget;
         rounds < self.min_rounds || (may && !are_settled(samples, rounds))
     }
@@ -58,8 +58,8 @@ impl Plan {
 }
 
 /// Whether further rounds would tell nothing new: every median is known to [`SETTLED`].
-fn are_settled(samples: &[Vec<f64>], rounds: usize) -> bool {
-    let settled = |samples: &Vec<f64>| {
+fn are_settled(samples: &[&[f64]], rounds: usize) -> bool {
+    let settled = |samples: &&[f64]| {
         let interval = median_interval(samples);
         interval.is_some_and(|(low, high)| high - low <= SETTLED * median(samples))
     };
@@ -78,44 +78,75 @@ pub fn alternate(
     observer: &dyn Observer,
     mut measure: impl FnMut(usize) -> f64,
 ) -> Result<Vec<Vec<f64>>, Interrupted> {
-    try_alternate(plan, cases, observer, |case| Ok(measure(case)))
+    Ok(try_alternate(plan, cases, observer, |case| Ok(measure(case)))?.samples)
 }
 
-/// As [`alternate`], for what may fail.
+/// What came out of rounds in which some cases may have failed.
+#[derive(Debug)]
+pub struct Rounds {
+    /// The samples of each case, those of one that failed up to that moment: the n-th ones are of the
+    /// same round.
+    pub samples: Vec<Vec<f64>>,
+    /// Cases that failed, by index, and why.
+    pub failures: Vec<(usize, LabError)>,
+}
+
+/// As [`alternate`], for what may fail. A case that fails leaves the rounds, and the others go on.
 ///
 /// # Errors
-/// Whatever `measure` fails with, and [`Interrupted`]; the samples so far are dropped.
-pub fn try_alternate<E: From<Interrupted>>(
+/// [`Interrupted`] when the observer, or `measure`, wants to stop; the samples so far are dropped.
+pub fn try_alternate(
     plan: Plan,
     cases: usize,
     observer: &dyn Observer,
-    mut measure: impl FnMut(usize) -> Result<f64, E>,
-) -> Result<Vec<Vec<f64>>, E> {
-    let mut samples = vec![Vec::new(); cases];
-    let mut order: Vec<usize> = (0..cases).collect();
-    let mut random = fastrand::Rng::with_seed(SEED);
+    mut measure: impl FnMut(usize) -> Result<f64, LabError>,
+) -> Result<Rounds, Interrupted> {
     let mut turn = |case| {
+        observer.check()?;
         observer.turn_begins();
-        let sample = measure(case)?;
+        let sample = measure(case);
         observer.turn_ends(case);
-        Ok::<f64, E>(sample)
+        sample
     };
-    for &case in &order {
-        turn(case)?;
-    }
-    let since = Instant::now();
-    let mut rounds = 0;
-    while plan.wants_another(&samples, rounds, since) {
+    let mut rounds = Rounds { samples: vec![Vec::new(); cases], failures: Vec::new() };
+    let mut order: Vec<usize> = (0..cases).collect();
+    rounds.run(&mut order, |case, _| turn(case).map(drop))?;
+    let mut random = fastrand::Rng::with_seed(SEED);
+    let (since, mut done) = (Instant::now(), 0);
+    while !order.is_empty() && plan.wants_another(&rounds.of(&order), done, since) {
         random.shuffle(&mut order);
-        for &case in &order {
-            observer.check()?;
-            samples[case].push(turn(case)?);
-        }
-        rounds += 1;
-        observer.progress(plan.progress(rounds, since));
+        rounds.run(&mut order, |case, samples| turn(case).map(|sample| samples.push(sample)))?;
+        done += 1;
+        observer.progress(plan.progress(done, since));
     }
-    observer.group_ends(&samples);
-    Ok(samples)
+    observer.group_ends(&rounds.samples);
+    Ok(rounds)
+}
+
+impl Rounds {
+    /// One turn of each case; one that fails is taken out of the order.
+    fn run(
+        &mut self,
+        order: &mut Vec<usize>,
+        mut turn: impl FnMut(usize, &mut Vec<f64>) -> Result<(), LabError>,
+    ) -> Result<(), Interrupted> {
+        for case in order.clone() {
+            match turn(case, &mut self.samples[case]) {
+                Ok(()) => {}
+                Err(LabError::Interrupted(interrupted)) => return Err(interrupted),
+                Err(error) => {
+                    order.retain(|&other| other != case);
+                    self.failures.push((case, error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The samples of these cases.
+    fn of(&self, cases: &[usize]) -> Vec<&[f64]> {
+        cases.iter().map(|&case| &self.samples[case][..]).collect()
+    }
 }
 
 #[cfg(test)]
@@ -162,13 +193,21 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_ends_the_rounds() {
+    fn an_interrupt_within_a_case_ends_the_rounds() {
         let mut left = 5;
         let samples = try_alternate(Plan::exactly(9), 1, &Quiet, |_| {
             left -= 1;
-            if left > 0 { Ok(0.0) } else { Err(crate::LabError::from(Interrupted)) }
+            if left > 0 { Ok(0.0) } else { Err(Interrupted.into()) }
         });
         assert!(samples.is_err() && left == 0);
+    }
+
+    #[test]
+    fn rounds_end_when_every_case_has_failed() {
+        let refused = |_| Err(LabError::Cpus(std::io::ErrorKind::Other.into()));
+        let plan = Plan { min_rounds: usize::MAX, max_rounds: usize::MAX, budget: Duration::MAX };
+        let rounds = try_alternate(plan, 2, &Quiet, refused).unwrap();
+        assert_eq!((rounds.samples, rounds.failures.len()), (vec![Vec::new(); 2], 2));
     }
 
     #[test]

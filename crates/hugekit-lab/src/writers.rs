@@ -14,6 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::LabError;
 use crate::forking::{Child, Shared};
 use crate::size::Size;
+use crate::threads::spawn;
 
 /// What one writer took and used, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,11 +82,21 @@ impl Board {
         }
     }
 
-    /// Has them all begin.
-    fn begin(&self, writers: usize) {
+    /// Has them all begin, if they come in time; one may have been killed.
+    fn begin(&self, writers: usize) -> Result<(), LabError> {
+        let since = Instant::now();
         while self.words()[READY].load(Ordering::Relaxed) < writers as u64 {
+            if since.elapsed() > PATIENCE {
+                return Err(LabError::Writers(writers));
+            }
             rustix::thread::sched_yield();
         }
+        self.release();
+        Ok(())
+    }
+
+    /// Has those begin that are ready, and whoever comes.
+    fn release(&self) {
         self.words()[GO].store(1, Ordering::Release);
     }
 
@@ -131,21 +142,23 @@ pub(crate) fn in_processes(
         .map(|index| Ok(shared.child(|memory| board.take_part(index, memory, work))?.0))
         .collect();
     let children = children?;
-    board.begin(writers);
+    board.begin(writers)?;
     children.into_iter().try_for_each(Child::wait)?;
     Ok(board.spent(writers))
 }
 
 /// A thread works on each of these.
 pub(crate) fn in_threads(memories: &mut [&mut [u8]], work: Work) -> Result<Vec<Spent>, LabError> {
-    let (board, writers) = (Board::new(memories.len())?, memories.len());
+    let (board, writers) = (&Board::new(memories.len())?, memories.len());
     std::thread::scope(|scope| {
-        for (index, memory) in memories.iter_mut().enumerate() {
-            let board = &board;
-            scope.spawn(move || board.take_part(index, memory, work));
-        }
-        board.begin(writers);
-    });
+        let mut memories = memories.iter_mut().enumerate();
+        let started = memories.try_for_each(|(index, memory)| {
+            spawn(scope, move || board.take_part(index, memory, work)).map(drop)
+        });
+        // Those that were started are not kept waiting for the others.
+        started.inspect_err(|_| board.release())?;
+        board.begin(writers)
+    })?;
     Ok(board.spent(writers))
 }
 

@@ -1,10 +1,11 @@
 //! numpy arrays on huge pages.
 
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyTuple};
 
 use crate::buffer::Buffer;
+use crate::numbers::Number;
 use crate::pool::{Pool, default_region};
 use crate::region::Region;
 
@@ -22,7 +23,7 @@ use crate::region::Region;
 ///
 /// Raises:
 ///     MemoryError: so much is not there.
-///     ValueError: a shape below zero, or an order that is none.
+///     ValueError: a shape below zero or of more bytes than there are addresses, or an order that is none.
 ///     TypeError: a dtype that holds Python objects.
 ///
 /// A process forked from this one has no such memory (see the package's documentation).
@@ -38,7 +39,7 @@ pub(crate) fn zeros<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     order: &str,
     pool: Option<&Pool>,
-    threads: Option<usize>,
+    threads: Option<Number>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
     let dtype = match dtype {
@@ -59,7 +60,7 @@ pub(crate) fn zeros<'py>(
         return numpy.call_method("zeros", (shape, dtype), Some(&order));
     }
     let region = match pool {
-        Some(pool) => pool.region(py, bytes, threads, None, None, None)?,
+        Some(pool) => pool.region(py, Number(bytes), threads, None, None, None)?,
         None => default_region(py, bytes, threads)?,
     };
     shaped(&numpy, region, 0, shape, &dtype, order)
@@ -77,25 +78,28 @@ pub(crate) fn empty<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     order: &str,
     pool: Option<&Pool>,
-    threads: Option<usize>,
+    threads: Option<Number>,
 ) -> PyResult<Bound<'py, PyAny>> {
     zeros(py, shape, dtype, order, pool, threads)
 }
 
 /// How many bytes, if there can be so many.
 fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
-    let extents: Vec<isize> = match shape.extract::<isize>() {
-        Ok(extent) => vec![extent],
-        Err(_) => shape.extract()?,
+    let extents: Vec<Number> = match shape.extract::<Number>() {
+        Err(error) if error.is_instance_of::<PyTypeError>(shape.py()) => shape.extract()?,
+        extent => vec![extent?],
     };
-    let mut bytes = Some(item);
-    for extent in extents {
-        let extent = usize::try_from(extent)
-            .map_err(|_| PyValueError::new_err(format!("an array cannot have {extent} rows")))?;
-        bytes = bytes.and_then(|bytes| bytes.checked_mul(extent));
+    if extents.iter().any(|extent| extent.0 == 0) {
+        return Ok(0);
     }
-    bytes.ok_or_else(|| {
-        PyOverflowError::new_err("the array would have more bytes than there are addresses")
+    let mut items = extents.into_iter();
+    let bytes = items.try_fold(item, |bytes, Number(extent)| bytes.checked_mul(extent));
+    let most = isize::MAX as usize;
+    bytes.filter(|&bytes| bytes <= most).ok_or_else(|| {
+        let message = format!(
+            "{shape} items of {item} bytes are more than the {most} bytes that there are addresses for"
+        );
+        PyValueError::new_err(message)
     })
 }
 

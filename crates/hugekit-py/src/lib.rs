@@ -12,6 +12,7 @@
 mod array;
 mod buffer;
 mod errors;
+mod numbers;
 mod pool;
 mod progress;
 mod region;

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::{Raised, with_sigbus};
+use crate::numbers::Number;
 use crate::progress::{Teller, threads};
 use crate::region::{Region, handling};
 
@@ -47,18 +48,20 @@ pub(crate) struct Pool(pub(crate) hugekit::Pool);
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (capacity, *, backing=None, strict=false, populate=false, threads=None, scrub_threads=1,
-        watermarks=None, clearing=None, name=None, progress=None))]
+    #[pyo3(signature = (capacity, *, backing=None, strict=false, populate=false, threads=None, scrub_threads=Number(1),
+        watermarks=None, clearing=None, name=None, progress=None),
+        text_signature = "(capacity, *, backing=None, strict=False, populate=False, threads=None, scrub_threads=1, \
+        watermarks=None, clearing=None, name=None, progress=None)")]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
-        capacity: usize,
+        capacity: Number,
         backing: Option<&str>,
         strict: bool,
         populate: bool,
-        threads: Option<usize>,
-        scrub_threads: usize,
-        watermarks: Option<(usize, usize)>,
+        threads: Option<Number>,
+        scrub_threads: Number,
+        watermarks: Option<(Number, Number)>,
         clearing: Option<&str>,
         name: Option<String>,
         progress: Option<&Bound<'_, PyAny>>,
@@ -68,15 +71,15 @@ impl Pool {
         let teller = Teller::new(progress)?;
         let tell = |done, total| teller.tell(done, total);
         let build = || {
-            let mut builder = hugekit::Pool::builder(capacity)
+            let mut builder = hugekit::Pool::builder(capacity.0)
                 .strict(strict)
                 .populate_now(populate)
                 .threads(self::threads(threads))
-                .scrub_threads(scrub_threads)
+                .scrub_threads(scrub_threads.0)
                 .progress(&tell);
             builder = rung.into_iter().fold(builder, hugekit::pool::PoolBuilder::backing);
             builder = clearing.into_iter().fold(builder, hugekit::pool::PoolBuilder::clearing);
-            if let Some((low, high)) = watermarks {
+            if let Some((Number(low), Number(high))) = watermarks {
                 builder = builder.watermarks(low, high);
             }
             name.into_iter().fold(builder, hugekit::pool::PoolBuilder::name).build()
@@ -108,8 +111,8 @@ impl Pool {
     pub(crate) fn region(
         &self,
         py: Python<'_>,
-        length: usize,
-        threads: Option<usize>,
+        length: Number,
+        threads: Option<Number>,
         clearing: Option<&str>,
         handling: Option<&str>,
         progress: Option<&Bound<'_, PyAny>>,
@@ -119,8 +122,8 @@ impl Pool {
         let teller = Teller::new(progress)?;
         let tell = |done, total| teller.tell(done, total);
         let build = || {
-            let mut builder = self.0.region_builder(length).progress(&tell);
-            builder = threads.into_iter().fold(builder, |builder, number| {
+            let mut builder = self.0.region_builder(length.0).progress(&tell);
+            builder = threads.into_iter().fold(builder, |builder, Number(number)| {
                 builder.threads(hugekit::Threads::Exactly(number))
             });
             builder = clearing.into_iter().fold(builder, hugekit::region::RegionBuilder::clearing);
@@ -137,7 +140,7 @@ impl Pool {
         shape: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
         order: &str,
-        threads: Option<usize>,
+        threads: Option<Number>,
     ) -> PyResult<Bound<'py, PyAny>> {
         crate::array::zeros(slf.py(), shape, dtype, order, Some(slf.get()), threads)
     }
@@ -149,7 +152,7 @@ impl Pool {
         shape: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
         order: &str,
-        threads: Option<usize>,
+        threads: Option<Number>,
     ) -> PyResult<Bound<'py, PyAny>> {
         Self::zeros(slf, shape, dtype, order, threads)
     }
@@ -286,13 +289,15 @@ fn defaults() -> MutexGuard<'static, Defaults> {
 pub(crate) fn default_region(
     py: Python<'_>,
     bytes: usize,
-    threads: Option<usize>,
+    threads: Option<Number>,
 ) -> PyResult<Region> {
     let builder = |pool: &hugekit::Pool| {
         let builder = pool.region_builder(bytes);
         threads
             .into_iter()
-            .fold(builder, |builder, number| builder.threads(hugekit::Threads::Exactly(number)))
+            .fold(builder, |builder, Number(number)| {
+                builder.threads(hugekit::Threads::Exactly(number))
+            })
             .build()
     };
     let pools = defaults().pools.clone();

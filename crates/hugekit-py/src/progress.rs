@@ -6,6 +6,8 @@ use hugekit::{Cancel, Threads};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::numbers::Number;
+
 /// Whom to tell: a function of bytes done and bytes in all, or a bar of tqdm's kind, which has `update` and is
 /// told increments.
 pub(crate) struct Teller {
@@ -82,6 +84,6 @@ impl Teller {
 }
 
 /// Threads as Python counts them: none said, as many as pay off.
-pub(crate) fn threads(number: Option<usize>) -> Threads {
-    number.map_or(Threads::Auto, Threads::Exactly)
+pub(crate) fn threads(number: Option<Number>) -> Threads {
+    number.map_or(Threads::Auto, |Number(number)| Threads::Exactly(number))
 }

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::errors::{Raised, with_sigbus};
+use crate::numbers::Number;
 use crate::pool::Pool;
 use crate::progress::Teller;
 use crate::snapshot::Snapshot;
@@ -71,13 +72,14 @@ impl Region {
     pub(crate) fn fork(
         &self,
         py: Python<'_>,
-        granule: Option<usize>,
+        granule: Option<Number>,
         handling: Option<&str>,
     ) -> PyResult<Self> {
         let handling = handling.map(self::handling).transpose()?;
         let fork = with_sigbus(py, || {
             let builder = self.0.fork_builder();
-            let builder = granule.into_iter().fold(builder, hugekit::region::ForkBuilder::granule);
+            let builder =
+                granule.into_iter().fold(builder, |builder, Number(bytes)| builder.granule(bytes));
             handling.into_iter().fold(builder, hugekit::region::ForkBuilder::handling).build()
         })?;
         Ok(Self::new(fork.share()))
@@ -91,15 +93,15 @@ impl Region {
 
     /// Give up what a range holds: it reads as zeroes again. Whole pages of the backing, but the end may be the
     /// region's.
-    fn release(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<()> {
-        let range = offset..offset.saturating_add(length);
+    fn release(&self, py: Python<'_>, offset: Number, length: Number) -> PyResult<()> {
+        let range = self.range(offset, Some(length));
         Ok(py.detach(|| self.0.release(range)).map_err(Raised::from)?)
     }
 
     /// See to it that system calls can be given a range although faults are served in place: all of it if no
     /// range is said.
-    #[pyo3(signature = (offset=0, length=None))]
-    fn ready(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<()> {
+    #[pyo3(signature = (offset=Number(0), length=None), text_signature = "($self, offset=0, length=None)")]
+    fn ready(&self, py: Python<'_>, offset: Number, length: Option<Number>) -> PyResult<()> {
         let range = self.range(offset, length);
         Ok(py.detach(|| self.0.ready(range)).map_err(Raised::from)?)
     }
@@ -117,26 +119,27 @@ impl Region {
     /// ...     fork = region.fork(granule=4096)
     /// >>> len(region) - region.shared_bytes
     /// 4096
-    #[pyo3(signature = (offset=0, length=None))]
-    fn pin(&self, py: Python<'_>, offset: usize, length: Option<usize>) -> PyResult<Pin> {
+    #[pyo3(signature = (offset=Number(0), length=None), text_signature = "($self, offset=0, length=None)")]
+    fn pin(&self, py: Python<'_>, offset: Number, length: Option<Number>) -> PyResult<Pin> {
         let range = self.range(offset, length);
         let pinned = py.detach(|| self.0.pin(range)).map_err(Raised::from)?;
         Ok(Pin(Mutex::new(Some(pinned))))
     }
 
     /// Enter a range into the page tables, so that nothing faults on it any more: all of it if no range is said.
-    #[pyo3(signature = (offset=0, length=None, *, threads=1, progress=None))]
+    #[pyo3(signature = (offset=Number(0), length=None, *, threads=Number(1), progress=None),
+        text_signature = "($self, offset=0, length=None, *, threads=1, progress=None)")]
     fn prefault(
         &self,
         py: Python<'_>,
-        offset: usize,
-        length: Option<usize>,
-        threads: usize,
+        offset: Number,
+        length: Option<Number>,
+        threads: Number,
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (range, teller) = (self.range(offset, length), Teller::new(progress)?);
         let tell = |done, total| teller.tell(done, total);
-        let threads = hugekit::Threads::Exactly(threads);
+        let threads = hugekit::Threads::Exactly(threads.0);
         let run = || self.0.prefault_with(range, threads, Some(&tell));
         teller.result(py.detach(run).map_err(Raised::from))?;
         Ok(())
@@ -233,9 +236,10 @@ impl Pin {
 }
 
 impl Region {
-    fn range(&self, offset: usize, length: Option<usize>) -> std::ops::Range<usize> {
-        let end = length.map_or(self.0.len().max(offset), |length| offset.saturating_add(length));
-        offset..end
+    fn range(&self, offset: Number, length: Option<Number>) -> std::ops::Range<usize> {
+        let Number(offset) = offset;
+        let end = |Number(length)| offset.saturating_add(length);
+        offset..length.map_or(self.0.len().max(offset), end)
     }
 }
 

@@ -22,6 +22,7 @@ use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::Buffer;
 use crate::errors::{Raised, with_sigbus};
+use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, handling, word};
 use crate::view::{Shown, View};
@@ -144,8 +145,8 @@ pub(crate) struct Reserve(hugekit::snapshot::Reserve);
 #[pymethods]
 impl Reserve {
     #[new]
-    fn new(py: Python<'_>, nbytes: usize) -> PyResult<Self> {
-        let made = py.detach(|| hugekit::snapshot::Reserve::new(nbytes));
+    fn new(py: Python<'_>, nbytes: Number) -> PyResult<Self> {
+        let made = py.detach(|| hugekit::snapshot::Reserve::new(nbytes.0));
         made.map(Self).map_err(|error| Raised::from(error).into())
     }
 
@@ -211,16 +212,16 @@ pub(crate) fn snapshot(
     arrays: &Bound<'_, PyAny>,
     handling: Option<&str>,
     granule: Option<&str>,
-    hold_at_most: Option<usize>,
-    ready: Option<usize>,
+    hold_at_most: Option<Number>,
+    ready: Option<Number>,
     reserve: Option<&Reserve>,
 ) -> PyResult<Snapshot> {
     let wishes = Wishes {
         reserve,
         handling: handling.map(self::handling).transpose()?,
         granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
-        hold_at_most,
-        ready: ready.unwrap_or(0),
+        hold_at_most: hold_at_most.map(|Number(bytes)| bytes),
+        ready: ready.map_or(0, |Number(bytes)| bytes),
     };
     let (form, named) = named(arrays)?;
     let buffers = named

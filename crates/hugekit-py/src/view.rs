@@ -13,6 +13,7 @@ use pyo3::types::{IntoPyDict, PyBool, PyDict, PyEllipsis, PySlice, PyString, PyT
 
 use crate::buffer::Buffer;
 use crate::errors::Raised;
+use crate::numbers::Number;
 use crate::snapshot::Kind;
 
 /// One array of a snapshot, read-only, that is filled as it is asked for. Made by :meth:`Snapshot.view`.
@@ -111,9 +112,10 @@ impl View {
     fn rebase<'py>(
         &self,
         py: Python<'py>,
-        address: usize,
-        nbytes: usize,
+        address: Number,
+        nbytes: Number,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let (Number(address), Number(nbytes)) = (address, nbytes);
         let start = address.wrapping_sub(self.origin);
         let elsewhere = || {
             let message = format!("{nbytes} bytes at {address:#x} are not of the array");

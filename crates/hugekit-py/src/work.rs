@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use crate::buffer::Buffer;
 use crate::errors::Raised;
+use crate::numbers::Number;
 use crate::progress::{Teller, threads};
 
 /// Below so many bytes the GIL is kept: giving it away and taking it back takes longer.
@@ -33,12 +34,13 @@ const LONG: usize = 256 << 10;
 pub(crate) fn clear(
     py: Python<'_>,
     array: &Bound<'_, PyAny>,
-    threads: Option<usize>,
+    threads: Option<Number>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let buffer = Buffer::of(array, true)?;
     let number = threads;
-    if progress.is_none() && buffer.len() < LONG && number != Some(0) {
+    if progress.is_none() && buffer.len() < LONG && number.is_none_or(|Number(number)| number != 0)
+    {
         // SAFETY: as below.
         unsafe { Clear::new().run_raw(buffer.start(), buffer.len()) }.map_err(Raised::from)?;
         return Ok(());
@@ -83,7 +85,7 @@ pub(crate) fn copy(
     py: Python<'_>,
     dst: &Bound<'_, PyAny>,
     src: &Bound<'_, PyAny>,
-    threads: Option<usize>,
+    threads: Option<Number>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let (to, from) = (Buffer::of(dst, true)?, Buffer::of(src, false)?);

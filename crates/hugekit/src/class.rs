@@ -144,7 +144,7 @@ impl FaultError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotPermitted { .. } => ErrorClass::NotPermitted,
-            Self::Lacking { .. } => ErrorClass::Unsupported,
+            Self::Lacking { .. } | Self::Collapsible => ErrorClass::Unsupported,
             Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
             Self::NoThreads => ErrorClass::Invalid,
             Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
@@ -238,7 +238,9 @@ impl SnapshotError {
             Self::Machine(error) if error.is_permission_denied() => ErrorClass::NotPermitted,
             Self::Machine(_) | Self::Write { .. } => ErrorClass::Kernel,
             Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
-            Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved => ErrorClass::Lost,
+            Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved | Self::Refused => {
+                ErrorClass::Lost
+            }
             Self::Cancelled { .. } => ErrorClass::Cancelled,
             Self::Forked => ErrorClass::Forked,
         }

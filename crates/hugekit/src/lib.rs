@@ -17,7 +17,15 @@ pub mod pte;
 pub mod region;
 pub mod snapshot;
 pub mod sweep;
+mod sync;
 mod sys;
+
+/// Has the n-th system call refused, for tests: `cargo xtask faults`.
+#[cfg(feature = "fault-injection")]
+#[doc(hidden)]
+pub mod injection {
+    pub use crate::sys::injection::{Call, Hit, Lasting, Plan, arm, disarm};
+}
 
 pub use class::{ErrorClass, system_error};
 pub use clear::{Clear, ClearError, clear};

@@ -665,10 +665,70 @@ fn clients_are_limited() {
     assert_eq!(server.client().line("PING"), Answer::Simple("PONG".to_owned()));
 }
 
+/// The server's memory that is no file's, in bytes.
+fn resident(server: &Server) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// Requests that never end, and replies that are never fetched, are held up to a bound, and no other client notices.
+fn what_clients_hold_is_bounded() {
+    let folder = folder();
+    let server = Server::start_with(folder.path(), &["--memory", "64MiB"]);
+    let mut bystander = server.client();
+    bystander.set("key", &vec![b'x'; 10 << 20]);
+    let before = resident(&server);
+    let begin = |bytes: &[u8]| {
+        let mut client = server.client();
+        // It is turned away in the middle, perhaps.
+        let _ = client.0.get_mut().write_all(bytes);
+        client
+    };
+    let unfinished =
+        [b"*2\r\n$4\r\nECHO\r\n$40000000\r\n".as_slice(), &vec![b'x'; 20 << 20]].concat();
+    let unfetched = b"MGET key key key key\r\n";
+    let many = [b"*1000000\r\n".to_vec(), b"$0\r\n\r\n".repeat(999_999)].concat();
+    let mut hogs: Vec<Client> = (0..8).map(|_| begin(&unfinished)).collect();
+    hogs.extend((0..4).map(|_| begin(unfetched)));
+    hogs.extend((0..4).map(|_| begin(&many)));
+    let evicted = |client: &mut Client| client.info("evicted_clients").parse::<usize>().unwrap();
+    assert!((0..2000).any(|_| {
+        thread::sleep(Duration::from_millis(1));
+        evicted(&mut bystander) >= 6
+    }));
+    let most: usize = bystander.info("maxmemory_clients").parse().unwrap();
+    assert_eq!(most, 64 << 20);
+    assert!(bystander.info("mem_clients_normal").parse::<usize>().unwrap() <= most);
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown <= most + (16 << 20), "{grown} bytes more");
+    assert_eq!(bystander.line("PING"), Answer::Simple("PONG".to_owned()));
+    drop(hogs);
+    while bystander.info("connected_clients") != "1" {}
+    assert!(bystander.info("mem_clients_normal").parse::<usize>().unwrap() < 1 << 20);
+}
+
+/// A request beyond the bound is refused as soon as its length is known, and a reply beyond it costs the client that one.
+fn what_no_client_may_hold_is_refused() {
+    let folder = folder();
+    let arguments = ["--memory", "64MiB", "--client-memory", "8MiB"];
+    let server = Server::start_with(folder.path(), &arguments);
+    let mut client = server.client();
+    client.raw(b"*2\r\n$4\r\nECHO\r\n$9000000\r\n");
+    assert!(client.rest().contains("-ERR Protocol error: too big request"));
+    let mut client = server.client();
+    client.set("key", &vec![1; 3 << 20]);
+    let Answer::Error(error) = client.line("MGET key key key") else { panic!() };
+    assert!(error.contains("--client-memory") && error.contains("8388608"), "{error}");
+    assert_eq!(client.line("PING"), Answer::Simple("PONG".to_owned()));
+    assert_eq!(client.get("key"), Some(vec![1; 3 << 20]));
+}
+
 /// What does not fit is refused and changes nothing; what is deleted makes room.
 fn without_room_nothing_is_lost() {
     let folder = folder();
-    let server = Server::start_with(folder.path(), &["--memory", "192MiB"]);
+    let arguments = ["--memory", "192MiB", "--client-memory", "512MiB"];
+    let server = Server::start_with(folder.path(), &arguments);
     let mut client = server.client();
     let mut held = BTreeMap::new();
     let mut random = fastrand::Rng::with_seed(9);
@@ -788,6 +848,8 @@ const CHECKS: &[Check] = &[
     ("nonsense_is_answered_and_survived", nonsense_is_answered_and_survived),
     ("requests_come_in_any_pieces", requests_come_in_any_pieces),
     ("clients_are_limited", clients_are_limited),
+    ("what_clients_hold_is_bounded", what_clients_hold_is_bounded),
+    ("what_no_client_may_hold_is_refused", what_no_client_may_hold_is_refused),
     ("without_room_nothing_is_lost", without_room_nothing_is_lost),
     ("it_ends_as_it_is_told", it_ends_as_it_is_told),
 ];

@@ -992,11 +992,14 @@ fn split_pages_are_put_together_again(handling: Handling) {
     memory.words().iter().step_by(HUGE / 8).for_each(|word| word.store(8, Ordering::Relaxed));
     drop(snapshot);
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(1), memory.len() - 1);
-    let collapsed = collapse(range);
+    // SAFETY: private memory.
+    let collapsed = unsafe { collapse(range) };
     assert_eq!(collapsed.huge + collapsed.scattered, 3 * HUGE);
     let expected = |index: usize| if index.is_multiple_of(HUGE / 8) { 8 } else { 7 };
     assert!(loaded(&memory).iter().enumerate().all(|(index, &word)| word == expected(index)));
-    assert_eq!(collapse(ptr::slice_from_raw_parts(memory.start().wrapping_add(1), 7)).huge, 0);
+    let short = ptr::slice_from_raw_parts(memory.start().wrapping_add(1), 7);
+    // SAFETY: as above.
+    assert_eq!(unsafe { collapse(short) }.huge, 0);
 }
 
 fn unsuitable(handling: Handling, range: *const [u8]) -> Unsuitable {

@@ -5,10 +5,13 @@ mod print;
 use anyhow::Context;
 use hugekit::machine::Root;
 
+use crate::lab::say_what_was_put_back;
+
 /// Say what this machine offers, and the remedy for what it does not.
 ///
 /// Verdicts: "ok"; "note", worth knowing; "limited", works in part; "missing"; "unknown", the value says why.
-/// Remedies are commands for root. Nothing is changed.
+/// Remedies are commands for root. Nothing is changed, but that what a `hugekit lab --setup` has left changed
+/// because it was killed is put back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// Print JSON and nothing else.
@@ -18,6 +21,7 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
+        say_what_was_put_back();
         let report = hugekit_doctor::examine(&Root::default())
             .context("neither /proc nor /sys can be read; mount them to let the doctor look")?;
         let printed = if self.json { print::json(&report) } else { print::terminal(&report.lines) };

@@ -5,6 +5,7 @@ use std::io;
 
 use anstyle::{AnsiColor, Style};
 use hugekit_doctor::{Line, Report, Verdict};
+use hugekit_lab::plain;
 
 use crate::text::{COLUMNS, wrap, write_out};
 
@@ -36,7 +37,7 @@ fn render_topic(lines: &[Line], name_columns: usize) -> String {
 fn render_line(text: &mut String, line: &Line, name_columns: usize) {
     let style = style(line.verdict);
     let indent = 2 + VERDICT_COLUMNS + name_columns;
-    let value = wrap(&line.value, COLUMNS - indent).join(&format!("\n{:indent$}", ""));
+    let value = wrap(&plain(&line.value), COLUMNS - indent).join(&format!("\n{:indent$}", ""));
     let word = line.verdict.word();
     // Writing to a String cannot fail.
     let _ = writeln!(
@@ -45,7 +46,7 @@ fn render_line(text: &mut String, line: &Line, name_columns: usize) {
         line.name
     );
     if let Some(remedy) = &line.remedy {
-        let _ = writeln!(text, "    > {remedy}");
+        let _ = writeln!(text, "    > {}", plain(remedy));
     }
 }
 

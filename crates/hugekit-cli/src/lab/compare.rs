@@ -12,7 +12,7 @@ use hugekit_lab::record::Record;
 use hugekit_lab::report;
 
 use super::Sinks;
-use crate::text::{COLUMNS, wrap, write_out};
+use crate::text::{COLUMNS, say, wrap, write_out};
 
 /// Exit code if something is slower than the limit allows; 1 and 2 are errors.
 const BEYOND: u8 = 3;
@@ -46,7 +46,7 @@ pub(super) fn run(
     if beyond == 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("{beyond} cases or comparisons are slower by more than {percent} %");
+    say(&format!("{beyond} cases or comparisons are slower by more than {percent} %"));
     Ok(ExitCode::from(BEYOND))
 }
 

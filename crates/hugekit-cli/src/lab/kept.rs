@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use hugekit_lab::archive::{Archive, Kept};
-use hugekit_lab::record::Record;
+use hugekit_lab::plain;
+use hugekit_lab::record::{Record, reason};
 
 use crate::text::{COLUMNS, wrap, write_out};
 
@@ -19,10 +20,10 @@ fn render(kept: &[Kept], folder: &str) -> String {
     let mut text = String::new();
     let indent = kept.iter().map(|kept| kept.id.len()).max().unwrap_or(0) + 2;
     for Kept { id, record } in kept {
+        let id = plain(id);
         let about = match record {
             Ok(record) => describe(record),
-            Err(error) => std::error::Error::source(error)
-                .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}")),
+            Err(error) => plain(&reason(error)),
         };
         let lines = wrap(&about, COLUMNS - indent).join(&format!("\n{:indent$}", ""));
         // Writing to a String cannot fail.

@@ -6,20 +6,22 @@ mod table;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use hugekit::arch::{Routine, clear_routines, copy_routines};
+use hugekit::machine::Root;
 use hugekit_lab::archive::Archive;
-use hugekit_lab::record::Record;
+use hugekit_lab::record::{Record, reason};
 use hugekit_lab::report;
 use hugekit_lab::size::Size;
-use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options};
+use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome};
 
 use crate::file::{OpenSink, Sink};
 use crate::operand::Operand;
 use crate::progress::{INTERRUPTED, Terminal};
-use crate::text::write_out;
+use crate::text::{say, write_out};
 
 /// Measure clearing huge memory here, beside the published figures.
 ///
@@ -72,6 +74,9 @@ fn percent(text: &str) -> Result<f64, String> {
     if (0.0..100.0).contains(&number) { Ok(number) } else { Err("not within 0 to 100".into()) }
 }
 
+/// Exit code of a run in which something could not be measured that was tried; the record has the rest.
+const IN_PART: u8 = 4;
+
 /// Arguments that make no sense where nothing is measured.
 const MEASURING: [&str; 7] =
     ["experiments", "quick", "memory", "rounds", "routine", "setup", "no_record"];
@@ -121,6 +126,7 @@ impl Lab {
         self.refuse_unavailable_routine();
         let sinks = self.open_sinks()?;
         let terminal = Terminal::new()?;
+        say_what_was_put_back();
         let outcome = match hugekit_lab::run(&self.chosen(), &self.options(), &terminal) {
             Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
                 usage_error(&error.to_string())
@@ -128,12 +134,29 @@ impl Lab {
             outcome => outcome?,
         };
         terminal.finish();
-        let interrupted = outcome.interrupted;
+        self.report(sinks, outcome)
+    }
+
+    /// Whatever cannot be written or put back, the rest is.
+    fn report(&self, sinks: Sinks<'_>, mut outcome: Outcome) -> anyhow::Result<ExitCode> {
+        outcome.settings.iter().for_each(|note| say(note));
+        let (interrupted, not_restored) = (outcome.interrupted, outcome.not_restored.take());
         let record = Record::new(command_line(), outcome);
         // Kept first: a page that cannot be written can be made of it later.
         let id = (!self.no_record && !record.experiments.is_empty()).then(|| keep(&record));
-        sinks.write(&id.flatten().unwrap_or_else(|| "of this run".to_owned()), &record)?;
-        Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+        let written =
+            sinks.write(&id.flatten().unwrap_or_else(|| "of this run".to_owned()), &record);
+        not_restored.map_or(Ok(()), Err)?;
+        written?;
+        let failed = record.failures().count();
+        if failed > 0 {
+            say(&format!("{failed} cases or parts could not be measured; the record says which and why"));
+        }
+        Ok(match (interrupted, failed) {
+            (true, _) => ExitCode::from(INTERRUPTED),
+            (false, 0) => ExitCode::SUCCESS,
+            (false, _) => ExitCode::from(IN_PART),
+        })
     }
 
     fn compare(&self, before: &Operand, after: &Operand) -> anyhow::Result<ExitCode> {
@@ -193,15 +216,22 @@ struct Sinks<'a> {
 }
 
 impl Sinks<'_> {
+    /// Each of them, whatever becomes of the others; the first error is returned.
     fn write(self, name: &str, record: &Record) -> anyhow::Result<()> {
-        if self.tables {
-            write_out(&table::render(record))?;
-        }
-        if let Some(json) = self.json {
-            json.write_json(record)?;
-        }
+        let tables = || write_out(&table::render(record)).context("cannot print");
+        let tables = if self.tables { tables() } else { Ok(()) };
+        let json = self.json.map_or(Ok(()), |json| json.write_json(record));
         let page = || report::page(&[(name.to_owned(), record.clone())]);
-        self.html.map_or(Ok(()), |html| html.write(&page()))
+        let html = self.html.map_or(Ok(()), |html| html.write(&page()));
+        tables.and(json).and(html)
+    }
+}
+
+/// What a `--setup` that was killed has left is put back before anything is measured by it.
+pub(crate) fn say_what_was_put_back() {
+    match hugekit_lab::put_back(&Root::default()) {
+        Ok(notes) => notes.iter().for_each(|note| say(note)),
+        Err(error) => say(&format!("warning: {}", reason(&error))),
     }
 }
 
@@ -209,12 +239,11 @@ impl Sinks<'_> {
 fn keep(record: &Record) -> Option<String> {
     match Archive::of_user().and_then(|archive| archive.keep(record)) {
         Ok(id) => {
-            eprintln!("kept as {id}: `hugekit lab --show {id}`");
+            say(&format!("kept as {id}: `hugekit lab --show {id}`"));
             Some(id)
         }
         Err(error) => {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-            eprintln!("warning: {error}{}; `--no-record` for none", cause.unwrap_or_default());
+            say(&format!("warning: {}; `--no-record` for none", reason(&error)));
             None
         }
     }
@@ -226,6 +255,7 @@ fn usage_error(message: &str) -> ! {
 }
 
 fn command_line() -> String {
-    let arguments = std::env::args().skip(1);
+    let arguments = std::env::args_os().skip(1);
+    let arguments = arguments.map(|word| word.to_string_lossy().into_owned());
     std::iter::once("hugekit".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
 }

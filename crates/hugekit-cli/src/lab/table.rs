@@ -69,6 +69,10 @@ fn render_experiment(text: &mut String, experiment: &Experiment) {
     for warning in experiment.trust.iter().flat_map(|trust| &trust.warnings) {
         render_indented(text, &format!("{WARNING}!{WARNING:#} "), warning);
     }
+    for failure in &experiment.failures {
+        let failed = format!("{} failed: {}", failure.case, failure.reason);
+        render_indented(text, &format!("{WARNING}!{WARNING:#} "), &failed);
+    }
     for (unit, of_unit) in by_unit(&experiment.cases) {
         let _ = writeln!(text, "\nmedian, {}", unit.name());
         for table in cases(&of_unit) {

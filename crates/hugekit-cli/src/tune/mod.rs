@@ -12,6 +12,7 @@ use hugekit::profile::{self, InForce};
 use hugekit_lab::{Calibration, LabError, calibrate};
 
 use crate::progress::{INTERRUPTED, Terminal};
+use crate::text::{say, write_out};
 
 /// Measure which routines, windows and thread counts are best here, and store them as this user's profile.
 ///
@@ -43,7 +44,8 @@ impl Tune {
         table::measured(&calibration)?;
         self.refuse_noise(&calibration)?;
         store::save(&path, &calibration.profile)?;
-        println!("\nstored in {}, in force from the next start of a program on", path.display());
+        let stored = path.display();
+        write_out(&format!("\nstored in {stored}, in force from the next start of a program on\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 
@@ -68,9 +70,9 @@ impl Tune {
             );
         }
         if noise.is_doubtful() {
-            eprintln!(
+            say(&format!(
                 "warning: equal measurements differ by ±{spread}; repeat on a quieter machine"
-            );
+            ));
         }
         Ok(())
     }

@@ -1,48 +1,47 @@
 //! A profile as a table: value, what it is, where it came from.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
+use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 use hugekit::Profile;
 use hugekit::profile::{Bands, InForce, Measured};
-use hugekit_lab::Calibration;
+use hugekit_lab::{Calibration, plain};
 use hugekit_lab::size::Size;
 
 use super::{percent, shown};
+use crate::text::write_out;
 
 const WIDTH: u16 = 80;
 const BUILT_IN: &str = "built in";
 
 /// Prints the profile in force.
 pub(super) fn show(in_force: &InForce, path: Option<&Path>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match (&in_force.stored, &in_force.problem) {
-        (Some((path, stored)), _) => writeln!(
-            out,
-            "stored: {}, measured by `{}`, equal measurements ±{}",
+    let stored = match (&in_force.stored, &in_force.problem) {
+        (Some((path, stored)), _) => format!(
+            "{}, measured by `{}`, equal measurements ±{}",
             path.display(),
             stored.tuned.command,
             percent(stored.tuned.spread)
-        )?,
-        (None, Some(problem)) => writeln!(out, "stored: {problem}")?,
-        (None, None) => writeln!(out, "stored: none ({})", shown(path))?,
-    }
+        ),
+        (None, Some(problem)) => problem.to_string(),
+        (None, None) => format!("none ({})", shown(path)),
+    };
     let measured = in_force.stored.as_ref().map(|(_, stored)| &stored.measured);
-    writeln!(out, "{}", table(&in_force.profile, measured, "stored"))
+    let table = table(&in_force.profile, measured, "stored");
+    write_out(&format!("stored: {}\n{table}\n", plain(&stored)))
 }
 
 /// Prints what a calibration found.
 pub(super) fn measured(calibration: &Calibration) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
     let profile = &calibration.profile;
     let here = profile.for_this_machine()?;
-    writeln!(out, "equal measurements differ by ±{}", percent(calibration.noise.spread()))?;
-    writeln!(out, "{}", table(&here, Some(&profile.measured), "measured"))?;
-    for notice in &calibration.notices {
-        writeln!(out, "· {notice}")?;
-    }
-    Ok(())
+    let spread = percent(calibration.noise.spread());
+    let table = table(&here, Some(&profile.measured), "measured");
+    let notices: String = calibration.notices.iter().map(|notice| format!("· {notice}\n")).collect();
+    let text = format!("equal measurements differ by ±{spread}\n{table}\n{notices}");
+    write_out(&text).context("cannot print")
 }
 
 fn table(profile: &Profile, measured: Option<&Measured>, source: &str) -> Table {

@@ -9,16 +9,18 @@
 use std::time::Instant;
 
 use hugekit::fault::Handling;
+use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
 use super::handout::unscrubbed;
+use super::part::{Part, found};
 use super::served::{Busy, Recorded};
 use crate::anonymous::Pages;
-use crate::bench::{Bench, available_memory};
+use crate::bench::{Bench, available_memory, free_huge_pages};
 use crate::forking::{Shared, write_pages};
 use crate::published;
-use crate::record::{Case, Distribution, Experiment, Ratio, Unit};
+use crate::record::{Case, Experiment, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, KIB, MIB, Size};
 use crate::stats::median;
@@ -81,14 +83,10 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     experiment.notices.extend(left_out);
     for workload in &WORKLOADS {
         let plan = bench.plan_of_long_rounds(workload.share, 40);
-        let (cases, ratios) = diverge(&mut origins, workload, plan, observer)?;
-        experiment.cases.extend(cases);
-        experiment.ratios.extend(ratios);
+        let name = format!("{WRITERS}{}", workload.kind);
+        experiment.add(&name, diverge(&mut origins, workload, plan, observer))?;
     }
-    let single = single(&mut origins, &pool, bench.plan(0.25, 60), observer)?;
-    experiment.cases.extend(single.cases);
-    experiment.ratios.extend(single.ratios);
-    experiment.distributions.extend(single.distributions);
+    experiment.add("one copy", single(&mut origins, &pool, bench.plan(0.25, 60), observer))?;
     Ok(experiment)
 }
 
@@ -190,6 +188,7 @@ fn fork(region: &Region) -> Result<Region, LabError> {
 /// The kernel's, as far as it has such pages, and the region last.
 fn origins(pool: &Pool, unit: usize) -> Result<(Vec<Origin>, Vec<String>), LabError> {
     let (mut origins, mut left_out) = (Vec::new(), Vec::new());
+    let root = Root::default();
     let on_base = pool.backing() == Backing::Base;
     let base = on_base.then_some(Pages::Base);
     for pages in base.into_iter().chain([Pages::Thp, Pages::Hugetlb2M]) {
@@ -201,10 +200,11 @@ fn origins(pool: &Pool, unit: usize) -> Result<(Vec<Origin>, Vec<String>), LabEr
         // Copies of children are promised by nobody, and a child without one is killed.
         let copies = (WRITERS + 1) * unit;
         let enough = match pages {
-            Pages::Hugetlb2M => crate::bench::free_huge_pages(pages)? * HUGE >= copies,
-            _ => available_memory()? >= 2 * copies,
+            Pages::Hugetlb2M => free_huge_pages(&root, pages)? * HUGE >= copies,
+            _ => available_memory(&root)? >= 2 * copies,
         };
-        let shared = enough.then(|| Shared::new(pages, unit)).transpose()?;
+        // Pages that others took meanwhile are too few of them, too.
+        let shared = enough.then(|| Shared::new(pages, unit)).and_then(Result::ok);
         match shared.filter(|shared| pages != Pages::Thp || shared.is_huge()) {
             Some(shared) => origins.push(Origin::Process(pages, shared)),
             None => left_out.push(format!(
@@ -244,7 +244,7 @@ fn diverge(
     workload: &Workload,
     plan: Plan,
     observer: &dyn Observer,
-) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+) -> Result<Part, LabError> {
     let label = format!("{WRITERS}{}", workload.kind);
     observer.begin(&format!("cow {label} writers"));
     let backing = match origins.last() {
@@ -252,7 +252,7 @@ fn diverge(
         _ => Backing::Base,
     };
     let mut cpu: Vec<[Vec<f64>; 2]> = origins.iter().map(|_| Default::default()).collect();
-    let samples = try_alternate(plan, origins.len(), observer, |index| {
+    let rounds = try_alternate(plan, origins.len(), observer, |index| {
         let spent = origins[index].diverge(workload.work)?;
         let unit = origins[index].bytes().len();
         for (samples, of) in cpu[index].iter_mut().zip([|s: &Spent| s.user, |s: &Spent| s.system]) {
@@ -261,48 +261,41 @@ fn diverge(
         }
         let stored = unit as f64 * workload.density / GIB as f64;
         let rate = |spent: &Spent| stored / (spent.elapsed as f64 / 1e9);
-        Ok::<_, LabError>(spent.iter().map(rate).sum())
+        Ok(spent.iter().map(rate).sum())
     })?;
-    let rounds = samples.first().map_or(0, Vec::len);
     let case = |name: &str, unit, samples| Case {
         id: format!("cow/{name}/{label}"),
         unit,
         samples,
         published: Vec::new(),
     };
-    let rates: Vec<Case> = origins
-        .iter()
-        .zip(samples)
-        .map(|(origin, samples)| case(origin.name(), Unit::GibPerSecond, samples))
-        .collect();
-    let region = rates.last().expect("the region is always one");
-    let ratio = |(origin, rate): (&Origin, &Case)| {
+    let mut part = Part::default();
+    let rates = part.cases_of(rounds, |index, samples| {
+        case(origins[index].name(), Unit::GibPerSecond, samples)
+    });
+    let region = rates.last().expect("the region is always one").as_ref();
+    let ratio = |(origin, rate): (&Origin, &Option<Case>)| {
         let id = format!("cow/{}-vs-region/{label}", origin.name());
-        let ratio = Ratio::between(id, rate, region);
-        match origin.differs(backing) {
+        let ratio = Ratio::between(id, rate.as_ref()?, region?);
+        Some(match origin.differs(backing) {
             Some(differs) => ratio.unlike(differs),
             None => ratio,
-        }
+        })
     };
-    let ratios = origins.iter().zip(&rates).take(rates.len() - 1).map(ratio).collect();
-    let times = origins.iter().zip(cpu).flat_map(|(origin, cpu)| {
+    part.ratios = origins.iter().zip(&rates).take(rates.len() - 1).filter_map(ratio).collect();
+    let times = origins.iter().zip(&rates).zip(cpu).flat_map(|((origin, rate), cpu)| {
         let kinds = ["user", "system"].into_iter().zip(cpu);
         let case = |(kind, samples): (&str, Vec<f64>)| {
             // The first of them was thrown away with its bandwidth.
-            let samples = samples[samples.len() - rounds..].to_vec();
-            case(&format!("{}-{kind}", origin.name()), Unit::Microseconds, samples)
+            let samples = samples[samples.len() - rate.as_ref()?.samples.len()..].to_vec();
+            Some(case(&format!("{}-{kind}", origin.name()), Unit::Microseconds, samples))
         };
-        kinds.map(case).collect::<Vec<_>>()
+        kinds.filter_map(case).collect::<Vec<_>>()
     });
     let times: Vec<Case> = times.collect();
-    Ok((rates.into_iter().chain(times).collect(), ratios))
-}
-
-#[derive(Debug, Default)]
-struct Single {
-    cases: Vec<Case>,
-    ratios: Vec<Ratio>,
-    distributions: Vec<Distribution>,
+    part.cases = found(rates);
+    part.cases.extend(times);
+    Ok(part)
 }
 
 /// Who writes what is shared, one word of each page or granule.
@@ -338,29 +331,31 @@ fn single(
     pool: &Pool,
     plan: Plan,
     observer: &dyn Observer,
-) -> Result<Single, LabError> {
+) -> Result<Part, LabError> {
     observer.begin("cow one copy");
     let granule = pool.page_size().max(64 * KIB);
     let kernel = origins.iter().any(Origin::is_kernels_huge).then_some(Writer::Kernel);
     let writers = kernel.into_iter().chain([Writer::Parent, Writer::Child]);
     let looks: Looks = writers.flat_map(|writer| [(writer, false), (writer, true)]).collect();
     let mut recorded: Vec<Recorded> = looks.iter().map(|_| Recorded::new()).collect();
-    let samples = try_alternate(plan, looks.len(), observer, |index| {
+    let rounds = try_alternate(plan, looks.len(), observer, |index| {
         let row = look(origins, looks[index], granule)?;
         recorded[index].add(&row);
-        Ok::<_, LabError>(median(&row))
+        Ok(median(&row))
     })?;
-    let case = |(&(writer, busy), samples): (&(Writer, bool), _)| Case {
-        id: format!("cow/{}/{}", writer.name(), writer.label(busy, granule)),
-        unit: Unit::Microseconds,
-        samples,
-        published: Vec::new(),
-    };
-    let cases: Vec<Case> = looks.iter().zip(samples).map(case).collect();
-    let ratios = against_the_kernel(&looks, &cases, granule, pool.backing());
+    let mut part = Part::default();
+    let cases = part.cases_of(rounds, |index, samples| {
+        let (writer, busy) = looks[index];
+        let id = format!("cow/{}/{}", writer.name(), writer.label(busy, granule));
+        Case { id, unit: Unit::Microseconds, samples, published: Vec::new() }
+    });
+    part.ratios = against_the_kernel(&looks, &cases, granule, pool.backing());
     let distributions = cases.iter().zip(&recorded);
-    let distributions = distributions.map(|(case, recorded)| recorded.distribution(case)).collect();
-    Ok(Single { cases, ratios, distributions })
+    let distribution =
+        |(case, recorded): (&Option<Case>, &Recorded)| Some(recorded.distribution(case.as_ref()?));
+    part.distributions = distributions.filter_map(distribution).collect();
+    part.cases = found(cases);
+    Ok(part)
 }
 
 /// What one row of copies takes, after the origin has written everything.
@@ -378,12 +373,12 @@ fn look(
     match origin {
         Origin::Process(_, shared) => {
             let _child = shared.sleeping_child()?;
-            let _busy = busy.then(Busy::new);
+            let _busy = busy.then(Busy::new).transpose()?;
             Ok(row(shared.bytes(), HUGE))
         }
         Origin::Region(region) => {
             let mut fork = fork(region)?;
-            let _busy = busy.then(Busy::new);
+            let _busy = busy.then(Busy::new).transpose()?;
             Ok(row(if writer == Writer::Parent { region } else { &mut fork }, granule))
         }
     }
@@ -392,7 +387,7 @@ fn look(
 /// Comparisons with the kernel, whose cases come first, where both copy huge pages.
 fn against_the_kernel(
     looks: &Looks,
-    cases: &[Case],
+    cases: &[Option<Case>],
     granule: usize,
     backing: Backing,
 ) -> Vec<Ratio> {
@@ -401,15 +396,15 @@ fn against_the_kernel(
         return Vec::new();
     }
     let ours = looks.iter().zip(cases).filter(|((writer, _), _)| *writer != Writer::Kernel);
-    ours.map(|(&(writer, busy), case)| {
+    ours.filter_map(|(&(writer, busy), case)| {
         let label = writer.label(busy, granule);
         let id = format!("cow/kernel-hugetlb-vs-{}/{label}", writer.name());
-        let ratio = Ratio::between(id, &cases[usize::from(busy)], case);
-        match backing {
+        let ratio = Ratio::between(id, cases[usize::from(busy)].as_ref()?, case.as_ref()?);
+        Some(match backing {
             Backing::Hugetlb2M => ratio,
             _ => ratio
                 .unlike("the region is on transparent huge pages, the kernel's on reserved ones"),
-        }
+        })
     })
     .collect()
 }

@@ -9,11 +9,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Threads};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::handout::{Given, Held, Turns, largest, soil, touch, unlike_if_clean, unscrubbed};
+use super::handout::{
+    Given, Held, Turns, largest, remedy, soil, touch, unlike_if_clean, unscrubbed,
+};
+use super::part::{Part, found};
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
 use crate::published::{Demand, Published};
@@ -128,25 +132,22 @@ impl Group {
         Ok((held.len() * self.unit) as f64 / GIB as f64 / elapsed.as_secs_f64())
     }
 
-    fn measure(
-        mut self,
-        plan: Plan,
-        observer: &dyn Observer,
-    ) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+    fn measure(mut self, plan: Plan, observer: &dyn Observer) -> Result<Part, LabError> {
         let label = Size(self.unit).to_string();
         observer.begin(&format!("demand {label}"));
-        let samples = try_alternate(plan, self.methods.len(), observer, |index| {
+        let rounds = try_alternate(plan, self.methods.len(), observer, |index| {
             self.sample(self.methods[index])
         })?;
-        let case = |(method, samples): (&Method, _)| Case {
-            id: format!("demand/{}/{label}", method.name(self.on_base_pages())),
+        let mut part = Part::default();
+        let cases = part.cases_of(rounds, |index, samples| Case {
+            id: format!("demand/{}/{label}", self.methods[index].name(self.on_base_pages())),
             unit: Unit::GibPerSecond,
             samples,
-            published: self.published(*method),
-        };
-        let cases: Vec<Case> = self.methods.iter().zip(samples).map(case).collect();
-        let ratios = self.ratios(&cases, &label);
-        Ok((cases, ratios))
+            published: self.published(self.methods[index]),
+        });
+        part.ratios = self.ratios(&cases, &label);
+        part.cases = found(cases);
+        Ok(part)
     }
 
     /// A region touched at one go is what was published, except for its size.
@@ -160,10 +161,10 @@ impl Group {
         }
     }
 
-    fn ratios(&self, cases: &[Case], label: &str) -> Vec<Ratio> {
+    fn ratios(&self, cases: &[Option<Case>], label: &str) -> Vec<Ratio> {
         let case = |wanted: Method| {
             let index = self.methods.iter().position(|&method| method == wanted)?;
-            cases.get(index)
+            cases[index].as_ref()
         };
         let name = |method: Method| match method {
             // Two threads because the kernel's one call leaves the other CPU idle.
@@ -184,28 +185,45 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let mut experiment = given.experiment("demand", bench.options().setup);
     experiment.notices.extend(notices(&given));
     let (_, observer) = bench.leave_memory()?;
-    let llc = bench.caches().map_or(0, |caches| caches.llc);
-    let mut add = |(cases, ratios): (Vec<Case>, Vec<Ratio>)| {
-        experiment.cases.extend(cases);
-        experiment.ratios.extend(ratios);
-    };
-
-    let units = WALK_BYTES.max(4 * llc).min(largest(given.memory)) / UNIT;
-    let walk = walk_group(given, units)?;
-    let standing = walk.turns.standing().to_owned();
-    add(walk.measure(bench.plan(0.15, 40), observer)?);
+    let sizes = Sizes::of(&given, bench.llc());
+    let (brief, long) = (bench.plan(0.15, 40), bench.plan_of_long_rounds(0.4, 12));
+    let walk = walk_group(given, sizes.walk);
+    let standing = walk.as_ref().ok().map(|walk| walk.turns.standing().to_owned());
+    experiment.add("walk", walk.and_then(|walk| walk.measure(brief, observer)))?;
     if largest(given.memory) == GIB {
-        let region = region_group(given)?;
-        add(region.measure(bench.plan_of_long_rounds(0.4, 12), observer)?);
-        add(base_group(given)?.measure(bench.plan_of_long_rounds(0.25, 8), observer)?);
+        let region = region_group(given).and_then(|group| group.measure(long, observer));
+        experiment.add("region", region)?;
+        let plan = bench.plan_of_long_rounds(0.25, 8);
+        let base = base_group(given).and_then(|group| group.measure(plan, observer));
+        experiment.add("region-base", base)?;
     }
-    let ring = RING_BYTES.max(2 * llc).min(largest(given.memory) / 2) / UNIT;
-    add(sustained(given, ring, bench.plan(0.15, 20), observer)?);
-    experiment.notices.push(standing);
+    experiment.add("sustained", sustained(given, sizes.ring, bench.plan(0.15, 20), observer))?;
+    experiment.notices.extend(standing);
     Ok(experiment)
 }
 
+/// How many units are touched one after the other, and how many a sustained loop holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sizes {
+    walk: usize,
+    ring: usize,
+}
+
+impl Sizes {
+    /// The pool's pages and the kernel's take turns; a pool for the ring is twice as large as the ring.
+    fn of(given: &Given, llc: usize) -> Self {
+        let most = largest(given.memory);
+        let walk = WALK_BYTES.max(4 * llc).min(most);
+        let ring = RING_BYTES.max(2 * llc).min(most / 2);
+        Self {
+            walk: given.within_reserved(walk, WALK_BYTES, 1) / UNIT,
+            ring: given.within_reserved(ring, RING_BYTES, 2) / UNIT,
+        }
+    }
+}
+
 fn notices(given: &Given) -> Vec<String> {
+    let gigantic_pages = Pages::Hugetlb1G.size() as u64;
     let published = format!(
         "published are 64 GiB of huge pages on the local node, GiB/s of the whole process, page at \
          a time to extents: {}; this is at most 1 GiB at a time, without what starting and ending a \
@@ -213,9 +231,8 @@ fn notices(given: &Given) -> Vec<String> {
         Demand::load().changes().join(", ")
     );
     let gigantic = (given.gigantic == 0).then(|| {
-        "the kernel's pages of 1GiB left out: none is free; \
-         echo 1 > /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages, soon after boot"
-            .to_owned()
+        let remedy = remedy(&Root::default(), gigantic_pages, 1);
+        format!("the kernel's pages of 1GiB left out: none is free{remedy}")
     });
     let others = [
         "map-populate is anonymous memory mapped with MAP_POPULATE and no further word; dirty has two \
@@ -276,13 +293,13 @@ fn sustained(
     ring: usize,
     plan: Plan,
     observer: &dyn Observer,
-) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+) -> Result<Part, LabError> {
     observer.begin("demand sustained");
     let mut turns = Turns::new(&given, unscrubbed(2 * ring * UNIT).scrub_threads(1))?;
     let kernel = [Pages::Hugetlb2M, Pages::Thp].into_iter();
     let kernel = kernel.filter(|&pages| given.allows(pages, ring * UNIT)).map(Method::Kernel);
     let methods: Vec<Method> = kernel.chain([Method::Clean]).collect();
-    let samples = try_alternate(plan, methods.len(), observer, |index| {
+    let rounds = try_alternate(plan, methods.len(), observer, |index| {
         sample_sustained(methods[index], &mut turns, ring)
     })?;
     let name = |method: Method| match method {
@@ -290,20 +307,21 @@ fn sustained(
         method => method.name(false),
     };
     let label = Size(UNIT);
-    let case = |(&method, samples): (&Method, _)| Case {
-        id: format!("demand/sustained-{}/{label}", name(method)),
+    let mut part = Part::default();
+    let cases = part.cases_of(rounds, |index, samples| Case {
+        id: format!("demand/sustained-{}/{label}", name(methods[index])),
         unit: Unit::Microseconds,
         samples,
         published: Vec::new(),
-    };
-    let cases: Vec<Case> = methods.iter().zip(samples).map(case).collect();
+    });
     let (region, kernel) = cases.split_last().expect("the region is always a case");
-    let ratio = |(&method, case): (&Method, &Case)| {
+    let ratio = |(&method, case): (&Method, &Option<Case>)| {
         let id = format!("demand/sustained-{}-vs-region/{label}", name(method));
-        Ratio::between(id, case, region)
+        Some(Ratio::between(id, case.as_ref()?, region.as_ref()?))
     };
-    let ratios = methods.iter().zip(kernel).map(ratio).collect();
-    Ok((cases, ratios))
+    part.ratios = methods.iter().zip(kernel).filter_map(ratio).collect();
+    part.cases = found(cases);
+    Ok(part)
 }
 
 /// One sample: four times round the ring, the oldest unit given back for each that is taken.
@@ -404,7 +422,7 @@ mod tests {
     fn ratios_exist_where_both_sides_do_and_say_what_moved() {
         let methods = vec![Method::Kernel(Pages::Thp), Method::Dirty(1), Method::Clean];
         let group = Group { turns: turns(unscrubbed(2 * UNIT)), methods, unit: UNIT, units: 2 };
-        let (cases, ratios) = group.measure(Plan::exactly(2), &Quiet).unwrap();
+        let Part { cases, ratios, .. } = group.measure(Plan::exactly(2), &Quiet).unwrap();
         assert_eq!(cases.len(), 3);
         let ids: Vec<_> =
             ratios.iter().map(|ratio| (ratio.id.as_str(), ratio.like_for_like)).collect();

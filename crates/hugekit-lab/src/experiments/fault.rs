@@ -10,6 +10,7 @@
 //! hugekit serves itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use hugekit::pool::Backing;
@@ -17,13 +18,15 @@ use hugekit::{Pool, Region};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::handout::{CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed};
+use super::part::{Part, found};
 use super::served::{self, Busy, Recorded, Served};
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
-use crate::record::{Case, Distribution, Experiment, Ratio, Unit};
+use crate::record::{Case, Experiment, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
 use crate::stats::median;
+use crate::threads::spawn;
 use crate::{LabError, Observer};
 
 /// What is touched in a row, if that is four last-level caches: the kernel clears what lies in a
@@ -38,29 +41,55 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         clock_cost()
     ));
     let (_, observer) = bench.leave_memory()?;
-    let llc = bench.caches().map_or(0, |caches| caches.llc);
-    let row = ROW_BYTES.max(4 * llc).min(largest(given.memory) / 2) / (2 * MIB) * (2 * MIB);
-    let latency = latency(&given, row, bench.plan(0.5, 400), observer)?;
-    experiment.cases.extend(latency.cases);
-    experiment.ratios.extend(latency.ratios);
-    experiment.notices.extend(latency.notices);
-    experiment.distributions.extend(latency.distributions);
-
-    let mut turns = Turns::new(&given, unscrubbed(largest(given.memory)))?;
-    experiment.notices.push(turns.standing().to_owned());
-    if turns.pool()?.capacity() == GIB {
-        let (cases, ratios) = prefault(&given, &mut turns, bench.plan(0.2, 12), observer)?;
-        experiment.cases.extend(cases);
-        experiment.ratios.extend(ratios);
-    }
-    let Some(cpus) = two_cpus()? else {
-        experiment.notices.push("two threads left out: this process may use one CPU only".into());
-        return Ok(experiment);
+    let llc = bench.llc();
+    let row = row_bytes(&given, llc);
+    experiment.notices.extend(short_row(row, llc));
+    experiment.add("latency", latency(&given, row, bench.plan(0.5, 400), observer))?;
+    let turns = Turns::new(&given, unscrubbed(largest(given.memory)));
+    let mut turns = match turns {
+        Ok(turns) => turns,
+        Err(error) => {
+            experiment.add("prefault and rate", Err(error))?;
+            return Ok(experiment);
+        }
     };
-    let (cases, ratios) = rate(turns.pool()?, cpus, bench.plan(0.2, 60), observer)?;
-    experiment.cases.extend(cases);
-    experiment.ratios.extend(ratios);
+    experiment.notices.push(turns.standing().to_owned());
+    if largest(given.memory) == GIB {
+        let prefault = prefault(&given, &mut turns, bench.plan(0.2, 12), observer);
+        experiment.add("prefault", prefault)?;
+    }
+    let plan = bench.plan(0.2, 60);
+    match two_cpus()? {
+        Some(cpus) => {
+            let rate = turns.pool().and_then(|pool| rate(pool, cpus, plan, observer));
+            experiment.add("rate", rate)?;
+        }
+        None => {
+            let left_out = "two threads left out: this process may use one CPU only";
+            experiment.notices.push(left_out.into());
+        }
+    }
     Ok(experiment)
+}
+
+/// Rows on reserved pages at a time: the kernel's, a clean pool's, and that of the faults we serve.
+const ROWS: usize = 3;
+
+/// What is touched in a row: four last-level caches, if there is as much memory, and as much reserved for
+/// every row that is held at a time.
+fn row_bytes(given: &Given, llc: usize) -> usize {
+    let wanted = ROW_BYTES.max(4 * llc).min(largest(given.memory) / 2);
+    given.within_reserved(wanted, ROW_BYTES, ROWS) / (2 * MIB) * (2 * MIB)
+}
+
+fn short_row(row: usize, llc: usize) -> Option<String> {
+    (row < 4 * llc).then(|| {
+        format!(
+            "a row is {}, less than four last-level caches of {}: part of it may lie in the cache",
+            Size(row),
+            Size(llc)
+        )
+    })
 }
 
 /// What one sample spends on reading the clock, in microseconds.
@@ -128,7 +157,8 @@ impl Source {
         let page = self.page_size();
         touch(self.take(row)?.bytes(), page);
         let mut held = self.take(row)?;
-        let _busy = matches!(self, Self::Served(served) if served.is_busy()).then(Busy::new);
+        let busy = matches!(self, Self::Served(served) if served.is_busy());
+        let _busy = busy.then(Busy::new).transpose()?;
         // The first page may have been touched to make the others what they are.
         let pages = held.bytes().chunks_mut(page).skip(1);
         Ok(pages.map(|bytes| microseconds(|| touch(bytes, page))).collect())
@@ -142,26 +172,18 @@ impl Source {
     }
 }
 
-#[derive(Debug, Default)]
-struct Measured {
-    cases: Vec<Case>,
-    ratios: Vec<Ratio>,
-    notices: Vec<String>,
-    distributions: Vec<Distribution>,
-}
-
 /// A row of every kind, and a first fault of every kind, in each round.
 fn latency(
     given: &Given,
     row: usize,
     plan: Plan,
     observer: &dyn Observer,
-) -> Result<Measured, LabError> {
+) -> Result<Part, LabError> {
     observer.begin("fault latency");
     let kernel = [Pages::Base, Pages::Thp, Pages::Hugetlb2M];
-    let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, 2 * row));
+    let kernel = kernel.into_iter().filter(|&pages| given.allows(pages, ROWS * row));
     let mut sources: Vec<Source> = kernel.map(Source::Kernel).collect();
-    let mut measured = Measured::default();
+    let mut measured = Part::default();
     for backing in [Backing::Hugetlb2M, Backing::Thp, Backing::Base] {
         match unscrubbed(row).backing(backing).strict(true).build() {
             Ok(pool) => sources.push(Source::Pool(pool)),
@@ -180,7 +202,7 @@ fn latency(
     let looks: Vec<(&Source, Look)> =
         rows.chain(sources[..plain].iter().map(|source| (source, Look::First))).collect();
     let mut recorded: Vec<Recorded> = sources.iter().map(|_| Recorded::new()).collect();
-    let samples = try_alternate(plan, looks.len(), observer, |index| match looks[index] {
+    let rounds = try_alternate(plan, looks.len(), observer, |index| match looks[index] {
         (source, Look::First) => source.first(row),
         (source, Look::Median) => {
             let faults = source.row(row)?;
@@ -188,13 +210,15 @@ fn latency(
             Ok(median(&faults))
         }
     })?;
-    let case = |(&(source, look), samples): (&(&Source, Look), _)| {
+    let cases = measured.cases_of(rounds, |index, samples| {
+        let (source, look) = looks[index];
         case(format!("fault/{}", source.label(look)), Unit::Microseconds, samples)
-    };
-    measured.cases = looks.iter().zip(samples).map(case).collect();
-    let distributions = measured.cases.iter().zip(&recorded);
-    measured.distributions =
-        distributions.map(|(case, recorded)| recorded.distribution(case)).collect();
+    });
+    let distributions = cases.iter().zip(&recorded);
+    let distribution =
+        |(case, recorded): (&Option<Case>, &Recorded)| Some(recorded.distribution(case.as_ref()?));
+    measured.distributions = distributions.filter_map(distribution).collect();
+    measured.cases = found(cases);
     let ratios = [Look::Median, Look::First].into_iter();
     measured.ratios = ratios.flat_map(|look| latency_ratios(&measured.cases, look)).collect();
     measured.ratios.extend(served::ratios(&measured.cases));
@@ -229,12 +253,12 @@ fn prefault(
     turns: &mut Turns,
     plan: Plan,
     observer: &dyn Observer,
-) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+) -> Result<Part, LabError> {
     observer.begin("fault prefault");
     let populated = [("map-populate", Pages::Unsaid), ("map-populate-hugetlb", Pages::Hugetlb2M)];
     let populated: Vec<_> =
         populated.into_iter().filter(|&(_, pages)| given.allows(pages, GIB)).collect();
-    let samples =
+    let rounds =
         try_alternate(plan, populated.len() + 1, observer, |index| match populated.get(index) {
             Some(&(_, pages)) => {
                 turns.give_way(pages);
@@ -243,18 +267,19 @@ fn prefault(
             None => prefault_once(turns.pool()?),
         })?;
     let label = Size(GIB);
-    let names = populated.iter().map(|&(name, _)| name).chain(["prefault"]);
-    let cases: Vec<Case> = names
-        .zip(samples)
-        .map(|(name, samples)| case(format!("fault/{name}/{label}"), Unit::Microseconds, samples))
-        .collect();
+    let mut part = Part::default();
+    let cases = part.cases_of(rounds, |index, samples| {
+        let name = populated.get(index).map_or("prefault", |&(name, _)| name);
+        case(format!("fault/{name}/{label}"), Unit::Microseconds, samples)
+    });
     let (prefault, populates) = cases.split_last().expect("prefault is always a case");
-    let ratio = |(&(name, _), case): (&(&str, Pages), &Case)| {
+    let ratio = |(&(name, _), case): (&(&str, Pages), &Option<Case>)| {
         let id = format!("fault/{name}-vs-prefault/{label}");
-        Ratio::between(id, case, prefault).unlike(CLEARED_EARLIER)
+        Some(Ratio::between(id, case.as_ref()?, prefault.as_ref()?).unlike(CLEARED_EARLIER))
     };
-    let ratios = populated.iter().zip(populates).map(ratio).collect();
-    Ok((cases, ratios))
+    part.ratios = populated.iter().zip(populates).filter_map(ratio).collect();
+    part.cases = found(cases);
+    Ok(part)
 }
 
 /// In microseconds, giving back not included.
@@ -290,7 +315,7 @@ fn rate(
     cpus: [usize; 2],
     plan: Plan,
     observer: &dyn Observer,
-) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+) -> Result<Part, LabError> {
     observer.begin("fault rate");
     let threads: [(&str, &[usize]); 2] = [("one-thread", &cpus[..1]), ("two-threads", &cpus)];
     let mut kinds: Vec<(&str, Take)> = vec![("clean", |pool, len| {
@@ -302,19 +327,22 @@ fn rate(
     }
     let methods: Vec<_> =
         kinds.iter().flat_map(|kind| threads.map(|threads| (kind, threads))).collect();
-    let samples = try_alternate(plan, methods.len(), observer, |index| {
+    let rounds = try_alternate(plan, methods.len(), observer, |index| {
         let (&(_, take), (_, cpus)) = methods[index];
         faults_per_second(pool, take, cpus)
     })?;
-    let ids = methods.iter().map(|((kind, _), (threads, _))| format!("fault/{threads}/{kind}"));
-    let cases: Vec<Case> =
-        ids.zip(samples).map(|(id, samples)| case(id, Unit::FaultsPerSecond, samples)).collect();
-    let ratio = |(pair, kind): (&[Case], &(&str, Take))| {
+    let mut part = Part::default();
+    let cases = part.cases_of(rounds, |index, samples| {
+        let ((kind, _), (threads, _)) = methods[index];
+        case(format!("fault/{threads}/{kind}"), Unit::FaultsPerSecond, samples)
+    });
+    let ratio = |(pair, kind): (&[Option<Case>], &(&str, Take))| {
         let id = format!("fault/one-thread-vs-two/{}", kind.0);
-        Ratio::between(id, &pair[0], &pair[1])
+        Some(Ratio::between(id, pair[0].as_ref()?, pair[1].as_ref()?))
     };
-    let ratios = cases.chunks(2).zip(&kinds).map(ratio).collect();
-    Ok((cases, ratios))
+    part.ratios = cases.chunks(2).zip(&kinds).filter_map(ratio).collect();
+    part.cases = found(cases);
+    Ok(part)
 }
 
 /// Half of a pool, in whole pages.
@@ -329,21 +357,25 @@ type Take = fn(&Pool, usize) -> Result<[Region; 2], LabError>;
 fn faults_per_second(pool: &Pool, take: Take, cpus: &[usize]) -> Result<f64, LabError> {
     let (page, half) = (pool.page_size(), half(pool));
     let mut regions = take(pool, half)?;
-    let seconds = seconds_at_once(&mut regions, page, cpus);
+    let seconds = seconds_at_once(&mut regions, page, cpus)?;
     Ok((regions.len() * half / page) as f64 / seconds)
 }
 
 /// The regions shared out among threads, each on a CPU of its own; from the moment when all of them
 /// are running, which they wait for awake, until the last one is done.
-fn seconds_at_once(regions: &mut [Region], page: usize, cpus: &[usize]) -> f64 {
-    let ready = AtomicUsize::new(0);
+fn seconds_at_once(
+    regions: &mut [Region],
+    page: usize,
+    cpus: &[usize],
+) -> Result<f64, LabError> {
+    let (ready, others) = (AtomicUsize::new(0), AtomicUsize::new(cpus.len()));
     let work = |regions: &mut [Region], cpu: usize| {
         let mut only = CpuSet::new();
         only.set(cpu);
         // Refused, it may run anywhere, and the scheduler parts the threads sooner or later.
         let _ = sched_setaffinity(None, &only);
         ready.fetch_add(1, Ordering::SeqCst);
-        while ready.load(Ordering::SeqCst) < cpus.len() {
+        while ready.load(Ordering::SeqCst) < others.load(Ordering::SeqCst) {
             std::hint::spin_loop();
         }
         let start = Instant::now();
@@ -351,14 +383,18 @@ fn seconds_at_once(regions: &mut [Region], page: usize, cpus: &[usize]) -> f64 {
         (start, Instant::now())
     };
     let shares = regions.chunks_mut(regions.len().div_ceil(cpus.len())).zip(cpus);
-    let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            shares.map(|(share, &cpu)| scope.spawn(move || work(share, cpu))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a touch does not panic")).collect()
-    });
+    let work = &work;
+    let times = std::thread::scope(|scope| {
+        let threads: Result<Vec<_>, LabError> =
+            shares.map(|(share, &cpu)| spawn(scope, move || work(share, cpu))).collect();
+        // A thread that could not be started is not waited for.
+        others.store(if threads.is_err() { 0 } else { cpus.len() }, Ordering::SeqCst);
+        let join = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("a touch does not panic");
+        Ok::<Vec<(Instant, Instant)>, LabError>(threads?.into_iter().map(join).collect())
+    })?;
     let start = times.iter().map(|time| time.0).min();
     let end = times.iter().map(|time| time.1).max();
-    start.zip(end).map_or(f64::NAN, |(start, end)| (end - start).as_secs_f64())
+    Ok(start.zip(end).map_or(f64::NAN, |(start, end)| (end - start).as_secs_f64()))
 }
 
 fn case(id: String, unit: Unit, samples: Vec<f64>) -> Case {
@@ -391,7 +427,7 @@ mod tests {
         for cpus in [&cpus[..1], &cpus[..]] {
             let pool = base_pool(4 * MIB);
             let mut regions = [pool.region(2 * MIB).unwrap(), pool.region(2 * MIB).unwrap()];
-            assert!(seconds_at_once(&mut regions, pool.page_size(), cpus) > 0.0);
+            assert!(seconds_at_once(&mut regions, pool.page_size(), cpus).unwrap() > 0.0);
             for region in &regions {
                 assert!(region.iter().step_by(pool.page_size()).all(|&byte| byte == 1));
             }

@@ -12,6 +12,7 @@ use hugekit::pte::{
 };
 
 use super::fork2;
+use super::part::Part;
 use crate::bench::Bench;
 use crate::published;
 use crate::record::{Case, Experiment, Ratio, Unit};
@@ -44,10 +45,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.ratios.push(ratio);
     }
     experiment.notices.push(changes(&experiment.ratios));
-    let whole = fork2::run(bench)?;
-    experiment.cases.extend(whole.cases);
-    experiment.ratios.extend(whole.ratios);
-    experiment.notices.extend(whole.notices);
+    // What was measured stays, whatever keeps the whole forks from being made.
+    let whole = fork2::run(bench, &mut experiment).map(|()| Part::default());
+    experiment.add("whole", whole)?;
     Ok(experiment)
 }
 

@@ -10,12 +10,13 @@ use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
 use super::handout::{short_name, unscrubbed};
+use super::part::{Part, found};
 use super::served::Busy;
 use crate::anonymous::Pages;
-use crate::bench::{Bench, available_memory};
+use crate::bench::Bench;
 use crate::forking::{Shared, write_pages};
 use crate::published;
-use crate::record::{Case, Ratio, Unit};
+use crate::record::{Case, Experiment, Failure, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, KIB, MIB, Size};
 use crate::{LabError, Observer};
@@ -35,74 +36,82 @@ const RUNGS: [Backing; 3] = [Backing::Hugetlb2M, Backing::Thp, Backing::Base];
 /// Folios that `fork(2)` finds mapped by single entries.
 const FOLIOS: [usize; 4] = [16 * KIB, 64 * KIB, 512 * KIB, 2 * MIB];
 
-#[derive(Debug, Default)]
-pub(super) struct Measured {
-    pub(super) cases: Vec<Case>,
-    pub(super) ratios: Vec<Ratio>,
-    pub(super) notices: Vec<String>,
-}
-
-impl Measured {
-    fn add(&mut self, (cases, ratios): (Vec<Case>, Vec<Ratio>)) {
-        self.cases.extend(cases);
-        self.ratios.extend(ratios);
-    }
-}
-
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<Measured, LabError> {
-    let mut measured = Measured::default();
+/// Adds the whole forks to the experiment.
+pub(super) fn run(bench: &mut Bench<'_>, experiment: &mut Experiment) -> Result<(), LabError> {
     let (memory, observer) = bench.leave_memory()?;
     bench.allow_thp()?;
     bench.allow_shared_thp()?;
     // A pool of two regions, and the kernel's side.
     bench.reserve_unwritten(Pages::Hugetlb2M, 3 * SHARED / (2 * MIB))?;
-    if memory < NEEDED || available_memory()? < 2 * NEEDED {
+    if memory < NEEDED || bench.available_memory()? < 2 * NEEDED {
         let (shared, needed) = (Size(SHARED), Size(2 * NEEDED));
-        measured.notices.push(format!(
+        experiment.notices.push(format!(
             "fork(2) of {shared} left out, and forks of regions: more memory than this run has; \
              they need {needed} and `--memory {}`",
             Size(NEEDED)
         ));
-        return Ok(measured);
+        return Ok(());
     }
     let mut best = None;
     for rung in RUNGS {
         let is_best = best.is_none();
-        // Quickly, other rungs are measured with less memory only: to fill it takes longer than to fork it.
-        let whole = is_best || !bench.options().quick;
-        let len = if whole { 2 * SHARED } else { 3 * SMALL };
-        let pool = match unscrubbed(len).backing(rung).strict(true).build() {
-            Ok(pool) => pool,
-            Err(error) => {
-                let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
-                let name = short_name(rung);
-                measured.notices.push(format!("region-{name} left out: {error}{remedy}"));
-                continue;
-            }
-        };
-        best = best.or(Some(rung));
-        if whole {
-            let (plan, sides) = match is_best {
-                true => (bench.plan(0.25, 60), &SIDES[..]),
-                false => (bench.plan_of_long_rounds(0.1, 20), &[][..]),
-            };
-            let (subjects, notices) = prepare(sides, &pool)?;
-            measured.notices.extend(notices);
-            measured.add(measure(subjects, rung, plan, observer)?);
-        }
-        measured.cases.extend(small(&pool, bench.plan_of_long_rounds(0.02, 20), observer)?);
+        let (part, is_there) = on_rung(bench, rung, is_best);
+        best = best.or(is_there.then_some(rung));
+        experiment.add(&format!("region-{}", short_name(rung)), part)?;
     }
-    measured.notices.extend(best.map(|best| {
+    experiment.notices.extend(best.map(|best| {
         format!(
             "region in ratios is region-{}; children of regions begin with nothing mapped, as \
              children of fork(2) do on hugetlb, and pay at their first touch",
             short_name(best)
         )
     }));
-    let (cases, notices) = by_folio(bench, observer)?;
-    measured.cases.extend(cases);
-    measured.notices.extend(notices);
-    Ok(measured)
+    by_folio(bench, observer, experiment)
+}
+
+/// Forks of regions on one rung, beside the kernel's if it is the best one; and whether there is such a pool.
+fn on_rung(bench: &Bench<'_>, rung: Backing, is_best: bool) -> (Result<Part, LabError>, bool) {
+    // Quickly, other rungs are measured with less memory only: to fill it takes longer than to fork it.
+    let whole = is_best || !bench.options().quick;
+    let len = if whole { 2 * SHARED } else { 3 * SMALL };
+    match unscrubbed(len).backing(rung).strict(true).build() {
+        Ok(pool) => (of_pool(bench, &pool, whole, is_best), true),
+        Err(error) => {
+            let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
+            let left_out = format!("region-{} left out: {error}{remedy}", short_name(rung));
+            (Ok(Part { notices: vec![left_out], ..Part::default() }), false)
+        }
+    }
+}
+
+fn of_pool(
+    bench: &Bench<'_>,
+    pool: &Pool,
+    whole: bool,
+    is_best: bool,
+) -> Result<Part, LabError> {
+    let mut part = Part::default();
+    if whole {
+        let (plan, sides) = match is_best {
+            true => (bench.plan(0.25, 60), &SIDES[..]),
+            false => (bench.plan_of_long_rounds(0.1, 20), &[][..]),
+        };
+        let (subjects, notices) = prepare(sides, pool)?;
+        part = measure(subjects, pool.backing(), plan, bench.observer())?;
+        part.notices.extend(notices);
+    }
+    match small(pool, bench.plan_of_long_rounds(0.02, 20), bench.observer()) {
+        Ok(small) => {
+            part.cases.extend(small.cases);
+            part.failures.extend(small.failures);
+        }
+        Err(error @ LabError::Interrupted(_)) => return Err(error),
+        Err(error) => {
+            let name = format!("fork/region-{}/{}", short_name(pool.backing()), Size(SMALL));
+            part.failures.push(Failure::of(&name, &error));
+        }
+    }
+    Ok(part)
 }
 
 /// What `fork(2)` copies.
@@ -153,7 +162,7 @@ impl Subject {
             Self::Process(shared) => shared.write(),
             Self::Region(region) => write(region)?,
         }
-        let _busy = busy.then(Busy::new);
+        let _busy = busy.then(Busy::new).transpose()?;
         match self {
             Self::Process(shared) => Ok(shared.fork()?.as_secs_f64() * 1e6),
             Self::Region(region) => Ok(timed(region)?.0),
@@ -212,48 +221,49 @@ fn measure(
     rung: Backing,
     plan: Plan,
     observer: &dyn Observer,
-) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+) -> Result<Part, LabError> {
     observer.begin(&format!("fork region-{}", short_name(rung)));
-    let samples = try_alternate(plan, 2 * subjects.len(), observer, |index| {
+    let rounds = try_alternate(plan, 2 * subjects.len(), observer, |index| {
         subjects[index / 2].1.fork(index % 2 == 1)
     })?;
     let label = |name: &str, index: usize| {
         let shared = if name == "fork2-nothing" { rustix::param::page_size() } else { SHARED };
         format!("{}{}", Size(shared), if index % 2 == 1 { "-busy" } else { "" })
     };
-    let mut cases = Vec::new();
-    for (index, samples) in samples.into_iter().enumerate() {
+    let mut part = Part::default();
+    let cases = part.cases_of(rounds, |index, samples| {
         let name = &subjects[index / 2].0;
         let same = name == "fork2-4k" && index % 2 == 0;
         let published = same.then(|| published::Fork::load().microseconds(4 * KIB));
-        cases.push(Case {
+        Case {
             published: published.unwrap_or_default(),
             ..case(format!("fork/{name}/{}", label(name, index)), samples)
-        });
-    }
+        }
+    });
     let regions = &cases[cases.len() - 2..];
-    let ratio = |(index, baseline): (usize, &Case)| {
+    let ratio = |(index, baseline): (usize, &Option<Case>)| {
         let (name, _, side) = &subjects[index / 2];
         let side = side.filter(|side| side.pages.is_some())?;
         let id = format!("fork/{name}-vs-region/{}", label(name, index));
-        let ratio = Ratio::between(id, baseline, &regions[index % 2]);
+        let ratio = Ratio::between(id, baseline.as_ref()?, regions[index % 2].as_ref()?);
         Some(match side.differs(rung) {
             Some(differs) => ratio.unlike(differs),
             None => ratio,
         })
     };
-    let ratios = cases.iter().enumerate().filter_map(ratio).collect();
-    Ok((cases, ratios))
+    part.ratios = cases.iter().enumerate().filter_map(ratio).collect();
+    part.cases = found(cases);
+    Ok(part)
 }
 
 /// Forks of less memory: of a region that is whole, and of one whose every other granule it has written
 /// itself since it was forked, so that its memory lies in two places.
-fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Vec<Case>, LabError> {
+fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Part, LabError> {
     let name = short_name(pool.backing());
     observer.begin(&format!("fork region-{name}-scattered"));
     let mut region = pool.region(SMALL)?;
     write(&mut region)?;
-    let samples = try_alternate(plan, 2, observer, |scattered| {
+    let rounds = try_alternate(plan, 2, observer, |scattered| {
         write(&mut region)?;
         let (whole, mut fork) = timed(&region)?;
         if scattered == 0 {
@@ -263,13 +273,15 @@ fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Vec<Case>, 
         for granule in fork.chunks_mut(granule).step_by(2) {
             granule[0] = 1;
         }
-        Ok::<_, LabError>(timed(&fork)?.0)
+        Ok(timed(&fork)?.0)
     })?;
-    let label = Size(SMALL);
-    let names = ["", "-scattered"].into_iter().zip(samples);
-    Ok(names
-        .map(|(kind, samples)| case(format!("fork/region-{name}{kind}/{label}"), samples))
-        .collect())
+    let (label, kinds) = (Size(SMALL), ["", "-scattered"]);
+    let mut part = Part::default();
+    let cases = part.cases_of(rounds, |index, samples| {
+        case(format!("fork/region-{name}{}/{label}", kinds[index]), samples)
+    });
+    part.cases = found(cases);
+    Ok(part)
 }
 
 /// What a region shares as a whole, unless told.
@@ -279,40 +291,52 @@ fn granule(pool: &Pool) -> usize {
 
 /// `fork(2)` of memory on folios of one size, mapped by entries of base pages.
 fn by_folio(
-    bench: &Bench<'_>,
+    bench: &mut Bench<'_>,
     observer: &dyn Observer,
-) -> Result<(Vec<Case>, Vec<String>), LabError> {
-    let (mut cases, mut left_out) = (Vec::new(), Vec::new());
+    experiment: &mut Experiment,
+) -> Result<(), LabError> {
+    let mut left_out = Vec::new();
     // Quickly, every other size: to fill 1 GiB of each takes longer than to fork it.
     let step = if bench.options().quick { 2 } else { 1 };
     for folio in FOLIOS.into_iter().skip(step - 1).step_by(step) {
         observer.begin(&format!("fork fork2 {}", Size(folio)));
-        let mut settings = bench.settings_for_a_while();
-        let root = Root::default();
-        let shared =
-            if settings.only_folios_of(&root, folio)? { on_folios(&root, folio)? } else { None };
-        settings.restore()?;
-        let Some(mut shared) = shared else {
-            left_out.push(Size(folio).to_string());
-            continue;
-        };
-        let samples = try_alternate(bench.plan_of_long_rounds(0.03, 20), 1, observer, |_| {
-            shared.write();
-            shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
-        })?;
-        cases.push(Case {
-            published: published::Fork::load().microseconds(folio),
-            ..case(format!("fork/fork2/{}", Size(folio)), samples.into_iter().flatten().collect())
-        });
+        let part = of_folio(bench, folio, observer);
+        let is_left_out = part.as_ref().is_ok_and(|part| part.cases.is_empty() && part.failures.is_empty());
+        left_out.extend(is_left_out.then(|| Size(folio).to_string()));
+        experiment.add(&format!("fork2/{}", Size(folio)), part)?;
     }
-    let notice = (!left_out.is_empty()).then(|| {
-        format!(
+    if !left_out.is_empty() {
+        experiment.notices.push(format!(
             "fork(2) on folios of {} left out: the kernel gives too few of them, or `--setup` (root) \
              has to choose their size",
             left_out.join(", ")
-        )
+        ));
+    }
+    Ok(())
+}
+
+/// Nothing where the kernel gives no such folios.
+fn of_folio(
+    bench: &mut Bench<'_>,
+    folio: usize,
+    observer: &dyn Observer,
+) -> Result<Part, LabError> {
+    let shared = bench.with_settings_for_a_while(|settings| {
+        let root = Root::default();
+        if settings.only_folios_of(&root, folio)? { on_folios(&root, folio) } else { Ok(None) }
+    })?;
+    let mut part = Part::default();
+    let Some(mut shared) = shared else { return Ok(part) };
+    let rounds = try_alternate(bench.plan_of_long_rounds(0.03, 20), 1, observer, |_| {
+        shared.write();
+        shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
+    })?;
+    let cases = part.cases_of(rounds, |_, samples| Case {
+        published: published::Fork::load().microseconds(folio),
+        ..case(format!("fork/fork2/{}", Size(folio)), samples)
     });
-    Ok((cases, notice.into_iter().collect()))
+    part.cases = found(cases);
+    Ok(part)
 }
 
 /// Memory on folios of one size, of which the kernel counts how many it hands out; `None` if it was too few.

@@ -1,5 +1,6 @@
 //! What `demand` and `fault` share: where memory comes from, and what to say of it.
 
+use hugekit::machine::{Memory, Root, hugepages};
 use hugekit::pool::{Backing, PoolBuilder};
 use hugekit::{Pool, Region, Threads};
 
@@ -7,6 +8,7 @@ use crate::LabError;
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
 use crate::record::{Experiment, Ratio};
+use crate::settings::huge_pages;
 use crate::size::{GIB, MIB, Size};
 
 /// What a pool's hand-out leaves behind, where only that is compared.
@@ -146,6 +148,13 @@ impl Given {
         }
     }
 
+    /// `wanted` bytes; where `parts` times as many are not reserved, as many as are, but no fewer than `least`:
+    /// below that, reserved pages are left out.
+    pub(super) fn within_reserved(&self, wanted: usize, least: usize, parts: usize) -> usize {
+        let each = self.huge / parts * Pages::Hugetlb2M.size();
+        if each >= least { wanted.min(each) } else { wanted }
+    }
+
     /// An empty record that says what cannot be measured here.
     pub(super) fn experiment(&self, name: &str, setup: bool) -> Experiment {
         Experiment {
@@ -173,15 +182,23 @@ impl Given {
         });
         let wanted = largest / (2 * MIB);
         let huge = (self.huge < wanted).then(|| {
+            let missing = (wanted - self.huge) as u64;
+            let remedy = remedy(&Root::default(), Pages::Hugetlb2M.size() as u64, missing);
             format!(
                 "the kernel's hugetlb left out where pages are missing: {} of {wanted} pages of 2MiB \
-                 are free; \
-                 echo {wanted} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages{hint}",
+                 are free{remedy}{hint}",
                 self.huge
             )
         });
         gigantic.into_iter().chain(thp).chain(huge).collect()
     }
+}
+
+/// How to come by so many more reserved pages, behind a semicolon; nothing where the kernel has none of the size.
+pub(super) fn remedy(root: &Root, page_size: u64, missing: u64) -> String {
+    let Ok(Some(pool)) = huge_pages(root, page_size) else { return String::new() };
+    let spare = Memory::read(root).ok().map(|memory| memory.spare() / page_size);
+    format!("; {}", hugepages::remedy(page_size, pool.total, missing, spare))
 }
 
 /// The largest region measured, where a pool and the kernel hold as much at a time.

@@ -10,6 +10,7 @@ mod fork;
 mod fork2;
 mod handout;
 mod parallel;
+mod part;
 mod served;
 mod snapshot;
 mod stores;

@@ -12,13 +12,15 @@ use hugekit::parallel::Placement;
 use hugekit::{Clear, Copy, Populate, Reuse, Threads};
 
 use super::contest::sample;
+use super::part::{Part, found};
 use crate::LabError;
 use crate::arena::Arena;
 use crate::bench::Bench;
 use crate::published::Parallel;
 use crate::record::{Case, Experiment, Ratio, Skipped, Unit};
-use crate::sampler::alternate;
+use crate::sampler::{alternate, try_alternate};
 use crate::size::{GIB, MIB, Size};
+use crate::threads::spawn;
 
 /// Where a job is not worth more than one thread, and must cost nothing.
 const SMALL: usize = MIB;
@@ -67,13 +69,11 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let only = bench.options().routine.clone();
     let only = only.as_deref();
     for work in Work::ALL {
-        let (cases, ratios) = measure(bench, work, most, only)?;
-        experiment.cases.extend(cases);
-        experiment.ratios.extend(ratios);
+        let part = measure(bench, work, most, only);
+        experiment.add(work.name(), part)?;
     }
-    let (cases, ratio) = measure_small(bench, only)?;
-    experiment.cases.extend(cases);
-    experiment.ratios.push(ratio);
+    let small = measure_small(bench, only);
+    experiment.add("small", small)?;
     Ok(experiment)
 }
 
@@ -117,7 +117,7 @@ fn measure(
     work: Work,
     most: usize,
     only: Option<&str>,
-) -> Result<(Vec<Case>, Vec<Ratio>), LabError> {
+) -> Result<Part, LabError> {
     let plan = bench.plan(0.3, 100);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("parallel {}", work.name()));
@@ -126,17 +126,23 @@ fn measure(
     }
     let jobs = counts(most).into_iter().map(Method::Job);
     let methods: Vec<_> = jobs.chain([Method::PlainThreads(2)]).collect();
-    let samples = alternate(plan, methods.len(), observer, |index| {
+    let rounds = try_alternate(plan, methods.len(), observer, |index| {
         measure_once(arena, work, methods[index], only)
     })?;
-    let cases: Vec<Case> =
-        methods.iter().zip(samples).map(|(&method, samples)| case(work, method, samples)).collect();
-    let ratios = ratios(work, &cases);
-    Ok((with_bandwidth_per_thread(work, &methods, cases), ratios))
+    let mut part = Part::default();
+    let cases = part.cases_of(rounds, |index, samples| case(work, methods[index], samples));
+    part.ratios = ratios(work, &cases);
+    part.cases = with_bandwidth_per_thread(work, &methods, cases);
+    Ok(part)
 }
 
 /// One sample in GiB/s.
-fn measure_once(arena: &mut Arena, work: Work, method: Method, only: Option<&str>) -> f64 {
+fn measure_once(
+    arena: &mut Arena,
+    work: Work,
+    method: Method,
+    only: Option<&str>,
+) -> Result<f64, LabError> {
     let len = if work == Work::Populate { POPULATED.min(arena.len()) } else { arena.len() };
     if work == Work::Populate {
         arena.give_back(len);
@@ -147,12 +153,13 @@ fn measure_once(arena: &mut Arena, work: Work, method: Method, only: Option<&str
     match method {
         Method::Job(threads) => pieces.done(work, Threads::Exactly(threads), only),
         Method::PlainThreads(threads) => thread::scope(|scope| {
-            for mut part in pieces.split(threads) {
-                scope.spawn(move || part.done(work, Threads::One, only));
-            }
-        }),
+            let mut parts = pieces.split(threads);
+            parts.try_for_each(|mut part| {
+                spawn(scope, move || part.done(work, Threads::One, only)).map(drop)
+            })
+        })?,
     }
-    len as f64 / GIB as f64 / start.elapsed().as_secs_f64()
+    Ok(len as f64 / GIB as f64 / start.elapsed().as_secs_f64())
 }
 
 /// What is written, and what is read if anything is: equally long then.
@@ -218,35 +225,40 @@ fn case(work: Work, method: Method, samples: Vec<f64>) -> Case {
 }
 
 /// Every number of threads against one, and two against two that know nothing of jobs.
-fn ratios(work: Work, cases: &[Case]) -> Vec<Ratio> {
+fn ratios(work: Work, cases: &[Option<Case>]) -> Vec<Ratio> {
     let (plain, jobs) = cases.split_last().expect("plain threads are always a case");
     let threads = |case: &Case| case.id.rsplit('/').next().unwrap_or_default().to_owned();
     let against_one = jobs[1..].iter().map(|case| {
+        let case = case.as_ref()?;
         let id = format!("parallel/serial-vs-threads/{}/{}", work.name(), threads(case));
-        Ratio::between(id, &jobs[0], case)
+        Some(Ratio::between(id, jobs[0].as_ref()?, case))
     });
     let id = format!("parallel/plain-threads-vs-job/{}/2", work.name());
-    against_one.chain([Ratio::between(id, plain, &jobs[1])]).collect()
+    let sides = plain.as_ref().zip(jobs[1].as_ref());
+    let against_plain = sides.map(|(plain, job)| Ratio::between(id, plain, job));
+    against_one.chain([against_plain]).flatten().collect()
 }
 
-fn with_bandwidth_per_thread(work: Work, methods: &[Method], cases: Vec<Case>) -> Vec<Case> {
-    let per_thread = |(method, case): (&Method, &Case)| match *method {
+/// The cases that there are, and what each thread of a job did.
+fn with_bandwidth_per_thread(
+    work: Work,
+    methods: &[Method],
+    cases: Vec<Option<Case>>,
+) -> Vec<Case> {
+    let per_thread = |(method, case): (&Method, &Option<Case>)| match *method {
         Method::PlainThreads(_) => None,
-        Method::Job(threads) => Some(Case {
+        Method::Job(threads) => case.as_ref().map(|case| Case {
             id: format!("parallel/{}-per-thread/{threads}", work.name()),
             samples: case.samples.iter().map(|sample| sample / threads as f64).collect(),
             ..case.clone()
         }),
     };
     let each: Vec<Case> = methods.iter().zip(&cases).filter_map(per_thread).collect();
-    cases.into_iter().chain(each).collect()
+    found(cases).into_iter().chain(each).collect()
 }
 
 /// What asking for threads costs where one is enough.
-fn measure_small(
-    bench: &mut Bench<'_>,
-    only: Option<&str>,
-) -> Result<(Vec<Case>, Ratio), LabError> {
+fn measure_small(bench: &mut Bench<'_>, only: Option<&str>) -> Result<Part, LabError> {
     let plan = bench.plan(0.1, 200);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("parallel {}", Size(SMALL)));
@@ -263,8 +275,8 @@ fn measure_small(
     };
     let cases: Vec<Case> = methods.iter().zip(samples).map(case).collect();
     let id = format!("parallel/plain-loop-vs-job/{}", Size(SMALL));
-    let ratio = Ratio::between(id, &cases[0], &cases[1]);
-    Ok((cases, ratio))
+    let ratios = vec![Ratio::between(id, &cases[0], &cases[1])];
+    Ok(Part { cases, ratios, ..Part::default() })
 }
 
 #[cfg(test)]

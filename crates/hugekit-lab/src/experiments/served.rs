@@ -128,7 +128,7 @@ pub(super) struct Busy {
 const TURNS: u64 = 1000;
 
 impl Busy {
-    pub(super) fn new() -> Self {
+    pub(super) fn new() -> Result<Self, LabError> {
         let (stop, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, turned) = (Arc::clone(&stop), Arc::clone(&turns));
         let run = move || {
@@ -137,11 +137,11 @@ impl Busy {
                 std::hint::spin_loop();
             }
         };
-        let thread = Some(std::thread::spawn(run));
+        let thread = std::thread::Builder::new().spawn(run).map_err(LabError::Thread)?;
         while turns.load(Ordering::Relaxed) < TURNS {
             std::hint::spin_loop();
         }
-        Self { stop, thread }
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 

@@ -21,15 +21,17 @@ use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
 use hugekit::{Copy, Reuse, SharedRegion, Snapshot, SnapshotError};
 
 use super::handout::{short_name, unscrubbed};
+use super::part::Part;
 use super::served::distribution;
-use crate::LabError;
 use crate::anonymous::Pages;
-use crate::bench::{Bench, available_memory};
+use crate::bench::Bench;
 use crate::forking::Shared;
-use crate::record::{Case, Experiment, Ratio, Timeline, Unit};
-use crate::sampler::try_alternate;
+use crate::record::{Case, Experiment, Failure, Ratio, Timeline, Unit};
+use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
 use crate::storm::{self, LINE, Outside, Phase, STEP, WATCHED, Watched, Workload};
+use crate::threads::spawn;
+use crate::{LabError, Observer};
 
 /// What is saved.
 const MOST_STATE: usize = GIB;
@@ -63,7 +65,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     bench.allow_shared_thp()?;
     // Quickly, there is no time to write several gigabytes again and again.
     let part = if bench.options().quick { 4 } else { 2 };
-    let most = MOST_STATE.min(memory / part).min(available_memory()? / STATES);
+    let most = MOST_STATE.min(memory / part).min(bench.available_memory()? / STATES);
     let state = most / HUGE * HUGE;
     // A region and its snapshot, and where the state goes.
     bench.reserve_unwritten(Pages::Hugetlb2M, 3 * state / HUGE)?;
@@ -86,24 +88,43 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     }
     for (workload, share) in workloads {
         observer.begin(&format!("snapshot{} {}", workload.name(), Size(state)));
-        let rounds = bench.plan_of_long_rounds(share, 20);
-        let watched = scene.watched_with(&workload);
-        let mut looks: Vec<Vec<Look>> = watched.iter().map(|_| Vec::new()).collect();
-        let samples = try_alternate(rounds, watched.len(), observer, |case| {
-            let look = scene.look(watched[case], &workload)?;
-            let stall = look.stall();
-            looks[case].push(look);
-            Ok::<_, LabError>(stall)
-        })?;
-        let rounds = samples.first().map_or(0, Vec::len);
-        for (&index, looks) in watched.iter().zip(&looks) {
-            // The first of them was thrown away with its stall.
-            let looks = &looks[looks.len() - rounds..];
-            describe(&scene.subjects[index], looks, &workload, state, &mut experiment);
-        }
+        let plan = bench.plan_of_long_rounds(share, 20);
+        let name = format!("uniform{}", workload.name()).replace("uniform-", "");
+        experiment.add(&name, watch(&mut scene, &workload, plan, observer, state))?;
     }
     compare(&mut experiment, state);
     Ok(experiment)
+}
+
+/// Every subject beside one kind of writer.
+fn watch(
+    scene: &mut Scene,
+    workload: &Workload,
+    plan: Plan,
+    observer: &dyn Observer,
+    state: usize,
+) -> Result<Part, LabError> {
+    let watched = scene.watched_with(workload);
+    let mut looks: Vec<Vec<Look>> = watched.iter().map(|_| Vec::new()).collect();
+    let rounds = try_alternate(plan, watched.len(), observer, |case| {
+        let look = scene.look(watched[case], workload)?;
+        let stall = look.stall();
+        looks[case].push(look);
+        Ok(stall)
+    })?;
+    let mut part = Part::default();
+    for (index, error) in &rounds.failures {
+        let id = format!("snapshot/{}{}", scene.subjects[watched[*index]].name(), workload.name());
+        part.failures.push(Failure::of(&id, error));
+    }
+    for ((&index, looks), samples) in watched.iter().zip(&looks).zip(&rounds.samples) {
+        // The first of them was thrown away with its stall.
+        let looks = &looks[looks.len() - samples.len()..];
+        if !looks.is_empty() {
+            describe(&scene.subjects[index], looks, workload, state, &mut part);
+        }
+    }
+    Ok(part)
 }
 
 /// Who is watched, one after the other.
@@ -160,7 +181,8 @@ fn shared(pages: Pages, state: usize) -> Result<Shared, LabError> {
     let mut shared = Shared::new(pages, state)?;
     if pages == Pages::Thp && !shared.is_huge() {
         // Where memory is in pieces, what comes with a fault gives up before this does.
-        hugekit::snapshot::collapse(&raw const *shared.bytes());
+        // SAFETY: private memory.
+        unsafe { hugekit::snapshot::collapse(&raw const *shared.bytes()) };
     }
     Ok(shared)
 }
@@ -201,7 +223,8 @@ impl Subject {
                 shared.give_back();
                 shared.write();
                 if !shared.is_huge() {
-                    hugekit::snapshot::collapse(&raw const *shared.bytes());
+                    // SAFETY: private memory.
+                    unsafe { hugekit::snapshot::collapse(&raw const *shared.bytes()) };
                 }
             }
             Self::Fork(_, _, shared) => shared.write(),
@@ -278,7 +301,10 @@ impl Scene {
         add(anonymous(Granule::Huge, None), "anonymous memory");
         add(anonymous(Granule::Huge, reserve.clone()), "anonymous memory");
         add(anonymous(Granule::Small, reserve), "anonymous memory");
-        subjects.extend([Subject::CopyTo, Subject::Plain]);
+        // Both copy the anonymous memory.
+        if subjects.iter().any(|subject| matches!(subject, Subject::Anonymous(Granule::Huge, ..))) {
+            subjects.extend([Subject::CopyTo, Subject::Plain]);
+        }
         left_out.extend(subjects.iter_mut().filter_map(Subject::on_base_pages));
         // Pages that a child has not to ask for one by one, if there are any.
         let (out, out_pages) = match Outside::new(Pages::Hugetlb2M, state) {
@@ -350,12 +376,12 @@ impl Scene {
         let start = Barrier::new(2);
         phase.store(Phase::Before as u64, Ordering::Relaxed);
         thread::scope(|scope| {
-            let writer = scope.spawn(|| {
+            let writer = spawn(scope, || {
                 storm::run_on(writer_cpu);
                 start.wait();
                 storm::write(words, workload, phase)
-            });
-            let saver = scope.spawn(|| {
+            })?;
+            let saver = spawn(scope, || {
                 storm::run_on(saver_cpu);
                 start.wait();
                 thread::sleep(AROUND);
@@ -365,6 +391,11 @@ impl Scene {
                 phase.store(Phase::Over as u64, Ordering::Relaxed);
                 saved
             });
+            let saver = saver.inspect_err(|_| {
+                // The writer waits for a saver that never comes: it is over before it begins.
+                phase.store(Phase::Over as u64, Ordering::Relaxed);
+                start.wait();
+            })?;
             let saved = saver.join().expect("it does not panic");
             let watched = writer.join().expect("it does not panic");
             let (made, saved, held) = saved?;
@@ -468,7 +499,7 @@ fn describe(
     looks: &[Look],
     workload: &Workload,
     state: usize,
-    experiment: &mut Experiment,
+    part: &mut Part,
 ) {
     let (name, kind) = (subject.name(), workload.name());
     let case = |id: String, unit, sample: &dyn Fn(&Look) -> f64| Case {
@@ -480,10 +511,10 @@ fn describe(
     let saved = |look: &Look| look.saved.as_secs_f64() * 1e6;
     if matches!(subject, Subject::CopyTo | Subject::Plain) {
         let id = format!("snapshot/{name}/{}{kind}", Size(state));
-        return experiment.cases.push(case(id, Unit::Microseconds, &saved));
+        return part.cases.push(case(id, Unit::Microseconds, &saved));
     }
     let id = |what: &str| format!("snapshot/{name}/{what}{kind}");
-    experiment.cases.extend([
+    part.cases.extend([
         case(id("stall"), Unit::Microseconds, &Look::stall),
         case(id("throughput"), Unit::StoresPerSecond, &Look::rate),
         case(id("save"), Unit::Microseconds, &saved),
@@ -496,10 +527,10 @@ fn describe(
             all.add(look.latencies(phase)).expect("they have the same range");
         }
         let id = id(&format!("{phase:?}").to_lowercase());
-        experiment.distributions.push(distribution(id, &all));
+        part.distributions.push(distribution(id, &all));
     }
     let Watched { began, timeline, .. } = &looks[looks.len() - 1].watched;
-    experiment.timelines.push(Timeline {
+    part.timelines.push(Timeline {
         id: id("timeline"),
         step: STEP.as_secs_f64() * 1e6,
         began: began.as_secs_f64() * 1e6,

@@ -22,9 +22,12 @@ pub(super) fn all(experiment: &Experiment) -> Markup {
     }
 }
 
-/// What casts doubt, where nobody overlooks it.
+/// What casts doubt, and what failed, where nobody overlooks it.
 pub(super) fn warnings(experiment: &Experiment) -> Markup {
-    let warnings = experiment.trust.iter().flat_map(|trust| &trust.warnings);
+    let failures = experiment.failures.iter();
+    let failures = failures.map(|failure| format!("{} failed: {}", failure.case, failure.reason));
+    let warnings = experiment.trust.iter().flat_map(|trust| trust.warnings.iter().cloned());
+    let warnings = failures.chain(warnings);
     html! {
         @if warnings.clone().next().is_some() {
             div.warnings {

@@ -7,9 +7,6 @@ use super::resp::{Reply, number};
 use super::save::Saver;
 use super::store::{Entry, Full, Store};
 
-/// Bytes of the longest reply.
-const MOST_REPLY: usize = 1 << 30;
-
 /// What commands are about.
 #[derive(Debug)]
 pub(crate) struct Database {
@@ -17,10 +14,34 @@ pub(crate) struct Database {
     pub(crate) saver: Saver,
     /// Milliseconds since 1970, as of this turn of the server.
     pub(crate) now: u64,
-    pub(crate) clients: usize,
+    pub(crate) clients: Clients,
     pub(crate) port: u16,
     pub(crate) started: Instant,
     pub(crate) commands: u64,
+}
+
+/// Who is connected, and what requests that are not whole and replies that are not sent take of memory.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    pub(crate) connected: usize,
+    /// Bytes that all of them hold.
+    pub(crate) held: usize,
+    /// Bytes that they may hold.
+    pub(crate) most_held: usize,
+    /// How many were turned away because they held too many.
+    pub(crate) evicted: u64,
+}
+
+impl Clients {
+    /// Of at most so many bytes.
+    pub(crate) fn new(most_held: usize) -> Self {
+        Self { connected: 0, held: 0, most_held, evicted: 0 }
+    }
+
+    /// Bytes that they may still take.
+    pub(crate) fn left(&self) -> usize {
+        self.most_held.saturating_sub(self.held)
+    }
 }
 
 /// What comes after the reply.
@@ -105,10 +126,21 @@ pub(crate) fn run(database: &mut Database, arguments: &[&[u8]], reply: &mut Repl
         }
         Some(command) => (command.run)(database, &arguments[1..], reply),
     };
+    let outcome = match reply.take_back() {
+        Some(bytes) => Err(no_room(bytes, &database.clients)),
+        None => outcome,
+    };
     outcome.unwrap_or_else(|error| {
         reply.error(&error);
         After::Next
     })
+}
+
+fn no_room(bytes: usize, clients: &Clients) -> String {
+    let Clients { held, most_held, .. } = clients;
+    format!(
+        "ERR no room for {bytes} bytes of the reply: clients hold {held} of {most_held} bytes (--client-memory)"
+    )
 }
 
 fn takes(arity: i64, words: usize) -> bool {
@@ -162,14 +194,6 @@ fn get(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outco
 }
 
 fn mget(database: &mut Database, keys: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let now = database.now;
-    let mut len = 0_usize;
-    for key in keys {
-        len += database.store.get(key, now).map_or(0, |entry| entry.value.len());
-    }
-    if len > MOST_REPLY {
-        return Err(format!("ERR the reply would have {len} bytes, and may have {MOST_REPLY}"));
-    }
     reply.array(keys.len());
     for key in keys {
         get(database, &[*key], reply)?;
@@ -396,8 +420,9 @@ fn write_info(text: &mut String, database: &Database) -> std::fmt::Result {
     let snapshot = &last.snapshot;
     writeln!(text, "# Server\nserver_name:hugekit kv_store\nprocess_id:{}", std::process::id())?;
     writeln!(text, "tcp_port:{port}\nuptime_in_seconds:{}", started.elapsed().as_secs())?;
-    writeln!(text, "\n# Clients\nconnected_clients:{clients}")?;
+    writeln!(text, "\n# Clients\nconnected_clients:{}", clients.connected)?;
     writeln!(text, "\n# Memory\nused_memory:{used}\nmaxmemory:{memory}")?;
+    writeln!(text, "mem_clients_normal:{}\nmaxmemory_clients:{}", clients.held, clients.most_held)?;
     writeln!(text, "\n# Persistence\nloading:0")?;
     writeln!(text, "rdb_changes_since_last_save:{}", store.changes() - last.changes)?;
     writeln!(text, "rdb_bgsave_in_progress:{}", u8::from(saver.is_running()))?;
@@ -413,6 +438,7 @@ fn write_info(text: &mut String, database: &Database) -> std::fmt::Result {
     let longest = snapshot.longest_fault.as_micros();
     writeln!(text, "last_snapshot_longest_fault_microseconds:{longest}")?;
     writeln!(text, "\n# Stats\ntotal_commands_processed:{commands}")?;
+    writeln!(text, "evicted_clients:{}", clients.evicted)?;
     writeln!(text, "\n# Keyspace\ndb0:keys={}", store.len())
 }
 

@@ -33,7 +33,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use self::commands::Database;
+use self::commands::{Clients, Database};
 use self::resp::Limits;
 use self::save::{Folder, Saver};
 use self::server::{Server, milliseconds_since_1970};
@@ -71,6 +71,10 @@ struct Options {
     /// Clients that may be connected
     #[arg(long, default_value_t = 1000)]
     max_clients: usize,
+    /// Memory for requests that have come in part and replies that are not fetched, of all clients together; as much as
+    /// `--memory` if not said. Beyond it, the client that holds most is turned away
+    #[arg(long, value_parser = bytes)]
+    client_memory: Option<usize>,
     /// The longest value, and any other argument
     #[arg(long, default_value = "512MiB", value_parser = bytes)]
     max_value: usize,
@@ -104,7 +108,20 @@ fn main() -> Result<()> {
     }
 }
 
+/// What one client's long request or reply took goes back to the kernel with it: glibc would keep blocks of up to 32 MiB,
+/// which nobody counts.
+#[cfg(target_env = "gnu")]
+#[allow(unsafe_code)]
+fn keep_no_large_blocks() {
+    // SAFETY: sets a number, before there are other threads.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn keep_no_large_blocks() {}
+
 fn serve(options: &Options) -> Result<()> {
+    keep_no_large_blocks();
     let asked_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&asked_to_end))?;
@@ -119,9 +136,12 @@ fn serve(options: &Options) -> Result<()> {
         .with_context(|| format!("cannot listen on port {}", options.port))?;
     let port = listener.local_addr()?.port();
     let saver = Saver::new(folder, options.save_nice, store.changes(), now);
-    let (clients, started, commands) = (0, Instant::now(), 0);
+    let client_memory = options.client_memory.unwrap_or(options.memory);
+    let (clients, started, commands) = (Clients::new(client_memory), Instant::now(), 0);
     let database = Database { store, saver, now, clients, port, started, commands };
-    let (bulk, request) = (options.max_value.min(u32::MAX as usize), options.max_request);
+    // What all clients may not hold, none may ask for.
+    let (bulk, request) =
+        (options.max_value.min(u32::MAX as usize), options.max_request.min(client_memory));
     let limits = Limits { bulk, arguments: 1 << 20, request };
     let mut server = Server::new(listener, options.max_clients, limits, database)?;
     println!("listening on port {port}");

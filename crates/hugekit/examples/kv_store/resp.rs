@@ -8,6 +8,12 @@ use std::ops::Range;
 /// A line: the length of an array or of a bulk string, or words.
 const MOST_LINE: usize = 64 << 10;
 
+/// What a string has around it: its length, and the ends of two lines.
+const MOST_HEAD: usize = 32;
+
+/// Arguments that room is kept for between requests.
+const MOST_KEPT: usize = 64;
+
 /// What a request may be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -59,7 +65,24 @@ impl Input {
             self.bytes.clear();
             (self.start, self.at) = (0, 0);
         }
+        self.reserve(bytes.len());
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Bytes of memory that it takes, filled or not.
+    pub(crate) fn held(&self) -> usize {
+        self.bytes.capacity() + self.arguments.capacity() * size_of::<Range<usize>>()
+    }
+
+    /// Room for more bytes: an eighth more than there is, so that bytes are seldom moved, but nothing beyond an argument
+    /// whose length is known.
+    fn reserve(&mut self, more: usize) {
+        let needed = self.bytes.len() + more;
+        if needed > self.bytes.capacity() {
+            let end = self.bulk.map_or(usize::MAX, |len| self.at + len + 2);
+            let wanted = needed + (self.bytes.capacity() / 8).min(end.saturating_sub(needed));
+            self.bytes.reserve_exact(wanted - self.bytes.len());
+        }
     }
 
     /// Whether there is a whole request: its arguments then are [`arguments`](Self::arguments), until
@@ -98,8 +121,9 @@ impl Input {
             self.bytes.drain(..self.start);
             (self.start, self.at) = (0, 0);
         }
-        if self.bytes.is_empty() && self.bytes.capacity() > MOST_LINE {
-            self.bytes = Vec::new();
+        // So does the room that it took.
+        if self.bytes.capacity() > MOST_LINE && self.bytes.len() < self.bytes.capacity() / 2 {
+            self.bytes.shrink_to_fit();
         }
     }
 
@@ -107,6 +131,7 @@ impl Input {
         self.start = self.at;
         self.left = None;
         self.arguments.clear();
+        self.arguments.shrink_to(MOST_KEPT);
     }
 
     /// The first line: how many arguments there are, or all of them. Empty requests are skipped.
@@ -208,9 +233,35 @@ fn words(bytes: &[u8], line: Range<usize>) -> Vec<Range<usize>> {
 
 /// Replies to be sent.
 #[derive(Debug, Default)]
-pub(crate) struct Reply(pub(crate) Vec<u8>);
+pub(crate) struct Reply {
+    pub(crate) bytes: Vec<u8>,
+    /// Bytes of strings that the reply to one request may still have.
+    room: usize,
+    /// Where that reply begins, and how many bytes of strings found no room in it.
+    start: usize,
+    lacking: usize,
+}
 
 impl Reply {
+    /// Begins the reply to one request, which has room for so many bytes of strings.
+    pub(crate) fn begin(&mut self, room: usize) {
+        (self.room, self.start, self.lacking) = (room, self.bytes.len(), 0);
+    }
+
+    /// Takes the reply back if there was no room for all of it. Returns how many bytes found none.
+    pub(crate) fn take_back(&mut self) -> Option<usize> {
+        if self.lacking == 0 {
+            return None;
+        }
+        self.bytes.truncate(self.start);
+        Some(self.lacking)
+    }
+
+    /// Bytes of memory that it takes, filled or not.
+    pub(crate) fn held(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// A word that needs no length.
     pub(crate) fn simple(&mut self, word: &str) {
         self.line('+', word);
@@ -231,9 +282,18 @@ impl Reply {
     }
 
     pub(crate) fn bulk(&mut self, bytes: &[u8]) {
+        let Some(room) = self.room.checked_sub(bytes.len()).filter(|_| self.lacking == 0) else {
+            self.lacking = self.lacking.saturating_add(bytes.len());
+            return;
+        };
+        self.room = room;
+        if bytes.len() > MOST_LINE {
+            // Long ones take what they need, not twice as much.
+            self.bytes.reserve_exact(bytes.len() + MOST_HEAD);
+        }
         self.line('$', &bytes.len().to_string());
-        self.0.extend_from_slice(bytes);
-        self.0.extend_from_slice(b"\r\n");
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(b"\r\n");
     }
 
     /// The value of a key that is not there.
@@ -242,9 +302,9 @@ impl Reply {
     }
 
     fn line(&mut self, kind: char, rest: &str) {
-        self.0.push(kind as u8);
-        self.0.extend_from_slice(rest.as_bytes());
-        self.0.extend_from_slice(b"\r\n");
+        self.bytes.push(kind as u8);
+        self.bytes.extend_from_slice(rest.as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
     }
 }
 
@@ -279,11 +339,12 @@ mod tests {
 
     fn encoded(requests: &Requests) -> Vec<u8> {
         let mut reply = Reply::default();
+        reply.begin(usize::MAX);
         for request in requests {
             reply.array(request.len());
             request.iter().for_each(|argument| reply.bulk(argument));
         }
-        reply.0
+        reply.bytes
     }
 
     #[test]
@@ -332,7 +393,7 @@ mod tests {
     fn errors_are_one_line() {
         let mut reply = Reply::default();
         reply.error("ERR a\r\n+OK\r\n");
-        assert_eq!(reply.0, b"-ERR a  +OK  \r\n");
+        assert_eq!(reply.bytes, b"-ERR a  +OK  \r\n");
     }
 
     proptest! {

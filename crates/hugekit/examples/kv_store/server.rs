@@ -12,7 +12,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::commands::{self, After, Database};
+use super::commands::{self, After, Clients, Database};
 use super::resp::{Input, Limits, Reply};
 
 const LISTENER: u64 = u64::MAX;
@@ -36,6 +36,8 @@ struct Client {
     /// It is closed when all of the reply has gone.
     leaves: bool,
     awaited: epoll::EventFlags,
+    /// Bytes of memory that its requests and replies take, as they were counted last.
+    held: usize,
 }
 
 /// Why a client is served no longer.
@@ -97,6 +99,7 @@ impl Server {
                         Err(Gone::Shutdown) => return Ok(()),
                     },
                 }
+                self.evict();
             }
         }
     }
@@ -122,7 +125,7 @@ impl Server {
 
     fn admit(&mut self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(true)?;
-        if self.database.clients == self.most_clients {
+        if self.database.clients.connected == self.most_clients {
             return stream.write_all(b"-ERR max number of clients reached\r\n");
         }
         stream.set_nodelay(true)?;
@@ -140,15 +143,31 @@ impl Server {
             sent: 0,
             leaves: false,
             awaited,
+            held: 0,
         });
-        self.database.clients += 1;
+        self.database.clients.connected += 1;
         Ok(())
     }
 
     fn close(&mut self, number: usize) {
         // Closing its socket takes it out of the epoll.
-        if self.clients[number].take().is_some() {
-            self.database.clients -= 1;
+        if let Some(client) = self.clients[number].take() {
+            self.database.clients.connected -= 1;
+            self.database.clients.held -= client.held;
+        }
+    }
+
+    /// Turns away the client that holds most, until all of them together hold no more than they may.
+    fn evict(&mut self) {
+        while self.database.clients.held > self.database.clients.most_held {
+            let held =
+                |number: &usize| self.clients[*number].as_ref().map_or(0, |client| client.held);
+            let Some(largest) = (0..self.clients.len()).max_by_key(held) else { return };
+            if let Some(client) = &mut self.clients[largest] {
+                client.turn_away(&self.database.clients);
+            }
+            self.database.clients.evicted += 1;
+            self.close(largest);
         }
     }
 
@@ -160,26 +179,51 @@ impl Server {
         if client.awaited.contains(epoll::EventFlags::IN) {
             client.receive(&mut self.buffer)?;
         }
-        loop {
-            client.answer(&self.limits, &mut self.database)?;
-            client.send()?;
-            if client.unsent() > 0 {
-                break;
-            }
-            if client.leaves {
-                return Err(Gone::Closed);
-            }
-            if !client.has_more(&self.limits) {
-                break;
-            }
-        }
+        let served = client.serve(&self.limits, &mut self.database);
+        client.count(&mut self.database.clients);
+        served?;
         client.wait(&self.epoll, number)
     }
 }
 
 impl Client {
     fn unsent(&self) -> usize {
-        self.reply.0.len() - self.sent
+        self.reply.bytes.len() - self.sent
+    }
+
+    /// Counts what it takes now.
+    fn count(&mut self, clients: &mut Clients) {
+        let held = self.input.held() + self.reply.held();
+        clients.held = clients.held - self.held + held;
+        self.held = held;
+    }
+
+    /// Says why it is closed, if it takes that.
+    fn turn_away(&mut self, clients: &Clients) {
+        let error = format!(
+            "-ERR this client holds {} of {} bytes that all clients may hold together (--client-memory)\r\n",
+            self.held, clients.most_held
+        );
+        if self.unsent() == 0 {
+            let _ = self.stream.write(error.as_bytes());
+        }
+    }
+
+    /// Answers what is whole, and sends as much as it takes.
+    fn serve(&mut self, limits: &Limits, database: &mut Database) -> Result<(), Gone> {
+        loop {
+            self.answer(limits, database)?;
+            self.send()?;
+            if self.unsent() > 0 {
+                return Ok(());
+            }
+            if self.leaves {
+                return Err(Gone::Closed);
+            }
+            if !self.has_more(limits) {
+                return Ok(());
+            }
+        }
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Gone> {
@@ -204,6 +248,8 @@ impl Client {
             match self.input.next(limits) {
                 Ok(false) => break,
                 Ok(true) => {
+                    self.count(&mut database.clients);
+                    self.reply.begin(database.clients.left().max(READ));
                     let arguments = self.input.arguments();
                     let after = commands::run(database, &arguments, &mut self.reply);
                     self.input.done();
@@ -224,7 +270,7 @@ impl Client {
 
     fn send(&mut self) -> Result<(), Gone> {
         while self.unsent() > 0 {
-            match self.stream.write(&self.reply.0[self.sent..]) {
+            match self.stream.write(&self.reply.bytes[self.sent..]) {
                 Ok(0) => return Err(Gone::Closed),
                 Ok(bytes) => self.sent += bytes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -233,8 +279,8 @@ impl Client {
             }
         }
         self.sent = 0;
-        self.reply.0.clear();
-        self.reply.0.shrink_to(READ);
+        self.reply.bytes.clear();
+        self.reply.bytes.shrink_to(READ);
         Ok(())
     }
 

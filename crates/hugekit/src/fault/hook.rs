@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::pool::FaultError;
+use crate::sys::own::Own;
 use crate::sys::signal::{self, Disposition, Handler};
 
 /// One signal of one process.
@@ -13,7 +14,7 @@ pub(super) struct Hook {
     signal: c_int,
     handler: Handler,
     /// Who had it before us; null before our handler is installed. Never freed, because a handler may be
-    /// reading it.
+    /// reading it, and in memory of our own, where no leak checker expects it to be.
     previous: AtomicPtr<Disposition>,
     /// Whether our handler was installed, by this process or one that it was forked from.
     installed: AtomicBool,
@@ -31,10 +32,7 @@ impl Hook {
 
     /// Installs the handler if nobody is asked to handle the signal but whom we know. By one thread at a time.
     pub(super) fn install(&self) -> Result<(), FaultError> {
-        let failed = |errno: rustix::io::Errno| FaultError::Kernel {
-            call: "sigaction",
-            source: errno.into(),
-        };
+        let failed = failed_to("sigaction");
         let in_force = signal::in_force(self.signal).map_err(failed)?;
         if in_force.is(self.handler) {
             return Ok(());
@@ -47,7 +45,8 @@ impl Hook {
             tracing::warn!("hugekit's handler of a signal had been taken away, and is put back");
         }
         // Known before the first signal can come.
-        self.previous.store(Box::into_raw(Box::new(in_force)), Ordering::Release);
+        let previous = Own::new(in_force).map_err(failed_to("mmap"))?.leak();
+        self.previous.store(std::ptr::from_ref(previous).cast_mut(), Ordering::Release);
         // SAFETY: our handlers do only what signal-safety(7) allows.
         unsafe { signal::install(self.signal, self.handler) }.map_err(failed)?;
         self.installed.store(true, Ordering::Release);
@@ -74,7 +73,7 @@ impl Hook {
     /// # Safety
     /// Called by the handler, with what the kernel gave it.
     pub(super) unsafe fn pass_on(&self, info: *mut libc::siginfo_t, context: *mut c_void) {
-        // SAFETY: null, or made by `Box::into_raw` and never freed.
+        // SAFETY: null, or leaked, and never freed.
         let Some(previous) = (unsafe { self.previous.load(Ordering::Acquire).as_ref() }) else {
             return; // Only before the handler was installed.
         };
@@ -92,4 +91,8 @@ impl Hook {
             self.previous.compare_exchange(seen, default, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() { previous } else { &DEFAULT }
     }
+}
+
+fn failed_to(call: &'static str) -> impl Fn(rustix::io::Errno) -> FaultError + Copy {
+    move |errno| FaultError::Kernel { call, source: errno.into() }
 }

@@ -7,34 +7,51 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hook::Hook;
 use super::late::Late;
-use super::registry::{Registry, Table};
+use super::registry::{Held, Registry, Table};
 use super::{Access, Faults};
 use crate::arch::{self, abandonable};
 use crate::pool::FaultError;
+use crate::sync::{OfProcess, PerProcess};
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::own::Own;
 use crate::sys::signal::{self, Cause, ErrnoKept};
 
 /// What one process serves in place. A forked child that wants to serve regions of its own makes
 /// another: locks of the first may be held by threads that the child has not.
+///
+/// Regions and snapshots have a table each, because a snapshot that is being made waits until no handler reads the
+/// table: a handler that serves a region may itself write to memory that the snapshot protects, or wait for a
+/// thread that does, and so wait for the snapshot.
 #[derive(Debug)]
 struct Process {
     mark: ForkMark,
-    ranges: Registry<dyn Faults>,
-    late: Late,
-    bus: Hook,
-    /// Installed only where copies are to be abandoned.
-    segv: Hook,
+    regions: Registry<dyn Faults>,
+    snapshots: Registry<dyn Faults>,
+    hooks: Own<Hooks>,
     /// Held by whoever installs a handler.
     installer: Mutex<()>,
 }
 
-static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+/// What the handlers write.
+#[derive(Debug)]
+struct Hooks {
+    late: Late,
+    bus: Hook,
+    /// Installed only where copies are to be abandoned.
+    segv: Hook,
+}
+
+static CURRENT: PerProcess<Process> = PerProcess::new();
+
+impl OfProcess for Process {
+    fn mark(&self) -> &ForkMark {
+        &self.mark
+    }
+}
 
 /// A range that is served in place for as long as this lives.
 #[derive(Debug)]
@@ -51,25 +68,25 @@ impl Registration {
     ) -> Result<Self, FaultError> {
         let process = Process::ready()?;
         let start = addresses.start;
-        process.ranges.add(addresses, served);
+        process.regions.add(addresses, served);
         Ok(Self { process, start })
     }
 
     /// Ends serving what lies behind the first `len` bytes. Nobody is at it any more when this returns.
     pub(crate) fn cut(&self, len: usize) {
-        self.process.ranges.cut(self.start, len);
+        self.process.regions.cut(self.start, len);
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         if self.process.mark.is_ours() {
-            self.process.ranges.cut(self.start, 0);
+            self.process.regions.cut(self.start, 0);
         }
     }
 }
 
-/// What this process serves in place, for those whose ranges come, go and overlap.
+/// What this process serves in place for snapshots, whose ranges come, go and overlap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranges(&'static Process);
 
@@ -78,7 +95,7 @@ impl Ranges {
     /// range has gone is told from a foreign one.
     pub(crate) fn of_this_process() -> Result<Self, FaultError> {
         let process = Process::ready()?;
-        process.late.begin()?;
+        process.hooks.late.begin()?;
         Ok(Self(process))
     }
 
@@ -89,17 +106,17 @@ impl Ranges {
 
     /// As [`Registry::change`].
     pub(crate) fn change(self, change: impl FnOnce(&mut Table<dyn Faults>)) {
-        self.0.ranges.change(change);
+        self.0.snapshots.change(change);
     }
 
-    /// As [`Registry::has_part_of`].
+    /// As [`Registry::has_part_of`], regions included.
     pub(crate) fn have_part_of(self, range: &Range<usize>) -> bool {
-        self.0.ranges.has_part_of(range)
+        self.0.regions.has_part_of(range) || self.0.snapshots.has_part_of(range)
     }
 
-    /// As [`Registry::settle`].
-    pub(crate) fn settle(self) {
-        self.0.ranges.settle();
+    /// As [`Registry::hold`]. Who settles it waits for no region's fault.
+    pub(crate) fn hold(self) -> Held<'static, dyn Faults> {
+        self.0.snapshots.hold()
     }
 }
 
@@ -131,44 +148,39 @@ impl Process {
 
     /// That of the calling process.
     fn current() -> rustix::io::Result<&'static Self> {
-        loop {
-            let seen = CURRENT.load(Ordering::Acquire);
-            // SAFETY: null, or made below and never freed.
-            let found = unsafe { seen.as_ref() };
-            if let Some(process) = found.filter(|process| process.mark.is_ours()) {
-                return Ok(process);
-            }
-            let fresh = Own::new(Self::after(found))?;
-            let here = std::ptr::from_ref(&*fresh).cast_mut();
-            let taken = CURRENT.compare_exchange(seen, here, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_ok() {
-                return Ok(fresh.leak());
-            }
-        }
+        CURRENT.get_or_make(Self::after)
     }
 
     /// One that serves nothing yet, in a process that was forked from `parent`'s if there is one.
-    fn after(parent: Option<&Self>) -> Self {
-        Self {
+    fn after(parent: Option<&Self>) -> rustix::io::Result<Self> {
+        let hooks = parent.map(|parent| &*parent.hooks);
+        Ok(Self {
             mark: ForkMark::new(),
-            ranges: Registry::new(),
-            late: Late::new(),
-            bus: Hook::new(libc::SIGBUS, on_sigbus, parent.map(|parent| &parent.bus)),
-            segv: Hook::new(libc::SIGSEGV, on_sigsegv, parent.map(|parent| &parent.segv)),
+            regions: Registry::new()?,
+            snapshots: Registry::new()?,
+            hooks: Own::new(Hooks {
+                late: Late::new(),
+                bus: Hook::new(libc::SIGBUS, on_sigbus, hooks.map(|hooks| &hooks.bus)),
+                segv: Hook::new(libc::SIGSEGV, on_sigsegv, hooks.map(|hooks| &hooks.segv)),
+            })?,
             installer: Mutex::new(()),
-        }
+        })
+    }
+
+    fn lock_handlers(&self) -> MutexGuard<'_, ()> {
+        self.installer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Installs the handler of SIGBUS if nobody is asked for it but whom we know.
     fn see_that_handler_is_installed(&self) -> Result<(), FaultError> {
-        let _installer = self.installer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.bus.install()
+        let _installer = self.lock_handlers();
+        self.hooks.bus.install()
     }
 
     /// Installs the handler over whoever has replaced it.
     fn take_back(&self) -> rustix::io::Result<()> {
-        let _installer = self.installer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.bus.take_back()
+        let _installer = self.lock_handlers();
+        self.hooks.bus.take_back()
     }
 
     /// Serves the access that a signal tells of, if that is ours to serve.
@@ -177,17 +189,21 @@ impl Process {
             return false;
         }
         match cause {
-            Cause::Fault(address) => {
-                let served =
-                    self.ranges.with(address, |faults| faults.serve(address, access).is_ok());
-                served.unwrap_or_else(|| self.late.may_be_tried_again(address))
-            }
+            Cause::Fault(address) => self
+                .at(address, |faults| faults.serve(address, access).is_ok())
+                .unwrap_or_else(|| self.hooks.late.may_be_tried_again(address)),
             Cause::BrokenMemory(address) => {
-                self.ranges.with(address, |faults| faults.break_(address));
+                self.at(address, |faults| faults.break_(address));
                 false
             }
             Cause::Other => false,
         }
+    }
+
+    /// What `act` makes of whoever serves an address.
+    fn at<R>(&self, address: usize, act: impl Fn(&(dyn Faults + 'static)) -> R) -> Option<R> {
+        let of_snapshot = self.snapshots.with(address, &act);
+        of_snapshot.or_else(|| self.regions.with(address, &act))
     }
 }
 
@@ -196,23 +212,21 @@ pub(super) fn install_handlers() -> Result<(), FaultError> {
     let process = Process::current()
         .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?;
     process.see_that_handler_is_installed()?;
-    let _installer = process.installer.lock().unwrap_or_else(PoisonError::into_inner);
-    process.segv.install()
+    let _installer = process.lock_handlers();
+    process.hooks.segv.install()
 }
 
 /// Whether a copy of the calling thread that faults is abandoned. Async-signal-safe.
 pub(super) fn abandons_copies() -> bool {
-    // SAFETY: null, or made by `Process::current` and never freed.
-    let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
-    process.is_some_and(|process| process.bus.is_in_force() && process.segv.is_in_force())
+    let in_force = |Hooks { bus, segv, .. }: &Hooks| bus.is_in_force() && segv.is_in_force();
+    CURRENT.last().is_some_and(|process| in_force(&process.hooks))
 }
 
 /// Async-signal-safe: allocates nothing, locks nothing that a thread could hold while it faults, keeps
 /// `errno`, and needs less than 2 KiB of stack.
 extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let _errno = ErrnoKept::new();
-    // SAFETY: not null, because it was stored before the handler was installed; never freed.
-    let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
+    let Some(process) = CURRENT.last() else { return }; // It was there before the handler was.
     // SAFETY: what the kernel gave us.
     unsafe {
         let access = match arch::is_write(context) {
@@ -227,7 +241,7 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mu
             if is_copy {
                 abandonable::abandon(context);
             } else {
-                process.bus.pass_on(info, context);
+                process.hooks.bus.pass_on(info, context);
             }
         }
     }
@@ -236,12 +250,13 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mu
 /// Async-signal-safe, as the other one.
 extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let _errno = ErrnoKept::new();
-    // SAFETY: what the kernel gave us; the process as above.
+    let Some(process) = CURRENT.last() else { return }; // As above.
+    // SAFETY: what the kernel gave us.
     unsafe {
         if abandonable::is_interrupted(context) {
             abandonable::abandon(context);
         } else {
-            (*CURRENT.load(Ordering::Acquire)).segv.pass_on(info, context);
+            process.hooks.segv.pass_on(info, context);
         }
     }
 }

@@ -30,11 +30,10 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub(crate) use self::granules::{Busy, Granules, Lacks};
 pub use self::in_place::take_back_sigbus;
 pub(crate) use self::in_place::{Ranges, Registration};
 use self::open::Of;
-pub(crate) use self::registry::Registry;
+pub(crate) use self::registry::{Held, Registry};
 pub(crate) use self::served::Served;
 pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};

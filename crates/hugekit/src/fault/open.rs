@@ -8,7 +8,7 @@ use rustix::io::{self, Errno};
 use crate::machine::Root;
 use crate::machine::userfaultfd::{Features, Userfaultfd, Uses};
 use crate::pool::{Backing, FaultError};
-use crate::sys::{process, userfaultfd};
+use crate::sys::{mapping, process, userfaultfd};
 
 const DEVICE: &str = "/dev/userfaultfd";
 
@@ -25,24 +25,44 @@ pub(crate) enum Of {
     PrivateWrites,
 }
 
+/// What watching writes to memory of a pool takes.
+const SHARED_WRITES: Features = Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_SHARED);
+
 impl Of {
     fn features(self) -> Features {
         match self {
-            Self::FirstAccesses(Backing::Hugetlb1G | Backing::Hugetlb2M) => {
-                Features::MISSING_HUGETLBFS.with(Features::MINOR_HUGETLBFS)
+            Self::FirstAccesses(backing) if is_collapsible(backing) => {
+                first_accesses(backing).with(SHARED_WRITES)
             }
-            Self::FirstAccesses(Backing::Thp | Backing::Base) => {
-                Features::MISSING_SHMEM.with(Features::MINOR_SHMEM)
-            }
-            Self::SharedWrites(backing) => Self::FirstAccesses(backing)
-                .features()
-                .with(Features::WRITE_PROTECT)
-                .with(Features::WRITE_PROTECT_SHARED),
+            Self::FirstAccesses(backing) => first_accesses(backing),
+            Self::SharedWrites(backing) => first_accesses(backing).with(SHARED_WRITES),
             Self::PrivateWrites => {
                 Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_UNPOPULATED)
             }
         }
     }
+
+    /// What a kernel that lacks these features is refused with.
+    fn refused(self, missing: Features) -> FaultError {
+        match self {
+            Self::FirstAccesses(_) if SHARED_WRITES.contains(missing) => FaultError::Collapsible,
+            _ => FaultError::Lacking { missing: names(missing) },
+        }
+    }
+}
+
+fn first_accesses(backing: Backing) -> Features {
+    if backing.is_reserved() {
+        Features::MISSING_HUGETLBFS.with(Features::MINOR_HUGETLBFS)
+    } else {
+        Features::MISSING_SHMEM.with(Features::MINOR_SHMEM)
+    }
+}
+
+/// Whether any process that may advise this one can have huge pages of this memory mapped without a fault, unless
+/// writes to it are watched too.
+pub(super) fn is_collapsible(backing: Backing) -> bool {
+    !backing.is_reserved() && mapping::can_collapse()
 }
 
 /// One whose faults raise SIGBUS in the thread that faulted. Anybody may have it.
@@ -50,7 +70,7 @@ pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
     // Before Linux 5.11 there is no flag for faults of user code alone.
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
-    enable(descriptor, of.features().with(Features::SIGBUS), &ways)
+    enable(descriptor, of, Features::SIGBUS, &ways)
 }
 
 /// One whose faults, those of system calls and of KVM included, are read from it.
@@ -64,7 +84,7 @@ pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
         return Ok(descriptor);
     }
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
-    enable(descriptor, needed, &ways)
+    enable(descriptor, of, Features::THREAD_ID, &ways)
 }
 
 fn from_device() -> io::Result<OwnedFd> {
@@ -81,11 +101,20 @@ fn first_of(ways: &[Open]) -> io::Result<OwnedFd> {
     first.or_else(|error| ways[1..].iter().find_map(|way| way().ok()).ok_or(error))
 }
 
-fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedFd, FaultError> {
+fn enable(
+    descriptor: OwnedFd,
+    of: Of,
+    told: Features,
+    ways: &[Open],
+) -> Result<OwnedFd, FaultError> {
+    let wanted = of.features().with(told);
     match userfaultfd::enable(descriptor.as_fd(), wanted.0) {
         Ok(()) => Ok(descriptor),
         // A descriptor can be asked once, so another one says what there is.
-        Err(Errno::INVAL) => Err(lacking(wanted, first_of(ways).and_then(userfaultfd::features))),
+        Err(Errno::INVAL) => {
+            let there = first_of(ways).and_then(userfaultfd::features).unwrap_or(0);
+            Err(of.refused(Features(wanted.0 & !there)))
+        }
         Err(errno) => Err(FaultError::Kernel { call: "UFFDIO_API", source: errno.into() }),
     }
 }
@@ -102,13 +131,9 @@ const NAMES: [(Features, &str); 9] = [
     (Features::WRITE_PROTECT_UNPOPULATED, "protection of untouched pages from writes (Linux 6.4)"),
 ];
 
-fn lacking(wanted: Features, there: io::Result<u64>) -> FaultError {
-    let there = Features(there.unwrap_or(0));
-    let missing = NAMES
-        .into_iter()
-        .filter(|&(feature, _)| wanted.contains(feature) && !there.contains(feature))
-        .map(|(_, name)| name);
-    FaultError::Lacking { missing: missing.collect() }
+fn names(missing: Features) -> Vec<&'static str> {
+    let is_missing = |&(feature, _): &(Features, _)| missing.contains(feature);
+    NAMES.into_iter().filter(is_missing).map(|(_, name)| name).collect()
 }
 
 /// Why none could be opened, in the words of the rules that the kernel went by.
@@ -119,23 +144,68 @@ fn refusal(errno: Errno, user_mode: bool) -> FaultError {
     if found.obstacles.is_empty() || matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM) {
         return unexplained();
     }
+    not_permitted(found, user_mode)
+}
+
+fn not_permitted(found: Userfaultfd, user_mode: bool) -> FaultError {
     let user_mode = user_mode || found.uses == Uses::None;
-    let device = found.device.err().map_or("opens".to_owned(), |error| error.to_string());
+    // An error names the device itself.
+    let device = found.device.err().map_or(format!("{DEVICE} opens"), |error| error.to_string());
     FaultError::NotPermitted { user_mode, obstacles: found.obstacles, device }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Error;
+    use crate::machine::userfaultfd::Obstacle;
+
+    #[test]
+    fn a_refusal_names_the_device_once() {
+        let denied = std::io::ErrorKind::PermissionDenied.into();
+        let found = |device| Userfaultfd {
+            uses: Uses::UserModeOnly,
+            features: Features(0),
+            obstacles: vec![Obstacle::Unprivileged],
+            device,
+        };
+        for device in [Err(Error::Unreadable { path: DEVICE.into(), source: denied }), Ok(())] {
+            let said = not_permitted(found(device), false).to_string();
+            assert_eq!(said.matches(DEVICE).count(), 1, "{said}");
+        }
+    }
 
     #[test]
     fn what_an_old_kernel_lacks_is_named_and_nothing_else() {
-        let wanted = Of::FirstAccesses(Backing::Hugetlb2M).features().with(Features::SIGBUS);
+        let of = Of::FirstAccesses(Backing::Hugetlb2M);
+        let wanted = of.features().with(Features::SIGBUS);
         let there =
             Features::MISSING_HUGETLBFS.with(Features::SIGBUS).with(Features::MISSING_SHMEM);
-        let FaultError::Lacking { missing } = lacking(wanted, Ok(there.0)) else { panic!() };
+        let refused = |there: Features| of.refused(Features(wanted.0 & !there.0));
+        let FaultError::Lacking { missing } = refused(there) else { panic!() };
         assert_eq!(missing, ["minor faults of hugetlb memory (Linux 5.13)"]);
-        let FaultError::Lacking { missing } = lacking(wanted, Err(Errno::PERM)) else { panic!() };
+        let FaultError::Lacking { missing } = refused(Features(0)) else { panic!() };
         assert_eq!(missing.len(), 3);
+    }
+
+    #[test]
+    fn a_kernel_that_collapses_and_cannot_be_kept_from_it_is_told_from_one_that_lacks_all() {
+        for backing in [Backing::Thp, Backing::Base] {
+            let of = Of::FirstAccesses(backing);
+            assert!(matches!(of.refused(SHARED_WRITES), FaultError::Collapsible));
+            assert!(matches!(of.refused(Features::WRITE_PROTECT_SHARED), FaultError::Collapsible));
+            let more = SHARED_WRITES.with(Features::MINOR_SHMEM);
+            assert!(matches!(of.refused(more), FaultError::Lacking { .. }));
+            let of = Of::SharedWrites(backing);
+            assert!(matches!(of.refused(SHARED_WRITES), FaultError::Lacking { .. }));
+        }
+    }
+
+    #[test]
+    fn writes_are_watched_wherever_the_kernel_collapses() {
+        for backing in Backing::ALL {
+            let watched = Of::FirstAccesses(backing).features().contains(SHARED_WRITES);
+            assert_eq!(watched, !backing.is_reserved() && mapping::can_collapse());
+        }
     }
 }

@@ -1,79 +1,58 @@
-//! Which addresses are served in place, as a signal handler can look it up.
+//! Which addresses are served in place, as a signal handler can look it up: a sorted table that is
+//! [published](Published) as a whole.
 //!
-//! A signal may interrupt any thread anywhere, so looking up takes no lock: readers announce
-//! themselves in one of two counters and read an immutable, sorted table. Whoever changes the table
-//! publishes a new one and then, twice, directs new readers to the other counter and waits until the
-//! first one is zero: once would not do, because a reader that chose its counter and was interrupted
-//! before it counted may come late, when that counter is the one that nobody waits for. After that the
-//! old table may go, and what only it named. Readers only do what a fault needs and never wait for a
-//! writer, so that a writer's wait ends; a writer holds no lock that a reader could need.
-#![allow(unsafe_code)]
+//! A thread that reads or changes a table has its signals blocked. Its own signal handler could touch memory that
+//! another thread is about to protect, and would then be sent away again and again until that thread is done
+//! ([`Arming`](crate::snapshot)), which waits for exactly this reader, or for the lock that this writer holds.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-use std::{ptr, thread};
+use std::sync::Arc;
+
+use rustix::io;
+
+use crate::sync::{self, Published};
+
+use crate::sys::thread::without_signals;
 
 /// Ascending, disjoint ranges and what is there.
 pub(crate) type Table<T> = Vec<(Range<usize>, Arc<T>)>;
 
-/// Looks at the counters before a waiting writer sleeps.
-const LOOKS: u32 = 64;
-const PAUSE: Duration = Duration::from_micros(50);
+/// A table that only its holder changes.
+pub(crate) type Held<'a, T> = sync::Held<'a, Table<T>>;
 
 /// Ranges of addresses and what is there, looked up without a lock.
 #[derive(Debug)]
-pub(crate) struct Registry<T: ?Sized> {
-    table: AtomicPtr<Table<T>>,
-    /// Which counter readers that begin now count in: its lowest bit.
-    phase: AtomicUsize,
-    readers: [AtomicUsize; 2],
-    /// Held by whoever changes the table.
-    writer: Mutex<()>,
-}
+pub(crate) struct Registry<T: ?Sized>(Published<Table<T>>);
 
-impl<T: ?Sized> Registry<T> {
-    pub(crate) fn new() -> Self {
-        Self {
-            table: AtomicPtr::new(Box::into_raw(Box::default())),
-            phase: AtomicUsize::new(0),
-            readers: [const { AtomicUsize::new(0) }; 2],
-            writer: Mutex::new(()),
-        }
+impl<T: ?Sized + Send + Sync> Registry<T> {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(Published::new(Vec::new())?))
     }
 
     /// What `read` makes of whatever is at an address; `None` if nothing is. Async-signal-safe if `read`
-    /// is, which must not panic.
+    /// is. Called with signals blocked, as handlers are.
     pub(crate) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
-        self.read(|table| {
+        self.0.read(|table| {
             let after = table.partition_point(|(range, _)| range.end <= address);
             let found = table.get(after).filter(|(range, _)| range.contains(&address));
             found.map(|(_, what)| read(what))
         })
     }
 
+    /// As [`with`](Self::with), called by a thread whose signals are not blocked.
+    pub(crate) fn with_shielded<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
+        without_signals(|| self.with(address, read))
+    }
+
     /// Whatever there is anywhere. As [`with`](Self::with).
     pub(crate) fn for_each(&self, mut read: impl FnMut(&T)) {
-        self.read(|table| table.iter().for_each(|(_, what)| read(what)));
+        self.0.read(|table| table.iter().for_each(|(_, what)| read(what)));
     }
 
     /// Whether anything is anywhere in a range.
     pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
-        self.read(|table| {
-            table.iter().any(|(other, _)| other.start < range.end && range.start < other.end)
-        })
-    }
-
-    fn read<R>(&self, read: impl FnOnce(&Table<T>) -> R) -> R {
-        let readers = &self.readers[self.phase.load(Ordering::SeqCst) & 1];
-        readers.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: counted as a reader before the table was looked for, so that whoever replaces it
-        // waits for us before it goes.
-        let table = unsafe { &*self.table.load(Ordering::SeqCst) };
-        let result = read(table);
-        readers.fetch_sub(1, Ordering::SeqCst);
-        result
+        let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
+        without_signals(|| self.0.read(|table| table.iter().any(|(other, _)| overlaps(other))))
     }
 
     /// Adds a range that overlaps no other.
@@ -95,54 +74,34 @@ impl<T: ?Sized> Registry<T> {
         });
     }
 
-    /// Waits until nobody reads any more who began before.
-    pub(crate) fn settle(&self) {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.wait_for_readers();
+    /// Keeps others from changing it, for a thread that has its signals blocked.
+    pub(crate) fn hold(&self) -> Held<'_, T> {
+        self.0.hold()
     }
 
-    /// Changes all of it at once; it stays ascending and disjoint. Nobody reads the old one any more when
+    /// Changes all of it at once; it stays ascending and disjoint. No thread reads the old one any more when
     /// this returns.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Table<T>)) {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: only whoever holds the lock replaces the table.
-        let mut table = unsafe { &*self.table.load(Ordering::SeqCst) }.clone();
-        change(&mut table);
-        let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::SeqCst);
-        self.wait_for_readers();
-        // SAFETY: made by `Box::into_raw`, replaced above, and nobody reads it any more.
-        drop(unsafe { Box::from_raw(old) });
-    }
-
-    fn wait_for_readers(&self) {
-        for _ in 0..2 {
-            let before = self.phase.fetch_add(1, Ordering::SeqCst) & 1;
-            let mut looks = 0;
-            while self.readers[before].load(Ordering::SeqCst) > 0 {
-                looks += 1;
-                if looks < LOOKS { thread::yield_now() } else { thread::sleep(PAUSE) }
-            }
-        }
+        without_signals(|| {
+            self.0.replace(|table| {
+                let mut table = table.clone();
+                change(&mut table);
+                table
+            });
+        });
     }
 }
 
-impl<T: ?Sized> Drop for Registry<T> {
-    fn drop(&mut self) {
-        let table = std::mem::replace(self.table.get_mut(), ptr::null_mut());
-        // SAFETY: made by `Box::into_raw`; borrowed mutably, so that nobody reads it.
-        drop(unsafe { Box::from_raw(table) });
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
 
     use super::*;
 
     #[test]
     fn an_address_is_found_in_its_range_and_nowhere_else() {
-        let registry = Registry::new();
+        let registry = Registry::new().unwrap();
         for start in [30, 10, 20] {
             registry.add(start..start + 5, Arc::new(start));
         }
@@ -170,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_is_removed_goes_when_nobody_reads_it_any_more() {
-        let registry = Registry::new();
+        let registry = Registry::new().unwrap();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..3 {

@@ -11,15 +11,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
-use super::granules::{Busy, Granules, Lacks};
-use super::{Access, Faults};
+use super::granules::{Granules, Lacks};
+use super::{Access, Faults, open};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 use crate::populate::{PopulateError, populate_pages};
 use crate::profile::Profile;
+use crate::sync::Claim;
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
 use crate::{Clear, Reuse};
@@ -42,6 +43,9 @@ pub(crate) struct Served {
     alias: Bytes,
     granule_bytes: usize,
     granules: Granules,
+    /// Whether writes are watched too, by which the kernel is kept from `MADV_COLLAPSE`: that would map the
+    /// memory as it is.
+    uncollapsed: bool,
     /// Somebody may look at the bytes by the file as well: they are cleared at once, never at a fault.
     seen_through_file: AtomicBool,
 }
@@ -67,15 +71,23 @@ impl Served {
             len: AtomicUsize::new(mapped.mapping().len()),
             alias: pool.memory().alias_of(mapped.extent()),
             granule_bytes,
-            granules: Granules::new(lacks(contents, granule_bytes / pool.page_size())),
+            granules: Granules::new(&lacks(contents, granule_bytes / pool.page_size()))
+                .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?,
+            uncollapsed: open::is_collapsible(pool.backing()),
             seen_through_file: AtomicBool::new(false),
             pool: pool.clone(),
         };
-        userfaultfd::register(served.descriptor.as_fd(), &served.addresses()).map_err(|errno| {
-            FaultError::Kernel { call: "UFFDIO_REGISTER", source: errno.into() }
+        served.register(&served.addresses()).map_err(|errno| FaultError::Kernel {
+            call: "UFFDIO_REGISTER",
+            source: errno.into(),
         })?;
         served.unmap_what_a_neighbour_mapped()?;
         Ok(served)
+    }
+
+    /// Has every access to these addresses come to us.
+    fn register(&self, addresses: &Range<usize>) -> io::Result<()> {
+        userfaultfd::register(self.descriptor.as_fd(), addresses, self.uncollapsed)
     }
 
     /// Until it was registered, the kernel may have joined this mapping with that of a region whose part of
@@ -129,11 +141,11 @@ impl Served {
     fn supply(
         &self,
         index: usize,
-        busy: &Busy<'_>,
+        busy: &Claim<'_, Lacks>,
         target: Option<usize>,
     ) -> Result<(), PopulateError> {
         let bytes = self.bytes_of(index);
-        match busy.lacks() {
+        match busy.state() {
             Lacks::Nothing => {}
             Lacks::Page => {
                 populate_pages(self.alias.at(bytes.start), bytes.len())?;
@@ -254,7 +266,7 @@ impl Served {
 
     fn release_part(&self, index: usize, part: Range<usize>, whole: bool) {
         let Ok(busy) = self.granules.claim(index) else { return };
-        if busy.lacks() != Lacks::Nothing {
+        if busy.state() != Lacks::Nothing {
             return; // Nobody has been shown anything since it was last cleared.
         }
         if whole && !self.seen_through_file.load(Ordering::SeqCst) && self.take_from_user(index) {
@@ -270,7 +282,7 @@ impl Served {
         let addresses = self.addresses_of(index);
         // What was left to the kernel must be ours before it is unmapped, or a plain fault in between
         // would show it as it is.
-        if userfaultfd::register(self.descriptor.as_fd(), &addresses).is_err() {
+        if self.register(&addresses).is_err() {
             return false;
         }
         let start = ptr::with_exposed_provenance_mut(addresses.start);
@@ -290,7 +302,7 @@ impl Served {
     /// Clears a granule that lacks it and does not map it.
     fn clear_only(&self, index: usize) {
         let Ok(busy) = self.granules.claim(index) else { return };
-        if busy.lacks() == Lacks::Clearing && self.supply(index, &busy, None).is_ok() {
+        if busy.state() == Lacks::Clearing && self.supply(index, &busy, None).is_ok() {
             busy.finish(Lacks::Nothing);
         }
     }

@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 
 use rustix::param::page_size;
 
@@ -22,7 +22,7 @@ use super::{Access, Faults};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sys::mapping::Untouched;
-use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, without_signals};
+use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, spawn};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -43,8 +43,7 @@ impl Handlers {
         let bell = handlers.bell.0.addresses();
         for _ in 0..count {
             let (served, bell) = (Arc::clone(served), bell.clone());
-            let builder = Builder::new().name("hugekit-fault".to_owned());
-            match without_signals(|| builder.spawn(move || serve_all(&*served, &bell))) {
+            match spawn("hugekit-fault", move || serve_all(&*served, &bell)) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -94,15 +93,21 @@ impl Bell {
             let _ = unsafe { bell.unmap() };
             return Err(failed("UFFDIO_REGISTER")(errno));
         }
+        // Threads that end early find it by its address.
+        let _ = bell.start().as_ptr().expose_provenance();
         Ok(Self(bell))
     }
 
     /// Returns when a thread has heard it, or none is there to hear it.
     fn ring(&self, index: usize) {
-        let page = self.0.start().as_ptr().wrapping_add(index * page_size());
-        // SAFETY: a readable page of this process's own mapping.
-        unsafe { page.read_volatile() };
+        touch(self.0.start().as_ptr().wrapping_add(index * page_size()));
     }
+}
+
+/// Faults at a page of a bell.
+fn touch(page: *const u8) {
+    // SAFETY: a readable page of this process's own mapping, which is there until all threads have ended.
+    unsafe { page.read_volatile() };
 }
 
 /// Where a handler thread should be, found out as seldom as it is right. It is pinned there: unpinned, it is
@@ -161,31 +166,36 @@ fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
 
 fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(Fault)) {
     let last_resort = LastResort { served, bell };
-    serve_until_rung(served.descriptor(), bell, serve);
-    std::mem::forget(last_resort);
+    if serve_until_rung(served.descriptor(), bell, serve).is_ok() {
+        std::mem::forget(last_resort);
+    }
 }
 
 /// Serves faults until the bell rings, which it answers.
 ///
-/// # Panics
-/// If the descriptor cannot be read: somebody else has closed it.
-fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: impl FnMut(Fault)) {
+/// # Errors
+/// The kernel refuses that, or to tell of faults: the descriptor was abandoned, or another library closed it, or a
+/// system-call filter was installed.
+fn serve_until_rung(
+    descriptor: BorrowedFd<'_>,
+    bell: &Range<usize>,
+    mut serve: impl FnMut(Fault),
+) -> rustix::io::Result<()> {
     loop {
-        match userfaultfd::next_fault(descriptor) {
-            Ok(Some(Fault { address, .. })) if bell.contains(&address) => {
+        match userfaultfd::next_fault(descriptor)? {
+            Some(Fault { address, .. }) if bell.contains(&address) => {
                 let page = address - address % page_size();
-                let _ = userfaultfd::unregister(descriptor, &(page..page + page_size()));
-                return;
+                return userfaultfd::unregister(descriptor, &(page..page + page_size()));
             }
-            Ok(Some(fault)) => serve(fault),
-            Ok(None) => {}
-            Err(errno) => panic!("faults cannot be read: {}", std::io::Error::from(errno)),
+            Some(fault) => serve(fault),
+            None => {}
         }
     }
 }
 
-/// Dropped by a thread that dies: whoever faults from then on must not wait for it. All is left to the kernel,
-/// the bell too.
+/// Dropped by a thread that dies, or whom the kernel refuses to serve: threads that fault from then on must not wait
+/// for it. All is left to the kernel, the bell too. If the kernel refuses even that, the descriptor is abandoned;
+/// threads that are reading it keep it open, so one of them is told by a fault of our own, and does the same.
 struct LastResort<'a> {
     served: &'a dyn Faults,
     bell: &'a Range<usize>,
@@ -194,9 +204,14 @@ struct LastResort<'a> {
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
         self.served.give_up();
-        let _ = userfaultfd::unregister(self.served.descriptor(), self.bell);
+        let descriptor = self.served.descriptor();
+        if userfaultfd::unregister(descriptor, self.bell).is_err()
+            && userfaultfd::abandon(descriptor).is_ok()
+        {
+            touch(std::ptr::with_exposed_provenance(self.bell.start));
+        }
         // Not before: whoever is told may fault there.
-        tracing::error!("a thread that served faults died: its memory is left to the kernel");
+        tracing::error!("a thread that served faults ends: its memory is left to the kernel");
     }
 }
 

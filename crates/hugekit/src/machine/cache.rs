@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use super::{CpuSet, Error, Root};
 use crate::arch;
+use crate::sys::injection::{Call, pass};
 
 /// Sizes of the data caches that one CPU sees, in bytes; 0 where the machine has no such cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +151,8 @@ impl Directory {
 }
 
 fn read_small<'a>(path: &PathBuf, buffer: &'a mut [u8; 4096]) -> io::Result<&'a str> {
+    pass(Call::Open)?;
+    pass(Call::Read)?;
     let length = File::open(path)?.read(buffer)?;
     let text = str::from_utf8(&buffer[..length]);
     Ok(text.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?.trim())

@@ -49,6 +49,26 @@ impl Pool {
     }
 }
 
+/// What an administrator can do where so many pages of a size are missing, of which the machine holds `total`:
+/// a command, or, where the machine cannot spare the memory, that it cannot and how many it could.
+/// `spare` is how many more pages it could ([`Memory::spare`](super::Memory::spare)), where that is known.
+pub fn remedy(page_size: u64, total: u64, missing: u64, spare: Option<u64>) -> String {
+    let kib = page_size >> 10;
+    match spare {
+        Some(spare) if missing <= spare => {
+            format!("echo {} > {POOLS}/hugepages-{kib}kB/nr_hugepages", total + missing)
+        }
+        Some(spare) => format!(
+            "this machine cannot spare {missing} more huge pages of {kib} kB, at most {spare}: an eighth of its \
+             memory is left to everything else; ask for less"
+        ),
+        None => format!(
+            "{missing} more huge pages of {kib} kB must be reserved, if the machine has the memory: how much it \
+             has could not be read"
+        ),
+    }
+}
+
 /// Reads the pools, smallest pages first.
 ///
 /// # Errors
@@ -130,6 +150,18 @@ mod tests {
         assert_eq!((pools[0].unpromised(), pools[0].may_grow_by()), (488, 6));
         let nodes: Vec<_> = pools[0].nodes.iter().map(|pool| (pool.node, pool.surplus)).collect();
         assert_eq!(nodes, [(0, 2), (2, 0)]);
+    }
+
+    #[test]
+    fn a_remedy_never_asks_for_more_than_can_be_spared() {
+        let said = |missing, spare| remedy(2 << 20, 100, missing, spare);
+        let command = "echo 600 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        assert_eq!(said(500, Some(500)), command);
+        let refused = said(501, Some(500));
+        assert!(refused.contains("cannot spare 501 more huge pages of 2048 kB, at most 500"));
+        for words in [refused, said(1, Some(0)), said(1, None)] {
+            assert!(!words.contains("echo"), "{words}");
+        }
     }
 
     #[test]

@@ -17,7 +17,15 @@ pub struct Memory {
     pub swap_total: u64,
 }
 
+/// One part in so many of all memory is never set apart for huge pages: the rest of the system lives there.
+const LEFT_ALONE: u64 = 8;
+
 impl Memory {
+    /// What may be set apart for huge pages without harm: what is available, less an eighth of all memory.
+    pub fn spare(&self) -> u64 {
+        self.available.saturating_sub(self.total / LEFT_ALONE)
+    }
+
     /// Reads `/proc/meminfo`.
     ///
     /// # Errors
@@ -58,6 +66,20 @@ mod tests {
             swap_total: 1 << 10,
         };
         assert_eq!(Memory::read(&machine.root()).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_eighth_of_all_memory_is_never_spare() {
+        let memory = |total, available| Memory {
+            total,
+            free: 0,
+            available,
+            hugetlb: 0,
+            swap_total: 0,
+        };
+        assert_eq!(memory(800, 700).spare(), 600);
+        assert_eq!(memory(800, 90).spare(), 0);
+        assert_eq!(memory(u64::MAX, u64::MAX).spare(), u64::MAX - u64::MAX / 8);
     }
 
     #[test]

@@ -2,6 +2,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::Error;
+use crate::sys::injection::{Call, pass};
 
 /// Where `/sys`, `/proc` and `/dev` are looked for.
 ///
@@ -36,12 +37,17 @@ impl Root {
     }
 
     pub(super) fn exists(&self, absolute: impl AsRef<Path>) -> bool {
-        self.path(absolute).exists()
+        pass(Call::Stat).is_ok() && self.path(absolute).exists()
     }
 
     pub(super) fn read(&self, absolute: impl AsRef<Path>) -> Result<String, Error> {
         let path = self.path(absolute);
-        fs::read_to_string(&path).map_err(|source| Error::Unreadable { path, source })
+        let read = || {
+            pass(Call::Open)?;
+            pass(Call::Read)?;
+            fs::read_to_string(&path)
+        };
+        read().map_err(|source| Error::Unreadable { path, source })
     }
 
     /// Like [`Root::read`] for files that not every kernel has.
@@ -73,12 +79,14 @@ impl Root {
     /// Names in a directory, in no particular order.
     pub(super) fn names(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, Error> {
         let path = self.path(absolute);
-        let entries = fs::read_dir(&path).map_err(|source| Error::Unreadable { path, source })?;
+        let entries = pass(Call::Open).map_err(Into::into).and_then(|()| fs::read_dir(&path));
+        let entries = entries.map_err(|source| Error::Unreadable { path, source })?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
     /// What a symbolic link points to, as text.
     pub(super) fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        pass(Call::Readlink).ok()?;
         fs::read_link(self.path(absolute)).ok()?.into_os_string().into_string().ok()
     }
 }

@@ -1,6 +1,7 @@
 //! The threads of this process.
 
 use super::{Error, Root, text};
+use crate::sys::injection::{Call, pass};
 
 const TASKS: &str = "/proc/self/task";
 
@@ -11,7 +12,8 @@ const TASKS: &str = "/proc/self/task";
 /// `/proc/self/task` cannot be read.
 pub fn ids(root: &Root) -> Result<Vec<u32>, Error> {
     let path = root.path(TASKS);
-    let entries = std::fs::read_dir(&path).map_err(|source| Error::Unreadable { path, source })?;
+    let entries = pass(Call::Open).map_err(Into::into).and_then(|()| std::fs::read_dir(&path));
+    let entries = entries.map_err(|source| Error::Unreadable { path, source })?;
     let name = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     Ok(entries.flatten().filter_map(name).collect())
 }

@@ -13,7 +13,7 @@
 use std::hint::spin_loop;
 use std::sync::PoisonError;
 
-use super::primitives::{Condvar, Mutex, MutexGuard};
+use crate::sync::primitives::{Condvar, Mutex, MutexGuard};
 
 /// How often a caller looks again whether the last helper has left before it goes to sleep, and
 /// pauses of the CPU in between.

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::crew::Work;
 use super::plan::{self, Demand};
-use super::primitives::{Mutex, MutexGuard};
 use super::queue::{Cut, Queue};
 use super::workers::{Workers, pin};
 use super::{Cancel, JobError, Limit, NodeMap, Placement, Progress, Report, Threads};
 use crate::machine::CpuSet;
+use crate::sync::primitives::{Mutex, MutexGuard};
 use crate::sys;
 
 /// A range and who may work on it.
@@ -120,7 +120,8 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// What stops the job early. It too cuts the job into chunks for a single thread.
+    /// What stops the job early. It too cuts the job into chunks for a single thread. Asked to stop, each
+    /// thread finishes the chunk that it is at: 32 MiB at most, or a minimum chunk if that is longer.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
         self.cancel = Some(cancel);
         self
@@ -152,7 +153,7 @@ impl<'a> Job<'a> {
         chunk: impl Fn(Range<usize>) -> Result<(), E> + Sync,
     ) -> Result<Report, JobError<E>> {
         let wanted = self.wanted()?;
-        let watched = self.progress.is_some() || self.cancel.is_some();
+        let watched = self.is_watched();
         if wanted == 1 && !watched {
             return self.run_alone(chunk);
         }
@@ -162,6 +163,11 @@ impl<'a> Job<'a> {
             return self.run_alone(chunk).map(|report| Report { capped, ..report });
         }
         self.run_shared(&chunk, &placement, threads).map(|report| Report { capped, ..report })
+    }
+
+    /// Whether somebody wants to know how far it is, or may stop it.
+    fn is_watched(&self) -> bool {
+        self.progress.is_some() || self.cancel.is_some()
     }
 
     fn wanted<E>(&self) -> Result<usize, JobError<E>> {
@@ -240,6 +246,7 @@ impl<'a> Job<'a> {
     fn cut(&self, threads: usize) -> Cut {
         let chunk = match threads {
             2.. if self.low_priority => self.min_chunk,
+            _ if self.is_watched() => plan::watched_chunk(self.len, threads, self.min_chunk),
             _ => plan::chunk(self.len, threads, self.min_chunk),
         };
         Cut { chunk, skew: self.address % self.min_chunk }

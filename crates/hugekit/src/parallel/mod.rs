@@ -18,7 +18,6 @@ mod job;
 mod node_map;
 mod placement;
 mod plan;
-mod primitives;
 mod queue;
 mod sharing;
 #[cfg(all(test, not(loom)))]
@@ -50,7 +49,8 @@ pub enum Threads {
     Exactly(usize),
 }
 
-/// Asks a job to stop. It stops when the chunks that are being done are finished.
+/// Asks a job to stop. It stops when the chunks that are being done are finished: 32 MiB a thread, or a
+/// minimum chunk where that is longer.
 ///
 /// Setting it is an atomic store, so that a signal handler may do it.
 #[derive(Debug, Default)]

@@ -10,22 +10,33 @@
 //! Four chunks a thread are the balance between a thread that is late (the others take over what
 //! it has not begun) and the cost of a chunk. Deviations: chunks end at addresses that are
 //! multiples of the minimum chunk wherever the range starts, so that no page is shared by two
-//! threads; a single thread that is watched, or may be cancelled, takes chunks; and a job whose helpers run at low priority is cut into minimum chunks, because
-//! everybody waits for whoever is in the middle of one.
+//! threads; a job that is watched, or may be cancelled, is cut even for a single thread, into chunks of at
+//! most [`WATCHED_MOST`]; and a job whose helpers run at low priority is cut into minimum chunks,
+//! because the caller waits for the helper that is in the middle of one.
 
 /// Chunks per thread, so that none waits long for the last.
 const CHUNKS_PER_THREAD: usize = 4;
+
+/// The most bytes of a chunk of a job that is watched, unless the minimum chunk is longer: what a thread
+/// still does after it was asked to stop. Cutting a job so costs nothing that can be measured
+/// (`docs/decisions/0017-watched-chunks.md`).
+pub(super) const WATCHED_MOST: usize = 32 << 20;
 
 /// How many threads share `len` bytes: one for each minimum chunk, within the limit.
 pub(super) fn threads(len: usize, min_chunk: usize, limit: usize) -> usize {
     len.div_ceil(min_chunk).min(limit).max(1)
 }
 
-/// Bytes of a chunk. A single thread is cut short like this only if somebody watches; else it takes
-/// everything without asking.
+/// Bytes of a chunk. A single thread that no caller watches takes everything without asking.
 pub(super) fn chunk(len: usize, threads: usize, min_chunk: usize) -> usize {
     let share = len / threads / CHUNKS_PER_THREAD;
     (share / min_chunk * min_chunk).max(min_chunk)
+}
+
+/// Bytes of a chunk of a job that is watched.
+pub(super) fn watched_chunk(len: usize, threads: usize, min_chunk: usize) -> usize {
+    let most = (WATCHED_MOST / min_chunk * min_chunk).max(min_chunk);
+    chunk(len, threads, min_chunk).min(most)
 }
 
 /// The work of one node and the CPUs there are to do it.
@@ -83,6 +94,14 @@ mod tests {
         assert_eq!(chunk(GIB + 12345, 3, 2 * MIB), 84 * MIB);
         assert_eq!(chunk(8 * MIB, 4, 2 * MIB), 2 * MIB);
         assert_eq!(chunk(50 * GIB, 8, GIB), GIB);
+    }
+
+    #[test]
+    fn watched_chunks_are_short_enough_to_stop_soon() {
+        assert_eq!(watched_chunk(64 * GIB, 1, 2 * MIB), 32 * MIB);
+        assert_eq!(watched_chunk(64 * GIB, 1, 5 * MIB), 30 * MIB);
+        assert_eq!(watched_chunk(64 * GIB, 8, GIB), GIB);
+        assert_eq!(watched_chunk(64 * MIB, 4, 2 * MIB), 4 * MIB);
     }
 
     fn demands(bytes_and_cpus: &[(usize, usize)]) -> Vec<Demand> {

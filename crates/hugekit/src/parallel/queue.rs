@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::primitives::{AtomicUsize, Ordering};
+use crate::sync::primitives::{AtomicUsize, Ordering};
 
 /// The lanes of one job.
 #[derive(Debug)]

@@ -292,6 +292,24 @@ fn a_cancelled_job_says_what_was_done() {
     }
 }
 
+/// Whoever stops 64 GiB waits for 32 MiB of each thread, and no more.
+#[test]
+fn after_a_cancel_each_thread_finishes_one_short_chunk() {
+    let (placement, len) = (nodes(2), 64 << 30);
+    for threads in 1..5 {
+        let (cancel, after) = (Cancel::new(), AtomicUsize::new(0));
+        let job = Job::new(len).min_chunk(2 << 20).placement(&placement).cancel(&cancel);
+        let cancelled = job.threads(Threads::Exactly(threads)).run(|bytes| {
+            after.fetch_add(bytes.len(), Ordering::Relaxed);
+            cancel.cancel();
+            Ok::<(), Infallible>(())
+        });
+        let done = after.into_inner();
+        assert_eq!(cancelled, Err(JobError::Cancelled { bytes: done, len }));
+        assert!(done <= threads * (32 << 20), "{done} bytes by {threads} threads");
+    }
+}
+
 #[test]
 fn a_cancel_that_comes_too_late_changes_nothing() {
     let cancel = Cancel::new();

@@ -9,7 +9,6 @@ use std::cell::RefCell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Once};
-use std::thread;
 
 use super::crew::{Crew, Forked, Work};
 use super::placement::Placement;
@@ -100,8 +99,7 @@ fn hire(crew: &'static Crew, low_priority: bool) -> bool {
         }
         crew.serve();
     };
-    let builder = thread::Builder::new().name("hugekit-helper".to_owned());
-    sys::without_signals(|| builder.spawn(life)).is_ok()
+    sys::spawn("hugekit-helper", life).is_ok()
 }
 
 thread_local! {

@@ -201,7 +201,9 @@ impl<'a> PoolBuilder<'a> {
             }
             other => other,
         })?;
-        let core = Core::new(memory, self.root.clone(), bytes / page_size, self.orders(page_size));
+        let orders = self.orders(page_size);
+        let core = Core::new(memory, self.root.clone(), bytes / page_size, orders)
+            .map_err(|errno| PoolError::NotMapped { bytes: page_size, source: errno.into() })?;
         if self.populate {
             core.populate_all(self.threads, self.progress)?;
         }

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use rustix::io;
+
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::folios::Folios;
 use super::memory::{Failure, Mapped, Memory, parts_of};
@@ -94,7 +96,12 @@ impl State {
 }
 
 impl Core {
-    pub(super) fn new(memory: Memory, root: Root, capacity: usize, orders: Orders) -> Self {
+    pub(super) fn new(
+        memory: Memory,
+        root: Root,
+        capacity: usize,
+        orders: Orders,
+    ) -> io::Result<Self> {
         let state = State {
             folios: Folios::new(capacity),
             capacity,
@@ -104,7 +111,7 @@ impl Core {
             traffic: 0,
             orders,
         };
-        Self {
+        Ok(Self {
             holes_may_wait: limits::holes_may_wait(&root, memory.backing()),
             memory,
             root,
@@ -112,8 +119,8 @@ impl Core {
             returned: Condvar::new(),
             wanted: Condvar::new(),
             stopped: Condvar::new(),
-            counters: Counters::default(),
-        }
+            counters: Counters::new()?,
+        })
     }
 
     /// Nothing under the lock can panic half way but a failed check of a debug build.

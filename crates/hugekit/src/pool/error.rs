@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::{Fall, FaultError};
+use crate::machine::hugepages;
 use crate::parallel::JobError;
 use crate::{ClearError, PopulateError};
 
@@ -65,6 +66,8 @@ pub enum PoolError {
         free: u64,
         /// Of the free ones, promised to mappings that have not touched them yet.
         promised: u64,
+        /// Pages for which the machine has memory to spare; `None` where it does not say.
+        spare: Option<u64>,
     },
     /// The machine has not so much memory left.
     #[error("needs {} of memory, {} are available", Size(*wanted), Size(*available as usize))]
@@ -154,10 +157,9 @@ impl PoolError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Self::NotEnoughHugePages { page_size, wanted, free, promised, total } => {
-                let more = total + wanted.saturating_sub(free.saturating_sub(*promised));
-                let kib = page_size >> 10;
-                format!("echo {more} > /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages")
+            Self::NotEnoughHugePages { page_size, wanted, free, promised, total, spare } => {
+                let missing = wanted.saturating_sub(free.saturating_sub(*promised));
+                hugepages::remedy(*page_size as u64, *total, missing, *spare)
             }
             Self::OverGroupLimit { file, .. } => format!("raise {}", file.display()),
             Self::NoThp { .. } => {
@@ -212,9 +214,14 @@ mod tests {
 
     #[test]
     fn the_remedy_reserves_what_is_missing_on_top_of_what_is_there() {
-        let (page_size, wanted) = (2 << 20, 512);
-        let shortage =
-            PoolError::NotEnoughHugePages { page_size, wanted, total: 100, free: 20, promised: 8 };
+        let shortage = PoolError::NotEnoughHugePages {
+            page_size: 2 << 20,
+            wanted: 512,
+            total: 100,
+            free: 20,
+            promised: 8,
+            spare: Some(500),
+        };
         let expected = "echo 600 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
         assert_eq!(shortage.remedy().unwrap(), expected);
         let falls = vec![Fall { backing: Backing::Hugetlb2M, reason: shortage }];

@@ -13,7 +13,7 @@ use crate::machine::userfaultfd::Obstacle;
 pub enum FaultError {
     /// This process may not use userfaultfd(2), or not for the faults of system calls and of KVM.
     #[error(
-        "no permission to serve {}: {}; /dev/userfaultfd: {device}; {} still works",
+        "no permission to serve {}: {}; {device}; {} still works",
         if *.user_mode { "any faults" } else { "the faults of system calls and of KVM" },
         Obstacles(obstacles),
         if *.user_mode { "clearing at hand-out" } else { "handling in place, or clearing at hand-out," }
@@ -23,7 +23,7 @@ pub enum FaultError {
         user_mode: bool,
         /// What keeps the system call from it, in the order to remove it.
         obstacles: Vec<Obstacle>,
-        /// What the device node answered.
+        /// The device node, and what it answered.
         device: String,
     },
     /// The kernel lacks a feature of userfaultfd(2) that this needs.
@@ -32,6 +32,14 @@ pub enum FaultError {
         /// Names of the features, and the version of Linux that brought each.
         missing: Vec<&'static str>,
     },
+    /// Huge pages of the memory could be mapped past whatever serves its faults (`MADV_COLLAPSE`, Linux 6.1, by
+    /// this process or by another one), and this kernel cannot be kept from it: it watches no writes to shared
+    /// memory (Linux 5.19, on some architectures later).
+    #[error(
+        "this kernel's MADV_COLLAPSE shows memory that is not clear yet, because its userfaultfd watches no \
+         writes to shared memory; clearing at hand-out still works"
+    )]
+    Collapsible,
     /// Somebody has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
     /// end in that handler, or end the process.
     #[error(
@@ -132,7 +140,7 @@ mod tests {
         let refused = |user_mode, obstacles| FaultError::NotPermitted {
             user_mode,
             obstacles,
-            device: "Permission denied".to_owned(),
+            device: "/dev/userfaultfd: Permission denied".to_owned(),
         };
         let unprivileged = refused(false, vec![Obstacle::Unprivileged]);
         assert_eq!(

@@ -45,7 +45,7 @@ pub(super) fn check_huge_pages(
         Err(_) => Ok(()),
         Ok(None) => Err(PoolError::NoHugePages { page_size }),
         Ok(Some(pool)) if pool.unpromised() + pool.may_grow_by() >= wanted => Ok(()),
-        Ok(Some(pool)) => Err(shortage(&pool, page_size, wanted)),
+        Ok(Some(pool)) => Err(shortage(root, &pool, page_size, wanted)),
     }
 }
 
@@ -53,13 +53,15 @@ fn huge_pages(root: &Root, page_size: usize) -> Result<Option<hugepages::Pool>, 
     Ok(hugepages::read(root)?.into_iter().find(|pool| pool.page_size == page_size as u64))
 }
 
-fn shortage(pool: &hugepages::Pool, page_size: usize, wanted: u64) -> PoolError {
+fn shortage(root: &Root, pool: &hugepages::Pool, page_size: usize, wanted: u64) -> PoolError {
+    let spare = Memory::read(root).ok().map(|memory| memory.spare() / page_size as u64);
     PoolError::NotEnoughHugePages {
         page_size,
         wanted,
         total: pool.total,
         free: pool.free,
         promised: pool.reserved,
+        spare,
     }
 }
 

@@ -171,7 +171,9 @@ impl Memory {
         if is_huge()? {
             return Ok(false);
         }
-        collapse(start, self.page_size()).map_err(|errno| failed("MADV_COLLAPSE", errno))?;
+        // SAFETY: accesses to the alias mapping wait for nobody.
+        unsafe { collapse(start, self.page_size()) }
+            .map_err(|errno| failed("MADV_COLLAPSE", errno))?;
         if is_huge()? {
             Ok(true)
         } else {
@@ -284,7 +286,8 @@ impl Memory {
         let populated = job.run(|chunk| {
             for offset in chunk.step_by(folio) {
                 populate_pages(start.at(offset), page_size())?;
-                if collapse(start.at(offset), folio).is_err() {
+                // SAFETY: accesses to the alias mapping wait for nobody.
+                if unsafe { collapse(start.at(offset), folio) }.is_err() {
                     self.scattered.fetch_add(1, Ordering::Relaxed);
                     populate_pages(start.at(offset), folio)?;
                 }

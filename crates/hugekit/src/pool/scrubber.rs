@@ -9,14 +9,14 @@
 //! then saves the user nothing, and doubles the CPU time (`docs/decisions/0008-scrub-when-calm.md`).
 
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::core::{Core, State};
 use super::extent::{Dirty, Extent};
 use super::stats::Scrubbed;
 use crate::parallel::Cancel;
-use crate::sys::thread::{without_signals, yield_to_everybody};
+use crate::sys::thread::{spawn, yield_to_everybody};
 use crate::{Clear, Reuse};
 
 /// Bytes of a piece: 0.1 to 0.2 ms, and long enough to stream well.
@@ -39,8 +39,7 @@ impl Scrubber {
         let cancel = Arc::new(Cancel::new());
         let start = |_| {
             let (core, cancel) = (Arc::clone(core), Arc::clone(&cancel));
-            let builder = Builder::new().name("hugekit-scrub".to_owned());
-            let started = without_signals(|| builder.spawn(move || serve(&core, &cancel)));
+            let started = spawn("hugekit-scrub", move || serve(&core, &cancel));
             started.inspect_err(|error| tracing::warn!("no thread to scrub with: {error}")).ok()
         };
         let threads = (0..threads).map_while(start).collect();

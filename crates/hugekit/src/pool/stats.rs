@@ -2,6 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::io;
+
+use crate::sys::own::Own;
+
 /// Who cleared a dirty folio.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scrubbed {
@@ -12,9 +16,12 @@ pub(crate) enum Scrubbed {
     AtFault,
 }
 
-/// Counted since the pool was made.
+/// Counted since the pool was made, by fault handlers too: in memory that no snapshot can protect.
+#[derive(Debug)]
+pub(super) struct Counters(Own<Counts>);
+
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+struct Counts {
     scrubbed: [AtomicU64; 5],
     populated: AtomicU64,
     hand_outs: AtomicU64,
@@ -22,34 +29,38 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    pub(super) fn new() -> io::Result<Self> {
+        Own::new(Counts::default()).map(Self)
+    }
+
     pub(super) fn scrubbed(&self, who: Scrubbed, bytes: usize) {
-        self.scrubbed[who as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0.scrubbed[who as usize].fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(super) fn populated(&self, bytes: usize) {
-        self.populated.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0.populated.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(super) fn handed_out(&self) {
-        self.hand_outs.fetch_add(1, Ordering::Relaxed);
+        self.0.hand_outs.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn waited(&self) {
-        self.waits.fetch_add(1, Ordering::Relaxed);
+        self.0.waits.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The part of [`Stats`] that is counted; what is known at any moment is 0.
     pub(super) fn read(&self) -> Stats {
-        let scrubbed = |who: Scrubbed| self.scrubbed[who as usize].load(Ordering::Relaxed);
+        let scrubbed = |who: Scrubbed| self.0.scrubbed[who as usize].load(Ordering::Relaxed);
         Stats {
             scrubbed_in_background: scrubbed(Scrubbed::InBackground),
             scrubbed_at_hand_out: scrubbed(Scrubbed::AtHandOut),
             scrubbed_on_request: scrubbed(Scrubbed::OnRequest),
             scrubbed_at_release: scrubbed(Scrubbed::AtRelease),
             scrubbed_at_fault: scrubbed(Scrubbed::AtFault),
-            populated: self.populated.load(Ordering::Relaxed),
-            hand_outs: self.hand_outs.load(Ordering::Relaxed),
-            waits: self.waits.load(Ordering::Relaxed),
+            populated: self.0.populated.load(Ordering::Relaxed),
+            hand_outs: self.0.hand_outs.load(Ordering::Relaxed),
+            waits: self.0.waits.load(Ordering::Relaxed),
             ..Stats::default()
         }
     }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Band, Bands, Profile};
 use crate::arch::{CpuModel, Routine};
 use crate::machine::CacheSizes;
+use crate::sys::injection::{Call, pass};
 
 const SCHEMA: &str = "hugekit-profile/1";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -249,11 +250,14 @@ impl Kind {
 fn read_text(path: &Path) -> io::Result<String> {
     // A pipe that nobody writes to must not hold up the program.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
+    pass(Call::Open)?;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
+    pass(Call::Fstat)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
     let mut text = String::with_capacity(4 << 10);
+    pass(Call::Read)?;
     if file.take(MOST_BYTES + 1).read_to_string(&mut text)? as u64 > MOST_BYTES {
         return Err(io::Error::other(format!("it is longer than {MOST_BYTES} bytes")));
     }

@@ -7,7 +7,7 @@ use super::Region;
 use super::mapped::Memory;
 use crate::fault::{Handling, Service, suits};
 use crate::parallel::{Progress, Threads};
-use crate::pool::{Clearing, Content, Pool, PoolError};
+use crate::pool::{Clearing, Content, FaultError, Mapped, Pool, PoolError};
 
 /// A region to be made: [`Pool::region_builder`].
 #[derive(Clone)]
@@ -58,7 +58,8 @@ impl Pool {
 }
 
 impl<'a> RegionBuilder<'a> {
-    /// When what is dirty is cleared, instead of when the pool says.
+    /// When what is dirty is cleared, instead of when the pool says. At hand-out all the same where the kernel
+    /// could show dirty memory past the one who serves its faults: [`Region::fall`] says so.
     pub fn clearing(mut self, clearing: Clearing) -> Self {
         self.clearing = clearing;
         self
@@ -94,32 +95,74 @@ impl<'a> RegionBuilder<'a> {
     /// If the progress callback does. Nothing is taken from the pool then.
     pub fn build(&self) -> Result<Region, PoolError> {
         match self.clearing {
-            Clearing::AtFault if suits(self.pool.backing(), self.handling) => self.at_fault(),
-            _ => self.at_hand_out(),
+            Clearing::AtFault if suits(self.pool.backing(), self.handling) => {
+                self.at_fault(|mapped, contents| {
+                    Service::start(self.pool, mapped, contents, self.handling)
+                })
+            }
+            _ => self.at_hand_out(None),
         }
     }
 
-    fn at_hand_out(&self) -> Result<Region, PoolError> {
+    /// Cleared now, for a reason if it was to be cleared at the fault.
+    fn at_hand_out(&self, fall: Option<FaultError>) -> Result<Region, PoolError> {
         let mapped = self.pool.hand_out(self.len, self.threads, self.progress)?;
-        Ok(Region::new(Memory::new(self.pool.clone(), mapped, self.len, None)))
+        let memory = Memory::new(self.pool.clone(), mapped, self.len, None);
+        Ok(Region::new(memory.cleared_because(fall)))
     }
 
-    fn at_fault(&self) -> Result<Region, PoolError> {
+    fn at_fault(
+        &self,
+        start: impl FnOnce(&Mapped, &[(usize, Content)]) -> Result<Service, FaultError>,
+    ) -> Result<Region, PoolError> {
         // SAFETY: nobody is told an address before the service has started; if it cannot, none ever is.
         let (mapped, contents) =
             unsafe { self.pool.hand_out_unready(self.len, self.threads, self.progress) }?;
         if contents.iter().all(|(_, content)| *content == Content::Clean) {
             return Ok(Region::new(Memory::new(self.pool.clone(), mapped, self.len, None)));
         }
-        match Service::start(self.pool, &mapped, &contents, self.handling) {
+        match start(&mapped, &contents) {
             Ok(service) => {
                 Ok(Region::new(Memory::new(self.pool.clone(), mapped, self.len, Some(service))))
             }
             Err(error) => {
                 // SAFETY: nobody was told an address, so everything is as it was.
                 unsafe { self.pool.take_back_as(mapped, &contents) };
-                Err(error.into())
+                self.or_at_hand_out(error)
             }
         }
+    }
+
+    fn or_at_hand_out(&self, error: FaultError) -> Result<Region, PoolError> {
+        match error {
+            FaultError::Collapsible => {
+                tracing::info!("cleared at hand-out: {error}");
+                self.at_hand_out(Some(error))
+            }
+            other => Err(other.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Backing;
+
+    #[test]
+    fn where_nothing_keeps_the_kernel_from_showing_dirty_memory_it_is_cleared_at_hand_out() {
+        let len = 1 << 20;
+        let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
+        pool.region(len).unwrap().fill(7);
+        let builder = pool.region_builder(len).clearing(Clearing::AtFault);
+        let region = builder.at_fault(|_, _| Err(FaultError::Collapsible)).unwrap();
+        assert!(region.serving().is_none());
+        assert!(matches!(region.fall(), Some(FaultError::Collapsible)));
+        assert_eq!(pool.stats().unwrap().scrubbed_at_hand_out, len as u64);
+        assert!(region.iter().all(|&byte| byte == 0));
+        drop(region);
+        let refused = builder.at_fault(|_, _| Err(FaultError::Blocked));
+        assert!(matches!(refused, Err(PoolError::Fault(FaultError::Blocked))));
+        assert_eq!(pool.stats().unwrap().in_use, 0);
     }
 }

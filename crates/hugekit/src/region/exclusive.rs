@@ -7,7 +7,7 @@ use super::mapped::Memory;
 use super::{RegionBuilder, RegionError, SharedRegion};
 use crate::fault::Serving;
 use crate::parallel::{Progress, Report, Threads};
-use crate::pool::{Pool, PoolError};
+use crate::pool::{FaultError, Pool, PoolError};
 
 /// Zeroed memory of a [`Pool`], committed and mapped: a slice of bytes that goes back to the pool
 /// when it is dropped.
@@ -118,6 +118,12 @@ impl Region {
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.0.serving()
+    }
+
+    /// Why it was cleared at hand-out although it was to be cleared at the fault; `None` if it was not.
+    #[must_use]
+    pub fn fall(&self) -> Option<&FaultError> {
+        self.0.fall()
     }
 
     /// Sees to it that system calls and devices can be given the range: what it lacks is done now, by as

@@ -13,7 +13,7 @@ use super::fork::{Family, Fresh, Membership, Terms};
 use crate::ClearError;
 use crate::fault::{Faults, Service, Serving};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
-use crate::pool::{Content, Mapped, Pool, Size};
+use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use crate::populate::{self, PopulateError};
 use crate::sys::memory;
 
@@ -77,6 +77,8 @@ pub(super) struct Memory {
     holds: RwLock<Holds>,
     /// How its faults are served until it is forked, if they are not plain ones.
     serving: Option<Serving>,
+    /// Why they are plain ones although it was to be cleared at the fault.
+    fall: Option<FaultError>,
     /// Whom it shares memory with, once it was forked.
     family: OnceLock<Arc<Family>>,
     /// Ranges that a fork copies at once.
@@ -126,6 +128,7 @@ impl Memory {
         Self {
             holds: RwLock::new(holds),
             serving,
+            fall: None,
             family: OnceLock::new(),
             pins: Mutex::new(Vec::new()),
             file_given: AtomicBool::new(false),
@@ -134,6 +137,12 @@ impl Memory {
             mapped_len,
             len,
         }
+    }
+
+    /// It was cleared at hand-out, for this reason if that was not what was asked for.
+    pub(super) fn cleared_because(mut self, fall: Option<FaultError>) -> Self {
+        self.fall = fall;
+        self
     }
 
     /// Nothing panics while it is held but a caller's progress callback, which leaves it as it is.
@@ -147,6 +156,10 @@ impl Memory {
 
     pub(super) fn serving(&self) -> Option<&Serving> {
         self.family.get().map(|family| family.serving()).or(self.serving.as_ref())
+    }
+
+    pub(super) fn fall(&self) -> Option<&FaultError> {
+        self.fall.as_ref()
     }
 
     /// Where in the pool's file it lies, for somebody who may write there: nobody else's bytes are there.

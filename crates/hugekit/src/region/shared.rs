@@ -13,7 +13,7 @@ use super::mapped::Memory;
 use super::{Region, RegionError};
 use crate::fault::Serving;
 use crate::parallel::{Progress, Report, Threads};
-use crate::pool::Pool;
+use crate::pool::{FaultError, Pool};
 
 const WORD: usize = size_of::<u64>();
 
@@ -96,6 +96,12 @@ impl SharedRegion {
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.0.serving()
+    }
+
+    /// As [`Region::fall`].
+    #[must_use]
+    pub fn fall(&self) -> Option<&FaultError> {
+        self.0.fall()
     }
 
     /// As [`Region::ready`].

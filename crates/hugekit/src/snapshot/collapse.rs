@@ -1,4 +1,5 @@
 //! Huge pages that were split, put together again.
+#![allow(unsafe_code)]
 
 use rustix::io::Errno;
 
@@ -20,17 +21,24 @@ pub struct Collapsed {
 /// what lies outside is not counted. For after a snapshot with granules of 64 KiB, or of memory that had
 /// never been touched, both of which leave base pages. It copies, at 1 to 3 GiB a second, and writers wait
 /// for the 2 MiB that it is at.
-pub fn collapse(memory: *const [u8]) -> Collapsed {
+///
+/// # Safety
+/// No first access to the memory waits for a userfaultfd(2) whose owner has yet to supply what *shared* memory is to
+/// show there (registered for minor faults): the kernel maps such memory as it is, past that owner. Private
+/// memory and a region of a pool always may be collapsed: of the latter, what is still to be cleared, or shared
+/// with forks, is refused by the kernel and counts as scattered.
+pub unsafe fn collapse(memory: *const [u8]) -> Collapsed {
     let start = memory.cast::<u8>().expose_provenance();
     let end = start.saturating_add(memory.len());
     let mut collapsed = Collapsed::default();
     let mut next = start.checked_next_multiple_of(HUGE).unwrap_or(end);
     while next < end && end - next >= HUGE {
         let piece = std::ptr::with_exposed_provenance_mut(next);
-        let mut done = mapping::collapse(piece, HUGE);
+        // SAFETY: the caller's to promise.
+        let mut done = unsafe { mapping::collapse(piece, HUGE) };
         if done == Err(Errno::AGAIN) {
-            // Somebody holds one of its pages at this moment.
-            done = mapping::collapse(piece, HUGE);
+            // SAFETY: as above. Another thread held one of its pages at that moment.
+            done = unsafe { mapping::collapse(piece, HUGE) };
         }
         let count = if done.is_ok() { &mut collapsed.huge } else { &mut collapsed.scattered };
         *count += HUGE;

@@ -85,6 +85,14 @@ pub enum SnapshotError {
     /// A thread that served writes died, and the writers run.
     #[error("the thread that served writes to the memory died")]
     Unserved,
+    /// The kernel refuses what it permitted when the snapshot was made: a system-call filter was installed since, or
+    /// another library closed a descriptor that was not its own. The snapshot is lost, as are all others whose
+    /// writes are handled in the same way, and the writers run. There are none before these have been dropped.
+    #[error(
+        "the kernel refuses now to protect memory and to tell of writes (a system-call filter installed since, or a \
+         descriptor closed): the snapshot is lost"
+    )]
+    Refused,
     /// Bytes outside the snapshot were asked for.
     #[error("bytes {}..{} were asked for, and the snapshot has {len}", range.start, range.end)]
     OutOfRange {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io;
 
-use crate::sys::futex;
+use crate::sync::Event;
 use crate::sys::own::{Own, OwnWords};
 
 /// Where the bytes are.
@@ -54,14 +54,7 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Granules {
     places: OwnWords<AtomicU32>,
-    turns: Own<Turns>,
-}
-
-#[derive(Debug, Default)]
-struct Turns {
-    /// Counts the granules that stopped being busy: what waiters sleep on.
-    finished: AtomicU32,
-    waiters: AtomicU32,
+    ended: Own<Event>,
 }
 
 /// The right to copy a granule aside. Dropped, it is the owner's as before.
@@ -75,7 +68,7 @@ pub(super) struct Busy<'a> {
 impl Granules {
     /// So many, all of them with their owner.
     pub(super) fn new(count: usize) -> io::Result<Self> {
-        Ok(Self { places: OwnWords::new(count)?, turns: Own::new(Turns::default())? })
+        Ok(Self { places: OwnWords::new(count)?, ended: Own::new(Event::new())? })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -89,13 +82,7 @@ impl Granules {
 
     /// Where it is when nobody is copying it.
     pub(super) fn settled(&self, index: usize) -> Place {
-        loop {
-            let finished = self.turns.finished.load(Ordering::SeqCst);
-            match self.look(index) {
-                Place::Busy => self.wait(finished),
-                place => return place,
-            }
-        }
+        self.ended.wait_for(|| Some(self.look(index)).filter(|place| *place != Place::Busy))
     }
 
     /// Makes it busy if it is still with its owner, after whoever else is at it.
@@ -122,13 +109,6 @@ impl Granules {
         let word = &self.places[index];
         word.compare_exchange(from.word(), to.word(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
-
-    /// Sleeps until a granule is finished after `finished` was read.
-    fn wait(&self, finished: u32) {
-        self.turns.waiters.fetch_add(1, Ordering::SeqCst);
-        futex::wait(&self.turns.finished, finished);
-        self.turns.waiters.fetch_sub(1, Ordering::SeqCst);
-    }
 }
 
 impl Busy<'_> {
@@ -140,12 +120,9 @@ impl Busy<'_> {
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        let Granules { places, turns } = self.granules;
+        let Granules { places, ended } = self.granules;
         places[self.index].store(self.ends_as.word(), Ordering::SeqCst);
-        turns.finished.fetch_add(1, Ordering::SeqCst);
-        if turns.waiters.load(Ordering::SeqCst) > 0 {
-            futex::wake_all(&turns.finished);
-        }
+        ended.tell();
     }
 }
 

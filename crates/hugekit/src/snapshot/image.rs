@@ -38,6 +38,8 @@ pub(super) enum Failure {
     Changed(usize),
     /// The thread that served writes died.
     Unserved,
+    /// The kernel refuses what it permitted before.
+    Refused,
 }
 
 /// The bytes of a range at one point in time.
@@ -60,7 +62,7 @@ pub(super) struct Image {
 #[derive(Debug)]
 struct Live {
     phase: AtomicU8,
-    /// 0, or why it failed: 1, 3, or the address of a page with bit 1 set.
+    /// 0, or why it failed: 1, 3, 5, or the address of a page with bit 1 set.
     failure: AtomicUsize,
     /// Granules put aside by writers, and by others.
     by_writers: AtomicU64,
@@ -258,7 +260,7 @@ impl Image {
             if let Place::Slot(slot) = place {
                 self.arena.give_back(slot);
             }
-            self.fail(Failure::Changed(start));
+            self.fail_at(start);
             return Place::Lost;
         }
         let counter = if by == By::Others { &self.live.by_others } else { &self.live.by_writers };
@@ -322,7 +324,7 @@ impl Image {
         match unsafe { self.try_read(part, to, Reuse::All) } {
             Ok(()) => Ok(()),
             Err(Trouble::Failed(failure)) => Err(failure),
-            Err(Trouble::Refused) => Err(self.fail(Failure::Changed(part.start))),
+            Err(Trouble::Refused) => Err(self.fail_at(part.start)),
         }
     }
 
@@ -376,7 +378,7 @@ impl Image {
                     return match read {
                         Ok(()) if is_protected => Ok(()),
                         Err(_) if is_protected => Err(Trouble::Refused),
-                        _ => Err(Trouble::Failed(self.fail(Failure::Changed(part.start)))),
+                        _ => Err(Trouble::Failed(self.fail_at(part.start))),
                     };
                 }
                 Place::Gone if is_delivered => return Ok(()),
@@ -423,7 +425,7 @@ impl Image {
                     && !line.is_protected(&(next..granule.end.min(range.end)))
                     && self.granules.settled(index) == Place::Owner
                 {
-                    self.fail(Failure::Changed(next));
+                    self.fail_at(next);
                     return;
                 }
                 next = granule.end;
@@ -431,11 +433,19 @@ impl Image {
         }
     }
 
-    /// It is lost; returns why, which is the first reason.
+    /// Marks it lost, because its owner's memory is not protected any more, as far as the kernel tells. Returns the
+    /// first cause: the owner's deed, unless the kernel refuses to be asked.
+    fn fail_at(&self, address: usize) -> Failure {
+        let is_answered = self.line.as_ref().is_none_or(|line| line.is_answered(address));
+        self.fail(if is_answered { Failure::Changed(address) } else { Failure::Refused })
+    }
+
+    /// Marks it lost; returns the first cause.
     pub(super) fn fail(&self, failure: Failure) -> Failure {
         let word = match failure {
             Failure::Outrun => 1,
             Failure::Unserved => 3,
+            Failure::Refused => 5,
             Failure::Changed(address) => address & !3 | 2,
         };
         let failed = &self.live.failure;
@@ -448,6 +458,7 @@ impl Image {
             0 => None,
             1 => Some(Failure::Outrun),
             3 => Some(Failure::Unserved),
+            5 => Some(Failure::Refused),
             word => Some(Failure::Changed(word & !3)),
         }
     }

@@ -1,21 +1,35 @@
 //! What is asked of the kernel about protected memory.
+#![allow(unsafe_code)]
 
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::error::SnapshotError;
+use crate::sys::own::Own;
 use crate::sys::{pagemap, userfaultfd};
 
 /// The two descriptors of one process that protecting and looking take. Its functions are async-signal-safe,
 /// all but `new`.
 #[derive(Debug)]
 pub(super) struct Line {
-    descriptor: OwnedFd,
+    descriptor: ManuallyDrop<OwnedFd>,
     pagemap: OwnedFd,
+    /// How often it was abandoned: the first time counts, and then writes pass.
+    abandoned: Own<AtomicU32>,
 }
+
+/// The kernel refuses what it permitted when the memory was protected: a system-call filter was installed since, or
+/// another library closed the descriptor.
+#[derive(Debug)]
+pub(super) struct Refused;
+
+/// Writes that were on their way when the line was abandoned are tried again so often in all.
+const TRIES: u32 = 10_000;
 
 impl Line {
     pub(super) fn new(descriptor: OwnedFd) -> Result<Self, SnapshotError> {
@@ -24,7 +38,8 @@ impl Line {
         // Asked once of nothing, so that a kernel without it says so before anything is protected.
         pagemap::is_protected(pagemap.as_fd(), &(0..page_size()))
             .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
-        Ok(Self { descriptor, pagemap })
+        let abandoned = Own::new(AtomicU32::new(0)).map_err(SnapshotError::kernel("mmap"))?;
+        Ok(Self { descriptor: ManuallyDrop::new(descriptor), pagemap, abandoned })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -54,48 +69,90 @@ impl Line {
     }
 
     /// Lets writes pass, wherever in the range there still is memory that we protected.
-    pub(super) fn lift(&self, range: &Range<usize>) {
-        self.each_part(range, |descriptor, part| userfaultfd::protect(descriptor, part, false));
+    pub(super) fn lift(&self, range: &Range<usize>) -> Result<(), Refused> {
+        let lift =
+            |descriptor: BorrowedFd<'_>, part: &_| userfaultfd::protect(descriptor, part, false);
+        if self.each_part(range, lift).is_ok() {
+            return Ok(());
+        }
+        match pagemap::first_protected(self.pagemap.as_fd(), range) {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) | Err(_) => Err(Refused),
+        }
     }
 
     /// Leaves the range to the kernel again, as far as it is ours.
-    pub(super) fn unregister(&self, range: &Range<usize>) {
-        self.each_part(range, userfaultfd::unregister);
+    pub(super) fn unregister(&self, range: &Range<usize>) -> Result<(), Refused> {
+        match self.each_part(range, userfaultfd::unregister) {
+            // Part of it is another descriptor's, or is not there any more.
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+            Err(_) => Err(Refused),
+        }
+    }
+
+    /// Has the kernel let all writes pass, by closing the descriptor: all snapshots that share it are lost. Writes
+    /// that were refused before are to be tried again.
+    ///
+    /// # Errors
+    /// That was done, and did not help: a forked child has the descriptor too, or the kernel refuses it.
+    pub(super) fn abandon(&self) -> Result<(), Refused> {
+        let before = self.abandoned.fetch_add(1, Ordering::SeqCst);
+        if before == 0 {
+            return userfaultfd::abandon(self.descriptor()).map_err(|_| Refused);
+        }
+        if before < TRIES { Ok(()) } else { Err(Refused) }
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether the kernel still does what it is asked.
+    pub(super) fn is_answered(&self, address: usize) -> bool {
+        self.wake(address).is_ok()
     }
 
     /// Has whoever waits at this address try again.
-    pub(super) fn wake(&self, address: usize) {
+    pub(super) fn wake(&self, address: usize) -> io::Result<()> {
         let page = address - address % page_size();
-        let _ = userfaultfd::wake(self.descriptor(), &(page..page + page_size()));
+        userfaultfd::wake(self.descriptor(), &(page..page + page_size()))
     }
 
     /// Does it to all of the range, or, where some of that is not ours any more, to each part that is still
     /// protected.
+    ///
+    /// # Errors
+    /// Those of the last part that was refused, or why none was found.
     fn each_part(
         &self,
         range: &Range<usize>,
-        act: fn(BorrowedFd<'_>, &Range<usize>) -> io::Result<()>,
-    ) {
-        let act = |range: &Range<usize>| loop {
-            match act(self.descriptor(), range) {
-                // Somebody changes the process's mappings at this moment.
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                done => break done,
-            }
-        };
+        act: impl Fn(BorrowedFd<'_>, &Range<usize>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let act = |range: &Range<usize>| act(self.descriptor(), range);
         if act(range).is_ok() {
-            return;
+            return Ok(());
         }
-        let mut rest = range.clone();
-        while let Ok(Some(part)) = pagemap::first_protected(self.pagemap.as_fd(), &rest) {
+        let (mut rest, mut done) = (range.clone(), Ok(()));
+        while let Some(part) = pagemap::first_protected(self.pagemap.as_fd(), &rest)? {
             if act(&part).is_err() {
-                part.clone().step_by(page_size()).for_each(|page| {
-                    let _ = act(&(page..page + page_size()));
-                });
+                let pages = part.clone().step_by(page_size());
+                let refused = pages.filter_map(|page| act(&(page..page + page_size())).err());
+                done = refused.last().map_or(done, Err);
             }
             rest.start = part.end;
         }
         let _ = userfaultfd::wake(self.descriptor(), range);
+        done
+    }
+}
+
+impl Drop for Line {
+    /// Closes the descriptor, unless another library has: its number may be another file's.
+    fn drop(&mut self) {
+        if userfaultfd::is_kept(self.descriptor()) {
+            // SAFETY: not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.descriptor) };
+        }
     }
 }
 

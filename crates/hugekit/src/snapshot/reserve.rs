@@ -80,7 +80,8 @@ impl Reserve {
         memory::populate_write(bytes.start(), len)
             .map_err(SnapshotError::kernel("madvise(MADV_POPULATE_WRITE)"))?;
         // What came with the faults is on base pages where free memory is in pieces: this moves others away.
-        collapse(std::ptr::slice_from_raw_parts(bytes.start(), len));
+        // SAFETY: private memory.
+        unsafe { collapse(std::ptr::slice_from_raw_parts(bytes.start(), len)) };
         let (bytes, leased) = (ManuallyDrop::new(bytes), AtomicBool::new(false));
         Ok(Self(Arc::new(Memory { bytes, len, leased, mark: ForkMark::new() })))
     }

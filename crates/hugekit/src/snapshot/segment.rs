@@ -1,12 +1,13 @@
 //! What the snapshots of one process protect, cut into ranges with the same snapshots each.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::image::{By, Failure, Image, Phase};
-use super::line::Line;
+use super::line::{Line, Refused};
 use crate::fault::{Access, Faults};
 use crate::populate::PopulateError;
 
@@ -21,9 +22,14 @@ pub(super) struct Segment {
     line: Arc<Line>,
 }
 
-/// Why nothing was done: memory is being protected at this moment. To be tried again.
+/// Why a write cannot pass now.
 #[derive(Debug)]
-pub(super) struct Arming;
+pub(super) enum Hindrance {
+    /// Memory is being protected at this moment: to be tried again.
+    Arming,
+    /// The kernel lets it pass by no means that there is.
+    Refused,
+}
 
 impl Segment {
     /// The segments of all these images, ascending.
@@ -51,14 +57,14 @@ impl Segment {
     }
 
     /// Has the granules of a write put aside and lets it pass. Async-signal-safe.
-    pub(super) fn let_write(&self, address: usize) -> Result<(), Arming> {
+    pub(super) fn let_write(&self, address: usize) -> Result<(), Hindrance> {
         let began = Instant::now();
         let block = address - address % BLOCK_BYTES;
         let mut free = clip(&(block..block + BLOCK_BYTES), &self.addresses);
         for image in &self.images {
             match image.phase() {
                 Phase::Forming | Phase::Ended => {}
-                Phase::Arming => return Err(Arming),
+                Phase::Arming => return Err(Hindrance::Arming),
                 Phase::Live => {
                     let (index, granule) = image.granule_at(address);
                     image.put_aside(index, By::Writer(address));
@@ -66,7 +72,7 @@ impl Segment {
                 }
             }
         }
-        self.line.lift(&free);
+        self.lift(&free)?;
         let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.images.iter().for_each(|image| image.count_fault(nanos));
         Ok(())
@@ -74,14 +80,13 @@ impl Segment {
 
     /// Lifts the protection of those granules in `range`, which lies within, that nobody needs any more.
     /// Async-signal-safe.
-    pub(super) fn lift_unneeded(&self, range: &Range<usize>) -> Result<(), Arming> {
+    pub(super) fn lift_unneeded(&self, range: &Range<usize>) -> Result<(), Hindrance> {
         if self.images.iter().any(|image| image.phase() == Phase::Arming) {
-            return Err(Arming);
+            return Err(Hindrance::Arming);
         }
         let live = || self.images.iter().filter(|image| image.phase() == Phase::Live);
         let Some(step) = live().map(|image| image.granule_bytes()).min() else {
-            self.line.lift(range);
-            return Ok(());
+            return self.lift(range);
         };
         let is_free = |address: usize| !live().any(|image| image.needs(address));
         let mut next = range.start;
@@ -92,12 +97,27 @@ impl Segment {
                 next = until(next);
             }
             if first < next {
-                self.line.lift(&(first..next));
+                self.lift(&(first..next))?;
             } else {
                 next = until(next);
             }
         }
         Ok(())
+    }
+
+    /// Lets writes pass; where the kernel refuses that, everywhere, and the snapshots are lost.
+    fn lift(&self, range: &Range<usize>) -> Result<(), Hindrance> {
+        let lose = |Refused| {
+            self.fail(Failure::Refused);
+            self.line.abandon()
+        };
+        self.line.lift(range).or_else(lose).map_err(|Refused| Hindrance::Refused)
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.images.iter().for_each(|image| {
+            image.fail(failure);
+        });
     }
 }
 
@@ -107,23 +127,26 @@ impl Faults for Segment {
     }
 
     fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
-        if self.let_write(address).is_err() {
-            // The access is tried again, and faults again: no reader may wait for who waits for readers.
-            rustix::thread::sched_yield();
+        match self.let_write(address) {
+            Ok(()) => Ok(()),
+            // The access is tried again, and faults again: no reader may wait for a maker, which waits for readers.
+            Err(Hindrance::Arming) => {
+                rustix::thread::sched_yield();
+                Ok(())
+            }
+            Err(Hindrance::Refused) => Err(PopulateError::Kernel(ErrorKind::PermissionDenied)),
         }
-        Ok(())
     }
 
     fn leave(&self, address: usize) {
-        self.line.wake(address);
+        let _ = self.line.wake(address);
     }
 
     /// Lets all writes pass, and the snapshots are lost.
     fn give_up(&self) {
-        self.images.iter().for_each(|image| {
-            image.fail(Failure::Unserved);
-        });
-        self.line.unregister(&self.addresses);
+        self.fail(Failure::Unserved);
+        let left = self.line.unregister(&self.addresses);
+        let _ = left.or_else(|Refused| self.line.abandon());
     }
 
     /// Whoever reads it meets that by himself.

@@ -190,6 +190,7 @@ impl Source {
         match failure {
             Failure::Outrun => SnapshotError::Outrun { cap: self.stats().cap },
             Failure::Unserved => SnapshotError::Unserved,
+            Failure::Refused => SnapshotError::Refused,
             Failure::Changed(address) => SnapshotError::Changed { address },
         }
     }

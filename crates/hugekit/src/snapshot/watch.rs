@@ -1,6 +1,7 @@
 //! All snapshots of one process: who is told of a write to protected memory, and in which order snapshots come
 //! and go. `README.md` draws it.
 
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,15 +11,16 @@ use rustix::io::Errno;
 
 use super::error::{SnapshotError, Unsuitable};
 use super::image::{Image, Phase};
-use super::line::Line;
-use super::segment::Segment;
+use super::line::{Line, Refused};
+use super::segment::{Hindrance, Segment};
 use crate::fault::open::{self, Of};
 use crate::fault::unsure;
-use crate::fault::{Access, Faults, Handlers, Ranges, Registry};
+use crate::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
 use crate::machine::mappings::MappedRange;
 use crate::populate::PopulateError;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::own::Own;
+use crate::sys::thread::without_signals;
 
 /// Snapshots whose writes are handled in one way, and share a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +76,7 @@ impl Watch {
             let fresh = Own::new(Self {
                 mark: ForkMark::new(),
                 way,
-                table: Registry::new(),
+                table: Registry::new()?,
                 state: Mutex::default(),
             })?;
             let here = std::ptr::from_ref(&*fresh).cast_mut();
@@ -106,7 +108,11 @@ impl Watch {
     /// The descriptors, opened if nobody has; with so many threads to serve it, if threads do.
     fn open(&'static self, state: &mut State, threads: usize) -> Result<Arc<Line>, SnapshotError> {
         if let Some(line) = &state.line {
-            return Ok(Arc::clone(line));
+            return if line.is_abandoned() {
+                Err(SnapshotError::Refused)
+            } else {
+                Ok(Arc::clone(line))
+            };
         }
         let line = match self.way {
             Way::InPlace => Line::new(open::for_handling_in_place(Of::PrivateWrites)?)?,
@@ -165,15 +171,18 @@ impl Watch {
         }
         state.images.push(Arc::clone(&image));
         self.publish(state, ranges);
-        if let Err(error) = self.arm(&image, &line, &parts, ranges) {
+        // A handler of this thread's that writes there would wait for what it has interrupted.
+        let armed = without_signals(|| self.arm(&image, &line, &parts, ranges));
+        if let Err(error) = armed {
             self.take_out(state, &image, ranges);
             return Err(error);
         }
         Ok(image)
     }
 
-    /// Protects the memory. Nothing here may write to memory that could be protected, but to the stack:
-    /// whoever writes there now waits for the end of this.
+    /// Protects the memory. From `Arming` on nothing here may write to memory that could be protected, but to the
+    /// stack, or wait for a thread that does: writers wait for the end of this. So the registries are held before,
+    /// because a thread that changes one writes to the heap.
     fn arm(
         &self,
         image: &Image,
@@ -181,10 +190,11 @@ impl Watch {
         parts: &[(Range<usize>, &MappedRange)],
         ranges: Option<Ranges>,
     ) -> Result<(), SnapshotError> {
+        let (table, ranges) = (self.table.hold(), ranges.map(Ranges::hold));
         image.enter(Phase::Arming);
-        // Whoever saw it forming may lift what others had protected, until he is done.
-        self.table.settle();
-        ranges.into_iter().for_each(Ranges::settle);
+        // A handler that saw it forming may lift what others had protected, until it is done.
+        table.settle();
+        ranges.iter().for_each(Held::settle);
         let failed = parts
             .iter()
             .find_map(|(part, mapping)| line.protect(part).err().map(|errno| (errno, *mapping)));
@@ -211,7 +221,8 @@ impl Watch {
         state.images.retain(|other| !Arc::ptr_eq(other, image));
         for part in Segment::of(&with(&state.images, image), &line) {
             if part.is_only(image) {
-                line.unregister(part.addresses());
+                let left = line.unregister(part.addresses());
+                let _ = left.or_else(|Refused| line.abandon());
             } else {
                 self.lift_unneeded(part.addresses());
             }
@@ -245,14 +256,14 @@ impl Watch {
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) {
         let mut next = range.start;
         while next < range.end {
-            let lifted = self.table.with(next, |segment| {
+            let lifted = self.table.with_shielded(next, |segment| {
                 let part = clip(&(next..range.end), segment.addresses());
                 segment.lift_unneeded(&part).map(|()| part.end)
             });
             match lifted {
                 Some(Ok(end)) => next = end,
-                Some(Err(_arming)) => rustix::thread::sched_yield(),
-                None => return,
+                Some(Err(Hindrance::Arming)) => rustix::thread::sched_yield(),
+                Some(Err(Hindrance::Refused)) | None => return,
             }
         }
     }
@@ -286,17 +297,19 @@ impl Faults for Threaded {
     fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
         loop {
             match self.watch.table.with(address, |segment| segment.let_write(address)) {
-                Some(Ok(())) => break,
-                Some(Err(_arming)) => rustix::thread::sched_yield(),
+                Some(Ok(())) => return Ok(()),
+                Some(Err(Hindrance::Arming)) => rustix::thread::sched_yield(),
+                Some(Err(Hindrance::Refused)) => {
+                    return Err(PopulateError::Kernel(ErrorKind::PermissionDenied));
+                }
                 // Whoever protected it has gone meanwhile.
-                None => break self.leave(address),
+                None => return Ok(self.leave(address)),
             }
         }
-        Ok(())
     }
 
     fn leave(&self, address: usize) {
-        self.line.wake(address);
+        let _ = self.line.wake(address);
     }
 
     fn give_up(&self) {
@@ -331,7 +344,10 @@ fn register(
                 others.iter().all(|other| clip(other.inner(), part).is_empty())
             };
             let done = parts[..count].iter().map(|(part, _)| part);
-            done.filter(|part| is_new(part)).for_each(|part| line.unregister(part));
+            done.filter(|part| is_new(part)).for_each(|part| {
+                // Nothing is protected yet.
+                let _ = line.unregister(part);
+            });
             return Err(refusal(errno, mapping, "UFFDIO_REGISTER"));
         }
     }

@@ -1,8 +1,12 @@
 //! Noticing that this process is a fork of the one in which something was set up.
 //!
-//! A page that the kernel wipes in a forked child answers with a load. The process id alone would
-//! not do: ids are used again, and two processes of nested PID namespaces may both be 1. The page
-//! alone would not do either: emulators accept the advice and ignore it. So both are looked at.
+//! A page that the kernel wipes in a forked child answers with a load, and it answers the right question: whether
+//! the *memory* is the one in which the mark was made. A child of `vfork` or `posix_spawn` shares it until it
+//! calls `execve`, with another process id; what it writes meanwhile has to be served as its parent's writes are.
+//! The process id would say the opposite there, is used again later, and may be 1 on both sides of a PID
+//! namespace. It decides only where there is no such page: on a kernel before 4.14, and under an emulator that
+//! answers every advice with success and follows none (QEMU before 5.1 does), which an advice that does not exist
+//! tells.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
@@ -12,12 +16,19 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::param::page_size;
 use rustix::process::{Pid, getpid};
 
+use super::injection::{Call, pass};
+
 /// Left in memory by one process; [`is_ours`](Self::is_ours) in that process only.
 #[derive(Debug)]
 pub(crate) struct ForkMark {
-    pid: Pid,
-    /// `None` where the kernel has no such page.
-    page: Option<NonNull<AtomicU8>>,
+    by: By,
+}
+
+#[derive(Debug)]
+enum By {
+    /// It holds a 1, but for a forked child.
+    Page(NonNull<AtomicU8>),
+    Process(Pid),
 }
 
 // SAFETY: the page is only accessed as an atomic, and stays mapped for as long as the mark exists.
@@ -28,37 +39,47 @@ unsafe impl Sync for ForkMark {}
 impl ForkMark {
     /// A mark of this process.
     pub(crate) fn new() -> Self {
-        Self { pid: getpid(), page: marked_page() }
+        Self { by: marked_page().map_or_else(|| By::Process(getpid()), By::Page) }
     }
 
-    /// Whether the calling process is the one that made the mark.
+    /// Whether the calling process has the memory in which the mark was made, and not a copy of it.
+    /// Async-signal-safe.
     pub(crate) fn is_ours(&self) -> bool {
-        // SAFETY: the page stays mapped, readable, for as long as the mark exists.
-        let kept =
-            self.page.is_none_or(|page| unsafe { page.as_ref() }.load(Ordering::Relaxed) == 1);
-        kept && getpid() == self.pid
+        match &self.by {
+            // SAFETY: the page stays mapped, readable, for as long as the mark exists.
+            By::Page(page) => unsafe { page.as_ref() }.load(Ordering::Relaxed) == 1,
+            By::Process(pid) => getpid() == *pid,
+        }
     }
 }
 
 impl Drop for ForkMark {
     fn drop(&mut self) {
-        if let Some(page) = self.page {
+        if let By::Page(page) = self.by {
             // SAFETY: exactly the page mapped in `marked_page`, of which no reference is left.
             let _ = unsafe { rustix::mm::munmap(page.as_ptr().cast(), page_size()) };
         }
     }
 }
 
+/// An advice that no kernel knows.
+const NO_ADVICE: libc::c_int = -1;
+
 fn marked_page() -> Option<NonNull<AtomicU8>> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
+    pass(Call::Mmap).ok()?;
     // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
     let page = unsafe {
         rustix::mm::mmap_anonymous(ptr::null_mut(), page_size(), prot, MapFlags::PRIVATE)
     }
     .ok()?;
-    // SAFETY: the page just mapped is ours alone; refused, the advice leaves it as it is.
+    // SAFETY: the page just mapped is ours alone, and an advice that is refused leaves it as it is.
     unsafe {
-        if rustix::mm::madvise(page, page_size(), Advice::LinuxWipeOnFork).is_err() {
+        let wipe = || {
+            pass(Call::Madvise)?;
+            rustix::mm::madvise(page, page_size(), Advice::LinuxWipeOnFork)
+        };
+        if wipe().is_err() || libc::madvise(page, page_size(), NO_ADVICE) == 0 {
             let _ = rustix::mm::munmap(page, page_size());
             return None;
         }

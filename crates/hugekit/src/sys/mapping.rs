@@ -11,7 +11,7 @@ use rustix::io;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use super::fork_mark::ForkMark;
-
+use super::injection::{Call, pass};
 use super::last_error;
 
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
@@ -78,7 +78,7 @@ impl Mapping {
             for &(offset, len) in pieces {
                 let fixed = SHARED | MapFlags::FIXED;
                 // SAFETY: what is replaced lies within the addresses just taken, which nobody uses.
-                unsafe { rustix::mm::mmap(at.cast(), len, READ_WRITE, fixed, &file, offset) }?;
+                unsafe { map(at, len, READ_WRITE, fixed, &file, offset) }?;
                 at = at.wrapping_add(len);
             }
             mapping.advise(Advice::LinuxDontFork)
@@ -98,14 +98,13 @@ impl Mapping {
         let taken = len.checked_add(align).ok_or(io::Errno::NOMEM)?;
         let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let first = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), taken, NO_ACCESS, hold) }?
-            .cast::<u8>();
+        let first = unsafe { map_anonymous(taken, NO_ACCESS, hold) }?.as_ptr();
         let before = first.addr().next_multiple_of(align) - first.addr();
         let start = first.wrapping_add(before);
         for (address, len) in [(first, before), (start.wrapping_add(len), align - before)] {
             if len > 0 {
                 // SAFETY: addresses just taken, which nobody uses.
-                unsafe { rustix::mm::munmap(address.cast(), len) }?;
+                unsafe { unmap(address, len) }?;
             }
         }
         Ok(Self { start: not_null(start)?, len })
@@ -124,15 +123,15 @@ impl Mapping {
     fn open_to_this_process(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontFork)?;
         let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
+        pass(Call::Mprotect)?;
         // SAFETY: the mapping is this value's, and nobody accesses it yet.
         unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, read_write) }
     }
 
     fn anywhere(file: impl AsFd, offset: u64, len: usize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let start =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, SHARED, file, offset) }?;
-        Ok(Self { start: not_null(start.cast())?, len })
+        let start = unsafe { map(ptr::null_mut(), len, access, SHARED, file, offset) }?;
+        Ok(Self { start, len })
     }
 
     /// Maps the file over addresses that were taken for it.
@@ -140,7 +139,7 @@ impl Mapping {
         let mapping = Self::held(len, align)?;
         let (start, fixed) = (mapping.start.as_ptr(), SHARED | MapFlags::FIXED);
         // SAFETY: what is replaced are the addresses just taken, which nobody uses.
-        let mapped = unsafe { rustix::mm::mmap(start.cast(), len, NO_ACCESS, fixed, file, offset) };
+        let mapped = unsafe { map(start, len, NO_ACCESS, fixed, file, offset) };
         if mapped.is_err() {
             // SAFETY: as above.
             unsafe { mapping.unmap() }?;
@@ -167,6 +166,7 @@ impl Mapping {
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
+        pass(Call::Madvise)?;
         // SAFETY: none of the advices above changes a byte or an access of this process.
         unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
     }
@@ -179,7 +179,7 @@ impl Mapping {
         assert!(0 < len && len < self.len);
         let tail = self.start.as_ptr().wrapping_add(len);
         // SAFETY: addresses of this mapping; the rest is the caller's to promise.
-        unsafe { rustix::mm::munmap(tail.cast(), self.len - len) }?;
+        unsafe { unmap(tail, self.len - len) }?;
         self.len = len;
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Mapping {
     /// The addresses are still this mapping's, and nobody uses them any more.
     pub(crate) unsafe fn unmap(&self) -> io::Result<()> {
         // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
-        unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) }
+        unsafe { unmap(self.start.as_ptr(), self.len) }
     }
 }
 
@@ -215,6 +215,7 @@ pub(crate) unsafe fn replace(
             fresh.keep_from_dumps()?;
         }
         let (from, len) = (fresh.start.as_ptr().cast(), fresh.len);
+        pass(Call::Mremap)?;
         // SAFETY: the old addresses are those just mapped, which nobody uses; what the new ones show is the
         // caller's to promise.
         unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, there) }?;
@@ -246,9 +247,8 @@ pub(crate) unsafe fn replace_all(
     let (there, fixed) =
         (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);
     // SAFETY: the caller's to promise.
-    let start =
-        unsafe { rustix::mm::mmap(there, addresses.len(), READ_WRITE, fixed, file, offset) }?;
-    let there = Mapping { start: not_null(start.cast())?, len: addresses.len() };
+    let start = unsafe { map(there, addresses.len(), READ_WRITE, fixed, file, offset) }?;
+    let there = Mapping { start, len: addresses.len() };
     there.advise(Advice::LinuxDontFork)?;
     if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
 }
@@ -277,10 +277,10 @@ impl Spare {
     /// Gives them up. Async-signal-safe.
     pub(crate) fn release(&self) {
         for page in &self.pages {
-            let page = ptr::with_exposed_provenance_mut::<c_void>(page.swap(0, Ordering::Relaxed));
+            let page = ptr::with_exposed_provenance_mut::<u8>(page.swap(0, Ordering::Relaxed));
             if !page.is_null() && self.mark.is_ours() {
                 // SAFETY: mapped by `new` in this process, and accessed by nobody.
-                let _ = unsafe { rustix::mm::munmap(page, self.page_size) };
+                let _ = unsafe { unmap(page, self.page_size) };
             }
         }
     }
@@ -308,11 +308,14 @@ impl Untouched {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let private = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let start =
-            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ, private) }?;
-        let pages = Self { start: not_null(start.cast())?, len };
-        // SAFETY: the advice changes nothing for this process.
-        if let Err(error) = unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontFork) } {
+        let start = unsafe { map_anonymous(len, ProtFlags::READ, private) }?;
+        let pages = Self { start, len };
+        let advise = || {
+            pass(Call::Madvise)?;
+            // SAFETY: the advice changes nothing for this process.
+            unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxDontFork) }
+        };
+        if let Err(error) = advise() {
             // SAFETY: just mapped, and nobody knows of it.
             unsafe { pages.unmap() }?;
             return Err(error);
@@ -335,13 +338,50 @@ impl Untouched {
     /// As for [`Mapping::unmap`].
     pub(crate) unsafe fn unmap(&self) -> io::Result<()> {
         // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
-        unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) }
+        unsafe { unmap(self.start.as_ptr(), self.len) }
     }
 }
 
 const NO_ACCESS: ProtFlags = ProtFlags::empty();
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const SHARED: MapFlags = MapFlags::SHARED;
+
+/// `mmap(2)` of a file.
+///
+/// # Safety
+/// As for [`rustix::mm::mmap`].
+unsafe fn map(
+    at: *mut u8,
+    len: usize,
+    access: ProtFlags,
+    how: MapFlags,
+    file: impl AsFd,
+    offset: u64,
+) -> io::Result<NonNull<u8>> {
+    pass(Call::Mmap)?;
+    // SAFETY: the caller's to promise.
+    not_null(unsafe { rustix::mm::mmap(at.cast(), len, access, how, file, offset) }?.cast())
+}
+
+/// `mmap(2)` of no file, at an address of the kernel's choice.
+///
+/// # Safety
+/// As for [`rustix::mm::mmap_anonymous`].
+unsafe fn map_anonymous(len: usize, access: ProtFlags, how: MapFlags) -> io::Result<NonNull<u8>> {
+    pass(Call::Mmap)?;
+    // SAFETY: the caller's to promise.
+    not_null(unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, how) }?.cast())
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// As for [`rustix::mm::munmap`].
+unsafe fn unmap(start: *mut u8, len: usize) -> io::Result<()> {
+    pass(Call::Munmap)?;
+    // SAFETY: the caller's to promise.
+    unsafe { rustix::mm::munmap(start.cast(), len) }
+}
 
 /// The kernel maps nothing at 0 unless asked to.
 fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
@@ -350,12 +390,23 @@ fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
 
 /// Makes transparent huge pages of the aligned 2 MiB that lie within, whatever the setting says
 /// (Linux 6.1); holes count as zeroes.
-pub(crate) fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
+///
+/// # Safety
+/// No first access to these addresses waits for a userfaultfd of somebody who has yet to supply what shared
+/// memory is to show there: a collapse maps it as it is.
+pub(crate) unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     let collapse = || {
-        // SAFETY: what memory holds stays the same, whoever owns it.
+        pass(Call::MadviseCollapse)?;
+        // SAFETY: what memory holds stays the same, and what comes into sight is the caller's to promise.
         last_error(unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) } != 0)
     };
     io::retry_on_intr(collapse)
+}
+
+/// Whether the kernel may know `MADV_COLLAPSE`: it looks at the advice before the length.
+pub(crate) fn can_collapse() -> bool {
+    // SAFETY: of no bytes.
+    unsafe { collapse(ptr::null_mut(), 0) != Err(io::Errno::INVAL) }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io;
 
+use super::injection::{Call, pass};
+
 /// What a file's pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
@@ -25,20 +27,28 @@ pub(crate) fn create(name: &CStr, pages: Pages) -> io::Result<OwnedFd> {
         Pages::Hugetlb2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
         Pages::Hugetlb1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
     };
+    pass(Call::MemfdCreate)?;
     rustix::fs::memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
 /// Gives the file its length, all of it holes, for good: nobody who holds the descriptor can change
 /// it or lift that seal.
 pub(crate) fn size_for_good(file: impl AsFd, len: u64) -> io::Result<()> {
-    io::retry_on_intr(|| rustix::fs::ftruncate(&file, len))?;
+    io::retry_on_intr(|| {
+        pass(Call::Ftruncate)?;
+        rustix::fs::ftruncate(&file, len)
+    })?;
+    pass(Call::Seal)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
 /// Frees the pages of a range, which reads as zeroes afterwards, for every process that maps it.
 pub(crate) fn punch(file: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    io::retry_on_intr(|| rustix::fs::fallocate(&file, how, offset, len))
+    io::retry_on_intr(|| {
+        pass(Call::Fallocate)?;
+        rustix::fs::fallocate(&file, how, offset, len)
+    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::ptr;
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
+use super::injection::{Call, pass};
 use super::last_error;
 
 /// Faults every page of `start..start + len` in, writable, contents unchanged (Linux 5.14). Both
@@ -18,7 +19,10 @@ use super::last_error;
 pub(crate) fn populate_write(start: *mut u8, len: usize) -> io::Result<()> {
     // SAFETY: populating changes no byte of any mapping and unmaps nothing, so that there is no
     // memory, whoever owns it, for which it breaks a promise.
-    let populate = || unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateWrite) };
+    let populate = || unsafe {
+        pass(Call::MadvisePopulate)?;
+        rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateWrite)
+    };
     io::retry_on_intr(populate)
 }
 
@@ -27,7 +31,10 @@ pub(crate) fn populate_write(start: *mut u8, len: usize) -> io::Result<()> {
 /// (1 GiB in 90 ms instead of 250).
 pub(crate) fn populate_read(start: *mut u8, len: usize) -> io::Result<()> {
     // SAFETY: as for `populate_write`.
-    let populate = || unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateRead) };
+    let populate = || unsafe {
+        pass(Call::MadvisePopulate)?;
+        rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateRead)
+    };
     io::retry_on_intr(populate)
 }
 
@@ -37,6 +44,7 @@ pub(crate) fn populate_read(start: *mut u8, len: usize) -> io::Result<()> {
 /// # Safety
 /// Addresses of a shared mapping, whose users can bear that the next access there is a fault.
 pub(crate) unsafe fn unmap_pages(start: *mut u8, len: usize) -> io::Result<()> {
+    pass(Call::MadviseDontNeed)?;
     // SAFETY: a shared mapping shows the same bytes when it is faulted in again; the rest is the caller's
     // to promise.
     unsafe {
@@ -56,6 +64,7 @@ pub(crate) fn can_populate() -> bool {
 /// Whether all pages of a mapped range are in memory. Both are multiples of the page size.
 pub(crate) fn is_present(start: *mut u8, len: usize) -> io::Result<bool> {
     let mut pages = vec![0_u8; len / rustix::param::page_size()];
+    pass(Call::Mincore)?;
     // SAFETY: the kernel writes one byte for each page of the range.
     let refused = unsafe { libc::mincore(start.cast(), len, pages.as_mut_ptr()) } != 0;
     last_error(refused)?;
@@ -66,6 +75,9 @@ pub(crate) fn is_present(start: *mut u8, len: usize) -> io::Result<bool> {
 /// that cannot be found out.
 pub(crate) fn is_mapped_populated() -> bool {
     let (prot, page) = (ProtFlags::READ | ProtFlags::WRITE, rustix::param::page_size());
+    if pass(Call::Mmap).is_err() {
+        return true;
+    }
     // SAFETY: a new mapping at an address of the kernel's choice replaces none, and nobody else knows it.
     unsafe {
         let Ok(probe) = rustix::mm::mmap_anonymous(ptr::null_mut(), page, prot, MapFlags::PRIVATE)
@@ -81,9 +93,13 @@ pub(crate) fn is_mapped_populated() -> bool {
 
 /// Whether every page of the range is mapped, readable or not. Both are multiples of the page size.
 pub(crate) fn is_mapped(start: *const u8, len: usize) -> bool {
-    // SAFETY: with MS_ASYNC alone, msync(2) writes nothing since Linux 2.6.19; it only looks the
-    // mappings up.
-    unsafe { rustix::mm::msync(start.cast_mut().cast(), len, MsyncFlags::ASYNC) }.is_ok()
+    let sync = || {
+        pass(Call::Msync)?;
+        // SAFETY: with MS_ASYNC alone, msync(2) writes nothing since Linux 2.6.19; it only looks the
+        // mappings up.
+        unsafe { rustix::mm::msync(start.cast_mut().cast(), len, MsyncFlags::ASYNC) }
+    };
+    sync().is_ok()
 }
 
 /// The node that holds each of these addresses; `None` for a page that is not present.
@@ -91,6 +107,7 @@ pub(crate) fn nodes_of(addresses: &[*const u8]) -> io::Result<Vec<Option<u32>>> 
     let mut status: Vec<c_int> = vec![-1; addresses.len()];
     let nowhere = ptr::null::<c_int>();
     let (count, pages) = (addresses.len(), addresses.as_ptr().cast::<*const c_void>());
+    pass(Call::MovePages)?;
     // SAFETY: `count` addresses are read and as many answers written; without target nodes
     // move_pages(2) moves nothing and follows no address.
     let refused = unsafe {

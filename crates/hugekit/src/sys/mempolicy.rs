@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_long, c_ulong};
 
 use rustix::io;
 
+use super::injection::{Call, pass};
 use super::last_error;
 use super::mapping::Mapping;
 use crate::machine::CpuSet;
@@ -37,6 +38,7 @@ pub(crate) fn bind(mapping: &Mapping, mode: Mode, nodes: &CpuSet) -> io::Result<
     let bits = if nodes.is_empty() { 0 } else { c_ulong::from(MOST_NODES) + 1 };
     let mask = if nodes.is_empty() { std::ptr::null() } else { mask.as_ptr() };
     let (start, len) = (mapping.start().as_ptr(), mapping.len());
+    pass(Call::Mbind)?;
     // SAFETY: the kernel reads MOST_NODES bits, which `mask` holds, or none; a policy changes no
     // byte of any mapping.
     let answer: c_long =

@@ -3,7 +3,7 @@
 //! What rustix has is called through rustix; the rest are those it lacks.
 
 pub(crate) mod fork_mark;
-pub(crate) mod futex;
+pub(crate) mod injection;
 mod ioctl;
 pub(crate) mod kvm;
 pub(crate) mod mapping;

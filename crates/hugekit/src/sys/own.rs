@@ -1,13 +1,21 @@
 //! Memory of our own, apart from every allocator: for what a fault handler writes. It must never be part of
 //! memory whose faults we serve, and the heap may be.
+//!
+//! What handlers write is mapped for writing only. Every CPU and kernel reads what it may write, and `mmap(2)`
+//! says so, but a mapping that is not said to be readable is no part of any snapshot, even if a program
+//! takes its range from `/proc/self/maps`.
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::injection::{Call, pass};
 
 /// Zeroed bytes that take memory when they are touched. Readable and writable, and unmapped on drop, in a
 /// forked child too, which has them all as a copy unless they are [kept from it](Self::keep_from_children).
@@ -26,11 +34,20 @@ unsafe impl Sync for OwnBytes {}
 impl OwnBytes {
     /// `len` bytes at a multiple of `align`, a power of two.
     pub(crate) fn new(len: usize, align: usize) -> io::Result<Self> {
+        Self::mapped(len, align, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// As [`new`](Self::new), and no snapshot can protect them.
+    fn for_handlers(len: usize, align: usize) -> io::Result<Self> {
+        Self::mapped(len, align, ProtFlags::WRITE)
+    }
+
+    fn mapped(len: usize, align: usize, prot: ProtFlags) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let slack = if align > page { align } else { 0 };
         let mapped_len = len.max(1).checked_add(slack).ok_or(io::Errno::NOMEM)?;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        pass(Call::Mmap)?;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
         let mapped =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped_len, prot, flags) }?;
@@ -57,6 +74,7 @@ impl OwnBytes {
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
+        pass(Call::Madvise)?;
         // SAFETY: neither advice changes a byte or an access of this process.
         unsafe { rustix::mm::madvise(self.mapped.as_ptr().cast(), self.mapped_len, advice) }
     }
@@ -82,7 +100,7 @@ unsafe impl<T: Sync> Sync for Own<T> {}
 
 impl<T> Own<T> {
     pub(crate) fn new(value: T) -> io::Result<Self> {
-        let bytes = OwnBytes::new(size_of::<T>(), align_of::<T>())?;
+        let bytes = OwnBytes::for_handlers(size_of::<T>(), align_of::<T>())?;
         let place = bytes.start.cast::<T>();
         // SAFETY: as many bytes as the value has, aligned, and nobody else's.
         unsafe { place.write(value) };
@@ -119,41 +137,118 @@ impl<T: fmt::Debug> fmt::Debug for Own<T> {
     }
 }
 
-/// Atomic words in memory of our own, all of them 0 at first.
+/// One piece of memory of our own, from which slices are cut one after the other: a mapping for each would take
+/// longer than what they are for.
 #[derive(Debug)]
-pub(crate) struct OwnWords<T> {
-    bytes: OwnBytes,
+pub(crate) struct OwnPiece {
+    bytes: Arc<OwnBytes>,
     len: usize,
-    of: std::marker::PhantomData<T>,
+    used: usize,
 }
+
+/// Values in memory of our own that nothing happens to when they go, such as atomic words.
+#[derive(Debug)]
+pub(crate) struct OwnSlice<T> {
+    /// Kept mapped.
+    _bytes: Arc<OwnBytes>,
+    start: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: owns its values, as a boxed slice does.
+unsafe impl<T: Send> Send for OwnSlice<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for OwnSlice<T> {}
+
+/// Words that are 0 at first.
+pub(crate) type OwnWords<T> = OwnSlice<T>;
 
 /// An atomic integer, of which zeroed memory is a valid one.
 pub(crate) trait Word: Sync {}
-impl Word for std::sync::atomic::AtomicU32 {}
-impl Word for std::sync::atomic::AtomicU64 {}
+impl Word for AtomicU8 {}
+impl Word for AtomicU32 {}
+impl Word for AtomicU64 {}
 
-impl<T: Word> OwnWords<T> {
+impl OwnPiece {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let bytes = OwnBytes::new(len * size_of::<T>(), align_of::<T>())?;
-        Ok(Self { bytes, len, of: std::marker::PhantomData })
+        let bytes = Arc::new(OwnBytes::for_handlers(len, rustix::param::page_size())?);
+        Ok(Self { bytes, len, used: 0 })
+    }
+
+    /// What a slice takes of a piece at most.
+    pub(crate) const fn bytes_of<T>(len: usize) -> usize {
+        len * size_of::<T>() + align_of::<T>()
+    }
+
+    fn cut<T>(&mut self, len: usize) -> OwnSlice<T> {
+        const { assert!(!std::mem::needs_drop::<T>()) }
+        let start = self.used.next_multiple_of(align_of::<T>());
+        self.used = start + len * size_of::<T>();
+        assert!(
+            self.used <= self.len,
+            "a piece of {} bytes is too short for {}",
+            self.len,
+            self.used
+        );
+        // SAFETY: within the piece, as was checked.
+        let start = unsafe { self.bytes.start.add(start) }.cast::<T>();
+        OwnSlice { _bytes: Arc::clone(&self.bytes), start, len }
+    }
+
+    /// The next so many words, all of them 0.
+    pub(crate) fn words<T: Word>(&mut self, len: usize) -> OwnSlice<T> {
+        self.cut(len)
+    }
+
+    /// The next so many values, made one by one.
+    pub(crate) fn filled<T>(
+        &mut self,
+        len: usize,
+        mut make: impl FnMut(usize) -> T,
+    ) -> OwnSlice<T> {
+        let slice = self.cut::<T>(len);
+        for index in 0..len {
+            // SAFETY: within the slice, which no other one overlaps; it has room for so many, aligned.
+            unsafe { slice.start.add(index).write(make(index)) };
+        }
+        slice
     }
 }
 
-impl<T: Word> Deref for OwnWords<T> {
+impl<T: Word> OwnSlice<T> {
+    /// So many words, all of them 0, in a piece of their own.
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        Ok(OwnPiece::new(OwnPiece::bytes_of::<T>(len))?.words(len))
+    }
+}
+
+impl<T> OwnSlice<T> {
+    /// All of them, borrowed mutably.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut [T] {
+        ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len)
+    }
+
+    /// The last ones go.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+impl<T> Deref for OwnSlice<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: as many words as were mapped, zeroed, which is a valid value; there as long as this is.
-        unsafe { std::slice::from_raw_parts(self.bytes.start().cast::<T>(), self.len) }
+        // SAFETY: as many as were cut, each written, or a word that was zeroed; there as long as this is.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::Ordering;
 
     use super::*;
+    use crate::machine::{Root, mappings};
 
     #[test]
     fn values_live_and_die_as_in_a_box() {
@@ -174,5 +269,35 @@ mod tests {
         }
         let words = OwnWords::<AtomicU32>::new(3000).unwrap();
         assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn slices_of_one_piece_are_apart_and_hold_what_they_were_made_of() {
+        let len = OwnPiece::bytes_of::<u8>(3) + OwnPiece::bytes_of::<u64>(700);
+        let mut piece = OwnPiece::new(len).unwrap();
+        let bytes = piece.filled(3, |index| index as u8);
+        let mut numbers = piece.filled(700, |index| index as u64 + 1);
+        drop(piece);
+        numbers.truncate(600);
+        assert_eq!(*bytes, [0, 1, 2]);
+        assert!(numbers.iter().enumerate().all(|(index, &number)| number == index as u64 + 1));
+        assert_eq!(numbers.len(), 600);
+    }
+
+    #[test]
+    #[should_panic(expected = "too short")]
+    fn no_slice_is_longer_than_its_piece() {
+        let _ = OwnPiece::new(100).unwrap().words::<AtomicU64>(100);
+    }
+
+    /// A snapshot refuses what `/proc/self/maps` does not call readable.
+    #[test]
+    fn what_handlers_write_is_readable_and_nobody_is_told_so() {
+        let own = Own::new(AtomicU32::new(7)).unwrap();
+        assert_eq!(own.load(Ordering::Relaxed), 7);
+        let all = mappings::read(&Root::default()).unwrap();
+        let address = std::ptr::from_ref(&*own).addr();
+        let found = all.iter().find(|mapping| mapping.addresses.contains(&address)).unwrap();
+        assert!(!found.is_readable, "{found:?}");
     }
 }

@@ -8,6 +8,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
+use super::injection::{Call, pass};
+
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanArgument>(b'f', 16);
 
 const IS_WRITTEN: u64 = 1 << 1;
@@ -58,6 +60,7 @@ const OF_FILES: Wanted = Wanted { inverted: 0, all: IS_FILE, any: 0 };
 
 /// Opens this process's page map. A forked child that inherits it would be told of its parent.
 pub(crate) fn open_own() -> io::Result<OwnedFd> {
+    pass(Call::Open)?;
     open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -105,6 +108,7 @@ fn first(
         category_anyof_mask: wanted.any,
         return_mask: 0,
     };
+    pass(Call::PagemapScan)?;
     // SAFETY: reads and writes one `struct pm_scan_arg`, and writes at most one `struct page_region`; both
     // live on. Without flags nothing of the memory changes.
     let found = unsafe { rustix::ioctl::ioctl(pagemap, Scan(&mut argument)) }?;

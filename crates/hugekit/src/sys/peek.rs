@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use rustix::io;
 
+use super::injection::{Call, pass};
 use super::last_error;
 
 /// Pieces of one copy.
@@ -41,6 +42,7 @@ pub(crate) unsafe fn copy(
     }
     let process = rustix::process::getpid().as_raw_pid();
     let (local, remote, count) = (local.as_ptr(), remote.as_ptr(), count as libc::c_ulong);
+    pass(Call::ProcessVmReadv)?;
     // SAFETY: writes to the destination, which is the caller's to give; what cannot be read is an answer.
     let copied = unsafe { libc::process_vm_readv(process, local, count, remote, count, 0) };
     last_error(copied < 0)?;

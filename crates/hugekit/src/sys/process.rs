@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use super::injection::{Call, pass};
 use rustix::io;
 use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
 
@@ -12,6 +13,7 @@ use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior,
 /// `attempt` must be async-signal-safe: it runs between `fork` and `_exit`, where another thread may have held
 /// any lock when the process was copied.
 pub(crate) unsafe fn survives(attempt: fn()) -> io::Result<bool> {
+    pass(Call::Fork)?;
     // SAFETY: the child calls only what the caller vouches for, system calls of rustix, which take no locks,
     // and `_exit`, which runs no destructors and flushes no buffers of the parent.
     match unsafe { libc::fork() } {
@@ -57,7 +59,10 @@ pub(crate) fn is_filtered() -> bool {
 }
 
 fn lived(child: Pid) -> io::Result<bool> {
-    let waited = io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?;
+    let waited = io::retry_on_intr(|| {
+        pass(Call::Waitpid)?;
+        waitpid(Some(child), WaitOptions::empty())
+    })?;
     Ok(waited.is_some_and(|(_, status)| status.exited()))
 }
 

@@ -9,6 +9,7 @@ use std::ptr;
 
 use rustix::io;
 
+use super::injection::{Call, pass};
 use super::last_error;
 use super::thread::Mask;
 
@@ -33,6 +34,7 @@ pub(crate) enum Cause {
 /// What is in force for a signal.
 pub(crate) fn in_force(signal: c_int) -> io::Result<Disposition> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    pass(Call::Sigaction)?;
     // SAFETY: one structure is written; zeroed, it is a valid one.
     let refused = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0;
     last_error(refused)?;
@@ -47,6 +49,7 @@ pub(crate) fn in_force(signal: c_int) -> io::Result<Disposition> {
 /// The handler is async-signal-safe.
 pub(crate) unsafe fn install(signal: c_int, handler: Handler) -> io::Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    pass(Call::Sigaction)?;
     // SAFETY: zeroed, the structure is a valid one; the rest is the caller's to promise.
     let refused = unsafe {
         let action = action.assume_init_mut();
@@ -188,7 +191,13 @@ impl ErrnoKept {
 
 impl Drop for ErrnoKept {
     fn drop(&mut self) {
-        // SAFETY: as above.
-        unsafe { *libc::__errno_location() = self.0 }
+        // SAFETY: as above. Written only if it has to be: the thread's variables may lie in memory that is being
+        // protected, and each store would be one more fault within the handler.
+        unsafe {
+            let errno = libc::__errno_location();
+            if *errno != self.0 {
+                *errno = self.0;
+            }
+        }
     }
 }

@@ -6,10 +6,12 @@
 use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::{MaybeUninit, size_of_val};
 use std::os::fd::OwnedFd;
+use std::thread::{Builder, JoinHandle};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io;
 
+use super::injection::{Call, pass};
 use super::last_error;
 use crate::machine::CpuSet;
 
@@ -26,9 +28,12 @@ pub(crate) fn affinity() -> io::Result<CpuSet> {
     let mut words: Vec<c_ulong> = vec![0; USUAL_WORDS];
     loop {
         let bytes = size_of_val(words.as_slice());
-        // SAFETY: the kernel writes at most `bytes` bytes to `words`, which holds as many.
-        let refused = unsafe { libc::sched_getaffinity(0, bytes, words.as_mut_ptr().cast()) } != 0;
-        match last_error(refused) {
+        let mut ask = || {
+            pass(Call::SchedGetaffinity)?;
+            // SAFETY: the kernel writes at most `bytes` bytes to `words`, which holds as many.
+            last_error(unsafe { libc::sched_getaffinity(0, bytes, words.as_mut_ptr().cast()) } != 0)
+        };
+        match ask() {
             Ok(()) => return Ok(set_of(&words)),
             // The kernel's own mask is longer.
             Err(io::Errno::INVAL) if words.len() < MOST_WORDS => words.resize(2 * words.len(), 0),
@@ -41,6 +46,7 @@ pub(crate) fn affinity() -> io::Result<CpuSet> {
 pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     let words = words_of(cpus);
     let bytes = size_of_val(words.as_slice());
+    pass(Call::SchedSetaffinity)?;
     // SAFETY: the kernel reads `bytes` bytes from `words`, which holds as many.
     let refused = unsafe { libc::sched_setaffinity(0, bytes, words.as_ptr().cast()) } != 0;
     last_error(refused)
@@ -62,6 +68,7 @@ impl Watched {
     /// `None` if there is no such thread, or no /proc.
     pub(crate) fn new(thread: u32) -> Option<Self> {
         let path = format!("/proc/self/task/{thread}/stat");
+        pass(Call::Open).ok()?;
         let stat = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         Some(Self { thread, stat })
     }
@@ -73,6 +80,7 @@ impl Watched {
     /// The CPU that it is on, or was last.
     pub(crate) fn cpu(&self) -> Option<u32> {
         let mut line = [0; 1024];
+        pass(Call::Pread).ok()?;
         let len = rustix::io::pread(&self.stat, &mut line[..], 0).ok()?;
         cpu_of(std::str::from_utf8(&line[..len]).ok()?)
     }
@@ -89,6 +97,7 @@ fn cpu_of(stat: &str) -> Option<u32> {
 /// with its thread-local variables at the top of its stack. `None` where the C library keeps none.
 pub(crate) fn descriptor_of(thread: u32) -> Option<usize> {
     let (mut head, mut len) = (std::ptr::null_mut::<c_void>(), 0_usize);
+    pass(Call::GetRobustList).ok()?;
     // SAFETY: writes one pointer and one length.
     let refused =
         unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut len) }
@@ -99,13 +108,30 @@ pub(crate) fn descriptor_of(thread: u32) -> Option<usize> {
 /// Lets the calling thread run only where nobody else wants to: `SCHED_IDLE`, and where that is
 /// refused the highest nice value. There is no way back without privilege.
 pub(crate) fn yield_to_everybody() -> io::Result<()> {
+    run_idly().or_else(|_| {
+        pass(Call::Setpriority)?;
+        rustix::process::setpriority_process(None, 19)
+    })
+}
+
+fn run_idly() -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: 0 };
+    pass(Call::SchedSetscheduler)?;
     // SAFETY: the kernel reads one `struct sched_param`. musl's wrapper always refuses, so the
     // system call is made directly; 0 is the calling thread.
     let refused = unsafe {
         libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_IDLE, &raw const parameter)
     } != 0;
-    last_error(refused).or_else(|_| rustix::process::setpriority_process(None, 19))
+    last_error(refused)
+}
+
+/// Starts a thread that never runs the program's own signal handlers.
+pub(crate) fn spawn(
+    name: &str,
+    life: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    pass(Call::Clone)?;
+    without_signals(|| Builder::new().name(name.to_owned()).spawn(life))
 }
 
 /// Runs `start` with every signal blocked that is not the consequence of an instruction, so that a

@@ -2,18 +2,20 @@
 //! of one that serves memory.
 #![allow(unsafe_code)]
 
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, fstat, major, open};
+use rustix::fs::{MemfdFlags, Mode, OFlags, fstat, major, memfd_create, open};
 use rustix::io;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
+use super::injection::{Call, pass};
 use super::ioctl::IntegerToInteger;
-use super::process;
+use super::{last_error, process};
 
 const USERFAULTFD_IOC_NEW: Opcode = opcode::none(0xAA, 0x00);
 const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
@@ -122,19 +124,23 @@ pub(crate) fn may_be_asked_for() -> bool {
 }
 
 fn new(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
+    pass(Call::Userfaultfd)?;
     // SAFETY: a fresh descriptor has no memory registered; it affects none before that is done.
     unsafe { userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }
 }
 
 /// Opens one through the device node (Linux 6.1), whose file permissions decide who may.
 pub(crate) fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
+    pass(Call::Open)?;
     let device = open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    pass(Call::Fstat)?;
     if major(fstat(&device)?.st_rdev) != MISC_MAJOR {
         return Err(io::Errno::NOTTY);
     }
     let flags = UserfaultfdFlags::CLOEXEC.bits() as usize;
     // SAFETY: USERFAULTFD_IOC_NEW is `_IO`: its argument is the flags, by value.
     let new = unsafe { IntegerToInteger::<USERFAULTFD_IOC_NEW>::new(flags) };
+    pass(Call::UffdNew)?;
     // SAFETY: the device is a miscellaneous one, and of these only userfaultfd's answers requests of group 0xAA.
     let descriptor = unsafe { ioctl(&device, new)? };
     // SAFETY: on success the ioctl returns a descriptor that it has just created for us.
@@ -145,6 +151,7 @@ pub(crate) fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
 /// `UFFD_FEATURE_*`. A descriptor can do this once.
 pub(crate) fn features(descriptor: impl AsFd) -> io::Result<u64> {
     let mut api = UffdioApi { api: UFFD_API, features: 0, ioctls: 0 };
+    pass(Call::UffdApi)?;
     // SAFETY: UFFDIO_API reads and writes one `struct uffdio_api`, which `UffdioApi` mirrors.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api))? };
     Ok(api.features)
@@ -156,14 +163,25 @@ pub(crate) fn features(descriptor: impl AsFd) -> io::Result<u64> {
 /// `EINVAL` if the kernel lacks one of them.
 pub(crate) fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
     let mut api = UffdioApi { api: UFFD_API, features, ioctls: 0 };
+    pass(Call::UffdApi)?;
     // SAFETY: as above.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api)) }
 }
 
 /// Has the descriptor serve every access to addresses where the file's page is absent or not mapped.
 /// Addresses of one mapping, in whole pages of it.
-pub(crate) fn register(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
-    register_for(descriptor, addresses, REGISTER_MISSING | REGISTER_MINOR)
+///
+/// `uncollapsed` also has the kernel refuse `MADV_COLLAPSE` there, whichever process asks: a collapse maps a huge
+/// page of the file without a fault, but never where writes are watched, because a huge entry could not say which
+/// of its pages are protected. No page is protected by this, so that no write faults.
+pub(crate) fn register(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    uncollapsed: bool,
+) -> io::Result<()> {
+    let first_accesses = REGISTER_MISSING | REGISTER_MINOR;
+    let mode = if uncollapsed { first_accesses | REGISTER_WP } else { first_accesses };
+    register_for(descriptor, addresses, mode)
 }
 
 /// As [`register`], for private anonymous memory that nobody has touched.
@@ -199,23 +217,64 @@ pub(crate) fn protect(
     protected: bool,
 ) -> io::Result<()> {
     let mode = if protected { WRITEPROTECT_WP } else { 0 };
+    let mut tries = 0;
     loop {
         let mut request = UffdioWriteprotect { range: UffdioRange::of(addresses), mode };
         // SAFETY: reads one `struct uffdio_writeprotect`; no byte of the memory changes, and writes wait or
         // raise SIGBUS where they would have gone through.
         let request = unsafe { Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request) };
         // SAFETY: as above.
-        match unsafe { ioctl(descriptor, request) } {
-            // Somebody changes the process's mappings at this moment.
-            Err(io::Errno::AGAIN | io::Errno::INTR) => {}
+        match pass(Call::UffdWriteprotect).and_then(|()| unsafe { ioctl(descriptor, request) }) {
+            // The process's mappings change at this moment; or a system-call filter says so, for ever.
+            Err(io::Errno::AGAIN | io::Errno::INTR) if tries < TRIES => {
+                tries += 1;
+                rustix::thread::sched_yield();
+            }
             done => return done,
         }
     }
 }
 
+/// So often the kernel is asked again that only wanted to be asked again.
+const TRIES: u32 = 10_000;
+
+/// Closes what the descriptor stands for, and keeps its number: no other file gets it, which a thread that is about
+/// to use the number would then be talking to. The kernel lets every access pass as soon as no thread is reading the
+/// descriptor and no forked child has it. Nothing happens to a descriptor that is none of userfaultfd's any more.
+/// Async-signal-safe.
+pub(crate) fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    if !is_userfaultfd(descriptor) {
+        return Ok(());
+    }
+    let nothing = memfd_create(c"hugekit-nothing", MemfdFlags::CLOEXEC)?;
+    let (from, to) = (nothing.as_raw_fd(), descriptor.as_raw_fd());
+    // SAFETY: the number stays open, and whoever owns it never minds what it stands for.
+    last_error(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0)
+}
+
+/// Whether the number still stands for what it was opened for, or for what [`abandon`] put there, as far as `/proc`
+/// tells: another library may have closed it, and the number be another file's.
+pub(crate) fn is_kept(descriptor: BorrowedFd<'_>) -> bool {
+    is_userfaultfd(descriptor) || stands_for(descriptor, b"/memfd:hugekit-nothing")
+}
+
+fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
+    stands_for(descriptor, b"anon_inode:[userfaultfd]")
+}
+
+/// Whether what `/proc` says of a descriptor begins so. Async-signal-safe.
+fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> bool {
+    let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
+    let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
+    let (path, to) = (path.as_ptr().cast(), link.as_mut_ptr().cast());
+    // SAFETY: reads a path that ends with 0, and writes no more than the link's bytes.
+    written.is_ok() && unsafe { libc::readlink(path, to, link.len()) } > 0 && link.starts_with(what)
+}
+
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
     let mut register = UffdioRegister { range, mode, ioctls: 0 };
+    pass(Call::UffdRegister)?;
     // SAFETY: reads and writes one `struct uffdio_register`; no byte of the memory changes, and
     // accesses wait or raise SIGBUS where they would have gone to the kernel.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_REGISTER, _>::new(&mut register)) }
@@ -228,6 +287,7 @@ fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64)
 /// can begin any more.
 pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
+    pass(Call::UffdUnregister)?;
     // SAFETY: reads one `struct uffdio_range`; no byte of the memory changes.
     unsafe { ioctl(descriptor, Setter::<UFFDIO_UNREGISTER, _>::new(range)) }?;
     wake(descriptor, addresses)
@@ -236,6 +296,7 @@ pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -
 /// Wakes whoever waits for one of these addresses, to try again.
 pub(crate) fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
+    pass(Call::UffdWake)?;
     // SAFETY: reads one `struct uffdio_range`.
     unsafe { ioctl(descriptor, Setter::<UFFDIO_WAKE, _>::new(range)) }
 }
@@ -253,6 +314,7 @@ pub(crate) fn map_present(
     protected: bool,
 ) -> Result<(), (usize, io::Errno)> {
     let range = UffdioRange::of(addresses);
+    pass(Call::UffdContinue).map_err(|errno| (0, errno))?;
     let mode = if protected { CONTINUE_WP } else { 0 };
     let mut request = UffdioContinue { range, mode, mapped: 0 };
     // SAFETY: reads and writes one `struct uffdio_continue`; which bytes appear at these addresses is
@@ -274,16 +336,22 @@ pub(crate) struct Fault {
 
 /// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
 /// something else.
+///
+/// # Errors
+/// `EPIPE` if the descriptor was [abandoned](abandon).
 pub(crate) fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>> {
     let mut message = MaybeUninit::<UffdMsg>::uninit();
     // SAFETY: the bytes of the message, which may hold anything before they are read into.
     let bytes = unsafe {
         std::slice::from_raw_parts_mut(message.as_mut_ptr().cast::<MaybeUninit<u8>>(), MSG_BYTES)
     };
-    let (read, _) = match rustix::io::read(descriptor, bytes) {
+    let (read, _) = match pass(Call::ReadFault).and_then(|()| rustix::io::read(descriptor, bytes)) {
         Err(io::Errno::INTR) => return Ok(None),
         read => read?,
     };
+    if read.is_empty() {
+        return Err(io::Errno::PIPE);
+    }
     if read.len() < MSG_BYTES {
         return Ok(None);
     }

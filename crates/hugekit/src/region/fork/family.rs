@@ -13,16 +13,17 @@ use rustix::io::{self, Errno};
 use super::ForkError;
 use super::budget::Budget;
 use super::frames::{ForChild, Frames, Near, Own, Place, Unneeded};
-use super::gate::Gate;
-use super::member::Member;
+use super::member::{Member, Words};
 use super::serve::Refused;
 use super::table::{Pte, Table};
 use crate::fault::open::{self, Of};
-use crate::fault::{Faults, Granules, Handlers, Handling, Lacks, Registration, Serving};
+use crate::fault::{Faults, Handlers, Handling, Registration, Serving};
 use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
 use crate::profile::Profile;
 use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
+use crate::sync::{Claims, Gate};
 use crate::sys::mapping::{Mapping, Spare};
+use crate::sys::own::{self, OwnPiece};
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
 
@@ -34,10 +35,10 @@ pub(crate) struct Family {
     pub(super) serving: Serving,
     pub(super) granule_bytes: usize,
     /// Who is at a slot, of all regions together.
-    pub(super) slots: Granules,
+    pub(super) slots: Claims<()>,
     pub(super) gate: Gate<State>,
     pub(super) budget: Budget,
-    pub(super) spare: Spare,
+    pub(super) spare: own::Own<Spare>,
     /// Shared by whoever reads frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
@@ -152,17 +153,19 @@ impl Family {
         };
         let handling = threads.map_or(Handling::InPlace, |threads| Handling::Threaded { threads });
         let slots = len.div_ceil(granule_bytes);
+        let spare = Spare::new(pool.memory().file(), pool.page_size());
         let family = Arc::new(Self {
             descriptor,
             serving: Serving { handling, fall },
             granule_bytes,
-            slots: Granules::new(std::iter::repeat_n(Lacks::Nothing, slots)),
+            slots: Claims::new(slots).map_err(unmapped)?,
             gate: Gate::new(State {
                 members: Vec::new(),
                 frames: Frames::new(granule_bytes, pool.page_size(), len),
-            }),
-            budget: Budget::new(most_mappings),
-            spare: Spare::new(pool.memory().file(), pool.page_size()),
+            })
+            .map_err(unmapped)?,
+            budget: Budget::new(most_mappings).map_err(unmapped)?,
+            spare: own::Own::new(spare).map_err(unmapped)?,
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
             pool: pool.clone(),
@@ -213,8 +216,20 @@ impl Family {
         watched.map_err(|errno| kernel("UFFDIO_REGISTER", errno))
     }
 
-    fn place_of(&self, pieces: Vec<Reserved>) -> Place {
-        Place::new(pieces, self.granule_bytes, self.pool.page_size())
+    /// Memory for what faults change of a region with these pieces and so many bytes.
+    fn room_for(
+        &self,
+        pieces: &[Reserved],
+        words: impl FnOnce(usize) -> io::Result<Words>,
+        bytes: usize,
+    ) -> Result<(OwnPiece, Words), ForkError> {
+        let room = Place::room(pieces, self.granule_bytes, self.pool.page_size());
+        let words = room.and_then(|room| Ok((room, words(bytes.div_ceil(self.granule_bytes))?)));
+        words.map_err(unmapped)
+    }
+
+    fn place_of(&self, pieces: Vec<Reserved>, room: OwnPiece) -> Place {
+        Place::new(pieces, room, self.granule_bytes, self.pool.page_size())
     }
 
     /// The region that the family begins with.
@@ -225,19 +240,26 @@ impl Family {
     ) -> Result<Membership, (Extent<InUse>, Mapping, ForkError)> {
         let start = mapping.start().as_ptr().addr();
         let addresses = start..start + mapping.len();
-        let watched = self.watch(&addresses, false).and_then(|()| Ok(self.register(addresses)?));
-        let registration = match watched {
-            Ok(registration) => registration,
-            Err(error) => return Err((extent, mapping, error)),
-        };
         let slots = mapping.len().div_ceil(self.granule_bytes);
         let contents = vec![(extent.folios().len(), Content::Dirty)];
-        let (place, table) = (self.place_of(vec![(extent, contents)]), Table::empty(slots));
+        let mut pieces = vec![(extent, contents)];
+        let made = self.room_for(&pieces, Words::of_first, mapping.len()).and_then(|made| {
+            self.watch(&addresses, false)?;
+            Ok((made, self.register(addresses)?))
+        });
+        let ((room, words), registration) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                let (extent, _) = pieces.pop().expect("one piece");
+                return Err((extent, mapping, error));
+            }
+        };
+        let place = self.place_of(pieces, room);
         without_signals(|| {
             let mut state = self.gate.alone();
             let own = state.frames.add(self.pool.memory(), place);
             (0..slots).for_each(|slot| state.frames.get(own.frame(slot), 1));
-            state.insert(Member::first(mapping, table, own, self.granule_bytes));
+            state.insert(Member::first(mapping, words, own, self.granule_bytes));
             state.check();
         });
         Ok(Membership { family: Arc::clone(self), start, registration })
@@ -293,13 +315,20 @@ impl Membership {
 
     fn try_fork(
         &self,
-        place: Vec<Reserved>,
+        pieces: Vec<Reserved>,
         pinned: &[usize],
         bytes: usize,
     ) -> Result<Range<usize>, ForkError> {
         let family = &self.family;
-        let place = family.place_of(place);
-        match without_signals(|| self.fork_alone(place, pinned, bytes)) {
+        let (room, words) = match family.room_for(&pieces, Words::of_child, bytes) {
+            Ok(made) => made,
+            Err(error) => {
+                family.return_folios(pieces, false)?;
+                return Err(error);
+            }
+        };
+        let place = family.place_of(pieces, room);
+        match without_signals(|| self.fork_alone(place, words, pinned)) {
             Ok(addresses) => Ok(addresses),
             Err((pieces, error)) => {
                 family.return_folios(pieces, false)?;
@@ -333,7 +362,14 @@ impl Membership {
             family.return_folios(pieces, false)?;
             return Err(error);
         }
-        let place = family.place_of(pieces);
+        let room = match Place::room(&pieces, family.granule_bytes, family.pool.page_size()) {
+            Ok(room) => room,
+            Err(_) => {
+                family.return_folios(pieces, false)?;
+                return Err(error);
+            }
+        };
+        let place = family.place_of(pieces, room);
         let (unneeded, moved) = self.with_gate(|state| family.rehome(state, self.start, place));
         family.return_folios(unneeded, false)?;
         moved
@@ -346,11 +382,10 @@ impl Membership {
     fn fork_alone(
         &self,
         place: Place,
+        mut words: Words,
         pinned: &[usize],
-        bytes: usize,
     ) -> Result<Range<usize>, (Vec<Reserved>, ForkError)> {
         let family = &*self.family;
-        let mut child = Table::empty(bytes.div_ceil(family.granule_bytes));
         let mut state = family.gate.alone();
         let state = &mut *state;
         let own = state.frames.add(family.pool.memory(), place);
@@ -372,9 +407,9 @@ impl Membership {
         let State { members, frames } = state;
         let parent = members.iter_mut().find(|member| member.addresses().start == self.start);
         let parent = parent.expect("a member as long as this exists");
-        copy_table(parent, &mut child, frames, &own, pinned);
-        let child = Member::child(mapping, child, own, family.granule_bytes);
-        child.mappings.store(extra, Ordering::Relaxed);
+        copy_table(parent, &mut words.table, frames, &own, pinned);
+        let child = Member::child(mapping, words, own, family.granule_bytes);
+        child.counts().mappings.store(extra, Ordering::Relaxed);
         for &slot in pinned {
             child.keeps.set(slot);
         }
@@ -399,7 +434,7 @@ impl Membership {
             let member = state.members.remove(index);
             let mut unneeded = Unneeded::new();
             give_up(&mut state, &member, 0..member.slots(), &mut unneeded);
-            self.family.budget.give(member.mappings.load(Ordering::Relaxed));
+            self.family.budget.give(member.counts().mappings.load(Ordering::Relaxed));
             state.check();
             Ok::<_, ForkError>((unneeded, state.members.is_empty()))
         })?;
@@ -549,7 +584,7 @@ impl Family {
         let parent = state.at_mut(parent).expect("a member as long as its region exists");
         if !parent.is_registered() {
             self.watch(&parent.addresses(), false)?;
-            parent.registered.store(true, Ordering::Relaxed);
+            parent.counts().registered.store(true, Ordering::Relaxed);
         }
         for part in Self::unpinned(parent.slots(), pinned) {
             let mut slot = part.start;
@@ -676,6 +711,11 @@ fn refused(refused: Refused) -> ForkError {
         Refused::Mappings => kernel("mmap", Errno::NOMEM),
         Refused::Kernel(errno) => kernel("mmap", errno),
     }
+}
+
+/// What faults change of a region has no place.
+fn unmapped(errno: Errno) -> ForkError {
+    ForkError::NotMapped { mappings: 1, source: errno.into() }
 }
 
 pub(super) fn kernel(call: &'static str, errno: Errno) -> ForkError {

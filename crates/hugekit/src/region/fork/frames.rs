@@ -10,9 +10,12 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustix::io;
+
 use crate::parallel::Bytes;
 use crate::pool::{Content, Extent, InUse, Memory, Reserved};
 use crate::pte::{Folio, Folios, Piece};
+use crate::sys::own::{OwnPiece, OwnSlice};
 use crate::{Clear, Copy, Reuse};
 
 /// An extent that came into the family with one region, and what is left of it.
@@ -21,9 +24,9 @@ struct Holding {
     first: u64,
     first_slot: usize,
     /// References: regions that show the granule.
-    counts: Box<[Folio]>,
+    counts: OwnSlice<Folio>,
     /// What each folio holds.
-    contents: Box<[AtomicU8]>,
+    contents: OwnSlice<AtomicU8>,
     /// Granules of each folio that are still somebody's, or whose place is kept for somebody.
     kept: Box<[u32]>,
     /// What the pool does not have again, ascending.
@@ -224,24 +227,45 @@ pub(super) struct Place(Vec<Extension>);
 #[derive(Debug)]
 struct Extension {
     extent: Extent<InUse>,
-    contents: Box<[AtomicU8]>,
-    counts: Box<[Folio]>,
+    contents: OwnSlice<AtomicU8>,
+    counts: OwnSlice<Folio>,
     kept: Box<[u32]>,
 }
 
 impl Place {
-    pub(super) fn new(pieces: Vec<Reserved>, granule_bytes: usize, page_size: usize) -> Self {
+    /// Memory for what faults change of so many pieces, which no snapshot can protect.
+    pub(super) fn room(
+        pieces: &[Reserved],
+        granule_bytes: usize,
+        page_size: usize,
+    ) -> io::Result<OwnPiece> {
+        let bytes = pieces.iter().map(|(extent, _)| {
+            let folios = extent.folios().len();
+            let slots = (folios * page_size).div_ceil(granule_bytes);
+            OwnPiece::bytes_of::<AtomicU8>(folios) + OwnPiece::bytes_of::<Folio>(slots)
+        });
+        OwnPiece::new(bytes.sum())
+    }
+
+    /// In the [`room`](Self::room) for these pieces.
+    pub(super) fn new(
+        pieces: Vec<Reserved>,
+        mut room: OwnPiece,
+        granule_bytes: usize,
+        page_size: usize,
+    ) -> Self {
         let extension = |(extent, contents): Reserved| {
             let folios = extent.folios().len();
             let slots = (folios * page_size).div_ceil(granule_bytes);
-            let code = |content: Content| AtomicU8::new(code(content));
-            let contents =
-                contents.iter().flat_map(|&(run, content)| (0..run).map(move |_| code(content)));
+            let runs =
+                contents.iter().flat_map(|&(run, content)| std::iter::repeat_n(content, run));
+            let mut codes = runs.map(code);
+            let code = |_| AtomicU8::new(codes.next().expect("a content for each folio"));
             Extension {
-                extent,
-                contents: contents.collect(),
-                counts: (0..slots).map(|_| Folio::new(1)).collect(),
+                contents: room.filled(folios, code),
+                counts: room.filled(slots, |_| Folio::new(1)),
                 kept: vec![(page_size / granule_bytes).max(1) as u32; folios].into(),
+                extent,
             }
         };
         Self(pieces.into_iter().map(extension).collect())

@@ -1,11 +1,14 @@
 //! One region of a family.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
+
+use rustix::io;
 
 use super::frames::Own;
 use super::table::{Marks, Pte, Table};
 use crate::sys::mapping::Mapping;
+use crate::sys::own::{OwnPiece, OwnSlice};
 
 /// Where neighbours do not become one mapping by themselves, so many are made one.
 pub(super) const BLOCK: usize = 8;
@@ -19,9 +22,16 @@ fn block_lens(slots: usize) -> impl Iterator<Item = usize> {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) mapping: Mapping,
-    pub(super) table: Table,
     /// The frames that came with it. Of a slot that it does not keep, nobody has seen that frame.
     pub(super) own: Own,
+    granule_bytes: usize,
+    words: Words,
+}
+
+/// What faults change of a region, in one piece of memory that no snapshot can protect.
+#[derive(Debug)]
+pub(super) struct Words {
+    pub(super) table: Table,
     /// Slots whose frame stays its own, whoever else shows it. Of all regions that show a frame exactly one
     /// keeps it; the others have their own place to copy it to.
     pub(super) keeps: Marks,
@@ -33,6 +43,12 @@ pub(super) struct Member {
     pub(super) placed: Marks,
     /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping.
     pub(super) blocks: Vec<Marks>,
+    counts: OwnSlice<Counts>,
+}
+
+/// What is counted of one region.
+#[derive(Debug)]
+pub(super) struct Counts {
     /// Whether every address is registered, so that writes can be held back.
     pub(super) registered: AtomicBool,
     /// Mappings that it costs beyond the one of every region.
@@ -41,42 +57,77 @@ pub(super) struct Member {
     pub(super) received: AtomicU64,
     /// The longest write to what the family shares, since it is a member.
     pub(super) longest_nanos: AtomicU64,
-    granule_bytes: usize,
+}
+
+impl Words {
+    /// Those of the region that a family begins with, of which every slot is its own.
+    pub(super) fn of_first(slots: usize) -> io::Result<Self> {
+        Self::new(slots, true)
+    }
+
+    /// Those of a fork, of which nothing is its own yet.
+    pub(super) fn of_child(slots: usize) -> io::Result<Self> {
+        Self::new(slots, false)
+    }
+
+    fn new(slots: usize, is_first: bool) -> io::Result<Self> {
+        let of_blocks: usize = block_lens(slots).map(|len| Marks::bytes_of(slots / len)).sum();
+        let of_slots = OwnPiece::bytes_of::<AtomicU64>(slots) + 3 * Marks::bytes_of(slots);
+        let mut piece = OwnPiece::new(of_slots + of_blocks + OwnPiece::bytes_of::<Counts>(1))?;
+        let mut marks = |slots, set| Marks::new(&mut piece, slots, set);
+        let (keeps, stale, placed) =
+            (marks(slots, is_first), marks(slots, false), marks(slots, is_first));
+        let blocks = block_lens(slots).map(|len| marks(slots / len, is_first)).collect();
+        let (table, counts) = (Table::empty(&mut piece, slots), piece.filled(1, |_| Counts::new()));
+        Ok(Self { table, keeps, stale, placed, blocks, counts })
+    }
+}
+
+impl Counts {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            registered: AtomicBool::new(true),
+            mappings: AtomicIsize::new(0),
+            received: zero(),
+            longest_nanos: zero(),
+        }
+    }
+}
+
+impl Deref for Member {
+    type Target = Words;
+
+    fn deref(&self) -> &Words {
+        &self.words
+    }
+}
+
+impl DerefMut for Member {
+    fn deref_mut(&mut self) -> &mut Words {
+        &mut self.words
+    }
 }
 
 impl Member {
     /// The region that a family begins with: every slot is its own.
     pub(super) fn first(
         mapping: Mapping,
-        mut table: Table,
+        mut words: Words,
         own: Own,
         granule_bytes: usize,
     ) -> Self {
-        crate::pte::set_run(table.entries(), Pte::new(own.frame(0)).writable());
-        Self::new(mapping, table, own, granule_bytes, true)
+        crate::pte::set_run(words.table.entries(), Pte::new(own.frame(0)).writable());
+        Self { mapping, own, granule_bytes, words }
     }
 
     /// A fork, of which nothing is its own but what was copied for it already.
-    pub(super) fn child(mapping: Mapping, table: Table, own: Own, granule_bytes: usize) -> Self {
-        Self::new(mapping, table, own, granule_bytes, false)
+    pub(super) fn child(mapping: Mapping, words: Words, own: Own, granule_bytes: usize) -> Self {
+        Self { mapping, own, granule_bytes, words }
     }
 
-    fn new(mapping: Mapping, table: Table, own: Own, granule_bytes: usize, is_first: bool) -> Self {
-        let slots = table.slots();
-        Self {
-            mapping,
-            own,
-            keeps: Marks::new(slots, is_first),
-            stale: Marks::new(slots, false),
-            placed: Marks::new(slots, is_first),
-            blocks: block_lens(slots).map(|len| Marks::new(slots / len, is_first)).collect(),
-            registered: AtomicBool::new(true),
-            mappings: AtomicIsize::new(0),
-            received: AtomicU64::new(0),
-            longest_nanos: AtomicU64::new(0),
-            granule_bytes,
-            table,
-        }
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts[0]
     }
 
     pub(super) fn slots(&self) -> usize {
@@ -135,6 +186,6 @@ impl Member {
     }
 
     pub(super) fn is_registered(&self) -> bool {
-        self.registered.load(Ordering::Relaxed)
+        self.counts().registered.load(Ordering::Relaxed)
     }
 }

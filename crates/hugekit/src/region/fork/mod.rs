@@ -11,7 +11,6 @@ mod budget;
 mod error;
 mod family;
 mod frames;
-mod gate;
 mod member;
 mod moment;
 mod serve;

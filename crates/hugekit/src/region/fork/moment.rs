@@ -111,8 +111,8 @@ impl Membership {
 
     pub(in crate::region) fn cost(&self) -> Cost {
         self.entries(|_, member| Cost {
-            received: member.received.load(Ordering::Relaxed),
-            longest_nanos: member.longest_nanos.load(Ordering::Relaxed),
+            received: member.counts().received.load(Ordering::Relaxed),
+            longest_nanos: member.counts().longest_nanos.load(Ordering::Relaxed),
         })
     }
 }

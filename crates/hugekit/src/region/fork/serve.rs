@@ -17,10 +17,11 @@ use rustix::param::page_size;
 use super::family::{Family, Membership, State};
 use super::frames::Near;
 use super::member::{BLOCK, Member};
-use crate::fault::{Access, Busy, Faults};
+use crate::fault::{Access, Faults};
 use crate::parallel::{Job, JobError, Progress, Report, Threads};
 use crate::pool::Content;
 use crate::populate::PopulateError;
+use crate::sync::Claim;
 use crate::sys::mapping::{replace, replace_all};
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
@@ -66,7 +67,7 @@ impl Faults for Family {
                 let own = self.make_own(state, member, slot, Some(target));
                 let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 for member in state.members() {
-                    member.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
+                    member.counts().longest_nanos.fetch_max(nanos, Ordering::Relaxed);
                 }
                 own
             } else {
@@ -142,11 +143,11 @@ impl Family {
 
     /// Takes [`TOGETHER`] slots at most: ascending, so that whoever else takes several waits for none below one
     /// that he has.
-    pub(super) fn claim(&self, slots: Range<usize>) -> [Option<Busy<'_>>; TOGETHER] {
+    pub(super) fn claim(&self, slots: Range<usize>) -> [Option<Claim<'_, ()>>; TOGETHER] {
         debug_assert!(slots.len() <= TOGETHER);
         let mut busy = [const { None }; TOGETHER];
         for (busy, slot) in busy.iter_mut().zip(slots) {
-            *busy = self.slots.claim(slot).ok();
+            *busy = Some(self.slots.claim(slot));
         }
         busy
     }
@@ -238,7 +239,7 @@ impl Family {
             }
             let saved = BLOCK as isize - 1;
             self.budget.give(saved);
-            member.mappings.fetch_sub(saved, Ordering::Relaxed);
+            member.counts().mappings.fetch_sub(saved, Ordering::Relaxed);
         }
     }
 
@@ -249,7 +250,7 @@ impl Family {
         // SAFETY: as for `place`.
         unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) }
             .map_err(Refused::Kernel)?;
-        member.registered.store(false, Ordering::Relaxed);
+        member.counts().registered.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -303,7 +304,7 @@ impl Family {
                 let own = other.own_frame(slot);
                 frames.copy(frame, own, target.map_or(Near::Neither, Near::Original));
                 other.keeps.set(slot);
-                other.received.fetch_add(1, Ordering::Relaxed);
+                other.counts().received.fetch_add(1, Ordering::Relaxed);
                 own
             });
             other.stale.set(slot);
@@ -343,8 +344,8 @@ impl Family {
             let is_mappings = errno == Errno::NOMEM;
             return Err(if is_mappings { Refused::Mappings } else { Refused::Kernel(errno) });
         }
-        member.mappings.fetch_add(cost, Ordering::Relaxed);
-        member.registered.store(false, Ordering::Relaxed);
+        member.counts().mappings.fetch_add(cost, Ordering::Relaxed);
+        member.counts().registered.store(false, Ordering::Relaxed);
         member.placed.set(slot);
         member.stale.clear(slot);
         self.wake(&addresses);
@@ -381,7 +382,7 @@ impl Family {
         // SAFETY: as for `place`.
         unsafe { replace_all(memory.file(), offset, &addresses, memory.in_core_dumps()) }
             .map_err(Refused::Kernel)?;
-        member.registered.store(false, Ordering::Relaxed);
+        member.counts().registered.store(false, Ordering::Relaxed);
         for slot in slots {
             member.placed.set(slot);
             member.stale.clear(slot);
@@ -393,7 +394,7 @@ impl Family {
 
     /// The region costs so many mappings now.
     pub(super) fn count_mappings(&self, member: &Member, mappings: isize) {
-        let before = member.mappings.swap(mappings, Ordering::Relaxed);
+        let before = member.counts().mappings.swap(mappings, Ordering::Relaxed);
         self.budget.give(before - mappings);
     }
 

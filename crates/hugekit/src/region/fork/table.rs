@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pte::{Entry, Soft};
+use crate::sys::own::{OwnPiece, OwnSlice};
 
 /// An entry: its frame is the slot's granule. *Writable*: the kernel lets writes through, because nobody
 /// else has the frame. *Accessed*: the kernel may have mapped it for the region since it last was taken
@@ -12,11 +13,12 @@ pub(super) type Pte = Entry<Soft>;
 
 /// One entry for each slot, changed by whoever has the slot to himself.
 #[derive(Debug)]
-pub(super) struct Table(Box<[AtomicU64]>);
+pub(super) struct Table(OwnSlice<AtomicU64>);
 
 impl Table {
-    pub(super) fn empty(slots: usize) -> Self {
-        Self((0..slots).map(|_| AtomicU64::new(Pte::empty().bits())).collect())
+    /// An empty one, cut from a piece.
+    pub(super) fn empty(piece: &mut OwnPiece, slots: usize) -> Self {
+        Self(piece.filled(slots, |_| AtomicU64::new(Pte::empty().bits())))
     }
 
     pub(super) fn slots(&self) -> usize {
@@ -33,7 +35,7 @@ impl Table {
 
     /// All entries, for whoever has the table to himself.
     pub(super) fn entries(&mut self) -> &mut [Pte] {
-        let entries: *mut [AtomicU64] = &raw mut *self.0;
+        let entries = self.0.as_mut_ptr();
         // SAFETY: borrowed mutably, so that nobody else reaches them; an atomic has the layout of its integer
         // on every architecture with 64-bit atomics that align as integers do, which the assertion checks,
         // and an entry is that integer.
@@ -42,9 +44,7 @@ impl Table {
 
     /// The last slots go.
     pub(super) fn cut(&mut self, slots: usize) {
-        let mut all = std::mem::take(&mut self.0).into_vec();
-        all.truncate(slots);
-        self.0 = all.into();
+        self.0.truncate(slots);
     }
 }
 
@@ -54,13 +54,18 @@ const _: () = assert!(
 
 /// One bit for each slot.
 #[derive(Debug)]
-pub(super) struct Marks(Box<[AtomicU64]>);
+pub(super) struct Marks(OwnSlice<AtomicU64>);
 
 impl Marks {
-    /// All of them clear, or all set.
-    pub(super) fn new(slots: usize, set: bool) -> Self {
-        let word = || AtomicU64::new(if set { u64::MAX } else { 0 });
-        Self((0..slots.div_ceil(64)).map(|_| word()).collect())
+    /// All of them clear, or all set, cut from a piece.
+    pub(super) fn new(piece: &mut OwnPiece, slots: usize, set: bool) -> Self {
+        let words = if set { u64::MAX } else { 0 };
+        Self(piece.filled(slots.div_ceil(64), |_| AtomicU64::new(words)))
+    }
+
+    /// What they take of a piece.
+    pub(super) const fn bytes_of(slots: usize) -> usize {
+        OwnPiece::bytes_of::<AtomicU64>(slots.div_ceil(64))
     }
 
     /// Async-signal-safe, as the others.

@@ -1,0 +1,87 @@
+//! Programs in C and C++, compiled by the system's compiler with warnings as errors, and linked with the libraries.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const STRICT: [&str; 5] = ["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+#[derive(Clone, Copy)]
+pub(crate) struct Program {
+    pub(crate) source: &'static str,
+    pub(crate) compiler: &'static str,
+    pub(crate) standard: &'static str,
+    pub(crate) under_valgrind: bool,
+    pub(crate) arguments: &'static [&'static str],
+}
+
+impl Program {
+    pub(crate) const fn c(source: &'static str, under_valgrind: bool) -> Self {
+        Self { source, compiler: "cc", standard: "-std=c11", under_valgrind, arguments: &[] }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Linked {
+    Shared,
+    Static,
+}
+
+/// Where the libraries are, and where programs go.
+pub(crate) struct Places {
+    libraries: PathBuf,
+    programs: PathBuf,
+}
+
+impl Places {
+    /// Builds the libraries: cargo does not for the tests of a package that no Rust program can link. Programs go to a
+    /// folder of this name.
+    pub(crate) fn new(name: &str) -> Result<Self, String> {
+        let programs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let target =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).parent().ok_or("no target directory")?;
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", "hugekit-c", "--target-dir"]).arg(target);
+        said(&mut cargo)?;
+        let libraries = target.join("debug");
+        let _ = fs::remove_dir_all(&programs);
+        fs::create_dir_all(&programs).map_err(|error| error.to_string())?;
+        // The name that programs ask the dynamic linker for.
+        symlink(libraries.join("libhugekit.so"), programs.join("libhugekit.so.0"))
+            .map_err(|error| error.to_string())?;
+        Ok(Self { libraries, programs })
+    }
+
+    pub(crate) fn compile(&self, program: Program, linked: Linked) -> Result<PathBuf, String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let suffix = if linked == Linked::Static { "-static" } else { "" };
+        let path =
+            self.programs.join(format!("{}{suffix}", program.source.replace(['.', '/'], "-")));
+        let mut compiler = Command::new(program.compiler);
+        compiler.args(STRICT).args([program.standard, "-pthread", "-g", "-I"]);
+        compiler.arg(folder.join("include")).arg("-o").arg(&path);
+        compiler.arg(folder.join("tests").join(program.source));
+        match linked {
+            Linked::Shared => compiler.arg("-L").arg(&self.libraries).arg("-lhugekit"),
+            Linked::Static => {
+                let library = self.libraries.join("libhugekit.a");
+                compiler.arg(library).args(["-ldl", "-lm", "-lgcc_s"])
+            }
+        };
+        if linked == Linked::Shared {
+            compiler.arg(format!("-Wl,-rpath,{}", self.programs.display()));
+        }
+        said(&mut compiler)?;
+        Ok(path)
+    }
+}
+
+/// What a command says, if it succeeds.
+pub(crate) fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{command:?}\n{}", String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

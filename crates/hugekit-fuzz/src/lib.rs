@@ -1,0 +1,47 @@
+//! What a stranger may hand to hugekit as text or bytes, each with the properties that hold for whatever it is.
+//!
+//! A target takes any bytes and panics where a property does not hold. `cargo xtask fuzz` lets libFuzzer look for such
+//! bytes; every test run replays those that were kept (`corpus/`).
+
+mod commands;
+mod dump;
+mod kv_store;
+mod machine;
+mod profile;
+mod record;
+mod resp;
+mod store;
+
+/// Something that reads what strangers write.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name, and that of its folder of kept inputs.
+    pub name: &'static str,
+    run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "record", run: record::run },
+    Target { name: "profile", run: profile::run },
+    Target { name: "machine", run: machine::run },
+    Target { name: "resp", run: resp::run },
+    Target { name: "dump", run: dump::run },
+    Target { name: "commands", run: commands::run },
+];
+
+impl Target {
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        TARGETS.iter().find(|target| target.name == name)
+    }
+
+    /// Gives it these bytes.
+    ///
+    /// # Panics
+    /// If a property does not hold for them.
+    pub fn run(&self, bytes: &[u8]) {
+        (self.run)(bytes);
+    }
+}

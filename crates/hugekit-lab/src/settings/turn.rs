@@ -1,0 +1,77 @@
+//! The right to change the machine's settings: one lab's at a time.
+//!
+//! A lock on a file, which the kernel lets go of when its holder ends, however that was. The file says who
+//! holds it.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::failed;
+use crate::{LabError, Observer};
+
+const NAME: &str = "settings.lock";
+
+/// Between two looks at a lock that another lab holds.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Held until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn(#[expect(dead_code, reason = "the lock is let go of with it")] File);
+
+impl Turn {
+    /// Waits for so long.
+    pub(super) fn wait(
+        folder: &Path,
+        patience: Duration,
+        observer: &dyn Observer,
+    ) -> Result<Self, LabError> {
+        let path = folder.join(NAME);
+        fs::create_dir_all(folder).map_err(failed("write to", folder))?;
+        let options = File::options().read(true).write(true).create(true).truncate(false).clone();
+        let mut file = options.open(&path).map_err(failed("write to", &path))?;
+        let since = Instant::now();
+        while !lock(&file).map_err(failed("lock", &path))? {
+            let holder = holder(&mut file);
+            if since.elapsed() >= patience {
+                return Err(LabError::Busy { holder, waited: patience.as_secs() });
+            }
+            observer.check()?;
+            observer.begin(&format!("waiting for {holder}"));
+            std::thread::sleep(PAUSE);
+        }
+        say_who(&mut file).map_err(failed("write to", &path))?;
+        Ok(Self(file))
+    }
+}
+
+fn lock(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// For those who wait.
+fn say_who(file: &mut File) -> io::Result<()> {
+    let command: Vec<String> = std::env::args_os()
+        .map(|word| crate::plain(&word.to_string_lossy()))
+        .collect();
+    file.set_len(0)?;
+    file.rewind()?;
+    write!(file, "process {}: {}", std::process::id(), command.join(" "))
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.take(500).read_to_string(&mut text));
+    match read {
+        Ok(1..) => crate::plain(&text),
+        _ => "another process".to_owned(),
+    }
+}

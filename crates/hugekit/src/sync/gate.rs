@@ -1,0 +1,236 @@
+//! A lock that handlers share and that a thread which changes what it guards has alone.
+//!
+//! ```text
+//!   holders:  0 ◀─▶ n sharing ──(a thread wants it alone)──▶ n + ALONE ──(n leave)──▶ ALONE ──▶ 0
+//! ```
+//!
+//! Whoever wants it alone comes before sharers that arrive later, or it would wait for as long as there are
+//! faults. A thread never takes it twice: its signals are blocked while it holds it, and it touches no memory
+//! then whose faults take it.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+
+use rustix::io;
+
+use super::event::Event;
+use super::primitives::{AtomicU32, Ordering, Own};
+
+/// Set while a thread has it alone, or is about to.
+const ALONE: u32 = 1 << 31;
+
+#[derive(Debug)]
+pub(crate) struct Gate<T> {
+    words: Own<Words>,
+    value: UnsafeCell<T>,
+}
+
+#[derive(Debug)]
+struct Words {
+    /// How many share it, and [`ALONE`].
+    holders: AtomicU32,
+    /// Told whenever `holders` changed so that a waiter may go on.
+    opened: Event,
+}
+
+// SAFETY: the value is reached by many at a time only to be read, and by one alone to be changed.
+unsafe impl<T: Send + Sync> Sync for Gate<T> {}
+
+#[derive(Debug)]
+pub(crate) struct Shared<'a, T> {
+    gate: &'a Gate<T>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Alone<'a, T> {
+    gate: &'a Gate<T>,
+}
+
+impl<T> Gate<T> {
+    pub(crate) fn new(value: T) -> io::Result<Self> {
+        let words = Words { holders: AtomicU32::new(0), opened: Event::new() };
+        Ok(Self { words: Own::new(words)?, value: UnsafeCell::new(value) })
+    }
+
+    /// Waits until no thread has it alone. Async-signal-safe.
+    pub(crate) fn share(&self) -> Shared<'_, T> {
+        self.enter(|holders| holders + 1);
+        Shared { gate: self }
+    }
+
+    /// Waits until no other thread has it. Async-signal-safe.
+    pub(crate) fn alone(&self) -> Alone<'_, T> {
+        self.enter(|holders| holders | ALONE);
+        let Words { holders, opened } = &*self.words;
+        // Acquire: what every sharer did has happened, because each one's leaving continues the others' release.
+        opened.wait_for(|| (holders.load(Ordering::Acquire) == ALONE).then_some(()));
+        Alone { gate: self }
+    }
+
+    fn enter(&self, next: impl Fn(u32) -> u32) {
+        let Words { holders, opened } = &*self.words;
+        let enter = |holders: u32| (holders & ALONE == 0).then(|| next(holders));
+        // Acquire: what the last thread that had it alone did has happened.
+        opened.wait_for(|| holders.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).ok());
+    }
+}
+
+impl<T> Deref for Shared<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: no thread has it alone as long as this exists.
+        unsafe { &*self.gate.value.get() }
+    }
+}
+
+impl<T> Drop for Shared<'_, T> {
+    fn drop(&mut self) {
+        let Words { holders, opened } = &*self.gate.words;
+        // Release: whoever has it alone next comes behind what was read. The last one may be waited for.
+        if holders.fetch_sub(1, Ordering::Release) == ALONE + 1 {
+            opened.tell();
+        }
+    }
+}
+
+impl<T> Deref for Alone<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: no other thread has it as long as this exists.
+        unsafe { &*self.gate.value.get() }
+    }
+}
+
+impl<T> DerefMut for Alone<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.gate.value.get() }
+    }
+}
+
+impl<T> Drop for Alone<'_, T> {
+    fn drop(&mut self) {
+        let Words { holders, opened } = &*self.gate.words;
+        // Release: whoever enters next sees what was changed. No other thread changes it meanwhile.
+        holders.store(0, Ordering::Release);
+        opened.tell();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn sharers_see_no_change_half_way_and_no_change_is_lost() {
+        let gate = Gate::new((0_u64, 0_u64)).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let mut pair = gate.alone();
+                        pair.0 += 1;
+                        thread::yield_now();
+                        pair.1 += 1;
+                    }
+                });
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let pair = gate.share();
+                        assert_eq!(pair.0, pair.1);
+                    }
+                });
+            }
+        });
+        assert_eq!(*gate.share(), (4000, 4000));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    type Watched = Arc<Gate<Cell>>;
+
+    /// Memory of which loom reports every access that is not ordered.
+    struct Cell(UnsafeCell<u32>);
+
+    // SAFETY: loom reports every access that is not ordered.
+    unsafe impl Sync for Cell {}
+    // SAFETY: as above.
+    unsafe impl Send for Cell {}
+
+    fn gate() -> Watched {
+        Arc::new(Gate::new(Cell(UnsafeCell::new(0))).unwrap())
+    }
+
+    fn read(gate: &Watched) -> u32 {
+        // SAFETY: shared; loom checks that nobody writes it.
+        gate.share().0.with(|value| unsafe { *value })
+    }
+
+    fn add(gate: &Watched) {
+        // SAFETY: alone; loom checks just that.
+        gate.alone().0.with_mut(|value| unsafe { *value += 1 });
+    }
+
+    fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    #[test]
+    fn a_sharer_and_one_alone_never_meet() {
+        check(3, || {
+            let gate = gate();
+            let other = Arc::clone(&gate);
+            let other = thread::spawn(move || {
+                read(&other);
+            });
+            add(&gate);
+            other.join().unwrap();
+            assert_eq!(read(&gate), 1);
+        });
+    }
+
+    #[test]
+    fn two_alone_lose_nothing() {
+        check(3, || {
+            let gate = gate();
+            let other = Arc::clone(&gate);
+            let other = thread::spawn(move || add(&other));
+            add(&gate);
+            other.join().unwrap();
+            assert_eq!(read(&gate), 2);
+        });
+    }
+
+    /// Two sharers leave while a third thread waits to have it alone: neither the last one nor the waiter is
+    /// forgotten.
+    #[test]
+    fn the_last_of_two_sharers_lets_the_next_one_in() {
+        check(2, || {
+            let gate = gate();
+            let share = |_| {
+                let gate = Arc::clone(&gate);
+                thread::spawn(move || {
+                    read(&gate);
+                })
+            };
+            let sharers = [0, 1].map(share);
+            add(&gate);
+            sharers.into_iter().for_each(|sharer| sharer.join().unwrap());
+            assert_eq!(read(&gate), 1);
+        });
+    }
+}

@@ -1,0 +1,70 @@
+//! Where locks, atomics and the memory for them come from: std and the kernel, or loom where loom explores
+//! every interleaving. The only place in the library that asks which.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
+
+#[cfg(not(loom))]
+pub(crate) use crate::sys::own::Own;
+
+/// Words that are 0 at first.
+#[cfg(not(loom))]
+pub(crate) type Words = crate::sys::own::OwnSlice<AtomicU32>;
+
+#[cfg(loom)]
+pub(crate) use self::on_the_heap::{Own, Words};
+
+/// Stand-ins for memory of our own. In a model no snapshot protects the heap.
+#[cfg(loom)]
+mod on_the_heap {
+    use std::ops::Deref;
+
+    use rustix::io;
+
+    use super::AtomicU32;
+
+    #[derive(Debug)]
+    pub(crate) struct Own<T>(Box<T>);
+
+    impl<T> Own<T> {
+        pub(crate) fn new(value: T) -> io::Result<Self> {
+            Ok(Self(Box::new(value)))
+        }
+    }
+
+    impl<T> Deref for Own<T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.0
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Words(Box<[AtomicU32]>);
+
+    impl Words {
+        pub(crate) fn new(len: usize) -> io::Result<Self> {
+            Ok(Self((0..len).map(|_| AtomicU32::new(0)).collect()))
+        }
+    }
+
+    impl Deref for Words {
+        type Target = [AtomicU32];
+
+        fn deref(&self) -> &[AtomicU32] {
+            &self.0
+        }
+    }
+}

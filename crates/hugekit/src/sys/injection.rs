@@ -1,0 +1,120 @@
+//! The one point that every system call of this crate passes: a test has the n-th of them refused there.
+//!
+//! A function of `sys/` calls [`pass`] with the call's name right before each system call, and inside the loop
+//! where it tries again. Without the feature `fault-injection`, which no crate asks for, `pass` is an empty
+//! function and no answer is compiled in. `crates/README.md` says how a new system call joins.
+
+#[cfg(feature = "fault-injection")]
+mod armed;
+
+use rustix::io;
+
+#[cfg(feature = "fault-injection")]
+pub(crate) use self::armed::pass;
+#[cfg(feature = "fault-injection")]
+pub use self::armed::{Hit, Lasting, Plan, arm, disarm};
+
+/// Lets a call pass, or answers in the kernel's place. Async-signal-safe.
+///
+/// # Errors
+/// What a test wants.
+#[cfg(not(feature = "fault-injection"))]
+#[inline(always)]
+#[allow(clippy::unnecessary_wraps, reason = "with the feature it answers")]
+pub(crate) const fn pass(_: Call) -> io::Result<()> {
+    Ok(())
+}
+
+macro_rules! calls {
+    (
+        calls: { $($call:ident: [$($errno:ident)*])* }
+        ioctls: { $($ioctl:ident: [$($its_errno:ident)*])* }
+    ) => {
+        /// Every kind of system call that `sys/` makes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        #[cfg_attr(not(feature = "fault-injection"), allow(unreachable_pub))]
+        #[allow(missing_docs, reason = "each is named after its system call")]
+        pub enum Call { $($call,)* $($ioctl,)* }
+
+        #[cfg(feature = "fault-injection")]
+        impl Call {
+            const ALL: &[Self] = &[$(Self::$call,)* $(Self::$ioctl,)*];
+
+            /// What the kernel may answer but success, as far as the manual pages and its sources say and this
+            /// crate's arguments allow.
+            fn answers(self) -> &'static [io::Errno] {
+                match self {
+                    $(Self::$call => &[$(io::Errno::$errno),*],)*
+                    $(Self::$ioctl => &[$(io::Errno::$its_errno),*],)*
+                }
+            }
+
+            fn is_ioctl(self) -> bool {
+                matches!(self, $(Self::$ioctl)|*)
+            }
+        }
+    };
+}
+
+calls! {
+    calls: {
+        Clone: [AGAIN]
+        Fallocate: [INTR NOSPC NOMEM]
+        Fork: [AGAIN NOMEM]
+        Fstat: [NOMEM]
+        Ftruncate: [INTR INVAL]
+        FutexWait: [INTR AGAIN]
+        GetRobustList: [SRCH PERM]
+        Madvise: [NOMEM INVAL AGAIN]
+        MadviseCollapse: [NOMEM INVAL AGAIN BUSY INTR]
+        MadviseDontNeed: [NOMEM INVAL]
+        MadvisePopulate: [NOMEM INVAL FAULT AGAIN INTR HWPOISON]
+        Mbind: [INVAL NOMEM PERM NOSYS]
+        MemfdCreate: [MFILE NFILE NOMEM INVAL NODEV PERM NOSYS]
+        Mincore: [AGAIN NOMEM]
+        Mmap: [NOMEM AGAIN]
+        MovePages: [NOMEM PERM NOSYS]
+        Mprotect: [NOMEM]
+        Mremap: [NOMEM AGAIN]
+        Msync: [NOMEM]
+        Munmap: [NOMEM]
+        Open: [MFILE NFILE NOMEM ACCESS PERM NOENT]
+        Pread: [SRCH]
+        ProcessVmReadv: [FAULT NOMEM PERM NOSYS]
+        Read: [IO SRCH INTR]
+        ReadFault: [INTR AGAIN]
+        Readlink: [ACCESS NOMEM]
+        SchedGetaffinity: [INVAL PERM]
+        SchedSetaffinity: [INVAL PERM]
+        SchedSetscheduler: [PERM]
+        Seal: [PERM INVAL]
+        Setpriority: [ACCESS PERM]
+        Sigaction: [INVAL]
+        Stat: [ACCESS]
+        Userfaultfd: [MFILE NFILE NOMEM PERM NOSYS]
+        Waitpid: [INTR CHILD]
+    }
+    ioctls: {
+        KvmGetApiVersion: [NOTTY]
+        PagemapScan: [INVAL NOTTY NOMEM INTR]
+        UffdApi: [INVAL PERM]
+        UffdContinue: [AGAIN EXIST NOENT NOMEM FAULT]
+        UffdNew: [MFILE NFILE NOMEM NOTTY]
+        UffdRegister: [NOMEM BUSY INVAL PERM]
+        UffdUnregister: [NOMEM INVAL]
+        UffdWake: [INVAL]
+        UffdWriteprotect: [AGAIN NOENT NOMEM FAULT]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_is_compiled_in_only_where_a_test_asks_for_it() {
+        let mark = ["hugekit: system calls", "may be refused"].join(" ");
+        let binary = std::fs::read("/proc/self/exe").unwrap();
+        let is_in = binary.windows(mark.len()).any(|bytes| bytes == mark.as_bytes());
+        assert_eq!(is_in, cfg!(feature = "fault-injection"));
+    }
+}

@@ -1,0 +1,278 @@
+//! One case, in a process of its own: an operation of which a call is refused, again and again, with nothing lost
+//! between.
+#![allow(unsafe_code)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fs, thread};
+
+use std::time::Duration;
+
+use hugekit::injection::{self, Call, Hit, Lasting, Plan};
+use hugekit::{ErrorClass, system_error};
+
+pub(crate) const FINE: &str = "fine";
+pub(crate) const NOT_REACHED: &str = "not reached";
+pub(crate) const NO_SUCH_ANSWER: &str = "no such answer";
+
+/// What is to be tried: it arms its point once, and checks what it can.
+pub(crate) type Operation = fn(&Point);
+
+/// Answers of which one is chosen, without the time for all.
+pub(crate) struct Choice;
+
+impl Choice {
+    /// The first answers are those that are met most.
+    pub(crate) fn next(nth: u32) -> usize {
+        [0, 1, 0, 2][nth as usize % 4]
+    }
+}
+
+/// Where an operation has its calls refused.
+pub(crate) struct Point {
+    plan: Cell<Option<Plan>>,
+    hit: Cell<Option<Hit>>,
+    failed: Cell<bool>,
+    hits: RefCell<Vec<Hit>>,
+    problems: RefCell<String>,
+}
+
+impl Point {
+    /// Calls `operation`; one of its calls is refused.
+    pub(crate) fn refuse<R>(&self, operation: impl FnOnce() -> R) -> R {
+        let Some(plan) = self.plan.get() else { return operation() };
+        injection::arm(plan);
+        let result = operation();
+        let hit = injection::disarm();
+        self.hit.set(hit.filter(|hit| hit.errno != 0));
+        self.hits.borrow_mut().extend(hit);
+        result
+    }
+
+    /// Whether something was refused, so that an error may be the answer.
+    pub(crate) fn is_hit(&self) -> bool {
+        self.hit.get().is_some()
+    }
+
+    /// Takes an error, which must say what was refused.
+    pub(crate) fn failed(&self, error: &(dyn Error + 'static), class: ErrorClass) {
+        self.failed.set(true);
+        let Some(hit) = self.hit.get() else {
+            return self.problem(format!("nothing was refused, but {class:?}: {error}"));
+        };
+        if !fits(hit, class) {
+            let errno = system_error(error);
+            self.problem(format!("is {class:?} ({errno:?}): {error}"));
+        }
+    }
+
+    /// The value, unless there is an error that says what was refused.
+    pub(crate) fn unless_refused<T, E: Error + 'static>(
+        &self,
+        result: Result<T, E>,
+        class: impl FnOnce(&E) -> ErrorClass,
+    ) -> Option<T> {
+        result.map_err(|error| self.failed(&error, class(&error))).ok()
+    }
+
+    pub(crate) fn check(&self, is_so: bool, what: &str) {
+        if !is_so {
+            self.problem(what.to_owned());
+        }
+    }
+
+    pub(crate) fn problem(&self, what: String) {
+        let mut problems = self.problems.borrow_mut();
+        let _ = writeln!(problems, "{:?}: {what}", self.hit.get());
+    }
+
+    fn round(&self, operation: Operation, plan: Option<Plan>) {
+        self.plan.set(plan);
+        self.hit.set(None);
+        self.failed.set(false);
+        if catch_unwind(AssertUnwindSafe(|| operation(self))).is_err() {
+            injection::disarm();
+            self.problem("panicked".to_owned());
+        }
+    }
+}
+
+/// Whether an error's class says what a refused call means.
+fn fits(hit: Hit, class: ErrorClass) -> bool {
+    use ErrorClass::{Kernel, NoMemory, NotPermitted, Unsupported};
+    match hit.errno {
+        libc::ENOMEM | libc::ENOSPC => class == NoMemory,
+        // Threads, locked memory, or memory that could not be moved at the moment.
+        libc::EAGAIN if hit.call == Call::Clone => class == NoMemory,
+        libc::EPERM | libc::EACCES => class == NotPermitted,
+        libc::ENOSYS | libc::EINVAL | libc::ENODEV | libc::ENOTTY => {
+            matches!(class, Kernel | Unsupported)
+        }
+        libc::EFAULT => matches!(class, Kernel | NoMemory | Unsupported),
+        _ => matches!(class, Kernel | NoMemory),
+    }
+}
+
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// Runs a case and ends the process.
+pub(crate) fn run(operation: Operation, plan: Option<Plan>, expected: &str, said: i32) -> ! {
+    // SAFETY: the process's own descriptors; its threads share one arena, so that the next thread needs no new one.
+    unsafe {
+        libc::dup2(said, 1);
+        libc::dup2(said, 2);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        PANICKED.store(true, Ordering::SeqCst);
+        eprintln!("{panic}\n{}", std::backtrace::Backtrace::force_capture());
+    }));
+    let text = verdict(operation, plan, expected);
+    // SAFETY: writes a string; the process ends without destructors, as after `fork` it must.
+    unsafe {
+        libc::lseek(said, 0, libc::SEEK_SET);
+        if !PANICKED.load(Ordering::SeqCst) {
+            libc::ftruncate(said, 0);
+        }
+        libc::write(said, text.as_ptr().cast(), text.len());
+        libc::_exit(0)
+    }
+}
+
+fn verdict(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
+    let point = Point {
+        plan: Cell::default(),
+        hit: Cell::default(),
+        failed: Cell::default(),
+        hits: RefCell::default(),
+        problems: RefCell::default(),
+    };
+    point.round(operation, plan);
+    point.round(operation, None);
+    point.round(operation, plan);
+    point.round(operation, None);
+    let before = Census::take();
+    (0..ROUNDS).for_each(|_| point.round(operation, plan));
+    point.round(operation, None);
+    // What is refused for good may have been what gives back.
+    let may_leak = plan.is_some_and(|plan| plan.lasting != Lasting::Once);
+    let after = Census::settled(&before);
+    if let Some(difference) = after.growth_since(&before).filter(|_| !may_leak) {
+        point.problem(format!("leaks: {difference}"));
+    }
+    let kinds = after.kinds();
+    if !expected.is_empty() && kinds != expected && !may_leak {
+        point.problem(format!("has {kinds} at the end, not {expected}"));
+    }
+    if PANICKED.load(Ordering::SeqCst) {
+        point.problem("a thread panicked".to_owned());
+    }
+    let problems = point.problems.into_inner();
+    let hits = point.hits.into_inner();
+    match plan {
+        _ if !problems.is_empty() => problems,
+        None => format!("{FINE}\n{kinds}"),
+        Some(_) if hits.is_empty() => NOT_REACHED.to_owned(),
+        Some(_) if hits.iter().all(|hit| hit.errno == 0) => NO_SUCH_ANSWER.to_owned(),
+        Some(_) => FINE.to_owned(),
+    }
+}
+
+/// Rounds between which nothing may grow.
+const ROUNDS: usize = 3;
+
+/// What this process has.
+#[derive(Debug)]
+struct Census {
+    /// By what they are.
+    descriptors: BTreeMap<String, usize>,
+    /// Mappings of pools, by name.
+    files: BTreeMap<String, usize>,
+    anonymous: usize,
+    anonymous_bytes: usize,
+    threads: BTreeMap<String, usize>,
+}
+
+impl Census {
+    fn take() -> Self {
+        let mut census = Self {
+            descriptors: BTreeMap::new(),
+            files: BTreeMap::new(),
+            anonymous: 0,
+            anonymous_bytes: 0,
+            threads: BTreeMap::new(),
+        };
+        for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
+            let Ok(target) = fs::read_link(entry.path()) else { continue };
+            let target = target.to_string_lossy().into_owned();
+            if !target.starts_with("/proc/") {
+                *census.descriptors.entry(target).or_default() += 1;
+            }
+        }
+        for entry in fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            // These stay, and how many there are depends on who was busy.
+            if !name.is_empty() && name.trim() != "hugekit-helper" {
+                *census.threads.entry(name.trim().to_owned()).or_default() += 1;
+            }
+        }
+        fs::read_to_string("/proc/self/maps").unwrap().lines().for_each(|line| census.map(line));
+        census
+    }
+
+    fn map(&mut self, line: &str) {
+        let mut words = line.split_whitespace();
+        let range = words.next().unwrap_or_default();
+        match words.nth(4) {
+            None => {
+                let (start, end) = range.split_once('-').unwrap();
+                let address = |text| usize::from_str_radix(text, 16).unwrap();
+                self.anonymous += 1;
+                self.anonymous_bytes += address(end) - address(start);
+            }
+            Some(name) if name.contains("hugekit") && name.starts_with("/memfd") => {
+                *self.files.entry(name.to_owned()).or_default() += 1;
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// After what ends by itself has ended.
+    fn settled(before: &Self) -> Self {
+        for _ in 0..200 {
+            let now = Self::take();
+            if now.growth_since(before).is_none() {
+                return now;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Self::take()
+    }
+
+    /// What grew by one or more a round. Stacks and the allocator's own come and go.
+    fn growth_since(&self, before: &Self) -> Option<String> {
+        let named = [
+            (&before.descriptors, &self.descriptors),
+            (&before.files, &self.files),
+            (&before.threads, &self.threads),
+        ];
+        let page = rustix::param::page_size();
+        if named.iter().any(|(before, now)| before != now) {
+            return Some(format!("{before:?}\n -> {self:?}"));
+        }
+        let (mappings, bytes) = (
+            self.anonymous.saturating_sub(before.anonymous),
+            self.anonymous_bytes.saturating_sub(before.anonymous_bytes),
+        );
+        (mappings >= ROUNDS && bytes >= ROUNDS * page)
+            .then(|| format!("{mappings} anonymous mappings, {bytes} bytes"))
+    }
+
+    fn kinds(&self) -> String {
+        format!("{:?} {:?} {:?}", self.descriptors, self.files, self.threads)
+    }
+}

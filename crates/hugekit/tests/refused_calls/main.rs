@@ -1,0 +1,19 @@
+//! Every system call fails once: `cargo xtask faults`.
+//!
+//! For each public operation and each n, the n-th call is refused, with each answer that it may give; then it and all
+//! of its kind from there on. The answer is a typed error of the right class, nothing is lost or leaked, and the
+//! operation works afterwards. With `HUGEKIT_FAULTS=all` every answer is given, else one for each call.
+
+mod case;
+mod harness;
+mod operations;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() {
+    let thorough = std::env::var("HUGEKIT_FAULTS").is_ok_and(|which| which == "all");
+    let trials = operations::all().into_iter().map(|(name, operation)| {
+        Trial::test(name, move || harness::refuse_each_call(operation, thorough))
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}

@@ -1,0 +1,185 @@
+//! Snapshots in a process whose system calls are refused after they were made. Each in a child of its own, whose
+//! alarm turns a hang into a failure.
+#![allow(unsafe_code)]
+
+mod child;
+mod memory;
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use child::in_a_child;
+
+use hugekit::fault::Handling;
+use hugekit::snapshot::Granule;
+use hugekit::{ErrorClass, Snapshot, SnapshotError};
+use memory::Memory;
+
+const HUGE: usize = 2 << 20;
+
+const HANDLINGS: [Handling; 3] =
+    [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 3 }];
+
+/// A snapshot of the second and third 2 MiB. The first may lie above a thread's stack in one mapping.
+fn of(handling: Handling, memory: &Memory) -> Result<Snapshot, SnapshotError> {
+    of_part(handling, memory, HUGE)
+}
+
+fn of_part(handling: Handling, memory: &Memory, at: usize) -> Result<Snapshot, SnapshotError> {
+    let builder = Snapshot::builder().handling(handling).granule(Granule::Small);
+    let range = std::ptr::slice_from_raw_parts(memory.start().wrapping_add(at), 2 * HUGE);
+    // SAFETY: no thread blocks SIGBUS, and no system call writes there.
+    unsafe { builder.of_anonymous(range) }
+}
+
+/// Has the kernel answer every `ioctl` of every thread of this process with an error, if its request has the byte in
+/// its middle that userfaultfd's and the page map's have, one of them or both.
+fn refuse_ioctls(errno: i32, groups: &[u8]) {
+    let load = |offset: u32| sock(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
+    let jump =
+        |k: u32, yes: u8, no: u8| sock(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, yes, no, k);
+    let answer = |k: u32| sock(libc::BPF_RET | libc::BPF_K, 0, 0, k);
+    let count = groups.len() as u8;
+    let mut filter = vec![
+        load(0),
+        jump(libc::SYS_ioctl as u32, 0, 3 + count),
+        // The second argument: bits 8 to 15 are the group.
+        load(24),
+        sock(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, 0xff00),
+    ];
+    for (index, &group) in groups.iter().enumerate() {
+        filter.push(jump(u32::from(group) << 8, count - index as u8, 0));
+    }
+    filter.push(answer(libc::SECCOMP_RET_ALLOW));
+    filter.push(answer(libc::SECCOMP_RET_ERRNO | errno as u32));
+    // What is no ioctl goes to the first answer.
+    filter[1].jf = filter.len() as u8 - 4;
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: reads the program, for all threads of this process, which is the test's own.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let (operation, flags) = (libc::SECCOMP_SET_MODE_FILTER, libc::SECCOMP_FILTER_FLAG_TSYNC);
+        let done = libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program);
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    }
+}
+
+fn sock(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Closes every userfaultfd of this process, as a library does that closes what is not its own.
+fn close_userfaultfds() {
+    let is_one = |number: &RawFd| {
+        std::fs::read_link(format!("/proc/self/fd/{number}"))
+            .is_ok_and(|link| link.to_str() == Some("anon_inode:[userfaultfd]"))
+    };
+    let closed: Vec<RawFd> = (3..100).filter(is_one).collect();
+    assert!(!closed.is_empty());
+    // SAFETY: what is tried is what this leads to; nothing else of the child uses them.
+    closed.into_iter().for_each(|number| unsafe { assert_eq!(libc::close(number), 0) });
+}
+
+/// Writers run, readers are told, and everything can be dropped, when this was done to the process.
+fn is_survived(handling: Handling, done_to_it: impl Fn()) {
+    let code = in_a_child(|| {
+        let memory = Memory::filled(7 * HUGE, true, 7);
+        let (first, second) = match (of(handling, &memory), of(handling, &memory)) {
+            (Err(SnapshotError::Fault(_)), _) => return 0,
+            (first, second) => (first.unwrap(), second.unwrap()),
+        };
+        let of_other = of_part(handling, &memory, 5 * HUGE).unwrap();
+        memory.words()[HUGE / 8].store(8, Ordering::Relaxed);
+        done_to_it();
+        thread::scope(|scope| {
+            for writer in 0..3 {
+                let words = memory.words().iter().skip(writer).step_by(1021);
+                scope.spawn(move || words.for_each(|word| word.store(9, Ordering::Relaxed)));
+            }
+        });
+        let is_lost = |error: SnapshotError| error.class() == ErrorClass::Lost;
+        assert!(is_lost(first.read_at(HUGE, &mut [0; 100]).unwrap_err()));
+        assert!(is_lost(of_other.free(0..HUGE).unwrap_err()));
+        assert!(is_lost(second.copy_to(&mut vec![0; 2 * HUGE]).unwrap_err()));
+        drop((first, of_other));
+        let written = |word: &&AtomicU64| word.load(Ordering::Relaxed) == 9;
+        assert!(memory.words().iter().filter(written).count() >= memory.len() / 8 / 1021 * 3);
+        0
+    });
+    assert_eq!(code, 0, "{handling:?}");
+}
+
+/// Those of userfaultfd and of the page map.
+const GROUPS: [&[u8]; 3] = [&[0xaa], b"f", &[0xaa, b'f']];
+
+fn a_filter_is_survived(handling: Handling) {
+    for errno in [libc::EPERM, libc::EAGAIN, libc::ENOENT, libc::EINVAL, libc::ENOSYS] {
+        for groups in [GROUPS[0], GROUPS[2]] {
+            is_survived(handling, || refuse_ioctls(errno, groups));
+        }
+    }
+}
+
+#[test]
+fn a_system_call_filter_in_place() {
+    a_filter_is_survived(HANDLINGS[0]);
+}
+
+#[test]
+fn a_system_call_filter_threaded() {
+    HANDLINGS[1..].iter().copied().for_each(a_filter_is_survived);
+}
+
+/// Nothing can be known of the owner's memory then, but protection is lifted as ever.
+#[test]
+fn a_page_map_that_is_refused() {
+    for handling in HANDLINGS {
+        is_survived(handling, || refuse_ioctls(libc::EPERM, GROUPS[1]));
+    }
+}
+
+#[test]
+fn descriptors_that_are_closed() {
+    for handling in HANDLINGS {
+        is_survived(handling, close_userfaultfds);
+    }
+}
+
+/// Nobody writes: dropping it is all that is done.
+#[test]
+fn what_is_dropped_after_a_filter_leaves_writers_alone() {
+    for handling in HANDLINGS {
+        let code = in_a_child(|| {
+            let memory = Memory::filled(3 * HUGE, true, 7);
+            let snapshots = match (of(handling, &memory), of(handling, &memory)) {
+                (Err(SnapshotError::Fault(_)), _) => return 0,
+                made => made,
+            };
+            refuse_ioctls(libc::EPERM, GROUPS[2]);
+            drop(snapshots);
+            memory.words().iter().for_each(|word| word.store(9, Ordering::Relaxed));
+            0
+        });
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
+
+#[test]
+fn there_is_no_new_one_beside_those_that_are_lost() {
+    for handling in HANDLINGS {
+        let code = in_a_child(|| {
+            let memory = Memory::filled(3 * HUGE, true, 7);
+            let Ok(lost) = of(handling, &memory) else { return 0 };
+            refuse_ioctls(libc::EPERM, GROUPS[2]);
+            memory.words()[HUGE / 8].store(9, Ordering::Relaxed);
+            assert!(matches!(lost.read_at(0, &mut [0]), Err(SnapshotError::Refused)));
+            let refused = of(handling, &memory).unwrap_err();
+            assert!(!refused.to_string().is_empty());
+            drop(lost);
+            assert!(of(handling, &memory).is_err());
+            0
+        });
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
