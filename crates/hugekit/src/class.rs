@@ -231,7 +231,7 @@ impl SnapshotError {
                 Unsuitable::OtherUserfaultfd | Unsuitable::OtherHandling => ErrorClass::Conflict,
                 _ => ErrorClass::Unsupported,
             },
-            Self::Blocked { .. } => ErrorClass::Conflict,
+            Self::Blocked { .. } | Self::Unquiet { .. } => ErrorClass::Conflict,
             Self::Fault(error) => error.class(),
             Self::Memory(error) => error.class(),
             Self::Fork(error) => error.class(),

@@ -23,6 +23,8 @@ pub(crate) enum Of {
     SharedWrites(Backing),
     /// Writes to private memory.
     PrivateWrites,
+    /// Writes to private memory, which the kernel lets pass and notes in the page table.
+    NotedWrites,
 }
 
 /// What watching writes to memory of a pool takes.
@@ -39,6 +41,7 @@ impl Of {
             Self::PrivateWrites => {
                 Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_UNPOPULATED)
             }
+            Self::NotedWrites => Self::PrivateWrites.features().with(Features::WRITE_PROTECT_ASYNC),
         }
     }
 
@@ -87,6 +90,20 @@ pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
     enable(descriptor, of, Features::THREAD_ID, &ways)
 }
 
+/// One that watches writes: no access is ever refused, or waits. Any process may have it.
+pub(crate) fn for_watching() -> Result<OwnedFd, FaultError> {
+    let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
+    let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
+    enable(descriptor, Of::NotedWrites.features(), &ways)
+}
+
+/// One at which all writes wait, those of system calls and of signal frames too, until they are let pass.
+pub(crate) fn for_stopping() -> Result<OwnedFd, FaultError> {
+    let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
+    let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
+    enable(descriptor, Of::PrivateWrites.features(), &ways)
+}
+
 fn from_device() -> io::Result<OwnedFd> {
     userfaultfd::new_from_device(Path::new(DEVICE))
 }
@@ -119,7 +136,7 @@ fn enable(
     }
 }
 
-const NAMES: [(Features, &str); 9] = [
+const NAMES: [(Features, &str); 10] = [
     (Features::SIGBUS, "SIGBUS in place of events (Linux 4.14)"),
     (Features::THREAD_ID, "the thread that met a fault (Linux 4.14)"),
     (Features::MISSING_HUGETLBFS, "missing pages of hugetlb memory (Linux 4.11)"),
@@ -129,6 +146,7 @@ const NAMES: [(Features, &str); 9] = [
     (Features::WRITE_PROTECT, "protection from writes (Linux 5.7)"),
     (Features::WRITE_PROTECT_SHARED, "protection of shared memory from writes (Linux 5.19)"),
     (Features::WRITE_PROTECT_UNPOPULATED, "protection of untouched pages from writes (Linux 6.4)"),
+    (Features::WRITE_PROTECT_ASYNC, "writes noted in the page table (Linux 6.7)"),
 ];
 
 fn names(missing: Features) -> Vec<&'static str> {
