@@ -94,14 +94,14 @@ pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
 pub(crate) fn for_watching() -> Result<OwnedFd, FaultError> {
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
-    enable(descriptor, Of::NotedWrites.features(), &ways)
+    enable(descriptor, Of::NotedWrites, Features(0), &ways)
 }
 
 /// One at which all writes wait, those of system calls and of signal frames too, until they are let pass.
 pub(crate) fn for_stopping() -> Result<OwnedFd, FaultError> {
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
-    enable(descriptor, Of::PrivateWrites.features(), &ways)
+    enable(descriptor, Of::PrivateWrites, Features(0), &ways)
 }
 
 fn from_device() -> io::Result<OwnedFd> {
