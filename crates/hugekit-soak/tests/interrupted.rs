@@ -19,7 +19,7 @@ use hugekit_soak::status::{Count, Status};
 use hugekit_soak::storm::Storm;
 use hugekit_soak::supervisor::{self, Ended};
 use hugekit_soak::world::{Size, World};
-use hugekit_soak::{backtraces, exposed, soak, step, tracer};
+use hugekit_soak::{backtraces, exposed, footprint, soak, step, tracer};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Names the case that this process is to run.
@@ -109,6 +109,7 @@ impl Case {
     /// In a process of its own.
     fn work(&self) {
         let status = Status::inherited().expect("a page");
+        footprint::steady_heap();
         backtraces::allow();
         soak::end_at_the_first_failure(status);
         exposed::install();

@@ -14,6 +14,7 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use rustix::param::page_size;
@@ -21,8 +22,9 @@ use rustix::param::page_size;
 use super::{Access, Faults};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
+use crate::sync::Event;
 use crate::sys::mapping::Untouched;
-use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, spawn};
+use crate::sys::thread::{Watched, affinity, current_cpu, go_to_cpu, spawn};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -41,9 +43,10 @@ impl Handlers {
         let descriptor = served.descriptor();
         let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
         let bell = handlers.bell.0.addresses();
+        let ready = Arc::new(Ready { event: Event::new(), threads: AtomicUsize::new(0) });
         for _ in 0..count {
-            let (served, bell) = (Arc::clone(served), bell.clone());
-            match spawn("hugekit-fault", move || serve_all(&*served, &bell)) {
+            let (served, bell, ready) = (Arc::clone(served), bell.clone(), Arc::clone(&ready));
+            match spawn("hugekit-fault", move || serve_all(&*served, &bell, ready)) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -51,6 +54,8 @@ impl Handlers {
                 }
             }
         }
+        let are_ready = || (ready.threads.load(Ordering::Acquire) == count).then_some(());
+        ready.event.wait_for(are_ready);
         Ok(handlers)
     }
 
@@ -75,6 +80,14 @@ impl Handlers {
     pub(crate) fn forget(self) {
         self.threads.into_iter().for_each(std::mem::forget);
     }
+}
+
+/// How many threads have come to serve. From then on they allocate nothing: the thread that waits for them may have
+/// been interrupted within the allocator, or be writing to its protected heap there, and hold its lock.
+#[derive(Debug)]
+struct Ready {
+    event: Event,
+    threads: AtomicUsize,
 }
 
 /// A page for each thread. Touching it makes one of them end.
@@ -130,7 +143,7 @@ impl Following {
         Self { allowed, watched: None, left: 0, interval: 0 }
     }
 
-    /// After a fault of this thread was served.
+    /// After a fault of this thread was served. Allocates nothing.
     fn follow(&mut self, thread: u32) {
         let Some(allowed) = self.allowed.as_ref() else { return };
         if self.left > 0 {
@@ -144,7 +157,7 @@ impl Following {
         let is_elsewhere = |cpu: &u32| *cpu != current_cpu() && allowed.contains(*cpu);
         match there.filter(is_elsewhere) {
             Some(cpu) => {
-                let _ = set_affinity(&std::iter::once(cpu).collect());
+                let _ = go_to_cpu(cpu);
                 self.interval = 0;
             }
             None => self.interval = (2 * self.interval + 1).min(LONGEST_INTERVAL),
@@ -153,8 +166,10 @@ impl Following {
     }
 }
 
-fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
+fn serve_all(served: &dyn Faults, bell: &Range<usize>, ready: Arc<Ready>) {
     let mut following = Following::new();
+    ready.threads.fetch_add(1, Ordering::Release);
+    ready.event.tell();
     serve_or_give_up(served, bell, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
         if served.serve(address, access).is_err() {

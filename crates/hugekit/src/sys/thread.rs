@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};
+use std::io::Write;
 use std::mem::{MaybeUninit, size_of_val};
 use std::os::fd::OwnedFd;
 use std::thread::{Builder, JoinHandle};
@@ -52,6 +53,18 @@ pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     last_error(refused)
 }
 
+/// Lets the calling thread run on this CPU only, if it is among the first 1,024. Allocates nothing.
+pub(crate) fn go_to_cpu(cpu: u32) -> io::Result<()> {
+    let mut words: [c_ulong; USUAL_WORDS] = [0; USUAL_WORDS];
+    let word = words.get_mut(cpu as usize / BITS).ok_or(io::Errno::INVAL)?;
+    *word = 1 << (cpu as usize % BITS);
+    pass(Call::SchedSetaffinity)?;
+    // SAFETY: the kernel reads as many bytes as the array has.
+    let refused =
+        unsafe { libc::sched_setaffinity(0, size_of_val(&words), words.as_ptr().cast()) } != 0;
+    last_error(refused)
+}
+
 /// The CPU the calling thread is on at this moment.
 pub(crate) fn current_cpu() -> u32 {
     u32::try_from(rustix::thread::sched_getcpu()).unwrap_or(0)
@@ -65,9 +78,13 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// `None` if there is no such thread, or no /proc.
+    /// `None` if there is no such thread, or no /proc. Allocates nothing.
     pub(crate) fn new(thread: u32) -> Option<Self> {
-        let path = format!("/proc/self/task/{thread}/stat");
+        let mut path = [0; 64];
+        let mut rest = &mut path[..];
+        write!(rest, "/proc/self/task/{thread}/stat").ok()?;
+        let left = rest.len();
+        let path = &path[..path.len() - left];
         pass(Call::Open).ok()?;
         let stat = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         Some(Self { thread, stat })
