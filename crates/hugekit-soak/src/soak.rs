@@ -114,15 +114,7 @@ pub fn end_at_the_first_failure(status: &'static Status) {
     panic::set_hook(Box::new(move |info| {
         exposed::end(); // What is printed now is not to be interrupted by another fault.
         usual(info);
-        for (actor, doing) in status.doing.iter().enumerate() {
-            let doing = doing.load(Ordering::Relaxed);
-            if let Some(operation) =
-                (doing as usize).checked_sub(1).and_then(|at| OPERATIONS.get(at))
-            {
-                let seed = status.seeds[actor].load(Ordering::Relaxed);
-                eprintln!("actor {actor} was at {}, seed {seed}", operation.name);
-            }
-        }
+        status.print_actors();
         // SAFETY: no precondition; destructors would wait for threads that are in the middle of something.
         unsafe { libc::_exit(101) };
     }));

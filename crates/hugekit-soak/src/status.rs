@@ -5,6 +5,8 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use crate::operations::OPERATIONS;
+
 /// Names the descriptor of the page in a worker's environment.
 pub const DESCRIPTOR: &str = "HUGEKIT_SOAK_STATUS";
 
@@ -66,7 +68,7 @@ impl Count {
             Self::Children => "child processes",
             Self::Advice => "advice calls",
             Self::Lost => "snapshots lost as documented",
-            Self::Refused => "calls refused for lack of memory or huge pages",
+            Self::Refused => "calls refused as documented",
             Self::Signals => "signals handled",
             Self::BytesVerified => "bytes verified",
         }
@@ -128,6 +130,17 @@ impl Status {
                 return Err(std::io::Error::last_os_error());
             }
             Ok(&*page.cast::<Self>())
+        }
+    }
+
+    /// Says what every actor is at.
+    pub fn print_actors(&self) {
+        for (actor, doing) in self.doing.iter().enumerate() {
+            let index = (doing.load(Ordering::Relaxed) as usize).checked_sub(1);
+            if let Some(operation) = index.and_then(|index| OPERATIONS.get(index)) {
+                let seed = self.seeds[actor].load(Ordering::Relaxed);
+                eprintln!("actor {actor} was at {}, seed {seed}", operation.name);
+            }
         }
     }
 

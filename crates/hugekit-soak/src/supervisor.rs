@@ -2,6 +2,7 @@
 //! nothing with the worker but a page of counters, so that no lock the worker holds can stop it.
 
 use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -33,6 +34,9 @@ pub fn run(
     let mut watch = Watch::new(patience);
     let ended = loop {
         if let Some(ended) = child.try_wait()? {
+            if ended.signal().is_some() {
+                status.print_actors();
+            }
             break Ended::Exited(ended);
         }
         if let Some(hung) = watch.look(status) {

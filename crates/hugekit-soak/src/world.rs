@@ -152,6 +152,8 @@ impl Lack for FaultError {
 impl Lack for ForkError {
     fn is_lack(&self) -> bool {
         match self {
+            // What is free lies in pieces smaller than granules.
+            Self::Pool(PoolError::NoRoom { .. }) => true,
             Self::Pool(error) => error.is_lack(),
             Self::Fault(error) => error.is_lack(),
             _ => false,
@@ -162,6 +164,8 @@ impl Lack for ForkError {
 impl Lack for SnapshotError {
     fn is_lack(&self) -> bool {
         match self {
+            // A thread that starts a process has signals blocked until the child runs its program.
+            Self::Blocked { .. } => true,
             Self::Memory(error) => error.is_lack(),
             Self::Fork(error) => error.is_lack(),
             Self::Fault(error) => error.is_lack(),
