@@ -114,16 +114,30 @@ fn defect(mapping: &MappedRange, mergeable: &[usize]) -> Option<Unsuitable> {
 fn belongs_to_no_thread(all: &[MappedRange], range: &Range<usize>) -> Result<(), SnapshotError> {
     for thread in threads::ids(&Root::default())? {
         let Some(descriptor) = descriptor_of(thread) else { continue };
-        let Some(mapping) = all.iter().find(|mapping| mapping.addresses.contains(&descriptor))
-        else {
+        if mapping_of(thread, descriptor, all, range).is_none() {
             continue;
-        };
-        if overlap(&own_of(thread, descriptor, mapping), range) {
+        }
+        // A stack that was mapped since then may lie where a neighbour of the range's was. What is read while the
+        // thread has the same descriptor, before and after, is of the thread's own time.
+        let now = mappings::read(&Root::default())?;
+        let mapping = mapping_of(thread, descriptor, &now, range);
+        if let Some(mapping) = mapping.filter(|_| descriptor_of(thread) == Some(descriptor)) {
             let reason = Unsuitable::Stack { thread };
             return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
         }
     }
     Ok(())
+}
+
+/// The mapping that holds a thread's descriptor, if what is the thread's own of it has part of the range.
+fn mapping_of<'a>(
+    thread: u32,
+    descriptor: usize,
+    all: &'a [MappedRange],
+    range: &Range<usize>,
+) -> Option<&'a MappedRange> {
+    let mapping = all.iter().find(|mapping| mapping.addresses.contains(&descriptor))?;
+    overlap(&own_of(thread, descriptor, mapping), range).then_some(mapping)
 }
 
 /// Whether all threads that write to a page can be made to wait, for as long as the calling one does something that

@@ -1,0 +1,62 @@
+//! Private anonymous memory, as a program has it.
+
+use std::io;
+use std::ptr;
+
+const HUGE: usize = 2 << 20;
+
+/// Mapped memory at a multiple of 2 MiB, unmapped on drop.
+#[derive(Debug)]
+pub struct Mapping {
+    mapped: *mut u8,
+    mapped_len: usize,
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an address; all accesses are atomic.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Untouched memory, on huge pages if the kernel has any, or on base pages.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(len: usize, huge: bool) -> io::Result<Self> {
+        let mapped_len = len + HUGE;
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+        // SAFETY: a new mapping at an address of the kernel's choice, and advice that changes no byte.
+        let mapped = unsafe {
+            let mapped = libc::mmap(ptr::null_mut(), mapped_len, prot, flags, -1, 0);
+            if mapped == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+            // A kernel without transparent huge pages refuses either advice, and has base pages.
+            libc::madvise(mapped, mapped_len, advice);
+            mapped.cast::<u8>()
+        };
+        let start = mapped.map_addr(|address| address.next_multiple_of(HUGE));
+        Ok(Self { mapped, mapped_len, start, len })
+    }
+
+    #[must_use]
+    pub fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    #[must_use]
+    pub fn range(&self) -> *const [u8] {
+        ptr::slice_from_raw_parts(self.start, self.len)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped.
+        unsafe { libc::munmap(self.mapped.cast(), self.mapped_len) };
+    }
+}

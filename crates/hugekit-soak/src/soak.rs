@@ -1,0 +1,121 @@
+//! Everything at once: actors that run scenario after scenario, in one process, under signals.
+
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hugekit::fault::Handling;
+
+use crate::footprint::{self, Footprint};
+use crate::operations::{HANDLINGS, OPERATIONS, Operation};
+use crate::status::{ACTORS, Status};
+use crate::storm::Storm;
+use crate::world::{Size, World};
+use crate::{backtraces, exposed};
+
+/// How long a soak is, and what it consists of.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    pub time: Duration,
+    pub seed: u64,
+    pub actors: usize,
+    /// One operation alone.
+    pub only: Option<String>,
+}
+
+/// As long as it takes for what is made once in a process to be there.
+const WARM_UP: Duration = Duration::from_secs(8);
+
+/// Does as ordered; returns whether all that was taken was given back. A wrong byte ends the process.
+///
+/// # Panics
+/// If there is no page for counters.
+#[must_use]
+pub fn work(orders: &Orders) -> bool {
+    footprint::steady_heap();
+    let status = Status::inherited().expect("a page");
+    backtraces::allow();
+    end_at_the_first_failure(status);
+    exposed::install();
+    act(orders, status, WARM_UP.min(orders.time), 0);
+    let start = Footprint::now();
+    println!("at the start: {start}");
+    act(orders, status, orders.time, 1);
+    let end = Footprint::now();
+    println!("at the end:   {end}");
+    let grown = end.grown_since(&start);
+    for line in &grown {
+        println!("leaked: {line}");
+    }
+    println!("{} leaks", grown.len());
+    grown.is_empty()
+}
+
+/// One phase: all actors until the time is over.
+fn act(orders: &Orders, status: &'static Status, time: Duration, phase: u64) {
+    let (end, stop) = (Instant::now() + time, AtomicBool::new(false));
+    let storm = Storm::start();
+    thread::scope(|scope| {
+        for actor in 0..orders.actors.min(ACTORS) {
+            let (stop, seed) = (&stop, mix(orders.seed ^ phase << 32, actor as u64));
+            let only = orders.only.as_deref();
+            scope.spawn(move || perform(status, actor, seed, only, stop));
+        }
+        while Instant::now() < end {
+            thread::sleep(Duration::from_millis(50));
+            status.counts[crate::status::Count::Signals as usize]
+                .store(exposed::calls(), Ordering::Relaxed);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(storm);
+}
+
+fn perform(
+    status: &'static Status,
+    actor: usize,
+    seed: u64,
+    only: Option<&str>,
+    stop: &AtomicBool,
+) {
+    let chosen: Vec<&'static Operation> = OPERATIONS
+        .iter()
+        .filter(|operation| only.is_none_or(|only| operation.name == only))
+        .collect();
+    for round in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let seed = mix(seed, round);
+        let operation = chosen[seed as usize % chosen.len()];
+        let handling = HANDLINGS[(seed >> 32) as usize % HANDLINGS.len()].1;
+        operation.run(&mut world(status, actor, handling), seed);
+    }
+}
+
+fn world(status: &'static Status, actor: usize, handling: Handling) -> World {
+    let rng = fastrand::Rng::with_seed(0);
+    World { rng, handling, size: Size::Soak, every: 0, actor, status }
+}
+
+/// One number of two, as far from its neighbours' as can be.
+#[must_use]
+pub fn mix(seed: u64, number: u64) -> u64 {
+    let mut mixed = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// Has any panic, of any thread, end the process after saying what every actor was at.
+pub fn end_at_the_first_failure(status: &'static Status) {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        exposed::end(); // What is printed now is not to be interrupted by another fault.
+        usual(info);
+        status.print_actors();
+        // SAFETY: no precondition; destructors would wait for threads that are in the middle of something.
+        unsafe { libc::_exit(101) };
+    }));
+}
