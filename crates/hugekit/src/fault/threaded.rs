@@ -22,7 +22,7 @@ use super::{Access, Faults};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sys::mapping::Untouched;
-use crate::sys::thread::{Watched, affinity, current_cpu, set_affinity, without_signals};
+use crate::sys::thread::{self, Watched, affinity, current_cpu, set_affinity};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -44,8 +44,8 @@ impl Handlers {
         for _ in 0..count {
             let (served, bell) = (Arc::clone(served), bell.clone());
             let builder = Builder::new().name("hugekit-fault".to_owned());
-            match without_signals(|| builder.spawn(move || serve_all(&*served, &bell))) {
-                Ok(thread) => handlers.threads.push(thread),
+            match thread::start(builder, move || serve_all(&*served, &bell)) {
+                Ok(started) => handlers.threads.push(started),
                 Err(error) => {
                     handlers.stop();
                     return Err(FaultError::NotStarted(error));

@@ -32,8 +32,12 @@ pub enum FaultError {
         /// Names of the features, and the version of Linux that brought each.
         missing: Vec<&'static str>,
     },
-    /// The program runs on Valgrind, under which a process that serves faults hangs, and no signal ends it.
-    #[error("the program runs on Valgrind, which cannot have faults served; clearing at hand-out still works")]
+    /// The program runs on Valgrind, under which it would hang, and no signal end it: it runs one thread at a time, and
+    /// no other one while one waits for a fault to be served.
+    #[error(
+        "on Valgrind, which runs no thread while another one waits for a fault, threads cannot serve faults; \
+         handling in place, or clearing at hand-out, still works"
+    )]
     OnValgrind,
     /// Somebody has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
     /// end in that handler, or end the process.
@@ -82,9 +86,7 @@ impl FaultError {
                 "have the other handler installed before the first region that is handled in place: \
                  hugekit passes on what is not its own"
             }
-            Self::OnValgrind => {
-                "use -fsanitize=address or thread in its place, or leave snapshots and forks out of such runs"
-            }
+            Self::OnValgrind => "have faults handled in place in such runs",
             Self::Blocked => "unblock SIGBUS in every thread that touches the region",
             Self::NotStarted(_) => "raise the limit: ulimit -u",
             _ => return None,

@@ -109,6 +109,8 @@ impl Line {
         match self.each_part(range, userfaultfd::unregister) {
             // Part of it is another descriptor's, or is not there any more.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+            // It is part of a mapping, and the process may have no more of them: it stays ours, and is written freely.
+            Err(Errno::NOMEM) => self.lift(range),
             Err(_) => Err(Refused),
         }
     }
