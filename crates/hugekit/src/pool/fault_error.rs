@@ -32,12 +32,9 @@ pub enum FaultError {
         /// Names of the features, and the version of Linux that brought each.
         missing: Vec<&'static str>,
     },
-    /// The program runs on Valgrind, under which it would hang, and no signal end it: it runs one thread at a time, and
-    /// no other one while one waits for a fault to be served.
-    #[error(
-        "on Valgrind, which runs no thread while another one waits for a fault, threads cannot serve faults; \
-         handling in place, or clearing at hand-out, still works"
-    )]
+    /// The program runs on Valgrind, under which it would hang, and no signal end it, or go on with wrong registers:
+    /// Valgrind neither runs a thread while another one waits for a fault, nor returns to the instruction that faulted.
+    #[error("faults cannot be served on Valgrind; clearing at hand-out still works")]
     OnValgrind,
     /// Somebody has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
     /// end in that handler, or end the process.
