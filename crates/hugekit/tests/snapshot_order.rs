@@ -220,7 +220,7 @@ fn system_calls_beside_the_ends_go_on() {
                 match unsafe { builder.of_anonymous(range) } {
                     Ok(snapshot) => drop(read(&snapshot, range, words)),
                     Err(error) => {
-                        assert!(matches!(error, SnapshotError::Unquiet { .. }), "{error}")
+                        assert!(matches!(error, SnapshotError::Unquiet { .. }), "{error}");
                     }
                 }
             }
