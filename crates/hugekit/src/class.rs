@@ -48,19 +48,13 @@ pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
 /// What an error of the kernel means where nothing more is known.
 fn of_kind(kind: io::ErrorKind) -> ErrorClass {
     match kind {
-        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull => ErrorClass::NoMemory,
+        // `clone` and `madvise` say EAGAIN where threads or mappings are short.
+        io::ErrorKind::OutOfMemory
+        | io::ErrorKind::StorageFull
+        | io::ErrorKind::WouldBlock => ErrorClass::NoMemory,
         io::ErrorKind::PermissionDenied => ErrorClass::NotPermitted,
         io::ErrorKind::Unsupported => ErrorClass::Unsupported,
         _ => ErrorClass::Kernel,
-    }
-}
-
-/// As [`of_kind`], for addresses, mappings and threads: where the kernel wants the caller to try again later, one
-/// of them is short.
-fn of_shortage(kind: io::ErrorKind) -> ErrorClass {
-    match kind {
-        io::ErrorKind::WouldBlock => ErrorClass::NoMemory,
-        other => of_kind(other),
     }
 }
 
@@ -158,7 +152,7 @@ impl FaultError {
             }
             Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
             Self::NoThreads => ErrorClass::Invalid,
-            Self::NotStarted(source) => of_shortage(source.kind()),
+            Self::NotStarted(source) => of_kind(source.kind()),
             Self::Kernel { source, .. } => of_kind(source.kind()),
         }
     }
@@ -179,7 +173,7 @@ impl PoolError {
             | Self::NotEnoughMemory { .. }
             | Self::OverGroupLimit { .. }
             | Self::NoRoom { .. } => ErrorClass::NoMemory,
-            Self::NotMapped { source, .. } => of_shortage(source.kind()),
+            Self::NotMapped { source, .. } => of_kind(source.kind()),
             Self::NoHugePages { .. } | Self::NoThp { .. } => ErrorClass::Unsupported,
             Self::Populate(error) => error.class(),
             Self::Clear(error) => error.class(),
@@ -226,7 +220,7 @@ impl ForkError {
             Self::Fault(error) => error.class(),
             Self::FileGiven => ErrorClass::Conflict,
             Self::Mappings { .. } => ErrorClass::NoMemory,
-            Self::NotMapped { source, .. } => of_shortage(source.kind()),
+            Self::NotMapped { source, .. } => of_kind(source.kind()),
             Self::NotReady(error) => error.class(),
             Self::Kept(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Forked => ErrorClass::Forked,
@@ -253,8 +247,7 @@ impl SnapshotError {
             Self::Fork(error) => error.class(),
             Self::Machine(error) => error.kind().map_or(ErrorClass::Kernel, of_kind),
             Self::Write { .. } => ErrorClass::Kernel,
-            Self::NotStarted(source) => of_shortage(source.kind()),
-            Self::Kernel { source, .. } => of_kind(source.kind()),
+            Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved | Self::Refused => {
                 ErrorClass::Lost
             }

@@ -26,9 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The mappings that hold `range`, all of which can be snapshotted as far as anybody can see.
 pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
     let root = Root::default();
-    let all = mappings::read(&root)?;
-    let touched: Vec<MappedRange> =
-        all.iter().filter(|mapping| overlap(&mapping.addresses, range)).cloned().collect();
+    let touched = mappings::read_some(&root, |addresses| overlap(addresses, range))?;
     has_no_hole(&touched, range)?;
     let mergeable = mappings::mergeable(&root, range)?;
     for mapping in &touched {
@@ -36,7 +34,7 @@ pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, Snap
             return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
         }
     }
-    belongs_to_no_thread(&all, range)?;
+    belongs_to_no_thread(range)?;
     Ok(touched)
 }
 
@@ -111,33 +109,28 @@ fn defect(mapping: &MappedRange, mergeable: &[usize]) -> Option<Unsuitable> {
 }
 
 /// No thread's stack or thread-local variables lie there, as far as the C library lets us see.
-fn belongs_to_no_thread(all: &[MappedRange], range: &Range<usize>) -> Result<(), SnapshotError> {
-    for thread in threads::ids(&Root::default())? {
-        let Some(descriptor) = descriptor_of(thread) else { continue };
-        if mapping_of(thread, descriptor, all, range).is_none() {
-            continue;
-        }
-        // A stack that was mapped since then may lie where a neighbour of the range's was. What is read while the
-        // thread has the same descriptor, before and after, is of the thread's own time.
-        let now = mappings::read(&Root::default())?;
-        let mapping = mapping_of(thread, descriptor, &now, range);
-        if let Some(mapping) = mapping.filter(|_| descriptor_of(thread) == Some(descriptor)) {
-            let reason = Unsuitable::Stack { thread };
-            return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
+fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
+    let root = Root::default();
+    let with_descriptor = |thread| Some((descriptor_of(thread)?, thread));
+    let mut threads: Vec<(usize, u32)> =
+        threads::ids(&root)?.into_iter().filter_map(with_descriptor).collect();
+    threads.sort_unstable();
+    let of = |addresses: &Range<usize>| {
+        let Range { start, end } = *addresses;
+        let first = threads.partition_point(|&(descriptor, _)| descriptor < start);
+        threads[first..].iter().take_while(move |&&(descriptor, _)| descriptor < end)
+    };
+    for mapping in mappings::read_some(&root, |addresses| of(addresses).next().is_some())? {
+        for &(descriptor, thread) in of(&mapping.addresses) {
+            // A thread that has ended since may have had its stack where another mapping is now.
+            let is_there = || descriptor_of(thread) == Some(descriptor);
+            if overlap(&own_of(thread, descriptor, &mapping), range) && is_there() {
+                let reason = Unsuitable::Stack { thread };
+                return Err(SnapshotError::Unsuitable { mapping, reason });
+            }
         }
     }
     Ok(())
-}
-
-/// The mapping that holds a thread's descriptor, if what is the thread's own of it has part of the range.
-fn mapping_of<'a>(
-    thread: u32,
-    descriptor: usize,
-    all: &'a [MappedRange],
-    range: &Range<usize>,
-) -> Option<&'a MappedRange> {
-    let mapping = all.iter().find(|mapping| mapping.addresses.contains(&descriptor))?;
-    overlap(&own_of(thread, descriptor, mapping), range).then_some(mapping)
 }
 
 /// Whether all threads that write to a page can be made to wait, for as long as the calling one does something that
@@ -145,8 +138,10 @@ fn mapping_of<'a>(
 /// thread go on (restartable sequences).
 pub(super) fn may_be_stopped(page: usize) -> Result<bool, SnapshotError> {
     let here = std::ptr::from_ref(&page).addr();
-    let all = mappings::read(&Root::default())?;
-    let is_no_threads = belongs_to_no_thread(&all, &(page..page + page_size())).is_ok();
+    let is_no_threads = match belongs_to_no_thread(&(page..page + page_size())) {
+        Err(SnapshotError::Unsuitable { .. }) => false,
+        found => found.map(|()| true)?,
+    };
     Ok(is_no_threads && here.abs_diff(page) > FRAMES)
 }
 

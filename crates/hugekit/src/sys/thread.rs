@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io;
 
 use super::injection::{Call, pass};
-use super::last_error;
+use super::{last_error, memory};
 use crate::machine::CpuSet;
 
 const BITS: usize = c_ulong::BITS as usize;
@@ -143,13 +143,31 @@ fn run_idly() -> io::Result<()> {
     last_error(refused)
 }
 
-/// Starts a thread that never runs the program's own signal handlers.
+/// Starts a thread that never runs the program's own signal handlers, if the process has mappings left for it, and
+/// waits until it runs: the Rust runtime maps a signal stack in the thread itself, and aborts the process if it
+/// cannot, so that the calling thread must not take the last mappings meanwhile.
+///
+/// # Errors
+/// What the system said; `ENOMEM` if mappings are short.
 pub(crate) fn spawn(
     name: &str,
     life: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
+    /// Its stack, its signal stack, a guard of each, and a heap of the C library's.
+    const MAPPINGS: usize = 8;
+    if !memory::can_map(MAPPINGS) {
+        return Err(io::Errno::NOMEM.into());
+    }
     pass(Call::Clone)?;
-    without_signals(|| Builder::new().name(name.to_owned()).spawn(life))
+    let (runs, is_running) = std::sync::mpsc::channel::<()>();
+    let runs_and_lives = move || {
+        drop(runs);
+        life();
+    };
+    let started = without_signals(|| Builder::new().name(name.to_owned()).spawn(runs_and_lives))?;
+    // Nothing is sent: the other end has gone when the thread runs.
+    let _ = is_running.recv();
+    Ok(started)
 }
 
 /// Runs `start` with every signal blocked that is not the consequence of an instruction, so that a
