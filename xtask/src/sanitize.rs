@@ -1,0 +1,160 @@
+//! `cargo xtask sanitize`: tests of the library and of its C interface, compiled with a sanitizer.
+//!
+//! The compiler has the sanitizers' runtimes and keeps the flag that asks for them for its nightly versions; a stable one
+//! takes it when it is told to (`RUSTC_BOOTSTRAP=1`), which is good enough for tests. The standard library is the one
+//! that comes with the compiler, without the sanitizer: that is fine for addresses and leaks, and not for threads, whose
+//! sanitizer must see every lock there is.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+
+use crate::fuzz::host;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Sanitizer {
+    /// Accesses beyond or after an allocation
+    Address,
+    /// Allocations that nothing points to when the process ends
+    Leak,
+    /// Accesses that race
+    Thread,
+}
+
+/// Tests under a sanitizer
+#[derive(Debug, clap::Args)]
+pub(crate) struct Sanitize {
+    /// One alone, instead of all
+    sanitizer: Option<Sanitizer>,
+    /// The library's unit tests and those of snapshots alone, in a minute or two
+    #[arg(long)]
+    short: bool,
+}
+
+/// Tests of the library, by file; `None` are the unit tests.
+const TESTS: &[Option<&str>] = &[
+    None,
+    Some("clear"),
+    Some("copy"),
+    Some("fault"),
+    Some("fork"),
+    Some("parallel"),
+    Some("pool"),
+    Some("region"),
+    Some("region_snapshot"),
+    Some("routines"),
+    Some("signals"),
+    Some("snapshot"),
+];
+
+/// Those of the short form.
+const SHORT: &[Option<&str>] = &[None, Some("region_snapshot")];
+
+/// A test that cannot be run with a sanitizer, and why.
+struct Excluded {
+    sanitizer: Sanitizer,
+    /// The file, and the test's name or part of it.
+    file: Option<&'static str>,
+    test: &'static str,
+    reason: &'static str,
+}
+
+/// All of them: what is not here runs.
+const EXCLUDED: &[Excluded] = &[];
+
+impl Sanitize {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let all = [Sanitizer::Address, Sanitizer::Leak, Sanitizer::Thread];
+        let mut passed = true;
+        for sanitizer in all {
+            if self.sanitizer.is_none_or(|asked| asked == sanitizer) {
+                passed &= self.run_one(sanitizer)?;
+            }
+        }
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Whether all passed, or could not be run here.
+    fn run_one(&self, sanitizer: Sanitizer) -> Result<bool> {
+        if let Some(reason) = lacking(sanitizer)? {
+            println!("skipped: {} sanitizer: {reason}", sanitizer.name());
+            return Ok(true);
+        }
+        let mut passed = true;
+        for file in if self.short { SHORT } else { TESTS } {
+            passed &= sanitizer.test(*file)?;
+        }
+        Ok(passed)
+    }
+}
+
+impl Sanitizer {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Leak => "leak",
+            Self::Thread => "thread",
+        }
+    }
+
+    /// Runs the tests of one file. With a target of its own, so that what runs at build time is compiled as always.
+    fn test(self, file: Option<&str>) -> Result<bool> {
+        let mut cargo = self.cargo(&["test", "--package", "hugekit"])?;
+        match file {
+            Some(file) => cargo.args(["--test", file]),
+            None => cargo.arg("--lib"),
+        };
+        cargo.arg("--");
+        for excluded in EXCLUDED.iter().filter(|test| test.sanitizer == self && test.file == file) {
+            println!(
+                "skipped: {} with the {} sanitizer: {}",
+                excluded.test,
+                self.name(),
+                excluded.reason
+            );
+            cargo.args(["--skip", excluded.test]);
+        }
+        Ok(cargo.status().context("cannot start cargo")?.success())
+    }
+
+    fn cargo(self, arguments: &[&str]) -> Result<Command> {
+        let mut cargo = crate::command(arguments);
+        cargo.args(["--target", &host()?]);
+        cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={}", self.name()));
+        cargo.env("CARGO_TARGET_DIR", crate::target_dir("sanitize").join(self.name()));
+        // The leak sanitizer looks for leaks; beside it, they would be reported twice.
+        cargo.env("ASAN_OPTIONS", "detect_leaks=0");
+        if self == Self::Thread {
+            cargo.arg("-Zbuild-std");
+        }
+        Ok(cargo)
+    }
+}
+
+/// Why a sanitizer cannot be used here, if so.
+fn lacking(sanitizer: Sanitizer) -> Result<Option<String>> {
+    let library = format!("librustc-stable_rt.{}san.a", &sanitizer.name()[..1]);
+    let nightly = library.replace("-stable", "-nightly");
+    let libraries = said(&["--print", "target-libdir"])?;
+    let runtime =
+        [library, nightly].into_iter().any(|name| Path::new(&libraries).join(name).exists());
+    if !runtime {
+        return Ok(Some("this compiler comes without its runtime".to_owned()));
+    }
+    let sources = Path::new(&said(&["--print", "sysroot"])?).join("lib/rustlib/src/rust/library");
+    let is_lacking = sanitizer == Sanitizer::Thread && !sources.is_dir();
+    Ok(is_lacking.then(|| {
+        "it must see the locks of the standard library, which has to be compiled for it, and its sources are missing \
+         (rustup component add rust-src)"
+            .to_owned()
+    }))
+}
+
+/// What the compiler says.
+fn said(arguments: &[&str]) -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).args(arguments).output().context("cannot start rustc")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
