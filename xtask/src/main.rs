@@ -9,6 +9,7 @@ mod install;
 mod operations;
 mod python;
 mod redis;
+mod sanitize;
 mod settings;
 mod testing;
 mod valgrind;
@@ -47,6 +48,7 @@ enum Task {
     /// What can be said without running anything: format, clippy, documentation
     Check,
     Fuzz(fuzz::Fuzz),
+    Sanitize(sanitize::Sanitize),
     /// Generates `hugekit.h` from the C interface's sources
     Header,
     /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
@@ -66,6 +68,7 @@ fn main() -> Result<ExitCode> {
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
         Task::Fuzz(fuzz) => fuzz.run(),
+        Task::Sanitize(sanitize) => sanitize.run(),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
         Task::Ci { install } => check().and_then(|()| testing::run(install, None)),

@@ -280,8 +280,8 @@ impl<R: Read> Source<R> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::store::Store;
     use super::*;
-    use crate::store::Store;
 
     fn dump() -> Vec<u8> {
         let mut store = Store::new(16 * SLAB).unwrap();
@@ -330,7 +330,7 @@ mod tests {
         let mut left = 200;
         let read = read(&dump[..], dump.len() as u64, |_| {
             left -= 1;
-            if left > 0 { Ok(()) } else { Err(crate::store::Full) }
+            if left > 0 { Ok(()) } else { Err(super::super::store::Full) }
         });
         assert!(matches!(read, Err(LoadError::Full { loaded: 199 })));
     }

@@ -396,6 +396,37 @@ mod tests {
         assert_eq!(reply.bytes, b"-ERR a  +OK  \r\n");
     }
 
+    #[test]
+    fn a_reply_without_room_is_taken_back() {
+        let mut reply = Reply::default();
+        reply.begin(3);
+        reply.bulk(b"abc");
+        assert_eq!(reply.take_back(), None);
+        reply.begin(3);
+        reply.array(3);
+        [b"ab".as_slice(), b"cd", b"e"].into_iter().for_each(|bytes| reply.bulk(bytes));
+        assert_eq!(reply.take_back(), Some(3));
+        assert_eq!(reply.bytes, b"$3\r\nabc\r\n");
+    }
+
+    /// What is held follows what has come, not what was announced, and goes with the request.
+    #[test]
+    fn no_more_is_held_than_has_come() {
+        let (len, limits) = (4 << 20, Limits { bulk: 8 << 20, arguments: 10, request: 9 << 20 });
+        let mut input = Input::default();
+        input.push(format!("*1\r\n${len}\r\n").as_bytes());
+        for come in (0..len).step_by(64 << 10) {
+            assert!(!input.next(&limits).unwrap());
+            input.push(&[b'x'; 64 << 10]);
+            let held = input.held();
+            assert!(held <= (come + (64 << 10)) * 9 / 8 + 1024, "{held} of {come}");
+        }
+        input.push(b"\r\n");
+        assert!(input.next(&limits).unwrap() && input.held() <= len + 1024);
+        input.done();
+        assert!(input.held() <= 4096);
+    }
+
     proptest! {
         #[test]
         fn requests_come_through(

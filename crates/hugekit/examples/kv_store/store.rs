@@ -211,9 +211,9 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::dump::{self, Dumper};
+    use super::super::slabs::SLAB;
     use super::*;
-    use crate::dump::{self, Dumper};
-    use crate::slabs::SLAB;
 
     #[derive(Clone, Debug)]
     enum Step {
