@@ -31,9 +31,9 @@ impl Turn {
         observer: &dyn Observer,
     ) -> Result<Self, LabError> {
         let path = folder.join(NAME);
-        fs::create_dir_all(folder).map_err(failed("write to", folder))?;
+        fs::create_dir_all(folder).map_err(refused(folder))?;
         let options = File::options().read(true).write(true).create(true).truncate(false).clone();
-        let mut file = options.open(&path).map_err(failed("write to", &path))?;
+        let mut file = options.open(&path).map_err(refused(&path))?;
         let since = Instant::now();
         while !lock(&file).map_err(failed("lock", &path))? {
             let holder = holder(&mut file);
@@ -46,6 +46,15 @@ impl Turn {
         }
         say_who(&mut file).map_err(failed("write to", &path))?;
         Ok(Self(file))
+    }
+}
+
+fn refused(path: &Path) -> impl Fn(io::Error) -> LabError {
+    move |cause| match cause.kind() {
+        io::ErrorKind::PermissionDenied => {
+            LabError::NotRoot { path: path.display().to_string(), cause }
+        }
+        _ => failed("write to", path)(cause),
     }
 }
 
