@@ -5,6 +5,7 @@ mod chromium;
 mod debian;
 mod header;
 mod install;
+mod on;
 mod python;
 mod redis;
 mod settings;
@@ -32,6 +33,9 @@ enum Task {
         #[arg(long)]
         only: Option<testing::Part>,
     },
+    /// Runs a command as on another machine, as far as its processor's name and caches go (needs to mount):
+    /// `cargo xtask on amd-milan cargo xtask test`
+    On(on::On),
     /// Fetch the browser that the lab's pages are tested in, as `test --install` does
     Chromium,
     /// What can be said without running anything: format, clippy, documentation
@@ -51,6 +55,7 @@ enum Task {
 fn main() -> Result<ExitCode> {
     match Task::parse() {
         Task::Test { install, only } => testing::run(install, only),
+        Task::On(on) => on.run(),
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),

@@ -65,7 +65,8 @@ fn no_foreseeable_error_has_a_backtrace() {
 
 #[test]
 fn a_full_disk_is_an_error_in_words_and_a_closed_pipe_none() {
-    for arguments in [&["doctor"][..], &["tune", "--show"], &["lab", "--show", OLD], &["completions", "bash"]]
+    for arguments in
+        [&["doctor"][..], &["tune", "--show"], &["lab", "--show", OLD], &["completions", "bash"]]
     {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = hugekit().args(arguments).stdout(full).output().unwrap();
@@ -125,7 +126,8 @@ fn a_file_of_any_name_is_shown_as_plain_text() {
     let records = folder.path().join("hugekit/records");
     fs::create_dir_all(&records).unwrap();
     fs::write(records.join("2\u{1b}[31m.json"), "{").unwrap();
-    let list = hugekit().args(["lab", "--list"]).env("XDG_DATA_HOME", folder.path()).output().unwrap();
+    let list =
+        hugekit().args(["lab", "--list"]).env("XDG_DATA_HOME", folder.path()).output().unwrap();
     assert_eq!(list.status.code(), Some(0));
     assert!(!list.stdout.contains(&0x1b), "{:?}", String::from_utf8_lossy(&list.stdout));
     let show = hugekit().args(["lab", "--show", "/no/\u{1b}[31m.json"]).output().unwrap();
@@ -141,14 +143,20 @@ fn without_addresses_what_fits_is_measured_or_nothing_is_begun() {
         match output.status.code() {
             Some(0) => assert_eq!(experiments(&output).len(), 4),
             Some(4) => assert!(said.contains("could not be measured"), "{said}"),
-            code => assert!(code == Some(2) && said.contains("of memory are too few"), "{code:?} {said}"),
+            code => assert!(
+                code == Some(2) && said.contains("of memory are too few"),
+                "{code:?} {said}"
+            ),
         }
     }
 }
 
 #[test]
 fn without_descriptors_what_needs_none_is_measured_and_the_rest_is_noted() {
-    let output = limited("ulimit -n 6", "lab stores snapshot --memory 64MiB --rounds 2 --no-record --json -");
+    let output = limited(
+        "ulimit -n 6",
+        "lab stores snapshot --memory 64MiB --rounds 2 --no-record --json -",
+    );
     assert!(said(&output).contains("could not be measured"));
     assert_eq!(output.status.code(), Some(4), "which says that something is missing");
     let [stores, snapshot] = &experiments(&output)[..] else { panic!("both are there") };
@@ -191,7 +199,10 @@ fn on_a_full_disk_the_tables_are_printed_all_the_same() {
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(printed.contains("Summary"), "measured, and shown: {printed}");
     let page = Path::new("/tmp/hugekit-hostile.html");
-    assert!(fs::read_to_string(page).unwrap().contains("</html>"), "the page is written all the same");
+    assert!(
+        fs::read_to_string(page).unwrap().contains("</html>"),
+        "the page is written all the same"
+    );
     fs::remove_file(page).unwrap();
 }
 

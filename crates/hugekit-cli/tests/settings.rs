@@ -103,8 +103,7 @@ fn at_any_moment(setting: &Path) -> Result<(), Failed> {
 
 /// What a script prints, which has the program as `$hugekit`, and is killed with its children after a minute.
 fn output_of(setting: &Path, script: &str) -> Result<String, Failed> {
-    let script =
-        format!("{} && hugekit='{}' && set -e; {script}", mount(setting), program());
+    let script = format!("{} && hugekit='{}' && set -e; {script}", mount(setting), program());
     let output = Command::new("timeout")
         .args(["--kill-after=1", "60", "unshare", "--mount", "bash", "-c", &script])
         .env("setting", setting)
