@@ -7,6 +7,7 @@ mod fuzz;
 mod header;
 mod install;
 mod operations;
+mod on;
 mod python;
 mod redis;
 mod sanitize;
@@ -43,6 +44,9 @@ enum Task {
         /// Operations whose names contain this
         filter: Option<String>,
     },
+    /// Runs a command as on another machine, as far as its processor's name and caches go (needs to mount):
+    /// `cargo xtask on amd-milan cargo xtask test`
+    On(on::On),
     /// Fetch the browser that the lab's pages are tested in, as `test --install` does
     Chromium,
     /// What can be said without running anything: format, clippy, documentation
@@ -65,6 +69,7 @@ fn main() -> Result<ExitCode> {
     match Task::parse() {
         Task::Test { install, only } => testing::run(install, only),
         Task::Faults { all, filter } => testing::faults(all, filter.as_deref()),
+        Task::On(on) => on.run(),
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
         Task::Fuzz(fuzz) => fuzz.run(),

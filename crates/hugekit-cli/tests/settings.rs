@@ -13,45 +13,133 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
+/// A check, given the file that is mounted over the kernel's.
+type Check = fn(&Path) -> Result<(), Failed>;
+
+const CHECKS: [(&str, Check); 4] = [
+    ("an_interrupt_puts_settings_back", interrupted),
+    ("a_signal_at_any_moment_puts_settings_back", at_any_moment),
+    ("what_a_killed_run_changed_is_put_back_and_said_by_the_next_start", killed),
+    ("two_labs_take_turns", two_at_once),
+];
+
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let setting = folder.path().join("enabled");
-    fs::write(&setting, "always madvise [never]").expect("a file in it");
+    fs::write(&setting, NEVER).expect("a file in it");
     let may_mount = among_own_mounts(&mount(&setting)).output();
-    let trial = if may_mount.is_ok_and(|output| output.status.success()) {
-        Trial::test("an_interrupt_puts_settings_back", move || interrupted(&setting))
-    } else {
-        let name =
-            "[skipped: this process may not mount] settings::an_interrupt_puts_settings_back";
-        Trial::test(name, || Ok(())).with_ignored_flag(true)
-    };
-    libtest_mimic::run(&arguments, vec![trial]).exit_code()
+    let may_mount = may_mount.is_ok_and(|output| output.status.success());
+    let trials = CHECKS.into_iter().map(|(name, check)| {
+        if !may_mount {
+            let name = format!("[skipped: this process may not mount] settings::{name}");
+            return Trial::test(name, || Ok(())).with_ignored_flag(true);
+        }
+        let setting = folder.path().join(name);
+        Trial::test(name, move || {
+            fs::write(&setting, NEVER)?;
+            check(&setting)
+        })
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
 
+const NEVER: &str = "always madvise [never]";
+
+/// The setting, and a `/run` of their own.
 fn mount(setting: &Path) -> String {
-    format!("mount --bind '{}' {ENABLED}", setting.display())
+    format!("mount --bind '{}' {ENABLED} && mount -t tmpfs none /run", setting.display())
 }
 
 fn among_own_mounts(script: &str) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script]);
+    command.args(["--mount", "bash", "-c", script]);
     command
 }
 
+fn program() -> String {
+    assert_cmd::cargo::cargo_bin("hugekit").display().to_string()
+}
+
+const RUN: &str = "lab stores --setup --memory 64MiB --no-record --rounds";
+
+/// A run that does not end by itself, as the only process of its script.
+fn endless(setting: &Path) -> std::io::Result<std::process::Child> {
+    let script = format!("{} && exec '{}' {RUN} 1000000", mount(setting), program());
+    among_own_mounts(&script).stdout(Stdio::piped()).spawn()
+}
+
+fn signal(child: &std::process::Child, name: &str) -> Result<(), Failed> {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status()?.success());
+    Ok(())
+}
+
 fn interrupted(setting: &Path) -> Result<(), Failed> {
-    let program = assert_cmd::cargo::cargo_bin("hugekit");
-    let run = "lab stores --setup --memory 64MiB --rounds 1000000 --no-record";
-    let script = format!("{} && exec '{}' {run}", mount(setting), program.display());
-    let mut child = among_own_mounts(&script).stdout(Stdio::piped()).spawn()?;
+    let mut child = endless(setting)?;
     while fs::read_to_string(setting)? != "madvise" {
         assert!(child.try_wait()?.is_none(), "it ended early");
         thread::sleep(Duration::from_millis(10));
     }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status()?.success());
+    signal(&child, "-INT")?;
     let output = child.wait_with_output()?;
     assert_eq!(output.status.code(), Some(130));
     assert!(String::from_utf8(output.stdout)?.contains("Summary"));
+    assert_eq!(fs::read_to_string(setting)?, "never");
+    Ok(())
+}
+
+/// Before anything is changed, while it is, and afterwards.
+fn at_any_moment(setting: &Path) -> Result<(), Failed> {
+    for (moment, name) in ["-TERM", "-INT", "-HUP"].into_iter().cycle().take(15).enumerate() {
+        let child = endless(setting)?;
+        thread::sleep(Duration::from_millis(4 * moment as u64 * moment as u64));
+        signal(&child, name)?;
+        child.wait_with_output()?;
+        let left = fs::read_to_string(setting)?;
+        assert!(left == NEVER || left == "never", "{moment} {name}: {left}");
+    }
+    Ok(())
+}
+
+/// What a script prints, which has the program as `$hugekit`, and is killed with its children after a minute.
+fn output_of(setting: &Path, script: &str) -> Result<String, Failed> {
+    let script = format!("{} && hugekit='{}' && set -e; {script}", mount(setting), program());
+    let output = Command::new("timeout")
+        .args(["--kill-after=1", "60", "unshare", "--mount", "bash", "-c", &script])
+        .env("setting", setting)
+        .output()?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (said, printed) = (text(&output.stderr), text(&output.stdout));
+    assert!(output.status.success(), "{}\n{said}\n{printed}", output.status);
+    Ok(said + &printed)
+}
+
+/// Waits until a run has changed the setting.
+const CHANGED: &str = r#"until [ "$(cat "$setting")" = madvise ]; do sleep 0.01; done"#;
+
+fn killed(setting: &Path) -> Result<(), Failed> {
+    let script = format!(
+        r#""$hugekit" {RUN} 1000000 > /dev/null & first=$!; {CHANGED}
+        kill -KILL $first; wait $first || true; [ "$(cat "$setting")" = madvise ]
+        "$hugekit" doctor --json | head -c 60; echo; ls /run/hugekit"#
+    );
+    let said = output_of(setting, &script)?;
+    assert!(said.contains("of a `--setup` that was killed: "), "{said}");
+    assert!(said.contains("enabled is never again"), "{said}");
+    assert!(said.contains("hugekit-doctor/1") && !said.contains("journal"), "{said}");
+    assert_eq!(fs::read_to_string(setting)?, "never");
+    Ok(())
+}
+
+fn two_at_once(setting: &Path) -> Result<(), Failed> {
+    let script = format!(
+        r#""$hugekit" {RUN} 1000000 > /dev/null & first=$!; {CHANGED}
+        "$hugekit" {RUN} 2 > /run/second & second=$!; sleep 2
+        kill -0 $second; [ ! -s /run/second ]; [ "$(cat "$setting")" = madvise ]
+        kill -INT $first; wait $first || [ $? = 130 ]; wait $second; cat /run/second"#
+    );
+    let said = output_of(setting, &script)?;
+    assert!(said.contains("memset → auto"), "{said}");
     assert_eq!(fs::read_to_string(setting)?, "never");
     Ok(())
 }

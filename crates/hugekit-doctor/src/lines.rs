@@ -56,7 +56,9 @@ mod tests {
                 else {
                     continue;
                 };
-                if let Some(kib) = file.split("hugepages-").nth(1).filter(|_| file.ends_with("nr_hugepages")) {
+                if let Some(kib) =
+                    file.split("hugepages-").nth(1).filter(|_| file.ends_with("nr_hugepages"))
+                {
                     let kib: u64 = kib.split_once("kB").unwrap().0.parse().unwrap();
                     let held = machine.reserved.filter(|_| kib == 2048).unwrap_or(0);
                     let added = (count.parse::<u64>().unwrap() - held) * (kib << 10);

@@ -65,11 +65,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Of the machine that these files describe.
-    fn on(
-        root: Root,
-        options: &'a Options,
-        observer: &'a dyn Observer,
-    ) -> Result<Self, LabError> {
+    fn on(root: Root, options: &'a Options, observer: &'a dyn Observer) -> Result<Self, LabError> {
         let memory = memory_to_use(options, available_memory(&root)?)?;
         let caches = cache::read(&root).ok();
         let settings = match options.setup {
@@ -376,7 +372,8 @@ mod tests {
     /// What a run takes on every machine, with huge pages reserved for it and without.
     #[test]
     fn no_run_takes_more_memory_than_the_machine_has() {
-        for (machine, quick) in hugekit_machines::MACHINES.iter().flat_map(|m| [(m, true), (m, false)])
+        for (machine, quick) in
+            hugekit_machines::MACHINES.iter().flat_map(|m| [(m, true), (m, false)])
         {
             let files = machine.files().unwrap();
             let options = Options { quick, setup: true, ..Options::default() };
@@ -394,7 +391,10 @@ mod tests {
             };
             let added = (asked.trim().parse::<u64>().unwrap() - free) * (2 * MIB) as u64;
             let spare = machine.available() - machine.memory / 8;
-            assert!(added + bench.memory as u64 <= spare.max(bench.memory as u64), "{name}: {added}");
+            assert!(
+                added + bench.memory as u64 <= spare.max(bench.memory as u64),
+                "{name}: {added}"
+            );
             bench.restore_settings().unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), free.to_string(), "{name}");
         }

@@ -157,6 +157,15 @@ pub enum LabError {
     /// No further thread could be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
+    /// This user may not change the machine's settings.
+    #[error("settings of the machine are changed by root only: cannot write to {path}")]
+    NotRoot {
+        /// Where it would be noted what is changed.
+        path: String,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
     /// Another lab may change the machine's settings now, and did not end while it was waited for.
     #[error("{holder} has the machine's settings; it was waited for, {waited} s")]
     Busy {

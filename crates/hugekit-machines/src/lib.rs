@@ -9,6 +9,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -139,7 +140,25 @@ pub const MACHINES: [Machine; 10] = [
 #[derive(Debug)]
 pub struct Files(TempDir);
 
+/// What of a machine can be mounted over the kernel's own files: memory, nodes and CPUs are what they are.
+const MOUNTED: [&str; 2] = ["proc/cpuinfo", "sys/devices/system/cpu/cpu0/cache"];
+
 impl Files {
+    /// A command that sees this machine's processor and caches where the kernel's are, and mounts of its own
+    /// otherwise. `None` where the machine that runs us has no such files, or this one describes no caches.
+    #[must_use]
+    pub fn over_the_kernels(&self, program: &str, arguments: &[&str]) -> Option<Command> {
+        let is_there =
+            |path: &str| Path::new("/").join(path).exists() && self.path().join(path).exists();
+        let mount = |path: &str| format!("mount --bind '{}/{path}' /{path}", self.path().display());
+        let script = format!("{} && exec \"$@\"", MOUNTED.map(mount).join(" && "));
+        MOUNTED.iter().all(|path| is_there(path)).then(|| {
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", &script, "sh", program]).args(arguments);
+            command
+        })
+    }
+
     /// Below this folder are `proc` and `sys`.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -162,10 +181,11 @@ impl Machine {
         let files = Files(tempfile::tempdir()?);
         let write = |path: String, text: String| {
             let path = files.path().join(path);
-            fs::create_dir_all(path.parent().expect("a file lies in a folder"))?;
+            fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
             fs::write(path, text + "\n")
         };
-        let parts = [self.process(), self.processors(), self.nodes(), self.huge_pages(), self.thp()];
+        let parts =
+            [self.process(), self.processors(), self.nodes(), self.huge_pages(), self.thp()];
         parts.into_iter().flatten().try_for_each(|(path, text)| write(path, text))?;
         Ok(files)
     }
@@ -177,7 +197,8 @@ impl Machine {
         let status = format!(
             "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\nSeccomp:\t0\nCpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{nodes}"
         );
-        let limits = "Max locked memory         8388608              8388608              bytes     ";
+        let limits =
+            "Max locked memory         8388608              8388608              bytes     ";
         let files = [
             ("proc/cpuinfo", (0..self.cpus).map(block).collect::<Vec<_>>().join("\n")),
             ("proc/meminfo", self.meminfo("", self.memory, self.available())),
@@ -209,7 +230,11 @@ impl Machine {
     }
 
     fn processors(&self) -> Vec<(String, String)> {
-        let caches = [("1", "Data", self.l1d, 1), ("2", "Unified", self.l2, 1), ("3", "Unified", self.llc, self.llc_shared_by)];
+        let caches = [
+            ("1", "Data", self.l1d, 1),
+            ("2", "Unified", self.l2, 1),
+            ("3", "Unified", self.llc, self.llc_shared_by),
+        ];
         let mut files = Vec::new();
         for cpu in 0..self.cpus {
             let caches = caches.iter().enumerate().filter(|_| self.l1d > 0);
@@ -249,13 +274,17 @@ impl Machine {
         let mut files = Vec::new();
         for (kib, pages) in [(2048, reserved), (1 << 20, 0)] {
             let folder = format!("sys/kernel/mm/hugepages/hugepages-{kib}kB");
-            let counts = [("nr", pages), ("free", pages), ("resv", 0), ("surplus", 0), ("nr_overcommit", 0)];
-            files.extend(counts.map(|(name, count)| {
-                (format!("{folder}/{name}_hugepages"), count.to_string())
-            }));
+            let counts =
+                [("nr", pages), ("free", pages), ("resv", 0), ("surplus", 0), ("nr_overcommit", 0)];
+            files
+                .extend(counts.map(|(name, count)| {
+                    (format!("{folder}/{name}_hugepages"), count.to_string())
+                }));
             for node in 0..self.nodes {
-                let folder = format!("sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB");
-                let counts = [("nr", pages / self.nodes), ("free", pages / self.nodes), ("surplus", 0)];
+                let folder =
+                    format!("sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB");
+                let counts =
+                    [("nr", pages / self.nodes), ("free", pages / self.nodes), ("surplus", 0)];
                 files.extend(counts.map(|(name, count)| {
                     (format!("{folder}/{name}_hugepages"), count.to_string())
                 }));

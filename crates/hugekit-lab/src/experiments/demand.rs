@@ -419,7 +419,11 @@ mod tests {
                 // Half of what is reserved is enough for the least that says anything.
                 if huge * UNIT >= 2 * WALK_BYTES.min(largest(memory)) {
                     assert!(given.allows(Pages::Hugetlb2M, walk * UNIT), "{} {huge}", machine.name);
-                    assert!(given.allows(Pages::Hugetlb2M, 2 * ring * UNIT), "{} {huge}", machine.name);
+                    assert!(
+                        given.allows(Pages::Hugetlb2M, 2 * ring * UNIT),
+                        "{} {huge}",
+                        machine.name
+                    );
                 }
             }
         }

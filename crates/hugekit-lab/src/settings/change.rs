@@ -58,7 +58,9 @@ impl Change {
             }
             Self::Pages { root, page_size, before, asked, got } => {
                 let root = Root::at(root);
-                let Some(pool) = huge_pages(&root, *page_size)? else { return Ok(Undone::NothingToDo) };
+                let Some(pool) = huge_pages(&root, *page_size)? else {
+                    return Ok(Undone::NothingToDo);
+                };
                 // Killed in the act, nobody has seen how many the kernel found.
                 let ours = got.map_or(before + 1..=*asked, |got| got..=got);
                 let is_ours = |now: &str| now.parse().is_ok_and(|now| ours.contains(&now));
@@ -80,7 +82,9 @@ fn put_back(
         return Ok(Undone::NothingToDo);
     }
     if !is_ours(now) {
-        let said = format!("{shown} is {now} now, which the lab did not set: left as it is (it was {before})");
+        let said = format!(
+            "{shown} is {now} now, which the lab did not set: left as it is (it was {before})"
+        );
         return Ok(Undone::Left(said));
     }
     fs::write(path, before).map_err(failed("restore", path))?;

@@ -34,13 +34,18 @@ impl Journal {
         let mut journal = Self { folder: folder.to_owned(), changes: Vec::new() };
         let path = journal.path();
         let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((journal, Vec::new())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok((journal, Vec::new()));
+            }
             text => text.map_err(failed("read", &path))?,
         };
         let Ok(changes) = serde_json::from_str::<Vec<Change>>(&text) else {
             let aside = path.with_extension("damaged");
             fs::rename(&path, &aside).map_err(failed("change", &path))?;
-            let said = format!("{} is damaged: what a `--setup` that was killed had changed was not put back", aside.display());
+            let said = format!(
+                "{} is damaged: what a `--setup` that was killed had changed was not put back",
+                aside.display()
+            );
             return Ok((journal, vec![said]));
         };
         journal.changes = changes.into_iter().filter(|change| change.is_of(root)).collect();

@@ -204,7 +204,7 @@ pub fn put_back(root: &Root) -> Result<Vec<String>, LabError> {
     match Settings::in_turn(root, Duration::ZERO, &crate::Quiet) {
         Ok(mut settings) => Ok(settings.notes()),
         Err(LabError::Busy { .. }) => Ok(Vec::new()),
-        Err(LabError::Setting { cause, .. }) if cause.kind() == io::ErrorKind::PermissionDenied => {
+        Err(LabError::NotRoot { .. }) => {
             let said = "a `--setup` that was killed has left settings changed; `hugekit doctor` puts them back \
                         if root runs it";
             Ok(vec![said.to_owned()])

@@ -31,9 +31,9 @@ impl Turn {
         observer: &dyn Observer,
     ) -> Result<Self, LabError> {
         let path = folder.join(NAME);
-        fs::create_dir_all(folder).map_err(failed("write to", folder))?;
+        fs::create_dir_all(folder).map_err(refused(folder))?;
         let options = File::options().read(true).write(true).create(true).truncate(false).clone();
-        let mut file = options.open(&path).map_err(failed("write to", &path))?;
+        let mut file = options.open(&path).map_err(refused(&path))?;
         let since = Instant::now();
         while !lock(&file).map_err(failed("lock", &path))? {
             let holder = holder(&mut file);
@@ -49,6 +49,15 @@ impl Turn {
     }
 }
 
+fn refused(path: &Path) -> impl Fn(io::Error) -> LabError {
+    move |cause| match cause.kind() {
+        io::ErrorKind::PermissionDenied => {
+            LabError::NotRoot { path: path.display().to_string(), cause }
+        }
+        _ => failed("write to", path)(cause),
+    }
+}
+
 fn lock(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -59,9 +68,8 @@ fn lock(file: &File) -> io::Result<bool> {
 
 /// For those who wait.
 fn say_who(file: &mut File) -> io::Result<()> {
-    let command: Vec<String> = std::env::args_os()
-        .map(|word| crate::plain(&word.to_string_lossy()))
-        .collect();
+    let command: Vec<String> =
+        std::env::args_os().map(|word| crate::plain(&word.to_string_lossy())).collect();
     file.set_len(0)?;
     file.rewind()?;
     write!(file, "process {}: {}", std::process::id(), command.join(" "))

@@ -171,7 +171,10 @@ mod tests {
                 );
                 let name = machine.name;
                 assert_eq!(remedy == command, missing <= spare, "{name}, {gib} GiB: {remedy}");
-                assert!(missing <= spare || remedy.contains(&format!("at most {spare}:")), "{remedy}");
+                assert!(
+                    missing <= spare || remedy.contains(&format!("at most {spare}:")),
+                    "{remedy}"
+                );
             }
         }
     }

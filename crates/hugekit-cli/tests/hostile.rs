@@ -1,0 +1,216 @@
+//! The command where things are not as they should be: no home, no room, no threads, nobody who reads, and
+//! records of strangers. What can be measured is, what cannot is said, and nobody is shown our source.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const OLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record-1.json");
+
+fn hugekit() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hugekit"));
+    command.env("RUST_BACKTRACE", "1").env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", "/dev/null");
+    command
+}
+
+/// The command below a shell that sets limits.
+fn limited(limits: &str, arguments: &str) -> Output {
+    let script = format!("{limits}; exec '{}' {arguments}", env!("CARGO_BIN_EXE_hugekit"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).env("RUST_BACKTRACE", "1").env("HUGEKIT_PROFILE", "");
+    command.env("XDG_DATA_HOME", "/dev/null").output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    for of_ours in ["backtrace", "panicked", ".rs:", "::"] {
+        assert!(!said.contains(of_ours), "{of_ours}: {said}");
+        assert!(of_ours == "::" || !printed.contains(of_ours), "{of_ours}: {printed}");
+    }
+    said
+}
+
+fn experiments(output: &Output) -> Vec<Value> {
+    let record: Value = serde_json::from_slice(&output.stdout).expect("a record, whatever failed");
+    record["experiments"].as_array().unwrap().clone()
+}
+
+#[test]
+fn no_foreseeable_error_has_a_backtrace() {
+    let folder = tempfile::tempdir().unwrap();
+    let damaged = folder.path().join("damaged.json");
+    fs::write(&damaged, r#"{"schema": "hugekit-lab/2"}"#).unwrap();
+    let damaged = damaged.to_str().unwrap();
+    let runs: [(&[&str], &str); 8] = [
+        (&["lab", "--show", "nosuch"], "cannot read /dev/null/hugekit/records"),
+        (&["lab", "--show", damaged], "the record is damaged: missing field"),
+        (&["lab", "--show", "/no/such.json"], "cannot read /no/such.json: No such file"),
+        (&["lab", "--compare", OLD, damaged], "damaged"),
+        (&["lab", "stores", "--json", "/no/such/a.json"], "cannot write /no/such/a.json"),
+        (&["report", "/no/such.json", "--html", "-"], "cannot read /no/such.json"),
+        (&["man", "--dir", "/dev/null/man"], "cannot make /dev/null/man"),
+        (&["tune"], "HUGEKIT_PROFILE is empty"),
+    ];
+    for (arguments, expected) in runs {
+        let output = hugekit().args(arguments).output().unwrap();
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        assert!(said.starts_with("error: ") && said.contains(expected), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_in_words_and_a_closed_pipe_none() {
+    for arguments in
+        [&["doctor"][..], &["tune", "--show"], &["lab", "--show", OLD], &["completions", "bash"]]
+    {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = hugekit().args(arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(said(&output).contains("No space left on device"), "{arguments:?}");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = hugekit().args(arguments).stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn standard_error_may_be_closed_too() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut run = hugekit();
+    run.args(["lab", "fork", "--memory", "64MiB", "--rounds", "2"]);
+    let output = run.stderr(writer).stdout(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Summary"));
+}
+
+#[test]
+fn no_string_of_a_record_acts_on_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let evil = "\\u001b]0;owned\\u0007\\u009b2J\\u202e";
+    let old = fs::read_to_string(OLD).unwrap();
+    let strings = ["GiB/s", "AMD EPYC", "stores", "stores/memset/4KiB", "built in", "hugekit lab"];
+    for (index, word) in strings.into_iter().enumerate() {
+        let text = old.replacen(&format!("\"{word}"), &format!("\"{evil}{word}"), 1);
+        assert!(text != old, "{word}");
+        let path = folder.path().join(format!("{index}.json"));
+        fs::write(&path, text).unwrap();
+        let path = path.to_str().unwrap();
+        let looks: [&[&str]; 4] = [
+            &["lab", "--show", path],
+            &["lab", "--compare", OLD, path],
+            &["report", path, "--html", "-"],
+            &["lab", "--show", path, "--json", "-"],
+        ];
+        for arguments in looks {
+            let output = hugekit().args(arguments).output().unwrap();
+            for text in [&output.stdout, &output.stderr] {
+                let text = String::from_utf8(text.clone()).unwrap();
+                let acts = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+                assert!(!text.contains(acts), "{arguments:?}: {text:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_of_any_name_is_shown_as_plain_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = folder.path().join("hugekit/records");
+    fs::create_dir_all(&records).unwrap();
+    fs::write(records.join("2\u{1b}[31m.json"), "{").unwrap();
+    let list =
+        hugekit().args(["lab", "--list"]).env("XDG_DATA_HOME", folder.path()).output().unwrap();
+    assert_eq!(list.status.code(), Some(0));
+    assert!(!list.stdout.contains(&0x1b), "{:?}", String::from_utf8_lossy(&list.stdout));
+    let show = hugekit().args(["lab", "--show", "/no/\u{1b}[31m.json"]).output().unwrap();
+    assert!(!show.stderr.contains(&0x1b), "{:?}", String::from_utf8_lossy(&show.stderr));
+}
+
+#[test]
+fn without_addresses_what_fits_is_measured_or_nothing_is_begun() {
+    for kib in [1_500_000, 400_000, 150_000, 60_000] {
+        let run = "lab demand fault cow snapshot --quick --rounds 2 --no-record --json -";
+        let output = limited(&format!("ulimit -v {kib}"), run);
+        let said = said(&output);
+        match output.status.code() {
+            Some(0) => assert_eq!(experiments(&output).len(), 4),
+            Some(4) => assert!(said.contains("could not be measured"), "{said}"),
+            code => assert!(
+                code == Some(2) && said.contains("of memory are too few"),
+                "{code:?} {said}"
+            ),
+        }
+    }
+}
+
+#[test]
+fn without_descriptors_what_needs_none_is_measured_and_the_rest_is_noted() {
+    let output = limited(
+        "ulimit -n 6",
+        "lab stores snapshot --memory 64MiB --rounds 2 --no-record --json -",
+    );
+    assert!(said(&output).contains("could not be measured"));
+    assert_eq!(output.status.code(), Some(4), "which says that something is missing");
+    let [stores, snapshot] = &experiments(&output)[..] else { panic!("both are there") };
+    assert!(!stores["cases"].as_array().unwrap().is_empty() && stores["failures"].is_null());
+    let cases = snapshot["cases"].as_array().unwrap();
+    assert!(cases.iter().any(|case| case["id"] == "snapshot/fork2-4k/stall"), "{cases:?}");
+    for failure in snapshot["failures"].as_array().unwrap() {
+        let (case, reason) = (&failure["case"], &failure["reason"]);
+        assert!(case.as_str().unwrap().starts_with("snapshot/"), "{case}");
+        assert!(reason.as_str().unwrap().contains("Too many open files"), "{reason}");
+    }
+}
+
+/// Where this process may make mounts of its own.
+fn on_a_full_disk(script: &str) -> Option<Output> {
+    let program = env!("CARGO_BIN_EXE_hugekit");
+    let mount = "mount -t tmpfs -o size=4k none /mnt && dd if=/dev/zero of=/mnt/full bs=4k count=1 status=none";
+    let allowed = Command::new("unshare").args(["--mount", "sh", "-c", mount]).output().ok()?;
+    let script = format!("{mount} && hugekit='{program}' && {script}");
+    allowed.status.success().then(|| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).env("RUST_BACKTRACE", "1");
+        command.env("XDG_DATA_HOME", "/mnt/data").env("HUGEKIT_PROFILE", "").output().unwrap()
+    })
+}
+
+#[test]
+fn on_a_full_disk_the_tables_are_printed_all_the_same() {
+    let run = "exec \"$hugekit\" lab fork --memory 64MiB --rounds 2";
+    let Some(output) = on_a_full_disk(run) else { return eprintln!("skipped: may not mount") };
+    let said = said(&output);
+    assert!(said.contains("warning: cannot keep the record in /mnt/data"), "{said}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Summary"));
+    assert_eq!(output.status.code(), Some(0));
+    let run = "exec \"$hugekit\" lab fork --memory 64MiB --rounds 2 --no-record --json /mnt/a.json --html /tmp/hugekit-hostile.html";
+    let Some(output) = on_a_full_disk(run) else { return };
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("cannot write /mnt/a.json"), "{words}");
+    assert_eq!(output.status.code(), Some(1));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("Summary"), "measured, and shown: {printed}");
+    let page = Path::new("/tmp/hugekit-hostile.html");
+    assert!(
+        fs::read_to_string(page).unwrap().contains("</html>"),
+        "the page is written all the same"
+    );
+    fs::remove_file(page).unwrap();
+}
+
+#[test]
+fn without_a_home_a_run_is_printed() {
+    let mut run = hugekit();
+    run.args(["lab", "fork", "--memory", "64MiB", "--rounds", "2"]);
+    let output = run.env_remove("XDG_DATA_HOME").env("HOME", "relative").output().unwrap();
+    assert!(said(&output).contains("warning: "), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0));
+}

@@ -1,0 +1,53 @@
+//! The command on machines that it does not run on: their processors and caches are mounted over the
+//! kernel's files, for one process and its children.
+
+use std::process::{ExitCode, Output};
+
+use hugekit_machines::{Files, MACHINES, Machine};
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde_json::Value;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let trials = MACHINES.into_iter().filter(|machine| machine.l1d > 0).map(|machine| {
+        let name = format!("a_run_on_{}", machine.name);
+        let files = machine.files().expect("a temporary folder");
+        let may_mount = files.over_the_kernels("true", &[]);
+        if may_mount
+            .is_some_and(|mut command| command.status().is_ok_and(|status| status.success()))
+        {
+            return Trial::test(name, move || run_on(machine));
+        }
+        let name = format!("[skipped: no such files, or no right to mount] machines::{name}");
+        Trial::test(name, || Ok(())).with_ignored_flag(true)
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
+fn hugekit(files: &Files, arguments: &str) -> Result<Output, Failed> {
+    let words: Vec<&str> = arguments.split(' ').collect();
+    let command = files.over_the_kernels(env!("CARGO_BIN_EXE_hugekit"), &words);
+    let mut command = command.ok_or("the files were there before")?;
+    command.env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", files.path());
+    let output = command.env("RUST_BACKTRACE", "1").output()?;
+    assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(output)
+}
+
+fn run_on(machine: Machine) -> Result<(), Failed> {
+    let files = machine.files()?;
+    let run = "lab demand fault snapshot --memory 64MiB --rounds 2 --json -";
+    let record: Value = serde_json::from_slice(&hugekit(&files, run)?.stdout)?;
+    let sizes = [machine.l1d, machine.l2, machine.llc];
+    assert_eq!(record["machine"]["cache_bytes"], Value::from(sizes.to_vec()));
+    for experiment in record["experiments"].as_array().expect("it has some") {
+        assert!(experiment["failures"].is_null(), "{}", experiment["failures"]);
+        assert!(!experiment["cases"].as_array().expect("it has some").is_empty());
+    }
+    for look in ["lab --show last", "lab --list", "doctor"] {
+        let text = String::from_utf8(hugekit(&files, look)?.stdout)?;
+        let broken = |line: &&str| line.chars().count() > 80 && !line.starts_with("    > ");
+        assert_eq!(text.lines().find(broken), None, "{look}");
+    }
+    Ok(())
+}
