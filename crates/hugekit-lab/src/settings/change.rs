@@ -71,7 +71,9 @@ fn put_back(
         return Ok(None);
     }
     if !is_ours(now) {
-        let said = format!("{shown} is {now} now, which the lab did not set: left as it is (it was {before})");
+        let said = format!(
+            "{shown} is {now} now, which the lab did not set: left as it is (it was {before})"
+        );
         return Ok(Some(said));
     }
     fs::write(path, before).map_err(failed("restore", path))?;
