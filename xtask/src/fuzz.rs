@@ -111,7 +111,11 @@ impl Fuzz {
 fn merge(program: &Path, name: &str, known: &Path) -> Result<()> {
     let mut engine = Command::new(program);
     engine.env("HUGEKIT_FUZZ_TARGET", name).env("TMPDIR", scratch());
-    engine.args(["-merge=1", "-verbosity=0"]).arg(kept(name)).arg(known);
+    // Code that is reached counts, not how often: few inputs are kept.
+    engine
+        .args(["-set_cover_merge=1", "-use_counters=0", "-verbosity=0"])
+        .arg(kept(name))
+        .arg(known);
     crate::succeed(&mut engine)
 }
 

@@ -35,6 +35,14 @@ enum Task {
         #[arg(long)]
         only: Option<testing::Part>,
     },
+    /// Has every system call refused once, in each public operation: also a part of `test`
+    Faults {
+        /// Every call and every answer that it may give, instead of some of each kind
+        #[arg(long)]
+        all: bool,
+        /// Operations whose names contain this
+        filter: Option<String>,
+    },
     /// Fetch the browser that the lab's pages are tested in, as `test --install` does
     Chromium,
     /// What can be said without running anything: format, clippy, documentation
@@ -56,6 +64,7 @@ enum Task {
 fn main() -> Result<ExitCode> {
     match Task::parse() {
         Task::Test { install, only } => testing::run(install, only),
+        Task::Faults { all, filter } => testing::faults(all, filter.as_deref()),
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
         Task::Fuzz(fuzz) => fuzz.run(),
@@ -69,6 +78,9 @@ fn main() -> Result<ExitCode> {
 fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
+    let injected =
+        ["clippy", "--package", "hugekit", "--all-targets", "--features", testing::INJECTION];
+    cargo(&[&injected[..], &["--", "--deny", "warnings"]].concat())?;
     header::check()?;
     documentation()
 }

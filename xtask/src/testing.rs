@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
 use crate::aarch64::{self, Outcome};
@@ -26,6 +26,8 @@ struct Count {
 pub(crate) enum Part {
     /// `cargo test`, programs in C and C++ included
     Workspace,
+    /// Every system call refused once
+    Faults,
     /// What threads may do, explored
     Models,
     /// The Python package
@@ -54,6 +56,7 @@ impl Part {
     fn run(self, count: &mut Count, install: bool) -> Result<bool> {
         match self {
             Self::Workspace => run_workspace(count, install),
+            Self::Faults => run_faults(count, false, None),
             Self::Models => run_models(count),
             Self::Python => run_python(count, install),
             Self::Aarch64 => run_aarch64(count, install),
@@ -110,6 +113,38 @@ fn run_models(count: &mut Count) -> Result<bool> {
     let arguments = ["test", "--release", "--package", "hugekit", "--lib", "models"];
     let mut cargo = crate::command(&arguments);
     count_tests(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target), count)
+}
+
+/// The feature of `hugekit` behind which its system calls may be refused.
+pub(crate) const INJECTION: &str = "hugekit/fault-injection";
+
+/// What a binary holds that has it compiled in; `sys/injection/armed.rs` says so too.
+const MARK: &[u8] = b"hugekit: system calls may be refused";
+
+/// `cargo xtask faults`.
+pub(crate) fn faults(all: bool, filter: Option<&str>) -> Result<ExitCode> {
+    let mut count = Count::default();
+    let passed = run_faults(&mut count, all, filter)?;
+    count.print();
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_faults(count: &mut Count, all: bool, filter: Option<&str>) -> Result<bool> {
+    check_that_products_have_no_injection()?;
+    let arguments = ["test", "--package", "hugekit", "--features", INJECTION];
+    let mut cargo = crate::command(&arguments);
+    cargo.args(["--test", "refused_calls", "--"]).args(filter);
+    count_tests(cargo.env("HUGEKIT_FAULTS", if all { "all" } else { "some" }), count)
+}
+
+/// The library that programs link is built without what has calls refused.
+fn check_that_products_have_no_injection() -> Result<()> {
+    crate::cargo(&["build", "--package", "hugekit-c"])?;
+    let library = crate::target_dir("debug").join("libhugekit.so");
+    let bytes = std::fs::read(&library).with_context(|| format!("{}", library.display()))?;
+    let is_in = bytes.windows(MARK.len()).any(|part| part == MARK);
+    ensure!(!is_in, "{} may refuse system calls", library.display());
+    Ok(())
 }
 
 /// Runs tests, passing their output on while counting. Returns whether all of them succeeded.

@@ -91,7 +91,18 @@ fn trials(places: &'static Places) -> Vec<Trial> {
                 .with_ignored_flag(true),
         });
     }
+    trials.push(go(places));
     trials
+}
+
+/// Another runtime in the same process, with signal handlers, stacks and a collector of its own.
+fn go(places: &'static Places) -> Trial {
+    const SOURCE: &str = "go/main.go";
+    if said(Command::new("go").arg("version")).is_err() {
+        let reason = "skipped: no compiler go (apt-get install golang-go)";
+        return Trial::test(SOURCE, || Ok(())).with_kind(reason).with_ignored_flag(true);
+    }
+    Trial::test(SOURCE, move || run(&mut Command::new(places.compile_go(SOURCE)?)))
 }
 
 fn main() {

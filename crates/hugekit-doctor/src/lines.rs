@@ -39,6 +39,34 @@ mod tests {
         all(&Facts::read(&Root::at(directory.path())))
     }
 
+    /// What every report keeps to, whichever machine it is of.
+    #[test]
+    fn every_machine_has_a_report_whose_remedies_it_can_bear() {
+        for machine in hugekit_machines::MACHINES {
+            let files = machine.files().unwrap();
+            let facts = Facts::read(&Root::at(files.path()));
+            let lines = all(&facts);
+            assert_eq!(find(&lines, "kernel").verdict, Verdict::Ok, "{}", machine.name);
+            assert_eq!(find(&lines, "processor").verdict, Verdict::Ok, "{}", machine.name);
+            for line in &lines {
+                assert!(!line.value.contains("expected"), "{}: {line:?}", machine.name);
+                let remedy = line.remedy.as_deref().unwrap_or_default();
+                let Some((count, file)) =
+                    remedy.strip_prefix("echo ").and_then(|rest| rest.split_once(" > "))
+                else {
+                    continue;
+                };
+                if let Some(kib) = file.split("hugepages-").nth(1).filter(|_| file.ends_with("nr_hugepages")) {
+                    let kib: u64 = kib.split_once("kB").unwrap().0.parse().unwrap();
+                    let held = machine.reserved.filter(|_| kib == 2048).unwrap_or(0);
+                    let added = (count.parse::<u64>().unwrap() - held) * (kib << 10);
+                    let spare = machine.available() - machine.memory / 8;
+                    assert!(added > 0 && added <= spare, "{}: {remedy}", machine.name);
+                }
+            }
+        }
+    }
+
     fn find<'a>(lines: &'a [Line], name: &str) -> &'a Line {
         lines.iter().find(|line| line.name == name).unwrap()
     }

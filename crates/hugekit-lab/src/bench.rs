@@ -369,6 +369,45 @@ mod tests {
         assert!(error.to_string().contains("at least 64MiB"), "{error}");
     }
 
+    /// What a run takes on every machine, with huge pages reserved for it and without.
+    #[test]
+    fn no_run_takes_more_memory_than_the_machine_has() {
+        for (machine, quick) in hugekit_machines::MACHINES.iter().flat_map(|m| [(m, true), (m, false)])
+        {
+            let files = machine.files().unwrap();
+            let options = Options { quick, setup: true, ..Options::default() };
+            let mut bench = Bench::on(Root::at(files.path()), &options, &crate::Quiet).unwrap();
+            let name = machine.name;
+            assert!(bench.memory as u64 <= machine.available() / 2, "{name}");
+            assert_eq!(bench.llc() as u64, if machine.l1d > 0 { machine.llc } else { 0 }, "{name}");
+            let reserved = bench.reserve_unwritten(Pages::Hugetlb2M, 1 << 40).unwrap();
+            let free = machine.reserved.unwrap_or(0);
+            assert!(reserved as u64 >= free.min(1), "{name}");
+            let file = files.path().join("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+            let Ok(asked) = std::fs::read_to_string(&file) else {
+                assert_eq!(machine.reserved, None, "{name}");
+                continue;
+            };
+            let added = (asked.trim().parse::<u64>().unwrap() - free) * (2 * MIB) as u64;
+            let spare = machine.available() - machine.memory / 8;
+            assert!(added + bench.memory as u64 <= spare.max(bench.memory as u64), "{name}: {added}");
+            bench.restore_settings().unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), free.to_string(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_described_whatever_it_does_not_say() {
+        for description in hugekit_machines::MACHINES {
+            let files = description.files().unwrap();
+            let machine = machine(&Root::at(files.path()));
+            assert_eq!(machine.memory_bytes, description.memory);
+            assert_eq!(machine.cpus as u64, description.cpus);
+            assert_eq!(machine.cache_bytes.is_empty(), description.l1d == 0);
+            assert_ne!(machine.cpu, "unknown", "{}", description.name);
+        }
+    }
+
     #[test]
     fn a_number_of_rounds_is_kept_to() {
         let options = Options { rounds: Some(7), ..Options::default() };

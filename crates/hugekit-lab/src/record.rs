@@ -47,7 +47,7 @@ impl Record {
     #[must_use]
     pub fn new(command: String, outcome: Outcome) -> Self {
         let Outcome { experiments, hardware_counters, .. } = outcome;
-        let machine = Machine { hardware_counters, ..crate::bench::machine(&Root::default()) };
+        let machine = Machine { hardware_counters, ..Machine::read(&Root::default()) };
         let host = machine.hypervisor.as_deref();
         Self {
             uncontrolled: crate::trust::uncontrolled(host, &machine.hardware_counters),
@@ -85,6 +85,14 @@ pub struct Machine {
     pub profile: String,
     /// Hardware counters: `available`, or `not available` and why.
     pub hardware_counters: String,
+}
+
+impl Machine {
+    /// The machine that these files describe. Hardware counters are known to who counted.
+    #[must_use]
+    pub fn read(root: &Root) -> Self {
+        crate::bench::machine(root)
+    }
 }
 
 /// One experiment of a run.

@@ -48,10 +48,19 @@ pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
 /// What an error of the kernel means where nothing more is known.
 fn of_kind(kind: io::ErrorKind) -> ErrorClass {
     match kind {
-        io::ErrorKind::OutOfMemory => ErrorClass::NoMemory,
+        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull => ErrorClass::NoMemory,
         io::ErrorKind::PermissionDenied => ErrorClass::NotPermitted,
         io::ErrorKind::Unsupported => ErrorClass::Unsupported,
         _ => ErrorClass::Kernel,
+    }
+}
+
+/// As [`of_kind`], for addresses, mappings and threads: where the kernel wants the caller to try again later, one
+/// of them is short.
+fn of_shortage(kind: io::ErrorKind) -> ErrorClass {
+    match kind {
+        io::ErrorKind::WouldBlock => ErrorClass::NoMemory,
+        other => of_kind(other),
     }
 }
 
@@ -144,10 +153,13 @@ impl FaultError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotPermitted { .. } => ErrorClass::NotPermitted,
-            Self::Lacking { .. } | Self::Collapsible => ErrorClass::Unsupported,
+            Self::Lacking { .. } | Self::Collapsible | Self::OnValgrind => {
+                ErrorClass::Unsupported
+            }
             Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
             Self::NoThreads => ErrorClass::Invalid,
-            Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
+            Self::NotStarted(source) => of_shortage(source.kind()),
+            Self::Kernel { source, .. } => of_kind(source.kind()),
         }
     }
 }
@@ -166,12 +178,15 @@ impl PoolError {
             Self::NotEnoughHugePages { .. }
             | Self::NotEnoughMemory { .. }
             | Self::OverGroupLimit { .. }
-            | Self::NoRoom { .. }
-            | Self::NotMapped { .. } => ErrorClass::NoMemory,
+            | Self::NoRoom { .. } => ErrorClass::NoMemory,
+            Self::NotMapped { source, .. } => of_shortage(source.kind()),
             Self::NoHugePages { .. } | Self::NoThp { .. } => ErrorClass::Unsupported,
             Self::Populate(error) => error.class(),
             Self::Clear(error) => error.class(),
-            Self::NodePolicy(_) => ErrorClass::Invalid,
+            Self::NodePolicy(source) if source.kind() == io::ErrorKind::InvalidInput => {
+                ErrorClass::Invalid
+            }
+            Self::NodePolicy(source) => of_kind(source.kind()),
             Self::Fault(error) => error.class(),
             Self::NoDescriptor(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Forked => ErrorClass::Forked,
@@ -210,7 +225,8 @@ impl ForkError {
             Self::Pool(error) => error.class(),
             Self::Fault(error) => error.class(),
             Self::FileGiven => ErrorClass::Conflict,
-            Self::Mappings { .. } | Self::NotMapped { .. } => ErrorClass::NoMemory,
+            Self::Mappings { .. } => ErrorClass::NoMemory,
+            Self::NotMapped { source, .. } => of_shortage(source.kind()),
             Self::NotReady(error) => error.class(),
             Self::Kept(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Forked => ErrorClass::Forked,
@@ -235,9 +251,10 @@ impl SnapshotError {
             Self::Fault(error) => error.class(),
             Self::Memory(error) => error.class(),
             Self::Fork(error) => error.class(),
-            Self::Machine(error) if error.is_permission_denied() => ErrorClass::NotPermitted,
-            Self::Machine(_) | Self::Write { .. } => ErrorClass::Kernel,
-            Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
+            Self::Machine(error) => error.kind().map_or(ErrorClass::Kernel, of_kind),
+            Self::Write { .. } => ErrorClass::Kernel,
+            Self::NotStarted(source) => of_shortage(source.kind()),
+            Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved | Self::Refused => {
                 ErrorClass::Lost
             }

@@ -75,6 +75,21 @@ impl Places {
         said(&mut compiler)?;
         Ok(path)
     }
+
+    /// A program in Go, which takes its linker's flags from the environment. Nothing is fetched.
+    pub(crate) fn compile_go(&self, source: &str) -> Result<PathBuf, String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let path = self.programs.join(source.replace(['.', '/'], "-"));
+        let (libraries, programs) = (self.libraries.display(), self.programs.display());
+        let mut go = Command::new("go");
+        go.args(["build", "-o"]).arg(&path).arg(folder.join("tests").join(source));
+        go.env("CGO_ENABLED", "1").env("GOPROXY", "off").env("GO111MODULE", "off");
+        go.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-cache"));
+        go.env("CGO_CFLAGS", format!("-I{}", folder.join("include").display()));
+        go.env("CGO_LDFLAGS", format!("-L{libraries} -lhugekit -Wl,-rpath,{programs}"));
+        said(&mut go)?;
+        Ok(path)
+    }
 }
 
 /// What a command says, if it succeeds.

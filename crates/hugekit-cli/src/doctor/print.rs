@@ -62,6 +62,7 @@ fn style(verdict: Verdict) -> Style {
 
 #[cfg(test)]
 mod tests {
+    use hugekit::machine::Root;
     use hugekit_doctor::Topic;
 
     use super::*;
@@ -86,6 +87,22 @@ mod tests {
         let missing = line("memory", Verdict::Missing, "total", "none");
         let text = render(&[Line { remedy: Some(command.to_owned()), ..missing }]);
         assert!(text.ends_with(&format!("\n    > {command}\n")), "{text}");
+    }
+
+    #[test]
+    fn the_report_of_every_machine_stays_within_the_columns() {
+        for machine in hugekit_machines::MACHINES {
+            let files = machine.files().unwrap();
+            let report = hugekit_doctor::examine(&Root::at(files.path())).unwrap();
+            let plain = anstream::adapter::strip_str(&render(&report.lines)).to_string();
+            let folder = files.path().to_str().unwrap();
+            // Paths and commands are never broken.
+            let long = |line: &&str| {
+                let is_whole = line.contains(folder) || line.starts_with("    > ");
+                line.chars().count() > COLUMNS && !is_whole
+            };
+            assert_eq!(plain.lines().find(long), None, "{}", machine.name);
+        }
     }
 
     #[test]

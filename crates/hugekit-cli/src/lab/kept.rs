@@ -40,6 +40,9 @@ fn describe(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hugekit::machine::Root;
+    use hugekit_lab::record::Machine;
+
     use super::*;
 
     #[test]
@@ -54,6 +57,23 @@ mod tests {
         let text = text.replace(&folder.path().display().to_string(), "FOLDER");
         assert!(text.contains("2  stores parallel fault · AMD EPYC, 2 CPUs"), "{text}");
         assert!(text.starts_with("1  FOLDER/1.json cannot be used: it is no record"), "{text}");
+    }
+
+    /// A name that fills its line once broke what a test looked for.
+    #[test]
+    fn a_record_of_every_machine_is_listed_within_the_columns() {
+        for description in hugekit_machines::MACHINES {
+            let files = description.files().unwrap();
+            let text = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+            let mut record = Record::parse(text).unwrap();
+            record.machine = Machine::read(&Root::at(files.path()));
+            let about = describe(&record);
+            let kept = Kept { id: "20261121-103512".into(), record: Ok(record) };
+            let listed = render(&[kept], "folder");
+            assert!(listed.lines().all(|line| line.chars().count() <= COLUMNS), "{listed}");
+            let words = listed.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(words, format!("20261121-103512 {about}"));
+        }
     }
 
     #[test]

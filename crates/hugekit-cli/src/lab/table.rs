@@ -269,6 +269,8 @@ fn align_numbers(table: &mut Table) {
 
 #[cfg(test)]
 mod tests {
+    use hugekit::machine::Root;
+    use hugekit_lab::record::Failure;
     use hugekit_lab::trust::Trust;
 
     use super::*;
@@ -285,6 +287,38 @@ mod tests {
         let text = anstream::adapter::strip_str(&render(&record)).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn the_header_of_every_machine_fits_80_columns() {
+        let text = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+        for description in hugekit_machines::MACHINES {
+            let files = description.files().unwrap();
+            let mut record = Record::parse(text).unwrap();
+            record.machine = Machine::read(&Root::at(files.path()));
+            let plain = anstream::adapter::strip_str(&render(&record)).to_string();
+            assert!(plain.lines().all(|line| line.chars().count() <= COLUMNS), "{plain}");
+            let header = plain.split("\n\n").next().unwrap().replace('\n', " ");
+            assert!(header.starts_with(&record.machine.cpu), "{header}");
+            assert!(hugekit_lab::report::page(&[("a".into(), record)]).contains("</html>"));
+        }
+    }
+
+    #[test]
+    fn failures_stand_with_their_experiment_and_in_the_summary() {
+        let failure = Failure { case: "fault/latency".into(), reason: "cannot map 512MiB".into() };
+        let mut record =
+            Record::parse(include_str!("../../../hugekit-lab/tests/data/record-1.json")).unwrap();
+        record.experiments = vec![Experiment {
+            name: "fault".into(),
+            failures: vec![failure],
+            ..Experiment::default()
+        }];
+        let plain = anstream::adapter::strip_str(&render(&record)).to_string();
+        assert!(plain.contains("! fault/latency failed: cannot map 512MiB"), "{plain}");
+        assert!(plain.contains("fault: failed, cannot map 512MiB"), "{plain}");
+        let page = hugekit_lab::report::page(&[("a".into(), record)]);
+        assert!(page.contains("fault/latency failed: cannot map 512MiB"), "{page}");
     }
 
     #[test]

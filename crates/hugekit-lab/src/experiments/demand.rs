@@ -408,6 +408,24 @@ mod tests {
     }
 
     #[test]
+    fn sizes_fit_the_memory_and_what_is_reserved_on_every_machine() {
+        for machine in hugekit_machines::MACHINES {
+            for huge in [0, 10, 60, 100, 512, machine.reserved.unwrap_or(0) as usize] {
+                let memory = (machine.available() / 2).min(4 << 30) as usize;
+                let given = Given { memory, thp: machine.thp, huge, gigantic: 0 };
+                let Sizes { walk, ring } = Sizes::of(&given, machine.llc as usize);
+                assert!(walk > 0 && ring > 0, "{}", machine.name);
+                assert!(2 * walk * UNIT <= memory && 4 * ring * UNIT <= memory, "{}", machine.name);
+                // Half of what is reserved is enough for the least that says anything.
+                if huge * UNIT >= 2 * WALK_BYTES.min(largest(memory)) {
+                    assert!(given.allows(Pages::Hugetlb2M, walk * UNIT), "{} {huge}", machine.name);
+                    assert!(given.allows(Pages::Hugetlb2M, 2 * ring * UNIT), "{} {huge}", machine.name);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn sustained_clears_as_much_as_it_took() {
         let mut turns = turns(unscrubbed(8 * UNIT).scrub_threads(1));
         assert!(sample_sustained(Method::Clean, &mut turns, 4).unwrap() > 0.0);

@@ -417,6 +417,26 @@ mod tests {
         assert_eq!(source.label(Look::First), "clean-base-first/4KiB");
     }
 
+    /// With a last level of 300 MiB, rows for which nothing was reserved ended the lab.
+    #[test]
+    fn rows_fit_the_memory_and_what_is_reserved_on_every_machine() {
+        for machine in hugekit_machines::MACHINES {
+            for huge in [0, 10, 200, 512, machine.reserved.unwrap_or(0) as usize] {
+                let memory = (machine.available() / 2).min(4 << 30) as usize;
+                let given = Given { memory, thp: machine.thp, huge, gigantic: 0 };
+                let row = row_bytes(&given, machine.llc as usize);
+                let name = machine.name;
+                assert!(row >= 2 * MIB && row.is_multiple_of(2 * MIB), "{name}: {row}");
+                assert!(2 * row <= memory, "{name}: {row}");
+                if huge * 2 * MIB >= ROWS * ROW_BYTES {
+                    assert!(given.allows(Pages::Hugetlb2M, ROWS * row), "{name}: {huge}, {row}");
+                }
+                let is_short = row < 4 * machine.llc as usize;
+                assert_eq!(short_row(row, machine.llc as usize).is_some(), is_short, "{name}");
+            }
+        }
+    }
+
     #[test]
     fn one_thread_or_two_touch_both_regions() {
         let cpus = two_cpus().unwrap().unwrap_or([0, 0]);

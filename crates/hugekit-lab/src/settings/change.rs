@@ -1,7 +1,7 @@
 //! One change of a setting, as it is kept in the journal, and how it is undone.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hugekit::machine::Root;
 use hugekit::machine::hugepages::Pool;
@@ -26,6 +26,15 @@ pub(super) enum Change {
     },
 }
 
+/// What came of it, in words.
+#[derive(Debug)]
+pub(super) enum Undone {
+    NothingToDo,
+    PutBack(String),
+    /// Somebody else changed it meanwhile.
+    Left(String),
+}
+
 impl Change {
     pub(super) fn pages(root: &Root, page_size: u64, before: u64, asked: u64) -> Self {
         Self::Pages { root: root.path("/"), page_size, before, asked, got: None }
@@ -40,8 +49,8 @@ impl Change {
         }
     }
 
-    /// Puts back what was there before, if what is there now is ours; says what was put back or left.
-    pub(super) fn undo(&self) -> Result<Option<String>, LabError> {
+    /// Puts back what was there before, if what is there now is ours.
+    pub(super) fn undo(&self) -> Result<Undone, LabError> {
         match self {
             Self::Word { path, before, value } => {
                 let now = fs::read_to_string(path).map_err(failed("read", path))?;
@@ -49,7 +58,7 @@ impl Change {
             }
             Self::Pages { root, page_size, before, asked, got } => {
                 let root = Root::at(root);
-                let Some(pool) = huge_pages(&root, *page_size)? else { return Ok(None) };
+                let Some(pool) = huge_pages(&root, *page_size)? else { return Ok(Undone::NothingToDo) };
                 // Killed in the act, nobody has seen how many the kernel found.
                 let ours = got.map_or(before + 1..=*asked, |got| got..=got);
                 let is_ours = |now: &str| now.parse().is_ok_and(|now| ours.contains(&now));
@@ -61,23 +70,21 @@ impl Change {
 }
 
 fn put_back(
-    path: &std::path::Path,
+    path: &Path,
     now: &str,
     before: &str,
     is_ours: impl Fn(&str) -> bool,
-) -> Result<Option<String>, LabError> {
+) -> Result<Undone, LabError> {
     let shown = path.display();
     if now == before {
-        return Ok(None);
+        return Ok(Undone::NothingToDo);
     }
     if !is_ours(now) {
-        let said = format!(
-            "{shown} is {now} now, which the lab did not set: left as it is (it was {before})"
-        );
-        return Ok(Some(said));
+        let said = format!("{shown} is {now} now, which the lab did not set: left as it is (it was {before})");
+        return Ok(Undone::Left(said));
     }
     fs::write(path, before).map_err(failed("restore", path))?;
-    Ok(Some(format!("{shown} is {before} again")))
+    Ok(Undone::PutBack(format!("{shown} is {before} again")))
 }
 
 /// Pages that the administrator reserved: the surplus ones come and go by themselves.

@@ -42,7 +42,7 @@ impl Journal {
         let Ok(changes) = serde_json::from_str::<Vec<Change>>(&text) else {
             let aside = path.with_extension("damaged");
             fs::rename(&path, &aside).map_err(failed("change", &path))?;
-            let said = format!("{} is damaged: what it held was not put back", aside.display());
+            let said = format!("{} is damaged: what a `--setup` that was killed had changed was not put back", aside.display());
             return Ok((journal, vec![said]));
         };
         journal.changes = changes.into_iter().filter(|change| change.is_of(root)).collect();

@@ -18,7 +18,7 @@ use std::time::Duration;
 use hugekit::machine::hugepages::{self, Pool};
 use hugekit::machine::{self, Root};
 
-use self::change::{Change, chosen, pages};
+use self::change::{Change, Undone, chosen, pages};
 use self::journal::Journal;
 use self::turn::Turn;
 use crate::{LabError, Observer};
@@ -44,6 +44,8 @@ struct Allowed {
     journal: Journal,
     /// What is to be said: put back for another run, or left as it is.
     notes: Vec<String>,
+    /// Whether the journal is that of a run before, which did not say anything.
+    after_a_kill: bool,
     /// Let go last.
     _turn: Turn,
 }
@@ -64,19 +66,10 @@ impl Settings {
         let folder = root.path(STATE);
         let turn = Turn::wait(&folder, patience, observer)?;
         let (journal, notes) = Journal::left_behind(&folder, root)?;
-        let mut allowed = Allowed { journal, notes, _turn: turn };
-        let unfinished = allowed.restore_to(0);
-        let mut settings = Self(Some(allowed));
-        settings.say_put_back();
-        unfinished.map(|()| settings)
-    }
-
-    fn say_put_back(&mut self) {
-        if let Some(allowed) = &mut self.0 {
-            for note in &mut allowed.notes {
-                *note = format!("of a `--setup` that was killed: {note}");
-            }
-        }
+        let mut allowed = Allowed { journal, notes, after_a_kill: true, _turn: turn };
+        allowed.restore_to(0)?;
+        allowed.after_a_kill = false;
+        Ok(Self(Some(allowed)))
     }
 
     /// What is to be said of changes, each once.
@@ -169,14 +162,26 @@ impl Allowed {
         let mut outcome = Ok(());
         for index in (mark..self.journal.changes().len()).rev() {
             match self.journal.changes()[index].undo() {
-                Ok(note) => {
-                    self.notes.extend(note);
+                Ok(undone) => {
+                    self.note(undone);
                     outcome = outcome.and(self.journal.forget(index));
                 }
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }
         outcome
+    }
+
+    /// A run that puts back what it changed itself need not say so.
+    fn note(&mut self, undone: Undone) {
+        let note = match undone {
+            Undone::Left(said) if !self.after_a_kill => said,
+            Undone::PutBack(said) | Undone::Left(said) if self.after_a_kill => {
+                format!("of a `--setup` that was killed: {said}")
+            }
+            _ => return,
+        };
+        self.notes.push(note);
     }
 }
 

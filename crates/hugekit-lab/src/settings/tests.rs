@@ -96,7 +96,7 @@ fn huge_pages_are_added_to_what_is_free_and_taken_back() {
     assert_eq!((count(&root).as_str(), pool.total), ("517", 517));
     settings.restore().unwrap();
     assert_eq!(count(&root), "10");
-    assert!(settings.notes()[0].ends_with("nr_hugepages is 10 again"));
+    assert!(settings.notes().is_empty(), "what a run puts back itself is not worth a word");
 }
 
 #[test]

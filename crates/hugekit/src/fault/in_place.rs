@@ -189,9 +189,12 @@ impl Process {
             return false;
         }
         match cause {
-            Cause::Fault(address) => self
-                .at(address, |faults| faults.serve(address, access).is_ok())
-                .unwrap_or_else(|| self.hooks.late.may_be_tried_again(address)),
+            Cause::Fault(address) => {
+                let served = self.at(address, |faults| {
+                    faults.serve(address, access).is_ok() || faults.rescue(address)
+                });
+                served.unwrap_or_else(|| self.hooks.late.may_be_tried_again(address))
+            }
             Cause::BrokenMemory(address) => {
                 self.at(address, |faults| faults.break_(address));
                 false

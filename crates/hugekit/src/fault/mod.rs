@@ -57,11 +57,23 @@ pub(crate) trait Faults: Debug + Send + Sync {
     fn serve(&self, address: usize, access: Access) -> Result<(), PopulateError>;
 
     /// After that failed in a handler thread: whoever waits may not wait for ever.
-    fn leave(&self, address: usize);
+    ///
+    /// # Errors
+    /// The kernel refuses even that.
+    fn leave(&self, address: usize) -> rustix::io::Result<()>;
+
+    /// After that failed in a signal handler: has the kernel itself show what is ready; whether it does.
+    /// Async-signal-safe.
+    fn rescue(&self, _address: usize) -> bool {
+        false
+    }
 
     /// Leaves every address to the kernel, and what it shows must be right: for when nobody is there to
     /// serve faults any more.
-    fn give_up(&self);
+    ///
+    /// # Errors
+    /// Something is shared that cannot be copied, and may not be left to the kernel.
+    fn give_up(&self) -> Result<(), PopulateError>;
 
     /// The memory at an address is broken: nobody is shown it any more, and the pool never gets it back.
     /// Async-signal-safe.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rustix::io::{self, Errno};
 
+use crate::arch;
 use crate::machine::Root;
 use crate::machine::userfaultfd::{Features, Userfaultfd, Uses};
 use crate::pool::{Backing, FaultError};
@@ -70,6 +71,7 @@ pub(super) fn is_collapsible(backing: Backing) -> bool {
 
 /// One whose faults raise SIGBUS in the thread that faulted. Anybody may have it.
 pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
+    is_not_simulated()?;
     // Before Linux 5.11 there is no flag for faults of user code alone.
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
@@ -78,6 +80,7 @@ pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
 
 /// One whose faults, those of system calls and of KVM included, are read from it.
 pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
+    is_not_simulated()?;
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     // To the byte where the kernel can: the page's address serves as well, only less near.
@@ -106,6 +109,12 @@ pub(crate) fn for_stopping() -> Result<OwnedFd, FaultError> {
 
 fn from_device() -> io::Result<OwnedFd> {
     userfaultfd::new_from_device(Path::new(DEVICE))
+}
+
+/// Valgrind carries out a program's accesses itself, and its own beside them: what waits for a fault to be served, or
+/// a handler that is to serve it, hangs in a process that no signal ends.
+fn is_not_simulated() -> Result<(), FaultError> {
+    if arch::runs_on_valgrind() { Err(FaultError::OnValgrind) } else { Ok(()) }
 }
 
 /// What the first way that works gives, or what the first way said. A system-call filter may end the

@@ -21,6 +21,7 @@ use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 use crate::populate::{PopulateError, populate_pages};
 use crate::profile::Profile;
 use crate::sync::Claim;
+use crate::sys::mapping::replace;
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
 use crate::{Clear, Reuse};
@@ -39,6 +40,8 @@ pub(crate) struct Served {
     start: usize,
     /// Bytes; whole folios, and less after the region was cut.
     len: AtomicUsize,
+    /// Where the region lies in the pool's file.
+    offset: u64,
     /// The same bytes in the pool's own mapping.
     alias: Bytes,
     granule_bytes: usize,
@@ -69,6 +72,7 @@ impl Served {
             descriptor,
             start,
             len: AtomicUsize::new(mapped.mapping().len()),
+            offset: pool.memory().offset(mapped.extent()),
             alias: pool.memory().alias_of(mapped.extent()),
             granule_bytes,
             granules: Granules::new(&lacks(contents, granule_bytes / pool.page_size()))
@@ -343,20 +347,36 @@ impl Faults for Served {
     }
 
     /// A hole that could not be populated: the kernel may have memory for it now, or says in its own way
-    /// that it has none.
-    fn leave(&self, address: usize) {
+    /// that it has none. What is ready and could not be shown, the kernel shows by itself.
+    fn leave(&self, address: usize) -> io::Result<()> {
         let index = (address - self.start) / self.granule_bytes;
-        if self.granules.look(index).is_ok_and(|lacks| lacks == Lacks::Page) {
-            let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses_of(index));
+        match self.granules.look(index) {
+            Ok(Lacks::Page | Lacks::Nothing) => {
+                userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses_of(index))
+            }
+            _ => Ok(()),
         }
     }
 
+    /// Maps a granule that is ready anew, where no descriptor is asked.
+    fn rescue(&self, address: usize) -> bool {
+        let index = (address - self.start) / self.granule_bytes;
+        let Ok(busy) = self.granules.claim(index) else { return false };
+        let memory = self.pool.memory();
+        let offset = self.offset + self.bytes_of(index).start as u64;
+        let (addresses, dumped) = (self.addresses_of(index), memory.in_core_dumps());
+        // SAFETY: addresses of the region, whose user expects just this part of the file there.
+        busy.state() == Lacks::Nothing
+            && unsafe { replace(memory.file(), offset, &addresses, dumped) }.is_ok()
+    }
+
     /// Clears all that is left to be.
-    fn give_up(&self) {
+    fn give_up(&self) -> Result<(), PopulateError> {
         for index in 0..self.granules.len() {
             self.clear_only(index);
         }
         let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses());
+        Ok(())
     }
 
     fn break_(&self, address: usize) {

@@ -14,7 +14,6 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use rustix::param::page_size;
@@ -22,9 +21,10 @@ use rustix::param::page_size;
 use super::{Access, Faults};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
-use crate::sync::Event;
+use crate::sync::Latch;
 use crate::sys::mapping::Untouched;
-use crate::sys::thread::{Watched, affinity, current_cpu, go_to_cpu, spawn};
+use crate::sys::own::Own;
+use crate::sys::thread::{Watched, affinity, current_cpu, pin_to, spawn};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -35,18 +35,22 @@ pub(crate) struct Handlers {
 }
 
 impl Handlers {
-    /// Starts so many threads, or none.
+    /// Starts so many threads, or none, and waits until all of them serve. A thread that begins allocates, and the
+    /// memory that it is to serve may be the allocator's: from then on it writes to nothing but its stack and
+    /// memory of our own.
     pub(crate) fn start(served: &Arc<dyn Faults>, count: usize) -> Result<Self, FaultError> {
         if count == 0 {
             return Err(FaultError::NoThreads);
         }
-        let descriptor = served.descriptor();
-        let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
+        let failed =
+            |errno: rustix::io::Errno| FaultError::Kernel { call: "mmap", source: errno.into() };
+        let ready = Arc::new(Own::new(Latch::new()).map_err(failed)?);
+        let mut handlers =
+            Self { bell: Bell::new(served.descriptor(), count)?, threads: Vec::new() };
         let bell = handlers.bell.0.addresses();
-        let ready = Arc::new(Ready { event: Event::new(), threads: AtomicUsize::new(0) });
         for _ in 0..count {
             let (served, bell, ready) = (Arc::clone(served), bell.clone(), Arc::clone(&ready));
-            match spawn("hugekit-fault", move || serve_all(&*served, &bell, ready)) {
+            match spawn("hugekit-fault", move || serve_all(&*served, &bell, &ready)) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -54,8 +58,7 @@ impl Handlers {
                 }
             }
         }
-        let are_ready = || (ready.threads.load(Ordering::Acquire) == count).then_some(());
-        ready.event.wait_for(are_ready);
+        ready.wait_for(count);
         Ok(handlers)
     }
 
@@ -80,14 +83,6 @@ impl Handlers {
     pub(crate) fn forget(self) {
         self.threads.into_iter().for_each(std::mem::forget);
     }
-}
-
-/// How many threads have come to serve. From then on they allocate nothing: the thread that waits for them may have
-/// been interrupted within the allocator, or be writing to its protected heap there, and hold its lock.
-#[derive(Debug)]
-struct Ready {
-    event: Event,
-    threads: AtomicUsize,
 }
 
 /// A page for each thread. Touching it makes one of them end.
@@ -143,7 +138,7 @@ impl Following {
         Self { allowed, watched: None, left: 0, interval: 0 }
     }
 
-    /// After a fault of this thread was served. Allocates nothing.
+    /// After a fault of this thread was served.
     fn follow(&mut self, thread: u32) {
         let Some(allowed) = self.allowed.as_ref() else { return };
         if self.left > 0 {
@@ -157,7 +152,7 @@ impl Following {
         let is_elsewhere = |cpu: &u32| *cpu != current_cpu() && allowed.contains(*cpu);
         match there.filter(is_elsewhere) {
             Some(cpu) => {
-                let _ = go_to_cpu(cpu);
+                let _ = pin_to(cpu);
                 self.interval = 0;
             }
             None => self.interval = (2 * self.interval + 1).min(LONGEST_INTERVAL),
@@ -166,20 +161,24 @@ impl Following {
     }
 }
 
-fn serve_all(served: &dyn Faults, bell: &Range<usize>, ready: Arc<Ready>) {
+fn serve_all(served: &dyn Faults, bell: &Range<usize>, ready: &Latch) {
     let mut following = Following::new();
-    ready.threads.fetch_add(1, Ordering::Release);
-    ready.event.tell();
+    ready.arrive();
     serve_or_give_up(served, bell, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
         if served.serve(address, access).is_err() {
-            served.leave(address);
+            served.leave(address)?;
         }
         following.follow(thread);
+        Ok(())
     });
 }
 
-fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(Fault)) {
+fn serve_or_give_up(
+    served: &dyn Faults,
+    bell: &Range<usize>,
+    serve: impl FnMut(Fault) -> rustix::io::Result<()>,
+) {
     let last_resort = LastResort { served, bell };
     if serve_until_rung(served.descriptor(), bell, serve).is_ok() {
         std::mem::forget(last_resort);
@@ -189,12 +188,12 @@ fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(
 /// Serves faults until the bell rings, which it answers.
 ///
 /// # Errors
-/// The kernel refuses that, or to tell of faults: the descriptor was abandoned, or another library closed it, or a
+/// The kernel refuses that, or what serving takes, or to tell of faults: the descriptor was abandoned, or another library closed it, or a
 /// system-call filter was installed.
 fn serve_until_rung(
     descriptor: BorrowedFd<'_>,
     bell: &Range<usize>,
-    mut serve: impl FnMut(Fault),
+    mut serve: impl FnMut(Fault) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {
     loop {
         match userfaultfd::next_fault(descriptor)? {
@@ -202,7 +201,7 @@ fn serve_until_rung(
                 let page = address - address % page_size();
                 return userfaultfd::unregister(descriptor, &(page..page + page_size()));
             }
-            Some(fault) => serve(fault),
+            Some(fault) => serve(fault)?,
             None => {}
         }
     }
@@ -218,7 +217,12 @@ struct LastResort<'a> {
 
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
-        self.served.give_up();
+        if let Err(error) = self.served.give_up() {
+            // What waits there waits until others can serve it: writes would reach what others share.
+            return tracing::error!(
+                "a thread that served faults ends, and writers may wait: {error}"
+            );
+        }
         let descriptor = self.served.descriptor();
         if userfaultfd::unregister(descriptor, self.bell).is_err()
             && userfaultfd::abandon(descriptor).is_ok()

@@ -50,7 +50,7 @@ impl Error {
         self.kind() == Some(io::ErrorKind::PermissionDenied)
     }
 
-    fn kind(&self) -> Option<io::ErrorKind> {
+    pub(crate) fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             Self::Unreadable { source, .. } => Some(source.kind()),
             Self::Malformed { .. } => None,

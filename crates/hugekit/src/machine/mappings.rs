@@ -40,8 +40,12 @@ impl MappedRange {
         let permissions = fields.next()?.as_bytes();
         let inode = fields.nth(2)?.parse().ok()?;
         let address = |text| usize::from_str_radix(text, 16).ok();
+        let addresses = address(start)?..address(end)?;
+        if addresses.is_empty() {
+            return None;
+        }
         Some(Self {
-            addresses: address(start)?..address(end)?,
+            addresses,
             is_readable: *permissions.first()? == b'r',
             is_shared: *permissions.get(3)? == b's',
             inode,
@@ -108,8 +112,12 @@ mod tests {
         assert!(maps[1].is_readable && !maps[1].is_shared);
         assert!(!maps[2].is_readable && maps[2].is_shared && maps[2].name.is_empty());
         assert_eq!(maps[2].to_string(), "0x7f20..0x8000 (anonymous)");
-        machine.file(MAPS, "nonsense");
-        assert!(matches!(read(&machine.root()), Err(Error::Malformed { .. })));
+        for wrong in
+            ["nonsense", "8000-7f00 rw-p 00000000 00:00 0", "7f00-7f00 rw-p 00000000 00:00 0"]
+        {
+            machine.file(MAPS, wrong);
+            assert!(matches!(read(&machine.root()), Err(Error::Malformed { .. })), "{wrong}");
+        }
     }
 
     #[test]

@@ -3,16 +3,15 @@
 //!
 //! There are two crews. Helpers of low priority are threads of their own, because no unprivileged
 //! thread gets back from `SCHED_IDLE` or from a nice value of 19.
-#![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::convert::Infallible;
 use std::sync::{Arc, Once};
 
 use super::crew::{Crew, Forked, Work};
 use super::placement::Placement;
 use crate::machine::CpuSet;
+use crate::sync::{OfProcess, PerProcess};
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::thread as sys;
 
@@ -26,33 +25,19 @@ pub(super) struct Workers {
     yielding: Crew,
 }
 
-static CURRENT: AtomicPtr<Workers> = AtomicPtr::new(ptr::null_mut());
+static CURRENT: PerProcess<Workers> = PerProcess::new();
+
+impl OfProcess for Workers {
+    fn mark(&self) -> &ForkMark {
+        &self.mark
+    }
+}
 
 impl Workers {
     /// Those of this process. After a fork, the first call makes new ones.
     pub(super) fn current() -> &'static Self {
-        let found = CURRENT.load(Ordering::Acquire);
-        // SAFETY: whatever was stored was leaked from a box and is never freed.
-        match unsafe { found.as_ref() } {
-            Some(workers) if workers.mark.is_ours() => workers,
-            _ => Self::replace(found),
-        }
-    }
-
-    fn replace(found: *mut Self) -> &'static Self {
-        let new = Box::into_raw(Box::new(Self::new()));
-        match CURRENT.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: in force from now on, and therefore never freed.
-            Ok(_) => unsafe { &*new },
-            Err(winner) => {
-                // SAFETY: nobody has seen `new`; the winner's is in force and never freed. It was
-                // made in this process, by a thread that runs beside this one.
-                unsafe {
-                    drop(Box::from_raw(new));
-                    &*winner
-                }
-            }
-        }
+        let made: Result<_, Infallible> = CURRENT.get_or_make(|_parents| Ok(Self::new()));
+        made.unwrap_or_else(|never| match never {})
     }
 
     fn new() -> Self {

@@ -26,6 +26,9 @@ pub(crate) struct Core {
     /// what is handed out.
     holes_may_wait: bool,
     state: Mutex<State>,
+    /// What users gave back and the kernel would not unmap, and what its folios hold: tried again when folios are
+    /// wanting.
+    unreturned: Mutex<Vec<Unreturned>>,
     /// Somebody waits for folios that are being scrubbed, or for the scrubber to pause.
     returned: Condvar,
     /// The scrubber waits for dirty folios, or for an order.
@@ -37,6 +40,9 @@ pub(crate) struct Core {
 
 /// An extent that somebody overwrites before anybody sees it, and what each run of its folios holds.
 pub(crate) type Reserved = (Extent<InUse>, Vec<(usize, Content)>);
+
+/// What nobody uses any more and is still mapped, and what its folios hold.
+type Unreturned = (Mapped, Vec<(usize, Content)>);
 
 /// What the lock protects. Nobody clears, populates or maps while holding it.
 #[derive(Debug)]
@@ -116,6 +122,7 @@ impl Core {
             memory,
             root,
             state: Mutex::new(state),
+            unreturned: Mutex::default(),
             returned: Condvar::new(),
             wanted: Condvar::new(),
             stopped: Condvar::new(),
@@ -247,8 +254,20 @@ impl Core {
         })
     }
 
-    /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back.
+    /// Takes a contiguous extent out of the pool, if need be after what is being scrubbed came back, or what could
+    /// not be unmapped.
     fn claim(
+        &self,
+        count: usize,
+        take: impl Fn(&mut Folios, usize) -> Option<Vec<Idle>>,
+    ) -> Result<Vec<Idle>, PoolError> {
+        match self.claim_idle(count, &take) {
+            Err(_) if self.return_again() => self.claim_idle(count, &take),
+            claimed => claimed,
+        }
+    }
+
+    fn claim_idle(
         &self,
         count: usize,
         take: impl Fn(&mut Folios, usize) -> Option<Vec<Idle>>,
@@ -398,14 +417,9 @@ impl Core {
     /// The user is done with the addresses.
     #[allow(unsafe_code)]
     pub(super) unsafe fn take_back(&self, mapped: Mapped) {
-        if !self.memory.is_ours() {
-            return;
-        }
-        // SAFETY: this is the process that made the memory; the rest is the caller's to promise.
-        match unsafe { self.memory.unmap(mapped) } {
-            Ok(dirty) => self.put_back([dirty.into()]),
-            Err(errno) => tracing::error!("folios are lost: {}", std::io::Error::from(errno)),
-        }
+        let contents = [(mapped.extent().folios().len(), Content::Dirty)];
+        // SAFETY: the caller's to promise.
+        unsafe { self.take_back_as(mapped, &contents) }
     }
 
     /// As [`take_back`](Self::take_back), where it is known what each run of folios holds.
@@ -420,8 +434,28 @@ impl Core {
         // SAFETY: this is the process that made the memory; the rest is the caller's to promise.
         match unsafe { self.memory.unmap_as(mapped, contents) } {
             Ok(parts) => self.put_back(parts),
-            Err(errno) => tracing::error!("folios are lost: {}", std::io::Error::from(errno)),
+            Err((mapped, errno)) => {
+                let error = std::io::Error::from(errno);
+                tracing::warn!("a region cannot be unmapped, and is kept until it can: {error}");
+                self.lock_unreturned().push((mapped, contents.to_vec()));
+            }
         }
+    }
+
+    fn lock_unreturned(&self) -> MutexGuard<'_, Vec<Unreturned>> {
+        self.unreturned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Unmaps what could not be when it was given back; whether there was anything.
+    #[allow(unsafe_code)]
+    fn return_again(&self) -> bool {
+        let unreturned = std::mem::take(&mut *self.lock_unreturned());
+        let any = !unreturned.is_empty();
+        for (mapped, contents) in unreturned {
+            // SAFETY: its user was done with it when it was given back.
+            unsafe { self.take_back_as(mapped, &contents) };
+        }
+        any
     }
 
     /// As [`take_back_as`](Self::take_back_as), for all but the first `count` folios, of which there
@@ -449,7 +483,7 @@ impl Core {
     #[allow(unsafe_code)]
     pub(super) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
         // SAFETY: the caller's to promise.
-        let dirty = unsafe { self.memory.unmap(mapped) }?;
+        let dirty = unsafe { self.memory.unmap(mapped) }.map_err(|(_, errno)| errno)?;
         let hole = self.memory.punch(dirty)?;
         self.put_back([hole.into()]);
         Ok(())
@@ -514,6 +548,14 @@ impl Core {
             dirty: folios.dirty() + state.scrubbing,
             scattered: self.memory.scattered(),
             ..self.counters.read()
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if self.memory.is_ours() {
+            self.return_again();
         }
     }
 }

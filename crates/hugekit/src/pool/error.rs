@@ -123,9 +123,13 @@ pub enum PoolError {
     NoDescriptor(io::Error),
     /// The process has no address or no mapping left, or somebody took the huge pages at that moment.
     #[error(
-        "cannot map {}: {source}; huge pages were taken meanwhile, or the process has too many \
-         mappings or too few addresses",
-        Size(*bytes)
+        "cannot map {}: {source}{}",
+        Size(*bytes),
+        if source.kind() == io::ErrorKind::OutOfMemory {
+            "; huge pages were taken meanwhile, or the process has too many mappings or too few addresses"
+        } else {
+            ""
+        }
     )]
     NotMapped {
         /// Bytes that were to be mapped.

@@ -149,6 +149,33 @@ mod tests {
         }
     }
 
+    /// The remedy that once asked for all of a machine's memory, as root.
+    #[test]
+    fn no_machine_is_advised_to_reserve_more_than_it_can_spare() {
+        for machine in hugekit_machines::MACHINES {
+            let files = machine.files().unwrap();
+            let root = Root::at(files.path());
+            for gib in [1, 4, 20, 200, 100_000] {
+                let (bytes, kib) = (gib << 30, 2048);
+                let Err(error) = check(&root, Backing::Hugetlb2M, bytes) else { continue };
+                let Some(remedy) = error.remedy() else {
+                    assert!(matches!(error, PoolError::NoHugePages { .. }), "{error}");
+                    continue;
+                };
+                let held = machine.reserved.unwrap();
+                let spare = (machine.available() - machine.memory / 8) / (kib << 10);
+                let missing = (bytes as u64 / (kib << 10)) - held;
+                let command = format!(
+                    "echo {} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+                    held + missing
+                );
+                let name = machine.name;
+                assert_eq!(remedy == command, missing <= spare, "{name}, {gib} GiB: {remedy}");
+                assert!(missing <= spare || remedy.contains(&format!("at most {spare}:")), "{remedy}");
+            }
+        }
+    }
+
     #[test]
     fn limits_of_the_group_on_memory_huge_pages_and_their_reservation() {
         let memory = grouped(&[("memory.max", "4194304"), ("memory.current", "1048576")]);

@@ -163,7 +163,9 @@ impl Memory {
         };
         self.alias().want_huge_pages().map_err(|errno| failed("MADV_HUGEPAGE", errno))?;
         let (start, page) = (self.at(0), page_size());
-        memory::populate_write(start, page).map_err(|errno| failed("populating", errno))?;
+        populate_pages(start, page).map_err(|error| {
+            PoolError::Populate(JobError::Chunk { range: 0..page, bytes: 0, error })
+        })?;
         let is_huge = || {
             let next = start.wrapping_add(page);
             memory::is_present(next, page).map_err(|errno| failed("mincore", errno))
@@ -172,8 +174,13 @@ impl Memory {
             return Ok(false);
         }
         // SAFETY: accesses to the alias mapping wait for nobody.
-        unsafe { collapse(start, self.page_size()) }
-            .map_err(|errno| failed("MADV_COLLAPSE", errno))?;
+        unsafe { collapse(start, self.page_size()) }.map_err(|errno| match errno {
+            // Neither says that the kernel has no such pages.
+            Errno::NOMEM | Errno::PERM => {
+                PoolError::Kernel { call: "madvise(MADV_COLLAPSE)", source: errno.into() }
+            }
+            _ => failed("MADV_COLLAPSE", errno),
+        })?;
         if is_huge()? {
             Ok(true)
         } else {
@@ -378,15 +385,16 @@ impl Memory {
         Ok(mapping)
     }
 
-    /// Takes the addresses from the user. If the kernel will not, the folios are lost to the pool:
-    /// somebody might still use them.
+    /// Takes the addresses from the user. If the kernel will not, all is as it was.
     ///
     /// # Safety
     /// In the process that made the memory, and the user is done with the addresses.
-    pub(super) unsafe fn unmap(&self, mapped: Mapped) -> Result<Extent<Dirty>, Errno> {
+    pub(super) unsafe fn unmap(&self, mapped: Mapped) -> Result<Extent<Dirty>, (Mapped, Errno)> {
         // SAFETY: the addresses are still the mapping's, because in the process that mapped it
         // nobody but this unmaps it, and the user is done with them.
-        unsafe { mapped.mapping.unmap() }?;
+        if let Err(errno) = unsafe { mapped.mapping.unmap() } {
+            return Err((mapped, errno));
+        }
         // SAFETY: mapped nowhere but in the alias mapping now.
         Ok(unsafe { mapped.extent.become_() })
     }
@@ -399,7 +407,7 @@ impl Memory {
         &self,
         mapped: Mapped,
         contents: &[(usize, Content)],
-    ) -> Result<Vec<Idle>, Errno> {
+    ) -> Result<Vec<Idle>, (Mapped, Errno)> {
         // SAFETY: the caller's to promise.
         Ok(unsafe { parts_of(self.unmap(mapped)?, contents) })
     }
@@ -450,7 +458,10 @@ impl Drop for Memory {
         }
         if let Some(alias) = self.alias.take() {
             // SAFETY: mapped in this process, and only methods of this value follow its addresses.
-            let _ = unsafe { alias.unmap() };
+            if unsafe { alias.unmap() }.is_err() {
+                // The addresses are lost, the memory is not.
+                let _ = memfd::punch(&self.file, 0, alias.len() as u64);
+            }
         }
     }
 }

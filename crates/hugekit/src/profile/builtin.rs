@@ -120,3 +120,49 @@ fn builtin_copy(cpu: Microarchitecture, caches: CacheSizes) -> Choice<CopyFn> {
     };
     Choice { warm, cold }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Root, cache};
+    use crate::parallel::Placement;
+
+    const CPUS: [(Vendor, u32, u32); 6] = [
+        (Vendor::Intel, 6, 0x55),
+        (Vendor::Intel, 6, 0xad),
+        (Vendor::Intel, 6, 0xcf),
+        (Vendor::Amd, 0x19, 0x01),
+        (Vendor::Amd, 0x19, 0x11),
+        (Vendor::Other, 0, 0),
+    ];
+
+    /// What the profile decides of lengths, with every machine's caches and for every CPU that is told apart.
+    #[test]
+    fn every_machine_has_a_profile_that_can_be_used() {
+        for machine in hugekit_machines::MACHINES {
+            let files = machine.files().unwrap();
+            let caches = cache::read(&Root::at(files.path()));
+            assert_eq!(caches.is_ok(), machine.l1d > 0, "{}", machine.name);
+            let caches = caches.unwrap_or(UNKNOWN_CACHES);
+            for (vendor, family, model) in CPUS {
+                let profile = Profile::builtin(CpuModel { vendor, family, model }, caches);
+                assert!(profile.near_bytes <= 2 << 20 && profile.near_bytes_all <= 2 << 20);
+                for length in (0..=40).map(|shift| 1_usize << shift) {
+                    assert!(profile.clear.warm.routine_for(length).is_available());
+                    assert!(profile.clear.cold.routine_for(length).is_available());
+                    assert!(profile.copy.warm.routine_for(length).is_available());
+                    assert!(profile.copy.cold.routine_for(length).is_available());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_machine_has_a_place_for_each_of_its_cpus() {
+        for machine in hugekit_machines::MACHINES {
+            let files = machine.files().unwrap();
+            let placement = Placement::read(&Root::at(files.path())).unwrap();
+            assert_eq!(placement.threads() as u64, machine.cpus, "{}", machine.name);
+        }
+    }
+}

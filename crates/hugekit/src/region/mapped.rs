@@ -313,9 +313,12 @@ impl Memory {
             None => vec![((cut - kept) / page_size, Content::Dirty)],
         };
         // SAFETY: who borrowed bytes behind `len` is gone, because `self` is borrowed mutably.
-        unsafe { pool.take_tail(mapped, len, &contents) }
-            .map_err(|error| RegionError::Kept(error.kind()))?;
-        Ok(kept)
+        let taken = unsafe { pool.take_tail(mapped, len, &contents) };
+        taken.map(|()| kept).map_err(|error| {
+            // Its tail is served again.
+            service.iter().for_each(|service| drop(service.cut(cut, page_size)));
+            RegionError::Kept(error.kind())
+        })
     }
 
     /// Gives the folios back to the kernel.
@@ -396,7 +399,7 @@ impl Memory {
                 family.end();
                 return Err(failed(error));
             }
-            service.served().give_up();
+            let _ = service.served().give_up();
             service.end();
         }
         let Holds::Alone(mapped, service) = std::mem::replace(holds, Holds::Nothing) else {

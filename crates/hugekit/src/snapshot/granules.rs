@@ -1,134 +1,101 @@
-//! Where the bytes of each granule are: still with their owner, copied aside, or with nobody any more.
+//! Where the bytes of each granule are: still with their owner, copied aside, or nowhere any more.
 //!
-//! A granule's state is one atomic word, in memory that no snapshot protects. It leaves `Owner` once and never
-//! comes back, and protection is lifted only after it has left: so whoever reads the owner's bytes and finds
-//! `Owner` *afterwards* has read what they were at the snapshot. Readers take no lock for that.
+//! A granule's state is one word of a table of [claims](Claims), in memory that no snapshot protects. It leaves
+//! `Owner` once and never comes back, and protection is lifted only after it has left: so a reader that reads
+//! the owner's bytes and finds `Owner`, unclaimed, *afterwards* has read what they were at the snapshot. Readers
+//! take no lock for that.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::io;
 
-use crate::sync::Event;
-use crate::sys::own::{Own, OwnWords};
+use crate::sync::{Claim, Claims, State};
 
 /// Where the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the owner's memory, which is protected.
     Owner,
-    /// As with the owner, while somebody copies them aside.
-    Busy,
     /// In this slot of the arena.
     Slot(u32),
-    /// They were read, and nobody wants them any more.
+    /// They were read, and no reader wants them any more.
     Gone,
     /// Nowhere: the snapshot failed before they were copied.
     Lost,
 }
 
-impl Place {
-    const SLOTS: u32 = 4;
+/// Numbers below that of the first slot.
+const SLOTS: u32 = 3;
 
-    fn of(word: u32) -> Self {
-        match word {
-            0 => Self::Owner,
-            1 => Self::Busy,
-            2 => Self::Gone,
-            3 => Self::Lost,
-            slot => Self::Slot(slot - Self::SLOTS),
+impl State for Place {
+    fn bits(self) -> u32 {
+        match self {
+            Self::Owner => 0,
+            Self::Gone => 1,
+            Self::Lost => 2,
+            Self::Slot(slot) => slot + SLOTS,
         }
     }
 
-    fn word(self) -> u32 {
-        match self {
-            Self::Owner => 0,
-            Self::Busy => 1,
-            Self::Gone => 2,
-            Self::Lost => 3,
-            Self::Slot(slot) => slot + Self::SLOTS,
+    fn of(bits: u32) -> Self {
+        match bits {
+            0 => Self::Owner,
+            1 => Self::Gone,
+            2 => Self::Lost,
+            slot => Self::Slot(slot - SLOTS),
         }
     }
 }
 
 /// The granules of one snapshot. Async-signal-safe, all but `new`.
 #[derive(Debug)]
-pub(super) struct Granules {
-    places: OwnWords<AtomicU32>,
-    ended: Own<Event>,
-}
-
-/// The right to copy a granule aside. Dropped, it is the owner's as before.
-#[derive(Debug)]
-pub(super) struct Busy<'a> {
-    granules: &'a Granules,
-    index: usize,
-    ends_as: Place,
-}
+pub(super) struct Granules(Claims<Place>);
 
 impl Granules {
     /// So many, all of them with their owner.
     pub(super) fn new(count: usize) -> io::Result<Self> {
-        Ok(Self { places: OwnWords::new(count)?, ended: Own::new(Event::new())? })
+        Claims::new(count).map(Self)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.0.len()
     }
 
-    /// Where it is at this moment.
-    pub(super) fn look(&self, index: usize) -> Place {
-        Place::of(self.places[index].load(Ordering::SeqCst))
-    }
-
-    /// Where it is when nobody is copying it.
+    /// Where it is when no thread is copying it.
     pub(super) fn settled(&self, index: usize) -> Place {
-        self.ended.wait_for(|| Some(self.look(index)).filter(|place| *place != Place::Busy))
+        self.0.settled(index).state
     }
 
-    /// Makes it busy if it is still with its owner, after whoever else is at it.
-    pub(super) fn claim(&self, index: usize) -> Option<Busy<'_>> {
-        while self.settled(index) == Place::Owner {
-            if self.change(index, Place::Owner, Place::Busy) {
-                return Some(Busy { granules: self, index, ends_as: Place::Owner });
-            }
-        }
-        None
+    /// Whether its bytes are with their owner alone, copied by no thread. What the caller has loaded before was
+    /// loaded while that was so.
+    pub(super) fn is_still_with_owner(&self, index: usize) -> bool {
+        fence(Ordering::Acquire);
+        let seen = self.0.look(index);
+        seen.state == Place::Owner && !seen.is_busy
     }
 
-    /// Nobody wants it any more; returns where it was, when nobody was copying it.
+    /// Whether its bytes are nowhere but with their owner yet; a thread may be copying them.
+    pub(super) fn needs_owner(&self, index: usize) -> bool {
+        self.0.look(index).state == Place::Owner
+    }
+
+    /// The right to copy it aside if it is still with its owner, after whoever else is at it. What another thread
+    /// stored before it looked where the granule is, or claimed it, is seen from then on.
+    pub(super) fn claim(&self, index: usize) -> Option<Claim<'_, Place>> {
+        let claim = self.0.claim_if(index, |place| place == Place::Owner);
+        fence(Ordering::SeqCst);
+        claim
+    }
+
+    /// No reader wants it any more; returns where it was, when no thread was copying it.
     pub(super) fn let_go(&self, index: usize) -> Place {
-        loop {
-            let place = self.settled(index);
-            if self.change(index, place, Place::Gone) {
-                return place;
-            }
-        }
-    }
-
-    fn change(&self, index: usize, from: Place, to: Place) -> bool {
-        let word = &self.places[index];
-        word.compare_exchange(from.word(), to.word(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.0.claim(index).finish(Place::Gone)
     }
 }
 
-impl Busy<'_> {
-    /// It is there from now on.
-    pub(super) fn finish(mut self, place: Place) {
-        self.ends_as = place;
-    }
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        let Granules { places, ended } = self.granules;
-        places[self.index].store(self.ends_as.word(), Ordering::SeqCst);
-        ended.tell();
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
 
     use super::*;
@@ -146,7 +113,8 @@ mod tests {
                             copied.fetch_add(1, Ordering::Relaxed);
                             busy.finish(Place::Slot(index as u32));
                         }
-                        assert_eq!(granules.look(index), Place::Slot(index as u32));
+                        assert_eq!(granules.settled(index), Place::Slot(index as u32));
+                        assert!(!granules.needs_owner(index));
                         assert_eq!(copied.load(Ordering::Relaxed), 1);
                     }
                 });
@@ -157,12 +125,15 @@ mod tests {
     #[test]
     fn who_gives_up_leaves_it_where_it_was() {
         let granules = Granules::new(2).unwrap();
-        drop(granules.claim(0).unwrap());
+        let claim = granules.claim(0).unwrap();
+        assert!(granules.needs_owner(0) && !granules.is_still_with_owner(0));
+        drop(claim);
+        assert!(granules.is_still_with_owner(0));
         assert_eq!(granules.settled(0), Place::Owner);
         granules.claim(0).unwrap().finish(Place::Lost);
         assert!(granules.claim(0).is_none());
         assert_eq!(granules.let_go(1), Place::Owner);
-        assert_eq!((granules.look(1), granules.len()), (Place::Gone, 2));
+        assert_eq!((granules.settled(1), granules.len()), (Place::Gone, 2));
         assert!(granules.claim(1).is_none());
     }
 }

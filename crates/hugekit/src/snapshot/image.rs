@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
 use rustix::param::page_size;
 
@@ -187,8 +187,8 @@ impl Image {
 
     /// Whether the bytes at an address of the inner range are still wanted from their owner.
     pub(super) fn needs(&self, address: usize) -> bool {
-        let place = self.granules.look(self.granule_at(address).0);
-        self.phase() == Phase::Live && matches!(place, Place::Owner | Place::Busy)
+        let (index, _) = self.granule_at(address);
+        self.phase() == Phase::Live && self.granules.needs_owner(index)
     }
 
     /// Sees to it that a granule may change, near the address that is written last. Async-signal-safe.
@@ -285,6 +285,7 @@ impl Image {
         debug_assert!(part.end <= granule.end);
         // Before it is looked at: who makes it busy afterwards sees this.
         self.live.reading.store(index, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         let is_delivered = self.live.destination.load(Ordering::SeqCst) != 0;
         loop {
             match self.granules.settled(index) {
@@ -306,7 +307,7 @@ impl Image {
                     };
                     let is_protected = self.line.is_protected(part);
                     // Protection is lifted only after it has left its owner.
-                    if self.granules.look(index) != Place::Owner {
+                    if !self.granules.is_still_with_owner(index) {
                         continue;
                     }
                     return match read {
@@ -316,7 +317,7 @@ impl Image {
                     };
                 }
                 Place::Gone if is_delivered => return Ok(()),
-                Place::Busy | Place::Gone | Place::Lost => {
+                Place::Gone | Place::Lost => {
                     let failure = self.failure().unwrap_or(Failure::Changed(part.start));
                     return Err(Trouble::Failed(failure));
                 }

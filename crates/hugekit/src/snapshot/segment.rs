@@ -142,15 +142,16 @@ impl Faults for Segment {
         }
     }
 
-    fn leave(&self, address: usize) {
-        let _ = self.line.wake(address);
+    fn leave(&self, address: usize) -> rustix::io::Result<()> {
+        self.line.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
     /// Lets all writes pass, and the snapshots are lost.
-    fn give_up(&self) {
+    fn give_up(&self) -> Result<(), PopulateError> {
         self.fail(Failure::Unserved);
         let left = self.line.unregister(&self.addresses);
         let _ = left.or_else(|Refused| self.line.abandon());
+        Ok(())
     }
 
     /// Whoever reads it meets that by himself.

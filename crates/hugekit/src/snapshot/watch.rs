@@ -4,7 +4,6 @@
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -19,8 +18,8 @@ use crate::fault::unsure;
 use crate::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
 use crate::machine::mappings::MappedRange;
 use crate::populate::PopulateError;
+use crate::sync::{OfProcess, PerProcess};
 use crate::sys::fork_mark::ForkMark;
-use crate::sys::own::Own;
 use crate::sys::thread::without_signals;
 
 /// Snapshots whose writes are handled in one way, and share a descriptor.
@@ -83,32 +82,21 @@ enum Unarmed<'a> {
     Edge(Trouble),
 }
 
-static CURRENT: [AtomicPtr<Watch>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
+static CURRENT: [PerProcess<Watch>; 2] = [const { PerProcess::new() }; 2];
+
+impl OfProcess for Watch {
+    fn mark(&self) -> &ForkMark {
+        &self.mark
+    }
+}
 
 impl Watch {
     /// That of the calling process.
-    #[allow(unsafe_code)]
     pub(super) fn current(way: Way) -> rustix::io::Result<&'static Self> {
-        let current = &CURRENT[way as usize];
-        loop {
-            let seen = current.load(Ordering::Acquire);
-            // SAFETY: null, or leaked below.
-            let found = unsafe { seen.as_ref() };
-            if let Some(watch) = found.filter(|watch| watch.mark.is_ours()) {
-                return Ok(watch);
-            }
-            let fresh = Own::new(Self {
-                mark: ForkMark::new(),
-                way,
-                table: Registry::new()?,
-                state: Mutex::default(),
-            })?;
-            let here = std::ptr::from_ref(&*fresh).cast_mut();
-            let taken = current.compare_exchange(seen, here, Ordering::AcqRel, Ordering::Relaxed);
-            if taken.is_ok() {
-                return Ok(fresh.leak());
-            }
-        }
+        CURRENT[way as usize].get_or_make(|_parents| {
+            let (mark, table) = (ForkMark::new(), Registry::new()?);
+            Ok(Self { mark, way, table, state: Mutex::default() })
+        })
     }
 
     /// Whether its writes are served by who writes.
@@ -349,17 +337,23 @@ impl Faults for Threaded {
                     return Err(PopulateError::Kernel(ErrorKind::PermissionDenied));
                 }
                 // Whoever protected it has gone meanwhile.
-                None => return Ok(self.leave(address)),
+                None => {
+                    let refused = |_| PopulateError::Kernel(ErrorKind::PermissionDenied);
+                    return self.leave(address).map_err(refused);
+                }
             }
         }
     }
 
-    fn leave(&self, address: usize) {
-        let _ = self.line.wake(address);
+    fn leave(&self, address: usize) -> rustix::io::Result<()> {
+        self.line.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
-    fn give_up(&self) {
-        self.watch.table.for_each(Faults::give_up);
+    fn give_up(&self) -> Result<(), PopulateError> {
+        self.watch.table.for_each(|faults| {
+            let _ = faults.give_up();
+        });
+        Ok(())
     }
 
     fn break_(&self, _: usize) {}
@@ -474,7 +468,7 @@ mod tests {
         };
         snapshot.read_at(5, &mut [0; 9]).unwrap();
         let watch = Watch::current(Way::Threaded).unwrap();
-        watch.table.for_each(Faults::give_up);
+        watch.table.for_each(|faults| faults.give_up().unwrap());
         // SAFETY: as above.
         unsafe { memory.start().write_bytes(8, len) };
         assert_eq!(snapshot.stats().copied_by_writers, 0);

@@ -12,12 +12,13 @@ mod claims;
 mod event;
 mod futex;
 mod gate;
+mod latch;
 mod per_process;
 pub(crate) mod primitives;
 mod published;
 
 pub(crate) use self::claims::{Claim, Claims, State};
-pub(crate) use self::event::Event;
 pub(crate) use self::gate::Gate;
+pub(crate) use self::latch::Latch;
 pub(crate) use self::per_process::{OfProcess, PerProcess};
 pub(crate) use self::published::{Held, Published};

@@ -17,6 +17,7 @@ use rustix::param::page_size;
 use rustix::process::{Pid, getpid};
 
 use super::injection::{Call, pass};
+use super::mapping;
 
 /// Left in memory by one process; [`is_ours`](Self::is_ours) in that process only.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Drop for ForkMark {
     fn drop(&mut self) {
         if let By::Page(page) = self.by {
             // SAFETY: exactly the page mapped in `marked_page`, of which no reference is left.
-            let _ = unsafe { rustix::mm::munmap(page.as_ptr().cast(), page_size()) };
+            let _ = unsafe { mapping::unmap(page.as_ptr().cast(), page_size()) };
         }
     }
 }
@@ -75,12 +76,10 @@ fn marked_page() -> Option<NonNull<AtomicU8>> {
     .ok()?;
     // SAFETY: the page just mapped is ours alone, and an advice that is refused leaves it as it is.
     unsafe {
-        let wipe = || {
-            pass(Call::Madvise)?;
-            rustix::mm::madvise(page, page_size(), Advice::LinuxWipeOnFork)
-        };
-        if wipe().is_err() || libc::madvise(page, page_size(), NO_ADVICE) == 0 {
-            let _ = rustix::mm::munmap(page, page_size());
+        let wiped = pass(Call::Madvise)
+            .and_then(|()| rustix::mm::madvise(page, page_size(), Advice::LinuxWipeOnFork));
+        if wiped.is_err() || libc::madvise(page, page_size(), NO_ADVICE) == 0 {
+            let _ = mapping::unmap(page.cast(), page_size());
             return None;
         }
     }

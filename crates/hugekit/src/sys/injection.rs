@@ -12,7 +12,7 @@ use rustix::io;
 #[cfg(feature = "fault-injection")]
 pub(crate) use self::armed::pass;
 #[cfg(feature = "fault-injection")]
-pub use self::armed::{Hit, Lasting, Plan, arm, disarm};
+pub use self::armed::{Hit, Lasting, Plan, arm, disarm, trace};
 
 /// Lets a call pass, or answers in the kernel's place. Async-signal-safe.
 ///
@@ -60,6 +60,7 @@ macro_rules! calls {
 calls! {
     calls: {
         Clone: [AGAIN]
+        Dup3: [BUSY INTR]
         Fallocate: [INTR NOSPC NOMEM]
         Fork: [AGAIN NOMEM]
         Fstat: [NOMEM]
@@ -83,7 +84,7 @@ calls! {
         Pread: [SRCH]
         ProcessVmReadv: [FAULT NOMEM PERM NOSYS]
         Read: [IO SRCH INTR]
-        ReadFault: [INTR AGAIN]
+        ReadFault: [INTR]
         Readlink: [ACCESS NOMEM]
         SchedGetaffinity: [INVAL PERM]
         SchedSetaffinity: [INVAL PERM]

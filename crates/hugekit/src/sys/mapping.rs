@@ -292,7 +292,9 @@ impl Drop for Spare {
     }
 }
 
-/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not.
+/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not. Mapped for writing
+/// only, though every CPU reads there too, so that no snapshot takes them for a program's memory and touches them
+/// (`own.rs`).
 #[derive(Debug)]
 pub(crate) struct Untouched {
     start: NonNull<u8>,
@@ -308,7 +310,7 @@ impl Untouched {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let private = MapFlags::PRIVATE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let start = unsafe { map_anonymous(len, ProtFlags::READ, private) }?;
+        let start = unsafe { map_anonymous(len, ProtFlags::WRITE, private) }?;
         let pages = Self { start, len };
         let advise = || {
             pass(Call::Madvise)?;
@@ -373,14 +375,27 @@ unsafe fn map_anonymous(len: usize, access: ProtFlags, how: MapFlags) -> io::Res
     not_null(unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, how) }?.cast())
 }
 
+/// How often the kernel is asked to unmap something: it needs memory of its own for that, which may be short for a
+/// moment.
+const TRIES: usize = 3;
+
 /// `munmap(2)`.
+///
+/// # Errors
+/// `ENOMEM` where this cuts a mapping in two, and the process may have no more.
 ///
 /// # Safety
 /// As for [`rustix::mm::munmap`].
-unsafe fn unmap(start: *mut u8, len: usize) -> io::Result<()> {
-    pass(Call::Munmap)?;
-    // SAFETY: the caller's to promise.
-    unsafe { rustix::mm::munmap(start.cast(), len) }
+pub(super) unsafe fn unmap(start: *mut u8, len: usize) -> io::Result<()> {
+    let unmap = || {
+        pass(Call::Munmap)?;
+        // SAFETY: the caller's to promise.
+        unsafe { rustix::mm::munmap(start.cast(), len) }
+    };
+    (1..TRIES).fold(unmap(), |done, _| match done {
+        Err(io::Errno::NOMEM) => unmap(),
+        done => done,
+    })
 }
 
 /// The kernel maps nothing at 0 unless asked to.

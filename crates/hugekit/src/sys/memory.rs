@@ -9,6 +9,7 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
 use super::injection::{Call, pass};
 use super::last_error;
+use super::mapping;
 
 /// Faults every page of `start..start + len` in, writable, contents unchanged (Linux 5.14). Both
 /// are multiples of the page size.
@@ -86,7 +87,7 @@ pub(crate) fn is_mapped_populated() -> bool {
         };
         let mut present = 1_u8;
         let _ = libc::mincore(probe, page, &raw mut present);
-        let _ = rustix::mm::munmap(probe, page);
+        let _ = mapping::unmap(probe.cast(), page);
         present & 1 == 1
     }
 }

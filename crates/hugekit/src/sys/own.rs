@@ -16,6 +16,7 @@ use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::injection::{Call, pass};
+use super::mapping;
 
 /// Zeroed bytes that take memory when they are touched. Readable and writable, and unmapped on drop, in a
 /// forked child too, which has them all as a copy unless they are [kept from it](Self::keep_from_children).
@@ -83,7 +84,7 @@ impl OwnBytes {
 impl Drop for OwnBytes {
     fn drop(&mut self) {
         // SAFETY: exactly the addresses that were mapped; a reference into them borrows this value.
-        let _ = unsafe { rustix::mm::munmap(self.mapped.as_ptr().cast(), self.mapped_len) };
+        let _ = unsafe { mapping::unmap(self.mapped.as_ptr(), self.mapped_len) };
     }
 }
 

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_ulong, c_void};
-use std::io::Write;
+use std::io::Write as _;
 use std::mem::{MaybeUninit, size_of_val};
 use std::os::fd::OwnedFd;
 use std::thread::{Builder, JoinHandle};
@@ -53,15 +53,16 @@ pub(crate) fn set_affinity(cpus: &CpuSet) -> io::Result<()> {
     last_error(refused)
 }
 
-/// Lets the calling thread run on this CPU only, if it is among the first 1,024. Allocates nothing.
-pub(crate) fn go_to_cpu(cpu: u32) -> io::Result<()> {
-    let mut words: [c_ulong; USUAL_WORDS] = [0; USUAL_WORDS];
-    let word = words.get_mut(cpu as usize / BITS).ok_or(io::Errno::INVAL)?;
-    *word = 1 << (cpu as usize % BITS);
+/// Lets the calling thread run on this CPU only. Allocates nothing, as threads that serve faults must not: the
+/// allocator's memory may be what they serve.
+pub(crate) fn pin_to(cpu: u32) -> io::Result<()> {
+    const WORDS: usize = 1024;
+    let (word, mut words) = (cpu as usize / BITS, [0 as c_ulong; WORDS]);
+    *words.get_mut(word).ok_or(io::Errno::INVAL)? = 1 << (cpu as usize % BITS);
+    let bytes = size_of_val(&words[..=word]);
     pass(Call::SchedSetaffinity)?;
-    // SAFETY: the kernel reads as many bytes as the array has.
-    let refused =
-        unsafe { libc::sched_setaffinity(0, size_of_val(&words), words.as_ptr().cast()) } != 0;
+    // SAFETY: the kernel reads `bytes` bytes from `words`, which holds more.
+    let refused = unsafe { libc::sched_setaffinity(0, bytes, words.as_ptr().cast()) } != 0;
     last_error(refused)
 }
 
@@ -80,13 +81,13 @@ pub(crate) struct Watched {
 impl Watched {
     /// `None` if there is no such thread, or no /proc. Allocates nothing.
     pub(crate) fn new(thread: u32) -> Option<Self> {
-        let mut path = [0; 64];
+        let (mut path, len) = ([0; 64], 64);
         let mut rest = &mut path[..];
         write!(rest, "/proc/self/task/{thread}/stat").ok()?;
-        let left = rest.len();
-        let path = &path[..path.len() - left];
+        let len = len - rest.len();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         pass(Call::Open).ok()?;
-        let stat = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let stat = rustix::fs::open(&path[..len], flags, Mode::empty()).ok()?;
         Some(Self { thread, stat })
     }
 
@@ -298,7 +299,8 @@ mod tests {
                 return; // A sandbox without /proc: nobody is followed then.
             };
             for cpu in affinity().unwrap().iter() {
-                set_affinity(&std::iter::once(cpu).collect()).unwrap();
+                pin_to(cpu).unwrap();
+                assert_eq!(affinity().unwrap(), std::iter::once(cpu).collect());
                 assert_eq!(watched.cpu(), Some(cpu));
             }
         })

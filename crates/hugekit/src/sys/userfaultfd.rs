@@ -246,8 +246,10 @@ pub(crate) fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     if !is_userfaultfd(descriptor) {
         return Ok(());
     }
+    pass(Call::MemfdCreate)?;
     let nothing = memfd_create(c"hugekit-nothing", MemfdFlags::CLOEXEC)?;
     let (from, to) = (nothing.as_raw_fd(), descriptor.as_raw_fd());
+    pass(Call::Dup3)?;
     // SAFETY: the number stays open, and whoever owns it never minds what it stands for.
     last_error(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0)
 }
@@ -266,6 +268,9 @@ fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
 fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> bool {
     let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
     let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
+    if pass(Call::Readlink).is_err() {
+        return false;
+    }
     let (path, to) = (path.as_ptr().cast(), link.as_mut_ptr().cast());
     // SAFETY: reads a path that ends with 0, and writes no more than the link's bytes.
     written.is_ok() && unsafe { libc::readlink(path, to, link.len()) } > 0 && link.starts_with(what)

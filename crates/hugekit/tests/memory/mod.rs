@@ -1,4 +1,5 @@
 //! Private anonymous memory as a program has it, to be snapshotted.
+#![allow(dead_code)] // Not every test uses all of it.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};

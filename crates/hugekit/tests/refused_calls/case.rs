@@ -2,7 +2,7 @@
 //! between.
 #![allow(unsafe_code)]
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
@@ -12,24 +12,21 @@ use std::{fs, thread};
 
 use std::time::Duration;
 
+use hugekit::fault::Handling;
 use hugekit::injection::{self, Call, Hit, Lasting, Plan};
+use hugekit::pool::Backing;
 use hugekit::{ErrorClass, system_error};
 
 pub(crate) const FINE: &str = "fine";
 pub(crate) const NOT_REACHED: &str = "not reached";
 pub(crate) const NO_SUCH_ANSWER: &str = "no such answer";
 
-/// What is to be tried: it arms its point once, and checks what it can.
-pub(crate) type Operation = fn(&Point);
-
-/// Answers of which one is chosen, without the time for all.
-pub(crate) struct Choice;
-
-impl Choice {
-    /// The first answers are those that are met most.
-    pub(crate) fn next(nth: u32) -> usize {
-        [0, 1, 0, 2][nth as usize % 4]
-    }
+/// What is to be tried, and on what: it arms its point once, and checks what it can.
+#[derive(Clone, Copy)]
+pub(crate) struct Operation {
+    pub(crate) run: fn(&Point, Backing, Handling),
+    pub(crate) backing: Backing,
+    pub(crate) handling: Handling,
 }
 
 /// Where an operation has its calls refused.
@@ -39,23 +36,39 @@ pub(crate) struct Point {
     failed: Cell<bool>,
     hits: RefCell<Vec<Hit>>,
     problems: RefCell<String>,
+    /// What the first round did.
+    trace: OnceCell<Vec<Call>>,
 }
 
 impl Point {
     /// Calls `operation`; one of its calls is refused.
     pub(crate) fn refuse<R>(&self, operation: impl FnOnce() -> R) -> R {
-        let Some(plan) = self.plan.get() else { return operation() };
-        injection::arm(plan);
+        injection::arm(self.plan.get().unwrap_or(NOTHING));
         let result = operation();
         let hit = injection::disarm();
+        self.trace.get_or_init(injection::trace);
         self.hit.set(hit.filter(|hit| hit.errno != 0));
         self.hits.borrow_mut().extend(hit);
         result
     }
 
-    /// Whether something was refused, so that an error may be the answer.
-    pub(crate) fn is_hit(&self) -> bool {
-        self.hit.get().is_some()
+    /// As [`unless_refused`](Self::unless_refused) for what may also be lost.
+    pub(crate) fn unless_lost<T, E: Error + 'static>(
+        &self,
+        result: Result<T, E>,
+        class: impl FnOnce(&E) -> ErrorClass,
+    ) -> Option<T> {
+        let is_lost = self.hit.get().is_some();
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let class = class(&error);
+                if !(is_lost && class == ErrorClass::Lost) {
+                    self.failed(&error, class);
+                }
+                None
+            }
+        }
     }
 
     /// Takes an error, which must say what was refused.
@@ -94,7 +107,11 @@ impl Point {
         self.plan.set(plan);
         self.hit.set(None);
         self.failed.set(false);
-        if catch_unwind(AssertUnwindSafe(|| operation(self))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| {
+            (operation.run)(self, operation.backing, operation.handling)
+        }))
+        .is_err()
+        {
             injection::disarm();
             self.problem("panicked".to_owned());
         }
@@ -105,6 +122,11 @@ impl Point {
 fn fits(hit: Hit, class: ErrorClass) -> bool {
     use ErrorClass::{Kernel, NoMemory, NotPermitted, Unsupported};
     match hit.errno {
+        // For a mapping that may not be written.
+        libc::EINVAL if hit.call == Call::MadvisePopulate => true,
+        libc::EAGAIN | libc::EBUSY if hit.call == Call::MadviseCollapse => {
+            matches!(class, NoMemory | Unsupported)
+        }
         libc::ENOMEM | libc::ENOSPC => class == NoMemory,
         // Threads, locked memory, or memory that could not be moved at the moment.
         libc::EAGAIN if hit.call == Call::Clone => class == NoMemory,
@@ -116,6 +138,9 @@ fn fits(hit: Hit, class: ErrorClass) -> bool {
         _ => matches!(class, Kernel | NoMemory),
     }
 }
+
+/// Only counts.
+const NOTHING: Plan = Plan { nth: u32::MAX, choice: 0, lasting: Lasting::Once };
 
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
@@ -150,6 +175,7 @@ fn verdict(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
         failed: Cell::default(),
         hits: RefCell::default(),
         problems: RefCell::default(),
+        trace: OnceCell::new(),
     };
     point.round(operation, plan);
     point.round(operation, None);
@@ -175,7 +201,7 @@ fn verdict(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
     let hits = point.hits.into_inner();
     match plan {
         _ if !problems.is_empty() => problems,
-        None => format!("{FINE}\n{kinds}"),
+        None => format!("{FINE}\n{kinds}\n{:?}", point.trace.get()),
         Some(_) if hits.is_empty() => NOT_REACHED.to_owned(),
         Some(_) if hits.iter().all(|hit| hit.errno == 0) => NO_SUCH_ANSWER.to_owned(),
         Some(_) => FINE.to_owned(),
@@ -209,7 +235,8 @@ impl Census {
         for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let target = target.to_string_lossy().into_owned();
-            if !target.starts_with("/proc/") {
+            // Those of this harness, of which other threads of the parent may have some open.
+            if !target.starts_with("/proc/") && !target.starts_with("/memfd:said") {
                 *census.descriptors.entry(target).or_default() += 1;
             }
         }

@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -15,31 +16,91 @@ use libtest_mimic::Failed;
 use crate::case::{self, Operation};
 
 /// How long a child may take that nothing holds up; most take a hundredth of a second.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// No operation makes as many calls.
-const MOST_CALLS: u32 = 2000;
+const HANGS: &str = "hangs";
 
-/// Problems of one operation that are reported.
-const MOST_PROBLEMS: usize = 12;
+/// Problems after which an operation is given up.
+const MOST_PROBLEMS: usize = 6;
 
-/// Runs every case of an operation.
+/// Of each kind of call, so many at the beginning are refused once where not all are.
+const FIRST: usize = 3;
+
+/// Runs every case of an operation, or those of which others say little new.
 pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(), Failed> {
     let clean = run(operation, None, "");
-    let Some(expected) = clean.strip_prefix(case::FINE) else {
+    let lines: Vec<&str> = clean.lines().collect();
+    let &[case::FINE, kinds, trace] = &lines[..] else {
         return Err(format!("nothing is refused: {clean}").into());
     };
-    let expected = expected.trim().to_owned();
+    let trace: Vec<&str> = trace.trim_matches(|c: char| !c.is_alphanumeric()).split(", ").collect();
+    let refusal = Refusal { operation, thorough, kinds, trace };
     let mut problems = Vec::new();
     for lasting in [Lasting::Once, Lasting::Kind, Lasting::Filter] {
-        refuse_each(operation, lasting, thorough, &expected, &mut problems);
+        refusal.each(lasting, &mut problems);
     }
-    match problems.len() {
-        0 => Ok(()),
-        count => {
-            problems.truncate(MOST_PROBLEMS);
-            Err(format!("{count} problems:\n{}", problems.join("\n")).into())
+    let count = problems.len();
+    if count == 0 {
+        Ok(())
+    } else {
+        Err(format!("{count} problems:\n{}", problems.join("\n")).into())
+    }
+}
+
+/// One operation, what a process has after it, and the calls that it makes the first time.
+struct Refusal<'a> {
+    operation: Operation,
+    thorough: bool,
+    kinds: &'a str,
+    trace: Vec<&'a str>,
+}
+
+impl Refusal<'_> {
+    fn each(&self, lasting: Lasting, problems: &mut Vec<String>) {
+        // Later rounds, and other threads, may make a few more.
+        for nth in 0..self.trace.len() + 5 {
+            if !self.is_chosen(nth, lasting) {
+                continue;
+            }
+            for choice in self.choices(nth) {
+                if problems.len() >= MOST_PROBLEMS {
+                    return;
+                }
+                let plan = Plan { nth: nth as u32, choice, lasting };
+                let said = run(self.operation, Some(plan), self.kinds);
+                match said.lines().next() {
+                    Some(case::NOT_REACHED) => return,
+                    Some(case::NO_SUCH_ANSWER) => break,
+                    Some(case::FINE) => {}
+                    said_so => {
+                        let is_hang = said_so.is_some_and(|said| said.starts_with(HANGS));
+                        problems.push(format!("{lasting:?} {nth}.{choice}: {}", shortened(&said)));
+                        if is_hang {
+                            return; // Others of its kind would take as long.
+                        }
+                    }
+                }
+            }
         }
+    }
+
+    /// Whether a call tells something that those of its kind before it do not.
+    fn is_chosen(&self, nth: usize, lasting: Lasting) -> bool {
+        let Some(kind) = self.trace.get(nth) else { return self.thorough };
+        let before = self.trace[..nth].iter().filter(|other| *other == kind).count();
+        let is_last = !self.trace[nth + 1..].contains(kind);
+        let first = if lasting == Lasting::Once { FIRST } else { 1 };
+        self.thorough || is_last || before < first
+    }
+
+    /// All of its answers, or one, not the same as the last one's of its kind.
+    fn choices(&self, nth: usize) -> Range<usize> {
+        if self.thorough {
+            return 0..usize::MAX;
+        }
+        let kind = self.trace.get(nth);
+        let before = self.trace[..nth].iter().filter(|other| Some(*other) == kind).count();
+        before % FIRST..before % FIRST + 1
     }
 }
 
@@ -53,32 +114,6 @@ fn shortened(said: &str) -> String {
     });
     lines.truncate(40);
     lines.join("\n")
-}
-
-fn refuse_each(
-    operation: Operation,
-    lasting: Lasting,
-    thorough: bool,
-    expected: &str,
-    problems: &mut Vec<String>,
-) {
-    for nth in 0..MOST_CALLS {
-        for choice in 0.. {
-            // Without the time for all, one answer after the other, each for another call.
-            let choice = if thorough { choice } else { case::Choice::next(nth) };
-            let said = run(operation, Some(Plan { nth, choice, lasting }), expected);
-            match said.lines().next() {
-                Some(case::NOT_REACHED) => return,
-                Some(case::NO_SUCH_ANSWER) => break,
-                Some(case::FINE) => {}
-                _ => problems.push(format!("{lasting:?} {nth}.{choice}: {}", shortened(&said))),
-            }
-            if !thorough {
-                break;
-            }
-        }
-    }
-    problems.push(format!("more than {MOST_CALLS} calls"));
 }
 
 /// What a child says of one plan.
@@ -100,7 +135,7 @@ fn run(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
             format!("died of signal {}: {text}", libc::WTERMSIG(status))
         }
         Ok(status) => format!("ended with {status:#x}: {text}"),
-        Err(stacks) => format!("hangs: {text}\n{stacks}"),
+        Err(stacks) => format!("{HANGS}: {text}\n{stacks}"),
     }
 }
 

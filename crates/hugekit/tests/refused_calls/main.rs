@@ -4,8 +4,12 @@
 //! of its kind from there on. The answer is a typed error of the right class, nothing is lost or leaked, and the
 //! operation works afterwards. With `HUGEKIT_FAULTS=all` every answer is given, else one for each call.
 
+#![allow(unsafe_code)]
+
 mod case;
 mod harness;
+#[path = "../memory/mod.rs"]
+mod memory;
 mod operations;
 
 use libtest_mimic::{Arguments, Trial};

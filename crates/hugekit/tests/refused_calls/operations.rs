@@ -1,25 +1,91 @@
 //! The operations, each with a point within which calls are refused.
 
+mod anonymous;
+mod forks;
+mod machine;
+mod pools;
+mod regions;
+mod work;
+
 use hugekit::Pool;
+use hugekit::fault::Handling;
 use hugekit::pool::Backing;
 
 use crate::case::{Operation, Point};
 
+/// Folios of an operation's region.
+const FOLIOS: usize = 3;
+
+type Run = fn(&Point, Backing, Handling);
+
+const BACKINGS: [Backing; 3] = [Backing::Base, Backing::Thp, Backing::Hugetlb2M];
+const HANDLINGS: [(&str, Handling); 3] = [
+    ("auto", Handling::Auto),
+    ("in_place", Handling::InPlace),
+    ("threaded", Handling::Threaded { threads: 2 }),
+];
+
+/// Every operation with its name.
 pub(crate) fn all() -> Vec<(String, Operation)> {
-    let each: &[(&str, Operation)] = &[
-        ("base::a_pool_is_built", |point| a_pool_is_built(point, Backing::Base)),
-        ("thp::a_pool_is_built", |point| a_pool_is_built(point, Backing::Thp)),
-        ("hugetlb::a_pool_is_built", |point| a_pool_is_built(point, Backing::Hugetlb2M)),
-    ];
-    each.iter().map(|&(name, operation)| (name.to_owned(), operation)).collect()
+    let (auto, base) = (Handling::Auto, Backing::Base);
+    let mut all = Vec::new();
+    let mut add =
+        |prefix: String, operations: &[(&str, Run)], backing, handling| {
+            all.extend(operations.iter().map(|&(name, run)| {
+                (format!("{prefix}{name}"), Operation { run, backing, handling })
+            }));
+        };
+    for backing in BACKINGS {
+        let prefix = format!("{backing:?}::").to_lowercase();
+        add(prefix.clone(), pools::EACH, backing, auto);
+        for (name, handling) in HANDLINGS {
+            add(format!("{prefix}{name}::"), regions::EACH, backing, handling);
+            add(format!("{prefix}{name}::"), forks::EACH, backing, handling);
+        }
+    }
+    for (name, handling) in HANDLINGS {
+        add(format!("anonymous::{name}::"), anonymous::EACH, base, handling);
+    }
+    add("work::".to_owned(), work::EACH, base, auto);
+    add("machine::".to_owned(), machine::EACH, base, auto);
+    all
 }
 
-const FOLIOS: usize = 4;
+/// A pool of so many regions, of which every folio is dirty and nothing clears them.
+fn soiled(backing: Backing, regions: usize) -> Pool {
+    let len = regions * FOLIOS * backing.page_size();
+    let pool = Pool::builder(len).backing(backing).strict(true).scrub_threads(0).build().unwrap();
+    pool.region(len).unwrap().fill(DIRT);
+    pool
+}
 
-fn a_pool_is_built(point: &Point, backing: Backing) {
-    let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
-    let built = point.refuse(|| builder.populate_now(true).build());
-    let Some(pool) = point.unless_refused(built, hugekit::PoolError::class) else { return };
-    let region = pool.region(backing.page_size()).unwrap();
-    point.check(region.iter().all(|&byte| byte == 0), "not clean");
+const DIRT: u8 = 0xd1;
+
+/// Bytes that tell where they are.
+fn paint(bytes: &mut [u8]) {
+    bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = painted(at));
+}
+
+fn painted(at: usize) -> u8 {
+    (at / 4096 + at / 97) as u8 | 1
+}
+
+fn is_painted(bytes: &[u8]) -> bool {
+    bytes.iter().enumerate().all(|(at, &byte)| byte == painted(at))
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+/// That all of a pool is there, and clean when it is handed out.
+fn is_whole(point: &Point, pool: &Pool) {
+    match pool.region(pool.capacity()) {
+        Ok(region) => point.check(is_zero(&region), "not clean"),
+        Err(error) => {
+            let stats = pool.stats().unwrap();
+            return point.problem(format!("folios are lost: {error}, {stats:?}"));
+        }
+    }
+    point.check(pool.stats().unwrap().in_use == 0, "folios are still in use");
 }

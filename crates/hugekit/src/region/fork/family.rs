@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::io::{self, Errno};
@@ -39,6 +39,8 @@ pub(crate) struct Family {
     pub(super) gate: Gate<State>,
     pub(super) budget: Budget,
     pub(super) spare: own::Own<Spare>,
+    /// The kernel refused to wake threads that wait: they are to be seen to by [`Faults::leave`].
+    pub(super) unwoken: own::Own<AtomicBool>,
     /// Shared by whoever reads frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
@@ -166,6 +168,7 @@ impl Family {
             .map_err(unmapped)?,
             budget: Budget::new(most_mappings).map_err(unmapped)?,
             spare: own::Own::new(spare).map_err(unmapped)?,
+            unwoken: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
             pool: pool.clone(),
@@ -430,6 +433,12 @@ impl Membership {
             // SAFETY: its own addresses, which nobody uses any more. In the gate, because nobody may change
             // anything at these addresses once they may be somebody else's.
             unsafe { state.members[index].mapping.unmap() }
+                .or_else(|_| {
+                    // It may lie between others in one mapping, which takes one more to cut.
+                    self.family.spare.release();
+                    // SAFETY: as above.
+                    unsafe { state.members[index].mapping.unmap() }
+                })
                 .map_err(|errno| kernel("munmap", errno))?;
             let member = state.members.remove(index);
             let mut unneeded = Unneeded::new();
@@ -463,7 +472,11 @@ impl Membership {
                 return Ok(Unneeded::new());
             }
             // SAFETY: its own addresses, which nobody uses any more.
-            unsafe { member.mapping.unmap_from(kept) }.map_err(|errno| kernel("munmap", errno))?;
+            if let Err(errno) = unsafe { member.mapping.unmap_from(kept) } {
+                // Its tail is served again.
+                self.registration.iter().for_each(|registration| registration.cut(len));
+                return Err(kernel("munmap", errno));
+            }
             let index = state.index(self.start).expect("still there");
             let member = state.members.remove(index);
             let mut unneeded = Unneeded::new();

@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::family::{Family, Membership, State};
@@ -74,22 +74,29 @@ impl Faults for Family {
                 self.show(member, slot)
             }
         });
-        Ok(served?)
+        served?;
+        if self.unwoken.swap(false, Ordering::Relaxed) {
+            return Err(PopulateError::Kernel(std::io::ErrorKind::PermissionDenied));
+        }
+        Ok(())
     }
 
     /// The thread that waits there tries again, and meets the same trouble until it is over.
-    fn leave(&self, address: usize) {
+    fn leave(&self, address: usize) -> io::Result<()> {
         let page = address - address % page_size();
-        let _ = userfaultfd::wake(self.descriptor.as_fd(), &(page..page + page_size()));
+        // Others wait for the same slot, wherever it begins.
+        let around = page.saturating_sub(self.granule_bytes)..page + self.granule_bytes;
+        userfaultfd::wake(self.descriptor.as_fd(), &around)
     }
 
     /// Copies all that is shared.
-    fn give_up(&self) {
+    fn give_up(&self) -> Result<(), PopulateError> {
         let state = self.gate.alone();
         for member in state.members() {
-            let _ = self.complete(&state, member);
+            self.complete(&state, member)?;
             let _ = userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses());
         }
+        Ok(())
     }
 
     fn break_(&self, address: usize) {
@@ -115,11 +122,17 @@ impl Family {
             let slot = member.slot_at(address);
             let _busy = self.slots.claim(slot);
             match act(&state, member, slot) {
-                Err(Refused::Mappings) => {}
+                Err(refused) if self.may_complete(refused) => {}
                 other => return other,
             }
         }
         self.once_complete(address, |state, member| act(state, member, member.slot_at(address)))
+    }
+
+    /// Whether to map all of a region anew helps: that takes fewer mappings in the end, and nothing of the
+    /// descriptor, which the kernel may refuse from some day on. Threads that wait are woken by the descriptor only.
+    fn may_complete(&self, refused: Refused) -> bool {
+        matches!(refused, Refused::Mappings) || self.is_in_place()
     }
 
     /// As [`at_slot`](Self::at_slot), for [`TOGETHER`] slots at most of the region at an address.
@@ -134,7 +147,7 @@ impl Family {
             let Some(member) = state.at(address) else { return Ok(()) };
             let _busy = self.claim(slots.clone());
             match act(&state, member, slots.clone()) {
-                Err(Refused::Mappings) => {}
+                Err(refused) if self.may_complete(refused) => {}
                 other => return other,
             }
         }
@@ -455,7 +468,10 @@ impl Family {
     /// does not wake them.
     fn wake(&self, addresses: &Range<usize>) {
         if !self.is_in_place() {
-            let _ = userfaultfd::wake(self.descriptor.as_fd(), addresses);
+            let woken = userfaultfd::wake(self.descriptor.as_fd(), addresses);
+            if woken.is_err() {
+                self.unwoken.store(true, Ordering::Relaxed);
+            }
         }
     }
 }

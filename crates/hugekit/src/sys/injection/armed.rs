@@ -1,6 +1,6 @@
 //! What is refused, and how long: the half of this that a test sees.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::io::{self, Errno};
 
@@ -50,6 +50,18 @@ static ERRNO: AtomicI32 = AtomicI32::new(0);
 #[used]
 static MARK: &[u8; 36] = b"hugekit: system calls may be refused";
 
+/// Calls that were made since the plan was armed; no more than so many are kept.
+static TRACE: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
+static TRACED: AtomicUsize = AtomicUsize::new(0);
+
+/// The calls that were made since a plan was armed last, of all threads.
+#[must_use]
+pub fn trace() -> Vec<Call> {
+    let made = TRACED.load(Ordering::SeqCst);
+    let calls = TRACE.iter().take(made);
+    calls.filter_map(|call| Call::numbered(call.load(Ordering::SeqCst))).collect()
+}
+
 /// From now on, calls are counted and refused. One plan at a time.
 pub fn arm(plan: Plan) {
     REFUSED.store(0, Ordering::SeqCst);
@@ -57,6 +69,7 @@ pub fn arm(plan: Plan) {
     LEFT.store(plan.nth, Ordering::SeqCst);
     CHOICE.store(plan.choice as u32, Ordering::SeqCst);
     LASTING.store(plan.lasting as u8, Ordering::SeqCst);
+    TRACED.store(0, Ordering::SeqCst);
     ARMED.store(true, Ordering::SeqCst);
 }
 
@@ -70,6 +83,9 @@ pub fn disarm() -> Option<Hit> {
 pub(crate) fn pass(call: Call) -> io::Result<()> {
     if !ARMED.load(Ordering::SeqCst) {
         return Ok(());
+    }
+    if let Some(place) = TRACE.get(TRACED.fetch_add(1, Ordering::SeqCst)) {
+        place.store(call as u8, Ordering::SeqCst);
     }
     match Call::numbered(REFUSED.load(Ordering::SeqCst).wrapping_sub(1)) {
         Some(refused) => again(refused, call),
@@ -85,8 +101,12 @@ fn first(call: Call) -> io::Result<()> {
     let is_mine = left.is_err()
         && REFUSED.compare_exchange(0, call as u8 + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
     let lasts = LASTING.load(Ordering::SeqCst) != Lasting::Once as u8;
-    // These mean that it will work when it is tried again, and no kernel says so for ever.
-    let passes_by = |errno: Errno| errno == Errno::INTR || errno == Errno::AGAIN && call.is_ioctl();
+    // These mean that it will work when it is tried again, or that nothing needs to be done; no kernel says so for
+    // ever.
+    let passes_by = |errno: Errno| {
+        let is_ioctls = matches!(errno, Errno::AGAIN | Errno::EXIST | Errno::NOENT);
+        errno == Errno::INTR || is_ioctls && call.is_ioctl()
+    };
     let mut fitting = answers.iter().copied().filter(|&errno| !(lasts && passes_by(errno)));
     match fitting.nth(CHOICE.load(Ordering::SeqCst) as usize) {
         Some(errno) if is_mine => {

@@ -1,0 +1,162 @@
+//! Snapshots of anonymous memory.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use hugekit::fault::Handling;
+use hugekit::pool::Backing;
+use hugekit::snapshot::{Builder, Reserve, View};
+use hugekit::{Snapshot, SnapshotError};
+
+use super::Run;
+use crate::case::Point;
+use crate::memory::Memory;
+
+pub(super) const EACH: &[(&str, Run)] = &[
+    ("memory_is_snapshotted", memory_is_snapshotted),
+    ("several_are_snapshotted", several_are_snapshotted),
+    ("snapshotted_memory_is_written", snapshotted_memory_is_written),
+    ("a_snapshot_is_read", a_snapshot_is_read),
+    ("a_snapshot_is_copied", a_snapshot_is_copied),
+    ("a_snapshot_is_viewed", a_snapshot_is_viewed),
+    ("a_snapshot_is_dropped", a_snapshot_is_dropped),
+    ("a_snapshot_is_copied_in_the_background", a_snapshot_is_copied_in_the_background),
+    ("a_reserve_is_made", a_reserve_is_made),
+];
+
+const LEN: usize = 3 << 20;
+
+fn memory() -> Memory {
+    Memory::filled(LEN, true, 7)
+}
+
+fn holds(memory: &Memory, value: u64) -> bool {
+    memory.words().iter().all(|word| word.load(Ordering::Relaxed) == value)
+}
+
+fn write(memory: &Memory, value: u64) {
+    memory.words().iter().for_each(|word| word.store(value, Ordering::Relaxed));
+}
+
+fn is_first(copy: &[u8]) -> bool {
+    copy.chunks_exact(8).all(|word| word == 7_u64.to_ne_bytes())
+}
+
+fn builder(handling: Handling) -> Builder {
+    Snapshot::builder().handling(handling).hold_at_most(LEN + (2 << 20))
+}
+
+fn taken(builder: Builder, memory: &Memory) -> Result<Snapshot, SnapshotError> {
+    // SAFETY: nobody blocks SIGBUS, or has the kernel write there.
+    unsafe { builder.of_anonymous(memory.range()) }
+}
+
+fn is_read_as_taken(point: &Point, snapshot: Snapshot) {
+    let mut copy = Vec::new();
+    let read = snapshot.write_to(&mut copy);
+    if point.unless_lost(read, SnapshotError::class).is_some() {
+        point.check(copy.len() == LEN && is_first(&copy), "the snapshot changed");
+    }
+}
+
+fn memory_is_snapshotted(point: &Point, _: Backing, handling: Handling) {
+    let memory = memory();
+    let snapshot = point.refuse(|| taken(builder(handling), &memory));
+    let snapshot = point.unless_refused(snapshot, SnapshotError::class);
+    write(&memory, 8);
+    if let Some(snapshot) = snapshot {
+        is_read_as_taken(point, snapshot);
+    }
+    point.check(holds(&memory, 8), "not as written");
+}
+
+fn several_are_snapshotted(point: &Point, _: Backing, handling: Handling) {
+    let memory = [memory(), memory()];
+    let ranges = memory.each_ref().map(Memory::range);
+    // SAFETY: as above.
+    let snapshots = point.refuse(|| unsafe { builder(handling).of_several(&ranges) });
+    let snapshots = point.unless_refused(snapshots, SnapshotError::class);
+    memory.iter().for_each(|memory| write(memory, 8));
+    for snapshot in snapshots.into_iter().flatten() {
+        is_read_as_taken(point, snapshot);
+    }
+    point.check(memory.iter().all(|memory| holds(memory, 8)), "not as written");
+}
+
+fn snapshotted_memory_is_written(point: &Point, _: Backing, handling: Handling) {
+    let memory = memory();
+    let snapshot = taken(builder(handling), &memory).unwrap();
+    point.refuse(|| write(&memory, 8));
+    point.check(holds(&memory, 8), "not as written");
+    is_read_as_taken(point, snapshot);
+}
+
+fn a_snapshot_is_read(point: &Point, _: Backing, handling: Handling) {
+    let memory = memory();
+    let snapshot = taken(builder(handling), &memory).unwrap();
+    memory.words()[0].store(8, Ordering::Relaxed);
+    point.refuse(|| is_read_as_taken(point, snapshot));
+    write(&memory, 9);
+    point.check(holds(&memory, 9), "not as written");
+}
+
+fn a_snapshot_is_copied(point: &Point, _: Backing, handling: Handling) {
+    let memory = memory();
+    let snapshot = taken(builder(handling), &memory).unwrap();
+    memory.words()[0].store(8, Ordering::Relaxed);
+    let mut copy = vec![0; LEN];
+    let read = point.refuse(|| snapshot.copy_to(&mut copy));
+    if point.unless_lost(read, SnapshotError::class).is_some() {
+        point.check(is_first(&copy), "the snapshot changed");
+    }
+    write(&memory, 9);
+    point.check(holds(&memory, 9), "not as written");
+}
+
+fn a_snapshot_is_viewed(point: &Point, _: Backing, handling: Handling) {
+    let memory = memory();
+    let snapshot = taken(builder(handling), &memory).unwrap();
+    memory.words()[0].store(8, Ordering::Relaxed);
+    point.refuse(|| {
+        let view = View::of(&snapshot);
+        let Some(view) = point.unless_lost(view, SnapshotError::class) else { return };
+        if let Some(bytes) = point.unless_lost(view.bytes(0..LEN), SnapshotError::class) {
+            point.check(is_first(bytes), "the snapshot changed");
+        }
+    });
+    drop(snapshot);
+    write(&memory, 9);
+    point.check(holds(&memory, 9), "not as written");
+}
+
+fn a_snapshot_is_dropped(point: &Point, _: Backing, handling: Handling) {
+    let memory = memory();
+    let snapshot = taken(builder(handling), &memory).unwrap();
+    memory.words()[0].store(8, Ordering::Relaxed);
+    point.refuse(|| drop(snapshot));
+    write(&memory, 9);
+    point.check(holds(&memory, 9), "not as written");
+}
+
+fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, handling: Handling) {
+    let memory = memory();
+    point.refuse(|| {
+        let snapshot = taken(builder(handling).in_background(true), &memory);
+        let snapshot = point.unless_refused(snapshot, SnapshotError::class);
+        write(&memory, 8);
+        if let Some(snapshot) = snapshot {
+            is_read_as_taken(point, snapshot);
+        }
+    });
+    point.check(holds(&memory, 8), "not as written");
+}
+
+fn a_reserve_is_made(point: &Point, _: Backing, handling: Handling) {
+    let memory = memory();
+    let reserve = point.refuse(|| Reserve::new(LEN));
+    let reserve = point.unless_refused(reserve, SnapshotError::class);
+    let wishes = reserve.iter().fold(builder(handling), Builder::reserve);
+    let snapshot = taken(wishes, &memory).unwrap();
+    write(&memory, 8);
+    is_read_as_taken(point, snapshot);
+}

@@ -1,0 +1,224 @@
+//! Forks of regions, and snapshots of regions.
+
+use hugekit::fault::Handling;
+use hugekit::pool::Backing;
+use hugekit::region::ForkError;
+use hugekit::{Pool, Region, RegionError, Snapshot, SnapshotError};
+
+use super::{FOLIOS, Run, is_painted, is_whole, is_zero, paint, soiled};
+use crate::case::Point;
+
+pub(super) const EACH: &[(&str, Run)] = &[
+    ("a_region_is_forked", a_region_is_forked),
+    ("a_fork_is_forked", a_fork_is_forked),
+    ("forks_are_written", forks_are_written),
+    ("a_fork_is_made_ready", a_fork_is_made_ready),
+    ("a_fork_is_prefaulted", a_fork_is_prefaulted),
+    ("a_fork_is_released", a_fork_is_released),
+    ("a_fork_is_truncated", a_fork_is_truncated),
+    ("forks_are_dropped", forks_are_dropped),
+    ("a_fork_is_retired", a_fork_is_retired),
+    ("a_range_is_pinned", a_range_is_pinned),
+    ("a_region_is_snapshotted", a_region_is_snapshotted),
+    ("a_snapshotted_region_is_written", a_snapshotted_region_is_written),
+    ("a_snapshot_of_a_region_is_read", a_snapshot_of_a_region_is_read),
+];
+
+/// A pool of three regions, and one of them, painted.
+fn pool(backing: Backing) -> (Pool, Region) {
+    let pool = soiled(backing, 3);
+    let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
+    paint(&mut region);
+    (pool, region)
+}
+
+fn fork(region: &Region, handling: Handling) -> Result<Region, ForkError> {
+    region.fork_builder().handling(handling).build()
+}
+
+fn a_region_is_forked(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, mut region) = pool(backing);
+    let forked = point.refuse(|| fork(&region, handling));
+    if let Some(mut other) = point.unless_refused(forked, ForkError::class) {
+        region.fill(2);
+        point.check(is_painted(&other), "the fork changed");
+        other.fill(3);
+        point.check(region.iter().all(|&byte| byte == 2), "the region changed");
+    } else {
+        point.check(is_painted(&region), "the region changed");
+        region.fill(2);
+    }
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_fork_is_forked(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, mut region) = pool(backing);
+    let mut child = fork(&region, handling).unwrap();
+    child[0] = !child[0];
+    region[1] = !region[1];
+    let forked = point.refuse(|| child.fork());
+    if let Some(grandchild) = point.unless_refused(forked, ForkError::class) {
+        point.check(*grandchild == *child, "the fork differs");
+        child.fill(2);
+        point.check(is_painted(&grandchild[1..]), "the fork changed");
+    }
+    region[1] = !region[1];
+    point.check(is_painted(&region), "the region changed");
+    drop((region, child));
+    is_whole(point, &pool);
+}
+
+fn forks_are_written(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, mut region) = pool(backing);
+    let mut child = fork(&region, handling).unwrap();
+    let last = fork(&child, handling).unwrap();
+    point.refuse(|| {
+        region.fill(2);
+        child.fill(3);
+    });
+    point.check(region.iter().all(|&byte| byte == 2), "the region is not as written");
+    point.check(child.iter().all(|&byte| byte == 3), "the fork is not as written");
+    point.check(is_painted(&last), "the last fork changed");
+    drop((region, child, last));
+    is_whole(point, &pool);
+}
+
+fn a_fork_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, region) = pool(backing);
+    let child = fork(&region, handling).unwrap();
+    let ready = point.refuse(|| child.ready(0..child.len()));
+    point.unless_refused(ready, RegionError::class);
+    point.check(is_painted(&region) && is_painted(&child), "changed");
+    drop((region, child));
+    is_whole(point, &pool);
+}
+
+fn a_fork_is_prefaulted(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, region) = pool(backing);
+    let child = fork(&region, handling).unwrap();
+    let done = point.refuse(|| child.prefault(0..child.len()));
+    point.unless_refused(done, RegionError::class);
+    point.check(is_painted(&region) && is_painted(&child), "changed");
+    drop((region, child));
+    is_whole(point, &pool);
+}
+
+fn a_fork_is_released(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, region) = pool(backing);
+    let mut child = fork(&region, handling).unwrap();
+    let len = child.len();
+    let released = point.refuse(|| child.release(0..len));
+    match point.unless_refused(released, RegionError::class) {
+        Some(()) => point.check(is_zero(&child), "not zero"),
+        None => {
+            let is_either = child.iter().enumerate();
+            let is_either =
+                is_either.into_iter().all(|(at, &byte)| byte == 0 || byte == super::painted(at));
+            point.check(is_either, "neither what it was nor zero");
+        }
+    }
+    point.check(is_painted(&region), "the region changed");
+    drop((region, child));
+    is_whole(point, &pool);
+}
+
+fn a_fork_is_truncated(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, region) = pool(backing);
+    let mut child = fork(&region, handling).unwrap();
+    let len = backing.page_size();
+    let truncated = point.refuse(|| child.truncate(len));
+    let truncated = point.unless_refused(truncated, RegionError::class);
+    let expected = if truncated.is_some() { len } else { region.len() };
+    point.check(child.len() == expected, "length");
+    point.check(is_painted(&region) && is_painted(&child), "changed");
+    drop((region, child));
+    is_whole(point, &pool);
+}
+
+fn forks_are_dropped(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, mut region) = pool(backing);
+    let mut child = fork(&region, handling).unwrap();
+    child[0] = 7;
+    region[1] = 7;
+    point.refuse(|| drop((region, child)));
+    is_whole(point, &pool);
+}
+
+fn a_fork_is_retired(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, region) = pool(backing);
+    let child = fork(&region, handling).unwrap();
+    let retired = point.refuse(|| child.retire());
+    let retired = point.unless_refused(retired, RegionError::class);
+    point.check(is_painted(&region), "the region changed");
+    drop(region);
+    if retired.is_some() {
+        is_whole(point, &pool);
+    }
+}
+
+fn a_range_is_pinned(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, region) = pool(backing);
+    let fork = fork(&region, handling).unwrap();
+    let region = region.share();
+    let len = region.len();
+    let pinned = point.refuse(|| region.pin(0..len));
+    if let Some(pinned) = point.unless_refused(pinned, RegionError::class) {
+        let moment = region.fork().unwrap();
+        region.words()[0].store(7, std::sync::atomic::Ordering::Relaxed);
+        point.check(is_painted(&moment), "the fork changed");
+        drop(pinned);
+    }
+    point.check(is_painted(&fork), "the fork changed");
+    drop((region, fork));
+    is_whole(point, &pool);
+}
+
+fn snapshot(region: &Region, handling: Handling) -> Result<Snapshot, SnapshotError> {
+    region.fork_builder().handling(handling).snapshot()
+}
+
+fn copied(point: &Point, snapshot: Snapshot) -> Option<Vec<u8>> {
+    let mut copy = Vec::new();
+    let read = snapshot.write_to(&mut copy);
+    point.unless_refused(read, SnapshotError::class).map(|_| copy)
+}
+
+fn a_region_is_snapshotted(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, mut region) = pool(backing);
+    let taken = point.refuse(|| snapshot(&region, handling));
+    if let Some(snapshot) = point.unless_refused(taken, SnapshotError::class) {
+        region.fill(2);
+        let copy = copied(point, snapshot);
+        point.check(copy.is_some_and(|copy| is_painted(&copy)), "the snapshot changed");
+    } else {
+        point.check(is_painted(&region), "the region changed");
+    }
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_snapshotted_region_is_written(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, mut region) = pool(backing);
+    let snapshot = snapshot(&region, handling).unwrap();
+    point.refuse(|| region.fill(2));
+    point.check(region.iter().all(|&byte| byte == 2), "not as written");
+    if let Some(copy) = copied(point, snapshot) {
+        point.check(is_painted(&copy), "the snapshot changed");
+    }
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, mut region) = pool(backing);
+    let snapshot = snapshot(&region, handling).unwrap();
+    region[0] = !region[0];
+    if let Some(copy) = point.refuse(|| copied(point, snapshot)) {
+        point.check(is_painted(&copy), "the snapshot changed");
+    }
+    region[0] = !region[0];
+    point.check(is_painted(&region), "the region changed");
+    drop(region);
+    is_whole(point, &pool);
+}

@@ -1,0 +1,130 @@
+//! Pools, and regions that are cleared when they are handed out.
+
+use hugekit::fault::Handling;
+use hugekit::parallel::Threads;
+use hugekit::pool::{Backing, Clearing};
+use hugekit::{Pool, PoolError, RegionError};
+
+use super::{FOLIOS, Run, is_painted, is_whole, is_zero, paint, soiled};
+use crate::case::Point;
+
+pub(super) const EACH: &[(&str, Run)] = &[
+    ("a_pool_is_built", a_pool_is_built),
+    ("a_pool_is_dropped", a_pool_is_dropped),
+    ("a_ladder_is_gone_down", a_ladder_is_gone_down),
+    ("dirty_folios_are_handed_out", dirty_folios_are_handed_out),
+    ("holes_are_handed_out", holes_are_handed_out),
+    ("a_pool_is_scrubbed", a_pool_is_scrubbed),
+    ("a_region_is_dropped", a_region_is_dropped),
+    ("a_region_is_prefaulted", a_region_is_prefaulted),
+    ("a_region_is_released", a_region_is_released),
+    ("a_region_is_truncated", a_region_is_truncated),
+    ("a_region_is_retired", a_region_is_retired),
+];
+
+fn a_pool_is_built(point: &Point, backing: Backing, _: Handling) {
+    let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
+    let builder = builder.in_core_dumps(false).scrub_threads(2).populate_now(true);
+    let built = point.refuse(|| builder.build());
+    let Some(pool) = point.unless_refused(built, PoolError::class) else { return };
+    is_whole(point, &pool);
+}
+
+fn a_pool_is_dropped(point: &Point, backing: Backing, _: Handling) {
+    let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
+    let pool = builder.populate_now(true).build().unwrap();
+    point.refuse(|| drop(pool));
+}
+
+fn a_ladder_is_gone_down(point: &Point, backing: Backing, _: Handling) {
+    let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).scrub_threads(0);
+    let built = point.refuse(|| builder.build());
+    let Some(pool) = point.unless_refused(built, PoolError::class) else { return };
+    is_whole(point, &pool);
+}
+
+fn dirty_folios_are_handed_out(point: &Point, backing: Backing, _: Handling) {
+    hand_out(point, &soiled(backing, 1));
+}
+
+fn holes_are_handed_out(point: &Point, backing: Backing, _: Handling) {
+    let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
+    hand_out(point, &builder.scrub_threads(0).build().unwrap());
+}
+
+fn hand_out(point: &Point, pool: &Pool) {
+    let threads = Some(Threads::Exactly(2));
+    let region = point.refuse(|| pool.region_with(pool.capacity(), threads, None));
+    if let Some(mut region) = point.unless_refused(region, PoolError::class) {
+        point.check(is_zero(&region), "not clean");
+        paint(&mut region);
+        point.check(is_painted(&region), "not as written");
+    }
+    is_whole(point, pool);
+}
+
+fn a_pool_is_scrubbed(point: &Point, backing: Backing, _: Handling) {
+    let pool = soiled(backing, 1);
+    let scrubbed = point.refuse(|| pool.scrub());
+    point.unless_refused(scrubbed, PoolError::class);
+    is_whole(point, &pool);
+}
+
+fn a_region_is_dropped(point: &Point, backing: Backing, _: Handling) {
+    let pool = soiled(backing, 1);
+    let mut region = pool.region(pool.capacity()).unwrap();
+    paint(&mut region);
+    point.refuse(|| drop(region));
+    is_whole(point, &pool);
+}
+
+fn a_region_is_prefaulted(point: &Point, backing: Backing, _: Handling) {
+    let pool = soiled(backing, 1);
+    let region = pool.region(pool.capacity()).unwrap();
+    let done = point.refuse(|| region.prefault_with(0..region.len(), Threads::Exactly(2), None));
+    point.unless_refused(done, RegionError::class);
+    point.check(is_zero(&region), "not clean");
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_region_is_released(point: &Point, backing: Backing, _: Handling) {
+    let pool = soiled(backing, 1);
+    let mut region = pool.region(pool.capacity()).unwrap();
+    paint(&mut region);
+    let len = region.len();
+    let released = point.refuse(|| region.release(0..len));
+    match point.unless_refused(released, RegionError::class) {
+        Some(()) => point.check(is_zero(&region), "not zero"),
+        None => point.check(is_painted(&region), "changed"),
+    }
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_region_is_truncated(point: &Point, backing: Backing, _: Handling) {
+    let pool = soiled(backing, 1);
+    let mut region = pool.region(pool.capacity()).unwrap();
+    paint(&mut region);
+    let (before, len) = (region.len(), backing.page_size());
+    let truncated = point.refuse(|| region.truncate(len));
+    let truncated = point.unless_refused(truncated, RegionError::class);
+    point.check(region.len() == if truncated.is_some() { len } else { before }, "length");
+    point.check(is_painted(&region), "changed");
+    drop(region);
+    is_whole(point, &pool);
+}
+
+/// Its folios go to the kernel, and come anew.
+fn a_region_is_retired(point: &Point, backing: Backing, _: Handling) {
+    let pool = soiled(backing, 2);
+    let region = pool.region_builder(pool.capacity() / 2).clearing(Clearing::AtHandOut).build();
+    let mut region = region.unwrap();
+    paint(&mut region);
+    let retired = point.refuse(|| region.retire());
+    if point.unless_refused(retired, RegionError::class).is_some() {
+        is_whole(point, &pool);
+    }
+    let other = pool.region(pool.capacity() / 2).unwrap();
+    point.check(is_zero(&other), "not clean");
+}

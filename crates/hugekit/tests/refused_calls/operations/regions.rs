@@ -1,0 +1,115 @@
+//! Regions that are cleared when they are touched.
+
+use hugekit::fault::Handling;
+use hugekit::parallel::Threads;
+use hugekit::pool::{Backing, Clearing};
+use hugekit::{Pool, PoolError, Region, RegionError};
+
+use super::{Run, is_painted, is_whole, is_zero, paint, soiled};
+use crate::case::Point;
+
+pub(super) const EACH: &[(&str, Run)] = &[
+    ("a_served_region_is_built", a_served_region_is_built),
+    ("a_served_region_is_touched", a_served_region_is_touched),
+    ("a_served_region_is_made_ready", a_served_region_is_made_ready),
+    ("a_served_region_is_prefaulted", a_served_region_is_prefaulted),
+    ("a_served_region_is_released", a_served_region_is_released),
+    ("a_served_region_is_truncated", a_served_region_is_truncated),
+    ("a_served_region_is_dropped", a_served_region_is_dropped),
+    ("a_served_region_is_retired", a_served_region_is_retired),
+];
+
+fn build(pool: &Pool, handling: Handling) -> Result<Region, PoolError> {
+    let builder = pool.region_builder(pool.capacity()).clearing(Clearing::AtFault);
+    builder.handling(handling).build()
+}
+
+fn a_served_region_is_built(point: &Point, backing: Backing, handling: Handling) {
+    let pool = soiled(backing, 1);
+    let region = point.refuse(|| build(&pool, handling));
+    if let Some(mut region) = point.unless_refused(region, PoolError::class) {
+        point.check(is_zero(&region), "not clean");
+        paint(&mut region);
+        point.check(is_painted(&region), "not as written");
+    }
+    is_whole(point, &pool);
+}
+
+fn a_served_region_is_touched(point: &Point, backing: Backing, handling: Handling) {
+    let pool = soiled(backing, 1);
+    let mut region = build(&pool, handling).unwrap();
+    let clean = point.refuse(|| {
+        let clean = is_zero(&region[..1]);
+        paint(&mut region);
+        clean
+    });
+    point.check(clean, "not clean");
+    point.check(is_painted(&region), "not as written");
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_served_region_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
+    let pool = soiled(backing, 1);
+    let region = build(&pool, handling).unwrap();
+    let ready = point.refuse(|| region.ready(0..region.len()));
+    point.unless_refused(ready, RegionError::class);
+    point.check(is_zero(&region), "not clean");
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_served_region_is_prefaulted(point: &Point, backing: Backing, handling: Handling) {
+    let pool = soiled(backing, 1);
+    let region = build(&pool, handling).unwrap();
+    let done = point.refuse(|| region.prefault_with(0..region.len(), Threads::Exactly(2), None));
+    point.unless_refused(done, RegionError::class);
+    point.check(is_zero(&region), "not clean");
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_served_region_is_released(point: &Point, backing: Backing, handling: Handling) {
+    let pool = soiled(backing, 1);
+    let mut region = build(&pool, handling).unwrap();
+    paint(&mut region);
+    let len = region.len();
+    let released = point.refuse(|| region.release(0..len));
+    match point.unless_refused(released, RegionError::class) {
+        Some(()) => point.check(is_zero(&region), "not zero"),
+        None => point.check(is_painted(&region), "changed"),
+    }
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_served_region_is_truncated(point: &Point, backing: Backing, handling: Handling) {
+    let pool = soiled(backing, 1);
+    let mut region = build(&pool, handling).unwrap();
+    region[5] = 7;
+    let (before, len) = (region.len(), backing.page_size());
+    let truncated = point.refuse(|| region.truncate(len));
+    let truncated = point.unless_refused(truncated, RegionError::class);
+    point.check(region.len() == if truncated.is_some() { len } else { before }, "length");
+    point.check(region[5] == 7 && is_zero(&region[6..]), "changed");
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_served_region_is_dropped(point: &Point, backing: Backing, handling: Handling) {
+    let pool = soiled(backing, 1);
+    let mut region = build(&pool, handling).unwrap();
+    region[0] = 7;
+    point.refuse(|| drop(region));
+    is_whole(point, &pool);
+}
+
+fn a_served_region_is_retired(point: &Point, backing: Backing, handling: Handling) {
+    let pool = soiled(backing, 1);
+    let mut region = build(&pool, handling).unwrap();
+    region[0] = 7;
+    let retired = point.refuse(|| region.retire());
+    if point.unless_refused(retired, RegionError::class).is_some() {
+        is_whole(point, &pool);
+    }
+}

@@ -1,0 +1,226 @@
+//! What handlers write lies in memory that no snapshot can protect: shown by taking all other memory away from
+//! them, and by snapshotting it while they work. A hang ends by the alarm of the child that tries it, which
+//! fails the test.
+#![allow(unsafe_code)]
+
+mod child;
+mod memory;
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use child::in_a_child;
+use hugekit::fault::Handling;
+use hugekit::pool::{Backing, Clearing, Pool};
+use hugekit::snapshot::Granule;
+use hugekit::{Region, Snapshot, SnapshotError};
+use memory::Memory;
+use rustix::mm::{MprotectFlags, mprotect};
+use rustix::param::page_size;
+
+const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const BYTES: usize = 1 << 20;
+
+/// Private writable memory of no file that a snapshot may protect: the heap, other arenas, zeroed statics, and what
+/// else was mapped. Not stacks, with the variables of their threads, nor what a fork leaves out, where writers'
+/// copies go.
+fn protectable() -> Vec<Range<usize>> {
+    let apart: Vec<usize> = thread_descriptors().into_iter().chain(alternate_stack()).collect();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let first = words.next().unwrap_or("");
+        if first == "VmFlags:" {
+            if words.any(|flag| flag == "dc") {
+                found.pop();
+            } else {
+                continue;
+            }
+        } else if let Some((start, end)) = first.split_once('-') {
+            let parse = |number| usize::from_str_radix(number, 16).unwrap();
+            let range = parse(start)..parse(end);
+            let (rights, name) = (words.next().unwrap(), words.nth(3).unwrap_or(""));
+            let is_ours = rights == "rw-p" && (name.is_empty() || name == "[heap]");
+            let is_taken = apart.iter().any(|address| range.contains(address));
+            // An empty one stands for what is left out, so that the flags behind it find it.
+            found.push(if is_ours && !is_taken { range } else { 0..0 });
+        }
+    }
+    found.retain(|range| !range.is_empty());
+    found
+}
+
+/// An address in each thread's stack.
+fn thread_descriptors() -> Vec<usize> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let id = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().file_name().to_str().unwrap().parse::<libc::pid_t>().unwrap()
+    };
+    let descriptor = |id: libc::pid_t| {
+        let (mut head, mut len) = (ptr::null_mut::<libc::c_void>(), 0_usize);
+        // SAFETY: writes one pointer and one length.
+        unsafe { libc::syscall(libc::SYS_get_robust_list, id, &raw mut head, &raw mut len) };
+        head.addr()
+    };
+    threads.map(id).map(descriptor).collect()
+}
+
+fn alternate_stack() -> Option<usize> {
+    // SAFETY: zeroed is a valid one, which is written.
+    let stack = unsafe {
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        libc::sigaltstack(ptr::null(), &raw mut stack);
+        stack
+    };
+    (!stack.ss_sp.is_null()).then(|| stack.ss_sp.addr())
+}
+
+fn dirty_pool(bytes: usize) -> Pool {
+    let pool = Pool::builder(bytes).backing(Backing::Base).scrub_threads(0).build().unwrap();
+    pool.region(bytes).unwrap().fill(7);
+    pool
+}
+
+fn lazy_region(pool: &Pool, handling: Handling) -> Region {
+    let builder = pool.region_builder(BYTES).clearing(Clearing::AtFault).handling(handling);
+    builder.build().unwrap()
+}
+
+/// Whether this process may serve faults so.
+fn is_permitted(handling: Handling) -> bool {
+    let pool = dirty_pool(BYTES);
+    pool.region_builder(BYTES).clearing(Clearing::AtFault).handling(handling).build().is_ok()
+}
+
+fn touch(bytes: *mut u8, len: usize) {
+    for offset in (0..len).step_by(page_size()) {
+        // SAFETY: within memory that this thread alone accesses.
+        unsafe { bytes.add(offset).write_volatile(1) };
+    }
+}
+
+/// Runs `act` while nothing of `ranges` can be written.
+fn with_read_only<R>(ranges: &[Range<usize>], act: impl FnOnce() -> R) -> R {
+    let protect = |flags: MprotectFlags| {
+        for range in ranges {
+            let start = ptr::with_exposed_provenance_mut(range.start);
+            // SAFETY: what writes there meanwhile is what the test is to find.
+            unsafe { mprotect(start, range.len(), flags) }.unwrap();
+        }
+    };
+    protect(MprotectFlags::READ);
+    let result = act();
+    protect(MprotectFlags::READ | MprotectFlags::WRITE);
+    result
+}
+
+/// First accesses, writes to what forks share and writes to what a snapshot protects are served while the heap and
+/// all its like can only be read: a handler that wrote there would end the process.
+#[test]
+fn handlers_write_to_nothing_that_a_snapshot_may_protect() {
+    for handling in HANDLINGS.into_iter().filter(|&handling| is_permitted(handling)) {
+        let code = in_a_child(|| {
+            let pool = dirty_pool(8 * BYTES);
+            let mut lazy = lazy_region(&pool, handling);
+            let mut parent = pool.region(BYTES).unwrap();
+            parent.fill(3);
+            let fork = |region: &Region| region.fork_builder().handling(handling).build().unwrap();
+            let mut child = fork(&parent);
+            let mut grandchild = fork(&child);
+            let memory = Memory::filled(BYTES, false, 5);
+            let builder = Snapshot::builder().granule(Granule::Small).handling(handling);
+            // SAFETY: the memory stays, and no system call writes there.
+            let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
+            let written = [
+                (lazy.as_mut_ptr(), BYTES),
+                (parent.as_mut_ptr(), BYTES / 2),
+                (child.as_mut_ptr(), BYTES / 4),
+                (grandchild.as_mut_ptr(), BYTES),
+                (memory.start(), BYTES),
+            ];
+            let mut ranges = protectable();
+            let whole = memory.start().addr()..memory.start().addr() + BYTES;
+            ranges.retain(|range| range.end <= whole.start || whole.end <= range.start);
+            let bytes: usize = ranges.iter().map(Range::len).sum();
+            with_read_only(&ranges, || written.iter().for_each(|&(start, len)| touch(start, len)));
+            let seen = (lazy[1], parent[1], child[BYTES / 2], grandchild[1]);
+            let copied = snapshot.stats().copied_by_writers;
+            i32::from(seen != (0, 3, 3, 3)) + 2 * i32::from(copied == 0) + 4 * i32::from(bytes == 0)
+        });
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
+
+/// A snapshot of each mapping that can be had, two at a time, over and over, while regions are served and forked:
+/// calls of hugekit's may fail, where the kernel may not write to what is protected, but none may hang.
+#[test]
+fn nothing_hangs_while_the_heap_is_snapshotted() {
+    for handling in HANDLINGS.into_iter().filter(|&handling| is_permitted(handling)) {
+        let code = in_a_child(|| {
+            let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+            let most = thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| use_regions(handling, &stop, &served));
+                }
+                while served.load(Ordering::Relaxed) < 2 {
+                    thread::yield_now();
+                }
+                let most = snapshot_everything(handling, &served);
+                stop.store(true, Ordering::Relaxed);
+                most
+            });
+            i32::from(most == 0)
+        });
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
+
+/// Has regions served and forked until it is told to stop.
+fn use_regions(handling: Handling, stop: &AtomicBool, served: &AtomicUsize) {
+    let pool = dirty_pool(8 * BYTES);
+    while !stop.load(Ordering::Relaxed) {
+        // Refused where the kernel may not write to the heap.
+        let builder = pool.region_builder(BYTES).clearing(Clearing::AtFault).handling(handling);
+        if let Ok(mut region) = builder.build() {
+            touch(region.as_mut_ptr(), BYTES / 2);
+            if let Ok(mut child) = region.fork_builder().handling(handling).build() {
+                touch(region.as_mut_ptr(), BYTES);
+                touch(child.as_mut_ptr(), BYTES);
+            }
+        }
+        served.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Snapshots for a second or two; how many there were at a time.
+fn snapshot_everything(handling: Handling, served: &AtomicUsize) -> usize {
+    let (began, mut most) = (Instant::now(), 0);
+    let ranges = protectable();
+    let start = served.load(Ordering::Relaxed);
+    let is_over = || {
+        let elapsed = began.elapsed();
+        let is_used = served.load(Ordering::Relaxed) > start + 20;
+        elapsed > Duration::from_secs(10) || is_used && elapsed > Duration::from_secs(1)
+    };
+    while !is_over() {
+        let first: Vec<Snapshot> = ranges.iter().filter_map(|range| of(range, handling)).collect();
+        let second: Vec<Snapshot> = ranges.iter().filter_map(|range| of(range, handling)).collect();
+        most = most.max(first.len() + second.len());
+    }
+    most
+}
+
+/// One of a mapping, or as much of it as is still there; none where it is refused.
+fn of(range: &Range<usize>, handling: Handling) -> Option<Snapshot> {
+    let start: *const u8 = ptr::with_exposed_provenance(range.start);
+    let builder = Snapshot::builder().granule(Granule::Small).handling(handling);
+    let slice = ptr::slice_from_raw_parts(start, range.len());
+    // SAFETY: snapshots are not read, so that it does not matter whose the bytes are; system calls that write there
+    // fail, which this test puts up with.
+    let made: Result<Snapshot, SnapshotError> = unsafe { builder.of_anonymous(slice) };
+    made.ok()
+}
