@@ -17,10 +17,7 @@ pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
         Ok(pools) if pools.is_empty() => vec![no_pools("the kernel lists no size")],
         Ok(pools) => {
             let nodes = facts.topology.as_ref().map_or(&[][..], |topology| &topology.nodes);
-            pools
-                .iter()
-                .flat_map(|pool| pool_lines(pool, facts.memory.as_ref().ok(), nodes))
-                .collect()
+            pools.iter().flat_map(|pool| pool_lines(pool, facts.memory.as_ref().ok(), nodes)).collect()
         }
         Err(error) if error.is_not_found() => vec![no_pools(&error.to_string())],
         Err(error) => vec![TOPIC.unknown("pools", error)],
@@ -135,18 +132,14 @@ mod tests {
     fn the_remedy_adds_to_what_there_is_and_fits_the_memory() {
         let remedy = |pool: &Pool, memory| pool_line(pool, memory).remedy.unwrap();
         let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-        let memory =
-            |total, available| Memory { total, free: 0, available, hugetlb: 0, swap_total: 0 };
+        let memory = |total, available| Memory { total, free: 0, available, hugetlb: 0, swap_total: 0 };
         let large = memory(64 * GIB, 60 * GIB);
         let added = remedy(&pool(2 << 20, 100, 0, 0, 0), Some(&large));
         assert_eq!(added, format!("echo 612 > {path}"));
         let small = memory(GIB, (128 + 64) << 20);
         assert_eq!(remedy(&pool(2 << 20, 0, 0, 0, 0), Some(&small)), format!("echo 8 > {path}"));
         let gigantic = pool_line(&pool(GIB, 0, 0, 0, 0), Some(&small)).remedy.unwrap();
-        assert!(
-            gigantic.contains("cannot spare 1 more") && !gigantic.contains("echo"),
-            "{gigantic}"
-        );
+        assert!(gigantic.contains("cannot spare 1 more") && !gigantic.contains("echo"), "{gigantic}");
     }
 
     #[test]

@@ -65,7 +65,11 @@ impl<'a> Bench<'a> {
     }
 
     /// Of the machine that these files describe.
-    fn on(root: Root, options: &'a Options, observer: &'a dyn Observer) -> Result<Self, LabError> {
+    fn on(
+        root: Root,
+        options: &'a Options,
+        observer: &'a dyn Observer,
+    ) -> Result<Self, LabError> {
         let memory = memory_to_use(options, available_memory(&root)?)?;
         let caches = cache::read(&root).ok();
         let settings = match options.setup {

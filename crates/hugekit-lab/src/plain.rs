@@ -43,10 +43,7 @@ mod tests {
         assert_eq!(plain("2 µs → 3"), "2 µs → 3");
         for acting in ["\u{1b}[31m", "\u{9b}31m", "\u{7f}", "\r\n", "\t", "\u{202e}", "\u{2066}"] {
             let said = plain(&format!("a{acting}b"));
-            assert!(
-                !said.contains(acts) && said.starts_with('a') && said.ends_with('b'),
-                "{said:?}"
-            );
+            assert!(!said.contains(acts) && said.starts_with('a') && said.ends_with('b'), "{said:?}");
         }
     }
 

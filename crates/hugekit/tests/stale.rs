@@ -6,6 +6,7 @@ mod backings;
 mod child;
 mod served;
 
+
 use backings::{Check, is_zero, trials_on};
 use child::in_a_child;
 use hugekit::fault::Handling;

@@ -150,9 +150,7 @@ impl Lab {
         written?;
         let failed = record.failures().count();
         if failed > 0 {
-            say(&format!(
-                "{failed} cases or parts could not be measured; the record says which and why"
-            ));
+            say(&format!("{failed} cases or parts could not be measured; the record says which and why"));
         }
         Ok(match (interrupted, failed) {
             (true, _) => ExitCode::from(INTERRUPTED),

@@ -45,9 +45,7 @@ impl Tune {
         self.refuse_noise(&calibration)?;
         store::save(&path, &calibration.profile)?;
         let stored = path.display();
-        write_out(&format!(
-            "\nstored in {stored}, in force from the next start of a program on\n"
-        ))?;
+        write_out(&format!("\nstored in {stored}, in force from the next start of a program on\n"))?;
         Ok(ExitCode::SUCCESS)
     }
 

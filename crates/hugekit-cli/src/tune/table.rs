@@ -7,8 +7,8 @@ use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 use hugekit::Profile;
 use hugekit::profile::{Bands, InForce, Measured};
-use hugekit_lab::size::Size;
 use hugekit_lab::{Calibration, plain};
+use hugekit_lab::size::Size;
 
 use super::{percent, shown};
 use crate::text::write_out;
@@ -39,8 +39,7 @@ pub(super) fn measured(calibration: &Calibration) -> anyhow::Result<()> {
     let here = profile.for_this_machine()?;
     let spread = percent(calibration.noise.spread());
     let table = table(&here, Some(&profile.measured), "measured");
-    let notices: String =
-        calibration.notices.iter().map(|notice| format!("· {notice}\n")).collect();
+    let notices: String = calibration.notices.iter().map(|notice| format!("· {notice}\n")).collect();
     let text = format!("equal measurements differ by ±{spread}\n{table}\n{notices}");
     write_out(&text).context("cannot print")
 }

@@ -363,7 +363,11 @@ fn faults_per_second(pool: &Pool, take: Take, cpus: &[usize]) -> Result<f64, Lab
 
 /// The regions shared out among threads, each on a CPU of its own; from the moment when all of them
 /// are running, which they wait for awake, until the last one is done.
-fn seconds_at_once(regions: &mut [Region], page: usize, cpus: &[usize]) -> Result<f64, LabError> {
+fn seconds_at_once(
+    regions: &mut [Region],
+    page: usize,
+    cpus: &[usize],
+) -> Result<f64, LabError> {
     let (ready, others) = (AtomicUsize::new(0), AtomicUsize::new(cpus.len()));
     let work = |regions: &mut [Region], cpu: usize| {
         let mut only = CpuSet::new();

@@ -84,7 +84,12 @@ fn on_rung(bench: &Bench<'_>, rung: Backing, is_best: bool) -> (Result<Part, Lab
     }
 }
 
-fn of_pool(bench: &Bench<'_>, pool: &Pool, whole: bool, is_best: bool) -> Result<Part, LabError> {
+fn of_pool(
+    bench: &Bench<'_>,
+    pool: &Pool,
+    whole: bool,
+    is_best: bool,
+) -> Result<Part, LabError> {
     let mut part = Part::default();
     if whole {
         let (plan, sides) = match is_best {
@@ -296,8 +301,7 @@ fn by_folio(
     for folio in FOLIOS.into_iter().skip(step - 1).step_by(step) {
         observer.begin(&format!("fork fork2 {}", Size(folio)));
         let part = of_folio(bench, folio, observer);
-        let is_left_out =
-            part.as_ref().is_ok_and(|part| part.cases.is_empty() && part.failures.is_empty());
+        let is_left_out = part.as_ref().is_ok_and(|part| part.cases.is_empty() && part.failures.is_empty());
         left_out.extend(is_left_out.then(|| Size(folio).to_string()));
         experiment.add(&format!("fork2/{}", Size(folio)), part)?;
     }

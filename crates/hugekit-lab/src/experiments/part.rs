@@ -76,12 +76,7 @@ mod tests {
     }
 
     fn case(index: usize, samples: Vec<f64>) -> Case {
-        Case {
-            id: format!("x/{index}/1"),
-            unit: Unit::Microseconds,
-            samples,
-            published: Vec::new(),
-        }
+        Case { id: format!("x/{index}/1"), unit: Unit::Microseconds, samples, published: Vec::new() }
     }
 
     #[test]

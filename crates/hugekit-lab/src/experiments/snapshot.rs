@@ -494,7 +494,13 @@ fn save_by_child(shared: &mut Shared, out: &Outside, board: &Outside) -> Result<
 }
 
 /// Adds what was seen of a subject.
-fn describe(subject: &Subject, looks: &[Look], workload: &Workload, state: usize, part: &mut Part) {
+fn describe(
+    subject: &Subject,
+    looks: &[Look],
+    workload: &Workload,
+    state: usize,
+    part: &mut Part,
+) {
     let (name, kind) = (subject.name(), workload.name());
     let case = |id: String, unit, sample: &dyn Fn(&Look) -> f64| Case {
         id,

@@ -34,9 +34,7 @@ impl Journal {
         let mut journal = Self { folder: folder.to_owned(), changes: Vec::new() };
         let path = journal.path();
         let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok((journal, Vec::new()));
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((journal, Vec::new())),
             text => text.map_err(failed("read", &path))?,
         };
         let Ok(changes) = serde_json::from_str::<Vec<Change>>(&text) else {

@@ -48,8 +48,7 @@ fn journal(root: &Root) -> PathBuf {
 /// As SIGKILL: nothing is put back, and the kernel lets go of the lock.
 fn kill(settings: Settings) {
     let Settings(Some(mut allowed)) = settings else { panic!("nothing may be changed") };
-    allowed.journal =
-        Journal::left_behind(Path::new("/no/such/folder"), &Root::default()).unwrap().0;
+    allowed.journal = Journal::left_behind(Path::new("/no/such/folder"), &Root::default()).unwrap().0;
 }
 
 #[test]
@@ -102,8 +101,7 @@ fn huge_pages_are_added_to_what_is_free_and_taken_back() {
 #[test]
 fn surplus_pages_become_reserved_ones_before_the_kernel_adds_any() {
     let (_dir, root) = machine(10, 2);
-    fs::write(root.path("/sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages"), "4")
-        .unwrap();
+    fs::write(root.path("/sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages"), "4").unwrap();
     let mut settings = settings(&root);
     settings.reserve(&root, 2 << 20, 8).unwrap();
     assert_eq!(count(&root), "18");

@@ -59,8 +59,9 @@ fn lock(file: &File) -> io::Result<bool> {
 
 /// For those who wait.
 fn say_who(file: &mut File) -> io::Result<()> {
-    let command: Vec<String> =
-        std::env::args_os().map(|word| crate::plain(&word.to_string_lossy())).collect();
+    let command: Vec<String> = std::env::args_os()
+        .map(|word| crate::plain(&word.to_string_lossy()))
+        .collect();
     file.set_len(0)?;
     file.rewind()?;
     write!(file, "process {}: {}", std::process::id(), command.join(" "))

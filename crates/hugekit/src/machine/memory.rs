@@ -70,8 +70,13 @@ mod tests {
 
     #[test]
     fn an_eighth_of_all_memory_is_never_spare() {
-        let memory =
-            |total, available| Memory { total, free: 0, available, hugetlb: 0, swap_total: 0 };
+        let memory = |total, available| Memory {
+            total,
+            free: 0,
+            available,
+            hugetlb: 0,
+            swap_total: 0,
+        };
         assert_eq!(memory(800, 700).spare(), 600);
         assert_eq!(memory(800, 90).spare(), 0);
         assert_eq!(memory(u64::MAX, u64::MAX).spare(), u64::MAX - u64::MAX / 8);
