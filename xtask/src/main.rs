@@ -12,6 +12,7 @@ mod python;
 mod redis;
 mod sanitize;
 mod settings;
+mod soak;
 mod testing;
 mod valgrind;
 
@@ -26,7 +27,7 @@ use clap::Parser;
 #[command(name = "cargo xtask")]
 enum Task {
     /// Everything that tests: unit, integration and documentation tests, models of what threads may
-    /// do, programs in C and C++, the Python package, and aarch64 emulated
+    /// do, programs in C and C++, the Python package, aarch64 emulated, and a minute of everything at once
     Test {
         /// Fetch missing Debian packages and, as root, reserve huge pages while the tests run,
         /// instead of skipping what needs them
@@ -53,6 +54,7 @@ enum Task {
     Check,
     Fuzz(fuzz::Fuzz),
     Sanitize(sanitize::Sanitize),
+    Soak(soak::Soak),
     /// Generates `hugekit.h` from the C interface's sources
     Header,
     /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
@@ -74,6 +76,7 @@ fn main() -> Result<ExitCode> {
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Sanitize(sanitize) => sanitize.run(),
+        Task::Soak(soak) => soak.run(),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
         Task::Ci { install } => check().and_then(|()| testing::run(install, None)),

@@ -38,6 +38,20 @@ impl Changes {
         }
     }
 
+    /// Has khugepaged look at all there is, again and again, without rest.
+    fn no_rest_for_khugepaged(&mut self, folder: &Path) {
+        for (name, now) in [
+            ("scan_sleep_millisecs", "0"),
+            ("alloc_sleep_millisecs", "0"),
+            ("pages_to_scan", "65536"),
+        ] {
+            let path = folder.join(name);
+            if let Ok(before) = fs::read_to_string(&path) {
+                self.write(&path, before.trim(), now);
+            }
+        }
+    }
+
     /// Puts everything back, the last change first.
     fn undo(&mut self) {
         while let Some((path, before)) = self.0.pop() {
@@ -53,6 +67,15 @@ impl Changes {
 pub(crate) struct Settings(Arc<Mutex<Changes>>);
 
 impl Settings {
+    /// Reserves huge pages, and has khugepaged work without rest. What this machine or this user cannot do is left
+    /// as it is.
+    pub(crate) fn for_soak() -> Result<Self> {
+        let settings = Self::for_tests()?;
+        let folder = Path::new("/sys/kernel/mm/transparent_hugepage/khugepaged");
+        settings.0.lock().unwrap_or_else(PoisonError::into_inner).no_rest_for_khugepaged(folder);
+        Ok(settings)
+    }
+
     /// Reserves huge pages. What this machine or this user cannot do is left as it is.
     pub(crate) fn for_tests() -> Result<Self> {
         let changes = Arc::new(Mutex::new(Changes::default()));
@@ -110,6 +133,7 @@ mod tests {
         }
         fs::remove_dir_all(folder).unwrap();
         let mut changes = Changes::default();
+        changes.no_rest_for_khugepaged(Path::new("/nonexistent"));
         changes.at_least_free(Path::new("/nonexistent"), 8);
         assert!(changes.0.is_empty());
     }

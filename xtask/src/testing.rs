@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use crate::aarch64::{self, Outcome};
 use crate::settings::Settings;
-use crate::{chromium, python, redis, valgrind};
+use crate::{chromium, python, redis, soak, valgrind};
 
 /// What the test runners counted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub(crate) enum Part {
     Python,
     /// The library for aarch64, emulated
     Aarch64,
+    /// Everything at once, for a minute
+    Soak,
 }
 
 pub(crate) fn run(install: bool, only: Option<Part>) -> Result<ExitCode> {
@@ -58,6 +60,7 @@ impl Part {
             Self::Models => run_models(count),
             Self::Python => run_python(count, install),
             Self::Aarch64 => run_aarch64(count, install),
+            Self::Soak => run_soak(count),
         }
     }
 }
@@ -68,6 +71,16 @@ fn run_aarch64(count: &mut Count, install: bool) -> Result<bool> {
         Outcome::Skipped { reason } => count.skip(format!("aarch64 under emulation: {reason}")),
     }
     Ok(true)
+}
+
+fn run_soak(count: &mut Count) -> Result<bool> {
+    let went_well = soak::short()?;
+    if went_well {
+        count.passed += 1;
+    } else {
+        count.failed += 1;
+    }
+    Ok(went_well)
 }
 
 fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {

@@ -16,6 +16,9 @@ use crate::sys::thread::descriptor_of;
 const BEFORE: usize = 1024;
 const BEHIND: usize = 2048;
 
+/// It has no fewer bytes than these behind the list, either.
+const LEAST_BEHIND: usize = 1536;
+
 /// Looks at a thread before its mask counts as meant, and the time between them.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -148,11 +151,20 @@ pub(super) fn may_be_stopped(page: usize) -> Result<bool, SnapshotError> {
 /// A thread that makes a snapshot has all of its frames within so many bytes, on whatever stack it runs.
 const FRAMES: usize = 256 << 10;
 
+/// Where what is a thread's own ends behind its descriptor, at most. Stacks that the C library maps end with it,
+/// at the end of a page, and what lies above is another mapping that the kernel joined.
+fn end_of(descriptor: usize) -> usize {
+    let page_end = (descriptor + 1).next_multiple_of(page_size());
+    let may_end_there = cfg!(target_arch = "x86_64") && page_end - descriptor >= LEAST_BEHIND;
+    let most = descriptor + BEHIND;
+    if may_end_there { most.min(page_end) } else { most }
+}
+
 /// What is a thread's own of the mapping that holds its descriptor. The kernel joins neighbouring mappings, so
 /// that what lies above may be anybody's; below is the thread's stack, down to its guard page. The first
 /// thread has its stack elsewhere, and only its variables here.
 fn own_of(thread: u32, descriptor: usize, mapping: &MappedRange) -> Range<usize> {
-    let above = (descriptor + BEHIND).min(mapping.addresses.end);
+    let above = end_of(descriptor).min(mapping.addresses.end);
     // On x86 a thread's variables lie below its descriptor, elsewhere above.
     let (before, behind) = if cfg!(target_arch = "x86_64") {
         (thread_local_bytes(), 0)
@@ -174,6 +186,18 @@ mod tests {
     fn mapped(addresses: Range<usize>) -> MappedRange {
         let name = String::new();
         MappedRange { addresses, is_readable: true, is_shared: false, inode: 0, name }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn what_lies_above_a_stack_is_not_the_threads() {
+        let (page, top) = (page_size(), 64 * page_size());
+        let joined = mapped(page..2 * top);
+        // As glibc 2.36 places it.
+        let thread = std::process::id() + 1;
+        assert_eq!(own_of(thread, top - 1632, &joined), page..top);
+        // A descriptor that goes on in the next page.
+        assert_eq!(own_of(thread, top - 1000, &joined), page..top - 1000 + BEHIND);
     }
 
     #[test]
