@@ -5,6 +5,11 @@
 //! descriptor. Who wants a thread to stop touches a page, and waits as for any other fault; the thread
 //! that is told of it leaves that page to the kernel, which lets the toucher go on, and ends.
 //!
+//! Others touch these pages as well: `mlockall`(2), a debugger that saves all memory, another process that reads
+//! it. So a page is *rung* only if that was noted before, and one that others have touched is made ready to be
+//! touched again first. One lock covers both sides, or a thread could leave the page to the kernel after it was
+//! made ready, and the touch would be heard by no thread.
+//!
 //! A wake-up on the CPU of the thread that faulted costs 8 µs in all, on another one that sleeps 60 to 110.
 //! The scheduler wakes a thread where it ran last if that CPU is idle, so one that begins on the wrong one
 //! stays there. Therefore a handler *follows*: it looks now and then where the thread is that it has just
@@ -13,7 +18,7 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use rustix::param::page_size;
@@ -28,7 +33,8 @@ use crate::sys::userfaultfd::{self, Fault};
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
 #[derive(Debug)]
 pub(crate) struct Handlers {
-    bell: Bell,
+    served: Arc<dyn Faults>,
+    bell: Arc<Bell>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -39,10 +45,11 @@ impl Handlers {
             return Err(FaultError::NoThreads);
         }
         let descriptor = served.descriptor();
-        let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
-        let bell = handlers.bell.0.addresses();
+        let bell = Arc::new(Bell::new(descriptor, count)?);
+        let mut handlers =
+            Self { served: Arc::clone(served), bell: Arc::clone(&bell), threads: Vec::new() };
         for _ in 0..count {
-            let (served, bell) = (Arc::clone(served), bell.clone());
+            let (served, bell) = (Arc::clone(served), Arc::clone(&bell));
             let builder = Builder::new().name("hugekit-fault".to_owned());
             match without_signals(|| builder.spawn(move || serve_all(&*served, &bell))) {
                 Ok(thread) => handlers.threads.push(thread),
@@ -62,14 +69,14 @@ impl Handlers {
     /// Ends the threads and waits for them. In the process that started them.
     pub(crate) fn stop(self) {
         for (index, _) in self.threads.iter().enumerate() {
-            self.bell.ring(index);
+            self.bell.ring(self.served.descriptor(), index);
         }
         for thread in self.threads {
             // A panic was printed when it happened.
             let _ = thread.join();
         }
         // SAFETY: in the process that mapped it; nobody but the threads knew the addresses.
-        let _ = unsafe { self.bell.0.unmap() };
+        let _ = unsafe { self.bell.pages.unmap() };
     }
 
     /// In a forked child, which has no such threads to wait for, nor may detach them.
@@ -78,30 +85,81 @@ impl Handlers {
     }
 }
 
-/// A page for each thread. Touching it makes one of them end.
+/// A page for each thread. Touching it, once that was noted, makes one of them end.
 #[derive(Debug)]
-struct Bell(Untouched);
+struct Bell {
+    pages: Untouched,
+    rings: Mutex<Rings>,
+}
+
+#[derive(Debug)]
+struct Rings {
+    /// Of each page, whether it was rung and no thread has ended for it yet.
+    rung: Box<[bool]>,
+    /// Threads that have not ended: each hears one ring.
+    listeners: usize,
+}
 
 impl Bell {
     fn new(descriptor: BorrowedFd<'_>, count: usize) -> Result<Self, FaultError> {
         let failed = |call| {
             move |errno: rustix::io::Errno| FaultError::Kernel { call, source: errno.into() }
         };
-        let bell = Untouched::new(count * page_size()).map_err(failed("mmap"))?;
-        let registered = userfaultfd::register_untouched(descriptor, &bell.addresses());
+        let pages = Untouched::new(count * page_size()).map_err(failed("mmap"))?;
+        let registered = userfaultfd::register_untouched(descriptor, &pages.addresses());
         if let Err(errno) = registered {
             // SAFETY: just mapped, and nobody knows of it.
-            let _ = unsafe { bell.unmap() };
+            let _ = unsafe { pages.unmap() };
             return Err(failed("UFFDIO_REGISTER")(errno));
         }
-        Ok(Self(bell))
+        let rings = Rings { rung: vec![false; count].into(), listeners: count };
+        Ok(Self { pages, rings: Mutex::new(rings) })
     }
 
-    /// Returns when a thread has heard it, or none is there to hear it.
-    fn ring(&self, index: usize) {
-        let page = self.0.start().as_ptr().wrapping_add(index * page_size());
+    fn rings(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when a thread has heard it, or none is there to hear it. By one thread at a time.
+    fn ring(&self, descriptor: BorrowedFd<'_>, index: usize) {
+        let start = index * page_size();
+        {
+            let mut rings = self.rings();
+            if rings.listeners == 0 {
+                return;
+            }
+            rings.rung[index] = true;
+            // Others may have touched it.
+            let _ = userfaultfd::register_untouched(descriptor, &self.page(index));
+            self.pages.forget(start..start + page_size());
+        }
         // SAFETY: a readable page of this process's own mapping.
-        unsafe { page.read_volatile() };
+        unsafe { self.pages.start().as_ptr().wrapping_add(start).read_volatile() };
+    }
+
+    fn page(&self, index: usize) -> Range<usize> {
+        let start = self.pages.addresses().start + index * page_size();
+        start..start + page_size()
+    }
+
+    /// Lets the thread that touched a page go on; whether the one that was told of it is to end.
+    fn answer(&self, descriptor: BorrowedFd<'_>, address: usize) -> bool {
+        let index = (address - self.pages.addresses().start) / page_size();
+        let mut rings = self.rings();
+        let _ = userfaultfd::unregister(descriptor, &self.page(index));
+        let is_rung = std::mem::replace(&mut rings.rung[index], false);
+        if is_rung {
+            self.leave(descriptor, &mut rings);
+        }
+        is_rung
+    }
+
+    /// A thread ends. After the last one, touches are left to the kernel.
+    fn leave(&self, descriptor: BorrowedFd<'_>, rings: &mut Rings) {
+        rings.listeners -= 1;
+        if rings.listeners == 0 {
+            let _ = userfaultfd::unregister(descriptor, &self.pages.addresses());
+        }
     }
 }
 
@@ -148,7 +206,7 @@ impl Following {
     }
 }
 
-fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
+fn serve_all(served: &dyn Faults, bell: &Bell) {
     let mut following = Following::new();
     serve_or_give_up(served, bell, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
@@ -159,7 +217,7 @@ fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
     });
 }
 
-fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(Fault)) {
+fn serve_or_give_up(served: &dyn Faults, bell: &Bell, serve: impl FnMut(Fault)) {
     let last_resort = LastResort { served, bell };
     serve_until_rung(served.descriptor(), bell, serve);
     std::mem::forget(last_resort);
@@ -169,13 +227,14 @@ fn serve_or_give_up(served: &dyn Faults, bell: &Range<usize>, serve: impl FnMut(
 ///
 /// # Panics
 /// If the descriptor cannot be read: somebody else has closed it.
-fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: impl FnMut(Fault)) {
+fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Bell, mut serve: impl FnMut(Fault)) {
+    let pages = bell.pages.addresses();
     loop {
         match userfaultfd::next_fault(descriptor) {
-            Ok(Some(Fault { address, .. })) if bell.contains(&address) => {
-                let page = address - address % page_size();
-                let _ = userfaultfd::unregister(descriptor, &(page..page + page_size()));
-                return;
+            Ok(Some(Fault { address, .. })) if pages.contains(&address) => {
+                if bell.answer(descriptor, address) {
+                    return;
+                }
             }
             Ok(Some(fault)) => serve(fault),
             Ok(None) => {}
@@ -184,17 +243,16 @@ fn serve_until_rung(descriptor: BorrowedFd<'_>, bell: &Range<usize>, mut serve: 
     }
 }
 
-/// Dropped by a thread that dies: whoever faults from then on must not wait for it. All is left to the kernel,
-/// the bell too.
+/// Dropped by a thread that dies: whoever faults from then on must not wait for it. All is left to the kernel.
 struct LastResort<'a> {
     served: &'a dyn Faults,
-    bell: &'a Range<usize>,
+    bell: &'a Bell,
 }
 
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
         self.served.give_up();
-        let _ = userfaultfd::unregister(self.served.descriptor(), self.bell);
+        self.bell.leave(self.served.descriptor(), &mut self.bell.rings());
         // Not before: whoever is told may fault there.
         tracing::error!("a thread that served faults died: its memory is left to the kernel");
     }
@@ -224,7 +282,7 @@ mod tests {
         let start = mapped.mapping().start();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {
-                serve_or_give_up(&served, &bell.0.addresses(), |_| panic!("as this test wants it"));
+                serve_or_give_up(&served, &bell, |_| panic!("as this test wants it"));
             });
             // SAFETY: mapped and readable; nobody else accesses it.
             let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
@@ -232,13 +290,13 @@ mod tests {
             assert!(dies.join().is_err());
         });
         // Nobody hears it any more, and nobody waits.
-        bell.ring(0);
+        bell.ring(served.descriptor(), 0);
         assert_eq!(pool.stats().unwrap().scrubbed_at_fault, len as u64);
         let contents = served.contents(0, len / page_size());
         // SAFETY: nobody uses the addresses any more.
         unsafe {
             pool.take_back_as(mapped, &contents);
-            bell.0.unmap().unwrap();
+            bell.pages.unmap().unwrap();
         }
     }
 }

@@ -329,6 +329,18 @@ impl Untouched {
         start..start + self.len
     }
 
+    /// Has some of them be untouched again, whole pages, locked ones too: whoever reads them finds zeroes before
+    /// and afterwards.
+    pub(crate) fn forget(&self, bytes: std::ops::Range<usize>) {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len);
+        let start = self.start.as_ptr().wrapping_add(bytes.start).cast();
+        // SAFETY: pages of this mapping, which cannot be written.
+        unsafe {
+            let _ = rustix::mm::munlock(start, bytes.len());
+            let _ = rustix::mm::madvise(start, bytes.len(), Advice::LinuxDontNeed);
+        }
+    }
+
     /// Unmaps it.
     ///
     /// # Safety

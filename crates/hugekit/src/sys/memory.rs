@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{Advice, MsyncFlags};
 
 use super::last_error;
 
@@ -60,23 +60,6 @@ pub(crate) fn is_present(start: *mut u8, len: usize) -> io::Result<bool> {
     let refused = unsafe { libc::mincore(start.cast(), len, pages.as_mut_ptr()) } != 0;
     last_error(refused)?;
     Ok(pages.iter().all(|page| page & 1 == 1))
-}
-
-/// Whether this process has the kernel populate whatever it maps (`mlockall` with `MCL_FUTURE`); yes if
-/// that cannot be found out.
-pub(crate) fn is_mapped_populated() -> bool {
-    let (prot, page) = (ProtFlags::READ | ProtFlags::WRITE, rustix::param::page_size());
-    // SAFETY: a new mapping at an address of the kernel's choice replaces none, and nobody else knows it.
-    unsafe {
-        let Ok(probe) = rustix::mm::mmap_anonymous(ptr::null_mut(), page, prot, MapFlags::PRIVATE)
-        else {
-            return true;
-        };
-        let mut present = 1_u8;
-        let _ = libc::mincore(probe, page, &raw mut present);
-        let _ = rustix::mm::munmap(probe, page);
-        present & 1 == 1
-    }
 }
 
 /// Whether every page of the range is mapped, readable or not. Both are multiples of the page size.

@@ -24,7 +24,7 @@ use crate::profile::Profile;
 use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
 use crate::sys::mapping::{Mapping, Spare};
 use crate::sys::thread::without_signals;
-use crate::sys::{memory, userfaultfd};
+use crate::sys::{memory, pagemap, userfaultfd};
 
 /// A region of the first of them, its forks and theirs.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ pub(crate) struct Family {
     /// Shared by whoever reads frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
+    /// By which it is seen what is mapped; `None` if it cannot be opened.
+    pagemap: Option<OwnedFd>,
 }
 
 /// What faults read and forks change. A slot's entries and marks are changed by whoever has the slot.
@@ -165,6 +167,7 @@ impl Family {
             spare: Spare::new(pool.memory().file(), pool.page_size()),
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
+            pagemap: pagemap::open_own().ok(),
             pool: pool.clone(),
         });
         if let Some(threads) = threads {
@@ -492,11 +495,15 @@ impl Family {
     }
 
     /// Before a mapping was registered, pages that let writes through may have come there: by the fault of a
-    /// region whose mapping lies beside it, which those of hugetlb never join, or because the process locks
-    /// what it maps. (To unmap nothing from hugetlb costs half as much as the rest of a fork: it interrupts
-    /// the other CPUs.)
+    /// region whose mapping lies beside it, because the process locks what it maps, or another thread all that is
+    /// mapped. (To unmap nothing from hugetlb costs half as much as the rest of a fork, because it interrupts the
+    /// other CPUs: so it is looked at first.)
     fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
-        if self.pool.backing().is_reserved() && !memory::is_mapped_populated() {
+        let start = mapping.start().as_ptr().addr();
+        let addresses = start..start + mapping.len();
+        let pagemap = self.pagemap.as_ref().filter(|_| self.pool.backing().is_reserved());
+        let came = pagemap.map(|pagemap| pagemap::has_present(pagemap.as_fd(), &addresses));
+        if came == Some(Ok(false)) {
             return Ok(());
         }
         // SAFETY: of a shared mapping that nobody uses yet.
