@@ -2,6 +2,7 @@
 //! to the addresses or to the file: each attack comes first, and then every byte is read.
 #![allow(unsafe_code)]
 
+mod alias;
 mod backings;
 mod child;
 mod served;
@@ -13,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use alias::alias_of;
 use backings::{Check, is_zero, trials_on};
 use child::in_a_child;
 use hugekit::fault::Handling;
@@ -179,33 +181,14 @@ fn mappings() -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The pool's own mapping of the file, as `/proc/self/maps` has it.
-fn alias_of(region: &Region) -> usize {
-    let here = region.as_ptr().addr();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let fields = |line: &str| {
-        let mut fields = line.split_whitespace();
-        let (range, _, _, _, inode) =
-            (fields.next()?, fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-        let (start, end) = range.split_once('-')?;
-        let number = |text: &str| usize::from_str_radix(text, 16).ok();
-        Some((number(start)?, number(end)?, inode.to_owned()))
-    };
-    let all: Vec<_> = maps.lines().filter_map(fields).collect();
-    let own = all.iter().find(|(start, end, _)| (*start..*end).contains(&here)).unwrap();
-    let is_alias = |(start, end, inode): &&(usize, usize, String)| {
-        *inode == own.2 && *start != own.0 && end - start == LEN
-    };
-    all.iter().find(is_alias).expect("a pool maps all of its file").0
-}
-
 /// The file's pages are put together below the region, by the mapping that only the pool has, and the tables of all
 /// other mappings are taken away.
 fn collapse_of_the_pools_own_mapping(backing: Backing) {
     each(backing, |region| {
         region[HUGE] = 1;
         region[HUGE] = 0;
-        let alias = std::ptr::without_provenance_mut::<libc::c_void>(alias_of(region));
+        let alias =
+            std::ptr::without_provenance_mut::<libc::c_void>(alias_of(region.as_ptr().addr(), LEN));
         // SAFETY: changes no byte.
         unsafe { libc::madvise(alias, LEN, libc::MADV_COLLAPSE) };
     });
@@ -388,7 +371,8 @@ struct Swap(tempfile::NamedTempFile);
 
 impl Swap {
     fn new() -> Result<Self, String> {
-        let file = tempfile::NamedTempFile::new_in("/var/tmp").map_err(|error| error.to_string())?;
+        let file =
+            tempfile::NamedTempFile::new_in("/var/tmp").map_err(|error| error.to_string())?;
         std::io::copy(&mut std::io::repeat(0).take(64 << 20), &mut file.as_file()).unwrap();
         file.as_file().sync_all().unwrap();
         for command in ["mkswap", "swapon"] {
@@ -412,7 +396,9 @@ impl Swap {
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        assert!(std::process::Command::new("swapoff").arg(self.0.path()).status().unwrap().success());
+        assert!(
+            std::process::Command::new("swapoff").arg(self.0.path()).status().unwrap().success()
+        );
     }
 }
 
@@ -421,7 +407,8 @@ fn swapped_out(backing: Backing) {
     let _alone = Setting::alone();
     let swap = Swap::new().unwrap();
     each(backing, |region| {
-        let alias = std::ptr::without_provenance_mut::<libc::c_void>(alias_of(region));
+        let alias =
+            std::ptr::without_provenance_mut::<libc::c_void>(alias_of(region.as_ptr().addr(), LEN));
         // SAFETY: changes no byte.
         unsafe { libc::madvise(alias, LEN, libc::MADV_PAGEOUT) };
         assert!(swap.used() > 0, "nothing was swapped out");
@@ -475,7 +462,9 @@ fn main() {
         trials.extend(trials_on(backing, LEN / backing.page_size(), CHECKS));
     }
     for backing in [Backing::Base, Backing::Thp] {
-        trials.extend(trials_on(backing, LEN / backing.page_size(), BY_ROOT).into_iter().map(by_root));
+        trials.extend(
+            trials_on(backing, LEN / backing.page_size(), BY_ROOT).into_iter().map(by_root),
+        );
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -10,19 +10,23 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::io::{self, Errno};
 
+use super::super::RegionError;
 use super::ForkError;
 use super::budget::Budget;
-use super::frames::{ForChild, Frames, Near, Own, Place, Unneeded};
+use super::frames::{Broken, ForChild, Frames, Near, Own, Place, Unneeded};
 use super::gate::Gate;
 use super::member::Member;
 use super::serve::Refused;
 use super::table::{Pte, Table};
 use crate::fault::open::{self, Of};
+use crate::fault::unsure;
 use crate::fault::{Faults, Granules, Handlers, Handling, Lacks, Registration, Serving};
 use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
+use crate::populate::PopulateError;
 use crate::profile::Profile;
 use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
 use crate::sys::mapping::{Mapping, Spare};
+use crate::sys::memfd::{self, Pages};
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, pagemap, userfaultfd};
 
@@ -41,6 +45,8 @@ pub(crate) struct Family {
     /// Shared by whoever reads frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
+    /// A file without bytes: what is lost is mapped to it.
+    pub(super) nothing: OwnedFd,
     /// By which it is seen what is mapped; `None` if it cannot be opened.
     pagemap: Option<OwnedFd>,
 }
@@ -138,6 +144,7 @@ impl Family {
     ) -> Result<Arc<Self>, ForkError> {
         // The first look at it may allocate, which no fault may.
         let _ = Profile::current();
+        unsure::prepare();
         let Terms { granule_bytes, handling, most_mappings } = terms;
         let writes = Of::SharedWrites(pool.backing());
         let (threads, fall) = match handling {
@@ -167,6 +174,8 @@ impl Family {
             spare: Spare::new(pool.memory().file(), pool.page_size()),
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
+            nothing: memfd::create(c"hugekit:lost", Pages::Shmem)
+                .map_err(|errno| kernel("memfd_create", errno))?,
             pagemap: pagemap::open_own().ok(),
             pool: pool.clone(),
         });
@@ -359,7 +368,10 @@ impl Membership {
         let own = state.frames.add(family.pool.memory(), place);
         let forked =
             family.prepare(state, self.start, &own, pinned).and_then(|(mapping, extra)| {
-                let protected = family.protect(state, self.start, pinned);
+                let protected = family.protect(state, self.start, pinned).and_then(|()| {
+                    let parent = state.at(self.start).expect("a member as long as this exists");
+                    copy_pinned(parent, &state.frames, &own, pinned)
+                });
                 if let Err(error) = protected {
                     // SAFETY: just mapped, and nobody knows of it.
                     let _ = unsafe { mapping.unmap() };
@@ -377,6 +389,9 @@ impl Membership {
         let parent = parent.expect("a member as long as this exists");
         copy_table(parent, &mut child, frames, &own, pinned);
         let child = Member::child(mapping, child, own, family.granule_bytes);
+        (0..child.slots()).filter(|&slot| parent.lost.get(slot)).for_each(|slot| {
+            family.lose(&child, slot);
+        });
         child.mappings.store(extra, Ordering::Relaxed);
         for &slot in pinned {
             child.keeps.set(slot);
@@ -524,10 +539,15 @@ impl Family {
         let moved = self.protect(state, start, &[]).and_then(|()| {
             let (member, frames) = (&state.members[index], &state.frames);
             for slot in 0..slots {
+                if member.lost.get(slot) {
+                    return Err(refused(Refused::Broken));
+                }
                 if member.keeps.get(slot) {
                     self.copy_for_others(state, member, slot, None).map_err(refused)?;
                 }
-                frames.copy(member.table.get(slot).frame(), own.frame(slot), Near::Neither);
+                frames
+                    .copy(member.table.get(slot).frame(), own.frame(slot), Near::Neither)
+                    .map_err(|Broken| refused(Refused::Broken))?;
             }
             self.show_run(member, 0..slots, frames.offset(own.frame(0))).map_err(refused)
         });
@@ -641,6 +661,19 @@ fn pieces(state: &mut State, parent: usize, own: &Own, pinned: &[usize]) -> Vec<
     pieces
 }
 
+/// Copies what is pinned to a child's own place.
+fn copy_pinned(
+    parent: &Member,
+    frames: &Frames,
+    own: &Own,
+    pinned: &[usize],
+) -> Result<(), ForkError> {
+    pinned.iter().try_for_each(|&slot| {
+        let copied = frames.copy(parent.table.get(slot).frame(), own.frame(slot), Near::Neither);
+        copied.map_err(|Broken| refused(Refused::Broken))
+    })
+}
+
 /// Copies the table of a region of which nothing can be written any more but what is pinned.
 fn copy_table(
     parent: &mut Member,
@@ -681,6 +714,9 @@ fn give_up(state: &mut State, member: &Member, slots: Range<usize>, unneeded: &m
 fn refused(refused: Refused) -> ForkError {
     match refused {
         Refused::Mappings => kernel("mmap", Errno::NOMEM),
+        Refused::Broken => {
+            ForkError::NotReady(Box::new(RegionError::Copy(PopulateError::Poisoned)))
+        }
         Refused::Kernel(errno) => kernel("mmap", errno),
     }
 }

@@ -31,6 +31,9 @@ pub(super) struct Member {
     /// Slots whose addresses map, for good, the frame that the region keeps. Of the others, every access to
     /// what is not in the page tables comes to us.
     pub(super) placed: Marks,
+    /// Slots that could not be copied for the region, because memory had failed: accesses are answered with SIGBUS.
+    /// They are stale for good.
+    pub(super) lost: Marks,
     /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping.
     pub(super) blocks: Vec<Marks>,
     /// Whether every address is registered, so that writes can be held back.
@@ -69,6 +72,7 @@ impl Member {
             keeps: Marks::new(slots, is_first),
             stale: Marks::new(slots, false),
             placed: Marks::new(slots, is_first),
+            lost: Marks::new(slots, false),
             blocks: block_lens(slots).map(|len| Marks::new(slots / len, is_first)).collect(),
             registered: AtomicBool::new(true),
             mappings: AtomicIsize::new(0),
