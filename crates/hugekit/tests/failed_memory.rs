@@ -12,10 +12,10 @@ use alias::{alias_of, fail};
 use backings::{Check, trials_on};
 use child::died_of;
 use hugekit::fault::Handling;
-use hugekit::pool::Backing;
 use hugekit::parallel::JobError;
+use hugekit::pool::Backing;
 use hugekit::region::ForkError;
-use hugekit::{Pool, PopulateError, Region, RegionError};
+use hugekit::{Pool, PoolError, PopulateError, Region, RegionError};
 use libtest_mimic::Arguments;
 
 const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
@@ -173,6 +173,44 @@ fn what_is_pinned_and_fails_prevents_a_fork(backing: Backing) {
     assert_eq!(fork.as_slice()[0], 1);
 }
 
+/// Folios that fail while no region has them end nothing: who asks for them is told once, and they are gone.
+fn what_fails_in_the_pool_is_told_once(backing: Backing) {
+    let (pool, region) = marked(backing);
+    fail_the_marker(backing, &region);
+    drop(region);
+    let all = REGIONS * len(backing);
+    let told = pool.region(all);
+    assert!(matches!(
+        told,
+        Err(PoolError::Populate(JobError::Chunk { error: PopulateError::Poisoned, .. }))
+    ));
+    assert_eq!(pool.stats().unwrap().in_use, 1);
+    let rest = pool.region(len(backing)).unwrap();
+    assert!(rest.iter().all(|&byte| byte == 0));
+    assert!(matches!(pool.region(all), Err(PoolError::NoRoom { .. })));
+    pool.scrub().unwrap();
+}
+
+/// The scrubber, which meets them first, goes on.
+fn the_scrubber_outlives_what_fails(backing: Backing) {
+    let pool = Pool::builder(REGIONS * len(backing)).backing(backing).strict(true).build().unwrap();
+    pool.pause_scrubbing().unwrap();
+    let mut region = pool.region(len(backing)).unwrap();
+    region[at(backing)..][..MARKER.len()].copy_from_slice(MARKER);
+    fail_the_marker(backing, &region);
+    drop(region);
+    pool.resume_scrubbing().unwrap();
+    while pool.stats().unwrap().dirty > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(pool.stats().unwrap().in_use, 1);
+}
+
+const OF_POOLS: &[Check] = &[
+    ("what_fails_in_the_pool_is_told_once", what_fails_in_the_pool_is_told_once),
+    ("the_scrubber_outlives_what_fails", the_scrubber_outlives_what_fails),
+];
+
 const CHECKS: &[Check] = &[
     ("a_writer_goes_on", a_writer_goes_on),
     ("a_fork_is_told", a_fork_is_told),
@@ -186,6 +224,9 @@ fn main() {
     let mut trials = Vec::new();
     for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
         trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), CHECKS));
+    }
+    for backing in [Backing::Thp, Backing::Hugetlb2M] {
+        trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), OF_POOLS));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

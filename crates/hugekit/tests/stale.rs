@@ -282,7 +282,7 @@ fn regions_come_and_go_while_locked(backing: Backing, handling: Handling) -> i32
                 }
             }
         });
-        let clean = (0..30).all(|_| {
+        let clean = (0..60).all(|_| {
             let mut region = at_fault(&pool, LEN, handling);
             let clean = region.iter().step_by(4096).all(|&byte| byte == 0);
             region.iter_mut().step_by(4096).for_each(|byte| *byte = 0xd1);
