@@ -7,9 +7,11 @@ mod backings;
 mod child;
 mod served;
 mod settings;
+mod uring;
 
 use std::fs::File;
 use std::io::{IoSliceMut, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,6 +25,7 @@ use hugekit::{Pool, Region, snapshot};
 use libtest_mimic::{Arguments, Trial};
 use served::{at_fault, soiled};
 use settings::Setting;
+use uring::Ring;
 
 const HUGE: usize = 2 << 20;
 const LEN: usize = 4 * HUGE;
@@ -441,6 +444,46 @@ const CHECKS: &[Check] = &[
     ("readers_in_another_process", readers_in_another_process),
 ];
 
+/// What `io_uring` holds of a region that was retired stays what it was: the next owner is not heard in it. Of one
+/// that is cleared at the fault it holds zeroes, or the kernel refuses to hold it.
+fn what_io_uring_holds(backing: Backing) {
+    for handling in HANDLINGS {
+        let (pool, mut region) = untouched(backing, handling);
+        let (start, ring, early) = (region.as_ptr(), Ring::new().unwrap(), Ring::new().unwrap());
+        let held = early.register(start.wrapping_add(HUGE), 4096);
+        assert_eq!(held.is_err(), handling == Handling::InPlace, "{held:?}");
+        if held.is_ok() {
+            assert!(is_zero(&written_by(early, start.addr() + HUGE)));
+        }
+        region[..4096].fill(7);
+        ring.register(start, 4096).unwrap();
+        region.retire().unwrap();
+        pool.region(LEN).unwrap().fill(9);
+        assert!(written_by(ring, start.addr()).iter().all(|&byte| byte == 7));
+    }
+}
+
+/// What a ring writes of the page at an address that it holds.
+fn written_by(ring: Ring, address: usize) -> Vec<u8> {
+    let (mut read, write) = std::io::pipe().unwrap();
+    let mut bytes = vec![1; 4096];
+    assert_eq!(ring.write(write.as_fd(), address, 4096), 4096);
+    read.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// What needs `io_uring`, which may be forbidden.
+const BY_RING: &[Check] = &[("what_io_uring_holds", what_io_uring_holds)];
+
+fn by_ring(trial: Trial) -> Trial {
+    match Ring::new() {
+        Ok(_) => trial,
+        Err(error) => {
+            trial.with_kind(format!("skipped: no io_uring: {error}")).with_ignored_flag(true)
+        }
+    }
+}
+
 /// What changes settings of the whole machine for a moment, one after the other.
 const BY_ROOT: &[Check] = &[
     ("khugepaged_at_full_speed", khugepaged_at_full_speed),
@@ -459,7 +502,9 @@ fn by_root(trial: Trial) -> Trial {
 fn main() {
     let mut trials = Vec::new();
     for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
-        trials.extend(trials_on(backing, LEN / backing.page_size(), CHECKS));
+        let folios = LEN / backing.page_size();
+        trials.extend(trials_on(backing, folios, CHECKS));
+        trials.extend(trials_on(backing, folios, BY_RING).into_iter().map(by_ring));
     }
     for backing in [Backing::Base, Backing::Thp] {
         trials.extend(

@@ -319,7 +319,7 @@ impl Memory {
     }
 
     /// Whether the kernel knows of no failed memory there: to clear such memory would end the process, although
-    /// nobody uses it. It is a look at one entry for each huge page; base pages would take as long as a fifth of
+    /// nobody uses it. It is a look at one entry for each huge page; base pages would take as long as
     /// clearing them, and are not looked at.
     fn check_sound(&self, folios: &Range<usize>) -> Result<(), PopulateError> {
         let (start, len) = (self.at(folios.start), folios.len() * self.page_size());
