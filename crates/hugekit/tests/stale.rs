@@ -249,14 +249,7 @@ fn readers_in_another_process(backing: Backing) {
                 let _ = memory.read_at(&mut bytes, (start + 100) as u64);
             }
             let by_file = is_zero(&bytes);
-            let base = std::ptr::without_provenance_mut(start + HUGE);
-            let from = libc::iovec { iov_base: base, iov_len: bytes.len() };
-            let mut to = IoSliceMut::new(&mut bytes);
-            // SAFETY: an `IoSliceMut` is an `iovec`; as many bytes are written as it has.
-            unsafe {
-                let to = (&raw mut to).cast();
-                libc::process_vm_readv(me as libc::pid_t, to, 1, &raw const from, 1, 0);
-            }
+            read_other(me, start + HUGE, &mut bytes);
             i32::from(!by_file || !is_zero(&bytes))
         });
         assert_eq!(code, 0, "another process has read an earlier owner's bytes");
@@ -306,19 +299,39 @@ fn a_fork_parts_at_a_write(pool: &Pool, handling: Handling) -> bool {
     is_own && fork.iter().step_by(4096).all(|&byte| byte == 1)
 }
 
-/// A debugger that saves all memory reads the pages by which handler threads are told to end, too: they go on
+/// Another process reads all that this one has, the pages by which handler threads are told to end, too: they go on
 /// serving, and still end.
 fn all_memory_is_read_meanwhile(backing: Backing) {
-    each(backing, |region| {
-        let memory = File::open("/proc/self/mem").unwrap();
-        let mut page = [0; 4096];
-        for (start, end) in mappings().filter(|(start, end)| end - start <= HUGE) {
-            for address in (start..end).step_by(4096) {
-                let _ = memory.read_at(&mut page, address as u64);
-            }
-        }
-        assert_eq!(region[0], 0);
-    });
+    for handling in HANDLINGS {
+        let code = in_a_child(|| {
+            let (_pool, region) = untouched(backing, handling);
+            let (me, pages) = (std::process::id(), pages_of_small_mappings());
+            in_a_child(|| {
+                let mut bytes = [0; 8];
+                pages.iter().for_each(|&page| read_other(me, page, &mut bytes));
+                0
+            });
+            i32::from(!is_zero(&region))
+        });
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
+
+fn pages_of_small_mappings() -> Vec<usize> {
+    let small = mappings().filter(|(start, end)| end - start <= HUGE);
+    small.flat_map(|(start, end)| (start..end).step_by(4096)).collect()
+}
+
+/// Reads another process's memory, as far as it can be read.
+fn read_other(process: u32, address: usize, bytes: &mut [u8]) {
+    let base = std::ptr::without_provenance_mut(address);
+    let from = libc::iovec { iov_base: base, iov_len: bytes.len() };
+    let mut to = IoSliceMut::new(bytes);
+    // SAFETY: an `IoSliceMut` is an `iovec`; as many bytes are written as it has.
+    unsafe {
+        let to = (&raw mut to).cast();
+        libc::process_vm_readv(process as libc::pid_t, to, 1, &raw const from, 1, 0);
+    }
 }
 
 const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";

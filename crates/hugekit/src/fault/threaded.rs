@@ -5,8 +5,7 @@
 //! descriptor. Who wants a thread to stop touches a page, and waits as for any other fault; the thread
 //! that is told of it leaves that page to the kernel, which lets the toucher go on, and ends.
 //!
-//! Others touch these pages as well: `mlockall`(2), a debugger that saves all memory, another process that reads
-//! it. So a page is *rung* only if that was noted before, and one that others have touched is made ready to be
+//! Others touch these pages as well: `mlockall`(2), another process by `process_vm_readv`(2). So a page is *rung* only if that was noted before, and one that others have touched is made ready to be
 //! touched again first. One lock covers both sides, or a thread could leave the page to the kernel after it was
 //! made ready, and the touch would be heard by no thread.
 //!

@@ -31,7 +31,8 @@ pub(crate) fn fail(alias: usize, len: usize, page: usize, marker: &[u8]) {
     let failed = pages.position(|page| page.windows(marker.len()).any(|part| part == marker));
     let start = alias + failed.expect("the marker is somewhere") * page;
     let nothing = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    let (prot, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
+    let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+    let flags = rustix::mm::MapFlags::SHARED;
     let there = std::ptr::with_exposed_provenance_mut::<c_void>(start);
     // SAFETY: what is replaced is the pool's, which is to find out.
     let mapped = unsafe {
