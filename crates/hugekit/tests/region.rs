@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use backings::{Check, FOLIOS, is_zero, trials, trials_on, unscrubbed};
 use hugekit::pool::Backing;
-use hugekit::{Pool, RegionError, SharedRegion, Threads};
+use hugekit::{Pool, Region, RegionError, SharedRegion, Threads};
 use libtest_mimic::Arguments;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -119,6 +119,22 @@ fn what_is_retired_comes_back_as_holes(backing: Backing) {
 /// What a pipe still holds of a region that was retired stays what it was, and whoever gets the
 /// folios next is not heard in it.
 fn a_pipe_keeps_the_bytes_of_a_retired_region(backing: Backing) {
+    a_pipe_keeps_the_bytes(backing, |region| region.retire().unwrap());
+}
+
+/// The same where the last of several handles goes.
+fn a_pipe_keeps_the_bytes_of_a_region_that_retires(backing: Backing) {
+    a_pipe_keeps_the_bytes(backing, |region| {
+        let region = region.share();
+        let device = region.clone();
+        region.retire_when_dropped();
+        drop(region);
+        assert_eq!(device.word_at(0).unwrap().load(Ordering::Relaxed), u64::from_ne_bytes([7; 8]));
+        drop(device);
+    });
+}
+
+fn a_pipe_keeps_the_bytes(backing: Backing, retire: impl FnOnce(Region)) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let mut region = pool.region(page).unwrap();
     region[..4096].fill(7);
@@ -127,7 +143,8 @@ fn a_pipe_keeps_the_bytes_of_a_retired_region(backing: Backing) {
     // SAFETY: the kernel takes references to pages of the region and writes nothing.
     let gifted = unsafe { libc::vmsplice(write.as_raw_fd(), &raw const bytes, 1, 0) };
     assert_eq!(gifted, 4096);
-    region.retire().unwrap();
+    retire(region);
+    assert_eq!(pool.stats().unwrap().holes, FOLIOS);
     pool.region(FOLIOS * page).unwrap().fill(9);
     let mut kept = [0; 4096];
     read.read_exact(&mut kept).unwrap();
@@ -261,6 +278,10 @@ const CHECKS: &[Check] = &[
     ("what_is_cut_off_is_dirty_and_for_others", what_is_cut_off_is_dirty_and_for_others),
     ("what_is_retired_comes_back_as_holes", what_is_retired_comes_back_as_holes),
     ("a_pipe_keeps_the_bytes_of_a_retired_region", a_pipe_keeps_the_bytes_of_a_retired_region),
+    (
+        "a_pipe_keeps_the_bytes_of_a_region_that_retires",
+        a_pipe_keeps_the_bytes_of_a_region_that_retires,
+    ),
     ("the_file_shows_the_same_bytes", the_file_shows_the_same_bytes),
     ("shared_reads_and_writes_are_those_of_a_slice", shared_reads_and_writes_are_those_of_a_slice),
     ("words_are_the_bytes", words_are_the_bytes),

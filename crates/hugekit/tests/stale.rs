@@ -1,19 +1,31 @@
-//! Memory of a pool shows no earlier owner's bytes, whatever this process, another one or the kernel itself does to
-//! the addresses or to the file: each attack first, then every byte is read.
+//! Memory of a pool shows no earlier owner's bytes, whatever this process, another one or the kernel by itself does
+//! to the addresses or to the file: each attack comes first, and then every byte is read.
 #![allow(unsafe_code)]
 
+mod alias;
 mod backings;
 mod child;
 mod served;
+mod settings;
+mod uring;
 
+use std::fs::File;
+use std::io::{IoSliceMut, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
+use alias::alias_of;
 use backings::{Check, is_zero, trials_on};
 use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
-use hugekit::{Pool, Region};
-use libtest_mimic::Arguments;
+use hugekit::{Pool, Region, snapshot};
+use libtest_mimic::{Arguments, Trial};
 use served::{at_fault, soiled};
+use settings::Setting;
+use uring::Ring;
 
 const HUGE: usize = 2 << 20;
 const LEN: usize = 4 * HUGE;
@@ -29,16 +41,21 @@ fn each(backing: Backing, attack: impl Fn(&mut Region)) {
     }
 }
 
-/// A region over all of a dirty pool, at an address that is as far from a multiple of 2 MiB as its part of the file
-/// is, so that nothing but hugekit stands in the way of huge pages.
 fn untouched(backing: Backing, handling: Handling) -> (Pool, Region) {
     let pool = soiled(backing, LEN / backing.page_size());
+    let region = untouched_of(&pool, handling);
+    (pool, region)
+}
+
+/// A region over all of a dirty pool, at an address that is as far from a multiple of 2 MiB as its part of the file
+/// is, so that nothing but hugekit stands in the way of huge pages.
+fn untouched_of(pool: &Pool, handling: Handling) -> Region {
     let mut fillers = Vec::new();
     for _ in 0..64 {
-        let region = at_fault(&pool, LEN, handling);
+        let region = at_fault(pool, LEN, handling);
         let start = region.as_ptr().addr();
         if start.is_multiple_of(HUGE) {
-            return (pool, region);
+            return region;
         }
         drop(region);
         fillers.push(Filler::below(start + LEN, start % HUGE));
@@ -60,38 +77,50 @@ impl Filler {
 
 impl Drop for Filler {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and inaccessible.
+        // SAFETY: exactly what was mapped, and inaccessible; nothing if nothing was.
         unsafe { libc::munmap(self.0, self.1) };
     }
 }
 
-fn advise(region: &Region, advice: i32) -> i32 {
+/// Advises all of a region: whether the kernel took the advice.
+fn advise(region: &[u8], advice: i32) -> bool {
     let start = region.as_ptr().cast_mut().cast();
     // SAFETY: none of the advices of these tests changes what the memory holds, which is what they test.
-    unsafe { libc::madvise(start, region.len(), advice) }
+    unsafe { libc::madvise(start, region.len(), advice) == 0 }
 }
 
 /// Advises another process's memory: what `process_madvise`(2) returned.
-fn advise_other(process: i32, start: usize, len: usize, advice: i32) -> isize {
-    let piece = libc::iovec { iov_base: start as *mut _, iov_len: len };
+fn advise_other(process: u32, start: usize, len: usize, advice: i32) -> isize {
+    let base = std::ptr::without_provenance_mut(start);
+    let piece = libc::iovec { iov_base: base, iov_len: len };
     // SAFETY: reads one `iovec`; the memory advised is another process's.
     unsafe {
-        let pid = libc::syscall(libc::SYS_pidfd_open, process, 0);
-        if pid < 0 {
-            return -1;
+        match libc::syscall(libc::SYS_pidfd_open, process, 0) {
+            pid if pid < 0 => -1,
+            pid => {
+                let pieces = &raw const piece;
+                libc::syscall(libc::SYS_process_madvise, pid, pieces, 1, advice, 0) as isize
+            }
         }
-        libc::syscall(libc::SYS_process_madvise, pid, &raw const piece, 1, advice, 0) as isize
     }
 }
 
-/// Where this process asks for huge pages, folio by folio and all at once.
+/// Where this process asks for huge pages, all at once and one by one.
 fn collapse_by_this_process(backing: Backing) {
     each(backing, |region| {
         advise(region, libc::MADV_COLLAPSE);
         for piece in region.chunks(HUGE) {
-            // SAFETY: as in `advise`.
-            unsafe { libc::madvise(piece.as_ptr().cast_mut().cast(), HUGE, libc::MADV_COLLAPSE) };
+            advise(piece, libc::MADV_COLLAPSE);
         }
+    });
+}
+
+/// The same by the library's own function.
+fn collapse_by_the_library(backing: Backing) {
+    each(backing, |region| {
+        // SAFETY: a region of a pool.
+        let collapsed = unsafe { snapshot::collapse(&raw const region[..]) };
+        assert_eq!((collapsed.huge, collapsed.scattered), (0, LEN));
     });
 }
 
@@ -100,7 +129,7 @@ fn collapse_by_another_process(backing: Backing) {
     each(backing, |region| {
         let (me, start, len) = (std::process::id(), region.as_ptr().addr(), region.len());
         in_a_child(|| {
-            advise_other(me as i32, start, len, libc::MADV_COLLAPSE);
+            advise_other(me, start, len, libc::MADV_COLLAPSE);
             0
         });
     });
@@ -116,16 +145,384 @@ fn collapse_after_a_release(backing: Backing) {
     });
 }
 
-const ON_SHARED_MEMORY: &[Check] = &[
+/// What is shared with a fork stays its own, too: neither writes the other's page.
+fn collapse_of_forks(backing: Backing) {
+    for handling in HANDLINGS {
+        let (_pool, mut region) = half_of_a_pool(backing, handling);
+        region.fill(1);
+        let mut fork = region.fork_builder().handling(handling).build().unwrap();
+        for _ in 0..2 {
+            advise(&region, libc::MADV_COLLAPSE);
+            advise(&fork, libc::MADV_COLLAPSE);
+            region[5] = 2;
+            fork[HUGE + 5] = 3;
+        }
+        let others = |bytes: &[u8], mine: usize, value: u8| {
+            assert_eq!(bytes[mine], value);
+            assert!(bytes.iter().enumerate().all(|(at, &byte)| at == mine || byte == 1));
+        };
+        others(&region, 5, 2);
+        others(&fork, HUGE + 5, 3);
+    }
+}
+
+fn half_of_a_pool(backing: Backing, handling: Handling) -> (Pool, Region) {
+    let pool = soiled(backing, LEN / backing.page_size());
+    let region = at_fault(&pool, LEN / 2, handling);
+    (pool, region)
+}
+
+/// The readable mappings of this process.
+fn mappings() -> impl Iterator<Item = (usize, usize)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let lines: Vec<String> = maps.lines().map(str::to_owned).collect();
+    lines.into_iter().filter_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        rest.starts_with('r').then_some((number(start)?, number(end)?))
+    })
+}
+
+/// The file's pages are put together below the region, by the mapping that only the pool has, and the tables of all
+/// other mappings are taken away.
+fn collapse_of_the_pools_own_mapping(backing: Backing) {
+    each(backing, |region| {
+        region[HUGE] = 1;
+        region[HUGE] = 0;
+        let alias =
+            std::ptr::without_provenance_mut::<libc::c_void>(alias_of(region.as_ptr().addr(), LEN));
+        // SAFETY: changes no byte.
+        unsafe { libc::madvise(alias, LEN, libc::MADV_COLLAPSE) };
+    });
+}
+
+/// Whatever advice brings pages in, takes them out or has them be treated differently.
+fn advice_of_every_kind(backing: Backing) {
+    const ADVICES: [i32; 13] = [
+        libc::MADV_WILLNEED,
+        libc::MADV_POPULATE_READ,
+        libc::MADV_POPULATE_WRITE,
+        libc::MADV_HUGEPAGE,
+        libc::MADV_COLLAPSE,
+        libc::MADV_NOHUGEPAGE,
+        libc::MADV_MERGEABLE,
+        libc::MADV_UNMERGEABLE,
+        libc::MADV_COLD,
+        libc::MADV_PAGEOUT,
+        libc::MADV_RANDOM,
+        libc::MADV_SEQUENTIAL,
+        libc::MADV_DONTNEED,
+    ];
+    each(backing, |region| {
+        for advice in ADVICES {
+            advise(region, advice);
+            // The first byte of the second huge page is looked at in between, so that some of it is mapped.
+            assert_eq!(region[HUGE], 0, "advice {advice}");
+        }
+    });
+}
+
+/// Locked memory is populated by the kernel, page by page through the same faults.
+fn locking(backing: Backing) {
+    each(backing, |region| {
+        // SAFETY: locking changes no byte.
+        unsafe {
+            libc::mlock(region.as_ptr().cast(), LEN);
+            libc::mlock2(region.as_ptr().cast(), LEN, libc::MLOCK_ONFAULT);
+        }
+        assert!(is_zero(&region[..HUGE]));
+        region.release(0..HUGE).unwrap();
+        // SAFETY: as above.
+        unsafe { libc::munlock(region.as_ptr().cast(), LEN) };
+    });
+}
+
+/// What another process reads of ours, as a debugger does, is zeroes or nothing.
+fn readers_in_another_process(backing: Backing) {
+    each(backing, |region| {
+        let (me, start) = (std::process::id(), region.as_ptr().addr());
+        let code = in_a_child(|| {
+            let mut bytes = [0; 256];
+            let memory = File::open(format!("/proc/{me}/mem"));
+            if let Ok(memory) = memory {
+                let _ = memory.read_at(&mut bytes, (start + 100) as u64);
+            }
+            let by_file = is_zero(&bytes);
+            read_other(me, start + HUGE, &mut bytes);
+            i32::from(!by_file || !is_zero(&bytes))
+        });
+        assert_eq!(code, 0, "another process has read an earlier owner's bytes");
+    });
+}
+
+/// Another thread locks and unlocks all that the process has, which populates it, while regions come and go: none
+/// shows what it should not, and each one's handler threads hear that it ends.
+fn everything_is_locked_meanwhile(backing: Backing) {
+    for handling in HANDLINGS {
+        let code = in_a_child(|| regions_come_and_go_while_locked(backing, handling));
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
+
+fn regions_come_and_go_while_locked(backing: Backing, handling: Handling) -> i32 {
+    let pool = soiled(backing, LEN / backing.page_size());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                // SAFETY: locking changes no byte.
+                unsafe {
+                    libc::mlockall(libc::MCL_CURRENT);
+                    libc::munlockall();
+                }
+            }
+        });
+        let clean = (0..60).all(|_| {
+            let mut region = at_fault(&pool, LEN, handling);
+            let clean = region.iter().step_by(4096).all(|&byte| byte == 0);
+            region.iter_mut().step_by(4096).for_each(|byte| *byte = 0xd1);
+            clean
+        });
+        let clean = clean && (0..30).all(|_| a_fork_parts_at_a_write(&pool, handling));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        i32::from(!clean)
+    })
+}
+
+fn a_fork_parts_at_a_write(pool: &Pool, handling: Handling) -> bool {
+    let mut region = pool.region(LEN / 2).unwrap();
+    let mut fork = region.fork_builder().handling(handling).build().unwrap();
+    fork.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    let is_own = region.iter().step_by(4096).all(|&byte| byte == 0);
+    region.iter_mut().step_by(4096).for_each(|byte| *byte = 2);
+    is_own && fork.iter().step_by(4096).all(|&byte| byte == 1)
+}
+
+/// Another process reads all that this one has, the pages by which handler threads are told to end, too: they go on
+/// serving, and still end.
+fn all_memory_is_read_meanwhile(backing: Backing) {
+    for handling in HANDLINGS {
+        let code = in_a_child(|| {
+            let (_pool, region) = untouched(backing, handling);
+            let (me, pages) = (std::process::id(), pages_of_small_mappings());
+            in_a_child(|| {
+                let mut bytes = [0; 8];
+                pages.iter().for_each(|&page| read_other(me, page, &mut bytes));
+                0
+            });
+            i32::from(!is_zero(&region))
+        });
+        assert_eq!(code, 0, "{handling:?}");
+    }
+}
+
+fn pages_of_small_mappings() -> Vec<usize> {
+    let small = mappings().filter(|(start, end)| end - start <= HUGE);
+    small.flat_map(|(start, end)| (start..end).step_by(4096)).collect()
+}
+
+/// Reads another process's memory, as far as it can be read.
+fn read_other(process: u32, address: usize, bytes: &mut [u8]) {
+    let base = std::ptr::without_provenance_mut(address);
+    let from = libc::iovec { iov_base: base, iov_len: bytes.len() };
+    let mut to = IoSliceMut::new(bytes);
+    // SAFETY: an `IoSliceMut` is an `iovec`; as many bytes are written as it has.
+    unsafe {
+        let to = (&raw mut to).cast();
+        libc::process_vm_readv(process as libc::pid_t, to, 1, &raw const from, 1, 0);
+    }
+}
+
+const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged";
+
+fn khugepaged(counter: &str) -> u64 {
+    std::fs::read_to_string(Path::new(KHUGEPAGED).join(counter)).unwrap().trim().parse().unwrap()
+}
+
+/// The kernel's own thread, at full speed, with huge pages for all shared memory: it puts the file's pages together,
+/// and maps nothing.
+fn khugepaged_at_full_speed(backing: Backing) {
+    let _alone = Setting::alone();
+    let pools: Vec<Pool> =
+        HANDLINGS.iter().map(|_| soiled(backing, LEN / backing.page_size())).collect();
+    let _settings = [
+        ("/sys/kernel/mm/transparent_hugepage/shmem_enabled".to_owned(), "always"),
+        (format!("{KHUGEPAGED}/scan_sleep_millisecs"), "0"),
+        (format!("{KHUGEPAGED}/alloc_sleep_millisecs"), "0"),
+        (format!("{KHUGEPAGED}/pages_to_scan"), "1000000"),
+    ]
+    .map(|(path, value)| Setting::change(Path::new(&path), value));
+    let regions: Vec<Region> =
+        pools.iter().zip(HANDLINGS).map(|(pool, handling)| untouched_of(pool, handling)).collect();
+    for region in &regions {
+        advise(region, libc::MADV_HUGEPAGE);
+    }
+    let (scans, until) = (khugepaged("full_scans"), Instant::now() + Duration::from_secs(20));
+    while khugepaged("full_scans") < scans + 4 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(khugepaged("full_scans") > scans, "khugepaged did not run");
+    for region in &regions {
+        assert!(is_zero(region), "bytes of an earlier owner");
+    }
+}
+
+/// The kernel's thread that merges equal pages of processes finds nothing of a pool to merge.
+fn ksm_at_full_speed(backing: Backing) {
+    let _alone = Setting::alone();
+    let (_pool, mut region) = untouched(backing, Handling::InPlace);
+    advise(&region, libc::MADV_MERGEABLE);
+    let _settings = [("pages_to_scan", "10000"), ("sleep_millisecs", "0"), ("run", "1")]
+        .map(|(name, value)| Setting::change(&Path::new("/sys/kernel/mm/ksm").join(name), value));
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(is_zero(&region));
+    region.fill(9);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(region.iter().all(|&byte| byte == 9));
+}
+
+/// A swap file, in use as long as this lives.
+struct Swap(tempfile::NamedTempFile);
+
+impl Swap {
+    fn new() -> Result<Self, String> {
+        let file =
+            tempfile::NamedTempFile::new_in("/var/tmp").map_err(|error| error.to_string())?;
+        std::io::copy(&mut std::io::repeat(0).take(64 << 20), &mut file.as_file()).unwrap();
+        file.as_file().sync_all().unwrap();
+        for command in ["mkswap", "swapon"] {
+            let output = std::process::Command::new(command).arg(file.path()).output();
+            let output = output.map_err(|error| format!("{command}: {error}"))?;
+            if !output.status.success() {
+                return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+            }
+        }
+        Ok(Self(file))
+    }
+
+    /// Bytes of it that are in use.
+    fn used(&self) -> usize {
+        let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
+        let path = self.0.path().to_str().unwrap();
+        let line = swaps.lines().find(|line| line.starts_with(path)).unwrap();
+        line.split_whitespace().nth(3).unwrap().parse::<usize>().unwrap() << 10
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        assert!(
+            std::process::Command::new("swapoff").arg(self.0.path()).status().unwrap().success()
+        );
+    }
+}
+
+/// Dirty memory, clean memory and forks, all of it swapped out before it is looked at.
+fn swapped_out(backing: Backing) {
+    let _alone = Setting::alone();
+    let swap = Swap::new().unwrap();
+    each(backing, |region| {
+        let alias =
+            std::ptr::without_provenance_mut::<libc::c_void>(alias_of(region.as_ptr().addr(), LEN));
+        // SAFETY: changes no byte.
+        unsafe { libc::madvise(alias, LEN, libc::MADV_PAGEOUT) };
+        assert!(swap.used() > 0, "nothing was swapped out");
+    });
+    let (_pool, mut region) = half_of_a_pool(backing, Handling::InPlace);
+    region.fill(1);
+    let mut fork = region.fork().unwrap();
+    for round in 2..4 {
+        advise(&region, libc::MADV_PAGEOUT);
+        advise(&fork, libc::MADV_PAGEOUT);
+        fork[round] = 9;
+        region[HUGE + round] = 8;
+        assert_eq!((region[round], fork[HUGE + round]), (1, 1));
+    }
+    assert_eq!(region.iter().filter(|&&byte| byte != 1).count(), 2);
+    assert_eq!(fork.iter().filter(|&&byte| byte != 1).count(), 2);
+}
+
+const CHECKS: &[Check] = &[
     ("collapse_by_this_process", collapse_by_this_process),
+    ("collapse_by_the_library", collapse_by_the_library),
     ("collapse_by_another_process", collapse_by_another_process),
     ("collapse_after_a_release", collapse_after_a_release),
+    ("collapse_of_forks", collapse_of_forks),
+    ("collapse_of_the_pools_own_mapping", collapse_of_the_pools_own_mapping),
+    ("advice_of_every_kind", advice_of_every_kind),
+    ("locking", locking),
+    ("everything_is_locked_meanwhile", everything_is_locked_meanwhile),
+    ("all_memory_is_read_meanwhile", all_memory_is_read_meanwhile),
+    ("readers_in_another_process", readers_in_another_process),
 ];
+
+/// What `io_uring` holds of a region that was retired stays what it was: the next owner is not heard in it. Of one
+/// that is cleared at the fault it holds zeroes, or the kernel refuses to hold it.
+fn what_io_uring_holds(backing: Backing) {
+    for handling in HANDLINGS {
+        let (pool, mut region) = untouched(backing, handling);
+        let (start, ring, early) = (region.as_ptr(), Ring::new().unwrap(), Ring::new().unwrap());
+        let held = early.register(start.wrapping_add(HUGE), 4096);
+        assert_eq!(held.is_err(), handling == Handling::InPlace, "{held:?}");
+        if held.is_ok() {
+            assert!(is_zero(&written_by(early, start.addr() + HUGE)));
+        }
+        region[..4096].fill(7);
+        ring.register(start, 4096).unwrap();
+        region.retire().unwrap();
+        pool.region(LEN).unwrap().fill(9);
+        assert!(written_by(ring, start.addr()).iter().all(|&byte| byte == 7));
+    }
+}
+
+/// What a ring writes of the page at an address that it holds.
+fn written_by(ring: Ring, address: usize) -> Vec<u8> {
+    let (mut read, write) = std::io::pipe().unwrap();
+    let mut bytes = vec![1; 4096];
+    assert_eq!(ring.write(write.as_fd(), address, 4096), 4096);
+    read.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// What needs `io_uring`, which may be forbidden.
+const BY_RING: &[Check] = &[("what_io_uring_holds", what_io_uring_holds)];
+
+fn by_ring(trial: Trial) -> Trial {
+    match Ring::new() {
+        Ok(_) => trial,
+        Err(error) => {
+            trial.with_kind(format!("skipped: no io_uring: {error}")).with_ignored_flag(true)
+        }
+    }
+}
+
+/// What changes settings of the whole machine for a moment, one after the other.
+const BY_ROOT: &[Check] = &[
+    ("khugepaged_at_full_speed", khugepaged_at_full_speed),
+    ("ksm_at_full_speed", ksm_at_full_speed),
+    ("swapped_out", swapped_out),
+];
+
+fn by_root(trial: Trial) -> Trial {
+    let settings = [KHUGEPAGED, "/sys/kernel/mm/ksm"].map(Path::new);
+    if rustix::process::geteuid().is_root() && settings.iter().all(|settings| settings.exists()) {
+        return trial;
+    }
+    trial.with_kind("skipped: only root changes the settings of the kernel").with_ignored_flag(true)
+}
 
 fn main() {
     let mut trials = Vec::new();
     for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
-        trials.extend(trials_on(backing, LEN / backing.page_size(), ON_SHARED_MEMORY));
+        let folios = LEN / backing.page_size();
+        trials.extend(trials_on(backing, folios, CHECKS));
+        trials.extend(trials_on(backing, folios, BY_RING).into_iter().map(by_ring));
+    }
+    for backing in [Backing::Base, Backing::Thp] {
+        trials.extend(
+            trials_on(backing, LEN / backing.page_size(), BY_ROOT).into_iter().map(by_root),
+        );
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

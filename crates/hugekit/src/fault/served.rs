@@ -85,7 +85,7 @@ impl Served {
             call: "UFFDIO_REGISTER",
             source: errno.into(),
         })?;
-        served.unmap_what_a_neighbour_mapped()?;
+        served.unmap_what_came_early()?;
         Ok(served)
     }
 
@@ -95,11 +95,9 @@ impl Served {
     }
 
     /// Until it was registered, the kernel may have joined this mapping with that of a region whose part of
-    /// the file lies beside ours, and a fault there maps what is around it: our pages, as they are.
-    fn unmap_what_a_neighbour_mapped(&self) -> Result<(), FaultError> {
-        if self.pool.backing().is_reserved() {
-            return Ok(()); // Mappings of hugetlb are never joined.
-        }
+    /// the file lies beside ours, and a fault there maps what is around it: our pages, as they are. And another
+    /// thread that locks all memory (`mlockall`) has all mappings populated, those of hugetlb too.
+    fn unmap_what_came_early(&self) -> Result<(), FaultError> {
         let start = ptr::with_exposed_provenance_mut(self.start);
         // SAFETY: addresses of the region, which nobody knows yet.
         unsafe { memory::unmap_pages(start, self.len()) }

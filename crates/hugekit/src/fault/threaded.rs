@@ -5,6 +5,10 @@
 //! descriptor. Who wants a thread to stop touches a page, and waits as for any other fault; the thread
 //! that is told of it leaves that page to the kernel, which lets the toucher go on, and ends.
 //!
+//! Others touch these pages as well: `mlockall`(2), another process by `process_vm_readv`(2). So a page is *rung*
+//! only if that was noted before, and one that others have touched is made ready to be touched again first. One lock covers both sides, or a thread could leave the page to the kernel after it was
+//! made ready, and the touch would be heard by no thread.
+//!
 //! A wake-up on the CPU of the thread that faulted costs 8 µs in all, on another one that sleeps 60 to 110.
 //! The scheduler wakes a thread where it ran last if that CPU is idle, so one that begins on the wrong one
 //! stays there. Therefore a handler *follows*: it looks now and then where the thread is that it has just
@@ -13,7 +17,8 @@
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::param::page_size;
@@ -23,14 +28,15 @@ use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sync::Latch;
 use crate::sys::mapping::Untouched;
-use crate::sys::own::Own;
+use crate::sys::own::{Own, OwnWords};
 use crate::sys::thread::{Watched, affinity, current_cpu, pin_to, spawn};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
 #[derive(Debug)]
 pub(crate) struct Handlers {
-    bell: Bell,
+    served: Arc<dyn Faults>,
+    bell: Arc<Bell>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -45,11 +51,11 @@ impl Handlers {
         let failed =
             |errno: rustix::io::Errno| FaultError::Kernel { call: "mmap", source: errno.into() };
         let ready = Arc::new(Own::new(Latch::new()).map_err(failed)?);
+        let bell = Arc::new(Bell::new(served.descriptor(), count)?);
         let mut handlers =
-            Self { bell: Bell::new(served.descriptor(), count)?, threads: Vec::new() };
-        let bell = handlers.bell.0.addresses();
+            Self { served: Arc::clone(served), bell: Arc::clone(&bell), threads: Vec::new() };
         for _ in 0..count {
-            let (served, bell, ready) = (Arc::clone(served), bell.clone(), Arc::clone(&ready));
+            let (served, bell, ready) = (Arc::clone(served), Arc::clone(&bell), Arc::clone(&ready));
             match spawn("hugekit-fault", move || serve_all(&*served, &bell, &ready)) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
@@ -69,14 +75,14 @@ impl Handlers {
     /// Ends the threads and waits for them. In the process that started them.
     pub(crate) fn stop(self) {
         for (index, _) in self.threads.iter().enumerate() {
-            self.bell.ring(index);
+            self.bell.ring(self.served.descriptor(), index);
         }
         for thread in self.threads {
             // A panic was printed when it happened.
             let _ = thread.join();
         }
         // SAFETY: in the process that mapped it; nobody but the threads knew the addresses.
-        let _ = unsafe { self.bell.0.unmap() };
+        let _ = unsafe { self.bell.pages.unmap() };
     }
 
     /// In a forked child, which has no such threads to wait for, nor may detach them.
@@ -85,37 +91,95 @@ impl Handlers {
     }
 }
 
-/// A page for each thread. Touching it makes one of them end.
+/// A page for each thread. Touching it, once that was noted, makes one of them end.
 #[derive(Debug)]
-struct Bell(Untouched);
+struct Bell {
+    pages: Untouched,
+    /// Of each page, whether it was rung and no thread has ended for it yet. Changed under the lock below; both lie
+    /// in memory that no snapshot protects, because threads that serve faults write them.
+    rung: OwnWords<AtomicU8>,
+    /// Threads that have not ended: each hears one ring.
+    listeners: Own<Mutex<usize>>,
+}
 
 impl Bell {
     fn new(descriptor: BorrowedFd<'_>, count: usize) -> Result<Self, FaultError> {
         let failed = |call| {
             move |errno: rustix::io::Errno| FaultError::Kernel { call, source: errno.into() }
         };
-        let bell = Untouched::new(count * page_size()).map_err(failed("mmap"))?;
-        let registered = userfaultfd::register_untouched(descriptor, &bell.addresses());
+        let pages = Untouched::new(count * page_size()).map_err(failed("mmap"))?;
+        let registered = userfaultfd::register_untouched(descriptor, &pages.addresses());
         if let Err(errno) = registered {
             // SAFETY: just mapped, and nobody knows of it.
-            let _ = unsafe { bell.unmap() };
+            let _ = unsafe { pages.unmap() };
             return Err(failed("UFFDIO_REGISTER")(errno));
         }
-        // Threads that end early find it by its address.
-        let _ = bell.start().as_ptr().expose_provenance();
-        Ok(Self(bell))
+        let own = || Ok((OwnWords::new(count)?, Own::new(Mutex::new(count))?));
+        match own() {
+            Ok((rung, listeners)) => Ok(Self { pages, rung, listeners }),
+            Err(errno) => {
+                // SAFETY: as above.
+                let _ = unsafe { pages.unmap() };
+                Err(failed("mmap")(errno))
+            }
+        }
     }
 
-    /// Returns when a thread has heard it, or none is there to hear it.
-    fn ring(&self, index: usize) {
-        touch(self.0.start().as_ptr().wrapping_add(index * page_size()));
+    fn listeners(&self) -> MutexGuard<'_, usize> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Faults at a page of a bell.
-fn touch(page: *const u8) {
-    // SAFETY: a readable page of this process's own mapping, which is there until all threads have ended.
-    unsafe { page.read_volatile() };
+    /// Returns when a thread has heard it, or none is there to hear it. By one thread at a time.
+    fn ring(&self, descriptor: BorrowedFd<'_>, index: usize) {
+        {
+            let listeners = self.listeners();
+            if *listeners == 0 {
+                return;
+            }
+            self.rung[index].store(1, Ordering::Relaxed);
+            // Others may have touched it.
+            let _ = userfaultfd::register_untouched(descriptor, &self.page(index));
+            self.forget(index);
+        }
+        self.touch(index);
+    }
+
+    fn page(&self, index: usize) -> Range<usize> {
+        let start = self.pages.addresses().start + index * page_size();
+        start..start + page_size()
+    }
+
+    fn forget(&self, index: usize) {
+        self.pages.forget(index * page_size()..(index + 1) * page_size());
+    }
+
+    /// Faults at a page, if none has before.
+    fn touch(&self, index: usize) {
+        let page = self.pages.start().as_ptr().wrapping_add(index * page_size());
+        // SAFETY: a page of this process's own mapping, which is there until all threads have ended.
+        unsafe { page.read_volatile() };
+    }
+
+    /// Lets the thread that touched a page go on; whether the one that was told of it is to end.
+    fn answer(&self, descriptor: BorrowedFd<'_>, address: usize) -> rustix::io::Result<bool> {
+        let index = (address - self.pages.addresses().start) / page_size();
+        let _listeners = self.listeners();
+        userfaultfd::unregister(descriptor, &self.page(index))?;
+        Ok(self.rung[index].swap(0, Ordering::Relaxed) == 1)
+    }
+
+    /// A thread ends. Touches of what is not rung are left to the kernel, and after the last thread all of them.
+    ///
+    /// # Errors
+    /// The kernel refuses that.
+    fn leave(&self, descriptor: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        let mut listeners = self.listeners();
+        *listeners -= 1;
+        let is_left =
+            |&index: &usize| *listeners == 0 || self.rung[index].load(Ordering::Relaxed) == 0;
+        let mut left = (0..self.rung.len()).filter(is_left);
+        left.try_for_each(|index| userfaultfd::unregister(descriptor, &self.page(index)))
+    }
 }
 
 /// Where a handler thread should be, found out as seldom as it is right. It is pinned there: unpinned, it is
@@ -161,7 +225,7 @@ impl Following {
     }
 }
 
-fn serve_all(served: &dyn Faults, bell: &Range<usize>, ready: &Latch) {
+fn serve_all(served: &dyn Faults, bell: &Bell, ready: &Latch) {
     let mut following = Following::new();
     ready.arrive();
     serve_or_give_up(served, bell, |Fault { address, thread, write }| {
@@ -176,30 +240,33 @@ fn serve_all(served: &dyn Faults, bell: &Range<usize>, ready: &Latch) {
 
 fn serve_or_give_up(
     served: &dyn Faults,
-    bell: &Range<usize>,
+    bell: &Bell,
     serve: impl FnMut(Fault) -> rustix::io::Result<()>,
 ) {
     let last_resort = LastResort { served, bell };
     if serve_until_rung(served.descriptor(), bell, serve).is_ok() {
         std::mem::forget(last_resort);
+        let _ = bell.leave(served.descriptor());
     }
 }
 
 /// Serves faults until the bell rings, which it answers.
 ///
 /// # Errors
-/// The kernel refuses that, or what serving takes, or to tell of faults: the descriptor was abandoned, or another library closed it, or a
-/// system-call filter was installed.
+/// The kernel refuses that, or what serving takes, or to tell of faults: the descriptor was abandoned, or another
+/// library closed it, or a system-call filter was installed.
 fn serve_until_rung(
     descriptor: BorrowedFd<'_>,
-    bell: &Range<usize>,
+    bell: &Bell,
     mut serve: impl FnMut(Fault) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {
+    let pages = bell.pages.addresses();
     loop {
         match userfaultfd::next_fault(descriptor)? {
-            Some(Fault { address, .. }) if bell.contains(&address) => {
-                let page = address - address % page_size();
-                return userfaultfd::unregister(descriptor, &(page..page + page_size()));
+            Some(Fault { address, .. }) if pages.contains(&address) => {
+                if bell.answer(descriptor, address)? {
+                    return Ok(());
+                }
             }
             Some(fault) => serve(fault)?,
             None => {}
@@ -212,22 +279,22 @@ fn serve_until_rung(
 /// threads that are reading it keep it open, so one of them is told by a fault of our own, and does the same.
 struct LastResort<'a> {
     served: &'a dyn Faults,
-    bell: &'a Range<usize>,
+    bell: &'a Bell,
 }
 
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.served.give_up() {
+        let descriptor = self.served.descriptor();
+        let (gave_up, left) = (self.served.give_up(), self.bell.leave(descriptor));
+        if let Err(error) = gave_up {
             // What waits there waits until others can serve it: writes would reach what others share.
             return tracing::error!(
                 "a thread that served faults ends, and writers may wait: {error}"
             );
         }
-        let descriptor = self.served.descriptor();
-        if userfaultfd::unregister(descriptor, self.bell).is_err()
-            && userfaultfd::abandon(descriptor).is_ok()
-        {
-            touch(std::ptr::with_exposed_provenance(self.bell.start));
+        if left.is_err() && userfaultfd::abandon(descriptor).is_ok() {
+            self.bell.forget(0);
+            self.bell.touch(0);
         }
         // Not before: whoever is told may fault there.
         tracing::error!("a thread that served faults ends: its memory is left to the kernel");
@@ -258,7 +325,7 @@ mod tests {
         let start = mapped.mapping().start();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {
-                serve_or_give_up(&served, &bell.0.addresses(), |_| panic!("as this test wants it"));
+                serve_or_give_up(&served, &bell, |_| panic!("as this test wants it"));
             });
             // SAFETY: mapped and readable; nobody else accesses it.
             let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
@@ -266,13 +333,13 @@ mod tests {
             assert!(dies.join().is_err());
         });
         // Nobody hears it any more, and nobody waits.
-        bell.ring(0);
+        bell.ring(served.descriptor(), 0);
         assert_eq!(pool.stats().unwrap().scrubbed_at_fault, len as u64);
         let contents = served.contents(0, len / page_size());
         // SAFETY: nobody uses the addresses any more.
         unsafe {
             pool.take_back_as(mapped, &contents);
-            bell.0.unmap().unwrap();
+            bell.pages.unmap().unwrap();
         }
     }
 }

@@ -334,7 +334,7 @@ impl Core {
                 Ok(ready) => made.push(ready),
                 Err((part, failure)) => {
                     let made = made.into_iter().map(T::into);
-                    self.put_back(made.chain([part]).chain(parts));
+                    self.put_back(made.chain(self.without_failed(part)).chain(parts));
                     return Err(failure.into_error());
                 }
             }
@@ -392,10 +392,23 @@ impl Core {
         self.tell(&mut state);
     }
 
-    /// Takes back folios that were taken to be scrubbed.
-    pub(super) fn put_scrubbed(&self, part: Idle, count: usize, in_background: bool) {
+    /// A part of which something was not to be had, without what has failed for good.
+    pub(super) fn without_failed(&self, part: Idle) -> Vec<Idle> {
+        match part {
+            Idle::Dirty(dirty) => self.memory.without_failed(dirty),
+            other => vec![other],
+        }
+    }
+
+    /// Takes back folios that were taken to be scrubbed: `count` of them, less those that have failed.
+    pub(super) fn put_scrubbed(
+        &self,
+        parts: impl IntoIterator<Item = Idle>,
+        count: usize,
+        in_background: bool,
+    ) {
         let mut state = self.lock();
-        state.folios.put(part);
+        parts.into_iter().for_each(|part| state.folios.put(part));
         state.scrubbing -= count;
         if in_background {
             state.in_background -= count;
@@ -512,9 +525,9 @@ impl Core {
             let Some(dirty) = self.lock().take_dirty(most) else { return Ok(total) };
             let (count, bytes) = (dirty.folios().len(), self.memory.bytes(&dirty));
             match self.memory.scrub(dirty, &clear) {
-                Ok(clean) => self.put_scrubbed(clean.into(), count, false),
+                Ok(clean) => self.put_scrubbed([clean.into()], count, false),
                 Err((dirty, failure)) => {
-                    self.put_scrubbed(dirty.into(), count, false);
+                    self.put_scrubbed(self.without_failed(dirty.into()), count, false);
                     return Err(failure.into_error());
                 }
             }

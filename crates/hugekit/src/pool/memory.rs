@@ -304,13 +304,18 @@ impl Memory {
         populated.map(|_| ())
     }
 
-    /// Sets every byte to zero, through the alias mapping. Stopped early, the extent stays dirty.
+    /// Sets every byte to zero, through the alias mapping. Stopped early, or where memory has failed, the extent
+    /// stays dirty.
     pub(super) fn scrub(
         &self,
         extent: Extent<Dirty>,
         how: &Clear<'_>,
     ) -> Result<Extent<Clean>, (Extent<Dirty>, Failure)> {
         let (start, len) = (self.at(extent.folios().start), self.bytes(&extent));
+        if let Err(error) = self.check_sound(&extent.folios()) {
+            let error = JobError::Chunk { range: 0..len, bytes: 0, error };
+            return Err((extent, Failure::Populate(error)));
+        }
         // SAFETY: the folios lie within the alias mapping, which is ours in this process (a child
         // gets no token), and a dirty extent is mapped nowhere else.
         match unless_it_panics(|| unsafe { how.run_raw(start, len) }) {
@@ -318,6 +323,36 @@ impl Memory {
             Ok(_) => Ok(unsafe { extent.become_() }),
             Err(failure) => Err((extent, failure)),
         }
+    }
+
+    /// Whether the kernel knows of no failed memory there: to clear such memory would end the process, although
+    /// nobody uses it. It is a look at one entry for each huge page; base pages would take as long as
+    /// clearing them, and are not looked at.
+    fn check_sound(&self, folios: &Range<usize>) -> Result<(), PopulateError> {
+        let (start, len) = (self.at(folios.start), folios.len() * self.page_size());
+        if self.backing == Backing::Base {
+            return Ok(());
+        }
+        match memory::populate_read(start, len) {
+            Err(Errno::HWPOISON | Errno::FAULT) => Err(PopulateError::Poisoned),
+            // A kernel before Linux 5.14 does not say, and want of memory is met again where it matters.
+            _ => Ok(()),
+        }
+    }
+
+    /// What is left of an extent without folios whose memory has failed: their tokens end here, and they are never
+    /// handed out again.
+    pub(super) fn without_failed(&self, mut rest: Extent<Dirty>) -> Vec<Idle> {
+        let mut sound = Vec::new();
+        while !rest.folios().is_empty() {
+            let tail = rest.split_off(1);
+            let folio = std::mem::replace(&mut rest, tail);
+            match self.check_sound(&folio.folios()) {
+                Ok(()) => sound.push(folio.into()),
+                Err(error) => tracing::error!("folio {} is lost: {error}", folio.folios().start),
+            }
+        }
+        sound
     }
 
     /// Sets bytes of an extent to zero that stays in use, through the alias mapping: for its user that

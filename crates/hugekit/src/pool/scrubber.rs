@@ -76,14 +76,14 @@ fn serve(core: &Core, cancel: &Cancel) {
     let mut seen = 0;
     while let Some(dirty) = next(core, most, &mut seen) {
         let count = dirty.folios().len();
-        let part = match core.memory.scrub(dirty, &clear) {
+        let parts = match core.memory.scrub(dirty, &clear) {
             Ok(clean) => {
                 core.counters.scrubbed(Scrubbed::InBackground, core.memory.bytes(&clean));
-                clean.into()
+                vec![clean.into()]
             }
-            Err((dirty, _stopped)) => dirty.into(),
+            Err((dirty, _stopped_or_failed)) => core.without_failed(dirty.into()),
         };
-        core.put_scrubbed(part, count, true);
+        core.put_scrubbed(parts, count, true);
     }
 }
 

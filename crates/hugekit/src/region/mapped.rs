@@ -85,6 +85,8 @@ pub(super) struct Memory {
     pins: Mutex<Vec<Range<usize>>>,
     /// Whether somebody may have the file behind it.
     file_given: AtomicBool,
+    /// Whether its folios go back to the kernel when it is dropped.
+    retires: AtomicBool,
     pool: Pool,
     start: NonNull<u8>,
     mapped_len: usize,
@@ -132,6 +134,7 @@ impl Memory {
             family: OnceLock::new(),
             pins: Mutex::new(Vec::new()),
             file_given: AtomicBool::new(false),
+            retires: AtomicBool::new(false),
             pool,
             start,
             mapped_len,
@@ -321,8 +324,17 @@ impl Memory {
         })
     }
 
+    /// Has the folios go back to the kernel when it is dropped.
+    pub(super) fn retire_when_dropped(&self) {
+        self.retires.store(true, Ordering::Relaxed);
+    }
+
     /// Gives the folios back to the kernel.
     pub(super) fn retire(mut self) -> Result<(), RegionError> {
+        self.give_to_kernel()
+    }
+
+    fn give_to_kernel(&mut self) -> Result<(), RegionError> {
         self.check_ours()?;
         match std::mem::replace(self.holds_mut(), Holds::Nothing) {
             Holds::Alone(mapped, mut service) => {
@@ -470,6 +482,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if *self.retires.get_mut() && self.pool.memory().is_ours() {
+            if let Err(error) = self.give_to_kernel() {
+                tracing::error!("folios are lost: {error}");
+            }
+            return;
+        }
         // Its descriptor is closed only when nothing is mapped there any more: what it guards may be
         // somebody else's bytes.
         let (mapped, mut service) = match std::mem::replace(self.holds_mut(), Holds::Nothing) {

@@ -4,10 +4,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use super::fork::Lost;
 use super::mapped::Memory;
 use super::{ForkBuilder, ForkError};
+use crate::Reuse;
 use crate::fault::Serving;
-use crate::{Copy, Reuse};
 
 /// What a region held at one point in time. Offsets are the region's.
 #[derive(Debug)]
@@ -59,12 +60,19 @@ impl Moment {
 
     /// Copies bytes of one granule: past the cache unless somebody uses the copy soon.
     ///
+    /// # Errors
+    /// [`Lost`] if their memory has failed.
+    ///
     /// # Safety
     /// As many bytes of `to` may be written, and nobody else uses them.
-    pub(crate) unsafe fn read(&self, bytes: Range<usize>, to: *mut u8, reuse: Reuse) {
-        let copy = Copy::new().reuse(reuse);
+    pub(crate) unsafe fn read(
+        &self,
+        bytes: Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Result<(), Lost> {
         // SAFETY: the caller's to promise.
-        self.memory.as_member(|member| unsafe { member.read(bytes, to, &copy) });
+        self.memory.as_member(|member| unsafe { member.read(bytes, to, reuse) })
     }
 
     /// Nobody wants the granules that begin in this range any more.

@@ -218,6 +218,13 @@ impl SharedRegion {
         self.0.release(range)
     }
 
+    /// Has the folios go back to the kernel when the last handle goes, as [`Region::retire`] does, instead of being
+    /// cleared for the next owner: for memory whose pages a device, `io_uring` or a system call may still hold
+    /// then. What they hold stays what it was, and is nobody else's.
+    pub fn retire_when_dropped(&self) {
+        self.0.retire_when_dropped();
+    }
+
     /// The region as its only owner has it, if this is the last handle; else the handle again.
     ///
     /// # Errors

@@ -90,8 +90,8 @@ impl Source {
             Self::Anonymous(of) => unsafe { of.image.try_read(part, to, reuse) },
             Self::Region(of) => {
                 // SAFETY: as above.
-                unsafe { of.moment().read(of.offsets(part), to, reuse) };
-                Ok(())
+                unsafe { of.moment().read(of.offsets(part), to, reuse) }
+                    .map_err(|_lost| Trouble::Failed(Failure::Changed(part.start)))
             }
             // SAFETY: as above.
             Self::Piece(piece) => unsafe { piece.whole().try_read(part, to, reuse) },
@@ -108,8 +108,8 @@ impl Source {
             Self::Anonymous(of) => unsafe { of.image.read(part, to) },
             Self::Region(of) => {
                 // SAFETY: as above.
-                unsafe { of.moment().read(of.offsets(part), to, Reuse::All) };
-                Ok(())
+                unsafe { of.moment().read(of.offsets(part), to, Reuse::All) }
+                    .map_err(|_lost| Failure::Changed(part.start))
             }
             // SAFETY: as above.
             Self::Piece(piece) => unsafe { piece.whole().read(part, to) },

@@ -253,6 +253,25 @@ pub(crate) unsafe fn replace_all(
     if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
 }
 
+/// Has every access to addresses be answered with SIGBUS by the kernel, a system call's with EFAULT: they map a
+/// file that has no bytes. Async-signal-safe.
+///
+/// # Safety
+/// The addresses are part of one or several [`Mapping`]s, whose users are to find nothing there any more.
+pub(crate) unsafe fn replace_by_nothing(
+    empty: impl AsFd,
+    addresses: &Range<usize>,
+) -> io::Result<()> {
+    let there = ptr::with_exposed_provenance_mut(addresses.start);
+    let fixed = SHARED | MapFlags::FIXED;
+    // SAFETY: the caller's to promise.
+    let start = unsafe { rustix::mm::mmap(there, addresses.len(), READ_WRITE, fixed, empty, 0) }?;
+    let nothing = Mapping { start: not_null(start.cast())?, len: addresses.len() };
+    // A forked child that has it finds nothing there either.
+    let _ = nothing.advise(Advice::LinuxDontFork);
+    Ok(())
+}
+
 /// Mappings that are kept to be given up: a process that has no mapping left can then change the others.
 #[derive(Debug)]
 pub(crate) struct Spare {
@@ -306,6 +325,9 @@ unsafe impl Send for Untouched {}
 // SAFETY: as above.
 unsafe impl Sync for Untouched {}
 
+/// So often the kernel is asked to forget pages.
+const LOCKED_TRIES: u32 = 1000;
+
 impl Untouched {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let private = MapFlags::PRIVATE;
@@ -332,6 +354,26 @@ impl Untouched {
     pub(crate) fn addresses(&self) -> std::ops::Range<usize> {
         let start = self.start.as_ptr().addr();
         start..start + self.len
+    }
+
+    /// Has some of them be untouched again, whole pages, locked ones too: whoever reads them finds zeroes before
+    /// and afterwards.
+    pub(crate) fn forget(&self, bytes: std::ops::Range<usize>) {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len);
+        let start = self.start.as_ptr().wrapping_add(bytes.start).cast();
+        let forget_locked = || {
+            // SAFETY: pages of this mapping, which are never written.
+            unsafe { libc::madvise(start, bytes.len(), libc::MADV_DONTNEED_LOCKED) == 0 }
+        };
+        let unlock_and_forget = || {
+            // SAFETY: as above.
+            unsafe {
+                let _ = rustix::mm::munlock(start, bytes.len());
+                rustix::mm::madvise(start, bytes.len(), Advice::LinuxDontNeed).is_ok()
+            }
+        };
+        // Before Linux 5.18 another thread may lock them again in between. A system-call filter refuses for ever.
+        let _ = (0..LOCKED_TRIES).any(|_| forget_locked() || unlock_and_forget());
     }
 
     /// Unmaps it.

@@ -72,26 +72,6 @@ pub(crate) fn is_present(start: *mut u8, len: usize) -> io::Result<bool> {
     Ok(pages.iter().all(|page| page & 1 == 1))
 }
 
-/// Whether this process has the kernel populate whatever it maps (`mlockall` with `MCL_FUTURE`); yes if
-/// that cannot be found out.
-pub(crate) fn is_mapped_populated() -> bool {
-    let (prot, page) = (ProtFlags::READ | ProtFlags::WRITE, rustix::param::page_size());
-    if pass(Call::Mmap).is_err() {
-        return true;
-    }
-    // SAFETY: a new mapping at an address of the kernel's choice replaces none, and nobody else knows it.
-    unsafe {
-        let Ok(probe) = rustix::mm::mmap_anonymous(ptr::null_mut(), page, prot, MapFlags::PRIVATE)
-        else {
-            return true;
-        };
-        let mut present = 1_u8;
-        let _ = libc::mincore(probe, page, &raw mut present);
-        let _ = mapping::unmap(probe.cast(), page);
-        present & 1 == 1
-    }
-}
-
 /// Whether the process may have so many mappings more at this moment.
 pub(crate) fn can_map(count: usize) -> bool {
     let (page, private) = (rustix::param::page_size(), MapFlags::PRIVATE | MapFlags::NORESERVE);

@@ -55,6 +55,7 @@ struct Wanted {
 /// was discarded is none of these.
 const PROTECTED: Wanted =
     Wanted { inverted: IS_WRITTEN, all: IS_WRITTEN, any: IS_PRESENT | IS_SWAPPED };
+const PRESENT: Wanted = Wanted { inverted: 0, all: IS_PRESENT, any: 0 };
 const HUGE: Wanted = Wanted { inverted: 0, all: IS_HUGE, any: 0 };
 const OF_FILES: Wanted = Wanted { inverted: 0, all: IS_FILE, any: 0 };
 
@@ -80,6 +81,11 @@ pub(crate) fn first_protected(
 /// Whether some page of the range is part of a file. Async-signal-safe.
 pub(crate) fn has_file(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<bool> {
     Ok(first(pagemap, range, OF_FILES)?.is_some())
+}
+
+/// Whether some page of the range is in the page tables.
+pub(crate) fn has_present(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<bool> {
+    Ok(first(pagemap, range, PRESENT)?.is_some())
 }
 
 /// Whether some of the range is mapped as huge pages.

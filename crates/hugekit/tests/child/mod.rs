@@ -21,6 +21,15 @@ pub(crate) fn killed(after: Duration, child: impl FnOnce() -> i32) {
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "{status:#x}");
 }
 
+/// The signal that ends a forked process that runs `child`, if one does: its alarm if it hangs.
+pub(crate) fn died_of(child: impl FnOnce()) -> Option<i32> {
+    let status = wait_for(fork(|| {
+        child();
+        0
+    }));
+    libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+}
+
 fn fork(child: impl FnOnce() -> i32) -> libc::pid_t {
     // SAFETY: the child runs hugekit, which promises to work there, and leaves by `_exit`; glibc
     // keeps its allocator usable across a fork.

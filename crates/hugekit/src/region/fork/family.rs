@@ -10,22 +10,26 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::io::{self, Errno};
 
+use super::super::RegionError;
 use super::ForkError;
 use super::budget::Budget;
-use super::frames::{ForChild, Frames, Near, Own, Place, Unneeded};
+use super::frames::{Broken, ForChild, Frames, Near, Own, Place, Unneeded};
 use super::member::{Member, Words};
 use super::serve::Refused;
 use super::table::{Pte, Table};
 use crate::fault::open::{self, Of};
+use crate::fault::unsure;
 use crate::fault::{Faults, Handlers, Handling, Registration, Serving};
 use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
+use crate::populate::PopulateError;
 use crate::profile::Profile;
 use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
 use crate::sync::{Claims, Gate};
 use crate::sys::mapping::{Mapping, Spare};
+use crate::sys::memfd::{self, Pages};
 use crate::sys::own::{self, OwnPiece};
 use crate::sys::thread::without_signals;
-use crate::sys::{memory, userfaultfd};
+use crate::sys::{memory, pagemap, userfaultfd};
 
 /// A region of the first of them, its forks and theirs.
 #[derive(Debug)]
@@ -44,6 +48,10 @@ pub(crate) struct Family {
     /// Shared by whoever reads frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
+    /// A file without bytes: what is lost is mapped to it.
+    pub(super) nothing: OwnedFd,
+    /// By which it is seen what is mapped; `None` if it cannot be opened.
+    pagemap: Option<OwnedFd>,
 }
 
 /// What faults read and forks change. A slot's entries and marks are changed by whoever has the slot.
@@ -139,6 +147,7 @@ impl Family {
     ) -> Result<Arc<Self>, ForkError> {
         // The first look at it may allocate, which no fault may.
         let _ = Profile::current();
+        unsure::prepare();
         let Terms { granule_bytes, handling, most_mappings } = terms;
         let writes = Of::SharedWrites(pool.backing());
         let (threads, fall) = match handling {
@@ -171,6 +180,9 @@ impl Family {
             unwoken: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
+            nothing: memfd::create(c"hugekit:lost", Pages::Shmem)
+                .map_err(|errno| kernel("memfd_create", errno))?,
+            pagemap: pagemap::open_own().ok(),
             pool: pool.clone(),
         });
         if let Some(threads) = threads {
@@ -394,7 +406,10 @@ impl Membership {
         let own = state.frames.add(family.pool.memory(), place);
         let forked =
             family.prepare(state, self.start, &own, pinned).and_then(|(mapping, extra)| {
-                let protected = family.protect(state, self.start, pinned);
+                let protected = family.protect(state, self.start, pinned).and_then(|()| {
+                    let parent = state.at(self.start).expect("a member as long as this exists");
+                    copy_pinned(parent, &state.frames, &own, pinned)
+                });
                 if let Err(error) = protected {
                     // SAFETY: just mapped, and nobody knows of it.
                     let _ = unsafe { mapping.unmap() };
@@ -412,6 +427,9 @@ impl Membership {
         let parent = parent.expect("a member as long as this exists");
         copy_table(parent, &mut words.table, frames, &own, pinned);
         let child = Member::child(mapping, words, own, family.granule_bytes);
+        (0..child.slots()).filter(|&slot| parent.lost.get(slot)).for_each(|slot| {
+            family.lose(&child, slot);
+        });
         child.counts().mappings.store(extra, Ordering::Relaxed);
         for &slot in pinned {
             child.keeps.set(slot);
@@ -540,11 +558,15 @@ impl Family {
     }
 
     /// Before a mapping was registered, pages that let writes through may have come there: by the fault of a
-    /// region whose mapping lies beside it, which those of hugetlb never join, or because the process locks
-    /// what it maps. (To unmap nothing from hugetlb costs half as much as the rest of a fork: it interrupts
-    /// the other CPUs.)
+    /// region whose mapping lies beside it, because the process locks what it maps, or another thread all that is
+    /// mapped. (To unmap nothing from hugetlb costs half as much as the rest of a fork, because it interrupts the
+    /// other CPUs: so it is looked at first.)
     fn unmap_what_came_early(&self, mapping: &Mapping) -> io::Result<()> {
-        if self.pool.backing().is_reserved() && !memory::is_mapped_populated() {
+        let start = mapping.start().as_ptr().addr();
+        let addresses = start..start + mapping.len();
+        let pagemap = self.pagemap.as_ref().filter(|_| self.pool.backing().is_reserved());
+        let came = pagemap.map(|pagemap| pagemap::has_present(pagemap.as_fd(), &addresses));
+        if came == Some(Ok(false)) {
             return Ok(());
         }
         // SAFETY: of a shared mapping that nobody uses yet.
@@ -565,10 +587,15 @@ impl Family {
         let moved = self.protect(state, start, &[]).and_then(|()| {
             let (member, frames) = (&state.members[index], &state.frames);
             for slot in 0..slots {
+                if member.lost.get(slot) {
+                    return Err(refused(Refused::Broken));
+                }
                 if member.keeps.get(slot) {
                     self.copy_for_others(state, member, slot, None).map_err(refused)?;
                 }
-                frames.copy(member.table.get(slot).frame(), own.frame(slot), Near::Neither);
+                frames
+                    .copy(member.table.get(slot).frame(), own.frame(slot), Near::Neither)
+                    .map_err(|Broken| refused(Refused::Broken))?;
             }
             self.show_run(member, 0..slots, frames.offset(own.frame(0))).map_err(refused)
         });
@@ -682,6 +709,19 @@ fn pieces(state: &mut State, parent: usize, own: &Own, pinned: &[usize]) -> Vec<
     pieces
 }
 
+/// Copies what is pinned to a child's own place.
+fn copy_pinned(
+    parent: &Member,
+    frames: &Frames,
+    own: &Own,
+    pinned: &[usize],
+) -> Result<(), ForkError> {
+    pinned.iter().try_for_each(|&slot| {
+        let copied = frames.copy(parent.table.get(slot).frame(), own.frame(slot), Near::Neither);
+        copied.map_err(|Broken| refused(Refused::Broken))
+    })
+}
+
 /// Copies the table of a region of which nothing can be written any more but what is pinned.
 fn copy_table(
     parent: &mut Member,
@@ -722,6 +762,9 @@ fn give_up(state: &mut State, member: &Member, slots: Range<usize>, unneeded: &m
 fn refused(refused: Refused) -> ForkError {
     match refused {
         Refused::Mappings => kernel("mmap", Errno::NOMEM),
+        Refused::Broken => {
+            ForkError::NotReady(Box::new(RegionError::Copy(PopulateError::Poisoned)))
+        }
         Refused::Kernel(errno) => kernel("mmap", errno),
     }
 }

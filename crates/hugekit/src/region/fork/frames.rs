@@ -10,12 +10,17 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use rustix::io;
+use rustix::io::{self, Errno};
+use rustix::param::page_size;
 
+use crate::fault::unsure;
 use crate::parallel::Bytes;
 use crate::pool::{Content, Extent, InUse, Memory, Reserved};
+use crate::profile::Profile;
 use crate::pte::{Folio, Folios, Piece};
+use crate::sweep::{Order, Reach};
 use crate::sys::own::{OwnPiece, OwnSlice};
+use crate::sys::peek;
 use crate::{Clear, Copy, Reuse};
 
 /// An extent that came into the family with one region, and what is left of it.
@@ -185,7 +190,49 @@ impl Frames {
 
     /// Copies what a frame holds to another one, of which nobody sees anything. `near` says where somebody
     /// goes on: in the copy, or in the original. Async-signal-safe.
-    pub(super) fn copy(&self, from: u64, to: u64, near: Near) {
+    ///
+    /// # Errors
+    /// [`Broken`] if memory of one of them has failed, which is noted: the pool never gets it back.
+    pub(super) fn copy(&self, from: u64, to: u64, near: Near) -> Result<(), Broken> {
+        let len = self.len_of(self.slot(to));
+        self.note(to, Content::Dirty);
+        let (target, streams) = match near {
+            Near::Copy(target) => (Some(target), false),
+            Near::Original(target) => (Some(target), true),
+            Near::Neither => (None, true),
+        };
+        let order = Order::for_folio(len, target);
+        let extents = order.extents(len, target, Profile::current().near_bytes);
+        let pieces = extents.map(|extent| (extent.bytes, streams || extent.reach == Reach::Far));
+        // SAFETY: both lie within the alias mapping, which exists as long as the pool; nobody writes the
+        // original, because it is shared or its only region is protected or gives it up, and of the copy
+        // nobody has seen anything.
+        match unsafe { unsure::copy(self.alias(to), self.alias(from).expose_provenance(), pieces) }
+        {
+            Ok(()) => Ok(()),
+            Err(Errno::FAULT) => Err(self.note_broken(from, to)),
+            // The kernel does not copy for this process, by a filter or because it cannot.
+            Err(_) => {
+                self.copy_surely(from, to, near);
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes which of two frames cannot be read.
+    fn note_broken(&self, from: u64, to: u64) -> Broken {
+        let is_whole = |frame: u64| {
+            let start = self.alias(frame).expose_provenance();
+            (0..self.len_of(self.slot(frame)))
+                .step_by(page_size())
+                .all(|at| peek::is_readable(start + at))
+        };
+        self.note(if is_whole(from) { to } else { from }, Content::Broken);
+        Broken
+    }
+
+    /// As [`copy`](Self::copy), where memory that has failed ends the process.
+    fn copy_surely(&self, from: u64, to: u64, near: Near) {
         let len = self.len_of(self.slot(to));
         let copy = match near {
             Near::Copy(target) => Copy::new().target(target).reuse(Reuse::All),
@@ -194,10 +241,7 @@ impl Frames {
             }
             Near::Neither => Copy::new().reuse(Reuse::None),
         };
-        self.note(to, Content::Dirty);
-        // SAFETY: both lie within the alias mapping, which exists as long as the pool; nobody writes the
-        // original, because it is shared or its only region is protected or gives it up, and of the copy
-        // nobody has seen anything.
+        // SAFETY: as in `copy`.
         let copied = unsafe { copy.run_raw(self.alias(to), self.alias(from), len) };
         debug_assert!(copied.is_ok(), "two granules do not overlap, and the target lies within");
     }
@@ -211,6 +255,10 @@ impl Frames {
         debug_assert!(cleared.is_ok(), "nobody cancels");
     }
 }
+
+/// Memory has failed, or cannot be accessed for another reason.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Broken;
 
 /// Where somebody goes on after a copy, as an offset.
 #[derive(Clone, Copy, Debug)]
@@ -313,7 +361,7 @@ fn code(content: Content) -> u8 {
     CONTENTS.iter().position(|&other| other == content).expect("a content") as u8
 }
 
-/// A fork's view of them: what is pinned is copied to the child's own place.
+/// A fork's view of them: what is pinned has been copied to the child's own place before.
 #[derive(Debug)]
 pub(super) struct ForChild<'a> {
     pub(super) frames: &'a Frames,
@@ -330,7 +378,6 @@ impl Folios for ForChild<'_> {
 
     fn copy_page(&self, frame: u64) -> Result<u64, Infallible> {
         let own = self.own.frame(self.frames.slot(frame));
-        self.frames.copy(frame, own, Near::Neither);
         self.frames.get(own, 1);
         Ok(own)
     }

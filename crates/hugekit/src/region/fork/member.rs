@@ -41,6 +41,9 @@ pub(super) struct Words {
     /// Slots whose addresses map, for good, the frame that the region keeps. Of the others, every access to
     /// what is not in the page tables comes to us.
     pub(super) placed: Marks,
+    /// Slots that could not be copied for the region, because memory had failed: accesses are answered with SIGBUS.
+    /// They are stale for good.
+    pub(super) lost: Marks,
     /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping.
     pub(super) blocks: Vec<Marks>,
     counts: OwnSlice<Counts>,
@@ -72,14 +75,14 @@ impl Words {
 
     fn new(slots: usize, is_first: bool) -> io::Result<Self> {
         let of_blocks: usize = block_lens(slots).map(|len| Marks::bytes_of(slots / len)).sum();
-        let of_slots = OwnPiece::bytes_of::<AtomicU64>(slots) + 3 * Marks::bytes_of(slots);
+        let of_slots = OwnPiece::bytes_of::<AtomicU64>(slots) + 4 * Marks::bytes_of(slots);
         let mut piece = OwnPiece::new(of_slots + of_blocks + OwnPiece::bytes_of::<Counts>(1))?;
         let mut marks = |slots, set| Marks::new(&mut piece, slots, set);
-        let (keeps, stale, placed) =
-            (marks(slots, is_first), marks(slots, false), marks(slots, is_first));
+        let (keeps, placed) = (marks(slots, is_first), marks(slots, is_first));
+        let (stale, lost) = (marks(slots, false), marks(slots, false));
         let blocks = block_lens(slots).map(|len| marks(slots / len, is_first)).collect();
         let (table, counts) = (Table::empty(&mut piece, slots), piece.filled(1, |_| Counts::new()));
-        Ok(Self { table, keeps, stale, placed, blocks, counts })
+        Ok(Self { table, keeps, stale, placed, lost, blocks, counts })
     }
 }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 pub use self::error::ForkError;
 pub(super) use self::family::{Family, Fresh, Membership, Terms};
+pub(super) use self::moment::Lost;
 use super::mapped::Memory;
 use super::{Region, SharedRegion};
 use crate::fault::Handling;

@@ -10,13 +10,60 @@ use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::sync::atomic::{Ordering, fence};
 
+use rustix::io::Errno;
+
 use super::family::{Family, Membership, State};
 use super::frames::Near;
 use super::member::Member;
 use super::serve::TOGETHER;
-use crate::Copy;
+use crate::fault::unsure;
 use crate::sys::thread::without_signals;
-use crate::sys::userfaultfd;
+use crate::sys::{peek, userfaultfd};
+use crate::{Copy, Reuse};
+
+/// Bytes whose memory has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost;
+
+/// Copies memory that may have failed to where it may fault.
+///
+/// # Safety
+/// Both have as many bytes, those of `to` may be written and nobody else uses them, and they do not overlap.
+unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Result<(), Lost> {
+    let (start, streams) = (from.expose_provenance(), reuse == Reuse::None);
+    // SAFETY: the caller's to promise.
+    match unsafe { unsure::copy(to, start, std::iter::once((0..len, streams))) } {
+        Ok(()) => Ok(()),
+        // SAFETY: as above.
+        Err(Errno::FAULT) => unsafe { copy_out_by_pages(to, start, len) },
+        Err(_) => {
+            // SAFETY: as above.
+            let copied = unsafe { Copy::new().reuse(reuse).run_raw(to, from, len) };
+            debug_assert!(copied.is_ok(), "they do not overlap, and nobody cancels");
+            Ok(())
+        }
+    }
+}
+
+/// As [`copy_out`], whichever of the two it is that faults: what is written to is written by this thread, so that its
+/// faults are served as ever.
+///
+/// # Safety
+/// As there.
+unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), Lost> {
+    const PIECE: usize = 4096;
+    let mut piece = [0_u8; PIECE];
+    for at in (0..len).step_by(PIECE) {
+        let count = PIECE.min(len - at);
+        // SAFETY: the piece has as many bytes; the rest is the caller's to promise.
+        unsafe {
+            peek::copy(piece.as_mut_ptr(), from + at, std::iter::once(0..count))
+                .map_err(|_| Lost)?;
+            std::ptr::copy_nonoverlapping(piece.as_ptr(), to.wrapping_add(at), count);
+        }
+    }
+    Ok(())
+}
 
 /// What writers have cost so far on account of one fork.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +84,17 @@ impl Membership {
     /// Copies bytes of one slot, while others write what it shares: what was changed meanwhile is copied again.
     /// No lock is held that a fault could want, so that the copy may go anywhere.
     ///
+    /// # Errors
+    /// [`Lost`] if their memory has failed.
+    ///
     /// # Safety
     /// As many bytes of `to` may be written, and nobody else uses them.
-    pub(in crate::region) unsafe fn read(&self, bytes: Range<usize>, to: *mut u8, copy: &Copy<'_>) {
+    pub(in crate::region) unsafe fn read(
+        &self,
+        bytes: Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Result<(), Lost> {
         let granule = self.family.granule_bytes;
         let (slot, within) = (bytes.start / granule, bytes.start % granule);
         debug_assert!(within + bytes.len() <= granule);
@@ -48,21 +103,21 @@ impl Membership {
         let look = || {
             self.entries(|state, member| {
                 let frame = member.table.get(slot).frame();
-                (frame, state.frames.alias(frame))
+                let alias = state.frames.alias(frame);
+                if member.lost.get(slot) { Err(Lost) } else { Ok((frame, alias)) }
             })
         };
-        let mut seen = look();
+        let mut seen = look()?;
         loop {
             let from = seen.1.wrapping_add(within);
             // SAFETY: the alias mapping has the frame; a copy that others write meanwhile is thrown away. The
             // destination is the caller's to promise, and the two do not overlap: nobody has the alias.
-            let copied = unsafe { copy.run_raw(to, from, bytes.len()) };
-            debug_assert!(copied.is_ok(), "the bytes lie within a granule, and nobody cancels");
+            let copied = unsafe { copy_out(to, from, bytes.len(), reuse) };
             // Whoever writes to a frame has first had it replaced here, and then asked the kernel.
             fence(Ordering::SeqCst);
-            let now = look();
+            let now = look()?;
             if now == seen {
-                return;
+                return copied;
             }
             seen = now;
         }
@@ -89,10 +144,14 @@ impl Membership {
         let (mut run, mut count): (Option<Run<'_>>, _) = (None, 0);
         for slot in slots.filter(|&slot| !member.keeps.get(slot)) {
             let shared = member.table.get(slot).frame();
-            if copied {
-                state.frames.copy(shared, member.own_frame(slot), Near::Neither);
-            }
+            let kept = match copied {
+                true => state.frames.copy(shared, member.own_frame(slot), Near::Neither),
+                false => Ok(()),
+            };
             family.turn_to_own(&state, member, slot);
+            if kept.is_err() {
+                family.lose(member, slot);
+            }
             count += 1;
             let Some(last) = last_to_show(&state, member, slot, shared) else { continue };
             match &mut run {

@@ -15,14 +15,14 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::family::{Family, Membership, State};
-use super::frames::Near;
+use super::frames::{Broken, Near};
 use super::member::{BLOCK, Member};
 use crate::fault::{Access, Faults};
 use crate::parallel::{Job, JobError, Progress, Report, Threads};
 use crate::pool::Content;
 use crate::populate::PopulateError;
 use crate::sync::Claim;
-use crate::sys::mapping::{replace, replace_all};
+use crate::sys::mapping::{replace, replace_all, replace_by_nothing};
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
 
@@ -34,6 +34,8 @@ pub(super) const TOGETHER: usize = 32;
 pub(super) enum Refused {
     /// It would cost more mappings than there are for forks, or than the process has.
     Mappings,
+    /// Its memory has failed.
+    Broken,
     Kernel(Errno),
 }
 
@@ -41,6 +43,7 @@ impl From<Refused> for PopulateError {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Mappings | Refused::Kernel(Errno::NOMEM) => Self::OutOfMemory,
+            Refused::Broken => Self::Poisoned,
             Refused::Kernel(errno) => Self::Kernel(std::io::Error::from(errno).kind()),
         }
     }
@@ -276,13 +279,31 @@ impl Family {
         target: Option<usize>,
     ) -> Result<(), Refused> {
         let (entry, frames) = (member.table.get(slot), &state.frames);
+        if member.lost.get(slot) {
+            return Err(Refused::Broken);
+        }
         if member.keeps.get(slot) {
             return self.copy_for_others(state, member, slot, target);
         }
         let own = member.own_frame(slot);
-        frames.copy(entry.frame(), own, target.map_or(Near::Neither, Near::Copy));
+        let copied = frames.copy(entry.frame(), own, target.map_or(Near::Neither, Near::Copy));
         self.turn_to_own(state, member, slot);
-        Ok(())
+        copied.map_err(|Broken| self.lose(member, slot))
+    }
+
+    /// The region's slot, which shows nobody else's frame any more, could not be copied: accesses are answered as
+    /// those to failed memory are, by SIGBUS.
+    pub(super) fn lose(&self, member: &Member, slot: usize) -> Refused {
+        member.stale.set(slot);
+        member.lost.set(slot);
+        let addresses = member.addresses_of(slot..slot + 1);
+        // SAFETY: addresses of the region; what they showed is lost.
+        if unsafe { replace_by_nothing(&self.nothing, &addresses) }.is_err() {
+            // No mapping is left: accesses come to us, and are refused.
+            let _ = self.hide(member, slot);
+        }
+        self.wake(&addresses);
+        Refused::Broken
     }
 
     /// The slot shows the region's own frame from now on, once that is mapped.
@@ -313,17 +334,20 @@ impl Family {
         }
         let mut copy = None;
         for other in state.others(member, slot, frame).take(others) {
-            let copy = *copy.get_or_insert_with(|| {
+            let (copy, copied) = *copy.get_or_insert_with(|| {
                 let own = other.own_frame(slot);
-                frames.copy(frame, own, target.map_or(Near::Neither, Near::Original));
+                let copied = frames.copy(frame, own, target.map_or(Near::Neither, Near::Original));
                 other.keeps.set(slot);
                 other.counts().received.fetch_add(1, Ordering::Relaxed);
-                own
+                (own, copied)
             });
             other.stale.set(slot);
             other.table.set(slot, other.table.get(slot).with_frame(copy));
+            if copied.is_err() {
+                self.lose(other, slot);
+            }
         }
-        if let Some(copy) = copy {
+        if let Some((copy, _)) = copy {
             frames.get(copy, others);
             frames.put(frame, others);
         }
@@ -370,12 +394,21 @@ impl Family {
     pub(super) fn complete(&self, state: &State, member: &Member) -> Result<(), Refused> {
         let slots = member.slots();
         for slot in 0..slots {
-            self.separate_unless_own(state, member, slot)?;
+            match self.separate_unless_own(state, member, slot) {
+                // Lost, and mapped as that.
+                Err(Refused::Broken) => {}
+                separated => separated?,
+            }
         }
         let (mut slot, mut runs) = (0, 0);
         while slot < slots {
+            if member.lost.get(slot) {
+                (slot, runs) = (slot + 1, runs + 1);
+                continue;
+            }
             let first = member.table.get(slot).frame();
-            let follows = |&at: &usize| member.shows(at, first + (at - slot) as u64);
+            let follows =
+                |&at: &usize| member.shows(at, first + (at - slot) as u64) && !member.lost.get(at);
             let next = slot + (slot..slots).take_while(follows).count();
             self.show_run(member, slot..next, state.frames.offset(first))?;
             (slot, runs) = (next, runs + 1);

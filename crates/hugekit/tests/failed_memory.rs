@@ -1,0 +1,232 @@
+//! Memory that fails while forks share it. Memory is made to fail by its address in the pool's own mapping, through
+//! which forks copy: accesses end in SIGBUS there, and the kernel's own in an error, as with broken hardware.
+#![allow(unsafe_code)]
+
+mod alias;
+mod backings;
+mod child;
+
+use std::io::Write;
+
+use alias::{alias_of, fail};
+use backings::{Check, trials_on};
+use child::died_of;
+use hugekit::fault::Handling;
+use hugekit::parallel::JobError;
+use hugekit::pool::Backing;
+use hugekit::region::ForkError;
+use hugekit::{Pool, PoolError, PopulateError, Region, RegionError};
+use libtest_mimic::Arguments;
+
+const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const MARKER: &[u8] = b"this memory will fail";
+const REGIONS: usize = 3;
+
+/// Bytes of a region: granules of which one fails and others do not.
+fn len(backing: Backing) -> usize {
+    (4 * backing.page_size()).max(1 << 20)
+}
+
+/// The first byte of the page that fails.
+fn at(backing: Backing) -> usize {
+    len(backing) / 2
+}
+
+/// A region of ones with a marker in it.
+fn marked(backing: Backing) -> (Pool, Region) {
+    let pool = Pool::builder(REGIONS * len(backing)).backing(backing).strict(true);
+    let pool = pool.scrub_threads(0).build().unwrap();
+    let mut region = pool.region(len(backing)).unwrap();
+    region.fill(1);
+    region[at(backing)..][..MARKER.len()].copy_from_slice(MARKER);
+    (pool, region)
+}
+
+fn fail_the_marker(backing: Backing, region: &Region) {
+    let page = if backing.is_reserved() { backing.page_size() } else { 4096 };
+    let whole = REGIONS * len(backing);
+    fail(alias_of(region.as_ptr().addr(), whole), whole, page, MARKER);
+}
+
+/// Calls `check` with a region and a fork of it, after memory that they share has failed.
+fn each(backing: Backing, check: impl Fn(Region, Region)) {
+    for handling in HANDLINGS {
+        let (pool, region) = marked(backing);
+        let fork = region.fork_builder().handling(handling).build().unwrap();
+        fail_the_marker(backing, &region);
+        check(region, fork);
+        // What has failed is nobody's any more: a granule, or the folio that it is part of.
+        let granule = (64_usize << 10).div_ceil(backing.page_size());
+        assert_eq!(pool.stats().unwrap().in_use, granule);
+    }
+}
+
+/// Whether the kernel can read a byte for a system call.
+fn can_be_read(region: &Region, at: usize) -> bool {
+    let (_read, mut write) = std::io::pipe().unwrap();
+    write.write(&region[at..=at]).is_ok()
+}
+
+fn is_lost(region: &Region, at: usize) -> bool {
+    let ready = region.ready(at..at + 1);
+    let poisoned = matches!(
+        ready,
+        Err(RegionError::Prefault(JobError::Chunk { error: PopulateError::Poisoned, .. }))
+    );
+    poisoned && !can_be_read(region, at)
+}
+
+fn last_is(region: &Region, value: u8) -> bool {
+    region.ready(region.len() - 1..region.len()).unwrap();
+    region[region.len() - 1] == value
+}
+
+/// Who keeps the memory goes on. The other one, who needed a copy, has lost the granule and nothing else.
+fn a_writer_goes_on(backing: Backing) {
+    each(backing, |mut region, mut fork| {
+        region[at(backing) + 100] = 7;
+        assert_eq!(&region[at(backing)..][..MARKER.len()], MARKER);
+        region[len(backing) - 1] = 2;
+        assert!(is_lost(&fork, at(backing)));
+        assert!(last_is(&fork, 1));
+        fork[0] = 3;
+        assert_eq!((region[0], fork[0], region[at(backing) + 100]), (1, 3, 7));
+        assert!(matches!(fork.release(0..len(backing)), Err(RegionError::Copy(_))));
+    });
+}
+
+/// A fork that is about to write is told, and its parent notices nothing.
+fn a_fork_is_told(backing: Backing) {
+    each(backing, |mut region, fork| {
+        assert!(is_lost(&fork, at(backing)));
+        assert!(is_lost(&fork, at(backing)), "for good");
+        assert!(last_is(&fork, 1));
+        region[at(backing) + 100] = 7;
+        assert_eq!(&region[at(backing)..][..MARKER.len()], MARKER);
+    });
+}
+
+/// What a region has lost is lost for its forks, too, whoever goes first.
+fn forks_of_forks_have_lost_it_too(backing: Backing) {
+    each(backing, |mut region, fork| {
+        region[at(backing) + 100] = 7;
+        let second = fork.fork().unwrap();
+        assert!(is_lost(&second, at(backing)) && last_is(&second, 1));
+        drop(fork);
+        assert!(is_lost(&second, at(backing)) && last_is(&second, 1));
+    });
+}
+
+/// An access to what is lost ends as one to failed memory does: by SIGBUS, not in waiting for ever.
+fn touching_it_ends_by_sigbus(backing: Backing) {
+    for handling in HANDLINGS {
+        for by_write in [false, true] {
+            let signal = died_of(|| {
+                each_of(backing, handling, by_write);
+            });
+            assert_eq!(signal, Some(libc::SIGBUS), "{handling:?}, by_write: {by_write}");
+        }
+    }
+}
+
+fn each_of(backing: Backing, handling: Handling, by_write: bool) {
+    let (_pool, mut region) = marked(backing);
+    let mut fork = region.fork_builder().handling(handling).build().unwrap();
+    fail_the_marker(backing, &region);
+    if by_write {
+        fork[at(backing) + 100] = 9;
+    } else {
+        region[at(backing) + 100] = 7;
+        std::hint::black_box(fork[at(backing) + 100]);
+    }
+}
+
+/// A snapshot of a region, of which a part is lost to a writer, is an error there and right elsewhere.
+fn a_snapshot_is_an_error_there(backing: Backing) {
+    for writes in [false, true] {
+        let (_pool, mut region) = marked(backing);
+        let snapshot = region.snapshot().unwrap();
+        fail_the_marker(backing, &region);
+        if writes {
+            region.fill(2);
+        }
+        let mut bytes = [0; 64];
+        snapshot.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [1; 64]);
+        assert!(snapshot.read_at(at(backing), &mut bytes).is_err());
+        assert!(snapshot.write_to(&mut std::io::sink()).is_err());
+    }
+}
+
+/// A fork that must copy at once what has failed is not made, and nothing is taken for it.
+fn what_is_pinned_and_fails_prevents_a_fork(backing: Backing) {
+    let (pool, region) = marked(backing);
+    fail_the_marker(backing, &region);
+    let region = region.share();
+    let pin = region.pin(at(backing)..at(backing) + 1).unwrap();
+    let in_use = pool.stats().unwrap().in_use;
+    assert!(matches!(region.fork(), Err(ForkError::NotReady(_))));
+    assert!(pool.stats().unwrap().in_use <= in_use + (2 << 20) / backing.page_size());
+    drop(pin);
+    let fork = region.fork().unwrap();
+    drop(region);
+    assert_eq!(fork.as_slice()[0], 1);
+}
+
+/// Folios that fail while no region has them end nothing: who asks for them is told once, and they are gone.
+fn what_fails_in_the_pool_is_told_once(backing: Backing) {
+    let (pool, region) = marked(backing);
+    fail_the_marker(backing, &region);
+    drop(region);
+    let all = REGIONS * len(backing);
+    let told = pool.region(all);
+    assert!(matches!(
+        told,
+        Err(PoolError::Populate(JobError::Chunk { error: PopulateError::Poisoned, .. }))
+    ));
+    assert_eq!(pool.stats().unwrap().in_use, 1);
+    let rest = pool.region(len(backing)).unwrap();
+    assert!(rest.iter().all(|&byte| byte == 0));
+    assert!(matches!(pool.region(all), Err(PoolError::NoRoom { .. })));
+    pool.scrub().unwrap();
+}
+
+/// The scrubber, which meets them first, goes on.
+fn the_scrubber_outlives_what_fails(backing: Backing) {
+    let pool = Pool::builder(REGIONS * len(backing)).backing(backing).strict(true).build().unwrap();
+    pool.pause_scrubbing().unwrap();
+    let mut region = pool.region(len(backing)).unwrap();
+    region[at(backing)..][..MARKER.len()].copy_from_slice(MARKER);
+    fail_the_marker(backing, &region);
+    drop(region);
+    pool.resume_scrubbing().unwrap();
+    while pool.stats().unwrap().dirty > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(pool.stats().unwrap().in_use, 1);
+}
+
+const OF_POOLS: &[Check] = &[
+    ("what_fails_in_the_pool_is_told_once", what_fails_in_the_pool_is_told_once),
+    ("the_scrubber_outlives_what_fails", the_scrubber_outlives_what_fails),
+];
+
+const CHECKS: &[Check] = &[
+    ("a_writer_goes_on", a_writer_goes_on),
+    ("a_fork_is_told", a_fork_is_told),
+    ("forks_of_forks_have_lost_it_too", forks_of_forks_have_lost_it_too),
+    ("touching_it_ends_by_sigbus", touching_it_ends_by_sigbus),
+    ("a_snapshot_is_an_error_there", a_snapshot_is_an_error_there),
+    ("what_is_pinned_and_fails_prevents_a_fork", what_is_pinned_and_fails_prevents_a_fork),
+];
+
+fn main() {
+    let mut trials = Vec::new();
+    for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
+        trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), CHECKS));
+    }
+    for backing in [Backing::Thp, Backing::Hugetlb2M] {
+        trials.extend(trials_on(backing, REGIONS * len(backing) / backing.page_size(), OF_POOLS));
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
