@@ -144,7 +144,7 @@ impl FaultError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotPermitted { .. } => ErrorClass::NotPermitted,
-            Self::Lacking { .. } => ErrorClass::Unsupported,
+            Self::Lacking { .. } | Self::OnValgrind => ErrorClass::Unsupported,
             Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
             Self::NoThreads => ErrorClass::Invalid,
             Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
@@ -231,7 +231,7 @@ impl SnapshotError {
                 Unsuitable::OtherUserfaultfd | Unsuitable::OtherHandling => ErrorClass::Conflict,
                 _ => ErrorClass::Unsupported,
             },
-            Self::Blocked { .. } => ErrorClass::Conflict,
+            Self::Blocked { .. } | Self::Unquiet { .. } => ErrorClass::Conflict,
             Self::Fault(error) => error.class(),
             Self::Memory(error) => error.class(),
             Self::Fork(error) => error.class(),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rustix::io::{self, Errno};
 
+use crate::arch;
 use crate::machine::Root;
 use crate::machine::userfaultfd::{Features, Userfaultfd, Uses};
 use crate::pool::{Backing, FaultError};
@@ -23,6 +24,8 @@ pub(crate) enum Of {
     SharedWrites(Backing),
     /// Writes to private memory.
     PrivateWrites,
+    /// Writes to private memory, which the kernel lets pass and notes in the page table.
+    NotedWrites,
 }
 
 impl Of {
@@ -41,12 +44,14 @@ impl Of {
             Self::PrivateWrites => {
                 Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_UNPOPULATED)
             }
+            Self::NotedWrites => Self::PrivateWrites.features().with(Features::WRITE_PROTECT_ASYNC),
         }
     }
 }
 
 /// One whose faults raise SIGBUS in the thread that faulted. Anybody may have it.
 pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
+    is_not_simulated()?;
     // Before Linux 5.11 there is no flag for faults of user code alone.
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
@@ -55,6 +60,7 @@ pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
 
 /// One whose faults, those of system calls and of KVM included, are read from it.
 pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
+    is_not_simulated()?;
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     // To the byte where the kernel can: the page's address serves as well, only less near.
@@ -67,8 +73,28 @@ pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
     enable(descriptor, needed, &ways)
 }
 
+/// One that watches writes: no access is ever refused, or waits. Any process may have it.
+pub(crate) fn for_watching() -> Result<OwnedFd, FaultError> {
+    let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
+    let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
+    enable(descriptor, Of::NotedWrites.features(), &ways)
+}
+
+/// One at which all writes wait, those of system calls and of signal frames too, until they are let pass.
+pub(crate) fn for_stopping() -> Result<OwnedFd, FaultError> {
+    let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
+    let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
+    enable(descriptor, Of::PrivateWrites.features(), &ways)
+}
+
 fn from_device() -> io::Result<OwnedFd> {
     userfaultfd::new_from_device(Path::new(DEVICE))
+}
+
+/// Valgrind carries out a program's accesses itself, and its own beside them: what waits for a fault to be served, or
+/// a handler that is to serve it, hangs in a process that no signal ends.
+fn is_not_simulated() -> Result<(), FaultError> {
+    if arch::runs_on_valgrind() { Err(FaultError::OnValgrind) } else { Ok(()) }
 }
 
 /// What the first way that works gives, or what the first way said. A system-call filter may end the
@@ -90,7 +116,7 @@ fn enable(descriptor: OwnedFd, wanted: Features, ways: &[Open]) -> Result<OwnedF
     }
 }
 
-const NAMES: [(Features, &str); 9] = [
+const NAMES: [(Features, &str); 10] = [
     (Features::SIGBUS, "SIGBUS in place of events (Linux 4.14)"),
     (Features::THREAD_ID, "the thread that met a fault (Linux 4.14)"),
     (Features::MISSING_HUGETLBFS, "missing pages of hugetlb memory (Linux 4.11)"),
@@ -100,6 +126,7 @@ const NAMES: [(Features, &str); 9] = [
     (Features::WRITE_PROTECT, "protection from writes (Linux 5.7)"),
     (Features::WRITE_PROTECT_SHARED, "protection of shared memory from writes (Linux 5.19)"),
     (Features::WRITE_PROTECT_UNPOPULATED, "protection of untouched pages from writes (Linux 6.4)"),
+    (Features::WRITE_PROTECT_ASYNC, "writes noted in the page table (Linux 6.7)"),
 ];
 
 fn lacking(wanted: Features, there: io::Result<u64>) -> FaultError {

@@ -32,6 +32,11 @@ pub enum FaultError {
         /// Names of the features, and the version of Linux that brought each.
         missing: Vec<&'static str>,
     },
+    /// The program runs on Valgrind, under which a process that serves faults hangs, and no signal ends it.
+    #[error(
+        "the program runs on Valgrind, which cannot have faults served; clearing at hand-out still works"
+    )]
+    OnValgrind,
     /// Somebody has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
     /// end in that handler, or end the process.
     #[error(
@@ -78,6 +83,9 @@ impl FaultError {
             Self::HandlerReplaced => {
                 "have the other handler installed before the first region that is handled in place: \
                  hugekit passes on what is not its own"
+            }
+            Self::OnValgrind => {
+                "use -fsanitize=address or thread in its place, or leave snapshots and forks out of such runs"
             }
             Self::Blocked => "unblock SIGBUS in every thread that touches the region",
             Self::NotStarted(_) => "raise the limit: ulimit -u",

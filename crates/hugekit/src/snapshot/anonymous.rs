@@ -17,9 +17,9 @@ use crate::sys::thread::without_signals;
 #[derive(Debug)]
 pub(super) struct Anonymous {
     pub(super) image: Arc<Image>,
-    /// `None` if nothing had to be protected.
-    pub(super) watch: Option<&'static Watch>,
+    pub(super) watch: &'static Watch,
     pub(super) cap: usize,
+    /// `None` if nothing had to be protected.
     pub(super) serving: Option<Serving>,
     pub(super) background: Option<Background>,
 }
@@ -27,19 +27,18 @@ pub(super) struct Anonymous {
 impl Anonymous {
     /// Nobody wants the granules that begin in a range any more.
     pub(super) fn let_go(&self, range: &Range<usize>) {
-        let Some(watch) = self.watch else { return };
         self.image.let_go(range);
-        watch.lift_unneeded(range);
+        self.watch.lift_unneeded(range);
     }
 
     /// Puts the granule of a part aside, and lets it be written.
     pub(super) fn put_aside(&self, part: &Range<usize>) {
-        let Some(watch) = self.watch.filter(|_| self.image.inner().contains(&part.start)) else {
+        if !self.image.inner().contains(&part.start) {
             return;
-        };
+        }
         let (index, granule) = self.image.granule_at(part.start);
         without_signals(|| self.image.put_aside(index, By::Others));
-        watch.lift_unneeded(&granule);
+        self.watch.lift_unneeded(&granule);
     }
 
     /// Has writers copy their granules to where all of it is being copied, so that no byte is copied twice: if
@@ -49,7 +48,7 @@ impl Anonymous {
     /// As for [`Image::deliver_to`], but for faults.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivery<'_>> {
         let range = to.addr()..to.addr() + self.image.range().len();
-        let is_plain = self.watch.is_some_and(Watch::is_in_place) && watch::is_plain(&range);
+        let is_plain = self.watch.is_in_place() && watch::is_plain(&range);
         // SAFETY: the caller's to promise; no snapshot, region or fork has faults there that it handles in place.
         is_plain.then(|| unsafe { self.image.deliver_to(to) })
     }
@@ -62,8 +61,9 @@ impl Anonymous {
             granule_bytes: self.image.granule_bytes(),
             copied_by_writers,
             copied_by_others,
-            held,
-            most_held,
+            // A slot is as long as a whole granule, which the first and the last need not be.
+            held: held.min(self.cap),
+            most_held: most_held.min(self.cap),
             cap: self.cap,
             reserved: self.image.arena().reserved(),
             longest_fault: Duration::from_nanos(nanos),
@@ -74,12 +74,11 @@ impl Anonymous {
 impl Drop for Anonymous {
     fn drop(&mut self) {
         let background = self.background.take();
-        match self.watch {
-            Some(watch) if watch.is_ours() => {
-                background.into_iter().for_each(Background::stop);
-                watch.remove(&self.image);
-            }
-            _ => background.into_iter().for_each(Background::forget),
+        if self.watch.is_ours() {
+            background.into_iter().for_each(Background::stop);
+            self.watch.remove(&self.image);
+        } else {
+            background.into_iter().for_each(Background::forget);
         }
     }
 }

@@ -58,10 +58,10 @@ fn put_all_aside(image: &Image, watch: &Watch, most: usize, stop: &AtomicBool) {
         if stop.load(Ordering::Relaxed) || image.phase() != Phase::Live {
             return;
         }
-        let start = image.inner().start + index * image.granule_bytes();
-        if image.needs(start) {
+        let granule = image.granule(index);
+        if image.needs(granule.start) {
             image.put_aside(index, By::Others);
-            watch.lift_unneeded(&(start..start + image.granule_bytes()));
+            watch.lift_unneeded(&granule);
         }
     }
 }

@@ -4,14 +4,16 @@
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::anonymous::Anonymous;
 use super::background::Background;
+use super::edges::Guard;
 use super::image::{Image, inner_of};
 use super::line::Line;
 use super::reserve::Reserve;
 use super::source::Source;
-use super::watch::{Watch, Way};
+use super::watch::{NotAdded, Watch, Way};
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
 use crate::fault::{Handling, Serving};
 use crate::machine::mappings::MappedRange;
@@ -20,6 +22,10 @@ use crate::sys::pagemap;
 
 pub(super) const HUGE: usize = 2 << 20;
 const SMALL: usize = 64 << 10;
+
+/// Looks for a moment in which the page of an edge is not written, and the time between them.
+const MOMENTS: u32 = 50;
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// What one write makes its thread copy, and what protection is lifted of together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -99,7 +105,7 @@ impl Builder {
     }
 
     /// Takes a snapshot of private anonymous memory of this process, whoever mapped it, on huge pages or not, in
-    /// one mapping or several. Granules that hold other data too, at both ends, are copied at once.
+    /// one mapping or several. Of pages that hold other data too, at both ends, the bytes are copied at once.
     ///
     /// # Errors
     /// [`SnapshotError`], naming the mapping where one is in the way. Nothing is changed then.
@@ -125,15 +131,9 @@ impl Builder {
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
         let (ready, reserve) = (self.ready, self.reserve.as_ref());
         let plan = Plan { range: &range, mappings: &mappings, granule, cap, ready, reserve };
-        let mut made = if inner_of(&range, granule).is_empty() {
-            let image = Arc::new(plan.image(None)?);
-            Anonymous { image, watch: None, cap, serving: None, background: None }
-        } else {
-            plan.protected(self.handling)?
-        };
-        made.image.copy_edges()?;
-        if let Some(watch) = made.watch.filter(|_| self.background) {
-            made.background = Some(Background::start(&made.image, watch, cap / 2)?);
+        let mut made = plan.protected(self.handling)?;
+        if self.background {
+            made.background = Some(Background::start(&made.image, made.watch, cap / 2)?);
         }
         Ok(Snapshot { source: Source::Anonymous(made) })
     }
@@ -166,9 +166,8 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn image(&self, line: Option<Arc<Line>>) -> Result<Image, SnapshotError> {
-        let slots = self.cap / self.granule;
-        let image = Image::new(self.range.clone(), self.granule, slots, self.reserve, line)
+    fn image(&self, line: Arc<Line>) -> Result<Image, SnapshotError> {
+        let image = Image::new(self.range.clone(), self.granule, self.cap, self.reserve, line)
             .map_err(SnapshotError::kernel("mmap"))?;
         image.arena().make_ready(self.ready);
         Ok(image)
@@ -208,13 +207,39 @@ impl Plan<'_> {
             return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
         }
         let watch = watch(way)?;
-        let image = watch.add(threads, self.mappings, |line| self.image(Some(line)))?;
+        let image = self.add_to(watch, threads)?;
         let handling = match way {
             Way::InPlace => Handling::InPlace,
             Way::Threaded => Handling::Threaded { threads: watch.threads() },
         };
-        let serving = Some(Serving { handling, fall });
-        Ok(Anonymous { image, watch: Some(watch), cap: self.cap, serving, background: None })
+        let serving = (!image.inner().is_empty()).then_some(Serving { handling, fall });
+        Ok(Anonymous { image, watch, cap: self.cap, serving, background: None })
+    }
+
+    /// Where the page of an edge is written all the time, with writers stopped for the copy, if this process may do
+    /// that; else in a moment when they rest.
+    fn add_to(&self, watch: &'static Watch, threads: usize) -> Result<Arc<Image>, SnapshotError> {
+        let add = |how| watch.add(threads, self.mappings, how, |line| self.image(line));
+        let mut added = add(Guard::Watched);
+        if let Err(NotAdded::Unquiet(page)) = added
+            && survey::may_be_stopped(page)?
+        {
+            match add(Guard::Stopped) {
+                Err(NotAdded::Error(SnapshotError::Fault(reason))) => {
+                    tracing::debug!("writers cannot be stopped: {reason}");
+                }
+                stopped => added = stopped,
+            }
+        }
+        for _ in 0..MOMENTS {
+            let Err(NotAdded::Unquiet(_)) = added else { break };
+            std::thread::sleep(MOMENT);
+            added = add(Guard::Watched);
+        }
+        added.map_err(|reason| match reason {
+            NotAdded::Unquiet(page) => SnapshotError::Unquiet { page },
+            NotAdded::Error(error) => error,
+        })
     }
 
     fn part_of(&self, mapping: &MappedRange) -> Range<usize> {

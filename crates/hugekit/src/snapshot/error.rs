@@ -40,6 +40,16 @@ pub enum SnapshotError {
         /// Its id.
         thread: u32,
     },
+    /// An end of the range shares its page with other data, and the page is written all the time, so that no moment
+    /// was found to copy the end in; and this process may not make its writers wait.
+    #[error(
+        "the page at {page:#x} holds an end of the memory beside other data, and is written all the time: have the \
+         memory begin and end with a page, or permit hugekit to serve the faults of system calls"
+    )]
+    Unquiet {
+        /// Its address.
+        page: usize,
+    },
     /// Writes to the memory cannot be served.
     #[error("writes to the memory cannot be served: {0}")]
     Fault(#[from] FaultError),

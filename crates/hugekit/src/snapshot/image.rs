@@ -6,15 +6,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
+use rustix::param::page_size;
+
 use super::arena::Arena;
-use super::error::SnapshotError;
+use super::edges::Edges;
 use super::granules::{Granules, Place};
 use super::line::Line;
-use super::reserve::{Lease, Reserve};
+use super::reserve::Reserve;
 use crate::fault::unsure;
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
-use crate::sys::own::{Own, OwnBytes};
+use crate::sys::own::Own;
 use crate::{Copy, Reuse};
 
 /// What writers that meet the snapshot have to do with it.
@@ -47,14 +49,15 @@ pub(super) enum Failure {
 pub(super) struct Image {
     /// What was asked for.
     range: Range<usize>,
-    /// Whole granules of it: these are protected. Empty if there is none.
+    /// Whole pages of it: these are protected, and cut into granules at multiples of their size, so that the first
+    /// and the last one may be shorter. Empty if there is none.
     inner: Range<usize>,
     granule_bytes: usize,
     granules: Granules,
     arena: Arena,
-    /// The bytes before and behind the whole granules, copied when it was made.
-    edges: Room,
-    line: Option<Arc<Line>>,
+    /// The bytes before and behind the whole pages, copied when it was made.
+    edges: Edges,
+    line: Arc<Line>,
     live: Own<Live>,
 }
 
@@ -95,56 +98,23 @@ pub(super) enum By {
     Others,
 }
 
-/// Bytes of edges from which a huge page is faster than base pages, one fault each.
-const HUGE_FROM: usize = 512 << 10;
-
-/// Where the edges are kept. Whoever takes the snapshot waits until they are copied.
-#[derive(Debug)]
-enum Room {
-    /// From this address on in the reserve that the arena has leased.
-    Reserved(usize),
-    Apart(OwnBytes),
-}
-
-impl Room {
-    /// In the reserve if they are long and fit in, else on pages of their own, huge ones if they are long.
-    fn new(len: usize, reserved: Option<&mut Lease>) -> rustix::io::Result<Self> {
-        const HUGE: usize = 2 << 20;
-        if len < HUGE_FROM {
-            return Ok(Self::Apart(OwnBytes::new(len, 1)?));
-        }
-        if let Some(start) = reserved.and_then(|lease| lease.set_apart(len)) {
-            return Ok(Self::Reserved(start.expose_provenance()));
-        }
-        let bytes = OwnBytes::new(len.next_multiple_of(HUGE), HUGE)?;
-        // Base pages will do.
-        let _ = bytes.want_huge_pages();
-        Ok(Self::Apart(bytes))
-    }
-
-    fn start(&self) -> *mut u8 {
-        match self {
-            Self::Reserved(start) => std::ptr::with_exposed_provenance_mut(*start),
-            Self::Apart(bytes) => bytes.start(),
-        }
-    }
-}
-
 impl Image {
-    /// The image of a range that nothing is protected of yet. `slots` granules can be put aside, the first of
-    /// them to the reserve, which has the edges, too, if they are long.
+    /// The image of a range that nothing is protected of yet, of which `cap` bytes can be put aside, in whole
+    /// granules or all of it, the first of them to the reserve.
     pub(super) fn new(
         range: Range<usize>,
         granule_bytes: usize,
-        slots: usize,
+        cap: usize,
         reserve: Option<&Reserve>,
-        line: Option<Arc<Line>>,
+        line: Arc<Line>,
     ) -> rustix::io::Result<Self> {
         // The first look at it may allocate, which no fault may.
         let _ = Profile::current();
-        let inner = inner_of(&range, granule_bytes);
-        let count = inner.len() / granule_bytes;
-        let mut reserved = reserve.and_then(Reserve::lease);
+        let inner = inner_of(&range, page_size());
+        let origin = inner.start - inner.start % granule_bytes;
+        let count = (inner.end - origin).div_ceil(granule_bytes) * usize::from(!inner.is_empty());
+        let slots = if cap >= range.len() { count } else { count.min(cap / granule_bytes) };
+        let reserved = reserve.and_then(Reserve::lease);
         let live = Live {
             phase: AtomicU8::new(Phase::Forming as u8),
             failure: AtomicUsize::new(0),
@@ -155,12 +125,12 @@ impl Image {
             reading: AtomicUsize::new(usize::MAX),
         };
         Ok(Self {
-            edges: Room::new(range.len() - inner.len(), reserved.as_mut())?,
+            edges: Edges::new(&range, &inner)?,
             range,
             inner,
             granule_bytes,
             granules: Granules::new(count)?,
-            arena: Arena::new(slots.min(count), granule_bytes, reserved)?,
+            arena: Arena::new(slots, granule_bytes, reserved)?,
             line,
             live: Own::new(live)?,
         })
@@ -195,33 +165,24 @@ impl Image {
         self.live.phase.store(phase as u8, Ordering::SeqCst);
     }
 
-    /// Copies what lies before and behind the whole granules. Before anybody reads it.
-    pub(super) fn copy_edges(&self) -> Result<(), SnapshotError> {
-        for part in self.edge_parts() {
-            let kept = self.edges.start().wrapping_add(self.edge_offset(part.start));
-            // SAFETY: as many bytes as the edges have; nobody reads them yet.
-            unsafe { unsure::copy(kept, part.start, std::iter::once((0..part.len(), false))) }
-                .map_err(|_| SnapshotError::Changed { address: part.start })?;
-        }
-        Ok(())
+    pub(super) fn edges(&self) -> &Edges {
+        &self.edges
     }
 
-    fn edge_parts(&self) -> impl Iterator<Item = Range<usize>> {
-        let parts = [self.range.start..self.inner.start, self.inner.end..self.range.end];
-        parts.into_iter().filter(|part| !part.is_empty())
-    }
-
-    /// Where the byte of an edge is kept.
-    fn edge_offset(&self, address: usize) -> usize {
-        let skipped = if address < self.inner.start { 0 } else { self.inner.len() };
-        address - self.range.start - skipped
+    /// A multiple of a granule: where the first one would begin if it were whole.
+    pub(super) fn origin(&self) -> usize {
+        self.inner.start - self.inner.start % self.granule_bytes
     }
 
     /// Where the granule lies that holds an address of the inner range.
     pub(super) fn granule_at(&self, address: usize) -> (usize, Range<usize>) {
-        let index = (address - self.inner.start) / self.granule_bytes;
-        let start = self.inner.start + index * self.granule_bytes;
-        (index, start..start + self.granule_bytes)
+        let index = (address - self.origin()) / self.granule_bytes;
+        (index, self.granule(index))
+    }
+
+    pub(super) fn granule(&self, index: usize) -> Range<usize> {
+        let start = self.origin() + index * self.granule_bytes;
+        start.max(self.inner.start)..(start + self.granule_bytes).min(self.inner.end)
     }
 
     /// Whether the bytes at an address of the inner range are still wanted from their owner.
@@ -249,18 +210,18 @@ impl Image {
             self.fail(Failure::Outrun);
             return Place::Lost;
         };
-        let start = self.inner.start + index * self.granule_bytes;
+        let granule = self.granule(index);
         let target = match by {
-            By::Writer(address) => Some(address - start),
+            By::Writer(address) => Some(address - granule.start),
             By::Others => None,
         };
         // SAFETY: a slot is as long as a granule, and nobody else's; so is its part of the destination.
-        let copied = unsafe { self.copy_from_owner(start, to, target) };
-        if copied.is_err() || !self.is_protected(&(start..start + self.granule_bytes)) {
+        let copied = unsafe { copy_from_owner(&granule, to, target) };
+        if copied.is_err() || !self.line.is_protected(&granule) {
             if let Place::Slot(slot) = place {
                 self.arena.give_back(slot);
             }
-            self.fail_at(start);
+            self.fail_at(granule.start);
             return Place::Lost;
         }
         let counter = if by == By::Others { &self.live.by_others } else { &self.live.by_writers };
@@ -284,35 +245,8 @@ impl Image {
     fn destination_of(&self, index: usize) -> Option<*mut u8> {
         let to = self.live.destination.load(Ordering::SeqCst);
         let is_free = to != 0 && self.live.reading.load(Ordering::SeqCst) != index;
-        let offset = self.inner.start - self.range.start + index * self.granule_bytes;
-        is_free.then(|| std::ptr::with_exposed_provenance_mut(to + offset))
-    }
-
-    /// Copies a whole granule, what lies around the target last.
-    ///
-    /// # Safety
-    /// As many bytes of `to` may be written, and nobody else uses them.
-    unsafe fn copy_from_owner(
-        &self,
-        start: usize,
-        to: *mut u8,
-        target: Option<usize>,
-    ) -> rustix::io::Result<()> {
-        let near_bytes = Profile::current().near_bytes;
-        let order = Order::for_folio(self.granule_bytes, target);
-        let extents = order.extents(self.granule_bytes, target, near_bytes);
-        // SAFETY: the extents lie within the granule; the rest is the caller's to promise.
-        unsafe {
-            unsure::copy(
-                to,
-                start,
-                extents.map(|extent| (extent.bytes, extent.reach == Reach::Far)),
-            )
-        }
-    }
-
-    fn is_protected(&self, range: &Range<usize>) -> bool {
-        self.line.as_ref().is_some_and(|line| line.is_protected(range))
+        let offset = || self.granule(index).start - self.range.start;
+        is_free.then(|| std::ptr::with_exposed_provenance_mut(to + offset()))
     }
 
     /// Copies bytes of one granule, or of one edge, as they were at the snapshot.
@@ -342,7 +276,7 @@ impl Image {
             return Err(Trouble::Failed(failure));
         }
         if !self.inner.contains(&part.start) {
-            let kept = self.edges.start().wrapping_add(self.edge_offset(part.start));
+            let kept = self.edges.at(part.start);
             // SAFETY: the edges have these bytes, which nobody writes any more.
             unsafe { to.copy_from_nonoverlapping(kept, part.len()) };
             return Ok(());
@@ -371,7 +305,7 @@ impl Image {
                             std::iter::once((0..part.len(), reuse == Reuse::None)),
                         )
                     };
-                    let is_protected = self.is_protected(part);
+                    let is_protected = self.line.is_protected(part);
                     // Protection is lifted only after it has left its owner.
                     if !self.granules.is_still_with_owner(index) {
                         continue;
@@ -407,8 +341,11 @@ impl Image {
 
     /// Nobody wants the granules of a range any more, which were read.
     pub(super) fn let_go(&self, range: &Range<usize>) {
-        for address in range.clone().step_by(self.granule_bytes) {
-            if let Place::Slot(slot) = self.granules.let_go(self.granule_at(address).0) {
+        if range.is_empty() {
+            return;
+        }
+        for index in self.granule_at(range.start).0..=self.granule_at(range.end - 1).0 {
+            if let Place::Slot(slot) = self.granules.let_go(index) {
                 self.arena.give_back(slot);
             }
         }
@@ -416,8 +353,7 @@ impl Image {
 
     /// Sees to it that what is still with its owner is unchanged, so that another snapshot may protect it anew.
     pub(super) fn check_owner(&self, range: &Range<usize>) {
-        let Some(line) = &self.line else { return };
-        let mut next = range.start;
+        let (line, mut next) = (&self.line, range.start);
         while next < range.end {
             next = line.protected_until(&(next..range.end));
             if next < range.end {
@@ -437,7 +373,7 @@ impl Image {
     /// Marks it lost, because its owner's memory is not protected any more, as far as the kernel tells. Returns the
     /// first cause: the owner's deed, unless the kernel refuses to be asked.
     fn fail_at(&self, address: usize) -> Failure {
-        let is_answered = self.line.as_ref().is_none_or(|line| line.is_answered(address));
+        let is_answered = self.line.is_answered(address);
         self.fail(if is_answered { Failure::Changed(address) } else { Failure::Refused })
     }
 
@@ -493,10 +429,27 @@ impl Drop for Delivery<'_> {
     }
 }
 
-/// The whole granules of a range, at multiples of their size; an empty one at its start if there is none.
-pub(super) fn inner_of(range: &Range<usize>, granule_bytes: usize) -> Range<usize> {
-    let end = range.end - range.end % granule_bytes;
-    match range.start.checked_next_multiple_of(granule_bytes) {
+/// Copies a whole granule, what lies around the target last.
+///
+/// # Safety
+/// As many bytes of `to` may be written, and nobody else uses them.
+unsafe fn copy_from_owner(
+    granule: &Range<usize>,
+    to: *mut u8,
+    target: Option<usize>,
+) -> rustix::io::Result<()> {
+    let near_bytes = Profile::current().near_bytes;
+    let order = Order::for_folio(granule.len(), target);
+    let extents = order.extents(granule.len(), target, near_bytes);
+    let pieces = extents.map(|extent| (extent.bytes, extent.reach == Reach::Far));
+    // SAFETY: the extents lie within the granule; the rest is the caller's to promise.
+    unsafe { unsure::copy(to, granule.start, pieces) }
+}
+
+/// The whole units of a range, at multiples of their size; an empty one at its end if there is none.
+pub(super) fn inner_of(range: &Range<usize>, unit: usize) -> Range<usize> {
+    let end = range.end - range.end % unit;
+    match range.start.checked_next_multiple_of(unit) {
         Some(start) if start < end => start..end,
         _ => range.end..range.end,
     }
@@ -507,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_granules_lie_within() {
+    fn whole_units_lie_within() {
         assert_eq!(inner_of(&(5..100), 10), 10..100);
         assert_eq!(inner_of(&(10..109), 10), 10..100);
         assert_eq!(inner_of(&(11..19), 10), 19..19);

@@ -4,7 +4,7 @@
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
@@ -19,8 +19,16 @@ use crate::sys::{pagemap, userfaultfd};
 pub(super) struct Line {
     descriptor: ManuallyDrop<OwnedFd>,
     pagemap: OwnedFd,
+    shared: Own<Shared>,
+}
+
+/// What handlers write and read.
+#[derive(Debug, Default)]
+struct Shared {
     /// How often it was abandoned: the first time counts, and then writes pass.
-    abandoned: Own<AtomicU32>,
+    abandoned: AtomicU32,
+    /// Where pages begin whose protection is not lifted at this moment, or 0.
+    held: [AtomicUsize; 2],
 }
 
 /// The kernel refuses what it permitted when the memory was protected: a system-call filter was installed since, or
@@ -38,12 +46,27 @@ impl Line {
         // Asked once of nothing, so that a kernel without it says so before anything is protected.
         pagemap::is_protected(pagemap.as_fd(), &(0..page_size()))
             .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
-        let abandoned = Own::new(AtomicU32::new(0)).map_err(SnapshotError::kernel("mmap"))?;
-        Ok(Self { descriptor: ManuallyDrop::new(descriptor), pagemap, abandoned })
+        let shared = Own::new(Shared::default()).map_err(SnapshotError::kernel("mmap"))?;
+        Ok(Self { descriptor: ManuallyDrop::new(descriptor), pagemap, shared })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+
+    /// Has nothing lift the protection of these pages, or of any others. By one maker at a time.
+    pub(super) fn hold(&self, pages: &[Option<Range<usize>>; 2]) {
+        for (held, page) in self.shared.held.iter().zip(pages) {
+            held.store(page.as_ref().map_or(0, |page| page.start), Ordering::SeqCst);
+        }
+    }
+
+    /// Whether one of these is held.
+    pub(super) fn holds(&self, range: &Range<usize>) -> bool {
+        self.shared.held.iter().any(|page| {
+            let page = page.load(Ordering::SeqCst);
+            page != 0 && page < range.end && range.start < page + page_size()
+        })
     }
 
     /// Whether every page that holds some of the range is protected.
@@ -96,7 +119,7 @@ impl Line {
     /// # Errors
     /// That was done, and did not help: a forked child has the descriptor too, or the kernel refuses it.
     pub(super) fn abandon(&self) -> Result<(), Refused> {
-        let before = self.abandoned.fetch_add(1, Ordering::SeqCst);
+        let before = self.shared.abandoned.fetch_add(1, Ordering::SeqCst);
         if before == 0 {
             return userfaultfd::abandon(self.descriptor()).map_err(|_| Refused);
         }
@@ -104,7 +127,7 @@ impl Line {
     }
 
     pub(super) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::SeqCst) > 0
+        self.shared.abandoned.load(Ordering::SeqCst) > 0
     }
 
     /// Whether the kernel still does what it is asked.

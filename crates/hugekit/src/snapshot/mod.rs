@@ -31,6 +31,7 @@ mod arena;
 mod background;
 mod builder;
 mod collapse;
+mod edges;
 mod error;
 mod granules;
 mod image;
@@ -76,7 +77,8 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Granules it has; the bytes before the first and behind the last were copied at once.
+    /// Granules it has, the first and the last of which may be shorter; bytes that share a page with others' were
+    /// copied at once.
     pub granules: usize,
     /// Bytes of each.
     pub granule_bytes: usize,

@@ -25,13 +25,15 @@ impl Piece {
 
     /// Of these, the granules that lie in the piece as a whole.
     pub(super) fn own(&self, granules: &Range<usize>) -> Range<usize> {
-        let (inner, granule) = (self.whole.inner(), self.whole.granule_bytes());
-        let before = self.range.start.saturating_sub(inner.start).next_multiple_of(granule);
-        let end = match self.range.end {
-            end if end >= inner.end => inner.end,
-            end => end - end.saturating_sub(inner.start) % granule,
+        let (inner, origin) = (self.whole.inner(), self.whole.origin());
+        let granule = self.whole.granule_bytes();
+        let begins = |address: usize| address - address.saturating_sub(origin) % granule;
+        let start = match self.range.start {
+            start if start <= inner.start => inner.start,
+            start => origin + (start - origin).next_multiple_of(granule),
         };
-        granules.start.max(inner.start + before)..granules.end.min(end)
+        let end = if self.range.end >= inner.end { inner.end } else { begins(self.range.end) };
+        granules.start.max(start)..granules.end.min(end)
     }
 }
 

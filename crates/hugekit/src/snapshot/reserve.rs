@@ -39,9 +39,6 @@ const HUGE: usize = 2 << 20;
 /// # Ok::<(), hugekit::SnapshotError>(())
 /// ```
 ///
-/// What lies before and behind the snapshot's whole granules is kept there, too, if it is long: the call that takes the
-/// snapshot waits until that is copied.
-///
 /// One snapshot has all of it until it is dropped; another one at the same time takes memory when it needs some
 /// ([`Stats::reserved`](super::Stats::reserved) tells). Clones are the same reserve. A forked child has none of it.
 #[derive(Clone, Debug)]
@@ -59,8 +56,6 @@ struct Memory {
 #[derive(Debug)]
 pub(super) struct Lease {
     memory: Arc<Memory>,
-    /// Bytes that are not set apart.
-    len: usize,
 }
 
 impl Reserve {
@@ -111,7 +106,7 @@ impl Reserve {
     pub(super) fn lease(&self) -> Option<Lease> {
         let memory = &self.0;
         let is_free = memory.mark.is_ours() && !memory.leased.swap(true, Ordering::Acquire);
-        is_free.then(|| Lease { memory: Arc::clone(memory), len: memory.len })
+        is_free.then(|| Lease { memory: Arc::clone(memory) })
     }
 }
 
@@ -121,13 +116,7 @@ impl Lease {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Sets so many bytes apart, whole huge pages at the end, if there are as many: for as long as the lease lasts.
-    pub(super) fn set_apart(&mut self, bytes: usize) -> Option<*mut u8> {
-        self.len = self.len.checked_sub(bytes.checked_next_multiple_of(HUGE)?)?;
-        Some(self.start().wrapping_add(self.len))
+        self.memory.len
     }
 }
 
@@ -161,10 +150,6 @@ mod tests {
         unsafe { lease.start().add(lease.len() - 1).write(1) };
         drop(lease);
         assert!(reserve.touch() && reserve.lease().is_some());
-        let mut lease = reserve.lease().unwrap();
-        assert_eq!((lease.set_apart(HUGE + 1), lease.len()), (None, HUGE));
-        assert_eq!((lease.set_apart(1), lease.len()), (Some(lease.start()), 0));
-        drop(lease);
         assert_eq!(reserve.lease().unwrap().len(), HUGE);
     }
 

@@ -61,6 +61,9 @@ impl Segment {
         let began = Instant::now();
         let block = address - address % BLOCK_BYTES;
         let mut free = clip(&(block..block + BLOCK_BYTES), &self.addresses);
+        if self.line.holds(&free) {
+            return Err(Hindrance::Arming);
+        }
         for image in &self.images {
             match image.phase() {
                 Phase::Forming | Phase::Ended => {}
@@ -81,7 +84,8 @@ impl Segment {
     /// Lifts the protection of those granules in `range`, which lies within, that nobody needs any more.
     /// Async-signal-safe.
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) -> Result<(), Hindrance> {
-        if self.images.iter().any(|image| image.phase() == Phase::Arming) {
+        let is_arming = |image: &Arc<Image>| image.phase() == Phase::Arming;
+        if self.images.iter().any(is_arming) || self.line.holds(range) {
             return Err(Hindrance::Arming);
         }
         let live = || self.images.iter().filter(|image| image.phase() == Phase::Live);
@@ -167,7 +171,9 @@ mod tests {
         let Ok(descriptor) = open::for_handling_in_place(Of::PrivateWrites) else { return };
         let Ok(line) = Line::new(descriptor) else { return };
         let line = Arc::new(line);
-        let image = |range: Range<usize>| Arc::new(Image::new(range, 4096, 0, None, None).unwrap());
+        let image = |range: Range<usize>| {
+            Arc::new(Image::new(range, 4096, 0, None, Arc::clone(&line)).unwrap())
+        };
         let page = |range: Range<usize>| range.start * 4096..range.end * 4096;
         let images =
             [image(page(10..20)), image(page(15..30)), image(page(40..50)), image(page(15..20))];

@@ -1,5 +1,5 @@
-//! Snapshots of several ranges. What lies side by side is taken at once and cut afterwards: where a range begins or
-//! ends within 2 MiB of something else, these bytes have to be copied before its snapshot is there.
+//! Snapshots of several ranges. What lies side by side is taken at once, as of one moment, and cut afterwards: each
+//! snapshot costs calls, and a huge page that two ranges share would be split.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -95,13 +95,14 @@ impl Builder {
             Handling::Auto => wishes.handling = Handling::Threaded { threads: 1 },
             Handling::Threaded { .. } => {}
         }
-        let all = |bytes: usize| group.iter().map(|place| place.range.len().min(bytes)).sum();
+        let (start, len) = (first.range.start, last.range.end - first.range.start);
+        // All of each range is all that there is, with what lies between.
+        let all = |bytes: usize| match group.iter().all(|place| bytes >= place.range.len()) {
+            true => len,
+            false => group.iter().map(|place| place.range.len().min(bytes)).sum(),
+        };
         (wishes.cap, wishes.ready) = (self.cap.map(all), all(self.ready));
-        let start = first.range.start;
-        let whole = std::ptr::slice_from_raw_parts(
-            std::ptr::with_exposed_provenance(start),
-            last.range.end - start,
-        );
+        let whole = std::ptr::slice_from_raw_parts(std::ptr::with_exposed_provenance(start), len);
         // SAFETY: the caller's to promise.
         let snapshot = unsafe { wishes.of_anonymous(whole) }
             .inspect_err(|refused| tracing::debug!("ranges are taken one by one: {refused}"))

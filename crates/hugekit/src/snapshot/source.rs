@@ -8,7 +8,6 @@ use super::anonymous::Anonymous;
 use super::image::{Delivery, Failure, Trouble};
 use super::piece::Piece;
 use super::region::OfRegion;
-use super::watch::Watch;
 use super::{SnapshotError, Stats};
 use crate::Reuse;
 use crate::fault::Serving;
@@ -39,6 +38,15 @@ impl Source {
         }
     }
 
+    /// Where the first granule would begin if it were whole.
+    pub(super) fn origin(&self) -> usize {
+        match self {
+            Self::Anonymous(of) => of.image.origin(),
+            Self::Region(of) => of.moment().addresses().start,
+            Self::Piece(piece) => piece.whole().origin(),
+        }
+    }
+
     pub(super) fn granule_bytes(&self) -> usize {
         match self {
             Self::Anonymous(of) => of.image.granule_bytes(),
@@ -47,16 +55,16 @@ impl Source {
         }
     }
 
-    /// The parts of a range of addresses that lie in one granule or one edge each. The last granule may be cut
-    /// by the end.
+    /// The parts of a range of addresses that lie in one granule or one edge each. The first and the last granule
+    /// may be cut by the ends.
     pub(super) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (inner, granule) = (self.inner(), self.granule_bytes());
+        let (inner, origin, granule) = (self.inner(), self.origin(), self.granule_bytes());
         let mut next = range.start;
         std::iter::from_fn(move || {
             let end = if next < inner.start {
                 inner.start
             } else if next < inner.end {
-                next - (next - inner.start) % granule + granule
+                (next - (next - origin) % granule + granule).min(inner.end)
             } else {
                 range.end
             };
@@ -179,7 +187,7 @@ impl Source {
     /// it would be asked of that process's memory.
     pub(super) fn is_here(&self) -> Result<(), SnapshotError> {
         let is_here = match self {
-            Self::Anonymous(of) => of.watch.is_none_or(Watch::is_ours),
+            Self::Anonymous(of) => of.watch.is_ours(),
             Self::Region(of) => of.moment().is_ours(),
             Self::Piece(piece) => return piece.whole().is_here(),
         };

@@ -168,8 +168,10 @@ impl Snapshot {
     fn done_with(&self, batch: &[Range<usize>]) {
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return };
         // Granules larger than a batch are let go with their last part.
-        let (inner, granule) = (self.source.inner(), self.source.granule_bytes());
-        let begins = |address: usize| address - address.saturating_sub(inner.start) % granule;
+        let (inner, origin) = (self.source.inner(), self.source.origin());
+        let granule = self.source.granule_bytes();
+        let begins =
+            |address: usize| (address - address.saturating_sub(origin) % granule).max(inner.start);
         let end = if last.end >= inner.end { inner.end } else { begins(last.end) };
         let whole = begins(first.start.max(inner.start))..end;
         if !whole.is_empty() {

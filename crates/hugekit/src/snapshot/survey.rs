@@ -126,6 +126,19 @@ fn belongs_to_no_thread(all: &[MappedRange], range: &Range<usize>) -> Result<(),
     Ok(())
 }
 
+/// Whether all threads that write to a page can be made to wait, for as long as the calling one does something that
+/// needs neither its stack there nor its thread-local variables. The kernel writes to these, too, when it lets a
+/// thread go on (restartable sequences).
+pub(super) fn may_be_stopped(page: usize) -> Result<bool, SnapshotError> {
+    let here = std::ptr::from_ref(&page).addr();
+    let all = mappings::read(&Root::default())?;
+    let is_no_threads = belongs_to_no_thread(&all, &(page..page + page_size())).is_ok();
+    Ok(is_no_threads && here.abs_diff(page) > FRAMES)
+}
+
+/// A thread that makes a snapshot has all of its frames within so many bytes, on whatever stack it runs.
+const FRAMES: usize = 256 << 10;
+
 /// What is a thread's own of the mapping that holds its descriptor. The kernel joins neighbouring mappings, so
 /// that what lies above may be anybody's; below is the thread's stack, down to its guard page. The first
 /// thread has its stack elsewhere, and only its variables here.

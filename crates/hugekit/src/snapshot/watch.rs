@@ -3,11 +3,12 @@
 
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use super::edges::{Guard, Guarding, Trouble};
 use super::error::{SnapshotError, Unsuitable};
 use super::image::{Image, Phase};
 use super::line::{Line, Refused};
@@ -56,6 +57,29 @@ struct State {
     handlers: Option<Handlers>,
     /// Where the segments begin that the handler of SIGBUS knows.
     known: Vec<usize>,
+    /// What guards edges, opened when it is needed, and there while there are images.
+    watched: Option<OwnedFd>,
+    stopped: Option<OwnedFd>,
+}
+
+/// Why there is no snapshot.
+#[derive(Debug)]
+pub(super) enum NotAdded {
+    /// The page of an edge was written all the time.
+    Unquiet(usize),
+    Error(SnapshotError),
+}
+
+impl<E: Into<SnapshotError>> From<E> for NotAdded {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// Why memory could not be protected. Without an address of the heap, which may be what is being protected.
+enum Unarmed<'a> {
+    Refused(Errno, &'a MappedRange),
+    Edge(Trouble),
 }
 
 static CURRENT: [PerProcess<Watch>; 2] = [const { PerProcess::new() }; 2];
@@ -119,20 +143,21 @@ impl Watch {
     fn close_if_idle(state: &mut State) {
         if state.images.is_empty() {
             state.handlers.take().into_iter().for_each(Handlers::stop);
-            state.line = None;
+            (state.line, state.watched, state.stopped) = (None, None, None);
         }
     }
 
     /// Makes an image with `make` and protects its memory, which lies in these mappings. The point in time
-    /// is when the last of them is protected.
+    /// is when the last of them is protected and the edges are copied.
     pub(super) fn add(
         &'static self,
         threads: usize,
         mappings: &[MappedRange],
+        how: Guard,
         make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
-    ) -> Result<Arc<Image>, SnapshotError> {
+    ) -> Result<Arc<Image>, NotAdded> {
         let mut state = self.lock();
-        let added = self.add_locked(&mut state, threads, mappings, make);
+        let added = self.add_locked(&mut state, threads, mappings, how, make);
         Self::close_if_idle(&mut state);
         added
     }
@@ -142,8 +167,9 @@ impl Watch {
         state: &mut State,
         threads: usize,
         mappings: &[MappedRange],
+        how: Guard,
         make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
-    ) -> Result<Arc<Image>, SnapshotError> {
+    ) -> Result<Arc<Image>, NotAdded> {
         let ranges = match self.way {
             Way::InPlace => Some(Ranges::of_this_process()?),
             Way::Threaded => None,
@@ -151,6 +177,9 @@ impl Watch {
         unsure::prepare();
         let line = self.open(state, threads)?;
         let image = Arc::new(make(Arc::clone(&line))?);
+        if image.edges().pages().iter().any(Option::is_some) {
+            open_guard(state, how)?;
+        }
         let parts = parts_of(image.inner(), mappings);
         register(&line, &parts, &state.images)?;
         for other in &state.images {
@@ -160,35 +189,52 @@ impl Watch {
         state.images.push(Arc::clone(&image));
         self.publish(state, ranges);
         // A handler of this thread's that writes there would wait for what it has interrupted.
-        let armed = without_signals(|| self.arm(&image, &line, &parts, ranges));
-        if let Err(error) = armed {
+        let armed = without_signals(|| self.arm(state, &image, &parts, how, ranges));
+        if let Err(unarmed) = armed {
             self.take_out(state, &image, ranges);
-            return Err(error);
+            return Err(not_added(unarmed, mappings));
         }
         Ok(image)
     }
 
-    /// Protects the memory. From `Arming` on nothing here may write to memory that could be protected, but to the
-    /// stack, or wait for a thread that does: writers wait for the end of this. So the registries are held before,
-    /// because a thread that changes one writes to the heap.
-    fn arm(
+    /// Protects the memory, and copies its edges. From `Arming` on nothing here may write to memory that could be
+    /// protected, but to the stack, or wait for a thread that does: writers wait for the end of this. So the
+    /// registries are held before, because a thread that changes one writes to the heap.
+    fn arm<'a>(
         &self,
-        image: &Image,
-        line: &Line,
-        parts: &[(Range<usize>, &MappedRange)],
+        state: &State,
+        image: &Arc<Image>,
+        parts: &[(Range<usize>, &'a MappedRange)],
+        how: Guard,
         ranges: Option<Ranges>,
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<(), Unarmed<'a>> {
+        let Some(line) = &state.line else { return Ok(()) };
+        let is_another = |other: &&Arc<Image>| !Arc::ptr_eq(other, image);
+        let others = |address: usize| {
+            state.images.iter().filter(is_another).any(|other| other.inner().contains(&address))
+        };
+        let descriptor = match how {
+            Guard::Watched => &state.watched,
+            Guard::Stopped => &state.stopped,
+        };
+        let guarding = descriptor.as_ref().map(|descriptor| Guarding {
+            how,
+            descriptor: descriptor.as_fd(),
+            others: &others,
+        });
         let (table, ranges) = (self.table.hold(), ranges.map(Ranges::hold));
+        line.hold(&image.edges().pages());
         image.enter(Phase::Arming);
         // A handler that saw it forming may lift what others had protected, until it is done.
         table.settle();
         ranges.iter().for_each(Held::settle);
-        let failed = parts
-            .iter()
-            .find_map(|(part, mapping)| line.protect(part).err().map(|errno| (errno, *mapping)));
-        image.enter(if failed.is_none() { Phase::Live } else { Phase::Ended });
-        failed
-            .map_or(Ok(()), |(errno, mapping)| Err(refusal(errno, mapping, "UFFDIO_WRITEPROTECT")))
+        let armed = protect(line, parts).and_then(|()| match &guarding {
+            Some(guarding) => image.edges().take(line, guarding).map_err(Unarmed::Edge),
+            None => Ok(()),
+        });
+        image.enter(if armed.is_ok() { Phase::Live } else { Phase::Ended });
+        line.hold(&[None, None]);
+        armed
     }
 
     /// Ends a snapshot: lifts what nobody else needs.
@@ -305,6 +351,38 @@ impl Faults for Threaded {
     }
 
     fn break_(&self, _: usize) {}
+}
+
+/// Has writes to all of the parts come to us.
+fn protect<'a>(line: &Line, parts: &[(Range<usize>, &'a MappedRange)]) -> Result<(), Unarmed<'a>> {
+    parts.iter().try_for_each(|(part, mapping)| {
+        line.protect(part).map_err(|errno| Unarmed::Refused(errno, mapping))
+    })
+}
+
+/// Opens what is to guard edges, if that is not open.
+fn open_guard(state: &mut State, how: Guard) -> Result<(), SnapshotError> {
+    let (descriptor, open): (_, fn() -> _) = match how {
+        Guard::Watched => (&mut state.watched, open::for_watching),
+        Guard::Stopped => (&mut state.stopped, open::for_stopping),
+    };
+    if descriptor.is_none() {
+        *descriptor = Some(open()?);
+    }
+    Ok(())
+}
+
+fn not_added(unarmed: Unarmed<'_>, mappings: &[MappedRange]) -> NotAdded {
+    match unarmed {
+        Unarmed::Refused(errno, mapping) => refusal(errno, mapping, "UFFDIO_WRITEPROTECT").into(),
+        Unarmed::Edge(Trouble::Unquiet(page)) => NotAdded::Unquiet(page),
+        Unarmed::Edge(Trouble::Changed(address)) => SnapshotError::Changed { address }.into(),
+        Unarmed::Edge(Trouble::Kernel(call, errno, page)) => {
+            let mapping = mappings.iter().find(|mapping| mapping.addresses.contains(&page));
+            let kernel = || SnapshotError::kernel(call)(errno);
+            mapping.map_or_else(kernel, |mapping| refusal(errno, mapping, call)).into()
+        }
+    }
 }
 
 fn with(images: &[Arc<Image>], image: &Arc<Image>) -> Vec<Arc<Image>> {

@@ -1,8 +1,10 @@
 //! aarch64: `dc zva` and non-temporal pairs.
 
 mod stnp;
+mod valgrind;
 mod zva;
 
+pub(crate) use self::valgrind::runs_on_valgrind;
 use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyRoutine, Kind};
 

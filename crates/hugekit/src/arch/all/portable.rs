@@ -17,6 +17,11 @@ pub(in crate::arch) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     std::iter::empty()
 }
 
+/// Valgrind runs this architecture by requests that are not known here, or not at all.
+pub(crate) fn runs_on_valgrind() -> bool {
+    false
+}
+
 /// The hypervisor, where the CPU itself names it.
 pub(crate) fn hypervisor() -> Option<&'static str> {
     None

@@ -4,12 +4,14 @@ pub(crate) mod abandonable;
 mod line;
 mod movnti;
 mod string;
+mod valgrind;
 mod vectors;
 
 use std::sync::OnceLock;
 
 use raw_cpuid::{CacheType, CpuId, CpuIdReaderNative, Hypervisor};
 
+pub(crate) use self::valgrind::runs_on_valgrind;
 use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyFn, CopyRoutine, CpuModel, Kind, Routine, Vendor};
 

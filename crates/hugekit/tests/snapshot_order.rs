@@ -1,0 +1,288 @@
+//! Writers whose stores have an order: a snapshot that holds a store holds every store that came before it, as a
+//! child of fork(2) would, wherever in the range they are: in bytes that share a page with others' data too.
+#![allow(unsafe_code)]
+
+mod memory;
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use hugekit::fault::Handling;
+use hugekit::pool::{Backing, Pool};
+use hugekit::snapshot::Granule;
+use hugekit::{Snapshot, SnapshotError};
+use memory::Memory;
+
+const HUGE: usize = 2 << 20;
+const PAGE: usize = 4096;
+/// In each order of stores, of which each range has four.
+const ROUNDS: usize = 150;
+
+const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+
+/// Dropped, it stops the writers: also if a test fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn can(handling: Handling) -> bool {
+    let memory = Memory::filled(2 * HUGE, false, 0);
+    let builder = Snapshot::builder().handling(handling);
+    // SAFETY: no thread blocks SIGBUS, and no system call writes there.
+    unsafe { builder.of_anonymous(memory.range()) }.is_ok()
+}
+
+/// Words in the order in which a writer numbers them.
+type Words<'a> = Vec<&'a AtomicU64>;
+
+fn word_at(address: usize) -> &'static AtomicU64 {
+    assert!(address.is_multiple_of(8));
+    // SAFETY: a word of memory that outlives the test's threads.
+    unsafe { &*ptr::with_exposed_provenance(address) }
+}
+
+/// Rounds in which a later store was seen without an earlier one, while a writer numbers the words again and again.
+fn out_of_order(
+    words: &Words<'_>,
+    others: &Words<'_>,
+    mut take: impl FnMut() -> Vec<u64>,
+) -> usize {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1.. {
+                for word in words {
+                    word.store(number, Ordering::SeqCst);
+                }
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        if !others.is_empty() {
+            // Bytes beside the memory, in the same pages.
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for word in others {
+                        word.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let _stops = Stops(&stop);
+        let is_out_of_order = |seen: &Vec<u64>| {
+            let ascends = seen.is_sorted_by(|one, next| next <= one);
+            !ascends || seen[0] - seen[seen.len() - 1] > 1
+        };
+        (0..ROUNDS).map(|_| take()).filter(is_out_of_order).count()
+    })
+}
+
+/// Takes a snapshot of the range and reads the words in it.
+fn seen(handling: Handling, granule: Granule, range: *const [u8], words: &Words<'_>) -> Vec<u64> {
+    let builder = Snapshot::builder().handling(handling).granule(granule);
+    // SAFETY: no thread blocks SIGBUS, and no system call writes there.
+    let snapshot = unsafe { builder.hold_at_most(usize::MAX >> 1).of_anonymous(range) }.unwrap();
+    read(&snapshot, range, words)
+}
+
+fn read(snapshot: &Snapshot, range: *const [u8], words: &Words<'_>) -> Vec<u64> {
+    let start = range.cast::<u8>().addr();
+    let offset = |word: &&&AtomicU64| ptr::from_ref(**word).addr() - start;
+    let read = |offset| {
+        let mut bytes = [0; 8];
+        snapshot.read_at(offset, &mut bytes).unwrap();
+        u64::from_ne_bytes(bytes)
+    };
+    words.iter().map(|word| read(offset(&word))).collect()
+}
+
+/// Both ends, the bytes beside them within the range, and one in the middle; forwards, backwards, inside out.
+fn orders(start: usize, len: usize) -> Vec<Words<'static>> {
+    let (first, last) = (start.next_multiple_of(8), (start + len - 8) & !7);
+    let middle = (start + len / 2) & !7;
+    let forwards = vec![first, middle, last];
+    let inside_out = vec![middle, first, last];
+    let (backwards, outside_in) = (vec![last, middle, first], vec![first, last, middle]);
+    [forwards, backwards, inside_out, outside_in]
+        .map(|words| words.into_iter().map(word_at).collect())
+        .into()
+}
+
+/// Where ranges begin in their memory, how long they are, on huge pages or not.
+const RANGES: [(usize, usize, bool); 8] = [
+    (0, 4 * HUGE, true),
+    (HUGE - 1000, 2 * HUGE + 3000, true),
+    (PAGE, 2 * HUGE, true),
+    (16, 4 * HUGE, false),
+    (3 * PAGE + 24, 100 << 10, false),
+    (PAGE - 64, 128, false),
+    (PAGE + 64, 512, false),
+    (2 * PAGE + 8, 3 * PAGE - 16, true),
+];
+
+fn every_range_is_of_one_moment(handling: Handling) {
+    if !can(handling) {
+        return;
+    }
+    for (at, len, huge) in RANGES {
+        let memory = Memory::filled(5 * HUGE, huge, 0);
+        let start = memory.start().expose_provenance() + at;
+        let range = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(start), len);
+        for words in orders(start, len) {
+            let take = || seen(handling, Granule::Auto, range, &words);
+            let wrong = out_of_order(&words, &vec![], take);
+            assert_eq!(wrong, 0, "{handling:?} {at} {len}: of {ROUNDS}");
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
+}
+
+#[test]
+fn every_range_is_of_one_moment_in_place() {
+    every_range_is_of_one_moment(HANDLINGS[0]);
+}
+
+#[test]
+fn every_range_is_of_one_moment_threaded() {
+    every_range_is_of_one_moment(HANDLINGS[1]);
+}
+
+/// What lies beside the ends, in the same pages, is written all the time.
+#[test]
+fn neighbours_that_never_rest_change_nothing() {
+    for handling in HANDLINGS {
+        if !can(handling) {
+            continue;
+        }
+        let memory = Memory::filled(5 * HUGE, false, 0);
+        let start = memory.start().expose_provenance() + HUGE + 1000;
+        let (len, words) = (HUGE, &orders(start, HUGE)[3]);
+        let range = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(start), len);
+        let others = vec![word_at(start - 8), word_at(start + len + 8)];
+        let builder = Snapshot::builder().handling(handling);
+        let mut unquiet = 0;
+        let take = || {
+            // SAFETY: no thread blocks SIGBUS, and no system call writes there.
+            match unsafe { builder.clone().of_anonymous(range) } {
+                Ok(snapshot) => read(&snapshot, range, words),
+                // Who may not serve faults of system calls may not make writers wait.
+                Err(SnapshotError::Unquiet { .. }) if handling == Handling::InPlace => {
+                    unquiet += 1;
+                    vec![0]
+                }
+                Err(other) => panic!("{other}"),
+            }
+        };
+        assert_eq!(out_of_order(words, &others, take), 0, "{handling:?}");
+        assert!(unquiet == 0 || !can(Handling::Threaded { threads: 1 }));
+        assert!(others.iter().all(|word| word.load(Ordering::Relaxed) > 0));
+    }
+}
+
+/// Beside a snapshot of the memory around, whose pages are the other's edges.
+#[test]
+fn snapshots_of_the_same_pages_stand_beside_each_other() {
+    for handling in HANDLINGS {
+        if !can(handling) {
+            continue;
+        }
+        let memory = Memory::filled(5 * HUGE, true, 0);
+        let start = memory.start().expose_provenance() + HUGE + 1000;
+        let (len, words) = (HUGE / 2, &orders(start, HUGE / 2)[3]);
+        let range = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(start), len);
+        let others = vec![word_at(start - 8), word_at(start + len + 8)];
+        let mut round = 0_usize;
+        let take = || {
+            round += 1;
+            let builder = Snapshot::builder().handling(handling).hold_at_most(usize::MAX >> 1);
+            // SAFETY: as above.
+            let around = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
+            if round.is_multiple_of(2) {
+                around.free(HUGE..2 * HUGE).unwrap();
+            }
+            let seen = seen(handling, Granule::Small, range, words);
+            // Older than the other one, and complete.
+            let whole = read(&around, memory.range(), words);
+            assert!(whole.iter().zip(&seen).all(|(older, newer)| older <= newer));
+            assert!(whole.is_sorted_by(|one, next| next <= one));
+            seen
+        };
+        assert_eq!(out_of_order(words, &others, take), 0, "{handling:?}");
+    }
+}
+
+/// As an allocator hands memory out: a few words behind the beginning of a page, side by side.
+#[test]
+fn what_an_allocator_gave_is_of_one_moment() {
+    for handling in HANDLINGS {
+        if !can(handling) {
+            continue;
+        }
+        for len in [1 << 10, 24 << 10, 100 << 10, 3 << 20] {
+            let blocks: Vec<Vec<u64>> = (0..3).map(|_| vec![0_u64; len / 8 + 1]).collect();
+            let block = &blocks[1];
+            let start = block.as_ptr().expose_provenance();
+            let range = ptr::slice_from_raw_parts(block.as_ptr().cast::<u8>(), block.len() * 8);
+            let words = &orders(start, range.len())[3];
+            let take = || seen(handling, Granule::Auto, range, words);
+            assert_eq!(out_of_order(words, &vec![], take), 0, "{handling:?} {len}");
+        }
+    }
+}
+
+/// Several ranges that lie side by side are of one moment, each of them in any case.
+#[test]
+fn several_at_once_are_of_one_moment() {
+    for handling in HANDLINGS {
+        if !can(handling) {
+            continue;
+        }
+        let memory = Memory::filled(8 * HUGE, true, 0);
+        let start = memory.start().expose_provenance();
+        let cuts = [100, HUGE + 5 * PAGE + 80, 3 * HUGE + 88, 3 * HUGE + 200, 5 * HUGE + 808];
+        let ranges: Vec<*const [u8]> = cuts
+            .windows(2)
+            .map(|cut| {
+                let start = ptr::with_exposed_provenance(start + cut[0]);
+                ptr::slice_from_raw_parts(start, cut[1] - cut[0])
+            })
+            .collect();
+        // The last word of each, from the last to the first.
+        let words: Words<'_> =
+            cuts[1..].iter().rev().map(|cut| word_at((start + cut - 8) & !7)).collect();
+        let take = || {
+            let builder = Snapshot::builder().handling(handling).hold_at_most(usize::MAX >> 6);
+            // SAFETY: as above.
+            let taken = unsafe { builder.of_several(&ranges) }.unwrap();
+            let each = taken.iter().zip(&ranges).rev().zip(&words);
+            each.flat_map(|((snapshot, &range), &word)| read(snapshot, range, &vec![word]))
+                .collect()
+        };
+        assert_eq!(out_of_order(&words, &vec![], take), 0, "{handling:?}");
+    }
+}
+
+/// Regions begin and end with a page, and are cut by granules alone.
+#[test]
+fn regions_are_of_one_moment() {
+    let pool = Pool::builder(32 << 20).backing(Backing::Base).build().unwrap();
+    for len in [10_000, 100 << 10, 3 << 20] {
+        let region = pool.region(len).unwrap().share();
+        let start = region.as_ptr().expose_provenance();
+        for words in orders(start, len) {
+            let range = ptr::slice_from_raw_parts(region.as_ptr(), len);
+            let take = || match region.snapshot() {
+                Ok(snapshot) => read(&snapshot, range, &words),
+                Err(_) => vec![0],
+            };
+            assert_eq!(out_of_order(&words, &vec![], take), 0, "{len}");
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+    }
+}
