@@ -397,7 +397,7 @@ def test_a_system_call_into_what_is_served_in_place(tmp_path):
     array = np.ones(8 << 20, "u1")
     (tmp_path / "data").write_bytes(b"x" * array.nbytes)
     with open(tmp_path / "data", "rb", buffering=0) as file, hugekit.snapshot(array, handling="in place") as moment:
-        # What lies before the first whole granule was copied at once, and may be written.
+        # What lies before the first whole page was copied at once, and may be written.
         try:
             assert file.readinto(array) < array.nbytes
         except OSError as refused:

@@ -48,7 +48,8 @@ pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
 /// What an error of the kernel means where nothing more is known.
 fn of_kind(kind: io::ErrorKind) -> ErrorClass {
     match kind {
-        io::ErrorKind::OutOfMemory => ErrorClass::NoMemory,
+        // `clone` and `madvise` say EAGAIN where threads or mappings are short.
+        io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => ErrorClass::NoMemory,
         io::ErrorKind::PermissionDenied => ErrorClass::NotPermitted,
         io::ErrorKind::Unsupported => ErrorClass::Unsupported,
         _ => ErrorClass::Kernel,
@@ -235,8 +236,8 @@ impl SnapshotError {
             Self::Fault(error) => error.class(),
             Self::Memory(error) => error.class(),
             Self::Fork(error) => error.class(),
-            Self::Machine(error) if error.is_permission_denied() => ErrorClass::NotPermitted,
-            Self::Machine(_) | Self::Write { .. } => ErrorClass::Kernel,
+            Self::Machine(error) => error.kind().map_or(ErrorClass::Kernel, of_kind),
+            Self::Write { .. } => ErrorClass::Kernel,
             Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved | Self::Refused => {
                 ErrorClass::Lost

@@ -4,6 +4,8 @@
 
 mod memory;
 
+use std::fs::File;
+use std::io::Read;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -182,6 +184,47 @@ fn neighbours_that_never_rest_change_nothing() {
         assert_eq!(out_of_order(words, &others, take), 0, "{handling:?}");
         assert!(unquiet == 0 || !can(Handling::Threaded { threads: 1 }));
         assert!(others.iter().all(|word| word.load(Ordering::Relaxed) > 0));
+    }
+}
+
+/// System calls write what lies beside the ends, in the same pages, while snapshots are made: none fails.
+#[test]
+fn system_calls_beside_the_ends_go_on() {
+    for handling in HANDLINGS {
+        if !can(handling) {
+            continue;
+        }
+        let memory = Memory::filled(3 * HUGE, false, 0);
+        let start = memory.start().expose_provenance() + HUGE + 1000;
+        let range = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(start), HUGE);
+        let words = &orders(start, HUGE)[0];
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut zeroes = File::open("/dev/zero").unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    for beside in [start - 8, start + HUGE] {
+                        // SAFETY: within the memory; only this thread uses these bytes.
+                        let bytes = unsafe {
+                            let first = ptr::with_exposed_provenance_mut::<u8>(beside);
+                            std::slice::from_raw_parts_mut(first, 8)
+                        };
+                        zeroes.read_exact(bytes).unwrap();
+                    }
+                }
+            });
+            let _stops = Stops(&stop);
+            for _ in 0..2 * ROUNDS {
+                let builder = Snapshot::builder().handling(handling);
+                // SAFETY: no thread blocks SIGBUS, and no system call writes within the range.
+                match unsafe { builder.of_anonymous(range) } {
+                    Ok(snapshot) => drop(read(&snapshot, range, words)),
+                    Err(error) => {
+                        assert!(matches!(error, SnapshotError::Unquiet { .. }), "{error}");
+                    }
+                }
+            }
+        });
     }
 }
 

@@ -84,7 +84,9 @@ fn of(
 ) -> Result<Snapshot, SnapshotError> {
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(first), memory.len() - first);
     let builder = Snapshot::builder().handling(handling).granule(granule);
-    let builder = builder.hold_at_most(usize::MAX >> 1).in_background(first % HUGE == 3 * PAGE);
+    let builder = builder
+        .hold_at_most(usize::MAX >> 1)
+        .in_background(first % PAGE == 24 && first % HUGE > HUGE / 2);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     unsafe { builder.of_anonymous(range) }
 }
@@ -98,7 +100,7 @@ fn can(handling: Handling) -> bool {
 /// Everything that can be done with a snapshot, once.
 fn use_one(handling: Handling, memory: &Memory, round: usize) {
     let granule = if round.is_multiple_of(2) { Granule::Huge } else { Granule::Small };
-    let snapshot = of(handling, memory, round % 5 * (HUGE / 2 + PAGE), granule).unwrap();
+    let snapshot = of(handling, memory, round % 5 * (HUGE / 2 + PAGE) + 24, granule).unwrap();
     let (len, middle) = (snapshot.len(), snapshot.len() / 2);
     snapshot.free(middle..middle + PAGE).unwrap();
     snapshot.read_at(middle - 100, &mut [0; 200]).unwrap();

@@ -51,7 +51,7 @@ impl Of {
 
 /// One whose faults raise SIGBUS in the thread that faulted. Anybody may have it.
 pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
-    is_not_simulated()?;
+    accesses_are_the_cpus()?;
     // Before Linux 5.11 there is no flag for faults of user code alone.
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, true))?;
@@ -60,7 +60,7 @@ pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
 
 /// One whose faults, those of system calls and of KVM included, are read from it.
 pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
-    is_not_simulated()?;
+    accesses_are_the_cpus()?;
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     // To the byte where the kernel can: the page's address serves as well, only less near.
@@ -82,6 +82,7 @@ pub(crate) fn for_watching() -> Result<OwnedFd, FaultError> {
 
 /// One at which all writes wait, those of system calls and of signal frames too, until they are let pass.
 pub(crate) fn for_stopping() -> Result<OwnedFd, FaultError> {
+    accesses_are_the_cpus()?;
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
     enable(descriptor, Of::PrivateWrites.features(), &ways)
@@ -91,9 +92,11 @@ fn from_device() -> io::Result<OwnedFd> {
     userfaultfd::new_from_device(Path::new(DEVICE))
 }
 
-/// Valgrind carries out a program's accesses itself, and its own beside them: what waits for a fault to be served, or
-/// a handler that is to serve it, hangs in a process that no signal ends.
-fn is_not_simulated() -> Result<(), FaultError> {
+/// Valgrind runs one thread at a time, and none while one waits in the kernel for a fault to be served, because it does
+/// not know that an access may wait: whoever is to serve it never runs, and no signal reaches the program. And a handler
+/// of SIGBUS returns to registers as they were some instructions before the access, unless Valgrind is told otherwise
+/// (`--vex-iropt-register-updates=allregs-at-mem-access`), so that the program goes on wrong.
+fn accesses_are_the_cpus() -> Result<(), FaultError> {
     if arch::runs_on_valgrind() { Err(FaultError::OnValgrind) } else { Ok(()) }
 }
 

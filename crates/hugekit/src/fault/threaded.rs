@@ -24,7 +24,7 @@ use crate::pool::FaultError;
 use crate::sync::Latch;
 use crate::sys::mapping::Untouched;
 use crate::sys::own::Own;
-use crate::sys::thread::{Watched, affinity, current_cpu, pin_to, without_signals};
+use crate::sys::thread::{self, Watched, affinity, current_cpu, pin_to};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -51,9 +51,8 @@ impl Handlers {
         for _ in 0..count {
             let (served, bell, ready) = (Arc::clone(served), bell.clone(), Arc::clone(&ready));
             let builder = Builder::new().name("hugekit-fault".to_owned());
-            let life = move || serve_all(&*served, &bell, &ready);
-            match without_signals(|| builder.spawn(life)) {
-                Ok(thread) => handlers.threads.push(thread),
+            match thread::start(builder, move || serve_all(&*served, &bell, &ready)) {
+                Ok(started) => handlers.threads.push(started),
                 Err(error) => {
                     handlers.stop();
                     return Err(FaultError::NotStarted(error));

@@ -31,6 +31,10 @@ impl Error {
         Self::Malformed { path, expected, found }
     }
 
+    pub(super) fn out_of_memory(path: PathBuf) -> Self {
+        Self::Unreadable { path, source: io::ErrorKind::OutOfMemory.into() }
+    }
+
     /// Whether the file does not exist, which for most files means that the kernel lacks the feature.
     pub fn is_not_found(&self) -> bool {
         self.kind() == Some(io::ErrorKind::NotFound)
@@ -50,7 +54,7 @@ impl Error {
         self.kind() == Some(io::ErrorKind::PermissionDenied)
     }
 
-    fn kind(&self) -> Option<io::ErrorKind> {
+    pub(crate) fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             Self::Unreadable { source, .. } => Some(source.kind()),
             Self::Malformed { .. } => None,

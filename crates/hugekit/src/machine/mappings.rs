@@ -55,12 +55,30 @@ impl MappedRange {
 /// # Errors
 /// `/proc/self/maps` cannot be read or understood.
 pub fn read(root: &Root) -> Result<Vec<MappedRange>, Error> {
-    let text = root.read(MAPS)?;
-    let parse = |line| {
-        MappedRange::parse(line)
-            .ok_or_else(|| Error::malformed(root.path(MAPS), "a mapping in every line", line))
-    };
-    text.lines().map(parse).collect()
+    read_some(root, |_| true)
+}
+
+/// As [`read`], those at whose addresses `is_wanted` says so. No memory is taken for the others, of which a process may
+/// have as many as it may have mappings.
+///
+/// # Errors
+/// As there, and if there is no memory for those that are wanted.
+pub(crate) fn read_some(
+    root: &Root,
+    is_wanted: impl Fn(&Range<usize>) -> bool,
+) -> Result<Vec<MappedRange>, Error> {
+    let mut found: Vec<MappedRange> = Vec::new();
+    root.each_line(MAPS, |line| {
+        let malformed = || Error::malformed(root.path(MAPS), "a mapping in every line", line);
+        let mapping = MappedRange::parse(line).ok_or_else(malformed)?;
+        if is_wanted(&mapping.addresses) {
+            let short = |_| Error::out_of_memory(root.path(MAPS));
+            found.try_reserve(1).map_err(short)?;
+            found.push(mapping);
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The mappings that overlap `addresses` and whose pages the kernel may merge with equal ones (KSM), by their
@@ -73,18 +91,21 @@ pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Er
     if ksm.lines().any(|line| line == "ksm_mergeable: no") {
         return Ok(Vec::new());
     }
-    let text = root.read_if_present(SMAPS)?.unwrap_or_default();
     let mut of = None;
     let mut found = Vec::new();
-    for line in text.lines() {
+    let read = root.each_line(SMAPS, |line| {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
             found.extend(of.filter(|_| flags.split(' ').any(|flag| flag == "mg")));
         } else if let Some(mapping) = MappedRange::parse(line) {
             let Range { start, end } = mapping.addresses;
             of = (start < addresses.end && addresses.start < end).then_some(start);
         }
+        Ok(())
+    });
+    match read {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        read => read.map(|()| found),
     }
-    Ok(found)
 }
 
 #[cfg(test)]

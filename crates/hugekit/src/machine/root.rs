@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use super::Error;
@@ -42,6 +43,23 @@ impl Root {
     pub(super) fn read(&self, absolute: impl AsRef<Path>) -> Result<String, Error> {
         let path = self.path(absolute);
         fs::read_to_string(&path).map_err(|source| Error::Unreadable { path, source })
+    }
+
+    /// Tells `take` of one line after the other: for files that may be as long as a process has mappings.
+    pub(super) fn each_line(
+        &self,
+        absolute: impl AsRef<Path>,
+        mut take: impl FnMut(&str) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let path = self.path(absolute);
+        let unreadable = |source| Error::Unreadable { path: path.clone(), source };
+        let mut reader = BufReader::new(fs::File::open(&path).map_err(unreadable)?);
+        let mut line = String::new();
+        while reader.read_line(&mut line).map_err(unreadable)? > 0 {
+            take(line.trim_end_matches('\n'))?;
+            line.clear();
+        }
+        Ok(())
     }
 
     /// Like [`Root::read`] for files that not every kernel has.

@@ -32,10 +32,9 @@ pub enum FaultError {
         /// Names of the features, and the version of Linux that brought each.
         missing: Vec<&'static str>,
     },
-    /// The program runs on Valgrind, under which a process that serves faults hangs, and no signal ends it.
-    #[error(
-        "the program runs on Valgrind, which cannot have faults served; clearing at hand-out still works"
-    )]
+    /// The program runs on Valgrind, under which it would hang, and no signal end it, or go on with wrong registers:
+    /// Valgrind neither runs a thread while another one waits for a fault, nor returns to the instruction that faulted.
+    #[error("faults cannot be served on Valgrind; clearing at hand-out still works")]
     OnValgrind,
     /// Somebody has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
     /// end in that handler, or end the process.
@@ -84,9 +83,7 @@ impl FaultError {
                 "have the other handler installed before the first region that is handled in place: \
                  hugekit passes on what is not its own"
             }
-            Self::OnValgrind => {
-                "use -fsanitize=address or thread in its place, or leave snapshots and forks out of such runs"
-            }
+            Self::OnValgrind => "have faults handled in place in such runs",
             Self::Blocked => "unblock SIGBUS in every thread that touches the region",
             Self::NotStarted(_) => "raise the limit: ulimit -u",
             _ => return None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::SnapshotError;
 use super::image::{By, Image, Phase};
 use super::watch::Watch;
-use crate::sys::thread::{without_signals, yield_to_everybody};
+use crate::sys::thread::{self, yield_to_everybody};
 
 /// Between looks at how much is held, while it is enough.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ impl Background {
         let (image, stopped) = (Arc::clone(image), Arc::clone(&stop));
         let builder = std::thread::Builder::new().name("hugekit-copy".to_owned());
         let copy = move || put_all_aside(&image, watch, most, &stopped);
-        let thread = without_signals(|| builder.spawn(copy)).map_err(SnapshotError::NotStarted)?;
+        let thread = thread::start(builder, copy).map_err(SnapshotError::NotStarted)?;
         Ok(Self { stop, thread })
     }
 

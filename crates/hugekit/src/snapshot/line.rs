@@ -109,6 +109,8 @@ impl Line {
         match self.each_part(range, userfaultfd::unregister) {
             // Part of it is another descriptor's, or is not there any more.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+            // It is part of a mapping, and the process may have no more of them: it stays ours, and is written freely.
+            Err(Errno::NOMEM) => self.lift(range),
             Err(_) => Err(Refused),
         }
     }
@@ -158,9 +160,10 @@ impl Line {
         let (mut rest, mut done) = (range.clone(), Ok(()));
         while let Some(part) = pagemap::first_protected(self.pagemap.as_fd(), &rest)? {
             if act(&part).is_err() {
-                let pages = part.clone().step_by(page_size());
-                let refused = pages.filter_map(|page| act(&(page..page + page_size())).err());
-                done = refused.last().map_or(done, Err);
+                for page in part.clone().step_by(page_size()) {
+                    let acted = act(&(page..page + page_size()));
+                    done = if acted.is_err() { acted } else { done };
+                }
             }
             rest.start = part.end;
         }

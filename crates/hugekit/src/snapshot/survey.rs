@@ -26,9 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The mappings that hold `range`, all of which can be snapshotted as far as anybody can see.
 pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
     let root = Root::default();
-    let all = mappings::read(&root)?;
-    let touched: Vec<MappedRange> =
-        all.iter().filter(|mapping| overlap(&mapping.addresses, range)).cloned().collect();
+    let touched = mappings::read_some(&root, |addresses| overlap(addresses, range))?;
     has_no_hole(&touched, range)?;
     let mergeable = mappings::mergeable(&root, range)?;
     for mapping in &touched {
@@ -36,7 +34,7 @@ pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, Snap
             return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
         }
     }
-    belongs_to_no_thread(&all, range)?;
+    belongs_to_no_thread(range)?;
     Ok(touched)
 }
 
@@ -111,16 +109,23 @@ fn defect(mapping: &MappedRange, mergeable: &[usize]) -> Option<Unsuitable> {
 }
 
 /// No thread's stack or thread-local variables lie there, as far as the C library lets us see.
-fn belongs_to_no_thread(all: &[MappedRange], range: &Range<usize>) -> Result<(), SnapshotError> {
-    for thread in threads::ids(&Root::default())? {
-        let Some(descriptor) = descriptor_of(thread) else { continue };
-        let Some(mapping) = all.iter().find(|mapping| mapping.addresses.contains(&descriptor))
-        else {
-            continue;
-        };
-        if overlap(&own_of(thread, descriptor, mapping), range) {
-            let reason = Unsuitable::Stack { thread };
-            return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
+fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
+    let root = Root::default();
+    let with_descriptor = |thread| Some((descriptor_of(thread)?, thread));
+    let mut threads: Vec<(usize, u32)> =
+        threads::ids(&root)?.into_iter().filter_map(with_descriptor).collect();
+    threads.sort_unstable();
+    let of = |addresses: &Range<usize>| {
+        let Range { start, end } = *addresses;
+        let first = threads.partition_point(|&(descriptor, _)| descriptor < start);
+        threads[first..].iter().take_while(move |&&(descriptor, _)| descriptor < end)
+    };
+    for mapping in mappings::read_some(&root, |addresses| of(addresses).next().is_some())? {
+        for &(descriptor, thread) in of(&mapping.addresses) {
+            if overlap(&own_of(thread, descriptor, &mapping), range) {
+                let reason = Unsuitable::Stack { thread };
+                return Err(SnapshotError::Unsuitable { mapping, reason });
+            }
         }
     }
     Ok(())
@@ -131,8 +136,10 @@ fn belongs_to_no_thread(all: &[MappedRange], range: &Range<usize>) -> Result<(),
 /// thread go on (restartable sequences).
 pub(super) fn may_be_stopped(page: usize) -> Result<bool, SnapshotError> {
     let here = std::ptr::from_ref(&page).addr();
-    let all = mappings::read(&Root::default())?;
-    let is_no_threads = belongs_to_no_thread(&all, &(page..page + page_size())).is_ok();
+    let is_no_threads = match belongs_to_no_thread(&(page..page + page_size())) {
+        Err(SnapshotError::Unsuitable { .. }) => false,
+        found => found.map(|()| true)?,
+    };
     Ok(is_no_threads && here.abs_diff(page) > FRAMES)
 }
 

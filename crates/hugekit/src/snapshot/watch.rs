@@ -337,7 +337,10 @@ impl Faults for Threaded {
                     return Err(PopulateError::Kernel(ErrorKind::PermissionDenied));
                 }
                 // Whoever protected it has gone meanwhile.
-                None => return Ok(self.leave(address)),
+                None => {
+                    self.leave(address);
+                    return Ok(());
+                }
             }
         }
     }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags};
 
 use super::last_error;
 
@@ -76,6 +76,25 @@ pub(crate) fn is_mapped_populated() -> bool {
         let _ = libc::mincore(probe, page, &raw mut present);
         let _ = rustix::mm::munmap(probe, page);
         present & 1 == 1
+    }
+}
+
+/// Whether the process may have so many mappings more at this moment.
+pub(crate) fn can_map(count: usize) -> bool {
+    let (page, private) = (rustix::param::page_size(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping at an address of the kernel's choice replaces none, and nobody else knows it.
+    unsafe {
+        let len = count * page;
+        let Ok(probe) =
+            rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), private)
+        else {
+            return false;
+        };
+        // Every other one is unlike its neighbours, and so a mapping.
+        let mut odd = (1..count).step_by(2).map(|index| probe.wrapping_byte_add(index * page));
+        let split = odd.all(|at| rustix::mm::mprotect(at, page, MprotectFlags::READ).is_ok());
+        let _ = rustix::mm::munmap(probe, len);
+        split
     }
 }
 

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io;
 
-use super::last_error;
+use super::{last_error, memory};
 use crate::machine::CpuSet;
 
 const BITS: usize = c_ulong::BITS as usize;
@@ -132,6 +132,33 @@ pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
     let result = start();
     before.set();
     result
+}
+
+/// Starts a thread [without signals](without_signals), if the process has mappings left for it, and waits until it runs:
+/// the Rust runtime maps a signal stack in the thread itself, and aborts the process if it cannot, so that the calling
+/// thread must not take the last mappings meanwhile.
+///
+/// # Errors
+/// What the system said; `ENOMEM` if mappings are short.
+pub(crate) fn start<R: Send + 'static>(
+    builder: std::thread::Builder,
+    run: impl FnOnce() -> R + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<R>> {
+    /// Its stack, its signal stack, a guard of each, and a heap of the C library's.
+    const MAPPINGS: usize = 8;
+    if !memory::can_map(MAPPINGS) {
+        return Err(io::Errno::NOMEM.into());
+    }
+    let (runs, is_running) = std::sync::mpsc::channel::<()>();
+    let started = without_signals(|| {
+        builder.spawn(move || {
+            drop(runs);
+            run()
+        })
+    })?;
+    // Nothing is sent: the other end has gone when the thread runs.
+    let _ = is_running.recv();
+    Ok(started)
 }
 
 /// A set of signals.

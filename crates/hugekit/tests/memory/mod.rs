@@ -1,4 +1,5 @@
 //! Private anonymous memory as a program has it, to be snapshotted.
+#![allow(dead_code)] // Not every test looks at it in every way.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
