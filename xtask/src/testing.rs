@@ -106,7 +106,7 @@ fn run_python(count: &mut Count, install: bool) -> Result<bool> {
     }
 }
 
-/// Lets loom explore the interleavings of `parallel`. Its crates are compiled differently, and
+/// Lets loom explore the interleavings of `sync` and `parallel`. Its crates are compiled differently, and
 /// therefore elsewhere; optimised, because there are many interleavings.
 fn run_models(count: &mut Count) -> Result<bool> {
     let target = crate::target_dir("loom");

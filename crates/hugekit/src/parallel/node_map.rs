@@ -120,7 +120,7 @@ fn samples(piece: Range<usize>, page: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A number without visible relation to the one that it is made of (the finaliser of SplitMix64).
+/// A number without visible relation to the one that it is made of (the finaliser of `SplitMix64`).
 fn scattered(number: usize) -> usize {
     let mut mixed = (number as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

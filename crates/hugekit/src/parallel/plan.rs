@@ -19,7 +19,7 @@ const CHUNKS_PER_THREAD: usize = 4;
 
 /// The most bytes of a chunk of a job that is watched, unless the minimum chunk is longer: what a thread
 /// still does after it was asked to stop. Cutting a job so costs nothing that can be measured
-/// (`docs/decisions/0017-watched-chunks.md`).
+/// (`docs/decisions/0017-watched-chunks-and-sync.md`).
 pub(super) const WATCHED_MOST: usize = 32 << 20;
 
 /// How many threads share `len` bytes: one for each minimum chunk, within the limit.

@@ -330,23 +330,38 @@ mod models {
         });
     }
 
-    /// Whoever only looks, or waits until it is settled, sees what was done too.
+    /// Whoever only looks sees what was done too.
     #[test]
     fn who_looks_sees_what_was_done() {
         check(3, || {
             let shared = Shared::new();
-            let other = Arc::clone(&shared);
-            let other = thread::spawn(move || other.serve());
-            if shared.claims.look(0).state == Step(1) {
-                assert_eq!(shared.read(), 1);
-            }
-            if shared.claims.settled(0).state == Step(1) {
-                assert_eq!(shared.read(), 1);
-            }
-            if shared.claims.claim_if(0, |step| step == Step(0)).is_none() {
-                assert_eq!(shared.read(), 1);
-            }
-            other.join().unwrap();
+            let looks = Arc::clone(&shared);
+            let looks = thread::spawn(move || {
+                if looks.claims.look(0).state == Step(1) {
+                    assert_eq!(looks.read(), 1);
+                }
+            });
+            shared.serve();
+            looks.join().unwrap();
+        });
+    }
+
+    /// So does whoever waits until it is settled, or would claim it only if there were work.
+    #[test]
+    fn who_waits_sees_what_was_done() {
+        check(3, || {
+            let shared = Shared::new();
+            let waits = Arc::clone(&shared);
+            let waits = thread::spawn(move || {
+                if waits.claims.settled(0).state == Step(1) {
+                    assert_eq!(waits.read(), 1);
+                }
+                if waits.claims.claim_if(0, |step| step == Step(0)).is_none() {
+                    assert_eq!(waits.read(), 1);
+                }
+            });
+            shared.serve();
+            waits.join().unwrap();
         });
     }
 
