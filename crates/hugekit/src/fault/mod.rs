@@ -200,6 +200,14 @@ impl Service {
         self.served.contents(len / page_size, (end - start - len) / page_size)
     }
 
+    /// Serves again what was [cut](Self::cut) off: the first `len` bytes.
+    pub(crate) fn restore(&self, len: usize) {
+        self.served.cut(len);
+        if let Some(Handler::InPlace(registration)) = &self.handler {
+            registration.cut(len);
+        }
+    }
+
     /// Ends serving, and says what the region's folios hold. Nobody accesses them any more.
     pub(crate) fn stop(&mut self, page_size: usize) -> Vec<(usize, Content)> {
         self.end();

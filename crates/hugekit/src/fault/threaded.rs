@@ -14,6 +14,7 @@
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use rustix::param::page_size;
@@ -40,12 +41,15 @@ impl Handlers {
         }
         let descriptor = served.descriptor();
         let mut handlers = Self { bell: Bell::new(descriptor, count)?, threads: Vec::new() };
-        let bell = handlers.bell.0.addresses();
+        let alive = Arc::new(AtomicUsize::new(0));
         for _ in 0..count {
-            let (served, bell) = (Arc::clone(served), bell.clone());
-            match spawn("hugekit-fault", move || serve_all(&*served, &bell)) {
+            let (served, own) = (Arc::clone(served), Arc::clone(&alive));
+            let ends = Ends { bell: handlers.bell.0.addresses(), alive: own };
+            alive.fetch_add(1, Ordering::SeqCst);
+            match spawn("hugekit-fault", move || serve_all(&*served, &ends)) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
+                    alive.fetch_sub(1, Ordering::SeqCst);
                     handlers.stop();
                     return Err(FaultError::NotStarted(error));
                 }
@@ -153,9 +157,17 @@ impl Following {
     }
 }
 
-fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
+/// What the threads of one region need to end.
+#[derive(Clone, Debug)]
+struct Ends {
+    bell: Range<usize>,
+    /// Those that have not ended.
+    alive: Arc<AtomicUsize>,
+}
+
+fn serve_all(served: &dyn Faults, ends: &Ends) {
     let mut following = Following::new();
-    serve_or_give_up(served, bell, |Fault { address, thread, write }| {
+    serve_or_give_up(served, ends, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
         if served.serve(address, access).is_err() {
             served.leave(address)?;
@@ -167,12 +179,29 @@ fn serve_all(served: &dyn Faults, bell: &Range<usize>) {
 
 fn serve_or_give_up(
     served: &dyn Faults,
-    bell: &Range<usize>,
+    ends: &Ends,
     serve: impl FnMut(Fault) -> rustix::io::Result<()>,
 ) {
-    let last_resort = LastResort { served, bell };
-    if serve_until_rung(served.descriptor(), bell, serve).is_ok() {
+    let last_resort = LastResort { served, ends };
+    if serve_until_rung(served.descriptor(), &ends.bell, serve).is_ok() {
         std::mem::forget(last_resort);
+        if ends.is_last() {
+            ends.silence(served.descriptor());
+        }
+    }
+}
+
+impl Ends {
+    /// Whether the calling thread, which has ended, was the last one.
+    fn is_last(&self) -> bool {
+        self.alive.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+
+    /// Leaves the bell to the kernel, because no thread hears it any more.
+    fn silence(&self, descriptor: BorrowedFd<'_>) {
+        if userfaultfd::unregister(descriptor, &self.bell).is_err() {
+            let _ = userfaultfd::abandon(descriptor);
+        }
     }
 }
 
@@ -199,26 +228,23 @@ fn serve_until_rung(
 }
 
 /// Dropped by a thread that dies, or whom the kernel refuses to serve: threads that fault from then on must not wait
-/// for it. All is left to the kernel, the bell too. If the kernel refuses even that, the descriptor is abandoned;
-/// threads that are reading it keep it open, so one of them is told by a fault of our own, and does the same.
+/// for it. All is left to the kernel. The other handlers end, too, one after the other: each is told by a fault of
+/// the one before it, and the last one leaves the bell to the kernel, or, where that is refused, abandons the
+/// descriptor, which threads that read it would keep open. Then all go on who wait.
 struct LastResort<'a> {
     served: &'a dyn Faults,
-    bell: &'a Range<usize>,
+    ends: &'a Ends,
 }
 
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.served.give_up() {
-            // What waits there waits until others can serve it: writes would reach what others share.
-            return tracing::error!(
-                "a thread that served faults ends, and writers may wait: {error}"
-            );
-        }
-        let descriptor = self.served.descriptor();
-        if userfaultfd::unregister(descriptor, self.bell).is_err()
-            && userfaultfd::abandon(descriptor).is_ok()
-        {
-            touch(std::ptr::with_exposed_provenance(self.bell.start));
+        let given_up = self.served.give_up();
+        let is_last = self.ends.is_last();
+        match given_up {
+            // What waits there goes on waiting: writes would reach what others share.
+            Err(error) => tracing::error!("a thread that served faults ends: {error}"),
+            Ok(()) if is_last => self.ends.silence(self.served.descriptor()),
+            Ok(()) => touch(std::ptr::with_exposed_provenance(self.ends.bell.start)),
         }
         // Not before: whoever is told may fault there.
         tracing::error!("a thread that served faults ends: its memory is left to the kernel");
@@ -249,7 +275,9 @@ mod tests {
         let start = mapped.mapping().start();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {
-                serve_or_give_up(&served, &bell.0.addresses(), |_| panic!("as this test wants it"));
+                let alive = Arc::new(AtomicUsize::new(1));
+                let ends = Ends { bell: bell.0.addresses(), alive };
+                serve_or_give_up(&served, &ends, |_| panic!("as this test wants it"));
             });
             // SAFETY: mapped and readable; nobody else accesses it.
             let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };

@@ -240,9 +240,8 @@ pub(crate) unsafe fn replace_all(
     in_core_dumps: bool,
 ) -> io::Result<()> {
     // SAFETY: the caller's to promise.
-    match unsafe { replace(&file, offset, addresses, in_core_dumps) } {
-        Err(io::Errno::NOMEM) => {}
-        done => return done,
+    if unsafe { replace(&file, offset, addresses, in_core_dumps) }.is_ok() {
+        return Ok(());
     }
     let (there, fixed) =
         (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);

@@ -92,6 +92,12 @@ impl Point {
         result.map_err(|error| self.failed(&error, class(&error))).ok()
     }
 
+    /// Whether all calls of a kind were refused.
+    pub(crate) fn is_refused_for_good(&self, call: Call) -> bool {
+        let lasts = self.plan.get().is_some_and(|plan| plan.lasting != Lasting::Once);
+        lasts && self.hit.get().is_some_and(|hit| hit.call == call)
+    }
+
     pub(crate) fn check(&self, is_so: bool, what: &str) {
         if !is_so {
             self.problem(what.to_owned());

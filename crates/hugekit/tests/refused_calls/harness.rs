@@ -18,6 +18,10 @@ use crate::case::{self, Operation};
 /// How long a child may take that nothing holds up; most take a hundredth of a second.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Calls without which no process lives, whatever filters it has.
+const VITAL: [&str; 8] =
+    ["Mmap", "Munmap", "Mremap", "Mprotect", "Madvise", "MadviseDontNeed", "FutexWait", "Read"];
+
 const HANGS: &str = "hangs";
 
 /// Problems after which an operation is given up.
@@ -74,7 +78,9 @@ impl Refusal<'_> {
                     Some(case::FINE) => {}
                     said_so => {
                         let is_hang = said_so.is_some_and(|said| said.starts_with(HANGS));
-                        problems.push(format!("{lasting:?} {nth}.{choice}: {}", shortened(&said)));
+                        let call = self.trace.get(nth).copied().unwrap_or("a later call");
+                        let said = shortened(&said);
+                        problems.push(format!("{lasting:?} {nth}.{choice} ({call}): {said}"));
                         if is_hang {
                             return; // Others of its kind would take as long.
                         }
@@ -87,6 +93,9 @@ impl Refusal<'_> {
     /// Whether a call tells something that those of its kind before it do not.
     fn is_chosen(&self, nth: usize, lasting: Lasting) -> bool {
         let Some(kind) = self.trace.get(nth) else { return self.thorough };
+        if lasting == Lasting::Filter && VITAL.contains(kind) {
+            return false;
+        }
         let before = self.trace[..nth].iter().filter(|other| *other == kind).count();
         let is_last = !self.trace[nth + 1..].contains(kind);
         let first = if lasting == Lasting::Once { FIRST } else { 1 };
