@@ -155,7 +155,7 @@ impl FaultError {
             Self::NotPermitted { .. } => ErrorClass::NotPermitted,
             Self::Lacking { .. } => ErrorClass::Unsupported,
             Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
-            Self::NoThreads => ErrorClass::Invalid,
+            Self::NoThreads | Self::TooManyThreads { .. } => ErrorClass::Invalid,
             Self::NotStarted(source) => of_shortage(source.kind()),
             Self::Kernel { source, .. } => of_kind(source.kind()),
         }

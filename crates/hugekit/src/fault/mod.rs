@@ -81,6 +81,9 @@ pub(crate) trait Faults: Debug + Send + Sync {
     fn break_(&self, address: usize);
 }
 
+/// Threads that may serve the faults of one region: far more than pay off anywhere, and few enough to start at once.
+pub const MOST_THREADS: usize = 256;
+
 /// Who serves the faults of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -95,7 +98,7 @@ pub enum Handling {
     /// So many threads of the region's own. One is fastest on most machines, because a second one
     /// is woken on another CPU.
     Threaded {
-        /// How many; at least one.
+        /// How many; at least one, and [`MOST_THREADS`] at most.
         threads: usize,
     },
 }

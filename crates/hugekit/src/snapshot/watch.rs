@@ -362,7 +362,9 @@ impl Faults for Threaded {
     }
 
     fn give_up(&self) -> Result<(), PopulateError> {
-        self.watch.table.for_each(|faults| drop(faults.give_up()));
+        self.watch.table.for_each(|faults| {
+            let _ = faults.give_up();
+        });
         Ok(())
     }
 

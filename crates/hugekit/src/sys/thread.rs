@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io;
 
 use super::injection::{Call, pass};
-use super::last_error;
+use super::{last_error, mapping};
 use crate::machine::CpuSet;
 
 const BITS: usize = c_ulong::BITS as usize;
@@ -125,12 +125,21 @@ fn run_idly() -> io::Result<()> {
     last_error(refused)
 }
 
+/// Mappings that a thread takes at its start: its stack, another one for signals and what the allocator sets apart for
+/// it, each with a guard.
+const MAPPINGS: usize = 12;
+
 /// Starts a thread that never runs the program's own signal handlers.
+///
+/// # Errors
+/// `ENOMEM` where the process may not have as many mappings as a thread takes: once it has been started, Rust's
+/// runtime ends the process for want of one.
 pub(crate) fn spawn(
     name: &str,
     life: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     pass(Call::Clone)?;
+    mapping::check_room(MAPPINGS)?;
     without_signals(|| Builder::new().name(name.to_owned()).spawn(life))
 }
 

@@ -30,6 +30,12 @@ const MOST_PROBLEMS: usize = 6;
 /// Of each kind of call, so many at the beginning are refused once where not all are.
 const FIRST: usize = 3;
 
+/// Runs an operation in a process that is short of something.
+pub(crate) fn run_short(operation: Operation) -> Result<(), Failed> {
+    let said = run(operation, None, "");
+    if said.trim() == case::FINE { Ok(()) } else { Err(shortened(&said).into()) }
+}
+
 /// Runs every case of an operation, or those of which others say little new.
 pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(), Failed> {
     let clean = run(operation, None, "");
@@ -37,7 +43,8 @@ pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(
     let &[case::FINE, kinds, trace] = &lines[..] else {
         return Err(format!("nothing is refused: {clean}").into());
     };
-    let trace: Vec<&str> = trace.trim_matches(|c: char| !c.is_alphanumeric()).split(", ").collect();
+    let trace: Vec<&str> =
+        trace.trim_start_matches("Some([").trim_end_matches("])").split(", ").collect();
     let refusal = Refusal { operation, thorough, kinds, trace };
     let mut problems = Vec::new();
     for lasting in [Lasting::Once, Lasting::Kind, Lasting::Filter] {

@@ -11,6 +11,7 @@ mod harness;
 #[path = "../memory/mod.rs"]
 mod memory;
 mod operations;
+mod shortage;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -19,5 +20,8 @@ fn main() {
     let trials = operations::all().into_iter().map(|(name, operation)| {
         Trial::test(name, move || harness::refuse_each_call(operation, thorough))
     });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    let short = operations::short_of_mappings().into_iter();
+    let short =
+        short.map(|(name, operation)| Trial::test(name, move || harness::run_short(operation)));
+    libtest_mimic::run(&Arguments::from_args(), trials.chain(short).collect()).exit();
 }

@@ -30,12 +30,11 @@ const HANDLINGS: [(&str, Handling); 3] = [
 pub(crate) fn all() -> Vec<(String, Operation)> {
     let (auto, base) = (Handling::Auto, Backing::Base);
     let mut all = Vec::new();
-    let mut add =
-        |prefix: String, operations: &[(&str, Run)], backing, handling| {
-            all.extend(operations.iter().map(|&(name, run)| {
-                (format!("{prefix}{name}"), Operation { run, backing, handling })
-            }));
-        };
+    let mut add = |prefix: String, operations: &[(&str, Run)], backing, handling| {
+        all.extend(operations.iter().map(|&(name, run)| {
+            (format!("{prefix}{name}"), Operation { run, backing, handling, mappings_left: None })
+        }));
+    };
     for backing in BACKINGS {
         let prefix = format!("{backing:?}::").to_lowercase();
         add(prefix.clone(), pools::EACH, backing, auto);
@@ -51,6 +50,21 @@ pub(crate) fn all() -> Vec<(String, Operation)> {
     add("machine::".to_owned(), machine::EACH, base, auto);
     all
 }
+
+/// Operations of a process that may have few mappings more.
+pub(crate) fn short_of_mappings() -> Vec<(String, Operation)> {
+    let (backing, handling) = (Backing::Base, Handling::Auto);
+    let operations = [pools::EACH, regions::EACH, forks::EACH, work::EACH].concat();
+    let each = |(name, run): (&'static str, Run)| {
+        (0..=MOST_LEFT).map(move |left| {
+            let operation = Operation { run, backing, handling, mappings_left: Some(left) };
+            (format!("mappings::{name}::{left}_left"), operation)
+        })
+    };
+    operations.into_iter().flat_map(each).collect()
+}
+
+const MOST_LEFT: usize = 8;
 
 /// A pool of so many regions, of which every folio is dirty and nothing clears them.
 fn soiled(backing: Backing, regions: usize) -> Pool {
