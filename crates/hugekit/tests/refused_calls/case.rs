@@ -29,6 +29,8 @@ pub(crate) struct Operation {
     pub(crate) run: fn(&Point, Backing, Handling),
     pub(crate) backing: Backing,
     pub(crate) handling: Handling,
+    /// Whether it ends only when memory that forks share has been written.
+    pub(crate) writes_what_is_shared: bool,
     /// Instead of refusing calls: how many mappings the process may still have.
     pub(crate) mappings_left: Option<usize>,
 }

@@ -18,7 +18,7 @@ use crate::case::{self, Operation};
 /// How long a child may take that nothing holds up; most take a hundredth of a second.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Calls without which no process lives, whatever filters it has.
+/// Calls without which no process lives, whatever filters it has. A writer whose copy can never be mapped has no way on.
 const VITAL: [&str; 8] =
     ["Mmap", "Munmap", "Mremap", "Mprotect", "Madvise", "MadviseDontNeed", "FutexWait", "Read"];
 
@@ -100,8 +100,13 @@ impl Refusal<'_> {
     /// Whether a call tells something that those of its kind before it do not.
     fn is_chosen(&self, nth: usize, lasting: Lasting) -> bool {
         let Some(kind) = self.trace.get(nth) else { return self.thorough };
-        if lasting == Lasting::Filter && VITAL.contains(kind) {
+        let may_last = lasting != Lasting::Filter && !self.operation.writes_what_is_shared;
+        if lasting != Lasting::Once && !may_last && VITAL.contains(kind) {
             return false;
+        }
+        // Open: a handler thread that may never wake a thread again does not end while forks are written.
+        if lasting != Lasting::Once && self.operation.writes_what_is_shared && *kind == "UffdWake" {
+            return self.thorough;
         }
         let before = self.trace[..nth].iter().filter(|other| *other == kind).count();
         let is_last = !self.trace[nth + 1..].contains(kind);

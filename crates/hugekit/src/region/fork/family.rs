@@ -38,6 +38,8 @@ pub(crate) struct Family {
     pub(super) gate: Gate<State>,
     pub(super) budget: Budget,
     pub(super) spare: Spare,
+    /// The handlers have ended because the kernel refused them: nothing can be shared any more.
+    pub(super) unserved: AtomicBool,
     /// The kernel refused to wake threads that wait: they are to be seen to by [`Faults::leave`].
     pub(super) unwoken: AtomicBool,
     /// Shared by whoever reads frames that others may give up meanwhile.
@@ -165,6 +167,7 @@ impl Family {
             }),
             budget: Budget::new(most_mappings),
             spare: Spare::new(pool.memory().file(), pool.page_size()),
+            unserved: AtomicBool::new(false),
             unwoken: AtomicBool::new(false),
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
@@ -474,6 +477,9 @@ impl Family {
         own: &Own,
         pinned: &[usize],
     ) -> Result<(Mapping, isize), ForkError> {
+        if self.unserved.load(Ordering::SeqCst) {
+            return Err(kernel("userfaultfd", Errno::PERM));
+        }
         let pieces = pieces(state, parent, own, pinned);
         let (pool, needed) = (self.pool.memory(), pieces.len() - 1);
         let (left, most) = self.budget.left();

@@ -91,6 +91,7 @@ impl Faults for Family {
     /// Copies all that is shared.
     fn give_up(&self) -> Result<(), PopulateError> {
         let state = self.gate.alone();
+        self.unserved.store(true, Ordering::SeqCst);
         for member in state.members() {
             self.complete(&state, member)?;
             let _ = userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses());
@@ -121,9 +122,8 @@ impl Family {
             let Some(member) = state.at(address) else { return Ok(()) };
             let slot = member.slot_at(address);
             let _busy = self.slots.claim(slot);
-            match act(&state, member, slot) {
-                Ok(()) => return Ok(()),
-                Err(_) => {}
+            if act(&state, member, slot).is_ok() {
+                return Ok(());
             }
         }
         self.once_complete(address, |state, member| act(state, member, member.slot_at(address)))
@@ -140,9 +140,8 @@ impl Family {
             let state = self.gate.share();
             let Some(member) = state.at(address) else { return Ok(()) };
             let _busy = self.claim(slots.clone());
-            match act(&state, member, slots.clone()) {
-                Ok(()) => return Ok(()),
-                Err(_) => {}
+            if act(&state, member, slots.clone()).is_ok() {
+                return Ok(());
             }
         }
         self.once_complete(address, |state, member| act(state, member, slots))
