@@ -275,8 +275,8 @@ impl Census {
         }
         for entry in fs::read_dir("/proc/self/task").unwrap().flatten() {
             let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            // These stay, and how many there are depends on who was busy.
-            if !name.is_empty() && name.trim() != "hugekit-helper" {
+            // Helpers stay, and how many there are depends on who was busy; a young one has its starter's name.
+            if name.starts_with("hugekit-") && name.trim() != "hugekit-helper" {
                 *census.threads.entry(name.trim().to_owned()).or_default() += 1;
             }
         }

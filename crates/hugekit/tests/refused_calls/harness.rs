@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use hugekit::fault::Handling;
 use hugekit::injection::{Lasting, Plan};
 use libtest_mimic::Failed;
 
@@ -104,8 +105,10 @@ impl Refusal<'_> {
         if lasting != Lasting::Once && !may_last && VITAL.contains(kind) {
             return false;
         }
-        // Open: a handler thread that may never wake a thread again does not end while forks are written.
-        if lasting != Lasting::Once && self.operation.writes_what_is_shared && *kind == "UffdWake" {
+        // Open: a handler thread that may never wake a thread again does not end while forks are written. (Which
+        // call is the n-th differs where threads make them, so that its name does not tell.)
+        let is_in_place = self.operation.handling == Handling::InPlace;
+        if lasting != Lasting::Once && self.operation.writes_what_is_shared && !is_in_place {
             return self.thorough;
         }
         let before = self.trace[..nth].iter().filter(|other| *other == kind).count();
