@@ -151,7 +151,7 @@ impl FaultError {
                 ErrorClass::Unsupported
             }
             Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
-            Self::NoThreads => ErrorClass::Invalid,
+            Self::NoThreads | Self::TooManyThreads { .. } => ErrorClass::Invalid,
             Self::NotStarted(source) => of_kind(source.kind()),
             Self::Kernel { source, .. } => of_kind(source.kind()),
         }

@@ -24,7 +24,7 @@ mod sys;
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub mod injection {
-    pub use crate::sys::injection::{Call, Hit, Lasting, Plan, arm, disarm, trace};
+    pub use crate::sys::injection::{Call, Hit, Lasting, Plan, arm, disarm, hit, trace};
 }
 
 pub use class::{ErrorClass, system_error};

@@ -15,7 +15,8 @@ use std::thread;
 
 use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unscrubbed};
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::ErrorClass;
+use hugekit::fault::{Handling, MOST_THREADS};
 use hugekit::pool::{Backing, Clearing, FaultError};
 use hugekit::{Pool, PoolError, Region, RegionError, SharedRegion, Threads};
 use libtest_mimic::Arguments;
@@ -399,6 +400,12 @@ fn what_makes_no_sense_is_refused(backing: Backing) {
     let none = Handling::Threaded { threads: 0 };
     let refused = pool.region_builder(1).clearing(Clearing::AtFault).handling(none).build();
     assert!(matches!(refused, Err(PoolError::Fault(FaultError::NoThreads))));
+    let many = Handling::Threaded { threads: MOST_THREADS + 1 };
+    let refused = pool.region_builder(1).clearing(Clearing::AtFault).handling(many).build();
+    let Err(PoolError::Fault(error @ FaultError::TooManyThreads { .. })) = refused else {
+        panic!()
+    };
+    assert_eq!(error.class(), ErrorClass::Invalid);
     let stats = pool.stats().unwrap();
     assert_eq!((stats.in_use, stats.dirty), (0, FOLIOS));
 }

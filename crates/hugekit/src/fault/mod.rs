@@ -80,6 +80,9 @@ pub(crate) trait Faults: Debug + Send + Sync {
     fn break_(&self, address: usize);
 }
 
+/// Threads that may serve the faults of one region: far more than pay off anywhere, and few enough to start at once.
+pub const MOST_THREADS: usize = 256;
+
 /// Who serves the faults of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -94,7 +97,7 @@ pub enum Handling {
     /// So many threads of the region's own. One is fastest on most machines, because a second one
     /// is woken on another CPU.
     Threaded {
-        /// How many; at least one.
+        /// How many; at least one, and [`MOST_THREADS`] at most.
         threads: usize,
     },
 }
@@ -197,6 +200,14 @@ impl Service {
         }
         self.served.cut(len);
         self.served.contents(len / page_size, (end - start - len) / page_size)
+    }
+
+    /// Serves again what was [cut](Self::cut) off: the first `len` bytes.
+    pub(crate) fn restore(&self, len: usize) {
+        self.served.cut(len);
+        if let Some(Handler::InPlace(registration)) = &self.handler {
+            registration.cut(len);
+        }
     }
 
     /// Ends serving, and says what the region's folios hold. Nobody accesses them any more.

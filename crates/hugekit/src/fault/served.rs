@@ -370,6 +370,8 @@ impl Faults for Served {
 
     /// Clears all that is left to be.
     fn give_up(&self) -> Result<(), PopulateError> {
+        // What is released from now on is cleared at once: no thread would hear of a fault.
+        self.seen_through_file.store(true, Ordering::SeqCst);
         for index in 0..self.granules.len() {
             self.clear_only(index);
         }

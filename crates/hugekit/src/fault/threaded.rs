@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 
 use rustix::param::page_size;
 
-use super::{Access, Faults};
+use super::{Access, Faults, MOST_THREADS};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sync::Latch;
@@ -47,6 +47,9 @@ impl Handlers {
     pub(crate) fn start(served: &Arc<dyn Faults>, count: usize) -> Result<Self, FaultError> {
         if count == 0 {
             return Err(FaultError::NoThreads);
+        }
+        if count > MOST_THREADS {
+            return Err(FaultError::TooManyThreads { asked: count, most: MOST_THREADS });
         }
         let failed =
             |errno: rustix::io::Errno| FaultError::Kernel { call: "mmap", source: errno.into() };

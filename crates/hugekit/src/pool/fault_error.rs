@@ -59,6 +59,15 @@ pub enum FaultError {
     /// [`Handling::Threaded`](crate::fault::Handling::Threaded) with no threads.
     #[error("faults cannot be served by no threads")]
     NoThreads,
+    /// [`Handling::Threaded`](crate::fault::Handling::Threaded) with more threads than
+    /// [`MOST_THREADS`](crate::fault::MOST_THREADS).
+    #[error("faults cannot be served by {asked} threads, but by {most} at most")]
+    TooManyThreads {
+        /// Threads asked for.
+        asked: usize,
+        /// Threads that there may be.
+        most: usize,
+    },
     /// A handler thread could not be started.
     #[error("no thread to serve faults with: {0}")]
     NotStarted(io::Error),
@@ -91,7 +100,7 @@ impl FaultError {
                 "have the other handler installed before the first region that is handled in place: \
                  hugekit passes on what is not its own"
             }
-            Self::OnValgrind => "have faults handled in place in such runs",
+            Self::TooManyThreads { .. } => "ask for one thread: more are seldom faster",
             Self::Blocked => "unblock SIGBUS in every thread that touches the region",
             Self::NotStarted(_) => "raise the limit: ulimit -u",
             _ => return None,

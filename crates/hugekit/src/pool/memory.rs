@@ -168,7 +168,8 @@ impl Memory {
         })?;
         let is_huge = || {
             let next = start.wrapping_add(page);
-            memory::is_present(next, page).map_err(|errno| failed("mincore", errno))
+            memory::is_present(next, page)
+                .map_err(|errno| PoolError::Kernel { call: "mincore", source: errno.into() })
         };
         if is_huge()? {
             return Ok(false);

@@ -319,7 +319,7 @@ impl Memory {
         let taken = unsafe { pool.take_tail(mapped, len, &contents) };
         taken.map(|()| kept).map_err(|error| {
             // Its tail is served again.
-            service.iter().for_each(|service| drop(service.cut(cut, page_size)));
+            service.iter().for_each(|service| service.restore(cut));
             RegionError::Kept(error.kind())
         })
     }

@@ -12,7 +12,7 @@ use rustix::io;
 #[cfg(feature = "fault-injection")]
 pub(crate) use self::armed::pass;
 #[cfg(feature = "fault-injection")]
-pub use self::armed::{Hit, Lasting, Plan, arm, disarm, trace};
+pub use self::armed::{Hit, Lasting, Plan, arm, disarm, hit, trace};
 
 /// Lets a call pass, or answers in the kernel's place. Async-signal-safe.
 ///

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::param::page_size;
 
 use super::fork_mark::ForkMark;
 use super::injection::{Call, pass};
@@ -240,9 +241,8 @@ pub(crate) unsafe fn replace_all(
     in_core_dumps: bool,
 ) -> io::Result<()> {
     // SAFETY: the caller's to promise.
-    match unsafe { replace(&file, offset, addresses, in_core_dumps) } {
-        Err(io::Errno::NOMEM) => {}
-        done => return done,
+    if unsafe { replace(&file, offset, addresses, in_core_dumps) }.is_ok() {
+        return Ok(());
     }
     let (there, fixed) =
         (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);
@@ -389,6 +389,24 @@ impl Untouched {
 const NO_ACCESS: ProtFlags = ProtFlags::empty();
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const SHARED: MapFlags = MapFlags::SHARED;
+
+/// Sees to it that the process may have so many mappings more at this moment.
+pub(super) fn check_room(mappings: usize) -> io::Result<()> {
+    let page = page_size();
+    let (first, all) = (MapFlags::PRIVATE | MapFlags::NORESERVE, mappings * page);
+    // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+    let start = unsafe { map_anonymous(all, NO_ACCESS, first) }?.as_ptr();
+    // Neighbours with different rights are mappings of their own.
+    let room = (0..mappings).step_by(2).try_for_each(|index| {
+        pass(Call::Mprotect)?;
+        let at = start.wrapping_add(index * page).cast();
+        // SAFETY: a page just mapped, of which nobody knows.
+        unsafe { rustix::mm::mprotect(at, page, MprotectFlags::READ) }
+    });
+    // SAFETY: as above.
+    unsafe { unmap(start, all) }?;
+    room
+}
 
 /// `mmap(2)` of a file.
 ///

@@ -5,11 +5,10 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{Advice, MsyncFlags};
 
 use super::injection::{Call, pass};
 use super::last_error;
-use super::mapping;
 
 /// Faults every page of `start..start + len` in, writable, contents unchanged (Linux 5.14). Both
 /// are multiples of the page size.
@@ -70,29 +69,6 @@ pub(crate) fn is_present(start: *mut u8, len: usize) -> io::Result<bool> {
     let refused = unsafe { libc::mincore(start.cast(), len, pages.as_mut_ptr()) } != 0;
     last_error(refused)?;
     Ok(pages.iter().all(|page| page & 1 == 1))
-}
-
-/// Whether the process may have so many mappings more at this moment.
-pub(crate) fn can_map(count: usize) -> bool {
-    let (page, private) = (rustix::param::page_size(), MapFlags::PRIVATE | MapFlags::NORESERVE);
-    if pass(Call::Mmap).is_err() {
-        return false;
-    }
-    // SAFETY: a new mapping at an address of the kernel's choice replaces none, and nobody else knows it.
-    unsafe {
-        let len = count * page;
-        let Ok(probe) =
-            rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), private)
-        else {
-            return false;
-        };
-        // Every other one is unlike its neighbours, and so a mapping.
-        let mut odd = (1..count).step_by(2).map(|index| probe.wrapping_byte_add(index * page));
-        let set_apart = |at| rustix::mm::mprotect(at, page, MprotectFlags::READ).is_ok();
-        let split = odd.all(|at| pass(Call::Mprotect).is_ok() && set_apart(at));
-        let _ = mapping::unmap(probe.cast(), len);
-        split
-    }
 }
 
 /// Whether every page of the range is mapped, readable or not. Both are multiples of the page size.

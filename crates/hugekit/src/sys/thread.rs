@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io;
 
 use super::injection::{Call, pass};
-use super::{last_error, memory};
+use super::{last_error, mapping};
 use crate::machine::CpuSet;
 
 const BITS: usize = c_ulong::BITS as usize;
@@ -143,21 +143,21 @@ fn run_idly() -> io::Result<()> {
     last_error(refused)
 }
 
-/// Starts a thread that never runs the program's own signal handlers, if the process has mappings left for it, and
-/// waits until it runs: the Rust runtime maps a signal stack in the thread itself, and aborts the process if it
-/// cannot, so that the calling thread must not take the last mappings meanwhile.
+/// Mappings that a thread takes at its start: its stack, another one for signals and what the allocator sets apart for
+/// it, each with a guard.
+const MAPPINGS: usize = 12;
+
+/// Starts a thread that never runs the program's own signal handlers, and waits until it runs: once it has been
+/// started, Rust's runtime ends the process for want of a mapping, so that the calling thread must not take the last
+/// ones meanwhile.
 ///
 /// # Errors
-/// What the system said; `ENOMEM` if mappings are short.
+/// What the system said; `ENOMEM` where the process may not have as many mappings as a thread takes.
 pub(crate) fn spawn(
     name: &str,
     life: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
-    /// Its stack, its signal stack, a guard of each, and a heap of the C library's.
-    const MAPPINGS: usize = 8;
-    if !memory::can_map(MAPPINGS) {
-        return Err(io::Errno::NOMEM.into());
-    }
+    mapping::check_room(MAPPINGS)?;
     pass(Call::Clone)?;
     let (runs, is_running) = std::sync::mpsc::channel::<()>();
     let runs_and_lives = move || {

@@ -257,23 +257,23 @@ pub(crate) fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
 /// Whether the number still stands for what it was opened for, or for what [`abandon`] put there, as far as `/proc`
 /// tells: another library may have closed it, and the number be another file's.
 pub(crate) fn is_kept(descriptor: BorrowedFd<'_>) -> bool {
-    is_userfaultfd(descriptor) || stands_for(descriptor, b"/memfd:hugekit-nothing")
+    let is = |what| stands_for(descriptor, what).unwrap_or(true);
+    is(b"anon_inode:[userfaultfd]") || is(b"/memfd:hugekit-nothing")
 }
 
 fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
-    stands_for(descriptor, b"anon_inode:[userfaultfd]")
+    stands_for(descriptor, b"anon_inode:[userfaultfd]").unwrap_or(false)
 }
 
-/// Whether what `/proc` says of a descriptor begins so. Async-signal-safe.
-fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> bool {
+/// Whether what `/proc` says of a descriptor begins so; `None` if it says nothing. Async-signal-safe.
+fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> Option<bool> {
     let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
     let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
-    if pass(Call::Readlink).is_err() {
-        return false;
-    }
+    pass(Call::Readlink).ok()?;
     let (path, to) = (path.as_ptr().cast(), link.as_mut_ptr().cast());
     // SAFETY: reads a path that ends with 0, and writes no more than the link's bytes.
-    written.is_ok() && unsafe { libc::readlink(path, to, link.len()) } > 0 && link.starts_with(what)
+    let is_read = written.is_ok() && unsafe { libc::readlink(path, to, link.len()) } > 0;
+    is_read.then(|| link.starts_with(what))
 }
 
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {

@@ -17,6 +17,8 @@ use hugekit::injection::{self, Call, Hit, Lasting, Plan};
 use hugekit::pool::Backing;
 use hugekit::{ErrorClass, system_error};
 
+use crate::shortage::Shortage;
+
 pub(crate) const FINE: &str = "fine";
 pub(crate) const NOT_REACHED: &str = "not reached";
 pub(crate) const NO_SUCH_ANSWER: &str = "no such answer";
@@ -27,6 +29,10 @@ pub(crate) struct Operation {
     pub(crate) run: fn(&Point, Backing, Handling),
     pub(crate) backing: Backing,
     pub(crate) handling: Handling,
+    /// Whether it ends only when memory that forks share has been written.
+    pub(crate) writes_what_is_shared: bool,
+    /// Instead of refusing calls: how many mappings the process may still have.
+    pub(crate) mappings_left: Option<usize>,
 }
 
 /// Where an operation has its calls refused.
@@ -36,6 +42,7 @@ pub(crate) struct Point {
     failed: Cell<bool>,
     hits: RefCell<Vec<Hit>>,
     problems: RefCell<String>,
+    mappings_left: Option<usize>,
     /// What the first round did.
     trace: OnceCell<Vec<Call>>,
 }
@@ -43,8 +50,10 @@ pub(crate) struct Point {
 impl Point {
     /// Calls `operation`; one of its calls is refused.
     pub(crate) fn refuse<R>(&self, operation: impl FnOnce() -> R) -> R {
+        let shortage = self.mappings_left.map(Shortage::of_mappings);
         injection::arm(self.plan.get().unwrap_or(NOTHING));
         let result = operation();
+        drop(shortage);
         let hit = injection::disarm();
         self.trace.get_or_init(injection::trace);
         self.hit.set(hit.filter(|hit| hit.errno != 0));
@@ -58,7 +67,7 @@ impl Point {
         result: Result<T, E>,
         class: impl FnOnce(&E) -> ErrorClass,
     ) -> Option<T> {
-        let is_lost = self.hit.get().is_some();
+        let is_lost = self.hit.get().is_some() || injection::hit().is_some();
         match result {
             Ok(value) => Some(value),
             Err(error) => {
@@ -74,7 +83,11 @@ impl Point {
     /// Takes an error, which must say what was refused.
     pub(crate) fn failed(&self, error: &(dyn Error + 'static), class: ErrorClass) {
         self.failed.set(true);
-        let Some(hit) = self.hit.get() else {
+        if self.mappings_left.is_some() && class == ErrorClass::NoMemory {
+            return;
+        }
+        let refused = self.hit.get().or_else(|| injection::hit().filter(|hit| hit.errno != 0));
+        let Some(hit) = refused else {
             return self.problem(format!("nothing was refused, but {class:?}: {error}"));
         };
         if !fits(hit, class) {
@@ -90,6 +103,12 @@ impl Point {
         class: impl FnOnce(&E) -> ErrorClass,
     ) -> Option<T> {
         result.map_err(|error| self.failed(&error, class(&error))).ok()
+    }
+
+    /// Whether all calls of a kind were refused.
+    pub(crate) fn is_refused_for_good(&self, call: Call) -> bool {
+        let lasts = self.plan.get().is_some_and(|plan| plan.lasting != Lasting::Once);
+        lasts && self.hit.get().is_some_and(|hit| hit.call == call)
     }
 
     pub(crate) fn check(&self, is_so: bool, what: &str) {
@@ -122,6 +141,9 @@ impl Point {
 fn fits(hit: Hit, class: ErrorClass) -> bool {
     use ErrorClass::{Kernel, NoMemory, NotPermitted, Unsupported};
     match hit.errno {
+        // The kernel says so of what is not registered any more, of another's, or of what cannot be.
+        libc::ENOENT | libc::EBUSY if is_of_userfaultfd(hit.call) => true,
+        libc::EPERM if is_of_userfaultfd(hit.call) => matches!(class, NotPermitted | Unsupported),
         // For a mapping that may not be written.
         libc::EINVAL if hit.call == Call::MadvisePopulate => true,
         libc::EAGAIN | libc::EBUSY if hit.call == Call::MadviseCollapse => {
@@ -137,6 +159,10 @@ fn fits(hit: Hit, class: ErrorClass) -> bool {
         libc::EFAULT => matches!(class, Kernel | NoMemory | Unsupported),
         _ => matches!(class, Kernel | NoMemory),
     }
+}
+
+fn is_of_userfaultfd(call: Call) -> bool {
+    matches!(call, Call::UffdRegister | Call::UffdWriteprotect | Call::UffdContinue)
 }
 
 /// Only counts.
@@ -169,15 +195,22 @@ pub(crate) fn run(operation: Operation, plan: Option<Plan>, expected: &str, said
 }
 
 fn verdict(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
-    let point = Point {
+    let mut point = Point {
         plan: Cell::default(),
         hit: Cell::default(),
         failed: Cell::default(),
         hits: RefCell::default(),
         problems: RefCell::default(),
+        mappings_left: operation.mappings_left,
         trace: OnceCell::new(),
     };
     point.round(operation, plan);
+    if operation.mappings_left.is_some() {
+        point.mappings_left = None;
+        point.round(operation, None);
+        let problems = point.problems.into_inner();
+        return if problems.is_empty() { FINE.to_owned() } else { problems };
+    }
     point.round(operation, None);
     point.round(operation, plan);
     point.round(operation, None);
@@ -242,8 +275,8 @@ impl Census {
         }
         for entry in fs::read_dir("/proc/self/task").unwrap().flatten() {
             let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            // These stay, and how many there are depends on who was busy.
-            if !name.is_empty() && name.trim() != "hugekit-helper" {
+            // Helpers stay, and how many there are depends on who was busy; a young one has its starter's name.
+            if name.starts_with("hugekit-") && name.trim() != "hugekit-helper" {
                 *census.threads.entry(name.trim().to_owned()).or_default() += 1;
             }
         }

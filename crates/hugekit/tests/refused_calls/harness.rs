@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use hugekit::fault::Handling;
 use hugekit::injection::{Lasting, Plan};
 use libtest_mimic::Failed;
 
@@ -17,6 +18,10 @@ use crate::case::{self, Operation};
 
 /// How long a child may take that nothing holds up; most take a hundredth of a second.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Calls without which no process lives, whatever filters it has. A writer whose copy can never be mapped has no way on.
+const VITAL: [&str; 8] =
+    ["Mmap", "Munmap", "Mremap", "Mprotect", "Madvise", "MadviseDontNeed", "FutexWait", "Read"];
 
 const HANGS: &str = "hangs";
 
@@ -26,6 +31,12 @@ const MOST_PROBLEMS: usize = 6;
 /// Of each kind of call, so many at the beginning are refused once where not all are.
 const FIRST: usize = 3;
 
+/// Runs an operation in a process that is short of something.
+pub(crate) fn run_short(operation: Operation) -> Result<(), Failed> {
+    let said = run(operation, None, "");
+    if said.trim() == case::FINE { Ok(()) } else { Err(shortened(&said).into()) }
+}
+
 /// Runs every case of an operation, or those of which others say little new.
 pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(), Failed> {
     let clean = run(operation, None, "");
@@ -33,7 +44,8 @@ pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(
     let &[case::FINE, kinds, trace] = &lines[..] else {
         return Err(format!("nothing is refused: {clean}").into());
     };
-    let trace: Vec<&str> = trace.trim_matches(|c: char| !c.is_alphanumeric()).split(", ").collect();
+    let trace: Vec<&str> =
+        trace.trim_start_matches("Some([").trim_end_matches("])").split(", ").collect();
     let refusal = Refusal { operation, thorough, kinds, trace };
     let mut problems = Vec::new();
     for lasting in [Lasting::Once, Lasting::Kind, Lasting::Filter] {
@@ -74,7 +86,9 @@ impl Refusal<'_> {
                     Some(case::FINE) => {}
                     said_so => {
                         let is_hang = said_so.is_some_and(|said| said.starts_with(HANGS));
-                        problems.push(format!("{lasting:?} {nth}.{choice}: {}", shortened(&said)));
+                        let call = self.trace.get(nth).copied().unwrap_or("a later call");
+                        let said = shortened(&said);
+                        problems.push(format!("{lasting:?} {nth}.{choice} ({call}): {said}"));
                         if is_hang {
                             return; // Others of its kind would take as long.
                         }
@@ -87,6 +101,16 @@ impl Refusal<'_> {
     /// Whether a call tells something that those of its kind before it do not.
     fn is_chosen(&self, nth: usize, lasting: Lasting) -> bool {
         let Some(kind) = self.trace.get(nth) else { return self.thorough };
+        let may_last = lasting != Lasting::Filter && !self.operation.writes_what_is_shared;
+        if lasting != Lasting::Once && !may_last && VITAL.contains(kind) {
+            return false;
+        }
+        // Open: a handler thread that may never wake a thread again does not end while forks are written. (Which
+        // call is the n-th differs where threads make them, so that its name does not tell.)
+        let is_in_place = self.operation.handling == Handling::InPlace;
+        if lasting != Lasting::Once && self.operation.writes_what_is_shared && !is_in_place {
+            return self.thorough;
+        }
         let before = self.trace[..nth].iter().filter(|other| *other == kind).count();
         let is_last = !self.trace[nth + 1..].contains(kind);
         let first = if lasting == Lasting::Once { FIRST } else { 1 };

@@ -9,15 +9,20 @@
 mod case;
 mod harness;
 #[path = "../memory/mod.rs"]
+#[allow(dead_code)] // Other tests use more of it.
 mod memory;
 mod operations;
+mod shortage;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     let thorough = std::env::var("HUGEKIT_FAULTS").is_ok_and(|which| which == "all");
-    let trials = operations::all().into_iter().map(|(name, operation)| {
+    let trials = operations::all(thorough).into_iter().map(|(name, operation)| {
         Trial::test(name, move || harness::refuse_each_call(operation, thorough))
     });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+    let short = operations::short_of_mappings(thorough).into_iter();
+    let short =
+        short.map(|(name, operation)| Trial::test(name, move || harness::run_short(operation)));
+    libtest_mimic::run(&Arguments::from_args(), trials.chain(short).collect()).exit();
 }

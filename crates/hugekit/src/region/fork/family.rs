@@ -43,6 +43,8 @@ pub(crate) struct Family {
     pub(super) gate: Gate<State>,
     pub(super) budget: Budget,
     pub(super) spare: own::Own<Spare>,
+    /// The handlers have ended because the kernel refused them: nothing can be shared any more.
+    pub(super) unserved: own::Own<AtomicBool>,
     /// The kernel refused to wake threads that wait: they are to be seen to by [`Faults::leave`].
     pub(super) unwoken: own::Own<AtomicBool>,
     /// Shared by whoever reads frames that others may give up meanwhile.
@@ -177,6 +179,7 @@ impl Family {
             .map_err(unmapped)?,
             budget: Budget::new(most_mappings).map_err(unmapped)?,
             spare: own::Own::new(spare).map_err(unmapped)?,
+            unserved: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
             unwoken: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
@@ -527,6 +530,9 @@ impl Family {
         own: &Own,
         pinned: &[usize],
     ) -> Result<(Mapping, isize), ForkError> {
+        if self.unserved.load(Ordering::SeqCst) {
+            return Err(kernel("userfaultfd", Errno::PERM));
+        }
         let pieces = pieces(state, parent, own, pinned);
         let (pool, needed) = (self.pool.memory(), pieces.len() - 1);
         let (left, most) = self.budget.left();

@@ -95,6 +95,7 @@ impl Faults for Family {
     /// Copies all that is shared.
     fn give_up(&self) -> Result<(), PopulateError> {
         let state = self.gate.alone();
+        self.unserved.store(true, Ordering::SeqCst);
         for member in state.members() {
             self.complete(&state, member)?;
             let _ = userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses());
@@ -112,8 +113,9 @@ impl Faults for Family {
 }
 
 impl Family {
-    /// Does something about the slot that has an address, and about all of its region if a mapping is
-    /// wanting for that. Nothing if nobody has the address any more.
+    /// Does something about the slot that has an address, and about all of its region if the kernel refuses that:
+    /// to map all of it anew takes fewer mappings in the end, and nothing of the descriptor, of which a system-call
+    /// filter may refuse everything. Nothing if no region has the address any more.
     fn at_slot(
         &self,
         address: usize,
@@ -124,18 +126,11 @@ impl Family {
             let Some(member) = state.at(address) else { return Ok(()) };
             let slot = member.slot_at(address);
             let _busy = self.slots.claim(slot);
-            match act(&state, member, slot) {
-                Err(refused) if self.may_complete(refused) => {}
-                other => return other,
+            if act(&state, member, slot).is_ok() {
+                return Ok(());
             }
         }
         self.once_complete(address, |state, member| act(state, member, member.slot_at(address)))
-    }
-
-    /// Whether to map all of a region anew helps: that takes fewer mappings in the end, and nothing of the
-    /// descriptor, which the kernel may refuse from some day on. Threads that wait are woken by the descriptor only.
-    fn may_complete(&self, refused: Refused) -> bool {
-        matches!(refused, Refused::Mappings) || self.is_in_place()
     }
 
     /// As [`at_slot`](Self::at_slot), for [`TOGETHER`] slots at most of the region at an address.
@@ -149,9 +144,8 @@ impl Family {
             let state = self.gate.share();
             let Some(member) = state.at(address) else { return Ok(()) };
             let _busy = self.claim(slots.clone());
-            match act(&state, member, slots.clone()) {
-                Err(refused) if self.may_complete(refused) => {}
-                other => return other,
+            if act(&state, member, slots.clone()).is_ok() {
+                return Ok(());
             }
         }
         self.once_complete(address, |state, member| act(state, member, slots))

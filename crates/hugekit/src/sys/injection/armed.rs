@@ -76,6 +76,12 @@ pub fn arm(plan: Plan) {
 /// Lets everything pass again, and says what was refused.
 pub fn disarm() -> Option<Hit> {
     ARMED.store(false, Ordering::SeqCst);
+    hit()
+}
+
+/// What was refused so far.
+#[must_use]
+pub fn hit() -> Option<Hit> {
     let call = Call::numbered(REFUSED.load(Ordering::SeqCst).checked_sub(1)?)?;
     Some(Hit { call, errno: ERRNO.load(Ordering::SeqCst) })
 }

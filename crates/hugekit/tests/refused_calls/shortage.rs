@@ -1,0 +1,50 @@
+//! A process that may have only a few mappings more.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::param::page_size;
+
+/// More than any process may have where nobody raised `vm.max_map_count`.
+const MOST: usize = 1 << 17;
+
+/// Mappings that this took; given back when dropped.
+pub(crate) struct Shortage {
+    taken: Vec<usize>,
+}
+
+impl Shortage {
+    /// Takes all that there may be but for so many.
+    pub(crate) fn of_mappings(left: usize) -> Self {
+        let mut taken = Vec::with_capacity(MOST);
+        // Neighbours with different rights never become one.
+        let rights = [ProtFlags::empty(), ProtFlags::READ];
+        while taken.len() < MOST {
+            let rights = rights[taken.len() % 2];
+            // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+            let page =
+                unsafe { mmap_anonymous(ptr::null_mut(), page_size(), rights, MapFlags::PRIVATE) };
+            let Ok(page) = page else { break };
+            taken.push(page.addr());
+        }
+        let mut shortage = Self { taken };
+        (0..left).for_each(|_| shortage.give_one());
+        shortage
+    }
+
+    fn give_one(&mut self) {
+        if let Some(page) = self.taken.pop() {
+            // SAFETY: mapped above, and used by nobody.
+            unsafe { munmap(ptr::without_provenance_mut(page), page_size()).unwrap() };
+        }
+    }
+}
+
+impl Drop for Shortage {
+    fn drop(&mut self) {
+        while !self.taken.is_empty() {
+            self.give_one();
+        }
+    }
+}
