@@ -111,6 +111,9 @@ impl Drop for Exposed {
 
 /// Has this process's handler of SIGUSR1 touch what is exposed. It runs on the stack of the thread that it
 /// interrupts: the alternate one is left to faults.
+///
+/// # Panics
+/// If the kernel refuses a handler.
 pub fn install() {
     // SAFETY: `on_signal` allocates nothing, takes no lock and keeps `errno`.
     unsafe {

@@ -31,6 +31,10 @@ pub fn steady_heap() {
 }
 
 impl Footprint {
+    /// What it holds at this moment.
+    ///
+    /// # Panics
+    /// Without `/proc`.
     #[must_use]
     pub fn now() -> Self {
         // SAFETY: no precondition.

@@ -272,10 +272,11 @@ impl Sequence {
     pub fn write(&self, words: &[AtomicU64], number: u64) {
         let cell =
             self.cells.start + (number as usize % self.cells.len() * self.step) % self.cells.len();
-        for index in cell * CELL_WORDS..(cell + 1) * CELL_WORDS {
+        let first = cell * CELL_WORDS;
+        for (index, word) in (first..).zip(&words[first..first + CELL_WORDS]) {
             if !is_lane(index) {
                 // Released, because copies are promised the order of stores and nothing else.
-                words[index].store(value(number, index), Ordering::Release);
+                word.store(value(number, index), Ordering::Release);
             }
         }
     }

@@ -126,7 +126,7 @@ fn begun_call(thread: i32) -> Option<(u64, u64)> {
             &raw mut info,
         );
         let begins = said > 0 && info.op == libc::PTRACE_SYSCALL_INFO_ENTRY;
-        begins.then(|| (info.u.entry.nr, info.instruction_pointer))
+        begins.then_some((info.u.entry.nr, info.instruction_pointer))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Child processes while memory is snapshotted, forked and written: by fork(2), by posix_spawn(3), and by a
+//! Child processes while memory is snapshotted, forked and written: by fork(2), by `posix_spawn(3)`, and by a
 //! vfork(2) whose child writes its parent's memory.
 
 use std::ffi::{c_int, c_void};

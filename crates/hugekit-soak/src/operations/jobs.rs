@@ -49,7 +49,7 @@ fn copy(world: &mut World, source: &Tracked, other: &Mapping, threads: Threads) 
     let (cancel, is_cancelled) = (Cancel::new(), world.one_in(4));
     let progress = |_, _| {
         if is_cancelled {
-            cancel.cancel()
+            cancel.cancel();
         }
     };
     let reuse = [Reuse::Unknown, Reuse::All, Reuse::None][world.rng.usize(0..3)];
@@ -70,7 +70,7 @@ fn clear(world: &mut World, memory: &mut Tracked, threads: Threads) {
     let (cancel, is_cancelled) = (Cancel::new(), world.one_in(4));
     let progress = |_, _| {
         if is_cancelled {
-            cancel.cancel()
+            cancel.cancel();
         }
     };
     let clear = Clear::new().threads(threads).progress(&progress).cancel(&cancel);
