@@ -49,9 +49,9 @@ pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
 fn of_kind(kind: io::ErrorKind) -> ErrorClass {
     match kind {
         // `clone` and `madvise` say EAGAIN where threads or mappings are short.
-        io::ErrorKind::OutOfMemory
-        | io::ErrorKind::StorageFull
-        | io::ErrorKind::WouldBlock => ErrorClass::NoMemory,
+        io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::WouldBlock => {
+            ErrorClass::NoMemory
+        }
         io::ErrorKind::PermissionDenied => ErrorClass::NotPermitted,
         io::ErrorKind::Unsupported => ErrorClass::Unsupported,
         _ => ErrorClass::Kernel,
@@ -147,9 +147,7 @@ impl FaultError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotPermitted { .. } => ErrorClass::NotPermitted,
-            Self::Lacking { .. } | Self::Collapsible | Self::OnValgrind => {
-                ErrorClass::Unsupported
-            }
+            Self::Lacking { .. } | Self::Collapsible | Self::OnValgrind => ErrorClass::Unsupported,
             Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
             Self::NoThreads | Self::TooManyThreads { .. } => ErrorClass::Invalid,
             Self::NotStarted(source) => of_kind(source.kind()),

@@ -265,14 +265,11 @@ fn serve_until_rung(
 ) -> rustix::io::Result<()> {
     let pages = bell.pages.addresses();
     loop {
-        match userfaultfd::next_fault(descriptor)? {
-            Some(Fault { address, .. }) if pages.contains(&address) => {
-                if bell.answer(descriptor, address)? {
-                    return Ok(());
-                }
-            }
-            Some(fault) => serve(fault)?,
-            None => {}
+        let Some(fault) = userfaultfd::next_fault(descriptor)? else { continue };
+        if !pages.contains(&fault.address) {
+            serve(fault)?;
+        } else if bell.answer(descriptor, fault.address)? {
+            return Ok(());
         }
     }
 }

@@ -127,7 +127,7 @@ impl Point {
         self.hit.set(None);
         self.failed.set(false);
         if catch_unwind(AssertUnwindSafe(|| {
-            (operation.run)(self, operation.backing, operation.handling)
+            (operation.run)(self, operation.backing, operation.handling);
         }))
         .is_err()
         {

@@ -9,7 +9,6 @@
 mod case;
 mod harness;
 #[path = "../memory/mod.rs"]
-#[allow(dead_code)] // Other tests use more of it.
 mod memory;
 mod operations;
 mod shortage;
