@@ -8,6 +8,7 @@ mod memory;
 
 use std::ops::Range;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,7 +29,12 @@ const BYTES: usize = 1 << 20;
 /// else was mapped. Not stacks, with the variables of their threads, nor what a fork leaves out, where writers'
 /// copies go.
 fn protectable() -> Vec<Range<usize>> {
-    let apart: Vec<usize> = thread_descriptors().into_iter().chain(alternate_stack()).collect();
+    let alternate_stacks = ALTERNATE_STACKS.lock().unwrap().clone();
+    let apart: Vec<usize> = thread_descriptors()
+        .into_iter()
+        .chain(alternate_stack())
+        .chain(alternate_stacks)
+        .collect();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut found: Vec<Range<usize>> = Vec::new();
     for line in smaps.lines() {
@@ -69,6 +75,10 @@ fn thread_descriptors() -> Vec<usize> {
     threads.map(id).map(descriptor).collect()
 }
 
+/// Those of threads whose writes are served in place: the kernel writes there before the handler runs.
+static ALTERNATE_STACKS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// An address in the calling thread's alternate stack.
 fn alternate_stack() -> Option<usize> {
     // SAFETY: zeroed is a valid one, which is written.
     let stack = unsafe {
@@ -181,6 +191,7 @@ fn nothing_hangs_while_the_heap_is_snapshotted() {
 
 /// Has regions served and forked until it is told to stop.
 fn use_regions(handling: Handling, stop: &AtomicBool, served: &AtomicUsize) {
+    ALTERNATE_STACKS.lock().unwrap().extend(alternate_stack());
     let pool = dirty_pool(8 * BYTES);
     while !stop.load(Ordering::Relaxed) {
         // Refused where the kernel may not write to the heap.
