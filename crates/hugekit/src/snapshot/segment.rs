@@ -34,8 +34,9 @@ pub(super) enum Hindrance {
 impl Segment {
     /// The segments of all these images, ascending.
     pub(super) fn of(images: &[Arc<Image>], line: &Arc<Line>) -> Vec<Self> {
-        let mut bounds: Vec<usize> =
-            images.iter().flat_map(|image| [image.inner().start, image.inner().end]).collect();
+        // Where nothing is protected, there is nothing to cut: the ends of that may lie within a page.
+        let protected = images.iter().map(|image| image.inner()).filter(|inner| !inner.is_empty());
+        let mut bounds: Vec<usize> = protected.flat_map(|inner| [inner.start, inner.end]).collect();
         bounds.sort_unstable();
         bounds.dedup();
         let between = bounds.windows(2).map(|pair| pair[0]..pair[1]);
@@ -176,8 +177,15 @@ mod tests {
             Arc::new(Image::new(range, 4096, 0, None, Arc::clone(&line)).unwrap())
         };
         let page = |range: Range<usize>| range.start * 4096..range.end * 4096;
-        let images =
-            [image(page(10..20)), image(page(15..30)), image(page(40..50)), image(page(15..20))];
+        // Of the last one nothing is protected, wherever it ends.
+        let within_a_page = 12 * 4096 + 1..12 * 4096 + 9;
+        let images = [
+            image(page(10..20)),
+            image(page(15..30)),
+            image(page(40..50)),
+            image(page(15..20)),
+            image(within_a_page),
+        ];
         let found: Vec<_> = Segment::of(&images, &line)
             .iter()
             .map(|segment| (segment.addresses().clone(), segment.images.len()))

@@ -265,15 +265,20 @@ fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
     stands_for(descriptor, b"anon_inode:[userfaultfd]").unwrap_or(false)
 }
 
-/// Whether what `/proc` says of a descriptor begins so; `None` if it says nothing. Async-signal-safe.
+/// Whether what `/proc` says of a descriptor begins so, which is never of one that is closed; `None` if `/proc` cannot
+/// be asked. Async-signal-safe.
 fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> Option<bool> {
     let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
     let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
     pass(Call::Readlink).ok()?;
     let (path, to) = (path.as_ptr().cast(), link.as_mut_ptr().cast());
     // SAFETY: reads a path that ends with 0, and writes no more than the link's bytes.
-    let is_read = written.is_ok() && unsafe { libc::readlink(path, to, link.len()) } > 0;
-    is_read.then(|| link.starts_with(what))
+    let failed = written.is_err() || unsafe { libc::readlink(path, to, link.len()) } < 0;
+    match last_error(failed) {
+        Ok(()) => Some(link.starts_with(what)),
+        Err(io::Errno::NOENT) => Some(false),
+        Err(_) => None,
+    }
 }
 
 fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
