@@ -171,17 +171,19 @@ impl Bell {
         Ok(self.rung[index].swap(0, Ordering::Relaxed) == 1)
     }
 
-    /// A thread ends. Touches of what is not rung are left to the kernel, and after the last thread all of them.
+    /// A thread ends. After the last one, touches are left to the kernel.
     ///
     /// # Errors
-    /// The kernel refuses that.
+    /// The kernel refuses what it is asked.
     fn leave(&self, descriptor: BorrowedFd<'_>) -> rustix::io::Result<()> {
         let mut listeners = self.listeners();
         *listeners -= 1;
-        let is_left =
-            |&index: &usize| *listeners == 0 || self.rung[index].load(Ordering::Relaxed) == 0;
-        let mut left = (0..self.rung.len()).filter(is_left);
-        left.try_for_each(|index| userfaultfd::unregister(descriptor, &self.page(index)))
+        if *listeners == 0 {
+            userfaultfd::unregister(descriptor, &self.pages.addresses())
+        } else {
+            // Changes nothing: a thread that waits there and is woken waits again.
+            userfaultfd::wake(descriptor, &self.pages.addresses())
+        }
     }
 }
 
