@@ -30,11 +30,8 @@ const BYTES: usize = 1 << 20;
 /// copies go.
 fn protectable() -> Vec<Range<usize>> {
     let alternate_stacks = ALTERNATE_STACKS.lock().unwrap().clone();
-    let apart: Vec<usize> = thread_descriptors()
-        .into_iter()
-        .chain(alternate_stack())
-        .chain(alternate_stacks)
-        .collect();
+    let apart: Vec<usize> =
+        thread_descriptors().into_iter().chain(alternate_stack()).chain(alternate_stacks).collect();
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut found: Vec<Range<usize>> = Vec::new();
     for line in smaps.lines() {

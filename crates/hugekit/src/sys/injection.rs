@@ -82,7 +82,8 @@ calls! {
         Munmap: [NOMEM]
         Open: [MFILE NFILE NOMEM ACCESS PERM NOENT]
         Pread: [SRCH]
-        ProcessVmReadv: [FAULT NOMEM PERM NOSYS]
+        // Not FAULT: that says of the memory that it is gone, which `tests/failed_memory.rs` is about.
+        ProcessVmReadv: [NOMEM PERM NOSYS]
         Read: [IO SRCH INTR]
         ReadFault: [INTR]
         Readlink: [ACCESS NOMEM]
