@@ -168,7 +168,6 @@ fn handlers_write_to_nothing_that_a_snapshot_may_protect() {
 fn nothing_hangs_while_the_heap_is_snapshotted() {
     for handling in HANDLINGS.into_iter().filter(|&handling| is_permitted(handling)) {
         let code = in_a_child(|| {
-            let before = protectable();
             let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
             let most = thread::scope(|scope| {
                 for _ in 0..2 {
@@ -177,7 +176,7 @@ fn nothing_hangs_while_the_heap_is_snapshotted() {
                 while served.load(Ordering::Relaxed) < 2 {
                     thread::yield_now();
                 }
-                let most = snapshot_everything(handling, &before, &served);
+                let most = snapshot_everything(handling, &served);
                 stop.store(true, Ordering::Relaxed);
                 most
             });
@@ -205,17 +204,10 @@ fn use_regions(handling: Handling, stop: &AtomicBool, served: &AtomicUsize) {
     }
 }
 
-/// Where glibc begins an arena of a thread's.
-const ARENA: usize = 64 << 20;
-
-/// Snapshots for a second or two; how many there were at a time. What was mapped before, and what the allocator has
-/// mapped for threads since, stays where it is; anything else may go while a snapshot of it is made, and hugekit's
-/// own memory take its place.
-fn snapshot_everything(handling: Handling, before: &[Range<usize>], served: &AtomicUsize) -> usize {
+/// Snapshots for a second or two; how many there were at a time.
+fn snapshot_everything(handling: Handling, served: &AtomicUsize) -> usize {
     let (began, mut most) = (Instant::now(), 0);
-    let mut ranges = protectable();
-    let starts = |range: &Range<usize>| before.iter().any(|before| before.start == range.start);
-    ranges.retain(|range| range.start.is_multiple_of(ARENA) || starts(range));
+    let ranges = protectable();
     let start = served.load(Ordering::Relaxed);
     let is_over = || {
         let elapsed = began.elapsed();

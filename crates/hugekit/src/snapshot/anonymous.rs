@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::Stats;
 use super::background::Background;
 use super::image::{By, Delivery, Image};
+use super::taken::Taken;
 use super::watch::{self, Watch};
 use crate::fault::Serving;
 use crate::sys::thread::without_signals;
@@ -22,6 +23,8 @@ pub(super) struct Anonymous {
     /// `None` if nothing had to be protected.
     pub(super) serving: Option<Serving>,
     pub(super) background: Option<Background>,
+    /// Goes last, when no address is protected any more.
+    pub(super) _taken: Taken,
 }
 
 impl Anonymous {

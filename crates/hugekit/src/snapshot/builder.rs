@@ -13,6 +13,7 @@ use super::image::{Image, inner_of};
 use super::line::Line;
 use super::reserve::Reserve;
 use super::source::Source;
+use super::taken::Taken;
 use super::watch::{NotAdded, Watch, Way};
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
 use crate::fault::{Handling, Serving};
@@ -126,12 +127,14 @@ impl Builder {
             Some(end) if len > 0 => start..end,
             _ => return Err(SnapshotError::Empty { start, len }),
         };
+        // Before the survey: what we map from now on stays away, whatever the owner unmaps.
+        let taken = Taken::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
         let mappings = survey::mappings_of(&range)?;
         let granule = self.granule_bytes(&range)?;
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
         let (ready, reserve) = (self.ready, self.reserve.as_ref());
         let plan = Plan { range: &range, mappings: &mappings, granule, cap, ready, reserve };
-        let mut made = plan.protected(self.handling)?;
+        let mut made = plan.protected(self.handling, taken)?;
         if self.background {
             made.background = Some(Background::start(&made.image, made.watch, cap / 2)?);
         }
@@ -165,6 +168,9 @@ struct Plan<'a> {
     reserve: Option<&'a Reserve>,
 }
 
+/// An image, who is told of its writes, and how these are served.
+type Watched = (Arc<Image>, &'static Watch, Option<Serving>);
+
 impl Plan<'_> {
     fn image(&self, line: Arc<Line>) -> Result<Image, SnapshotError> {
         let image = Image::new(self.range.clone(), self.granule, self.cap, self.reserve, line)
@@ -173,8 +179,8 @@ impl Plan<'_> {
         Ok(image)
     }
 
-    fn protected(&self, handling: Handling) -> Result<Anonymous, SnapshotError> {
-        match handling {
+    fn protected(&self, handling: Handling, taken: Taken) -> Result<Anonymous, SnapshotError> {
+        let (image, watch, serving) = match handling {
             Handling::InPlace => self.in_place(None),
             Handling::Threaded { threads } => self.by(Way::Threaded, threads, None),
             Handling::Auto => match self.by(Way::Threaded, 1, None) {
@@ -184,10 +190,11 @@ impl Plan<'_> {
                 }
                 threaded => threaded,
             },
-        }
+        }?;
+        Ok(Anonymous { image, watch, cap: self.cap, serving, background: None, _taken: taken })
     }
 
-    fn in_place(&self, fall: Option<FaultError>) -> Result<Anonymous, SnapshotError> {
+    fn in_place(&self, fall: Option<FaultError>) -> Result<Watched, SnapshotError> {
         survey::nobody_blocks_sigbus()?;
         self.by(Way::InPlace, 0, fall)
     }
@@ -197,7 +204,7 @@ impl Plan<'_> {
         way: Way,
         threads: usize,
         fall: Option<FaultError>,
-    ) -> Result<Anonymous, SnapshotError> {
+    ) -> Result<Watched, SnapshotError> {
         let watch = |way| Watch::current(way).map_err(SnapshotError::kernel("mmap"));
         let other = watch(way.other())?;
         if let Some(mapping) =
@@ -213,7 +220,7 @@ impl Plan<'_> {
             Way::Threaded => Handling::Threaded { threads: watch.threads() },
         };
         let serving = (!image.inner().is_empty()).then_some(Serving { handling, fall });
-        Ok(Anonymous { image, watch, cap: self.cap, serving, background: None })
+        Ok((image, watch, serving))
     }
 
     /// Where the page of an edge is written all the time, with writers stopped for the copy, if this process may do

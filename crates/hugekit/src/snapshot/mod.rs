@@ -44,6 +44,7 @@ mod several;
 mod source;
 mod stream;
 mod survey;
+mod taken;
 mod view;
 mod watch;
 

@@ -9,7 +9,8 @@
 //! tells.
 #![allow(unsafe_code)]
 
-use std::ptr::{self, NonNull};
+use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -17,7 +18,7 @@ use rustix::param::page_size;
 use rustix::process::{Pid, getpid};
 
 use super::injection::{Call, pass};
-use super::mapping;
+use super::{apart, mapping};
 
 /// Left in memory by one process; [`is_ours`](Self::is_ours) in that process only.
 #[derive(Debug)]
@@ -68,12 +69,8 @@ const NO_ADVICE: libc::c_int = -1;
 
 fn marked_page() -> Option<NonNull<AtomicU8>> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    pass(Call::Mmap).ok()?;
-    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
-    let page = unsafe {
-        rustix::mm::mmap_anonymous(ptr::null_mut(), page_size(), prot, MapFlags::PRIVATE)
-    }
-    .ok()?;
+    let page = apart::map_anonymous(page_size(), prot, MapFlags::PRIVATE).ok()?;
+    let page = page.as_ptr().cast::<c_void>();
     // SAFETY: the page just mapped is ours alone, and an advice that is refused leaves it as it is.
     unsafe {
         let wiped = pass(Call::Madvise)

@@ -11,6 +11,7 @@ use rustix::io;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use rustix::param::page_size;
 
+use super::apart;
 use super::fork_mark::ForkMark;
 use super::injection::{Call, pass};
 use super::last_error;
@@ -63,9 +64,8 @@ impl Mapping {
             [] => Some(Self::anywhere(&file, offset, len, READ_WRITE)?),
             _ => None,
         };
-        let fits = |mapping: &Self| mapping.start.as_ptr().addr().is_multiple_of(align);
         let (mapping, pieces) = match at_once {
-            Some(mapping) if fits(&mapping) => (mapping, &pieces[..0]),
+            Some(mapping) if mapping.suits(align) => (mapping, &pieces[..0]),
             other => {
                 if let Some(mapping) = other {
                     // SAFETY: just mapped, and nobody knows of it.
@@ -94,26 +94,50 @@ impl Mapping {
         }
     }
 
-    /// Aligned addresses for a file or pieces of it, with nothing behind them.
-    fn held(len: usize, align: usize) -> io::Result<Self> {
-        let taken = len.checked_add(align).ok_or(io::Errno::NOMEM)?;
+    /// Aligned addresses with nothing behind them, none of which is [taken](apart).
+    pub(super) fn held(len: usize, align: usize) -> io::Result<Self> {
+        let no_room = io::Errno::NOMEM;
+        let short = len.checked_add(align).ok_or(no_room)?;
+        match Self::held_in(short, len, align) {
+            Ok(None) => {}
+            Ok(Some(held)) => return Ok(held),
+            Err(error) => return Err(error),
+        }
+        let room = apart::room_for(short).ok_or(no_room)?;
+        Self::held_in(room, len, align)?.ok_or(no_room)
+    }
+
+    /// Some of as many addresses in a row as there is room for; `None` if none are free.
+    fn held_in(room: usize, len: usize, align: usize) -> io::Result<Option<Self>> {
         let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let first = unsafe { map_anonymous(taken, NO_ACCESS, hold) }?.as_ptr();
-        let before = first.addr().next_multiple_of(align) - first.addr();
-        let start = first.wrapping_add(before);
-        for (address, len) in [(first, before), (start.wrapping_add(len), align - before)] {
+        let first = unsafe { map_anonymous(room, NO_ACCESS, hold) }?.as_ptr();
+        let all = first.addr()..first.addr() + room;
+        let Some(start) = apart::free_within(&all, len, align) else {
+            // SAFETY: addresses just taken, which nobody uses.
+            unsafe { unmap(first, room) }?;
+            return Ok(None);
+        };
+        let start = first.with_addr(start);
+        let before = start.addr() - all.start;
+        for (address, len) in [(first, before), (start.wrapping_add(len), room - before - len)] {
             if len > 0 {
-                // SAFETY: addresses just taken, which nobody uses.
+                // SAFETY: as above.
                 unsafe { unmap(address, len) }?;
             }
         }
-        Ok(Self { start: not_null(start)?, len })
+        Ok(Some(Self { start: not_null(start)?, len }))
+    }
+
+    /// Whether it lies where it may.
+    fn suits(&self, align: usize) -> bool {
+        let start = self.start.as_ptr().addr();
+        start.is_multiple_of(align) && !apart::is_taken(&(start..start + self.len))
     }
 
     fn inaccessible(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
         let mapping = Self::anywhere(&file, offset, len, NO_ACCESS)?;
-        if mapping.start.as_ptr().addr() % align == 0 {
+        if mapping.suits(align) {
             return Ok(mapping);
         }
         // SAFETY: just mapped, and nobody knows of it.
@@ -330,9 +354,7 @@ const LOCKED_TRIES: u32 = 1000;
 
 impl Untouched {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let private = MapFlags::PRIVATE;
-        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let start = unsafe { map_anonymous(len, ProtFlags::WRITE, private) }?;
+        let start = apart::map_anonymous(len, ProtFlags::WRITE, MapFlags::PRIVATE)?;
         let pages = Self { start, len };
         let advise = || {
             pass(Call::Madvise)?;

@@ -2,6 +2,7 @@
 //!
 //! What rustix has is called through rustix; the rest are those it lacks.
 
+pub(crate) mod apart;
 pub(crate) mod fork_mark;
 pub(crate) mod injection;
 mod ioctl;

@@ -16,7 +16,7 @@ use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::injection::{Call, pass};
-use super::mapping;
+use super::{apart, mapping};
 
 /// Zeroed bytes that take memory when they are touched. Readable and writable, and unmapped on drop, in a
 /// forked child too, which has them all as a copy unless they are [kept from it](Self::keep_from_children).
@@ -48,11 +48,7 @@ impl OwnBytes {
         let slack = if align > page { align } else { 0 };
         let mapped_len = len.max(1).checked_add(slack).ok_or(io::Errno::NOMEM)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        pass(Call::Mmap)?;
-        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let mapped =
-            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped_len, prot, flags) }?;
-        let mapped = NonNull::new(mapped.cast::<u8>()).ok_or(io::Errno::NOMEM)?;
+        let mapped = apart::map_anonymous(mapped_len, prot, flags)?;
         let start = mapped.map_addr(|address| {
             // Rounding a number up that is not 0 leaves it so, below the end of the mapping.
             address.saturating_add(address.get().next_multiple_of(align) - address.get())
