@@ -22,6 +22,7 @@ mod late;
 pub(crate) mod open;
 mod registry;
 mod served;
+mod show;
 mod threaded;
 pub(crate) mod unsure;
 
@@ -35,6 +36,7 @@ pub(crate) use self::in_place::{Ranges, Registration};
 use self::open::Of;
 pub(crate) use self::registry::{Held, Registry};
 pub(crate) use self::served::Served;
+pub(crate) use self::show::show;
 pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 use crate::populate::PopulateError;

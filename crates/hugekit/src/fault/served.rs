@@ -15,6 +15,7 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::granules::{Granules, Lacks};
+use super::show::show;
 use super::{Access, Faults, open};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
@@ -184,32 +185,18 @@ impl Served {
         self.map(addresses)
     }
 
-    /// Maps what the file has, page by page where some are mapped already.
+    /// Maps what the file has.
     fn map(&self, addresses: Range<usize>) -> Result<(), PopulateError> {
         let descriptor = self.descriptor.as_fd();
         let page =
             if self.pool.backing().is_reserved() { self.pool.page_size() } else { page_size() };
-        let (mut next, mut met) = (addresses.start, false);
-        while next < addresses.end {
-            let Err((mapped, errno)) =
-                userfaultfd::map_present(descriptor, &(next..addresses.end), false)
-            else {
-                break;
-            };
-            next += mapped;
-            match errno {
-                Errno::EXIST => (next, met) = (next + page, true),
-                // Somebody changes the process's mappings at this moment.
-                Errno::AGAIN => {}
-                // Not registered any more: a plain access does.
-                Errno::NOENT => (next, met) = (addresses.end, true),
-                Errno::FAULT => return Err(PopulateError::NothingBehind),
-                Errno::NOMEM => return Err(PopulateError::OutOfMemory),
-                other => return Err(PopulateError::Kernel(std::io::Error::from(other).kind())),
-            }
-        }
+        let met = show(descriptor, &addresses, page, false).map_err(|errno| match errno {
+            Errno::FAULT => PopulateError::NothingBehind,
+            Errno::NOMEM => PopulateError::OutOfMemory,
+            other => PopulateError::Kernel(std::io::Error::from(other).kind()),
+        })?;
         if met {
-            // Who found it mapped does not wake those who wait for it.
+            // A thread that found it mapped does not wake those that wait for it.
             let _ = userfaultfd::wake(descriptor, &addresses);
         }
         Ok(())

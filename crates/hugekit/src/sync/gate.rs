@@ -56,6 +56,7 @@ impl<T> Gate<T> {
     /// Waits until no thread has it alone. Async-signal-safe.
     pub(crate) fn share(&self) -> Shared<'_, T> {
         self.enter(|holders| holders + 1);
+        held::begin();
         Shared { gate: self }
     }
 
@@ -65,6 +66,7 @@ impl<T> Gate<T> {
         let Words { holders, opened } = &*self.words;
         // Acquire: what every sharer did has happened, because each one's leaving continues the others' release.
         opened.wait_for(|| (holders.load(Ordering::Acquire) == ALONE).then_some(()));
+        held::begin();
         Alone { gate: self }
     }
 
@@ -87,6 +89,7 @@ impl<T> Deref for Shared<'_, T> {
 
 impl<T> Drop for Shared<'_, T> {
     fn drop(&mut self) {
+        held::end();
         let Words { holders, opened } = &*self.gate.words;
         // Release: whoever has it alone next comes behind what was read. The last one may be waited for.
         if holders.fetch_sub(1, Ordering::Release) == ALONE + 1 {
@@ -113,11 +116,78 @@ impl<T> DerefMut for Alone<'_, T> {
 
 impl<T> Drop for Alone<'_, T> {
     fn drop(&mut self) {
+        held::end();
         let Words { holders, opened } = &*self.gate.words;
         // Release: whoever enters next sees what was changed. No other thread changes it meanwhile.
         holders.store(0, Ordering::Release);
         opened.tell();
     }
+}
+
+/// Has unit tests count what a thread allocates while it has a gate: a handler may have interrupted the allocator, and
+/// wait for the gate.
+#[cfg(all(test, not(loom)))]
+pub(crate) mod held {
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+
+    thread_local! {
+        static GATES: Cell<u32> = const { Cell::new(0) };
+        static CALLS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub(super) fn begin() {
+        GATES.set(GATES.get() + 1);
+    }
+
+    pub(super) fn end() {
+        GATES.set(GATES.get() - 1);
+    }
+
+    /// How often this thread has called the allocator while it had a gate.
+    pub(crate) fn allocator_calls() -> u32 {
+        CALLS.get()
+    }
+
+    struct Counting;
+
+    impl Counting {
+        fn count() {
+            if GATES.try_with(Cell::get).is_ok_and(|gates| gates > 0) {
+                CALLS.set(CALLS.get() + 1);
+            }
+        }
+    }
+
+    #[global_allocator]
+    static ALLOCATOR: Counting = Counting;
+
+    // SAFETY: the system's allocator, which is called with what this is called with.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            Self::count();
+            // SAFETY: the caller's to promise.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+            Self::count();
+            // SAFETY: the caller's to promise.
+            unsafe { System.dealloc(start, layout) }
+        }
+
+        unsafe fn realloc(&self, start: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+            Self::count();
+            // SAFETY: the caller's to promise.
+            unsafe { System.realloc(start, layout, len) }
+        }
+    }
+}
+
+#[cfg(not(all(test, not(loom))))]
+mod held {
+    pub(super) fn begin() {}
+    pub(super) fn end() {}
 }
 
 #[cfg(all(test, not(loom)))]

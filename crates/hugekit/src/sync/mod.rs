@@ -19,6 +19,8 @@ mod published;
 
 pub(crate) use self::claims::{Claim, Claims, State};
 pub(crate) use self::gate::Gate;
+#[cfg(all(test, not(loom)))]
+pub(crate) use self::gate::held;
 pub(crate) use self::latch::Latch;
 pub(crate) use self::per_process::{OfProcess, PerProcess};
 pub(crate) use self::published::{Held, Published};

@@ -13,10 +13,12 @@ use rustix::io::{self, Errno};
 use super::super::RegionError;
 use super::ForkError;
 use super::budget::Budget;
-use super::frames::{Broken, ForChild, Frames, Near, Own, Place, Unneeded};
+use super::frames::{Broken, ForChild, Frames, GivenUp, Holding, Near, Own, Place, Run};
 use super::member::{Member, Words};
+use super::room::Room;
 use super::serve::Refused;
 use super::table::{Pte, Table};
+use super::tokens::Tokens;
 use crate::fault::open::{self, Of};
 use crate::fault::unsure;
 use crate::fault::{Faults, Handlers, Handling, Registration, Serving};
@@ -50,6 +52,7 @@ pub(crate) struct Family {
     /// Shared by whoever reads frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
+    tokens: Tokens,
     /// A file without bytes: what is lost is mapped to it.
     pub(super) nothing: OwnedFd,
     /// By which it is seen what is mapped; `None` if it cannot be opened.
@@ -96,6 +99,7 @@ impl State {
         member.addresses().contains(&address).then_some(after)
     }
 
+    /// Without allocating, if there is [`Room`].
     fn insert(&mut self, member: Member) {
         let start = member.addresses().start;
         let at = self.members.partition_point(|other| other.addresses().start < start);
@@ -183,6 +187,7 @@ impl Family {
             unwoken: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
+            tokens: Tokens::default(),
             nothing: memfd::create(c"hugekit:lost", Pages::Shmem)
                 .map_err(|errno| kernel("memfd_create", errno))?,
             pagemap: pagemap::open_own().ok(),
@@ -246,8 +251,39 @@ impl Family {
         words.map_err(unmapped)
     }
 
+    /// What these pieces are in the gate. Their tokens stay outside.
     fn place_of(&self, pieces: Vec<Reserved>, room: OwnPiece) -> Place {
-        Place::new(pieces, room, self.granule_bytes, self.pool.page_size())
+        let (memory, page_size) = (self.pool.memory(), self.pool.page_size());
+        let place = Place::new(&pieces, room, memory, self.granule_bytes, page_size);
+        self.tokens.add(pieces.into_iter().map(|(extent, _)| extent));
+        place
+    }
+
+    /// The pieces that a place is made of, when it has not become a region's.
+    fn pieces_of(&self, holdings: &[Holding]) -> Vec<Reserved> {
+        let piece = |holding: &Holding| {
+            let (folios, contents) = holding.whole();
+            (self.tokens.take(&folios), contents)
+        };
+        holdings.iter().map(piece).collect()
+    }
+
+    /// Has the gate alone, with room for a member and so many holdings more.
+    fn with_room<R>(&self, holdings: usize, act: impl FnOnce(&mut State) -> R) -> R {
+        let (mut room, mut act) = (Room::default(), Some(act));
+        loop {
+            let done = without_signals(|| {
+                let mut state = self.gate.alone();
+                let State { members, frames } = &mut *state;
+                room.give(members, frames.holdings(), holdings)?;
+                let act = act.take().expect("the room suffices once");
+                Ok(act(&mut state))
+            });
+            match done {
+                Ok(done) => return done,
+                Err(wanted) => room.grow(wanted),
+            }
+        }
     }
 
     /// The region that the family begins with.
@@ -272,10 +308,9 @@ impl Family {
                 return Err((extent, mapping, error));
             }
         };
-        let place = self.place_of(pieces, room);
-        without_signals(|| {
-            let mut state = self.gate.alone();
-            let own = state.frames.add(self.pool.memory(), place);
+        let mut place = self.place_of(pieces, room);
+        self.with_room(place.len(), |state| {
+            let own = state.frames.add(&mut place);
             (0..slots).for_each(|slot| state.frames.get(own.frame(slot), 1));
             state.insert(Member::first(mapping, words, own, self.granule_bytes));
             state.check();
@@ -341,18 +376,26 @@ impl Membership {
         let (room, words) = match family.room_for(&pieces, Words::of_child, bytes) {
             Ok(made) => made,
             Err(error) => {
-                family.return_folios(pieces, false)?;
+                family.return_folios(pieces)?;
                 return Err(error);
             }
         };
-        let place = family.place_of(pieces, room);
-        match without_signals(|| self.fork_alone(place, words, pinned)) {
-            Ok(addresses) => Ok(addresses),
-            Err((pieces, error)) => {
-                family.return_folios(pieces, false)?;
-                Err(error)
+        let mut place = family.place_of(pieces, room);
+        let mut made = Made {
+            runs: Vec::with_capacity(family.most_runs().min(bytes.div_ceil(family.granule_bytes))),
+            unused: Vec::with_capacity(place.len()),
+            words: Some(words),
+        };
+        let forked = family.with_room(place.len(), |state| {
+            let own = state.frames.add(&mut place);
+            self.fork_alone(state, own, &mut made, pinned)
+        });
+        forked.map_err(|(_own, failed)| {
+            match family.return_folios(family.pieces_of(&made.unused)) {
+                Ok(()) => failed.into(),
+                Err(error) => error,
             }
-        }
+        })
     }
 
     /// Brings a region together whose frames are scattered: into its own place if that is whole, or into a
@@ -376,55 +419,58 @@ impl Membership {
             None => {}
         }
         let pieces = family.pool.reserve(bytes, family.granule_bytes)?;
-        if pieces.len() > 1 {
-            family.return_folios(pieces, false)?;
+        let room = Place::room(&pieces, family.granule_bytes, family.pool.page_size());
+        let Some(room) = room.ok().filter(|_| pieces.len() == 1) else {
+            family.return_folios(pieces)?;
             return Err(error);
-        }
-        let room = match Place::room(&pieces, family.granule_bytes, family.pool.page_size()) {
-            Ok(room) => room,
-            Err(_) => {
-                family.return_folios(pieces, false)?;
-                return Err(error);
-            }
         };
-        let place = family.place_of(pieces, room);
-        let (unneeded, moved) = self.with_gate(|state| family.rehome(state, self.start, place));
-        family.return_folios(unneeded, false)?;
-        moved
+        let mut place = family.place_of(pieces, room);
+        let (mut unused, mut given_up) = (Vec::with_capacity(place.len()), GivenUp::new());
+        let moved = family.with_room(place.len(), |state| {
+            let moved = family.rehome(state, self.start, &mut place, &mut unused);
+            state.frames.take_given_up(&mut given_up);
+            moved
+        });
+        family.return_given_up(given_up)?;
+        family.return_folios(family.pieces_of(&unused))?;
+        moved.map(|_before| ()).map_err(|(_own, failed)| failed.into())
     }
 
     fn with_gate<R>(&self, act: impl FnOnce(&mut State) -> R) -> R {
         without_signals(|| act(&mut self.family.gate.alone()))
     }
 
+    /// With `own`, which was just added for the child. Does not allocate.
     fn fork_alone(
         &self,
-        place: Place,
-        mut words: Words,
+        state: &mut State,
+        own: Own,
+        made: &mut Made,
         pinned: &[usize],
-    ) -> Result<Range<usize>, (Vec<Reserved>, ForkError)> {
+    ) -> Result<Range<usize>, (Own, Failed)> {
         let family = &*self.family;
-        let mut state = family.gate.alone();
-        let state = &mut *state;
-        let own = state.frames.add(family.pool.memory(), place);
-        let forked =
-            family.prepare(state, self.start, &own, pinned).and_then(|(mapping, extra)| {
-                let protected = family.protect(state, self.start, pinned).and_then(|()| {
-                    let parent = state.at(self.start).expect("a member as long as this exists");
-                    copy_pinned(parent, &state.frames, &own, pinned)
-                });
-                if let Err(error) = protected {
-                    // SAFETY: just mapped, and nobody knows of it.
-                    let _ = unsafe { mapping.unmap() };
-                    family.budget.give(extra);
-                    return Err(error);
-                }
-                Ok((mapping, extra))
+        let forked = family.prepare(state, self.start, &own, pinned, &mut made.runs);
+        let forked = forked.and_then(|(mapping, extra)| {
+            let protected = family.protect(state, self.start, pinned).and_then(|()| {
+                let parent = state.at(self.start).expect("a member as long as this exists");
+                copy_pinned(parent, &state.frames, &own, pinned)
             });
+            if let Err(failed) = protected {
+                // SAFETY: just mapped, and nobody knows of it.
+                let _ = unsafe { mapping.unmap() };
+                family.budget.give(extra);
+                return Err(failed);
+            }
+            Ok((mapping, extra))
+        });
         let (mapping, extra) = match forked {
             Ok(mapped) => mapped,
-            Err(error) => return Err((state.frames.take_last(&own), error)),
+            Err(failed) => {
+                state.frames.take_last(&own, &mut made.unused);
+                return Err((own, failed));
+            }
         };
+        let mut words = made.words.take().expect("made for this child");
         let State { members, frames } = state;
         let parent = members.iter_mut().find(|member| member.addresses().start == self.start);
         let parent = parent.expect("a member as long as this exists");
@@ -448,7 +494,8 @@ impl Membership {
     pub(in crate::region) fn leave(mut self, to_kernel: bool) -> Result<(), ForkError> {
         // Nobody is serving one of its faults any more when this is done, and none may wait for the gate.
         drop(self.registration.take());
-        let (unneeded, is_last) = without_signals(|| {
+        let mut given_up = GivenUp::new();
+        let (_member, is_last) = without_signals(|| {
             let mut state = self.family.gate.alone();
             let index = state.index(self.start).expect("a member as long as this exists");
             // SAFETY: its own addresses, which nobody uses any more. In the gate, because nobody may change
@@ -462,16 +509,16 @@ impl Membership {
                 })
                 .map_err(|errno| kernel("munmap", errno))?;
             let member = state.members.remove(index);
-            let mut unneeded = Unneeded::new();
-            give_up(&mut state, &member, 0..member.slots(), &mut unneeded);
+            give_up(&mut state, &member, 0..member.slots(), to_kernel);
+            state.frames.take_given_up(&mut given_up);
             self.family.budget.give(member.counts().mappings.load(Ordering::Relaxed));
             state.check();
-            Ok::<_, ForkError>((unneeded, state.members.is_empty()))
+            Ok::<_, ForkError>((member, state.members.is_empty()))
         })?;
         if is_last {
             self.family.end();
         }
-        self.family.return_folios(unneeded, to_kernel)
+        self.family.return_given_up(given_up)
     }
 
     /// Cuts the region to the folios and granules that its first `bytes` lie on; how many bytes these are.
@@ -485,12 +532,13 @@ impl Membership {
         if let Some(registration) = &self.registration {
             registration.cut(kept);
         }
-        let unneeded = without_signals(|| {
+        let mut given_up = GivenUp::new();
+        without_signals(|| {
             let mut state = family.gate.alone();
             let member = state.at_mut(self.start).expect("a member as long as this exists");
             let all = member.slots();
             if slots == all {
-                return Ok(Unneeded::new());
+                return Ok(());
             }
             // SAFETY: its own addresses, which nobody uses any more.
             if let Err(errno) = unsafe { member.mapping.unmap_from(kept) } {
@@ -499,18 +547,26 @@ impl Membership {
                 return Err(kernel("munmap", errno));
             }
             let index = state.index(self.start).expect("still there");
-            let member = state.members.remove(index);
-            let mut unneeded = Unneeded::new();
-            give_up(&mut state, &member, slots..all, &mut unneeded);
-            let mut member = member;
+            let mut member = state.members.remove(index);
+            give_up(&mut state, &member, slots..all, false);
+            state.frames.take_given_up(&mut given_up);
             member.table.cut(slots);
             state.insert(member);
             state.check();
-            Ok::<_, ForkError>(unneeded)
+            Ok::<_, ForkError>(())
         })?;
-        family.return_folios(unneeded, false)?;
+        family.return_given_up(given_up)?;
         Ok(kept)
     }
+}
+
+/// What a fork takes, and what is left of it when there is none: allocated and dropped outside of the gate.
+#[derive(Debug)]
+struct Made {
+    /// Where in the file each run of its frames lies, and how long it is.
+    runs: Vec<(u64, usize)>,
+    unused: Vec<Holding>,
+    words: Option<Words>,
 }
 
 /// A region that nobody has seen yet.
@@ -529,20 +585,21 @@ impl Family {
         parent: usize,
         own: &Own,
         pinned: &[usize],
-    ) -> Result<(Mapping, isize), ForkError> {
+        runs: &mut Vec<(u64, usize)>,
+    ) -> Result<(Mapping, isize), Failed> {
         if self.unserved.load(Ordering::SeqCst) {
-            return Err(kernel("userfaultfd", Errno::PERM));
+            return Err(kernel("userfaultfd", Errno::PERM).into());
         }
-        let pieces = pieces(state, parent, own, pinned);
-        let (pool, needed) = (self.pool.memory(), pieces.len() - 1);
+        let needed = add_runs(state, parent, own, pinned, runs) - 1;
+        let pool = self.pool.memory();
         let (left, most) = self.budget.left();
-        if needed > most / MOST_OF_BUDGET || !self.budget.take(needed as isize) {
-            return Err(ForkError::Mappings { needed, left, most });
+        if needed >= self.most_runs() || !self.budget.take(needed as isize) {
+            return Err(ForkError::Mappings { needed, left, most }.into());
         }
-        let mapping = Mapping::of_pieces(pool.file(), &pieces, self.pool.page_size());
+        let mapping = Mapping::of_pieces(pool.file(), runs, self.pool.page_size());
         let mapping = mapping.map_err(|errno| {
             self.budget.give(needed as isize);
-            ForkError::NotMapped { mappings: pieces.len(), source: errno.into() }
+            ForkError::NotMapped { mappings: runs.len(), source: errno.into() }
         })?;
         let start = mapping.start().as_ptr().addr();
         let watched = self.watch(&(start..start + mapping.len()), true).and_then(|()| {
@@ -558,9 +615,15 @@ impl Family {
                 // SAFETY: just mapped, and nobody knows of it.
                 let _ = unsafe { mapping.unmap() };
                 self.budget.give(needed as isize);
-                Err(error)
+                Err(error.into())
             }
         }
+    }
+
+    /// As many runs of frames as one fork may map.
+    fn most_runs(&self) -> usize {
+        let (_, most) = self.budget.left();
+        most / MOST_OF_BUDGET + 1
     }
 
     /// Before a mapping was registered, pages that let writes through may have come there: by the fault of a
@@ -580,52 +643,57 @@ impl Family {
     }
 
     /// Moves a region to a new place, which is one piece: nobody writes it meanwhile, and from one moment to
-    /// the next it is there. Says what nobody needs any more, and if that is the new place, why.
+    /// the next it is there. What it had before, or the new place if it did not come to that.
     fn rehome(
         &self,
         state: &mut State,
         start: usize,
-        place: Place,
-    ) -> (Unneeded, Result<(), ForkError>) {
-        let own = state.frames.add(self.pool.memory(), place);
-        let index = state.index(start).expect("a member as long as its region exists");
-        let slots = state.members[index].slots();
-        let moved = self.protect(state, start, &[]).and_then(|()| {
-            let (member, frames) = (&state.members[index], &state.frames);
-            for slot in 0..slots {
-                if member.lost.get(slot) {
-                    return Err(refused(Refused::Broken));
-                }
-                if member.keeps.get(slot) {
-                    self.copy_for_others(state, member, slot, None).map_err(refused)?;
-                }
-                frames
-                    .copy(member.table.get(slot).frame(), own.frame(slot), Near::Neither)
-                    .map_err(|Broken| refused(Refused::Broken))?;
-            }
-            self.show_run(member, 0..slots, frames.offset(own.frame(0))).map_err(refused)
-        });
-        if let Err(error) = moved {
-            return (state.frames.take_last(&own), Err(error));
+        place: &mut Place,
+        unused: &mut Vec<Holding>,
+    ) -> Result<Own, (Own, Failed)> {
+        let own = state.frames.add(place);
+        if let Err(failed) = self.move_to(state, start, &own) {
+            state.frames.take_last(&own, unused);
+            return Err((own, failed));
         }
+        let index = state.index(start).expect("a member as long as its region exists");
         let mut member = state.members.remove(index);
-        let mut unneeded = Unneeded::new();
-        give_up(state, &member, 0..slots, &mut unneeded);
+        let slots = member.slots();
+        give_up(state, &member, 0..slots, false);
         for slot in 0..slots {
             state.frames.get(own.frame(slot), 1);
             member.keeps.set(slot);
         }
         set_run(member.table.entries(), Pte::new(own.frame(0)).writable().accessed());
-        member.own = own;
+        let before = std::mem::replace(&mut member.own, own);
         self.count_mappings(&member, 0);
         state.insert(member);
         state.check();
-        (unneeded, Ok(()))
+        Ok(before)
+    }
+
+    /// Copies what a region shows to a new place and maps that.
+    fn move_to(&self, state: &mut State, start: usize, own: &Own) -> Result<(), Failed> {
+        self.protect(state, start, &[])?;
+        let member = state.at(start).expect("a member as long as its region exists");
+        let frames = &state.frames;
+        for slot in 0..member.slots() {
+            if member.lost.get(slot) {
+                return Err(Refused::Broken.into());
+            }
+            if member.keeps.get(slot) {
+                self.copy_for_others(state, member, slot, None)?;
+            }
+            let copied =
+                frames.copy(member.table.get(slot).frame(), own.frame(slot), Near::Neither);
+            copied.map_err(|Broken| Refused::Broken)?;
+        }
+        Ok(self.show_run(member, 0..member.slots(), frames.offset(own.frame(0)))?)
     }
 
     /// Holds back writes to what a child is about to share: one call for each run. If one fails, what was
     /// protected stays so, and the table says it.
-    fn protect(&self, state: &mut State, parent: usize, pinned: &[usize]) -> Result<(), ForkError> {
+    fn protect(&self, state: &mut State, parent: usize, pinned: &[usize]) -> Result<(), Failed> {
         let descriptor = self.descriptor.as_fd();
         let parent = state.at_mut(parent).expect("a member as long as its region exists");
         if !parent.is_registered() {
@@ -651,20 +719,45 @@ impl Family {
         Ok(())
     }
 
-    /// Gives to the pool, or to the kernel, what nobody shows any more. Not in the gate.
-    fn return_folios(&self, unneeded: Unneeded, to_kernel: bool) -> Result<(), ForkError> {
-        // Whoever begins to read from now on does not find them.
-        drop(self.reading.write().unwrap_or_else(PoisonError::into_inner));
-        for (extent, contents) in unneeded {
-            if to_kernel {
-                // SAFETY: nothing maps them but the alias.
-                unsafe { self.pool.give_back_as_holes(extent) }.map_err(ForkError::Kept)?;
-            } else {
-                // SAFETY: as above; the contents are what was noted.
-                unsafe { self.pool.give_back(extent, &contents) };
-            }
+    /// Gives back what no region shows any more. Not in the gate.
+    fn return_folios(&self, pieces: Vec<Reserved>) -> Result<(), ForkError> {
+        self.wait_for_readers();
+        for (extent, contents) in pieces {
+            // SAFETY: nothing maps them but the alias; the contents are what was noted.
+            unsafe { self.pool.give_back(extent, &contents) };
         }
         Ok(())
+    }
+
+    /// Gives to the pool, or to the kernel, what was given up. Not in the gate.
+    fn return_given_up(&self, mut given_up: GivenUp) -> Result<(), ForkError> {
+        loop {
+            self.wait_for_readers();
+            for run in &given_up.runs {
+                self.return_run(run)?;
+            }
+            if !given_up.is_full {
+                return Ok(());
+            }
+            given_up = GivenUp::new();
+            without_signals(|| self.gate.alone().frames.take_given_up(&mut given_up));
+        }
+    }
+
+    fn return_run(&self, run: &Run) -> Result<(), ForkError> {
+        let extent = self.tokens.take(&run.folios);
+        if run.to_kernel {
+            // SAFETY: nothing maps them but the alias.
+            return unsafe { self.pool.give_back_as_holes(extent) }.map_err(ForkError::Kept);
+        }
+        // SAFETY: as above; the contents are what was noted.
+        unsafe { self.pool.give_back(extent, &[(run.folios.len(), run.content)]) };
+        Ok(())
+    }
+
+    /// A thread that begins to read from now on does not find what was given up.
+    fn wait_for_readers(&self) {
+        drop(self.reading.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The last region has left.
@@ -686,17 +779,29 @@ impl Family {
     }
 }
 
-/// Where in the file each run of what a child shows lies, and how long it is.
-fn pieces(state: &mut State, parent: usize, own: &Own, pinned: &[usize]) -> Vec<(u64, usize)> {
+/// Where in the file each run of what a child shows lies, and how long it is, as far as there is room; how many runs
+/// there are.
+fn add_runs(
+    state: &mut State,
+    parent: usize,
+    own: &Own,
+    pinned: &[usize],
+    runs: &mut Vec<(u64, usize)>,
+) -> usize {
     let parent = state.index(parent).expect("a member as long as its region exists");
     let State { members, frames } = state;
     let parent = &mut members[parent];
-    let mut pieces: Vec<(u64, usize)> = Vec::new();
+    let (mut count, mut end) = (0, None);
     let mut add = |frame: u64, bytes: usize| {
         let offset = frames.offset(frame);
-        match pieces.last_mut() {
-            Some((last, len)) if *last + *len as u64 == offset => *len += bytes,
-            _ => pieces.push((offset, bytes)),
+        let follows = end.replace(offset + bytes as u64) == Some(offset);
+        count += usize::from(!follows);
+        if count > runs.capacity() {
+            return;
+        }
+        match runs.last_mut().filter(|_| follows) {
+            Some((_, len)) => *len += bytes,
+            None => runs.push((offset, bytes)),
         }
     };
     let (slots, mut pinned, mut slot) = (parent.slots(), pinned, 0);
@@ -712,7 +817,7 @@ fn pieces(state: &mut State, parent: usize, own: &Own, pinned: &[usize]) -> Vec<
             slot += run;
         }
     }
-    pieces
+    count
 }
 
 /// Copies what is pinned to a child's own place.
@@ -721,10 +826,10 @@ fn copy_pinned(
     frames: &Frames,
     own: &Own,
     pinned: &[usize],
-) -> Result<(), ForkError> {
+) -> Result<(), Failed> {
     pinned.iter().try_for_each(|&slot| {
         let copied = frames.copy(parent.table.get(slot).frame(), own.frame(slot), Near::Neither);
-        copied.map_err(|Broken| refused(Refused::Broken))
+        copied.map_err(|Broken| Refused::Broken.into())
     })
 }
 
@@ -748,7 +853,7 @@ fn copy_table(
 
 /// A region that is no member any more, or will have these slots no more, gives them up: what others still
 /// show is kept by one of them from then on, which needs no place for a copy of its own any more.
-fn give_up(state: &mut State, member: &Member, slots: Range<usize>, unneeded: &mut Unneeded) {
+fn give_up(state: &mut State, member: &Member, slots: Range<usize>, to_kernel: bool) {
     for slot in slots {
         let frame = member.table.get(slot).frame();
         let is_last = state.frames.put(frame, 1);
@@ -761,17 +866,39 @@ fn give_up(state: &mut State, member: &Member, slots: Range<usize>, unneeded: &m
             heir.keeps.set(slot);
             heir.own_frame(slot)
         };
-        state.frames.give_up(spare, unneeded);
+        state.frames.give_up(spare, to_kernel);
     }
 }
 
-fn refused(refused: Refused) -> ForkError {
-    match refused {
-        Refused::Mappings => kernel("mmap", Errno::NOMEM),
-        Refused::Broken => {
-            ForkError::NotReady(Box::new(RegionError::Copy(PopulateError::Poisoned)))
+/// Why there is no fork, as it is said in the gate, where nothing is allocated.
+#[derive(Debug)]
+enum Failed {
+    Error(ForkError),
+    Refused(Refused),
+}
+
+impl From<ForkError> for Failed {
+    fn from(error: ForkError) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<Refused> for Failed {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+impl From<Failed> for ForkError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Error(error) => error,
+            Failed::Refused(Refused::Mappings) => kernel("mmap", Errno::NOMEM),
+            Failed::Refused(Refused::Broken) => {
+                Self::NotReady(Box::new(RegionError::Copy(PopulateError::Poisoned)))
+            }
+            Failed::Refused(Refused::Kernel(errno)) => kernel("mmap", errno),
         }
-        Refused::Kernel(errno) => kernel("mmap", errno),
     }
 }
 

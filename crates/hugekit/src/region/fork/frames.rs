@@ -15,7 +15,7 @@ use rustix::param::page_size;
 
 use crate::fault::unsure;
 use crate::parallel::Bytes;
-use crate::pool::{Content, Extent, InUse, Memory, Reserved};
+use crate::pool::{Content, Memory, Reserved};
 use crate::profile::Profile;
 use crate::pte::{Folio, Folios, Piece};
 use crate::sweep::{Order, Reach};
@@ -23,19 +23,21 @@ use crate::sys::own::{OwnPiece, OwnSlice};
 use crate::sys::peek;
 use crate::{Clear, Copy, Reuse};
 
-/// An extent that came into the family with one region, and what is left of it.
+/// An extent that came into the family with one region, and what is left of it. Its token is kept outside of the gate
+/// ([`Tokens`](super::tokens::Tokens)).
 #[derive(Debug)]
-struct Holding {
+pub(super) struct Holding {
     first: u64,
     first_slot: usize,
     /// References: regions that show the granule.
     counts: OwnSlice<Folio>,
-    /// What each folio holds.
+    /// What each folio holds, and whether the family has given it up.
     contents: OwnSlice<AtomicU8>,
-    /// Granules of each folio that are still somebody's, or whose place is kept for somebody.
+    /// Granules of each folio that are still a region's, or whose place is kept for one.
     kept: Box<[u32]>,
-    /// What the pool does not have again, ascending.
-    extents: Vec<Extent<InUse>>,
+    /// Folios that the pool does not have again, and those of them that are given up.
+    left: usize,
+    given_up: usize,
     first_folio: usize,
     alias: Bytes,
 }
@@ -51,10 +53,60 @@ pub(super) struct Frames {
     len: usize,
 }
 
-/// Folios that nobody in the family needs any more, and what each run of them holds.
-pub(super) type Unneeded = Vec<Reserved>;
-
 const CONTENTS: [Content; 4] = [Content::Hole, Content::Clean, Content::Dirty, Content::Broken];
+
+/// Beside what a folio holds: no region needs it any more, and it is yet to go back to the pool, or to the kernel; it has
+/// gone.
+const GIVEN_UP: u8 = 1 << 5;
+const TO_KERNEL: u8 = 1 << 6;
+const RETURNED: u8 = 1 << 7;
+
+/// Folios that go back side by side.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Their numbers in the pool.
+    pub(super) folios: Range<usize>,
+    /// What each of them holds.
+    pub(super) content: Content,
+    pub(super) to_kernel: bool,
+}
+
+/// Folios that no region needs any more: room for some, made before the gate is taken.
+#[derive(Debug)]
+pub(super) struct GivenUp {
+    pub(super) runs: Vec<Run>,
+    /// Nothing is left of these: they are dropped outside of the gate.
+    empty: Vec<Holding>,
+    /// There was more than there was room for.
+    pub(super) is_full: bool,
+}
+
+impl GivenUp {
+    const RUNS: usize = 256;
+    const EMPTY: usize = 16;
+
+    pub(super) fn new() -> Self {
+        let (runs, empty) = (Vec::with_capacity(Self::RUNS), Vec::with_capacity(Self::EMPTY));
+        Self { runs, empty, is_full: false }
+    }
+
+    /// Adds a folio, to the last run if that is `open`; whether there was room.
+    fn add(&mut self, next: Run, open: bool) -> bool {
+        let last = self.runs.last_mut().filter(|last| {
+            let kind = (last.content, last.to_kernel);
+            open && last.folios.end == next.folios.start && kind == (next.content, next.to_kernel)
+        });
+        if let Some(last) = last {
+            last.folios.end = next.folios.end;
+            return true;
+        }
+        let has_room = self.runs.len() < Self::RUNS;
+        if has_room {
+            self.runs.push(next);
+        }
+        has_room
+    }
+}
 
 impl Frames {
     pub(super) fn new(granule_bytes: usize, page_size: usize, len: usize) -> Self {
@@ -66,33 +118,26 @@ impl Frames {
         self.granule_bytes.min(self.len - slot * self.granule_bytes)
     }
 
-    /// Adds what came with a region: which frame each slot has of it.
-    pub(super) fn add(&mut self, memory: &Memory, place: Place) -> Own {
-        let mut slot = 0;
-        let mut add = |extension: Extension| {
-            let Extension { extent, contents, counts, kept } = extension;
-            let (first, first_slot) = (self.next, slot);
-            self.next += counts.len() as u64 + 1;
-            slot += counts.len();
-            let (first_folio, alias) = (extent.folios().start, memory.alias_of(&extent));
-            let extents = vec![extent];
-            let holding =
-                Holding { first, first_slot, counts, contents, kept, extents, first_folio, alias };
+    /// Adds what came with a region: which frame each slot has of it. Without allocating, if there is
+    /// [room](Self::holdings).
+    pub(super) fn add(&mut self, place: &mut Place) -> Own {
+        let mut own = std::mem::take(&mut place.own);
+        for (mut holding, (_, first)) in place.holdings.drain(..).zip(&mut own) {
+            (holding.first, *first) = (self.next, self.next);
+            self.next += holding.counts.len() as u64 + 1;
             self.holdings.push(holding);
-            (first_slot, first)
-        };
-        Own(place.0.into_iter().map(&mut add).collect())
+        }
+        Own(own)
     }
 
-    /// Takes out what was added last, of which nobody shows anything.
-    pub(super) fn take_last(&mut self, own: &Own) -> Vec<Reserved> {
-        let taken = self.holdings.split_off(self.holdings.len() - own.0.len());
-        let content = |folio: &AtomicU8| (1, CONTENTS[folio.load(Ordering::Relaxed) as usize]);
-        let whole = |Holding { extents, contents, .. }: Holding| {
-            let extent = extents.into_iter().reduce(Extent::join).expect("not empty");
-            (extent, contents.iter().map(content).collect())
-        };
-        taken.into_iter().map(whole).collect()
+    /// Takes out what was added last, of which no region shows anything, into a vector that has room.
+    pub(super) fn take_last(&mut self, own: &Own, into: &mut Vec<Holding>) {
+        let first = self.holdings.len() - own.0.len();
+        into.extend(self.holdings.drain(first..));
+    }
+
+    pub(super) fn holdings(&mut self) -> &mut Vec<Holding> {
+        &mut self.holdings
     }
 
     fn holding(&self, frame: u64) -> &Holding {
@@ -171,20 +216,34 @@ impl Frames {
         }
     }
 
-    /// Nobody shows the frame any more, and its place is kept for nobody. A folio of which that is so
-    /// goes to `unneeded`.
-    pub(super) fn give_up(&mut self, frame: u64, unneeded: &mut Unneeded) {
+    /// No region shows the frame any more, and its place is kept for none.
+    pub(super) fn give_up(&mut self, frame: u64, to_kernel: bool) {
         let index = self.index(frame);
-        let folios = self.folios_of(&self.holdings[index], frame);
-        for folio in folios {
+        for folio in self.folios_of(&self.holdings[index], frame) {
             let holding = &mut self.holdings[index];
             holding.kept[folio] -= 1;
             if holding.kept[folio] == 0 {
-                holding.cut(folio, unneeded);
+                let how = if to_kernel { GIVEN_UP | TO_KERNEL } else { GIVEN_UP };
+                holding.contents[folio].fetch_or(how, Ordering::Relaxed);
+                holding.given_up += 1;
             }
         }
-        if self.holdings[index].extents.is_empty() {
-            self.holdings.remove(index);
+    }
+
+    /// Takes out the folios that were given up, as far as there is room for them. Does not allocate.
+    pub(super) fn take_given_up(&mut self, into: &mut GivenUp) {
+        let mut index = 0;
+        into.is_full = false;
+        while index < self.holdings.len() && !into.is_full {
+            let holding = &mut self.holdings[index];
+            into.is_full = !holding.take_given_up(into);
+            if holding.left > 0 {
+                index += 1;
+            } else if into.empty.len() < GivenUp::EMPTY {
+                into.empty.push(self.holdings.remove(index));
+            } else {
+                into.is_full = true;
+            }
         }
     }
 
@@ -268,16 +327,11 @@ pub(super) enum Near {
     Neither,
 }
 
-/// What is about to come into the family with a region, allocated before anybody has to wait.
+/// What is about to come into the family with a region, allocated before any thread has to wait.
 #[derive(Debug)]
-pub(super) struct Place(Vec<Extension>);
-
-#[derive(Debug)]
-struct Extension {
-    extent: Extent<InUse>,
-    contents: OwnSlice<AtomicU8>,
-    counts: OwnSlice<Folio>,
-    kept: Box<[u32]>,
+pub(super) struct Place {
+    holdings: Vec<Holding>,
+    own: Box<[(usize, u64)]>,
 }
 
 impl Place {
@@ -297,26 +351,40 @@ impl Place {
 
     /// In the [`room`](Self::room) for these pieces.
     pub(super) fn new(
-        pieces: Vec<Reserved>,
+        pieces: &[Reserved],
         mut room: OwnPiece,
+        memory: &Memory,
         granule_bytes: usize,
         page_size: usize,
     ) -> Self {
-        let extension = |(extent, contents): Reserved| {
-            let folios = extent.folios().len();
-            let slots = (folios * page_size).div_ceil(granule_bytes);
+        let mut first_slot = 0;
+        let holding = |(extent, contents): &Reserved| {
+            let folios = extent.folios();
+            let slots = (folios.len() * page_size).div_ceil(granule_bytes);
             let runs =
                 contents.iter().flat_map(|&(run, content)| std::iter::repeat_n(content, run));
             let mut codes = runs.map(code);
             let code = |_| AtomicU8::new(codes.next().expect("a content for each folio"));
-            Extension {
-                contents: room.filled(folios, code),
+            first_slot += slots;
+            Holding {
+                first: 0,
+                first_slot: first_slot - slots,
+                contents: room.filled(folios.len(), code),
                 counts: room.filled(slots, |_| Folio::new(1)),
-                kept: vec![(page_size / granule_bytes).max(1) as u32; folios].into(),
-                extent,
+                kept: vec![(page_size / granule_bytes).max(1) as u32; folios.len()].into(),
+                left: folios.len(),
+                given_up: 0,
+                first_folio: folios.start,
+                alias: memory.alias_of(extent),
             }
         };
-        Self(pieces.into_iter().map(extension).collect())
+        let holdings: Vec<Holding> = pieces.iter().map(holding).collect();
+        let own = holdings.iter().map(|holding| (holding.first_slot, 0)).collect();
+        Self { holdings, own }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.holdings.len()
     }
 }
 
@@ -334,26 +402,39 @@ impl Own {
 }
 
 impl Holding {
-    /// Takes out the token of a folio.
-    fn cut(&mut self, folio: usize, unneeded: &mut Unneeded) {
-        let number = self.first_folio + folio;
-        let at = self.extents.partition_point(|extent| extent.folios().end <= number);
-        let mut before = self.extents.remove(at);
-        let mut one = before.split_off(number - before.folios().start);
-        let after = one.split_off(1);
-        let left = [before, after].into_iter().filter(|extent| !extent.folios().is_empty());
-        self.extents.splice(at..at, left);
-        let content = CONTENTS[self.contents[folio].load(Ordering::Relaxed) as usize];
-        match unneeded.last_mut() {
-            Some((extent, contents)) if extent.folios().end == number => {
-                extent.append(one);
-                match contents.last_mut() {
-                    Some((run, last)) if *last == content => *run += 1,
-                    _ => contents.push((1, content)),
-                }
+    /// Takes out the folios that were given up; whether there was room for all.
+    fn take_given_up(&mut self, into: &mut GivenUp) -> bool {
+        // What came with another region has another token.
+        let first = into.runs.len();
+        for (folio, content) in self.contents.iter().enumerate() {
+            if self.given_up == 0 {
+                break;
             }
-            _ => unneeded.push((one, vec![(1, content)])),
+            let held = content.load(Ordering::Relaxed);
+            if held & GIVEN_UP == 0 {
+                continue;
+            }
+            let number = self.first_folio + folio;
+            let run = Run {
+                folios: number..number + 1,
+                content: CONTENTS[usize::from(held & !(GIVEN_UP | TO_KERNEL))],
+                to_kernel: held & TO_KERNEL != 0,
+            };
+            let is_open = into.runs.len() > first;
+            if !into.add(run, is_open) {
+                return false;
+            }
+            content.store(RETURNED, Ordering::Relaxed);
+            (self.left, self.given_up) = (self.left - 1, self.given_up - 1);
         }
+        true
+    }
+
+    /// The folios of one of which nothing was given up, and what runs of them hold.
+    pub(super) fn whole(&self) -> (Range<usize>, Vec<(usize, Content)>) {
+        let content = |folio: &AtomicU8| (1, CONTENTS[usize::from(folio.load(Ordering::Relaxed))]);
+        let folios = self.first_folio..self.first_folio + self.contents.len();
+        (folios, self.contents.iter().map(content).collect())
     }
 }
 

@@ -13,8 +13,12 @@ mod family;
 mod frames;
 mod member;
 mod moment;
+mod room;
 mod serve;
 mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod tokens;
 
 use std::fmt;
 use std::sync::Arc;

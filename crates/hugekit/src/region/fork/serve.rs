@@ -17,7 +17,7 @@ use rustix::param::page_size;
 use super::family::{Family, Membership, State};
 use super::frames::{Broken, Near};
 use super::member::{BLOCK, Member};
-use crate::fault::{Access, Faults};
+use crate::fault::{Access, Faults, show};
 use crate::parallel::{Job, JobError, Progress, Report, Threads};
 use crate::pool::Content;
 use crate::populate::PopulateError;
@@ -465,28 +465,11 @@ impl Family {
         Ok(())
     }
 
-    /// Maps what the file has, page by page where some are mapped already.
+    /// Maps what the file has.
     fn map(&self, addresses: &Range<usize>, protected: bool) -> Result<(), Refused> {
-        let descriptor = self.descriptor.as_fd();
         let backing = self.pool.backing();
         let page = if backing.is_reserved() { backing.page_size() } else { page_size() };
-        let mut next = addresses.start;
-        while next < addresses.end {
-            let part = next..addresses.end;
-            let Err((mapped, errno)) = userfaultfd::map_present(descriptor, &part, protected)
-            else {
-                break;
-            };
-            next += mapped;
-            match errno {
-                Errno::EXIST => next += page,
-                // Somebody changes the process's mappings at this moment.
-                Errno::AGAIN => {}
-                // Not registered any more: a plain access does.
-                Errno::NOENT => break,
-                other => return Err(Refused::Kernel(other)),
-            }
-        }
+        show(self.descriptor.as_fd(), addresses, page, protected).map_err(Refused::Kernel)?;
         self.wake(addresses);
         Ok(())
     }
