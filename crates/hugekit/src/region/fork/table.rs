@@ -115,10 +115,12 @@ mod tests {
             entry(7),
             entry(9),
             entry(10).writable(),
+            entry(3).writable(),
         ]);
         assert_eq!((table.run(0..5), table.run_as_writable(0..5)), (3, 2));
         assert_eq!((table.run(2..5), table.run_as_writable(2..5)), (1, 1));
         assert_eq!((table.run(3..5), table.run_as_writable(3..5)), (2, 1));
+        assert_eq!((table.run(4..6), table.run_as_writable(4..6)), (1, 1));
         assert_eq!((table.run(0..1), table.run_as_writable(0..2)), (1, 2));
     }
 
