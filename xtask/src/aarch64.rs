@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     Skipped { reason: String },
 }
 
-/// Compiles the library for aarch64 and runs its tests under emulation. What is missing is fetched
+/// Compiles `hugekit` and `hugekit-pte` for aarch64 and runs its tests under emulation. What is missing is fetched
 /// if `install`, and otherwise named in the reason for skipping.
 pub(crate) fn test(install: bool) -> Result<Outcome> {
     if cfg!(target_arch = "aarch64") {
@@ -126,7 +126,7 @@ impl Toolchain {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = debian.command(&cargo);
         command
-            .args(["test", "--package", "hugekit", "--target", TARGET])
+            .args(["test", "--package", "hugekit", "--package", "hugekit-pte", "--target", TARGET])
             .args(TESTS)
             .env("CARGO_TARGET_DIR", target_dir())
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")

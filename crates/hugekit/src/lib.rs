@@ -13,7 +13,6 @@ pub mod parallel;
 pub mod pool;
 mod populate;
 pub mod profile;
-pub mod pte;
 pub mod region;
 pub mod snapshot;
 pub mod sweep;

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use hugekit::pte::{
+use hugekit_pte::{
     Entry, Folio, Fork, Mapping, Pinned, UniformFolios, X86_64, copy_table, set_run, unbatched,
 };
 
@@ -65,7 +65,7 @@ type CopyTable = fn(
     &UniformFolios<'_>,
     Fork,
     &mut u64,
-) -> Result<(), hugekit::pte::CopyError<Pinned>>;
+) -> Result<(), hugekit_pte::CopyError<Pinned>>;
 
 /// Who copies, in the order of the cases.
 const METHODS: [(&str, CopyTable); 2] = [

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
@@ -220,11 +220,6 @@ impl<T: Word> OwnSlice<T> {
 }
 
 impl<T> OwnSlice<T> {
-    /// All of them, borrowed mutably.
-    pub(crate) fn as_mut_ptr(&mut self) -> *mut [T] {
-        ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len)
-    }
-
     /// The last ones go.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);

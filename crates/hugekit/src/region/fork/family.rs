@@ -13,11 +13,12 @@ use rustix::io::{self, Errno};
 use super::super::RegionError;
 use super::ForkError;
 use super::budget::Budget;
-use super::frames::{Broken, ForChild, Frames, GivenUp, Holding, Near, Own, Place, Run};
+use super::entry::Entry;
+use super::frames::{Broken, Frames, GivenUp, Holding, Near, Own, Place, Run};
 use super::member::{Member, Words};
 use super::room::Room;
 use super::serve::Refused;
-use super::table::{Pte, Table};
+use super::table::Table;
 use super::tokens::Tokens;
 use crate::fault::open::{self, Of};
 use crate::fault::unsure;
@@ -25,7 +26,6 @@ use crate::fault::{Faults, Handlers, Handling, Registration, Serving};
 use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
 use crate::populate::PopulateError;
 use crate::profile::Profile;
-use crate::pte::{self, Fork, Policy, run_length, set_run, write_protect_run};
 use crate::sync::{Claims, Gate};
 use crate::sys::mapping::{Mapping, Spare};
 use crate::sys::memfd::{self, Pages};
@@ -66,10 +66,6 @@ pub(super) struct State {
     members: Vec<Member>,
     pub(super) frames: Frames,
 }
-
-/// How tables are copied: children share, and begin with nothing mapped.
-const FORK: Fork =
-    Fork { mapping: pte::Mapping::Private, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
 
 /// One fork may take one part in so many of the mappings that forks may cost.
 const MOST_OF_BUDGET: usize = 8;
@@ -470,11 +466,11 @@ impl Membership {
                 return Err((own, failed));
             }
         };
-        let mut words = made.words.take().expect("made for this child");
+        let words = made.words.take().expect("made for this child");
         let State { members, frames } = state;
         let parent = members.iter_mut().find(|member| member.addresses().start == self.start);
         let parent = parent.expect("a member as long as this exists");
-        copy_table(parent, &mut words.table, frames, &own, pinned);
+        copy_table(parent, &words.table, frames, &own, pinned);
         let child = Member::child(mapping, words, own, family.granule_bytes);
         (0..child.slots()).filter(|&slot| parent.lost.get(slot)).for_each(|slot| {
             family.lose(&child, slot);
@@ -664,7 +660,7 @@ impl Family {
             state.frames.get(own.frame(slot), 1);
             member.keeps.set(slot);
         }
-        set_run(member.table.entries(), Pte::new(own.frame(0)).writable().accessed());
+        member.table.fill(Entry::new(own.frame(0)).writable().accessed());
         let before = std::mem::replace(&mut member.own, own);
         self.count_mappings(&member, 0);
         state.insert(member);
@@ -695,7 +691,7 @@ impl Family {
     /// protected stays so, and the table says it.
     fn protect(&self, state: &mut State, parent: usize, pinned: &[usize]) -> Result<(), Failed> {
         let descriptor = self.descriptor.as_fd();
-        let parent = state.at_mut(parent).expect("a member as long as its region exists");
+        let parent = state.at(parent).expect("a member as long as its region exists");
         if !parent.is_registered() {
             self.watch(&parent.addresses(), false)?;
             parent.counts().registered.store(true, Ordering::Relaxed);
@@ -703,15 +699,12 @@ impl Family {
         for part in Self::unpinned(parent.slots(), pinned) {
             let mut slot = part.start;
             while slot < part.end {
-                let entries = &mut parent.table.entries()[slot..part.end];
-                let policy = Policy { respect_write: true, ..Policy::default() };
-                let run = run_length(entries, policy);
-                let next = slot + run.len;
-                if run.any_writable {
+                let next = slot + parent.table.run_as_writable(slot..part.end);
+                if parent.table.get(slot).is_writable() {
                     let addresses = parent.addresses_of(slot..next);
                     userfaultfd::protect(descriptor, &addresses, true)
                         .map_err(|errno| kernel("UFFDIO_WRITEPROTECT", errno))?;
-                    write_protect_run(&mut parent.table.entries()[slot..next]);
+                    parent.table.write_protect(slot..next);
                 }
                 slot = next;
             }
@@ -811,9 +804,8 @@ fn add_runs(
             add(own.frame(slot), frames.len_of(slot));
             (slot, pinned) = (slot + 1, &pinned[1..]);
         } else {
-            let entries = &parent.table.entries()[slot..next];
-            let (first, run) = (entries[0].frame(), run_length(entries, Policy::default()).len);
-            add(first, parent.addresses_of(slot..slot + run).len());
+            let run = parent.table.run(slot..next);
+            add(parent.table.get(slot).frame(), parent.addresses_of(slot..slot + run).len());
             slot += run;
         }
     }
@@ -833,22 +825,20 @@ fn copy_pinned(
     })
 }
 
-/// Copies the table of a region of which nothing can be written any more but what is pinned.
-fn copy_table(
-    parent: &mut Member,
-    child: &mut Table,
-    frames: &Frames,
-    own: &Own,
-    pinned: &[usize],
-) {
-    let frame = |parent: &Member, slot: usize| parent.table.get(slot).frame();
-    pinned.iter().for_each(|&slot| frames.pin(frame(parent, slot)));
-    let mut resident = 0;
-    let view = ForChild { frames, own };
-    let copied =
-        pte::copy_table(parent.table.entries(), child.entries(), &view, FORK, &mut resident);
-    copied.unwrap_or_else(|error| match error.cause {});
-    pinned.iter().for_each(|&slot| frames.unpin(frame(parent, slot)));
+/// Copies the table of a region of which nothing can be written any more but what is pinned: the child shares
+/// all else, and shows the copies of what is pinned. It begins with nothing in the page tables.
+fn copy_table(parent: &Member, child: &Table, frames: &Frames, own: &Own, pinned: &[usize]) {
+    assert_eq!(parent.slots(), child.slots(), "tables of different lengths");
+    for slot in Family::unpinned(parent.slots(), pinned).flatten() {
+        parent.table.write_protect(slot..slot + 1);
+        let entry = parent.table.get(slot);
+        frames.get(entry.frame(), 1);
+        child.set(slot, entry.old());
+    }
+    for &slot in pinned {
+        frames.get(own.frame(slot), 1);
+        child.set(slot, parent.table.get(slot).with_frame(own.frame(slot)).old());
+    }
 }
 
 /// A region that is no member any more, or will have these slots no more, gives them up: what others still

@@ -6,9 +6,8 @@
 //! that its place in the extent says, for good.
 #![allow(unsafe_code)]
 
-use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
@@ -17,7 +16,6 @@ use crate::fault::unsure;
 use crate::parallel::Bytes;
 use crate::pool::{Content, Memory, Reserved};
 use crate::profile::Profile;
-use crate::pte::{Folio, Folios, Piece};
 use crate::sweep::{Order, Reach};
 use crate::sys::own::{OwnPiece, OwnSlice};
 use crate::sys::peek;
@@ -29,8 +27,8 @@ use crate::{Clear, Copy, Reuse};
 pub(super) struct Holding {
     first: u64,
     first_slot: usize,
-    /// References: regions that show the granule.
-    counts: OwnSlice<Folio>,
+    /// Regions that show each granule.
+    counts: OwnSlice<AtomicU64>,
     /// What each folio holds, and whether the family has given it up.
     contents: OwnSlice<AtomicU8>,
     /// Granules of each folio that are still a region's, or whose place is kept for one.
@@ -149,7 +147,7 @@ impl Frames {
         after.checked_sub(1).expect("a frame of an extent that is still here")
     }
 
-    fn folio(&self, frame: u64) -> &Folio {
+    fn count(&self, frame: u64) -> &AtomicU64 {
         let holding = self.holding(frame);
         &holding.counts[(frame - holding.first) as usize]
     }
@@ -162,28 +160,27 @@ impl Frames {
 
     /// How many regions show it.
     pub(super) fn sharers(&self, frame: u64) -> usize {
-        self.folio(frame).references() as usize
+        self.count(frame).load(Ordering::Relaxed) as usize
     }
 
     /// So many regions more show it.
     pub(super) fn get(&self, frame: u64, regions: usize) {
-        self.folio(frame).get(regions);
-        self.folio(frame).map(regions);
+        self.count(frame).fetch_add(regions as u64, Ordering::Relaxed);
     }
 
-    /// So many regions fewer show it; whether none does now.
+    /// So many regions fewer show it; whether none does now, and what the others did with it has then
+    /// happened before.
     pub(super) fn put(&self, frame: u64, regions: usize) -> bool {
-        self.folio(frame).unmap(regions);
-        self.folio(frame).put(regions)
-    }
-
-    /// From now on, until [`unpin`](Self::unpin), a fork copies it.
-    pub(super) fn pin(&self, frame: u64) {
-        self.folio(frame).pin();
-    }
-
-    pub(super) fn unpin(&self, frame: u64) {
-        self.folio(frame).unpin();
+        let before = self.count(frame).fetch_sub(regions as u64, Ordering::Release);
+        debug_assert!(
+            before >= regions as u64,
+            "{regions} regions of {before} give frame {frame} up"
+        );
+        let is_last = before == regions as u64;
+        if is_last {
+            fence(Ordering::Acquire);
+        }
+        is_last
     }
 
     /// Where the pool's own mapping shows it.
@@ -344,7 +341,7 @@ impl Place {
         let bytes = pieces.iter().map(|(extent, _)| {
             let folios = extent.folios().len();
             let slots = (folios * page_size).div_ceil(granule_bytes);
-            OwnPiece::bytes_of::<AtomicU8>(folios) + OwnPiece::bytes_of::<Folio>(slots)
+            OwnPiece::bytes_of::<AtomicU8>(folios) + OwnPiece::bytes_of::<AtomicU64>(slots)
         });
         OwnPiece::new(bytes.sum())
     }
@@ -370,7 +367,7 @@ impl Place {
                 first: 0,
                 first_slot: first_slot - slots,
                 contents: room.filled(folios.len(), code),
-                counts: room.filled(slots, |_| Folio::new(1)),
+                counts: room.filled(slots, |_| AtomicU64::new(0)),
                 kept: vec![(page_size / granule_bytes).max(1) as u32; folios.len()].into(),
                 left: folios.len(),
                 given_up: 0,
@@ -440,26 +437,4 @@ impl Holding {
 
 fn code(content: Content) -> u8 {
     CONTENTS.iter().position(|&other| other == content).expect("a content") as u8
-}
-
-/// A fork's view of them: what is pinned has been copied to the child's own place before.
-#[derive(Debug)]
-pub(super) struct ForChild<'a> {
-    pub(super) frames: &'a Frames,
-    pub(super) own: &'a Own,
-}
-
-impl Folios for ForChild<'_> {
-    type Error = Infallible;
-
-    #[inline]
-    fn find(&self, frame: u64) -> Option<Piece<'_>> {
-        Some(Piece { folio: self.frames.folio(frame), left: 1 })
-    }
-
-    fn copy_page(&self, frame: u64) -> Result<u64, Infallible> {
-        let own = self.own.frame(self.frames.slot(frame));
-        self.frames.get(own, 1);
-        Ok(own)
-    }
 }

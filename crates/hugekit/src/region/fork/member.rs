@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
 use rustix::io;
 
+use super::entry::Entry;
 use super::frames::Own;
-use super::table::{Marks, Pte, Table};
+use super::table::{Marks, Table};
 use crate::sys::mapping::Mapping;
 use crate::sys::own::{OwnPiece, OwnSlice};
 
@@ -81,7 +82,8 @@ impl Words {
         let (keeps, placed) = (marks(slots, is_first), marks(slots, is_first));
         let (stale, lost) = (marks(slots, false), marks(slots, false));
         let blocks = block_lens(slots).map(|len| marks(slots / len, is_first)).collect();
-        let (table, counts) = (Table::empty(&mut piece, slots), piece.filled(1, |_| Counts::new()));
+        let (table, counts) =
+            (Table::unfilled(&mut piece, slots), piece.filled(1, |_| Counts::new()));
         Ok(Self { table, keeps, stale, placed, lost, blocks, counts })
     }
 }
@@ -114,13 +116,8 @@ impl DerefMut for Member {
 
 impl Member {
     /// The region that a family begins with: every slot is its own.
-    pub(super) fn first(
-        mapping: Mapping,
-        mut words: Words,
-        own: Own,
-        granule_bytes: usize,
-    ) -> Self {
-        crate::pte::set_run(words.table.entries(), Pte::new(own.frame(0)).writable());
+    pub(super) fn first(mapping: Mapping, words: Words, own: Own, granule_bytes: usize) -> Self {
+        words.table.fill(Entry::new(own.frame(0)).writable());
         Self { mapping, own, granule_bytes, words }
     }
 

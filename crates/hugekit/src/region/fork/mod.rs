@@ -8,6 +8,7 @@
 //! `README.md` beside this file says how the tables, the kernel's mappings and the faults play together.
 
 mod budget;
+mod entry;
 mod error;
 mod family;
 mod frames;

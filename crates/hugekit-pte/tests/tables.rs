@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use hugekit::pte::{
+use hugekit_pte::{
     Arm64, Arm64Pages64K, Bits, CopyError, Entry, Folio, Folios, Fork, Format, Layout, Mapping,
     Piece, Policy, Run, Visitor, copy_run, copy_table, for_each_format, run_length, set_run,
     unbatched, write_protect_run,
@@ -10,7 +10,7 @@ use hugekit::pte::{
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// What one entry is made of, whatever the format.
+/// What one entry is made of, in every format.
 #[derive(Clone, Copy, Debug)]
 struct Properties {
     writable: bool,
@@ -143,7 +143,7 @@ struct World {
 enum State {
     Shared,
     Pinned,
-    Nobodys,
+    Uncounted,
 }
 
 fn world() -> impl Strategy<Value = World> {
@@ -151,7 +151,7 @@ fn world() -> impl Strategy<Value = World> {
     let state = prop_oneof![
         6 => Just(State::Shared),
         1 => Just(State::Pinned),
-        1 => Just(State::Nobodys),
+        1 => Just(State::Uncounted),
     ];
     let folios = prop::collection::vec((pages, state), 4..40);
     let copies = prop_oneof![3 => Just(u64::MAX), 1 => 0..20_u64];
@@ -204,8 +204,7 @@ impl Tracked {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no page left")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NoPage;
 
 impl Folios for Tracked {
@@ -215,7 +214,7 @@ impl Folios for Tracked {
         let after = self.folios.partition_point(|(first, ..)| *first <= frame);
         let (first, folio, state) = &self.folios[after.checked_sub(1)?];
         let left = u64::from(folio.pages()).checked_sub(frame - first)?;
-        (left > 0 && *state != State::Nobodys).then_some(Piece { folio, left: left as usize })
+        (left > 0 && *state != State::Uncounted).then_some(Piece { folio, left: left as usize })
     }
 
     fn copy_page(&self, frame: u64) -> Result<u64, NoPage> {
@@ -298,7 +297,7 @@ fn check_entry<F: Format>(before: Entry<F>, child: Entry<F>, fork: Fork, is_copy
     assert_eq!(child.is_special(), before.is_special());
     assert_eq!(child.frame() == before.frame(), !is_copy);
     let (child, before): (u64, u64) = (child.bits().into(), before.bits().into());
-    assert_eq!((child ^ before) & !named::<F>(), 0, "a bit nobody named");
+    assert_eq!((child ^ before) & !named::<F>(), 0, "a bit that the format does not name");
 }
 
 struct CheckCopy<'a> {
@@ -398,7 +397,7 @@ struct CheckSet {
 }
 
 impl CheckSet {
-    /// A run copied is each of its entries copied, where nobody counts them.
+    /// A run copied is each of its entries copied, where none is counted.
     fn check_copy<F: Format>(&self, run: &[Entry<F>]) {
         let world = World { folios: Vec::new(), before: 0, copies: 0 };
         let one_by_one = outcome(&world, run, self.fork, unbatched::copy_table);

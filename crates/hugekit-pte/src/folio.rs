@@ -1,7 +1,9 @@
 //! What is counted for a folio, once per run: references and mappings.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use core::error::Error;
+use core::fmt;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 /// The counts of one folio.
 #[derive(Debug)]
@@ -12,14 +14,21 @@ pub struct Folio {
     pages: u32,
 }
 
-/// The folio may be pinned: a device or a ring uses its pages by address, so that whoever is
-/// written to must keep them, and nobody may share them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the folio is pinned, its pages cannot be shared")]
+/// The folio may be pinned: a device or a ring uses its pages by address, so that the process that
+/// pinned them must keep them, and a fork must copy them instead of sharing them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pinned;
 
+impl fmt::Display for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the folio is pinned, its pages cannot be shared")
+    }
+}
+
+impl Error for Pinned {}
+
 impl Folio {
-    /// A folio of `pages` pages that nobody refers to.
+    /// A folio of `pages` pages without references.
     #[must_use]
     pub const fn new(pages: u32) -> Self {
         Self {
@@ -94,7 +103,7 @@ impl Folio {
         debug_assert!(before >= entries as u64, "more entries unmapped than there were");
     }
 
-    /// Pins it. Pinning must not run beside a copy of the tables that map it: whoever owns them
+    /// Pins it. Pinning must not run beside a copy of the tables that map it: the tables' owner
     /// holds one lock for both.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Relaxed);
@@ -106,7 +115,7 @@ impl Folio {
         debug_assert!(before > 0, "unpinned more often than pinned");
     }
 
-    /// Whether somebody pinned it.
+    /// Whether it has a pin.
     #[inline]
     #[must_use]
     pub fn is_pinned(&self) -> bool {
@@ -123,12 +132,12 @@ pub struct Piece<'a> {
     pub left: usize,
 }
 
-/// Who knows which frame belongs to which folio.
+/// Finds the folio that a frame belongs to.
 pub trait Folios {
     /// Why a page could not be copied.
     type Error;
 
-    /// The folio of a frame; `None` for a frame that nobody counts.
+    /// The folio of a frame; `None` for a frame of no folio, which is not counted.
     fn find(&self, frame: u64) -> Option<Piece<'_>>;
 
     /// Copies the page of a frame for the child, whose entry will map the copy alone. Returns the
@@ -178,6 +187,7 @@ impl Folios for UniformFolios<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     #[test]
     fn a_pinned_folio_is_not_mapped_and_counts_stay() {

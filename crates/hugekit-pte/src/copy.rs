@@ -1,16 +1,19 @@
 //! Copying a table for a child, run by run.
 
-use super::entry::{Change, Entry};
-use super::folio::{Folio, Folios, Piece};
-use super::layout::Format;
-use super::run::{LONG, LONG_STEP, Likeness, Policy, SHORT_STEP, write_protect_run};
+use core::error::Error;
+use core::fmt;
 
-/// Who may see what is written through a mapping.
+use crate::entry::{Change, Entry};
+use crate::folio::{Folio, Folios, Piece};
+use crate::layout::Format;
+use crate::run::{LONG, LONG_STEP, Likeness, Policy, SHORT_STEP, write_protect_run};
+
+/// Which processes see what is written through a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mapping {
     /// Only the writer: parent and child share pages until one of them writes.
     Private,
-    /// Everybody who maps it.
+    /// Every process that maps it.
     Shared,
 }
 
@@ -19,7 +22,7 @@ pub enum Mapping {
 pub struct Fork {
     /// Whose writes are seen by whom.
     pub mapping: Mapping,
-    /// Whether somebody watches soft-dirty bits, which then end a run.
+    /// Whether the parent tracks soft-dirty bits; a difference in them then ends a run.
     pub tracks_soft_dirty: bool,
     /// Whether the child keeps the protection by userfaultfd.
     pub child_keeps_uffd_wp: bool,
@@ -50,15 +53,25 @@ impl Fork {
 }
 
 /// A page could not be copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the table was copied up to entry {at}")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyError<E> {
     /// Entries before this one are copied and counted. This one and those after it are as they
     /// were, in both tables and in every count.
     pub at: usize,
     /// Why.
-    #[source]
     pub cause: E,
+}
+
+impl<E> fmt::Display for CopyError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the table was copied up to entry {}", self.at)
+    }
+}
+
+impl<E: Error + 'static> Error for CopyError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.cause)
+    }
 }
 
 /// Copies `parent` to `child`, which is empty, as `fork` does with a process's tables. `resident` is
@@ -283,7 +296,7 @@ impl<F: Format, L: Folios, const PRIVATE: bool> Copier<'_, F, L, PRIVATE> {
     }
 
     /// A page of a pinned folio: the parent keeps it as it is, writable if it was, and the child gets
-    /// the copy, which nobody else has, so that it is dirty and as writable as the parent's.
+    /// the copy, which no other table maps, so that it is dirty and as writable as the parent's.
     #[cold]
     fn copy_page(
         &self,

@@ -1,8 +1,8 @@
 //! What a row of the table of formats says: where an entry keeps its frame, and which bits mean what.
 
-use std::fmt::Debug;
-use std::hash::Hash;
-use std::ops::{BitAnd, BitOr, BitXor, Not};
+use core::fmt::Debug;
+use core::hash::Hash;
+use core::ops::{BitAnd, BitOr, BitXor, Not};
 
 /// A format of page-table entries: a row of the table, as a type, so that code over it is compiled
 /// for this row alone and its masks are constants.
@@ -13,7 +13,7 @@ pub trait Format: Clone + Copy + Debug + Eq + Hash + Send + Sync + 'static {
     const LAYOUT: Layout;
 }
 
-/// One row: a format's bits. Masks are of the lowest bits of 64, whatever the entry's width.
+/// One row: a format's bits. Masks are of the lowest bits of 64, for entries of 32 bits as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The format's name.
@@ -46,7 +46,7 @@ pub struct Layout {
     /// The hardware itself turns `store` on at the first store to a writable page, instead of
     /// setting `dirty`: a page is then dirty by either.
     pub store_is_dirty: bool,
-    /// The page was written since somebody began to watch.
+    /// The page was written since its owner began to track soft-dirty bits.
     pub soft_dirty: Flag,
     /// userfaultfd protects the page from writes.
     pub uffd_wp: Flag,
@@ -68,7 +68,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    pub(super) const fn one_piece(low_shift: u32, low_bits: u32) -> Self {
+    pub(crate) const fn one_piece(low_shift: u32, low_bits: u32) -> Self {
         Self { low_shift, low_bits, high_shift: 0, high_bits: 0 }
     }
 
@@ -99,7 +99,7 @@ impl Frame {
     /// How many frames from this one on have entries that differ by `1 << low_shift` each, this one
     /// included: up to the carry out of the low piece.
     #[inline]
-    pub(super) const fn until_carry(self, frame: u64) -> u64 {
+    pub(crate) const fn until_carry(self, frame: u64) -> u64 {
         low_ones(self.low_bits) - (frame & low_ones(self.low_bits)) + 1
     }
 }
@@ -121,42 +121,42 @@ pub struct Flag {
 
 impl Flag {
     /// A property this format does not know: nothing has it, and giving it changes nothing.
-    pub(super) const NONE: Self = Self { tells: 0, on: 0, off: 0 };
+    pub(crate) const NONE: Self = Self { tells: 0, on: 0, off: 0 };
 
     /// A bit that is set with the property.
-    pub(super) const fn bit(bit: u32) -> Self {
+    pub(crate) const fn bit(bit: u32) -> Self {
         Self { tells: 1 << bit, on: 1 << bit, off: 0 }
     }
 
     /// A bit that is set without it.
-    pub(super) const fn inverted(bit: u32) -> Self {
+    pub(crate) const fn inverted(bit: u32) -> Self {
         Self { tells: 1 << bit, on: 0, off: 1 << bit }
     }
 
     /// Another bit that is set along with the property.
-    pub(super) const fn and_bit(self, bit: u32) -> Self {
+    pub(crate) const fn and_bit(self, bit: u32) -> Self {
         Self { on: self.on | 1 << bit, ..self }
     }
 
     /// Another bit that is cleared along with the property and set without it.
-    pub(super) const fn and_inverted(self, bit: u32) -> Self {
+    pub(crate) const fn and_inverted(self, bit: u32) -> Self {
         Self { off: self.off | 1 << bit, ..self }
     }
 
     /// The bit that tells, if it is set without the property.
-    pub(super) const fn tells_by_absence(self) -> u64 {
+    pub(crate) const fn tells_by_absence(self) -> u64 {
         self.tells & self.off
     }
 
     /// Every bit that changes.
-    pub(super) const fn all(self) -> u64 {
+    pub(crate) const fn all(self) -> u64 {
         self.on | self.off
     }
 }
 
 impl Layout {
     /// Bits that tell by being absent. An entry with these flipped has a bit set for each property.
-    pub(super) const fn inverted(&self) -> u64 {
+    pub(crate) const fn inverted(&self) -> u64 {
         self.accessed.tells_by_absence()
             | self.dirty.tells_by_absence()
             | self.write.tells_by_absence()

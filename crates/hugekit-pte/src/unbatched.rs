@@ -1,12 +1,12 @@
 //! The same entry by entry, as the kernel copied tables before runs: for tests and the lab, which
 //! compare the two. Nothing here knows of runs, and nothing is slower than it has to be.
 
-use super::copy::{CopyError, Fork, Mapping};
-use super::entry::Entry;
-use super::folio::Folios;
-use super::layout::Format;
+use crate::copy::{CopyError, Fork, Mapping};
+use crate::entry::Entry;
+use crate::folio::Folios;
+use crate::layout::Format;
 
-/// As [`copy_table`](super::copy_table), with the same outcome in both tables and all counts.
+/// As [`copy_table`](crate::copy_table), with the same outcome in both tables and all counts.
 ///
 /// # Errors
 /// As there.

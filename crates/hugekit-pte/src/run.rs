@@ -1,16 +1,16 @@
 //! Runs: consecutive entries that map consecutive pages of one folio, alike in all that matters.
 
-use super::entry::{Change, Entry};
-use super::layout::{Bits, Flag, Format, Layout};
+use crate::entry::{Change, Entry};
+use crate::layout::{Bits, Flag, Format, Layout};
 
 /// Entries from which on a run is worth a loop of vector instructions.
-pub(super) const LONG: usize = 16;
+pub(crate) const LONG: usize = 16;
 
 /// Entries that a scan of [`LONG`] ones looks at without a branch between them.
-pub(super) const LONG_STEP: usize = 8;
+pub(crate) const LONG_STEP: usize = 8;
 
 /// The same for fewer: most folios that have more than one page and less than [`LONG`] have four.
-pub(super) const SHORT_STEP: usize = 4;
+pub(crate) const SHORT_STEP: usize = 4;
 
 /// Which differences end a run. The accessed bit never does; every bit that is not named here
 /// always does, uffd-wp among them.
@@ -24,7 +24,7 @@ pub struct Policy {
     pub respect_soft_dirty: bool,
 }
 
-/// A run's length, and what its entries have between them: nobody needs to take the first for all.
+/// A run's length, and what its entries have between them, so that no caller takes the first for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Entries; 0 if the first was no candidate.
@@ -94,14 +94,14 @@ pub fn write_protect_run<F: Format>(entries: &mut [Entry<F>]) {
 
 /// What makes entries alike, for one policy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Likeness<F: Format> {
+pub(crate) struct Likeness<F: Format> {
     /// Bits that must be equal, but for the frame.
     keep: F::Bits,
 }
 
 impl<F: Format> Likeness<F> {
     #[inline]
-    pub(super) fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: Policy) -> Self {
         let Layout { accessed, write, dirty, store, soft_dirty, .. } = F::LAYOUT;
         let ignored = |flag: Flag, respected| if respected { 0 } else { flag.all() };
         let Policy { respect_write, respect_dirty, respect_soft_dirty } = policy;
@@ -117,7 +117,7 @@ impl<F: Format> Likeness<F> {
     /// The run that begins at the first entry, which is present and not special. Both bits are
     /// among those that must be equal.
     #[inline]
-    pub(super) fn run<const STEP: usize>(self, entries: &[Entry<F>]) -> Run {
+    pub(crate) fn run<const STEP: usize>(self, entries: &[Entry<F>]) -> Run {
         let first = entries[0].with_dirty_saved();
         let (near, far) = entries.split_at(entries.len().min(until_carry(first)));
         let mut scan = Scan::new(self.keep, first);

@@ -1,8 +1,8 @@
 //! One entry, and what may be asked of it and changed in it.
 
-use std::fmt;
+use core::fmt;
 
-use super::layout::{Bits, Flag, Format, Layout};
+use crate::layout::{Bits, Flag, Format, Layout};
 
 /// A page-table entry of format `F`. A table is a slice of them.
 ///
@@ -30,7 +30,7 @@ impl<F: Format> Entry<F> {
         Self::from_u64(F::LAYOUT.base | off).with_frame(frame)
     }
 
-    /// An entry of these bits, whatever they mean.
+    /// An entry of these bits, unchecked.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: F::Bits) -> Self {
@@ -92,7 +92,7 @@ impl<F: Format> Entry<F> {
         self.has(F::LAYOUT.accessed)
     }
 
-    /// Whether the page was written since somebody began to watch.
+    /// Whether the page was written since its owner began to track soft-dirty bits.
     #[inline]
     #[must_use]
     pub fn is_soft_dirty(self) -> bool {
@@ -194,7 +194,7 @@ impl<F: Format> Entry<F> {
 
     /// Dirtiness that the hardware keeps in `store` written down where write-protecting leaves it.
     #[inline]
-    pub(super) fn with_dirty_saved(self) -> Self {
+    pub(crate) fn with_dirty_saved(self) -> Self {
         let Layout { write, store, dirty, store_is_dirty, .. } = F::LAYOUT;
         if !store_is_dirty {
             return self;
@@ -240,36 +240,36 @@ impl<F: Format> fmt::Debug for Entry<F> {
 /// What is done to each entry of a run, as two masks: the same for all of them, and nothing of one
 /// reaches another.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Change<F: Format> {
+pub(crate) struct Change<F: Format> {
     keep: u64,
     set: u64,
     save_dirty: bool,
-    format: std::marker::PhantomData<F>,
+    format: core::marker::PhantomData<F>,
 }
 
 impl<F: Format> Change<F> {
-    pub(super) const NOTHING: Self =
-        Self { keep: u64::MAX, set: 0, save_dirty: false, format: std::marker::PhantomData };
+    pub(crate) const NOTHING: Self =
+        Self { keep: u64::MAX, set: 0, save_dirty: false, format: core::marker::PhantomData };
 
     /// Protects from writes. What is dirty stays so, and must be read before `store` is lost.
     #[inline]
-    pub(super) fn write_protect() -> Self {
+    pub(crate) fn write_protect() -> Self {
         let change = Self { save_dirty: true, ..Self::NOTHING };
         change.without(F::LAYOUT.write).without(F::LAYOUT.store)
     }
 
     #[inline]
-    pub(super) fn clean(self) -> Self {
+    pub(crate) fn clean(self) -> Self {
         self.without(F::LAYOUT.dirty).without(F::LAYOUT.store)
     }
 
     #[inline]
-    pub(super) fn without(self, flag: Flag) -> Self {
+    pub(crate) fn without(self, flag: Flag) -> Self {
         Self { keep: self.keep & !flag.all(), set: self.set & !flag.on | flag.off, ..self }
     }
 
     #[inline]
-    pub(super) fn apply(self, entry: Entry<F>) -> Entry<F> {
+    pub(crate) fn apply(self, entry: Entry<F>) -> Entry<F> {
         let entry = if self.save_dirty { entry.with_dirty_saved() } else { entry };
         Entry(entry.0 & F::Bits::truncated(self.keep) | F::Bits::truncated(self.set))
     }

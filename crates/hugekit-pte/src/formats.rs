@@ -2,9 +2,9 @@
 //!
 //! A bit that a row does not name must be equal throughout a run, and a copy keeps it.
 
-use super::layout::{Flag, Format, Frame, Layout};
+use crate::layout::{Flag, Format, Frame, Layout};
 
-/// Somebody who does the same for every format.
+/// Does the same for every format.
 pub trait Visitor {
     /// Called for each row, in order.
     fn visit<F: Format>(&mut self);
@@ -266,7 +266,7 @@ const fn powerpc(name: &'static str, page_shift: u32) -> Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pte::{Bits, Entry};
+    use crate::{Bits, Entry};
 
     /// A page written and used, its entry as the manuals and headers spell it out; then the same
     /// protected from writes, and last as a shared mapping's child has it: clean and not accessed.
