@@ -13,6 +13,7 @@ mod family;
 mod frames;
 mod member;
 mod moment;
+mod patience;
 mod serve;
 mod table;
 
