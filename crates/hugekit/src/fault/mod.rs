@@ -74,8 +74,8 @@ pub(crate) trait Faults: Debug + Send + Sync {
     /// serve faults any more.
     ///
     /// # Errors
-    /// Something is shared that cannot be copied, and may not be left to the kernel.
-    fn give_up(&self) -> Result<(), PopulateError>;
+    /// All is right, but the kernel does not let go of it: the descriptor is to be abandoned.
+    fn give_up(&self) -> rustix::io::Result<()>;
 
     /// The memory at an address is broken: nobody is shown it any more, and the pool never gets it back.
     /// Async-signal-safe.

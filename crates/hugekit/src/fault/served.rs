@@ -356,14 +356,13 @@ impl Faults for Served {
     }
 
     /// Clears all that is left to be.
-    fn give_up(&self) -> Result<(), PopulateError> {
+    fn give_up(&self) -> io::Result<()> {
         // What is released from now on is cleared at once: no thread would hear of a fault.
         self.seen_through_file.store(true, Ordering::SeqCst);
         for index in 0..self.granules.len() {
             self.clear_only(index);
         }
-        let _ = userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses());
-        Ok(())
+        userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses())
     }
 
     fn break_(&self, address: usize) {

@@ -288,13 +288,7 @@ impl Drop for LastResort<'_> {
     fn drop(&mut self) {
         let descriptor = self.served.descriptor();
         let (gave_up, left) = (self.served.give_up(), self.bell.leave(descriptor));
-        if let Err(error) = gave_up {
-            // What waits there waits until others can serve it: writes would reach what others share.
-            return tracing::error!(
-                "a thread that served faults ends, and writers may wait: {error}"
-            );
-        }
-        if left.is_err() && userfaultfd::abandon(descriptor).is_ok() {
+        if gave_up.and(left).is_err() && userfaultfd::abandon(descriptor).is_ok() {
             self.bell.forget(0);
             self.bell.touch(0);
         }

@@ -59,7 +59,12 @@ impl Root {
     ) -> Result<(), Error> {
         let path = self.path(absolute);
         let unreadable = |source| Error::Unreadable { path: path.clone(), source };
-        let mut reader = BufReader::new(fs::File::open(&path).map_err(unreadable)?);
+        let open = || {
+            pass(Call::Open)?;
+            pass(Call::Read)?;
+            fs::File::open(&path)
+        };
+        let mut reader = BufReader::new(open().map_err(unreadable)?);
         let mut line = String::new();
         while reader.read_line(&mut line).map_err(unreadable)? > 0 {
             take(line.trim_end_matches('\n'))?;

@@ -148,7 +148,7 @@ impl Faults for Segment {
     }
 
     /// Lets all writes pass, and the snapshots are lost.
-    fn give_up(&self) -> Result<(), PopulateError> {
+    fn give_up(&self) -> rustix::io::Result<()> {
         self.fail(Failure::Unserved);
         let left = self.line.unregister(&self.addresses);
         let _ = left.or_else(|Refused| self.line.abandon());

@@ -62,6 +62,13 @@ struct State {
     stopped: Option<OwnedFd>,
 }
 
+impl State {
+    /// Whether the kernel does not serve what is there any more.
+    fn is_abandoned(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.is_abandoned())
+    }
+}
+
 /// Why there is no snapshot.
 #[derive(Debug)]
 pub(super) enum NotAdded {
@@ -157,7 +164,12 @@ impl Watch {
         make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
     ) -> Result<Arc<Image>, NotAdded> {
         let mut state = self.lock();
-        let added = self.add_locked(&mut state, threads, mappings, how, make);
+        let was_abandoned = state.is_abandoned();
+        let mut added = self.add_locked(&mut state, threads, mappings, how, make);
+        if added.is_err() && !was_abandoned && state.is_abandoned() {
+            // Whatever failed then is not what is the matter.
+            added = Err(SnapshotError::kernel("userfaultfd")(Errno::PERM).into());
+        }
         Self::close_if_idle(&mut state);
         added
     }
@@ -190,11 +202,14 @@ impl Watch {
         self.publish(state, ranges);
         // A handler of this thread's that writes there would wait for what it has interrupted.
         let armed = without_signals(|| self.arm(state, &image, &parts, how, ranges));
-        if let Err(unarmed) = armed {
-            self.take_out(state, &image, ranges);
-            return Err(not_added(unarmed, mappings));
-        }
-        Ok(image)
+        let added = match armed {
+            // The last handler thread may have ended before it could know of this one.
+            Ok(()) if line.is_abandoned() => Err(SnapshotError::Refused.into()),
+            Ok(()) => return Ok(image),
+            Err(unarmed) => Err(not_added(unarmed, mappings)),
+        };
+        self.take_out(state, &image, ranges);
+        added
     }
 
     /// Protects the memory, and copies its edges. From `Arming` on nothing here may write to memory that could be
@@ -349,11 +364,13 @@ impl Faults for Threaded {
         self.line.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
-    fn give_up(&self) -> Result<(), PopulateError> {
+    /// First the line, so that whoever makes a snapshot meanwhile sees that, or it is found here.
+    fn give_up(&self) -> rustix::io::Result<()> {
+        let left = self.line.abandon();
         self.watch.table.for_each(|faults| {
             let _ = faults.give_up();
         });
-        Ok(())
+        left.map_err(|_| rustix::io::Errno::PERM)
     }
 
     fn break_(&self, _: usize) {}
@@ -430,9 +447,7 @@ fn refusal(errno: Errno, mapping: &MappedRange, call: &'static str) -> SnapshotE
     let reason = match errno {
         Errno::BUSY => Unsuitable::OtherUserfaultfd,
         Errno::INVAL | Errno::PERM => Unsuitable::Unprotectable,
-        Errno::NOENT | Errno::FAULT => {
-            return SnapshotError::Changed { address: mapping.addresses.start };
-        }
+        Errno::NOENT => return SnapshotError::Changed { address: mapping.addresses.start },
         errno => return SnapshotError::kernel(call)(errno),
     };
     SnapshotError::Unsuitable { mapping: mapping.clone(), reason }

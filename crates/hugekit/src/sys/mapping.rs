@@ -289,11 +289,23 @@ pub(crate) unsafe fn replace_by_nothing(
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     let fixed = SHARED | MapFlags::FIXED;
     // SAFETY: the caller's to promise.
-    let start = unsafe { rustix::mm::mmap(there, addresses.len(), READ_WRITE, fixed, empty, 0) }?;
-    let nothing = Mapping { start: not_null(start.cast())?, len: addresses.len() };
+    let start = unsafe { map(there, addresses.len(), READ_WRITE, fixed, empty, 0) }?;
+    let nothing = Mapping { start, len: addresses.len() };
     // A forked child that has it finds nothing there either.
     let _ = nothing.advise(Advice::LinuxDontFork);
     Ok(())
+}
+
+/// Has every access to addresses be answered with SIGSEGV by the kernel, a system call's with EFAULT. Takes no mapping
+/// where the addresses are those of whole ones. Async-signal-safe.
+///
+/// # Safety
+/// As for [`replace_by_nothing`].
+pub(crate) unsafe fn forbid(addresses: &Range<usize>) -> io::Result<()> {
+    let there = ptr::with_exposed_provenance_mut(addresses.start);
+    pass(Call::Mprotect)?;
+    // SAFETY: the caller's to promise.
+    unsafe { rustix::mm::mprotect(there, addresses.len(), MprotectFlags::empty()) }
 }
 
 /// Mappings that are kept to be given up: a process that has no mapping left can then change the others.

@@ -5,12 +5,12 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::{fs, thread};
-
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use std::{fs, ptr, thread};
 
 use hugekit::fault::Handling;
 use hugekit::injection::{self, Call, Hit, Lasting, Plan};
@@ -22,6 +22,9 @@ use crate::shortage::Shortage;
 pub(crate) const FINE: &str = "fine";
 pub(crate) const NOT_REACHED: &str = "not reached";
 pub(crate) const NO_SUCH_ANSWER: &str = "no such answer";
+
+/// Followed by what was refused for good when a writer was told so by a signal, all else being as it must.
+pub(crate) const SIGNALLED: &str = "signalled: ";
 
 /// What is to be tried, and on what: it arms its point once, and checks what it can.
 #[derive(Clone, Copy)]
@@ -105,10 +108,21 @@ impl Point {
         result.map_err(|error| self.failed(&error, class(&error))).ok()
     }
 
+    /// What was answered in the kernel's place.
+    pub(crate) fn refused(&self) -> Option<i32> {
+        self.hit.get().map(|hit| hit.errno)
+    }
+
     /// Whether all calls of a kind were refused.
     pub(crate) fn is_refused_for_good(&self, call: Call) -> bool {
         let lasts = self.plan.get().is_some_and(|plan| plan.lasting != Lasting::Once);
         lasts && self.hit.get().is_some_and(|hit| hit.call == call)
+    }
+
+    /// Whatever becomes of this process, these bytes stay this one.
+    pub(crate) fn keeps(&self, bytes: &[u8], value: u8) {
+        let facts = [bytes.as_ptr().addr(), bytes.len(), usize::from(value)];
+        KEPT.iter().zip(facts).for_each(|(kept, fact)| kept.store(fact, Ordering::SeqCst));
     }
 
     pub(crate) fn check(&self, is_so: bool, what: &str) {
@@ -170,6 +184,49 @@ const NOTHING: Plan = Plan { nth: u32::MAX, choice: 0, lasting: Lasting::Once };
 
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
+/// What [`Point::keeps`] was told: address, length, byte.
+static KEPT: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+
+/// Has the process end by a report when a writer is told by a signal that what he needs is refused for good.
+fn report_signals() {
+    let report = (report_signal as extern "C" fn(_)) as libc::sighandler_t;
+    for signal in [libc::SIGBUS, libc::SIGSEGV] {
+        // SAFETY: what the handler does is async-signal-safe.
+        unsafe { libc::signal(signal, report) };
+    }
+}
+
+extern "C" fn report_signal(signal: i32) {
+    // SAFETY: a signal in here ends the process.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    let [start, len, value] = KEPT.each_ref().map(|fact| fact.load(Ordering::SeqCst));
+    let start = ptr::with_exposed_provenance::<u8>(start);
+    // SAFETY: memory that the operation that was interrupted still has, and can be read.
+    let is_kept = |at| usize::from(unsafe { start.add(at).read_volatile() }) == value;
+    let mut text = [0_u8; 64];
+    let mut rest = &mut text[..];
+    let _ = match injection::hit() {
+        _ if !(0..len).all(is_kept) => write!(rest, "what is kept changed"),
+        Some(hit) => write!(rest, "{SIGNALLED}{:?}", hit.call),
+        None => write!(rest, "signal {signal} though nothing was refused"),
+    };
+    let left = rest.len();
+    end(&text[..text.len() - left])
+}
+
+/// Ends the process, without destructors, as after `fork` it must.
+fn end(text: &[u8]) -> ! {
+    // SAFETY: writes a string to the file that standard output is.
+    unsafe {
+        libc::lseek(1, 0, libc::SEEK_SET);
+        if !PANICKED.load(Ordering::SeqCst) {
+            libc::ftruncate(1, 0);
+        }
+        libc::write(1, text.as_ptr().cast(), text.len());
+        libc::_exit(0)
+    }
+}
+
 /// Runs a case and ends the process.
 pub(crate) fn run(operation: Operation, plan: Option<Plan>, expected: &str, said: i32) -> ! {
     // SAFETY: the process's own descriptors; its threads share one arena, so that the next thread needs no new one.
@@ -182,16 +239,11 @@ pub(crate) fn run(operation: Operation, plan: Option<Plan>, expected: &str, said
         PANICKED.store(true, Ordering::SeqCst);
         eprintln!("{panic}\n{}", std::backtrace::Backtrace::force_capture());
     }));
-    let text = verdict(operation, plan, expected);
-    // SAFETY: writes a string; the process ends without destructors, as after `fork` it must.
-    unsafe {
-        libc::lseek(said, 0, libc::SEEK_SET);
-        if !PANICKED.load(Ordering::SeqCst) {
-            libc::ftruncate(said, 0);
-        }
-        libc::write(said, text.as_ptr().cast(), text.len());
-        libc::_exit(0)
+    let lasts = plan.is_some_and(|plan| plan.lasting != Lasting::Once);
+    if lasts && operation.writes_what_is_shared {
+        report_signals();
     }
+    end(verdict(operation, plan, expected).as_bytes())
 }
 
 fn verdict(operation: Operation, plan: Option<Plan>, expected: &str) -> String {

@@ -10,23 +10,26 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use hugekit::fault::Handling;
 use hugekit::injection::{Lasting, Plan};
 use libtest_mimic::Failed;
 
 use crate::case::{self, Operation};
 
-/// How long a child may take that nothing holds up; most take a hundredth of a second.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a child may take that nothing holds up; most take a hundredth of a second, and some wait for kernel threads
+/// on busy CPUs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Calls without which no process lives, whatever filters it has. A writer whose copy can never be mapped has no way on.
-const VITAL: [&str; 8] =
-    ["Mmap", "Munmap", "Mremap", "Mprotect", "Madvise", "MadviseDontNeed", "FutexWait", "Read"];
+/// Calls by which a writer of what forks share is shown his copy. Refused for good, he has no way on, and is told so by
+/// a signal.
+const SHOWING: [&str; 4] = ["Mmap", "Mremap", "Madvise", "MadviseDontNeed"];
 
 const HANGS: &str = "hangs";
 
 /// Problems after which an operation is given up.
 const MOST_PROBLEMS: usize = 6;
+
+/// Where an operation makes more calls than this, those of which others say little new are left out.
+const MANY: usize = 150;
 
 /// Of each kind of call, so many at the beginning are refused once where not all are.
 const FIRST: usize = 3;
@@ -46,6 +49,7 @@ pub(crate) fn refuse_each_call(operation: Operation, thorough: bool) -> Result<(
     };
     let trace: Vec<&str> =
         trace.trim_start_matches("Some([").trim_end_matches("])").split(", ").collect();
+    let thorough = thorough && trace.len() <= MANY;
     let refusal = Refusal { operation, thorough, kinds, trace };
     let mut problems = Vec::new();
     for lasting in [Lasting::Once, Lasting::Kind, Lasting::Filter] {
@@ -84,6 +88,7 @@ impl Refusal<'_> {
                     Some(case::NOT_REACHED) => return,
                     Some(case::NO_SUCH_ANSWER) => break,
                     Some(case::FINE) => {}
+                    Some(said) if ends_as_it_must(said) => {}
                     said_so => {
                         let is_hang = said_so.is_some_and(|said| said.starts_with(HANGS));
                         let call = self.trace.get(nth).copied().unwrap_or("a later call");
@@ -101,16 +106,6 @@ impl Refusal<'_> {
     /// Whether a call tells something that those of its kind before it do not.
     fn is_chosen(&self, nth: usize, lasting: Lasting) -> bool {
         let Some(kind) = self.trace.get(nth) else { return self.thorough };
-        let may_last = lasting != Lasting::Filter && !self.operation.writes_what_is_shared;
-        if lasting != Lasting::Once && !may_last && VITAL.contains(kind) {
-            return false;
-        }
-        // Open: a handler thread that may never wake a thread again does not end while forks are written. (Which
-        // call is the n-th differs where threads make them, so that its name does not tell.)
-        let is_in_place = self.operation.handling == Handling::InPlace;
-        if lasting != Lasting::Once && self.operation.writes_what_is_shared && !is_in_place {
-            return self.thorough;
-        }
         let before = self.trace[..nth].iter().filter(|other| *other == kind).count();
         let is_last = !self.trace[nth + 1..].contains(kind);
         let first = if lasting == Lasting::Once { FIRST } else { 1 };
@@ -126,6 +121,11 @@ impl Refusal<'_> {
         let before = self.trace[..nth].iter().filter(|other| Some(*other) == kind).count();
         before % FIRST..before % FIRST + 1
     }
+}
+
+/// Whether a writer was told by a signal that what he needs is refused for good.
+fn ends_as_it_must(said: &str) -> bool {
+    said.strip_prefix(case::SIGNALLED).is_some_and(|call| SHOWING.contains(&call))
 }
 
 /// Later rounds say the same again.

@@ -16,6 +16,7 @@ use super::budget::Budget;
 use super::entry::Entry;
 use super::frames::{Broken, Frames, GivenUp, Holding, Near, Own, Place, Run};
 use super::member::{Member, Words};
+use super::patience::Patience;
 use super::room::Room;
 use super::serve::Refused;
 use super::table::Table;
@@ -49,6 +50,8 @@ pub(crate) struct Family {
     pub(super) unserved: own::Own<AtomicBool>,
     /// The kernel refused to wake threads that wait: they are to be seen to by [`Faults::leave`].
     pub(super) unwoken: own::Own<AtomicBool>,
+    /// With what the kernel refuses to handler threads.
+    pub(super) patience: own::Own<Patience>,
     /// Shared by whoever reads frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
@@ -181,6 +184,7 @@ impl Family {
             spare: own::Own::new(spare).map_err(unmapped)?,
             unserved: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
             unwoken: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
+            patience: own::Own::new(Patience::default()).map_err(unmapped)?,
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
             tokens: Tokens::default(),

@@ -14,6 +14,7 @@ mod family;
 mod frames;
 mod member;
 mod moment;
+mod patience;
 mod room;
 mod serve;
 mod table;

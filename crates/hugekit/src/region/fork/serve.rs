@@ -22,7 +22,7 @@ use crate::parallel::{Job, JobError, Progress, Report, Threads};
 use crate::pool::Content;
 use crate::populate::PopulateError;
 use crate::sync::Claim;
-use crate::sys::mapping::{replace, replace_all, replace_by_nothing};
+use crate::sys::mapping::{forbid, replace, replace_all, replace_by_nothing};
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
 
@@ -81,26 +81,38 @@ impl Faults for Family {
         if self.unwoken.swap(false, Ordering::Relaxed) {
             return Err(PopulateError::Kernel(std::io::ErrorKind::PermissionDenied));
         }
+        self.patience.is_served(self.number_at(address));
         Ok(())
     }
 
-    /// The thread that waits there tries again, and meets the same trouble until it is over.
+    /// The thread that waits there tries again, and meets the same trouble until it is over, or there is no patience
+    /// left.
     fn leave(&self, address: usize) -> io::Result<()> {
+        if !self.patience.bears_refusal_of(self.number_at(address)) {
+            return Err(Errno::PERM);
+        }
+        rustix::thread::sched_yield();
         let page = address - address % page_size();
         // Others wait for the same slot, wherever it begins.
         let around = page.saturating_sub(self.granule_bytes)..page + self.granule_bytes;
         userfaultfd::wake(self.descriptor.as_fd(), &around)
     }
 
-    /// Copies all that is shared.
-    fn give_up(&self) -> Result<(), PopulateError> {
+    /// Copies all that is shared, and closes what cannot be copied: accesses there end in a signal.
+    fn give_up(&self) -> io::Result<()> {
         let state = self.gate.alone();
         self.unserved.store(true, Ordering::SeqCst);
-        for member in state.members() {
-            self.complete(&state, member)?;
-            let _ = userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses());
+        // Whom others keep from being copied can be once these are.
+        for last in [false, true] {
+            for member in state.members() {
+                if self.complete(&state, member).is_err() && last {
+                    self.close_unless_own(&state, member);
+                }
+            }
         }
-        Ok(())
+        state.members().iter().fold(Ok(()), |done, member| {
+            done.and(userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses()))
+        })
     }
 
     fn break_(&self, address: usize) {
@@ -113,6 +125,12 @@ impl Faults for Family {
 }
 
 impl Family {
+    /// That of the slot at an address, for [`Patience`](super::patience::Patience): granules of the address space
+    /// do, and no region lies at the first.
+    fn number_at(&self, address: usize) -> usize {
+        address / self.granule_bytes
+    }
+
     /// Does something about the slot that has an address, and about all of its region if the kernel refuses that:
     /// to map all of it anew takes fewer mappings in the end, and nothing of the descriptor, of which a system-call
     /// filter may refuse everything. Nothing if no region has the address any more.
@@ -360,6 +378,20 @@ impl Family {
 
     /// Maps at a slot's addresses the frame that the region keeps and nobody else shows.
     fn place(&self, state: &State, member: &Member, slot: usize) -> Result<(), Refused> {
+        self.try_to_place(state, member, slot)
+            .inspect_err(|_| self.hide_stale(member, slot..slot + 1))
+    }
+
+    /// What the region does not show any more, and could not be replaced, is another's, who may write it.
+    fn hide_stale(&self, member: &Member, slots: Range<usize>) {
+        for slot in slots {
+            if member.stale.get(slot) && member.table.get(slot).is_accessed() {
+                let _ = self.hide(member, slot);
+            }
+        }
+    }
+
+    fn try_to_place(&self, state: &State, member: &Member, slot: usize) -> Result<(), Refused> {
         let cost = member.cost_of(slot, !self.pool.backing().is_reserved());
         if !self.budget.take(cost) {
             return Err(Refused::Mappings);
@@ -411,6 +443,39 @@ impl Family {
         Ok(())
     }
 
+    /// When faults are served no more, of a region that could not be made its own: if its addresses map what it
+    /// alone shows, it is written freely, else it can be accessed no more. By whoever has the gate alone.
+    fn close_unless_own(&self, state: &State, member: &Member) {
+        let is_own = |slot| {
+            let is_alone = state.frames.sharers(member.table.get(slot).frame()) == 1;
+            is_alone && member.placed.get(slot) && !member.stale.get(slot)
+        };
+        if !(0..member.slots()).all(is_own) {
+            return self.close(member);
+        }
+        for slot in 0..member.slots() {
+            member.table.set(slot, member.table.get(slot).writable().accessed());
+        }
+    }
+
+    /// Has every access to a region end in a signal, for good; where nothing can be mapped, in SIGSEGV. What it
+    /// shares would be written otherwise, so that the process ends if the kernel refuses that, too.
+    fn close(&self, member: &Member) {
+        for slot in 0..member.slots() {
+            member.stale.set(slot);
+            member.lost.set(slot);
+            member.table.set(slot, member.table.get(slot).write_protected());
+        }
+        let addresses = member.addresses();
+        // SAFETY: addresses of the region; what they showed is lost.
+        let closed = unsafe { replace_by_nothing(&self.nothing, &addresses) }
+            // SAFETY: as above.
+            .or_else(|_| unsafe { forbid(&addresses) });
+        if closed.is_err() {
+            std::process::abort();
+        }
+    }
+
     /// Maps at once what a region keeps and nobody else shows. By whoever has the gate alone.
     pub(super) fn show_run(
         &self,
@@ -421,6 +486,7 @@ impl Family {
         let (memory, addresses) = (self.pool.memory(), member.addresses_of(slots.clone()));
         // SAFETY: as for `place`.
         unsafe { replace_all(memory.file(), offset, &addresses, memory.in_core_dumps()) }
+            .inspect_err(|_| self.hide_stale(member, slots.clone()))
             .map_err(Refused::Kernel)?;
         member.counts().registered.store(false, Ordering::Relaxed);
         for slot in slots {

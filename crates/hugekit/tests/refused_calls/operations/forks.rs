@@ -13,6 +13,7 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("a_fork_is_forked", a_fork_is_forked),
     ("forks_are_written", forks_are_written),
     ("a_fork_is_made_ready", a_fork_is_made_ready),
+    ("a_fork_that_was_read_is_made_ready", a_fork_that_was_read_is_made_ready),
     ("a_fork_is_prefaulted", a_fork_is_prefaulted),
     ("a_fork_is_released", a_fork_is_released),
     ("a_fork_is_truncated", a_fork_is_truncated),
@@ -81,8 +82,10 @@ fn forks_are_written(point: &Point, backing: Backing, handling: Handling) {
     let last = fork(&child, handling).unwrap();
     point.refuse(|| {
         region.fill(2);
+        point.keeps(&region, 2);
         child.fill(3);
     });
+    point.keeps(&[], 0);
     point.check(region.iter().all(|&byte| byte == 2), "the region is not as written");
     point.check(child.iter().all(|&byte| byte == 3), "the fork is not as written");
     point.check(is_painted(&last), "the last fork changed");
@@ -96,6 +99,18 @@ fn a_fork_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
     let ready = point.refuse(|| child.ready(0..child.len()));
     point.unless_refused(ready, RegionError::class);
     point.check(is_painted(&region) && is_painted(&child), "changed");
+    drop((region, child));
+    is_whole(point, &pool);
+}
+
+fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
+    let (pool, mut region) = pool(backing);
+    let child = fork(&region, handling).unwrap();
+    point.check(is_painted(&child), "the fork differs");
+    let ready = point.refuse(|| child.ready(0..child.len()));
+    point.unless_refused(ready, RegionError::class);
+    region.fill(2);
+    point.check(is_painted(&child), "the fork changed");
     drop((region, child));
     is_whole(point, &pool);
 }
