@@ -358,7 +358,8 @@ fn khugepaged_at_full_speed(backing: Backing) {
     for region in &regions {
         advise(region, libc::MADV_HUGEPAGE);
     }
-    let (scans, until) = (khugepaged("full_scans"), Instant::now() + Duration::from_secs(20));
+    // It runs at nice 19: patience for a machine whose CPUs all have other work.
+    let (scans, until) = (khugepaged("full_scans"), Instant::now() + Duration::from_secs(120));
     while khugepaged("full_scans") < scans + 4 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
     }

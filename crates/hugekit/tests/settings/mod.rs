@@ -1,11 +1,7 @@
 //! Settings of the kernel, changed by root for a moment and put back.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Whichever test changes a setting is the only one, until its last setting is put back.
-static CHANGES: Mutex<()> = Mutex::new(());
 
 /// A setting that has another value until this is dropped, by a panic too.
 #[derive(Debug)]
@@ -15,9 +11,12 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// The right to change settings.
-    pub(crate) fn alone() -> MutexGuard<'static, ()> {
-        CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The right to change settings, of one test on the whole machine: another run of the tests, of another
+    /// checkout, would take what this one sets for what stood there before. It ends when the file is closed.
+    pub(crate) fn alone() -> File {
+        let turn = File::open("/sys/kernel/mm").unwrap();
+        turn.lock().unwrap();
+        turn
     }
 
     pub(crate) fn change(path: &Path, value: &str) -> Self {
