@@ -110,9 +110,11 @@ impl Faults for Family {
                 }
             }
         }
-        state.members().iter().fold(Ok(()), |done, member| {
-            done.and(userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses()))
-        })
+        let mut left = Ok(());
+        for member in state.members() {
+            left = left.and(userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses()));
+        }
+        left
     }
 
     fn break_(&self, address: usize) {
