@@ -104,9 +104,10 @@ fn at_any_moment(setting: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What a script prints, which has the program as `$hugekit`, and is killed with its children after a minute.
+/// What a script prints, which has the program as `$hugekit`. Its children end with it, and it after a minute.
 fn output_of(setting: &Path, script: &str) -> Result<String, Failed> {
-    let script = format!("{} && hugekit='{}' && set -e; {script}", mount(setting), program());
+    let end = "trap 'kill -KILL $(jobs -p) 2> /dev/null || true' EXIT; set -e";
+    let script = format!("{} && hugekit='{}' && {end}; {script}", mount(setting), program());
     let output = Command::new("timeout")
         .args(["--kill-after=1", "60", "unshare", "--mount", "bash", "-c", &script])
         .env("setting", setting)
@@ -134,10 +135,12 @@ fn killed(setting: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
+/// The second one is given three times as long as it takes alone, in which it does not begin.
 fn two_at_once(setting: &Path) -> Result<(), Failed> {
     let script = format!(
-        r#""$hugekit" {RUN} 1000000 > /dev/null & first=$!; {CHANGED}
-        "$hugekit" {RUN} 2 > /run/second & second=$!; sleep 2
+        r#"now() {{ date +%s%N; }}; began=$(now); "$hugekit" {RUN} 2 > /dev/null; ended=$(now)
+        echo '{NEVER}' > "$setting"; "$hugekit" {RUN} 1000000 > /dev/null & first=$!; {CHANGED}
+        "$hugekit" {RUN} 2 > /run/second & second=$!; sleep $((3 * (ended - began) / 1000000000 + 1))
         kill -0 $second; [ ! -s /run/second ]; [ "$(cat "$setting")" = madvise ]
         kill -INT $first; wait $first || [ $? = 130 ]; wait $second; cat /run/second"#
     );
