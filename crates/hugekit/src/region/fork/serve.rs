@@ -110,9 +110,13 @@ impl Faults for Family {
                 }
             }
         }
-        state.members().iter().fold(Ok(()), |done, member| {
-            done.and(userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses()))
-        })
+        let mut left = Ok(());
+        for member in state.members() {
+            let unregistered =
+                userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses());
+            left = left.and(unregistered);
+        }
+        left
     }
 
     fn break_(&self, address: usize) {
