@@ -112,7 +112,9 @@ impl Faults for Family {
         }
         let mut left = Ok(());
         for member in state.members() {
-            left = left.and(userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses()));
+            let unregistered =
+                userfaultfd::unregister(self.descriptor.as_fd(), &member.addresses());
+            left = left.and(unregistered);
         }
         left
     }
