@@ -14,7 +14,8 @@ const MEMORY_SLACK: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footprint {
     pub descriptors: Vec<String>,
-    pub threads: usize,
+    /// By name.
+    pub threads: Vec<String>,
     /// Bytes mapped and resident by what is mapped, the heap and the stack left out.
     pub mappings: BTreeMap<String, (usize, usize)>,
     pub heap_in_use: usize,
@@ -47,7 +48,13 @@ impl Footprint {
         let mut descriptors: Vec<String> =
             open.filter_map(link).map(|target| kind_of(&target.to_string_lossy())).collect();
         descriptors.sort_unstable();
-        let threads = fs::read_dir("/proc/self/task").expect("/proc").count();
+        let tasks = fs::read_dir("/proc/self/task").expect("/proc");
+        let name = |task: std::io::Result<fs::DirEntry>| {
+            fs::read_to_string(task.ok()?.path().join("comm")).ok()
+        };
+        let mut threads: Vec<String> = tasks.filter_map(name).collect();
+        threads.iter_mut().for_each(|name| name.truncate(name.trim_end().len()));
+        threads.sort_unstable();
         Self { descriptors, threads, mappings: mappings(), heap_in_use }
     }
 
@@ -56,7 +63,7 @@ impl Footprint {
     pub fn grown_since(&self, start: &Self) -> Vec<String> {
         let mut grown = Vec::new();
         if self.threads != start.threads {
-            grown.push(format!("threads: {} at the start, {} now", start.threads, self.threads));
+            grown.push(format!("threads: {:?}, now {:?}", start.threads, self.threads));
         }
         if self.descriptors != start.descriptors {
             grown.push(format!("descriptors: {:?}, now {:?}", start.descriptors, self.descriptors));
@@ -86,7 +93,7 @@ impl fmt::Display for Footprint {
         write!(
             f,
             "{} threads, {} descriptors, {mapped} bytes mapped, {resident} resident, {} of the heap in use",
-            self.threads,
+            self.threads.len(),
             self.descriptors.len(),
             self.heap_in_use
         )

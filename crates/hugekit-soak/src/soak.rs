@@ -1,11 +1,14 @@
 //! Everything at once: actors that run scenario after scenario, in one process, under signals.
 
+use std::convert::Infallible;
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hugekit::Threads;
 use hugekit::fault::Handling;
+use hugekit::parallel::{Job, JobError};
 
 use crate::footprint::{self, Footprint};
 use crate::operations::{HANDLINGS, OPERATIONS, Operation};
@@ -38,6 +41,7 @@ pub fn work(orders: &Orders) -> bool {
     backtraces::allow();
     end_at_the_first_failure(status);
     exposed::install();
+    hire_helpers();
     act(orders, status, WARM_UP.min(orders.time), 0);
     let start = Footprint::now();
     println!("at the start: {start}");
@@ -50,6 +54,16 @@ pub fn work(orders: &Orders) -> bool {
     }
     println!("{} leaks", grown.len());
     grown.is_empty()
+}
+
+/// Has jobs of either priority start the thread that helps with them, which lives as long as the process: on a busy
+/// machine it could be started after the warm-up first, and counted.
+fn hire_helpers() {
+    for low in [false, true] {
+        let job = Job::new(64 << 20).threads(Threads::Exactly(2)).low_priority(low);
+        let ran: Result<_, JobError<Infallible>> = job.run(|_| Ok(()));
+        ran.expect("nothing is asked for but a thread");
+    }
 }
 
 /// One phase: all actors until the time is over.
