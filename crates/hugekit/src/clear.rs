@@ -74,7 +74,7 @@ impl Clear<'_> {
     #[inline(always)]
     #[allow(unsafe_code)]
     pub fn run(&self, bytes: &mut [u8]) -> Result<Report, ClearError> {
-        // SAFETY: a slice borrowed mutably is valid for writes and nobody else accesses it.
+        // SAFETY: a slice borrowed mutably is valid for writes and no other thread accesses it.
         unsafe { self.run_raw(bytes.as_mut_ptr(), bytes.len()) }
     }
 

@@ -90,7 +90,7 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
 ///
 /// let source = vec![7_u8; 2 << 20];
 /// let mut folio = vec![0_u8; 2 << 20];
-/// // Nobody reads the copy soon: it streams past the cache.
+/// // No thread reads the copy soon: it streams past the cache.
 /// Copy::new().reuse(Reuse::None).run(&mut folio, &source)?;
 /// assert!(folio == source);
 /// # Ok::<(), hugekit::CopyError>(())
@@ -123,8 +123,8 @@ impl Copy<'_> {
     #[allow(unsafe_code)]
     pub fn run(&self, dst: &mut [u8], src: &[u8]) -> Result<Report, CopyError> {
         same_length(dst, src)?;
-        // SAFETY: both slices are `dst.len()` bytes; `dst` is borrowed mutably, so nobody else
-        // accesses it, and `src` is shared, so nobody writes it.
+        // SAFETY: both slices are `dst.len()` bytes; `dst` is borrowed mutably, so no other thread
+        // accesses it, and `src` is shared, so no thread writes it.
         unsafe { self.run_raw(dst.as_mut_ptr(), src.as_ptr(), dst.len()) }
     }
 

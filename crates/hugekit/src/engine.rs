@@ -24,7 +24,7 @@ pub enum Reuse {
     Target,
     /// All of it, soon: as much as this CPU's cache holds well is left there, around the target.
     All,
-    /// Nobody soon: all of it streams.
+    /// Not soon: all of it streams.
     None,
 }
 
@@ -62,7 +62,7 @@ pub trait Method: Sized + Sync + 'static + sealed::Sealed {
     /// The profile's bands for this method.
     fn choice(profile: &Profile) -> &Choice<Self>;
 
-    /// The routine for a near window that nobody uses the source of, if there is a source and a
+    /// The routine for a near window that no thread uses the source of, if there is a source and a
     /// routine that tells it apart.
     fn source_once() -> Option<&'static Routine<Self>>;
 }
@@ -193,7 +193,7 @@ impl<'a, F: Method> Operation<'a, F> {
         self
     }
 
-    /// Lets threads other than the calling one run only on CPUs that nobody else wants.
+    /// Lets threads other than the calling one run only on CPUs that no other thread wants.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.sharing.low_priority = low;
         self
@@ -264,7 +264,7 @@ impl<'a, F: Method> Operation<'a, F> {
         let far = |chunk: Range<usize>| {
             let parts = outside(chunk, &window);
             let unfenced = parts.map(|part| process(plan.far, part));
-            // Before the chunk counts as done, because nobody else can fence for this CPU.
+            // Before the chunk counts as done, because no other thread can fence for this CPU.
             unfenced.into_iter().fold(Unfenced::nothing(), Unfenced::and).publish();
             Ok(())
         };

@@ -88,7 +88,7 @@ impl<'a> Populate<'a> {
         self
     }
 
-    /// Lets threads other than the calling one run only on CPUs that nobody else wants.
+    /// Lets threads other than the calling one run only on CPUs that no other thread wants.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.sharing.low_priority = low;
         self

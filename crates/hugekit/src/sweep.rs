@@ -1,6 +1,6 @@
 //! The order in which the extents of a folio are processed.
 //!
-//! Somebody faulted, or will read, at one byte of the folio: the *target*. Whatever is processed
+//! A thread faulted, or will read, at one byte of the folio: the *target*. Whatever is processed
 //! last is most likely still in the cache when the target is used, and what lies far from it need
 //! not be in the cache at all. A [`Sweep`] therefore yields [`Extent`]s in processing order, each
 //! marked [`Near`](Reach::Near) (stays cached) or [`Far`](Reach::Far) (may stream).
@@ -31,7 +31,7 @@ pub const GIGANTIC_OVER_BYTES: usize = 4 << 20;
 /// Whether an extent lies in the near window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// Outside the near window: nobody reads it soon, so it may stream past the cache.
+    /// Outside the near window: no thread reads it soon, so it may stream past the cache.
     Far,
     /// In the near window: to be left in the cache.
     Near,

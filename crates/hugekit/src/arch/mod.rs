@@ -59,7 +59,7 @@ pub enum Vendor {
     Intel,
     /// `AuthenticAMD`, and Hygon's licensed Zen.
     Amd,
-    /// Everybody else.
+    /// Every other CPU.
     Other,
 }
 

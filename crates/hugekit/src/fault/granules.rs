@@ -1,4 +1,4 @@
-//! What is still to be done before anybody may see a granule, and who is at it.
+//! What is still to be done before any user may see a granule, and who is at it.
 //!
 //! A granule is what one fault makes ready: a folio, or several where a folio is a base page. The thread that
 //! [claims](Claims) it does the work alone, even if that is only to map it; every other one that faults there
@@ -56,7 +56,7 @@ impl Granules {
         if seen.is_broken { Err(Broken) } else { Ok(seen.state) }
     }
 
-    /// Claims it, after whoever else has it.
+    /// Claims it, after another thread that has it.
     pub(crate) fn claim(&self, index: usize) -> Result<Claim<'_, Lacks>, Broken> {
         let claim = self.0.claim(index);
         if claim.is_broken() { Err(Broken) } else { Ok(claim) }

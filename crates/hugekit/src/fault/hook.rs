@@ -30,7 +30,7 @@ impl Hook {
         Self { signal, handler, previous, installed }
     }
 
-    /// Installs the handler if nobody is asked to handle the signal but whom we know. By one thread at a time.
+    /// Installs the handler if the handler in force is one that we know. By one thread at a time.
     pub(super) fn install(&self) -> Result<(), FaultError> {
         let failed = failed_to("sigaction");
         let in_force = signal::in_force(self.signal).map_err(failed)?;
@@ -38,7 +38,7 @@ impl Hook {
             return Ok(());
         }
         if self.installed.load(Ordering::Acquire) {
-            // Whoever it is may call us for what he does not know, and we would call him.
+            // That handler may call us for what it does not know, and we would call it.
             if in_force.is_function() {
                 return Err(FaultError::HandlerReplaced);
             }
@@ -53,7 +53,7 @@ impl Hook {
         Ok(())
     }
 
-    /// Installs the handler over whoever has replaced it since it was installed; what is not ours goes to whoever
+    /// Installs the handler over the handler that has replaced it since it was installed; what is not ours goes to the handler
     /// was there before that. By one thread at a time.
     pub(super) fn take_back(&self) -> rustix::io::Result<()> {
         let is_replaced = !signal::in_force(self.signal)?.is(self.handler);
@@ -82,7 +82,7 @@ impl Hook {
         unsafe { signal::pass_on(previous, self.signal, info, context) }
     }
 
-    /// A handler that asked to be called once is; whoever comes later finds the default.
+    /// A handler that asked to be called once is; later signals find the default.
     fn take_for_once<'a>(&self, previous: &'a Disposition) -> &'a Disposition {
         static DEFAULT: Disposition = Disposition::DEFAULT;
         let (seen, default) =

@@ -2,7 +2,7 @@
 //!
 //! The handler is installed with the first region that needs it and stays. A SIGBUS is ours if this is
 //! the process that installed it, the kernel raised it for an access, and the address lies in a range of
-//! ours; every other one goes to whoever was there before.
+//! ours; every other one goes to the handler that was there before.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -32,7 +32,7 @@ struct Process {
     regions: Registry<dyn Faults>,
     snapshots: Registry<dyn Faults>,
     hooks: Own<Hooks>,
-    /// Held by whoever installs a handler.
+    /// Held by the thread that installs a handler.
     installer: Mutex<()>,
 }
 
@@ -72,7 +72,7 @@ impl Registration {
         Ok(Self { process, start })
     }
 
-    /// Ends serving what lies behind the first `len` bytes. Nobody is at it any more when this returns.
+    /// Ends serving what lies behind the first `len` bytes. No handler is at it any more when this returns.
     pub(crate) fn cut(&self, len: usize) {
         self.process.regions.cut(self.start, len);
     }
@@ -99,7 +99,7 @@ impl Ranges {
         Ok(Self(process))
     }
 
-    /// As [`of_this_process`](Self::of_this_process), whoever has SIGBUS now and whether or not it is blocked.
+    /// As [`of_this_process`](Self::of_this_process), whatever handler SIGBUS has now and whether or not it is blocked.
     pub(crate) fn known() -> rustix::io::Result<Self> {
         Process::current().map(Self)
     }
@@ -121,7 +121,7 @@ impl Ranges {
 }
 
 /// Puts hugekit's handler of SIGBUS back over the one that has replaced it
-/// ([`FaultError::HandlerReplaced`]). A signal that is not hugekit's then goes to whoever had SIGBUS *before*
+/// ([`FaultError::HandlerReplaced`]). A signal that is not hugekit's then goes to the handler that had SIGBUS *before*
 /// hugekit, and the one that replaced it is not called any more: calling each other for ever cannot happen.
 /// Nothing happens while the handler is in force, or was never installed.
 ///
@@ -171,13 +171,13 @@ impl Process {
         self.installer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Installs the handler of SIGBUS if nobody is asked for it but whom we know.
+    /// Installs the handler of SIGBUS if the handler in force is one that we know.
     fn see_that_handler_is_installed(&self) -> Result<(), FaultError> {
         let _installer = self.lock_handlers();
         self.hooks.bus.install()
     }
 
-    /// Installs the handler over whoever has replaced it.
+    /// Installs the handler over the handler that has replaced it.
     fn take_back(&self) -> rustix::io::Result<()> {
         let _installer = self.lock_handlers();
         self.hooks.bus.take_back()
@@ -203,7 +203,7 @@ impl Process {
         }
     }
 
-    /// What `act` makes of whoever serves an address.
+    /// What `act` makes of what serves an address.
     fn at<R>(&self, address: usize, act: impl Fn(&(dyn Faults + 'static)) -> R) -> Option<R> {
         let of_snapshot = self.snapshots.with(address, &act);
         of_snapshot.or_else(|| self.regions.with(address, &act))
@@ -238,7 +238,7 @@ extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mu
             None => Access::Unknown,
         };
         let (cause, is_copy) = (signal::cause(info), abandonable::is_interrupted(context));
-        // What a copy reads and faults at has been replaced, whoever serves the addresses.
+        // What a copy reads and faults at has been replaced, whatever serves the addresses.
         let is_source = is_copy && access == Access::Read && matches!(cause, Cause::Fault(_));
         if is_source || !process.serve(cause, access) {
             if is_copy {

@@ -1,4 +1,4 @@
-//! Signals that come late: a thread writes to protected memory, and before its handler runs, whoever had
+//! Signals that come late: a thread writes to protected memory, and before its handler runs, the snapshot that had
 //! protected it has lifted that and gone. The range is unknown then, but the access only wants to be tried
 //! again.
 
@@ -24,7 +24,7 @@ const TRIES_PROTECTED: usize = 16;
 /// thousands of snapshots.
 const LATER: Duration = Duration::from_millis(10);
 
-/// What tells a late signal from a foreign one. Empty before anybody asks for it.
+/// What tells a late signal from a foreign one. Empty before any program asks for it.
 #[derive(Debug)]
 pub(super) struct Late {
     pagemap: OnceLock<OwnedFd>,

@@ -8,7 +8,7 @@
 //! There are two ways to be told of an access ([`Handling`]). *In place*, the faulting thread serves
 //! itself in a handler of SIGBUS: no privilege, no other thread, no wake-up. But an access by the kernel
 //! on behalf of the process fails instead of waiting: a system call returns EFAULT, and KVM leaves the
-//! guest as for a device. *Threaded*, handler threads are told of every access, and nobody notices more
+//! guest as for a device. *Threaded*, handler threads are told of every access, and no program notices more
 //! than that it takes longer.
 //!
 //! `README.md` beside this file draws the states and locks, and names the races that were considered.
@@ -50,7 +50,7 @@ pub(crate) enum Access {
     Unknown,
 }
 
-/// Whoever knows what is to be done about faults at some addresses. Handlers of either kind call it.
+/// Something that knows what is to be done about faults at some addresses. Handlers of either kind call it.
 pub(crate) trait Faults: Debug + Send + Sync {
     /// What serves them is registered with.
     fn descriptor(&self) -> BorrowedFd<'_>;
@@ -58,7 +58,7 @@ pub(crate) trait Faults: Debug + Send + Sync {
     /// Sees to it that an access at an address of its own gets further. Async-signal-safe.
     fn serve(&self, address: usize, access: Access) -> Result<(), PopulateError>;
 
-    /// After that failed in a handler thread: whoever waits may not wait for ever.
+    /// After that failed in a handler thread: threads that wait may not wait for ever.
     ///
     /// # Errors
     /// The kernel refuses even that.
@@ -70,14 +70,14 @@ pub(crate) trait Faults: Debug + Send + Sync {
         false
     }
 
-    /// Leaves every address to the kernel, and what it shows must be right: for when nobody is there to
+    /// Leaves every address to the kernel, and what it shows must be right: for when no thread is there to
     /// serve faults any more.
     ///
     /// # Errors
     /// All is right, but the kernel does not let go of it: the descriptor is to be abandoned.
     fn give_up(&self) -> rustix::io::Result<()>;
 
-    /// The memory at an address is broken: nobody is shown it any more, and the pool never gets it back.
+    /// The memory at an address is broken: no user is shown it any more, and the pool never gets it back.
     /// Async-signal-safe.
     fn break_(&self, address: usize);
 }
@@ -114,7 +114,7 @@ pub struct Serving {
     pub fall: Option<FaultError>,
 }
 
-/// Whoever serves the faults of one region, until dropped.
+/// What serves the faults of one region, until dropped.
 #[derive(Debug)]
 pub(crate) struct Service {
     served: Arc<Served>,
@@ -137,7 +137,7 @@ pub(crate) fn suits(backing: Backing, handling: Handling) -> bool {
 }
 
 impl Service {
-    /// Serves what lacks something of a region, of which nobody knows the addresses yet.
+    /// Serves what lacks something of a region whose addresses no user knows yet.
     pub(crate) fn start(
         pool: &Pool,
         mapped: &Mapped,
@@ -185,7 +185,7 @@ impl Service {
         Ok(Self { served, serving: Some(serving), handler: Some(Handler::Threaded(handlers)) })
     }
 
-    /// How, to be said by whoever has the region; once.
+    /// How, to be said by the thread that has the region; once.
     pub(crate) fn take_serving(&mut self) -> Serving {
         self.serving.take().expect("taken once, when the region is made")
     }
@@ -212,13 +212,13 @@ impl Service {
         }
     }
 
-    /// Ends serving, and says what the region's folios hold. Nobody accesses them any more.
+    /// Ends serving, and says what the region's folios hold. No thread accesses them any more.
     pub(crate) fn stop(&mut self, page_size: usize) -> Vec<(usize, Content)> {
         self.end();
         self.served.contents(0, self.served.addresses().len() / page_size)
     }
 
-    /// Ends serving: nobody accesses the region any more.
+    /// Ends serving: no thread accesses the region any more.
     pub(crate) fn end(&mut self) {
         match self.handler.take() {
             Some(Handler::Threaded(handlers)) if self.served.is_ours() => handlers.stop(),

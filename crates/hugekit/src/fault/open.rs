@@ -69,7 +69,7 @@ pub(super) fn is_collapsible(backing: Backing) -> bool {
     !backing.is_reserved() && mapping::can_collapse()
 }
 
-/// One whose faults raise SIGBUS in the thread that faulted. Anybody may have it.
+/// One whose faults raise SIGBUS in the thread that faulted. Any process may have it.
 pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
     accesses_are_the_cpus()?;
     // Before Linux 5.11 there is no flag for faults of user code alone.
@@ -113,7 +113,7 @@ fn from_device() -> io::Result<OwnedFd> {
 }
 
 /// Valgrind runs one thread at a time, and none while one waits in the kernel for a fault to be served, because it does
-/// not know that an access may wait: whoever is to serve it never runs, and no signal reaches the program. And a handler
+/// not know that an access may wait: the thread that is to serve it never runs, and no signal reaches the program. And a handler
 /// of SIGBUS returns to registers as they were some instructions before the access, unless Valgrind is told otherwise
 /// (`--vex-iropt-register-updates=allregs-at-mem-access`), so that the program goes on wrong.
 fn accesses_are_the_cpus() -> Result<(), FaultError> {

@@ -63,7 +63,7 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         });
     }
 
-    /// Cuts the range that begins there to `len` bytes, or removes it if that is 0. Nobody reads what was
+    /// Cuts the range that begins there to `len` bytes, or removes it if that is 0. No thread reads what was
     /// cut off any more when this returns.
     pub(super) fn cut(&self, start: usize, len: usize) {
         self.change(|table| {

@@ -50,12 +50,12 @@ pub(crate) struct Served {
     /// Whether writes are watched too, by which the kernel is kept from `MADV_COLLAPSE`: that would map the
     /// memory as it is.
     uncollapsed: bool,
-    /// Somebody may look at the bytes by the file as well: they are cleared at once, never at a fault.
+    /// A user may look at the bytes by the file as well: they are cleared at once, never at a fault.
     seen_through_file: AtomicBool,
 }
 
 impl Served {
-    /// Has every access to the memory come to `descriptor`. Nobody knows its addresses yet.
+    /// Has every access to the memory come to `descriptor`. No user knows its addresses yet.
     pub(super) fn new(
         pool: &Pool,
         mapped: &Mapped,
@@ -100,7 +100,7 @@ impl Served {
     /// thread that locks all memory (`mlockall`) has all mappings populated, those of hugetlb too.
     fn unmap_what_came_early(&self) -> Result<(), FaultError> {
         let start = ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: addresses of the region, which nobody knows yet.
+        // SAFETY: addresses of the region, which no thread knows yet.
         unsafe { memory::unmap_pages(start, self.len()) }
             .map_err(|errno| FaultError::Kernel { call: "madvise", source: errno.into() })
     }
@@ -169,10 +169,10 @@ impl Served {
         };
         let shared = bytes.len() >= SHARED_FROM;
         let clear = clear.threads(if shared { Threads::Auto } else { Threads::One });
-        // SAFETY: within the alias mapping, which exists as long as the pool; whoever is busy with a
+        // SAFETY: within the alias mapping, which exists as long as the pool; the thread that is busy with a
         // granule is the only one who writes it there.
         let cleared = unsafe { clear.run_raw(self.alias.at(bytes.start), bytes.len()) };
-        debug_assert!(cleared.is_ok(), "the target lies within, and nobody cancels");
+        debug_assert!(cleared.is_ok(), "the target lies within, and no caller cancels");
     }
 
     /// Lets the user see a granule that is ready.
@@ -256,7 +256,7 @@ impl Served {
     fn release_part(&self, index: usize, part: Range<usize>, whole: bool) {
         let Ok(busy) = self.granules.claim(index) else { return };
         if busy.state() != Lacks::Nothing {
-            return; // Nobody has been shown anything since it was last cleared.
+            return; // No user has been shown anything since it was last cleared.
         }
         if whole && !self.seen_through_file.load(Ordering::SeqCst) && self.take_from_user(index) {
             busy.finish(Lacks::Clearing);
@@ -279,7 +279,7 @@ impl Served {
         unsafe { memory::unmap_pages(start, addresses.len()) }.is_ok()
     }
 
-    /// Somebody is to see the memory through the file: nobody else's bytes may be left in it, nor any of
+    /// A user is to see the memory through the file: no other owner's bytes may be left in it, nor any of
     /// its own that were released.
     pub(crate) fn show_through_file(&self) {
         self.seen_through_file.store(true, Ordering::SeqCst);
@@ -296,12 +296,12 @@ impl Served {
         }
     }
 
-    /// Ends serving what lies behind the first `len` bytes, whole folios. Nobody accesses it any more.
+    /// Ends serving what lies behind the first `len` bytes, whole folios. No thread accesses it any more.
     pub(super) fn cut(&self, len: usize) {
         self.len.store(len, Ordering::Relaxed);
     }
 
-    /// What each run of the folios from `first` on holds, now that nobody accesses them.
+    /// What each run of the folios from `first` on holds, now that no thread accesses them.
     pub(crate) fn contents(&self, first: usize, count: usize) -> Vec<(usize, Content)> {
         let per_granule = self.granule_bytes / self.pool.page_size();
         let mut contents: Vec<(usize, Content)> = Vec::new();

@@ -84,7 +84,7 @@ impl Handlers {
             // A panic was printed when it happened.
             let _ = thread.join();
         }
-        // SAFETY: in the process that mapped it; nobody but the threads knew the addresses.
+        // SAFETY: in the process that mapped it; none but the threads knew the addresses.
         let _ = unsafe { self.bell.pages.unmap() };
     }
 
@@ -113,7 +113,7 @@ impl Bell {
         let pages = Untouched::new(count * page_size()).map_err(failed("mmap"))?;
         let registered = userfaultfd::register_untouched(descriptor, &pages.addresses());
         if let Err(errno) = registered {
-            // SAFETY: just mapped, and nobody knows of it.
+            // SAFETY: just mapped, and no other thread knows of it.
             let _ = unsafe { pages.unmap() };
             return Err(failed("UFFDIO_REGISTER")(errno));
         }
@@ -292,7 +292,7 @@ impl Drop for LastResort<'_> {
             self.bell.forget(0);
             self.bell.touch(0);
         }
-        // Not before: whoever is told may fault there.
+        // Not before: a thread that is told may fault there.
         tracing::error!("a thread that served faults ends: its memory is left to the kernel");
     }
 }
@@ -314,7 +314,7 @@ mod tests {
         let Ok(descriptor) = open::for_handler_threads(Of::FirstAccesses(Backing::Base)) else {
             return; // Who may not serve faults of system calls has no such threads.
         };
-        // SAFETY: registered before anybody accesses it.
+        // SAFETY: registered before any thread accesses it.
         let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
         let served = Served::new(&pool, &mapped, &contents, descriptor).unwrap();
         let bell = Bell::new(served.descriptor(), 1).unwrap();
@@ -323,16 +323,16 @@ mod tests {
             let dies = scope.spawn(|| {
                 serve_or_give_up(&served, &bell, |_| panic!("as this test wants it"));
             });
-            // SAFETY: mapped and readable; nobody else accesses it.
+            // SAFETY: mapped and readable; no other thread accesses it.
             let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };
             assert!(bytes.iter().all(|&byte| byte == 0));
             assert!(dies.join().is_err());
         });
-        // Nobody hears it any more, and nobody waits.
+        // No thread hears it any more, and no thread waits.
         bell.ring(served.descriptor(), 0);
         assert_eq!(pool.stats().unwrap().scrubbed_at_fault, len as u64);
         let contents = served.contents(0, len / page_size());
-        // SAFETY: nobody uses the addresses any more.
+        // SAFETY: no thread uses the addresses any more.
         unsafe {
             pool.take_back_as(mapped, &contents);
             bell.pages.unmap().unwrap();

@@ -1,4 +1,4 @@
-//! Copying memory that somebody may unmap or forbid meanwhile. Loads stream, and end the process where there is
+//! Copying memory that its owner may unmap or forbid meanwhile. Loads stream, and end the process where there is
 //! nothing to load; the kernel's copy (`sys/peek.rs`) answers, and does not stream. So the bytes are loaded by a
 //! copy that our handlers of SIGBUS and SIGSEGV *abandon*, as long as those are in force and the thread takes
 //! these signals, and the kernel is asked where they are not, and what is to be said of a copy that was abandoned.
@@ -34,7 +34,7 @@ pub(crate) fn prepare() {
 /// If there are more than [`peek::PIECES`].
 ///
 /// # Safety
-/// `destination` is valid for writes of all pieces, and nobody else uses it.
+/// `destination` is valid for writes of all pieces, and no other thread uses it.
 pub(crate) unsafe fn copy(
     destination: *mut u8,
     source: usize,

@@ -38,7 +38,7 @@ pub struct Limit {
     /// In bytes.
     pub bytes: u64,
     /// Bytes used below that limit, where the kernel says; of memory without the file cache, which it
-    /// gives up before it refuses anybody.
+    /// gives up before it refuses any process.
     pub used: Option<u64>,
     /// Path of the file.
     pub file: PathBuf,

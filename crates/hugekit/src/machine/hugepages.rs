@@ -38,7 +38,7 @@ pub struct NodePool {
 }
 
 impl Pool {
-    /// Free pages that nobody was promised.
+    /// Free pages that no process was promised.
     pub fn unpromised(&self) -> u64 {
         self.free.saturating_sub(self.reserved)
     }

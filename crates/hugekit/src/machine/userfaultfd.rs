@@ -1,7 +1,7 @@
 //! Which uses of userfaultfd(2) this process has, and what keeps it from the others.
 //!
 //! The kernel grants the whole of it (faults taken inside system calls and by KVM included) to
-//! `CAP_SYS_PTRACE`, to everybody when `vm.unprivileged_userfaultfd` is 1, and to whoever may open
+//! `CAP_SYS_PTRACE`, to every process when `vm.unprivileged_userfaultfd` is 1, and to a process that may open
 //! `/dev/userfaultfd`. Faults of user code alone need none of these. A system-call filter may refuse all but
 //! the device, with the same EPERM or ENOSYS that the kernel itself would give, so the reason follows from
 //! what the kernel *would* have said.
@@ -131,7 +131,7 @@ impl Userfaultfd {
     }
 }
 
-/// Whether `vm.unprivileged_userfaultfd` lets everybody serve every fault (Linux 5.2).
+/// Whether `vm.unprivileged_userfaultfd` lets every process serve every fault (Linux 5.2).
 ///
 /// # Errors
 /// The file cannot be read or understood.
@@ -185,7 +185,7 @@ impl Outcome {
         let denied = rules.denies();
         match errno {
             Errno::NOSYS if !self.kernel_has_it(rules) => vec![Obstacle::NotInKernel],
-            // The kernel lets everybody serve faults of user code, so a refusal of that came before it.
+            // The kernel lets every process serve faults of user code, so a refusal of that came before it.
             _ if rules.filtered() && (denied.is_none() || self.user_mode == self.whole) => {
                 [Some(Obstacle::Filter(answer)), denied].into_iter().flatten().collect()
             }

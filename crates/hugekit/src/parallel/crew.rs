@@ -4,7 +4,7 @@
 //! inside it. It is taken a few times a job, never for a chunk. Two rules make the rest sound:
 //!
 //! 1. A worker enters a job only while its posting is open, under the lock.
-//! 2. A caller closes its posting and waits until nobody is inside before its job goes away.
+//! 2. A caller closes its posting and waits until no helper is inside before its job goes away.
 //!
 //! A caller never waits for a helper that has not entered, only for one in the middle of a chunk:
 //! it does the work itself. A job started within a chunk can therefore not deadlock.
@@ -162,7 +162,7 @@ impl Crew {
         }
     }
 
-    /// Closes a posting, waits until nobody is inside, and takes it down.
+    /// Closes a posting, waits until no helper is inside, and takes it down.
     fn withdraw(&self, id: u64) {
         let mut state = self.lock();
         state.posting(id).open = 0;
@@ -206,7 +206,7 @@ struct Posted<'a> {
 }
 
 impl Drop for Posted<'_> {
-    /// In a forked child nobody is inside, and the lock may be held by a thread that is not there.
+    /// In a forked child no helper is inside, and the lock may be held by a thread that is not there.
     fn drop(&mut self) {
         if (self.crew.is_ours)() {
             self.crew.withdraw(self.id);
@@ -315,7 +315,7 @@ mod models {
         }
 
         fn written(&self) -> usize {
-            // SAFETY: everybody has left; loom checks just that.
+            // SAFETY: every helper has left; loom checks just that.
             self.cells.iter().map(|cell| cell.with(|cell| unsafe { *cell })).sum()
         }
     }

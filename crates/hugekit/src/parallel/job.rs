@@ -127,9 +127,9 @@ impl<'a> Job<'a> {
         self
     }
 
-    /// Lets helpers run only on CPUs that nobody else wants (`SCHED_IDLE`). Chunks are then the
+    /// Lets helpers run only on CPUs that no other thread wants (`SCHED_IDLE`). Chunks are then the
     /// smallest there are, because the calling thread waits for a helper in the middle of one, even
-    /// if somebody else takes its CPU.
+    /// if another thread takes its CPU.
     pub fn low_priority(mut self, low: bool) -> Self {
         self.low_priority = low;
         self
@@ -137,7 +137,7 @@ impl<'a> Job<'a> {
 
     /// Runs `chunk` for pieces that together are the whole range, each once, on several threads.
     ///
-    /// Calls must not wait for one another: nobody promises that a helper comes.
+    /// Calls must not wait for one another: it is not promised that a helper comes.
     ///
     /// What the pieces' stores wrote is visible to the calling thread on return; non-temporal ones
     /// must be fenced by `chunk` before it returns.
@@ -147,7 +147,7 @@ impl<'a> Job<'a> {
     /// was cancelled; the latter two say how many bytes were done.
     ///
     /// # Panics
-    /// If `chunk` or the progress callback panics: with the same payload, after everybody stopped.
+    /// If `chunk` or the progress callback panics: with the same payload, after every helper stopped.
     pub fn run<E: Send>(
         &self,
         chunk: impl Fn(Range<usize>) -> Result<(), E> + Sync,
@@ -165,7 +165,7 @@ impl<'a> Job<'a> {
         self.run_shared(&chunk, &placement, threads).map(|report| Report { capped, ..report })
     }
 
-    /// Whether somebody wants to know how far it is, or may stop it.
+    /// Whether the caller wants to know how far it is, or may stop it.
     fn is_watched(&self) -> bool {
         self.progress.is_some() || self.cancel.is_some()
     }
@@ -289,7 +289,7 @@ fn lanes(map: Option<&NodeMap>, len: usize, placement: &Placement, callers_cpu: 
 }
 
 /// Leaves the calling thread's CPU out if there is another: a helper that is woken on the CPU of its
-/// waker waits there for a caller who waits for nobody.
+/// waker waits there for a caller that waits for no thread.
 fn apart_from(cpus: CpuSet, callers_cpu: u32) -> CpuSet {
     if cpus.len() > 1 && cpus.contains(callers_cpu) {
         cpus.iter().filter(|&cpu| cpu != callers_cpu).collect()
@@ -364,7 +364,7 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
     }
 
     fn do_chunk(&self, range: Range<usize>, is_first: bool) -> Result<(), Failure<E>> {
-        // A panic stops the job, and what it left half done is nobody's to see but the caller's,
+        // A panic stops the job, and what it left half done is for the caller alone to see,
         // who gets the panic.
         let done = catch_unwind(AssertUnwindSafe(|| {
             (self.chunk)(range.clone())?;

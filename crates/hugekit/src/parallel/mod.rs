@@ -110,7 +110,7 @@ pub enum Limit {
     Chunks(usize),
 }
 
-/// Why a job did not end well. Chunks that were begun are finished or failed; nobody works on it
+/// Why a job did not end well. Chunks that were begun are finished or failed; no thread works on it
 /// any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

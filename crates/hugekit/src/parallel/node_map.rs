@@ -150,7 +150,7 @@ fn merged(parts: impl Iterator<Item = (Range<usize>, u32)>) -> Vec<(Range<usize>
 mod tests {
     use super::*;
 
-    /// A vector of one range, spelled so that nobody takes it for the range's elements.
+    /// A vector of one range, spelled so that it is not taken for the range's elements.
     fn part(bytes: Range<usize>, node: u32) -> (Range<usize>, u32) {
         (bytes, node)
     }

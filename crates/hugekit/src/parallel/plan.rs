@@ -43,7 +43,7 @@ pub(super) fn watched_chunk(len: usize, threads: usize, min_chunk: usize) -> usi
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     pub(super) bytes: usize,
-    /// 0 for a node that only has memory: nobody begins there.
+    /// 0 for a node that only has memory: no thread begins there.
     pub(super) cpus: usize,
 }
 

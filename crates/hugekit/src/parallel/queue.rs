@@ -85,7 +85,7 @@ impl Lane {
     }
 
     /// Relaxed, because a number is all that is passed on: the bytes were there before the job was
-    /// shown to anybody, and what is done to them is published when a helper leaves.
+    /// shown to any user, and what is done to them is published when a helper leaves.
     fn take(&self, cut: Cut) -> Option<Range<usize>> {
         let last = self.parts.last()?;
         let end = last.first + cut.count(&last.bytes);

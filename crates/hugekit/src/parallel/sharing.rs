@@ -90,7 +90,7 @@ fn nodes_of(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes(pub(crate) *mut u8);
 
-// SAFETY: an address and no more; whoever follows it says why that is sound.
+// SAFETY: an address and no more; the code that follows it says why that is sound.
 unsafe impl Send for Bytes {}
 // SAFETY: as above.
 unsafe impl Sync for Bytes {}

@@ -292,7 +292,7 @@ fn a_cancelled_job_says_what_was_done() {
     }
 }
 
-/// Whoever stops 64 GiB waits for 32 MiB of each thread, and no more.
+/// A caller that stops 64 GiB waits for 32 MiB of each thread, and no more.
 #[test]
 fn after_a_cancel_each_thread_finishes_one_short_chunk() {
     let (placement, len) = (nodes(2), 64 << 30);

@@ -16,7 +16,7 @@ use crate::sys::fork_mark::ForkMark;
 use crate::sys::thread as sys;
 
 /// What one process needs to run jobs. Never freed once it is in force: its threads live as long as
-/// the process, and in a forked child its locks may be held by nobody who exists.
+/// the process, and in a forked child its locks may be held by threads that do not exist.
 pub(super) struct Workers {
     mark: Arc<ForkMark>,
     /// All CPUs by node and the quota, as they were at the process's first job.
@@ -79,7 +79,7 @@ impl Workers {
 fn hire(crew: &'static Crew, low_priority: bool) -> bool {
     let life = move || {
         if low_priority {
-            // Anybody may; should a system-call filter object, the helper is an ordinary one.
+            // Any thread may; should a system-call filter object, the helper is an ordinary one.
             let _ = sys::yield_to_everybody();
         }
         crew.serve();

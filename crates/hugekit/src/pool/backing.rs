@@ -34,7 +34,7 @@ impl Backing {
         }
     }
 
-    /// Whether the kernel sets these pages apart, so that nobody else can take them.
+    /// Whether the kernel sets these pages apart, so that no other process can take them.
     #[must_use]
     pub fn is_reserved(self) -> bool {
         matches!(self, Self::Hugetlb1G | Self::Hugetlb2M)

@@ -195,7 +195,7 @@ impl<'a> PoolBuilder<'a> {
             in_core_dumps: self.in_core_dumps,
         };
         let memory = Memory::new(backing, bytes, &recipe).map_err(|error| match error {
-            // Somebody may have taken them since they were counted.
+            // Another process may have taken them since they were counted.
             PoolError::NotMapped { .. } if backing.is_reserved() => {
                 limits::check_huge_pages(&self.root, page_size, bytes).err().unwrap_or(error)
             }

@@ -1,6 +1,6 @@
-//! When memory is cleared that was somebody else's.
+//! When memory is cleared that was another owner's.
 
-/// When what is dirty is cleared for whoever is given it.
+/// When what is dirty is cleared for the user that is given it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Clearing {
@@ -9,7 +9,7 @@ pub enum Clearing {
     #[default]
     AtHandOut,
     /// Folio by folio when it is touched for the first time, by hugekit, near the address that was
-    /// touched last and cached. What nobody touches is never cleared, and a region is handed out in
+    /// touched last and cached. What is not touched is never cleared, and a region is handed out in
     /// microseconds. Needs userfaultfd(2).
     AtFault,
 }

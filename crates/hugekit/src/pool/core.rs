@@ -29,7 +29,7 @@ pub(crate) struct Core {
     /// What users gave back and the kernel would not unmap, and what its folios hold: tried again when folios are
     /// wanting.
     unreturned: Mutex<Vec<Unreturned>>,
-    /// Somebody waits for folios that are being scrubbed, or for the scrubber to pause.
+    /// A caller waits for folios that are being scrubbed, or for the scrubber to pause.
     returned: Condvar,
     /// The scrubber waits for dirty folios, or for an order.
     pub(super) wanted: Condvar,
@@ -38,18 +38,18 @@ pub(crate) struct Core {
     pub(super) counters: Counters,
 }
 
-/// An extent that somebody overwrites before anybody sees it, and what each run of its folios holds.
+/// An extent that its owner overwrites before any user sees it, and what each run of its folios holds.
 pub(crate) type Reserved = (Extent<InUse>, Vec<(usize, Content)>);
 
-/// What nobody uses any more and is still mapped, and what its folios hold.
+/// What no thread uses any more and is still mapped, and what its folios hold.
 type Unreturned = (Mapped, Vec<(usize, Content)>);
 
-/// What the lock protects. Nobody clears, populates or maps while holding it.
+/// What the lock protects. No thread clears, populates or maps while it holds it.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) folios: Folios,
     capacity: usize,
-    /// Folios that are being scrubbed, by anybody.
+    /// Folios that are being scrubbed, by any thread.
     scrubbing: usize,
     /// Of these, by the scrubber's own threads.
     pub(super) in_background: usize,
@@ -187,7 +187,7 @@ impl Core {
         }
     }
 
-    /// Takes folios for somebody who overwrites them, in pieces of whole units of `unit` folios, and in one
+    /// Takes folios for a caller that overwrites them, in pieces of whole units of `unit` folios, and in one
     /// piece if there is one: says what each run of folios holds, of which holes only where a write is sure
     /// to find memory.
     pub(super) fn reserve(
@@ -384,7 +384,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes folios back and tells whoever waits for some.
+    /// Takes folios back and tells the callers that wait for some.
     pub(super) fn put_back(&self, parts: impl IntoIterator<Item = Idle>) {
         let mut state = self.lock();
         parts.into_iter().for_each(|part| state.folios.put(part));

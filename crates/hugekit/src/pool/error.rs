@@ -50,7 +50,7 @@ pub enum PoolError {
         /// In bytes.
         page_size: usize,
     },
-    /// Too few huge pages are reserved on this machine, or somebody else has them.
+    /// Too few huge pages are reserved on this machine, or another process has them.
     #[error(
         "needs {wanted} huge pages of {}, but of {total} only {free} are free, {promised} of them promised to others",
         Size(*page_size)
@@ -113,7 +113,7 @@ pub enum PoolError {
     NoRoom {
         /// Bytes asked for, rounded up to whole folios.
         wanted: usize,
-        /// Bytes that nobody uses.
+        /// Bytes that no thread uses.
         free: usize,
         /// Of these, the longest contiguous run.
         longest: usize,
@@ -121,7 +121,7 @@ pub enum PoolError {
     /// The process or the system has no descriptor left.
     #[error("no file descriptor is left for the pool's memory: {0}")]
     NoDescriptor(io::Error),
-    /// The process has no address or no mapping left, or somebody took the huge pages at that moment.
+    /// The process has no address or no mapping left, or another process took the huge pages at that moment.
     #[error(
         "cannot map {}: {source}{}",
         Size(*bytes),

@@ -1,4 +1,4 @@
-//! Runs of folios as tokens: whoever holds one holds the right to these folios, alone.
+//! Runs of folios as tokens: the holder of one holds the right to these folios, alone.
 //!
 //! A token cannot be copied, and its state is a type, so that only one order compiles:
 //!
@@ -10,8 +10,8 @@
 //!    └───────────────────────────────── punch ─────────────────────────────┘
 //! ```
 //!
-//! A token that is dropped takes its folios with it: nobody ever gets them again, which is the right
-//! end for folios of which nobody knows what still uses them.
+//! A token that is dropped takes its folios with it: no caller ever gets them again, which is the right
+//! end for folios of which it is not known what still uses them.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,9 +21,9 @@ use std::ops::Range;
 pub(crate) enum Hole {}
 /// Populated, and every byte is zero.
 pub(crate) enum Clean {}
-/// Mapped for somebody, who reads and writes it.
+/// Mapped for a user, who reads and writes it.
 pub(crate) enum InUse {}
-/// Mapped for nobody but the pool; holds what its last user left.
+/// Mapped for none but the pool; holds what its last user left.
 pub(crate) enum Dirty {}
 
 /// Consecutive folios in one state. Numbers are folios of the pool, not bytes.
@@ -94,15 +94,15 @@ impl<S> Extent<S> {
 pub(crate) enum Content {
     /// Nothing: no fault has put anything there.
     Hole,
-    /// Zeroes, because nobody was ever shown it.
+    /// Zeroes, because no user was ever shown it.
     Clean,
     /// What its user left, or the one before.
     Dirty,
-    /// Nothing any more: the memory failed. Nobody gets it again.
+    /// Nothing any more: the memory failed. No caller gets it again.
     Broken,
 }
 
-/// Folios that nobody uses, in whichever state they are.
+/// Folios that no thread uses, in whichever state they are.
 #[derive(Debug)]
 pub(crate) enum Idle {
     Hole(Extent<Hole>),
@@ -119,7 +119,7 @@ impl Idle {
         }
     }
 
-    /// The folios as an extent in use that nobody has been shown.
+    /// The folios as an extent in use that no user has been shown.
     #[allow(unsafe_code)]
     pub(super) fn reserved(self) -> Extent<InUse> {
         // SAFETY: the token that named these folios ends here; nothing but the alias maps them.

@@ -44,7 +44,7 @@ pub enum FaultError {
     /// Valgrind neither runs a thread while another one waits for a fault, nor returns to the instruction that faulted.
     #[error("faults cannot be served on Valgrind; clearing at hand-out still works")]
     OnValgrind,
-    /// Somebody has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
+    /// Another handler has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
     /// end in that handler, or end the process.
     #[error(
         "hugekit's SIGBUS handler was replaced after it was installed, and putting it back could make \

@@ -1,4 +1,4 @@
-//! Which folios nobody uses, in which state, and which of them to hand out.
+//! Which folios no thread uses, in which state, and which of them to hand out.
 //!
 //! Five sets of runs overlap on purpose, because each answers another question at once: *clean* runs
 //! are handed out as they are, *populated* ones (clean or dirty) after a clear, *free* ones (holes
@@ -50,7 +50,7 @@ impl Folios {
         self.holes.total()
     }
 
-    /// Folios that nobody uses.
+    /// Folios that no thread uses.
     pub(super) fn free(&self) -> usize {
         self.free.total()
     }
@@ -70,7 +70,7 @@ impl Folios {
         Some(self.take_run(self.cleanest_end(run, count)))
     }
 
-    /// As [`take`](Self::take), for somebody who overwrites them: of dirty folios if there is a run of them,
+    /// As [`take`](Self::take), for a caller that overwrites them: of dirty folios if there is a run of them,
     /// so that clean ones stay for those who need them; and if no run suffices, of as few runs as do, each of
     /// whole units of `unit` folios but for the last folios of all.
     pub(super) fn take_in_pieces(&mut self, count: usize, unit: usize) -> Option<Vec<Idle>> {

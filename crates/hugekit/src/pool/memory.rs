@@ -1,7 +1,7 @@
 //! The pool's memory: one file, and the mapping of all of it that only the pool uses.
 //!
 //! Everything that brings an extent from one state to the next is here, because all of it is done
-//! through the file or through that *alias mapping*: nobody else's address is ever followed.
+//! through the file or through that *alias mapping*: no other address is ever followed.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -61,7 +61,7 @@ impl Mapped {
         &self.extent
     }
 
-    /// The right to the folios and the addresses apart, for whoever sees to it that the pool gets the folios
+    /// The right to the folios and the addresses apart, for the code that sees to it that the pool gets the folios
     /// back only when nothing maps them.
     pub(crate) fn into_parts(self) -> (Extent<InUse>, Mapping) {
         (self.extent, self.mapping)
@@ -118,7 +118,7 @@ fn unless_it_panics<R, E: Into<Failure>>(job: impl FnOnce() -> Result<R, E>) -> 
 
 impl Memory {
     /// A file of `bytes`, a multiple of the backing's page size, all holes. Huge pages of the
-    /// kernel's are reserved by this, so that nobody else can take them.
+    /// kernel's are reserved by this, so that no other process can take them.
     pub(super) fn new(backing: Backing, bytes: usize, recipe: &Recipe) -> Result<Self, PoolError> {
         let file = memfd::create(&recipe.name, backing.pages()).map_err(|errno| match errno {
             Errno::MFILE | Errno::NFILE => PoolError::NoDescriptor(errno.into()),
@@ -174,7 +174,7 @@ impl Memory {
         if is_huge()? {
             return Ok(false);
         }
-        // SAFETY: accesses to the alias mapping wait for nobody.
+        // SAFETY: accesses to the alias mapping wait for no thread.
         unsafe { collapse(start, self.page_size()) }.map_err(|errno| match errno {
             // Neither says that the kernel has no such pages.
             Errno::NOMEM | Errno::PERM => {
@@ -238,7 +238,7 @@ impl Memory {
         self.alias.as_ref().expect("there until dropped")
     }
 
-    /// Where the alias mapping shows an extent: for whoever makes its folios ready while they are in
+    /// Where the alias mapping shows an extent: for the code that makes its folios ready while they are in
     /// use.
     pub(crate) fn alias_of(&self, extent: &Extent<InUse>) -> Bytes {
         Bytes(self.at(extent.folios().start))
@@ -263,7 +263,7 @@ impl Memory {
         match populated {
             // SAFETY: the pages were holes, and the kernel puts zeroes there.
             Ok(()) => Ok(unsafe { extent.become_() }),
-            // What was populated before it failed holds zeroes as well, and nobody minds if it is
+            // What was populated before it failed holds zeroes as well, and it does not matter that it is
             // populated again.
             Err(failure) => Err((extent, failure)),
         }
@@ -294,7 +294,7 @@ impl Memory {
         let populated = job.run(|chunk| {
             for offset in chunk.step_by(folio) {
                 populate_pages(start.at(offset), page_size())?;
-                // SAFETY: accesses to the alias mapping wait for nobody.
+                // SAFETY: accesses to the alias mapping wait for no thread.
                 if unsafe { collapse(start.at(offset), folio) }.is_err() {
                     self.scattered.fetch_add(1, Ordering::Relaxed);
                     populate_pages(start.at(offset), folio)?;
@@ -327,7 +327,7 @@ impl Memory {
     }
 
     /// Whether the kernel knows of no failed memory there: to clear such memory would end the process, although
-    /// nobody uses it. It is a look at one entry for each huge page; base pages would take as long as
+    /// no thread uses it. It is a look at one entry for each huge page; base pages would take as long as
     /// clearing them, and are not looked at.
     fn check_sound(&self, folios: &Range<usize>) -> Result<(), PopulateError> {
         let (start, len) = (self.at(folios.start), folios.len() * self.page_size());
@@ -366,13 +366,13 @@ impl Memory {
     ) -> Result<(), ClearError> {
         assert!(bytes.start <= bytes.end && bytes.end <= self.bytes(extent));
         let start = self.at(extent.folios().start).wrapping_add(bytes.start);
-        // SAFETY: within the alias mapping, by which nobody else accesses this extent. Its user's
+        // SAFETY: within the alias mapping, by which no other thread accesses this extent. Its user's
         // accesses go to other addresses; where they race, whole bytes are old, new or zero.
         unsafe { how.run_raw(start, bytes.len()) }.map(|_| ())
     }
 
     /// Gives the pages back to the kernel. What a system call still holds stays what it was and is
-    /// nobody's any more. On failure nobody gets them either.
+    /// no owner's any more. On failure no caller gets them either.
     pub(super) fn punch(&self, extent: Extent<Dirty>) -> Result<Extent<Hole>, Errno> {
         memfd::punch(&self.file, self.offset(&extent), self.bytes(&extent) as u64)?;
         // SAFETY: the file has no pages there any more.
@@ -391,7 +391,7 @@ impl Memory {
     /// Maps neighbours, in ascending order, as they are: holes, clean and dirty ones.
     ///
     /// # Safety
-    /// Nobody accesses an address of it before every access there waits until the folio is clean.
+    /// No thread accesses an address of it before every access there waits until the folio is clean.
     pub(super) unsafe fn map_unready(
         &self,
         parts: Vec<Idle>,
@@ -414,7 +414,7 @@ impl Memory {
         if !self.in_core_dumps
             && let Err(errno) = mapping.keep_from_dumps()
         {
-            // SAFETY: just mapped, and nobody knows of it.
+            // SAFETY: just mapped, and no other thread knows of it.
             let source = unsafe { mapping.unmap() }.err().unwrap_or(errno).into();
             return Err(PoolError::Kernel { call: "madvise", source });
         }
@@ -427,7 +427,7 @@ impl Memory {
     /// In the process that made the memory, and the user is done with the addresses.
     pub(super) unsafe fn unmap(&self, mapped: Mapped) -> Result<Extent<Dirty>, (Mapped, Errno)> {
         // SAFETY: the addresses are still the mapping's, because in the process that mapped it
-        // nobody but this unmaps it, and the user is done with them.
+        // none but this unmaps it, and the user is done with them.
         if let Err(errno) = unsafe { mapped.mapping.unmap() } {
             return Err((mapped, errno));
         }

@@ -1,9 +1,9 @@
-//! Pools of clean memory: huge pages that are cleared before anybody asks for them.
+//! Pools of clean memory: huge pages that are cleared before any program asks for them.
 //!
 //! A [`Pool`] owns one file of memory and hands out contiguous extents of it, mapped, as
 //! [`Region`](crate::Region)s. What a region leaves behind is dirty; a scrubber clears it at low
-//! priority, and what is still dirty when it is wanted is cleared then, in parallel. Nobody ever
-//! receives a byte that somebody else wrote. `README.md` beside this file draws the states, the order
+//! priority, and what is still dirty when it is wanted is cleared then, in parallel. No owner ever
+//! receives a byte that another owner wrote. `README.md` beside this file draws the states, the order
 //! of locks and the races that were considered.
 //!
 //! Words: a *folio* is a page of the pool's backing, an *extent* consecutive folios, a *hole* a folio
@@ -58,7 +58,7 @@ pub use stats::Stats;
 /// let mut region = pool.region(3 << 20)?;
 /// assert!(region.iter().all(|&byte| byte == 0));
 /// region[5] = 7;
-/// drop(region); // Its folios are dirty now, and cleared before anybody gets them.
+/// drop(region); // Its folios are dirty now, and cleared before any region gets them.
 /// assert!(pool.region(16 << 20)?.iter().all(|&byte| byte == 0));
 /// # Ok::<(), hugekit::pool::PoolError>(())
 /// ```
@@ -159,7 +159,7 @@ impl Pool {
     /// run of folios holds is said.
     ///
     /// # Safety
-    /// Nobody accesses an address of it before every access there waits until the folio is clean.
+    /// No thread accesses an address of it before every access there waits until the folio is clean.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn hand_out_unready(
         &self,
@@ -172,7 +172,7 @@ impl Pool {
         unsafe { self.0.core.hand_out_unready(count, threads, progress) }
     }
 
-    /// Takes so many bytes out of the pool, in whole folios, for somebody who writes all of a folio before he
+    /// Takes so many bytes out of the pool, in whole folios, for a caller that writes all of a folio before it
     /// shows it: what each run of them holds is said, and nothing is cleared. Dirty ones are taken first.
     /// In one piece if there is one; else in pieces of whole units of `unit` bytes.
     pub(crate) fn reserve(&self, bytes: usize, unit: usize) -> Result<Vec<Reserved>, PoolError> {
@@ -212,7 +212,7 @@ impl Pool {
     /// it, nothing happens.
     ///
     /// # Safety
-    /// Nobody uses the addresses any more.
+    /// No thread uses the addresses any more.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn take_back(&self, mapped: Mapped) {
         // SAFETY: the caller's to promise.

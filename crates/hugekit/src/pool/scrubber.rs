@@ -1,4 +1,4 @@
-//! The scrubber: threads that clear dirty folios where nobody else wants the CPU.
+//! The scrubber: threads that clear dirty folios where no other thread wants the CPU.
 //!
 //! A piece is taken under the lock, cleared without it, and put back. Pieces are small, because a
 //! thread of the lowest priority may lose its CPU in the middle of one, and a hand-out may be waiting
@@ -67,7 +67,7 @@ impl Drop for Scrubber {
 }
 
 fn serve(core: &Core, cancel: &Cancel) {
-    // Anybody may; should a system-call filter object, the scrubber is an ordinary thread.
+    // Any thread may; should a system-call filter object, the scrubber is an ordinary thread.
     let _ = yield_to_everybody();
     let most = (PIECE_BYTES / core.memory.page_size()).max(1);
     let clear = Clear::new().reuse(Reuse::None);

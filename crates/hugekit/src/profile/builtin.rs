@@ -1,4 +1,4 @@
-//! The profile of a machine that nobody tuned: by CPU model and cache sizes.
+//! The profile of a machine that was not tuned: by CPU model and cache sizes.
 
 use super::{Bands, Choice, Profile};
 use crate::arch::{ClearFn, CopyFn, CpuModel, Vendor, clear_routines, copy_routines};

@@ -41,7 +41,7 @@ impl InForce {
     fn find_in(place: &'static OnceLock<Self>) -> &'static Self {
         static REPORTED: Once = Once::new();
         let found = place.get_or_init(Self::find);
-        // Afterwards, because whoever listens may clear memory.
+        // Afterwards, because a listener may clear memory.
         REPORTED.call_once(|| {
             if let Some(problem) = &found.problem {
                 tracing::warn!("{problem}");

@@ -8,7 +8,7 @@
 //! `0004-copy-crossovers.md`. `hugekit tune` measures a machine's own and stores them; [`InForce`] says
 //! which values came from where.
 //!
-//! The rule behind every default is *never slower than libc*: on a CPU that nobody has measured,
+//! The rule behind every default is *never slower than libc*: on a CPU that no user has measured,
 //! libc stays in charge until the bytes exceed the last-level cache.
 
 mod builtin;
@@ -84,7 +84,7 @@ impl<F> Bands<F> {
 /// Routines by length, for either state of the memory.
 #[derive(Clone, Debug)]
 pub struct Choice<F: 'static> {
-    /// For bytes of which nothing is known: they may be in the cache now, and somebody may use
+    /// For bytes of which nothing is known: they may be in the cache now, and they may be used
     /// them next.
     pub warm: Bands<F>,
     /// For bytes that are not in the cache and need not get there.

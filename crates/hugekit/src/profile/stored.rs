@@ -248,7 +248,7 @@ impl Kind {
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
-    // A pipe that nobody writes to must not hold up the program.
+    // A pipe that no thread writes to must not hold up the program.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     pass(Call::Open)?;
     let file = File::options().read(true).custom_flags(flags).open(path)?;

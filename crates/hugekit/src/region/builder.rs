@@ -88,7 +88,7 @@ impl<'a> RegionBuilder<'a> {
     /// # Errors
     /// [`PoolError::NoBytes`] for a length of 0, [`PoolError::NoRoom`] if so much is not free in one
     /// piece, [`PoolError::Forked`] in a forked child; whatever prevents holes from being populated; and
-    /// [`PoolError::Fault`] if something is to be cleared at the fault and nobody can serve it. Nothing
+    /// [`PoolError::Fault`] if something is to be cleared at the fault and it cannot be served. Nothing
     /// is taken from the pool then.
     ///
     /// # Panics
@@ -115,7 +115,7 @@ impl<'a> RegionBuilder<'a> {
         &self,
         start: impl FnOnce(&Mapped, &[(usize, Content)]) -> Result<Service, FaultError>,
     ) -> Result<Region, PoolError> {
-        // SAFETY: nobody is told an address before the service has started; if it cannot, none ever is.
+        // SAFETY: no user is told an address before the service has started; if it cannot, none ever is.
         let (mapped, contents) =
             unsafe { self.pool.hand_out_unready(self.len, self.threads, self.progress) }?;
         if contents.iter().all(|(_, content)| *content == Content::Clean) {
@@ -126,7 +126,7 @@ impl<'a> RegionBuilder<'a> {
                 Ok(Region::new(Memory::new(self.pool.clone(), mapped, self.len, Some(service))))
             }
             Err(error) => {
-                // SAFETY: nobody was told an address, so everything is as it was.
+                // SAFETY: no user was told an address, so everything is as it was.
                 unsafe { self.pool.take_back_as(mapped, &contents) };
                 self.or_at_hand_out(error)
             }

@@ -192,10 +192,10 @@ impl Region {
 
     /// Gives the memory back although a system call may still read or write it (`vmsplice`, an
     /// `O_DIRECT` transfer, a buffer registered with `io_uring`): its folios go back to the kernel
-    /// instead of being cleared for somebody else, and the pool asks for new ones when it needs them.
+    /// instead of being cleared for another owner, and the pool asks for new ones when it needs them.
     ///
     /// # Errors
-    /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses, and then nobody ever gets
+    /// [`RegionError::Forked`]; [`RegionError::Kept`] if the kernel refuses, and then no caller ever gets
     /// these folios.
     pub fn retire(self) -> Result<(), RegionError> {
         (*self.0).retire()

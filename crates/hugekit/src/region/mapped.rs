@@ -83,7 +83,7 @@ pub(super) struct Memory {
     family: OnceLock<Arc<Family>>,
     /// Ranges that a fork copies at once.
     pins: Mutex<Vec<Range<usize>>>,
-    /// Whether somebody may have the file behind it.
+    /// Whether a program may have the file behind it.
     file_given: AtomicBool,
     /// Whether its folios go back to the kernel when it is dropped.
     retires: AtomicBool,
@@ -93,7 +93,7 @@ pub(super) struct Memory {
     len: usize,
 }
 
-// SAFETY: an address; whoever follows it says why that is sound.
+// SAFETY: an address; the code that follows it says why that is sound.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -165,7 +165,7 @@ impl Memory {
         self.fall.as_ref()
     }
 
-    /// Where in the pool's file it lies, for somebody who may write there: nobody else's bytes are there.
+    /// Where in the pool's file it lies, for code that may write there: no other owner's bytes are there.
     pub(super) fn file_offset(&self) -> Result<u64, RegionError> {
         self.check_ours()?;
         match &*self.holds() {
@@ -390,7 +390,7 @@ impl Memory {
         let place = self.pool.reserve(self.mapped_len, granule_bytes)?;
         if let Some(Err(error)) = terms.map(|terms| self.begin(&mut holds, terms)) {
             for (extent, contents) in place {
-                // SAFETY: nobody has mapped or written them.
+                // SAFETY: no user has mapped or written them.
                 unsafe { self.pool.give_back(extent, &contents) };
             }
             return Err(error);
@@ -403,7 +403,7 @@ impl Memory {
     /// Founds a family with this region.
     fn begin(&self, holds: &mut Holds, terms: Terms) -> Result<(), ForkError> {
         let family = Family::found(&self.pool, self.mapped_len, terms)?;
-        // What is still to be made ready is, before anybody shares it.
+        // What is still to be made ready is, before any region shares it.
         if let Holds::Alone(_, Some(service)) = holds {
             let ready = service.served().ready(0..self.mapped_len, self.pool.threads(), None);
             let failed = |error| ForkError::NotReady(Box::new(RegionError::from(error)));
@@ -489,7 +489,7 @@ impl Drop for Memory {
             return;
         }
         // Its descriptor is closed only when nothing is mapped there any more: what it guards may be
-        // somebody else's bytes.
+        // another owner's bytes.
         let (mapped, mut service) = match std::mem::replace(self.holds_mut(), Holds::Nothing) {
             Holds::Alone(mapped, service) => (mapped, service),
             Holds::Member(membership) if self.pool.memory().is_ours() => {
@@ -502,7 +502,7 @@ impl Drop for Memory {
             Holds::Nothing => return,
         };
         let contents = service.as_mut().map(|service| service.stop(self.pool.page_size()));
-        // SAFETY: whoever borrowed from this is gone; who kept a bare address has promised not to use it
+        // SAFETY: every borrow of this has ended; code that kept a bare address has promised not to use it
         // any more. What the folios hold is what faults have made of them.
         unsafe {
             match contents {

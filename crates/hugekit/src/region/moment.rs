@@ -58,13 +58,13 @@ impl Moment {
         self.memory.pool().memory().is_ours()
     }
 
-    /// Copies bytes of one granule: past the cache unless somebody uses the copy soon.
+    /// Copies bytes of one granule: past the cache unless the copy is used soon.
     ///
     /// # Errors
     /// [`Lost`] if their memory has failed.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, and nobody else uses them.
+    /// As many bytes of `to` may be written, and no other thread uses them.
     pub(crate) unsafe fn read(
         &self,
         bytes: Range<usize>,
@@ -75,12 +75,12 @@ impl Moment {
         self.memory.as_member(|member| unsafe { member.read(bytes, to, reuse) })
     }
 
-    /// Nobody wants the granules that begin in this range any more.
+    /// No reader wants the granules that begin in this range any more.
     pub(crate) fn let_go(&self, bytes: &Range<usize>) {
         self.memory.as_member(|member| member.part_with(self.slots(bytes), false));
     }
 
-    /// Has the granules of this range for itself, so that whoever shares them writes them without a fault; how
+    /// Has the granules of this range for itself, so that the regions that share them write them without a fault; how
     /// many had to be copied.
     pub(crate) fn put_aside(&self, bytes: &Range<usize>) -> usize {
         self.memory.as_member(|member| member.part_with(self.slots(bytes), true))

@@ -81,7 +81,7 @@ impl SharedRegion {
     }
 
     /// Its address, a multiple of the folio size. Valid for [`mapped_len`](Self::mapped_len) bytes as
-    /// long as a handle exists. Who writes through it races with everybody else: volatile or atomic
+    /// long as a handle exists. A writer through it races with every other one: volatile or atomic
     /// accesses, never references.
     ///
     /// Do not give it to KVM or to a system call if the region is [served](Self::serving) in place and not
@@ -127,7 +127,7 @@ impl SharedRegion {
     /// [`RegionError::Forks`] of a region that was forked, or is a fork; [`RegionError::Forked`].
     ///
     /// # Safety
-    /// The descriptor reaches the whole pool. Whoever has it, in this process or another, accesses
+    /// The descriptor reaches the whole pool. Code that has it, in this process or another, accesses
     /// only `offset..offset + mapped_len` of the file, and only while a handle of this region exists.
     pub unsafe fn file(&self) -> Result<(BorrowedFd<'_>, u64), RegionError> {
         let offset = self.0.file_offset()?;
@@ -220,7 +220,7 @@ impl SharedRegion {
 
     /// Has the folios go back to the kernel when the last handle goes, as [`Region::retire`] does, instead of being
     /// cleared for the next owner: for memory whose pages a device, `io_uring` or a system call may still hold
-    /// then. What they hold stays what it was, and is nobody else's.
+    /// then. What they hold stays what it was, and is no other region's.
     pub fn retire_when_dropped(&self) {
         self.0.retire_when_dropped();
     }
@@ -231,7 +231,7 @@ impl SharedRegion {
     /// The handle, if there are others.
     ///
     /// # Safety
-    /// Nobody uses its address or its file any more.
+    /// No thread uses its address or its file any more.
     pub unsafe fn into_exclusive(self) -> Result<Region, Self> {
         Arc::try_unwrap(self.0).map(Region::new).map_err(Self)
     }

@@ -28,7 +28,7 @@ pub(super) struct Anonymous {
 }
 
 impl Anonymous {
-    /// Nobody wants the granules that begin in a range any more.
+    /// No reader wants the granules that begin in a range any more.
     pub(super) fn let_go(&self, range: &Range<usize>) {
         self.image.let_go(range);
         self.watch.lift_unneeded(range);

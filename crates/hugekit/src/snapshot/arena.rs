@@ -59,7 +59,7 @@ impl Arena {
         Ok(Self { reserved, bytes, slot_bytes, count, taken, held: Own::new(Held::default())? })
     }
 
-    /// Has memory for the first slots, as far as there is any. Before anybody takes one.
+    /// Has memory for the first slots, as far as there is any. Before any thread takes one.
     pub(super) fn make_ready(&self, bytes: usize) {
         let len = bytes.min(self.count * self.slot_bytes).saturating_sub(self.reserved());
         if len > 0 {
@@ -142,7 +142,7 @@ mod tests {
             for &slot in slots.iter().rev().take(1) {
                 arena.give_back(slot);
                 assert_eq!(arena.held(), ((count - 1) * 4096, count * 4096));
-                // SAFETY: a slot of that many bytes, which nobody else has.
+                // SAFETY: a slot of that many bytes, which no other thread has.
                 unsafe { arena.slot(slot).add(4095).write(1) };
                 assert_eq!((arena.take(), arena.take()), (Some(slot), None));
             }

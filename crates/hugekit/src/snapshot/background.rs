@@ -46,7 +46,7 @@ impl Background {
     }
 }
 
-/// From the end on: whoever reads all of it in order comes there last.
+/// From the end on: a reader of all of it in order comes there last.
 fn put_all_aside(image: &Image, watch: &Watch, most: usize, stop: &AtomicBool) {
     let _ = yield_to_everybody();
     for index in (0..image.granules().len()).rev() {

@@ -99,13 +99,13 @@ impl Builder {
     }
 
     /// Has a thread of low priority put granules aside as well, from the end on, until half of what may be held
-    /// is: writers meet fewer faults then, at the price of copies that nobody might have needed. Not unless said.
+    /// is: writers meet fewer faults then, at the price of copies that might not have been needed. Not unless said.
     pub fn in_background(mut self, copy: bool) -> Self {
         self.background = copy;
         self
     }
 
-    /// Takes a snapshot of private anonymous memory of this process, whoever mapped it, on huge pages or not, in
+    /// Takes a snapshot of private anonymous memory of this process, whatever mapped it, on huge pages or not, in
     /// one mapping or several. Of pages that hold other data too, at both ends, the bytes are copied at once.
     ///
     /// # Errors
@@ -115,9 +115,9 @@ impl Builder {
     /// Until the snapshot is dropped:
     /// - no thread that has SIGBUS blocked writes to the memory, none has its stack, its alternate signal stack
     ///   or its thread-local variables there (those of the C library's own threads are refused, as far as they
-    ///   can be found out), and nobody takes SIGBUS from hugekit's handler without passing on what is not his;
+    ///   can be found out), and no other handler takes SIGBUS from hugekit's without passing on what is not its own;
     /// - no system call writes to it but after [`Snapshot::free`], unless the program can bear EFAULT;
-    /// - nobody else has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).
+    /// - no other code has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).
     ///
     /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes
     /// from the snapshot is an error when it is read.

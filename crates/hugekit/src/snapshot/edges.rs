@@ -7,7 +7,7 @@
 //! since, the bytes are those of one moment; written, they are copied again.
 //!
 //! Where others write the page all the time, that never happens. Then the page is *stopped* for the microseconds of
-//! the copy, by a descriptor whose faults wait in the kernel, those of system calls and signal frames too: nobody's
+//! the copy, by a descriptor whose faults wait in the kernel, those of system calls and signal frames too: no thread's
 //! stack is needed for that. A descriptor that serves faults of user code alone would have the kernel fail instead,
 //! so a process that has no other gets an error.
 //!
@@ -64,7 +64,7 @@ impl Edges {
         let kept = OwnBytes::new(range.len() - inner.len(), 1)?;
         // Touched here: a page fault while writers wait takes longer than the copy.
         (0..range.len() - inner.len()).step_by(page_size()).for_each(|at| {
-            // SAFETY: within the bytes, which are nobody else's.
+            // SAFETY: within the bytes, which no other value has.
             unsafe { kept.start().add(at).write(0) };
         });
         Ok(Self { range: range.clone(), inner: inner.clone(), kept })
@@ -93,7 +93,7 @@ impl Edges {
         let mut guarded = [None, None];
         let mut taken = Ok(());
         for (page, guarded) in pages.iter().flatten().zip(&mut guarded) {
-            // Held, it stays as it is if another snapshot needs it. What anybody else has protected says nothing.
+            // Held, it stays as it is if another snapshot needs it. What other code has protected says nothing.
             if !(guard.others)(page.start) || !line.is_protected(page) {
                 taken = taken.and_then(|()| guard.begin(line, page));
                 *guarded = taken.is_ok().then(|| page.clone());

@@ -165,7 +165,7 @@ pub enum Unsuitable {
         /// Its id.
         thread: u32,
     },
-    /// Somebody else serves its faults.
+    /// Other code serves its faults.
     #[error("another userfaultfd serves it")]
     OtherUserfaultfd,
     /// A snapshot of it exists whose writes are handled in another way.

@@ -79,7 +79,7 @@ impl Granules {
         self.0.look(index).state == Place::Owner
     }
 
-    /// The right to copy it aside if it is still with its owner, after whoever else is at it. What another thread
+    /// The right to copy it aside if it is still with its owner, after another thread that is at it. What another thread
     /// stored before it looked where the granule is, or claimed it, is seen from then on.
     pub(super) fn claim(&self, index: usize) -> Option<Claim<'_, Place>> {
         let claim = self.0.claim_if(index, |place| place == Place::Owner);

@@ -29,7 +29,7 @@ pub(super) enum Phase {
     Arming,
     /// Put a granule aside before it changes.
     Live,
-    /// Nothing: nobody reads it any more.
+    /// Nothing: no thread reads it any more.
     Ended,
 }
 
@@ -71,13 +71,13 @@ struct Live {
     by_writers: AtomicU64,
     by_others: AtomicU64,
     longest_nanos: AtomicU64,
-    /// Where all of the snapshot is being copied to, if whoever puts a granule aside may put it there; or 0.
+    /// Where all of the snapshot is being copied to, if the thread that puts a granule aside may put it there; or 0.
     destination: AtomicUsize,
-    /// The granule that is being copied there by whoever reads the snapshot: nobody else may write it there.
+    /// The granule that is being copied there by the reader of the snapshot: no other thread may write it there.
     reading: AtomicUsize,
 }
 
-/// All of the snapshot is copied to memory, and whoever puts a granule aside puts it there. Dropped, nobody writes
+/// All of the snapshot is copied to memory, and the thread that puts a granule aside puts it there. Dropped, no thread writes
 /// there any more.
 #[derive(Debug)]
 pub(super) struct Delivery<'a>(&'a Image);
@@ -215,7 +215,7 @@ impl Image {
             By::Writer(address) => Some(address - granule.start),
             By::Others => None,
         };
-        // SAFETY: a slot is as long as a granule, and nobody else's; so is its part of the destination.
+        // SAFETY: a slot is as long as a granule, and no other value has them; so is its part of the destination.
         let copied = unsafe { copy_from_owner(&granule, to, target) };
         if copied.is_err() || !self.line.is_protected(&granule) {
             if let Place::Slot(slot) = place {
@@ -229,18 +229,18 @@ impl Image {
         place
     }
 
-    /// Has whoever puts a granule aside put it where all of the snapshot is being copied to.
+    /// Has each thread that puts a granule aside put it where all of the snapshot is being copied to.
     ///
     /// # Safety
     /// As many bytes of `to` as the snapshot has may be written until the delivery ends, by any thread's signal
-    /// handler; nobody but [`try_read`](Self::try_read), in order, writes them, and no fault there waits for a
+    /// handler; none but [`try_read`](Self::try_read), in order, writes them, and no fault there waits for a
     /// granule of the snapshot.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Delivery<'_> {
         self.live.destination.store(to.expose_provenance(), Ordering::SeqCst);
         Delivery(self)
     }
 
-    /// Where a granule belongs that is busy: not where somebody may be writing it already, because what he has
+    /// Where a granule belongs that is busy: not where another thread may be writing it already, because what it has
     /// read may be newer.
     fn destination_of(&self, index: usize) -> Option<*mut u8> {
         let to = self.live.destination.load(Ordering::SeqCst);
@@ -252,7 +252,7 @@ impl Image {
     /// Copies bytes of one granule, or of one edge, as they were at the snapshot.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, by the kernel too, and nobody else uses them.
+    /// As many bytes of `to` may be written, by the kernel too, and no other thread uses them.
     pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
         // SAFETY: the caller's to promise.
         match unsafe { self.try_read(part, to, Reuse::All) } {
@@ -277,7 +277,7 @@ impl Image {
         }
         if !self.inner.contains(&part.start) {
             let kept = self.edges.at(part.start);
-            // SAFETY: the edges have these bytes, which nobody writes any more.
+            // SAFETY: the edges have these bytes, which no thread writes any more.
             unsafe { to.copy_from_nonoverlapping(kept, part.len()) };
             return Ok(());
         }
@@ -291,9 +291,12 @@ impl Image {
             match self.granules.settled(index) {
                 Place::Slot(slot) => {
                     let kept = self.arena.slot(slot).wrapping_add(part.start - granule.start);
-                    // SAFETY: the slot holds the granule, and is given back by whoever reads it last.
+                    // SAFETY: the slot holds the granule, and is given back by its last reader.
                     let copied = unsafe { Copy::new().reuse(reuse).run_raw(to, kept, part.len()) };
-                    debug_assert!(copied.is_ok(), "nobody else has the slot, and nobody cancels");
+                    debug_assert!(
+                        copied.is_ok(),
+                        "no other thread has the slot, and no caller cancels"
+                    );
                     return Ok(());
                 }
                 Place::Owner => {
@@ -339,7 +342,7 @@ impl Image {
         }
     }
 
-    /// Nobody wants the granules of a range any more, which were read.
+    /// No reader wants the granules of a range any more, which were read.
     pub(super) fn let_go(&self, range: &Range<usize>) {
         if range.is_empty() {
             return;
@@ -432,7 +435,7 @@ impl Drop for Delivery<'_> {
 /// Copies a whole granule, what lies around the target last.
 ///
 /// # Safety
-/// As many bytes of `to` may be written, and nobody else uses them.
+/// As many bytes of `to` may be written, and no other thread uses them.
 unsafe fn copy_from_owner(
     granule: &Range<usize>,
     to: *mut u8,

@@ -137,7 +137,7 @@ impl Line {
         self.wake(address).is_ok()
     }
 
-    /// Has whoever waits at this address try again.
+    /// Has the threads that wait at this address try again.
     pub(super) fn wake(&self, address: usize) -> io::Result<()> {
         let page = address - address % page_size();
         userfaultfd::wake(self.descriptor(), &(page..page + page_size()))

@@ -1,8 +1,8 @@
 //! A point in time of memory, while writers go on.
 //!
 //! [`Snapshot::of_anonymous`] protects memory against writes, which takes microseconds a gigabyte, and returns.
-//! Who writes to it afterwards copies the *granule* that he meets aside before it changes; whoever reads the
-//! snapshot takes each granule from there, or from the owner if nobody wrote it, and lifts the protection
+//! Who writes to it afterwards copies the *granule* that he meets aside before it changes; a reader of the
+//! snapshot takes each granule from there, or from the owner if it was not written, and lifts the protection
 //! behind itself. Nothing is copied but what is read or written, there is no second process, and page tables
 //! stay as they are.
 //!
@@ -16,7 +16,7 @@
 //! before the snapshot (`io_uring` fixed buffers, `vmsplice`, `O_DIRECT` reads in flight).
 //!
 //! # System calls
-//! *Threaded* ([`Handling`]), a thread of ours is told of each write and copies; nobody notices more than
+//! *Threaded* ([`Handling`]), a thread of ours is told of each write and copies; no program notices more than
 //! that it takes longer, system calls and KVM included. *In place*, the writer itself copies, in a handler of
 //! SIGBUS. The kernel has no such handler: a system call that is to write into a granule that is still
 //! protected fails with EFAULT and transfers nothing. [`Snapshot::free`] puts the granules of a range aside
@@ -102,7 +102,7 @@ pub struct Stats {
 }
 
 impl Snapshot {
-    /// Takes a snapshot of private anonymous memory of this process, whoever mapped it, on huge pages or not, in
+    /// Takes a snapshot of private anonymous memory of this process, whatever mapped it, on huge pages or not, in
     /// one mapping or several. As [`builder`](Self::builder) without any wishes.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Snapshot {
     /// Copies bytes of one part, through a buffer where the kernel may not write to `to`.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, and nobody else uses them.
+    /// As many bytes of `to` may be written, and no other thread uses them.
     unsafe fn read_part(
         &self,
         part: &Range<usize>,

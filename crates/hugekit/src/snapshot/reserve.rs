@@ -147,7 +147,7 @@ mod tests {
         assert!(reserve.touch());
         let lease = reserve.clone().lease().unwrap();
         assert!(reserve.lease().is_none() && !reserve.touch());
-        // SAFETY: the last of so many bytes, which nobody else uses.
+        // SAFETY: the last of so many bytes, which no other thread uses.
         unsafe { lease.start().add(lease.len() - 1).write(1) };
         drop(lease);
         assert!(reserve.touch() && reserve.lease().is_some());

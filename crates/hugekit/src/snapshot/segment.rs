@@ -82,7 +82,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Lifts the protection of those granules in `range`, which lies within, that nobody needs any more.
+    /// Lifts the protection of those granules in `range`, which lies within, that no snapshot needs any more.
     /// Async-signal-safe.
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) -> Result<(), Hindrance> {
         let is_arming = |image: &Arc<Image>| image.phase() == Phase::Arming;
@@ -155,7 +155,7 @@ impl Faults for Segment {
         Ok(())
     }
 
-    /// Whoever reads it meets that by himself.
+    /// A reader meets that by itself.
     fn break_(&self, _: usize) {}
 }
 

@@ -33,7 +33,7 @@ impl Builder {
         ranges.sort_by_key(|place| place.range.start);
         let mut taken: Vec<Option<Snapshot>> = memory.iter().map(|_| None).collect();
         for group in ranges.chunk_by(|one, other| self.are_neighbours(one, other)) {
-            // SAFETY: the caller's to promise; what lies between is nobody's.
+            // SAFETY: the caller's to promise; what lies between is no owner's.
             for (place, snapshot) in group.iter().zip(unsafe { self.of_group(group) }?) {
                 taken[place.index] = Some(snapshot);
             }
@@ -41,7 +41,7 @@ impl Builder {
         Ok(taken.into_iter().flatten().collect())
     }
 
-    /// Whether two ranges, in ascending order, can be taken at once: if nothing of anybody's lies between them, and
+    /// Whether two ranges, in ascending order, can be taken at once: if no owner's bytes lie between them, and
     /// one granule suits both.
     fn are_neighbours(&self, one: &Place, other: &Place) -> bool {
         let granule = |place: &Place| self.granule_bytes(&place.range).ok();
@@ -77,7 +77,7 @@ impl Builder {
         Ok(taken)
     }
 
-    /// One snapshot, cut. Bytes between the ranges belong to nobody who could be told of `EFAULT`: these are served by
+    /// One snapshot, cut. Bytes between the ranges belong to no owner that could be told of `EFAULT`: these are served by
     /// threads, or not at all.
     ///
     /// # Safety
@@ -135,7 +135,7 @@ impl Place {
 
 /// Whether a gap between two ranges holds nothing but the allocator's word on the second, and what was left of the
 /// first one's last page. No page lies there as a whole, so that it cannot be mapped apart, and be a stack or
-/// something that whoever serves faults writes himself; and all but the last bytes are zero, so that no block of a
+/// something that a handler of faults writes itself; and all but the last bytes are zero, so that no block of a
 /// heap lies there, which would have a word of its own before it.
 fn is_padding(between: &Range<usize>) -> bool {
     let page = page_size();

@@ -78,7 +78,7 @@ impl Source {
     /// soon.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, and nobody else uses them.
+    /// As many bytes of `to` may be written, and no other thread uses them.
     pub(super) unsafe fn try_read(
         &self,
         part: &Range<usize>,
@@ -125,10 +125,10 @@ impl Source {
         }
     }
 
-    /// Has whoever puts a granule aside put it where all of it is being copied to, where that is possible.
+    /// Has each thread that puts a granule aside put it where all of it is being copied to, where that is possible.
     ///
     /// # Safety
-    /// As many bytes of `to` as there are may be written until the delivery ends, by any thread, and nobody but
+    /// As many bytes of `to` as there are may be written until the delivery ends, by any thread, and none but
     /// [`try_read`](Self::try_read), in order, writes them.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivery<'_>> {
         match self {
@@ -138,7 +138,7 @@ impl Source {
         }
     }
 
-    /// Nobody wants the granules that begin in a range any more: writers need not put them aside.
+    /// No reader wants the granules that begin in a range any more: writers need not put them aside.
     pub(super) fn let_go(&self, range: &Range<usize>) {
         match self {
             Self::Anonymous(of) => of.let_go(range),

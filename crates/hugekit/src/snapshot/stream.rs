@@ -15,7 +15,7 @@ use crate::sys::own::OwnBytes;
 /// are interrupted.
 const BATCH_BYTES: usize = 2 << 20;
 
-/// Where bytes go before anybody else sees them, so that whoever takes them may take his time.
+/// Where bytes go before any other code sees them, so that the code that takes them may take its time.
 #[derive(Debug)]
 pub(super) struct Buffer(OwnBytes);
 
@@ -91,7 +91,7 @@ impl Snapshot {
     }
 
     /// Writes all of it in order, and ends it. The writer may take its time: it is given bytes of a buffer, or
-    /// those that were put aside, and nobody waits for it.
+    /// those that were put aside, and no thread waits for it.
     ///
     /// # Errors
     /// [`SnapshotError::Write`] if the writer fails; [`Outrun`](SnapshotError::Outrun) and

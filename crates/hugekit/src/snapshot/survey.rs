@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread may take that waits for a CPU.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The mappings that hold `range`, all of which can be snapshotted as far as anybody can see.
+/// The mappings that hold `range`, all of which can be snapshotted as far as can be seen.
 pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
     let root = Root::default();
     let touched = mappings::read_some(&root, |addresses| overlap(addresses, range))?;
@@ -161,7 +161,7 @@ fn end_of(descriptor: usize) -> usize {
 }
 
 /// What is a thread's own of the mapping that holds its descriptor. The kernel joins neighbouring mappings, so
-/// that what lies above may be anybody's; below is the thread's stack, down to its guard page. The first
+/// that what lies above may be any owner's; below is the thread's stack, down to its guard page. The first
 /// thread has its stack elsewhere, and only its variables here.
 fn own_of(thread: u32, descriptor: usize, mapping: &MappedRange) -> Range<usize> {
     let above = end_of(descriptor).min(mapping.addresses.end);

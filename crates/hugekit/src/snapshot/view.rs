@@ -27,7 +27,7 @@ pub struct View<S> {
     first: usize,
     /// 1 for each piece that is filled and does not change any more.
     filled: OwnWords<AtomicU32>,
-    /// Held by whoever fills a piece.
+    /// Held by the thread that fills a piece.
     filling: Mutex<()>,
 }
 
@@ -42,7 +42,7 @@ impl Snapshot {
 }
 
 impl<S: Borrow<Snapshot>> View<S> {
-    /// A snapshot as memory, of which nothing is there yet; as [`Snapshot::view`], for whoever shares the snapshot.
+    /// A snapshot as memory, of which nothing is there yet; as [`Snapshot::view`], for those that share the snapshot.
     ///
     /// # Errors
     /// [`SnapshotError::Kernel`] if there are no addresses for it.
@@ -79,7 +79,7 @@ impl<S: Borrow<Snapshot>> View<S> {
         for piece in range.start / PIECE_BYTES..(range.start + len).div_ceil(PIECE_BYTES) {
             self.fill(piece)?;
         }
-        // SAFETY: within the mapping, filled, and written by nobody any more.
+        // SAFETY: within the mapping, filled, and written by no thread any more.
         Ok(unsafe { std::slice::from_raw_parts(self.at(range.start), len) })
     }
 
@@ -116,7 +116,7 @@ impl<S: Borrow<Snapshot>> View<S> {
         if !is_filled() {
             let start = piece * PIECE_BYTES;
             let len = PIECE_BYTES.min(self.len() - start);
-            // SAFETY: within the mapping; nobody else writes a piece that is not filled, or reads it.
+            // SAFETY: within the mapping; no other thread writes a piece that is not filled, or reads it.
             let bytes = unsafe { std::slice::from_raw_parts_mut(self.at(start), len) };
             self.snapshot().read_at(start, bytes)?;
             self.filled[piece].store(1, Ordering::Release);

@@ -44,7 +44,7 @@ pub(super) struct Watch {
     mark: ForkMark,
     way: Way,
     table: Registry<Segment>,
-    /// Held by whoever makes or ends a snapshot; never by whoever serves a write.
+    /// Held by the thread that makes or ends a snapshot; never by a thread that serves a write.
     state: Mutex<State>,
 }
 
@@ -124,7 +124,7 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The descriptors, opened if nobody has; with so many threads to serve it, if threads do.
+    /// The descriptors, opened if they are not; with so many threads to serve it, if threads do.
     fn open(&'static self, state: &mut State, threads: usize) -> Result<Arc<Line>, SnapshotError> {
         if let Some(line) = &state.line {
             return if line.is_abandoned() {
@@ -146,7 +146,7 @@ impl Watch {
         Ok(line)
     }
 
-    /// Closes the descriptors if nobody needs them.
+    /// Closes the descriptors if no snapshot needs them.
     fn close_if_idle(state: &mut State) {
         if state.images.is_empty() {
             state.handlers.take().into_iter().for_each(Handlers::stop);
@@ -252,7 +252,7 @@ impl Watch {
         armed
     }
 
-    /// Ends a snapshot: lifts what nobody else needs.
+    /// Ends a snapshot: lifts what no other snapshot needs.
     pub(super) fn remove(&self, image: &Arc<Image>) {
         let mut state = self.lock();
         let ranges = match self.way {
@@ -279,7 +279,7 @@ impl Watch {
         self.publish(state, ranges);
     }
 
-    /// Lets everybody know of the images as they are.
+    /// Lets handlers know of the images as they are.
     fn publish(&self, state: &mut State, ranges: Option<Ranges>) {
         let segments: Vec<Arc<Segment>> = state
             .line
@@ -301,7 +301,7 @@ impl Watch {
         state.known = segments.iter().map(|segment| segment.addresses().start).collect();
     }
 
-    /// Lifts the protection of what nobody needs any more in a range that an image has.
+    /// Lifts the protection of what no snapshot needs any more in a range that an image has.
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) {
         let mut next = range.start;
         while next < range.end {
@@ -323,7 +323,7 @@ impl Watch {
     }
 }
 
-/// Whether no snapshot has part of a range, and nobody else whose faults this process handles in place.
+/// Whether no snapshot has part of a range, and nothing else whose faults this process handles in place.
 pub(super) fn is_plain(range: &Range<usize>) -> bool {
     let has_none = |way| Watch::current(way).is_ok_and(|watch| !watch.has_part_of(range));
     has_none(Way::InPlace)
@@ -351,7 +351,7 @@ impl Faults for Threaded {
                 Some(Err(Hindrance::Refused)) => {
                     return Err(PopulateError::Kernel(ErrorKind::PermissionDenied));
                 }
-                // Whoever protected it has gone meanwhile.
+                // The snapshot that protected it has gone meanwhile.
                 None => {
                     let refused = |_| PopulateError::Kernel(ErrorKind::PermissionDenied);
                     return self.leave(address).map_err(refused);
@@ -364,7 +364,7 @@ impl Faults for Threaded {
         self.line.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
-    /// First the line, so that whoever makes a snapshot meanwhile sees that, or it is found here.
+    /// First the line, so that a thread that makes a snapshot meanwhile sees that, or it is found here.
     fn give_up(&self) -> rustix::io::Result<()> {
         let left = self.line.abandon();
         self.watch.table.for_each(|faults| {
@@ -470,7 +470,7 @@ mod tests {
     fn when_a_thread_dies_the_snapshot_is_lost_and_writers_go_on() {
         let len = 1 << 20;
         let memory = OwnBytes::new(len, 1 << 16).unwrap();
-        // SAFETY: so many bytes, which nobody else uses.
+        // SAFETY: so many bytes, which no other thread uses.
         unsafe { memory.start().write_bytes(7, len) };
         let builder = Snapshot::builder().granule(Granule::Small);
         let builder = builder.handling(Handling::Threaded { threads: 1 });

@@ -96,7 +96,7 @@ impl<S: State> Claims<S> {
         self.ended.wait_for(|| Some(self.look(index)).filter(|seen| !seen.is_busy))
     }
 
-    /// Claims it, after whoever else has it.
+    /// Claims it, after another thread that has it.
     pub(crate) fn claim(&self, index: usize) -> Claim<'_, S> {
         self.ended.wait_for(|| self.try_claim(index, |_| true)).expect("claimed in any state")
     }
@@ -126,7 +126,7 @@ impl<S: State> Claims<S> {
         }
     }
 
-    /// What it stands for is broken, for good, whoever is at it.
+    /// What it stands for is broken, for good, whichever thread is at it.
     pub(crate) fn break_(&self, index: usize) {
         // Nothing is passed on with it: a bit is all there is to see.
         self.words[index].fetch_or(BROKEN, Ordering::Relaxed);
@@ -281,7 +281,7 @@ mod models {
         }
 
         fn read(&self) -> u32 {
-            // SAFETY: nobody writes it any more; loom checks just that.
+            // SAFETY: no thread writes it any more; loom checks just that.
             self.memory.with(|memory| unsafe { *memory })
         }
     }
@@ -330,7 +330,7 @@ mod models {
         });
     }
 
-    /// Whoever only looks sees what was done too.
+    /// A thread that only looks sees what was done too.
     #[test]
     fn who_looks_sees_what_was_done() {
         check(3, || {
@@ -346,7 +346,7 @@ mod models {
         });
     }
 
-    /// So does whoever waits until it is settled, or would claim it only if there were work.
+    /// So does a thread that waits until it is settled, or would claim it only if there were work.
     #[test]
     fn who_waits_sees_what_was_done() {
         check(3, || {

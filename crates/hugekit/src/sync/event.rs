@@ -16,7 +16,7 @@ use super::primitives::{AtomicU32, Ordering};
 pub(crate) struct Event {
     /// Counts what happened: what waiters sleep on.
     changes: Word,
-    /// Threads that sleep or are about to, so that telling nobody costs no system call.
+    /// Threads that sleep or are about to, so that telling none costs no system call.
     waiters: AtomicU32,
 }
 
@@ -29,7 +29,7 @@ impl Event {
     /// if `look` is.
     pub(crate) fn wait_for<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         loop {
-            // Acquire: whoever sees a number sees what was so when it was told.
+            // Acquire: a thread that sees a number sees what was so when it was told.
             let seen = self.changes.load(Ordering::Acquire);
             if let Some(found) = look() {
                 return found;

@@ -3,7 +3,7 @@
 //! In a model loom has no futex, so a lock and a condition variable stand in for the kernel's queue: the word is
 //! compared under the lock, as the kernel compares it under that of its hash bucket, and woken under it. The
 //! lock also orders what comes before a wake-up before what comes behind the sleep, which the kernel does not
-//! promise: no model may rest on that, and none does, because whoever wakes up looks again.
+//! promise: no model may rest on that, and none does, because a thread that wakes up looks again.
 
 use super::primitives::{AtomicU32, Ordering};
 

@@ -4,7 +4,7 @@
 //!   holders:  0 ◀─▶ n sharing ──(a thread wants it alone)──▶ n + ALONE ──(n leave)──▶ ALONE ──▶ 0
 //! ```
 //!
-//! Whoever wants it alone comes before sharers that arrive later, or it would wait for as long as there are
+//! A thread that wants it alone comes before sharers that arrive later, or it would wait for as long as there are
 //! faults. A thread never takes it twice: its signals are blocked while it holds it, and it touches no memory
 //! then whose faults take it.
 #![allow(unsafe_code)]
@@ -91,7 +91,7 @@ impl<T> Drop for Shared<'_, T> {
     fn drop(&mut self) {
         held::end();
         let Words { holders, opened } = &*self.gate.words;
-        // Release: whoever has it alone next comes behind what was read. The last one may be waited for.
+        // Release: the thread that has it alone next comes behind what was read. The last one may be waited for.
         if holders.fetch_sub(1, Ordering::Release) == ALONE + 1 {
             opened.tell();
         }
@@ -118,7 +118,7 @@ impl<T> Drop for Alone<'_, T> {
     fn drop(&mut self) {
         held::end();
         let Words { holders, opened } = &*self.gate.words;
-        // Release: whoever enters next sees what was changed. No other thread changes it meanwhile.
+        // Release: the thread that enters next sees what was changed. No other thread changes it meanwhile.
         holders.store(0, Ordering::Release);
         opened.tell();
     }
@@ -244,7 +244,7 @@ mod models {
     }
 
     fn read(gate: &Watched) -> u32 {
-        // SAFETY: shared; loom checks that nobody writes it.
+        // SAFETY: shared; loom checks that no thread writes it.
         gate.share().0.with(|value| unsafe { *value })
     }
 

@@ -16,7 +16,7 @@ impl Latch {
 
     /// The calling thread has come there. Writes to nothing but the latch.
     pub(crate) fn arrive(&self) {
-        // Release: what it did before has happened for whoever waits.
+        // Release: what it did before has happened for the thread that waits.
         self.arrived.fetch_add(1, Ordering::Release);
         self.arrival.tell();
     }

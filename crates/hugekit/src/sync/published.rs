@@ -73,7 +73,7 @@ impl<T> Published<T> {
         // Any number will do: writers wait for both counters.
         let turn = self.words.turn.load(Ordering::Relaxed) & 1;
         let _reader = Reader::new(&self.words.readers[turn]);
-        // SAFETY: counted before the value was looked for, so that whoever replaces it waits for us before it
+        // SAFETY: counted before the value was looked for, so that the writer that replaces it waits for us before it
         // drops it. Acquire: the value is whole.
         read(unsafe { &*self.value.load(Ordering::Acquire) })
     }

@@ -17,8 +17,8 @@ use super::injection::{Call, pass};
 use super::last_error;
 
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
-/// that part in this process, and with none of a forked child. Not unmapped on drop: whoever holds it
-/// knows when nobody uses the addresses any more, and whether they still are its own (a forked child
+/// that part in this process, and with none of a forked child. Not unmapped on drop: its holder
+/// knows when no thread uses the addresses any more, and whether they still are its own (a forked child
 /// has others there, or none).
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -26,7 +26,7 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address range; whoever follows its addresses says why that is sound.
+// SAFETY: an address range; the code that follows its addresses says why that is sound.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -36,13 +36,13 @@ impl Mapping {
     /// multiples of the file's page size, `align` a power of two and `len` not 0.
     ///
     /// It becomes accessible only after it is kept from children: a process that another thread forks
-    /// in between would otherwise go on sharing the memory, whoever gets it later.
+    /// in between would otherwise go on sharing the memory, whichever owner gets it later.
     pub(crate) fn new(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
         let mapping = Self::inaccessible(&file, offset, len, align)?;
         match mapping.open_to_this_process() {
             Ok(()) => Ok(mapping),
             Err(error) => {
-                // SAFETY: just mapped, and nobody knows of it.
+                // SAFETY: just mapped, and no other thread knows of it.
                 unsafe { mapping.unmap() }?;
                 Err(error)
             }
@@ -51,7 +51,7 @@ impl Mapping {
 
     /// Maps pieces of the file one after the other, each an offset and a length, at an address that is a
     /// multiple of `align`, and keeps them from children. A process that another thread forks meanwhile has
-    /// them, too, but nobody there or here knows the address yet. (To open the mapping afterwards, as
+    /// them, too, but no thread there or here knows the address yet. (To open the mapping afterwards, as
     /// [`new`](Self::new) does, costs as much as all the rest where pages are huge.)
     pub(crate) fn of_pieces(
         file: impl AsFd,
@@ -68,7 +68,7 @@ impl Mapping {
             Some(mapping) if mapping.suits(align) => (mapping, &pieces[..0]),
             other => {
                 if let Some(mapping) = other {
-                    // SAFETY: just mapped, and nobody knows of it.
+                    // SAFETY: just mapped, and no other thread knows of it.
                     unsafe { mapping.unmap() }?;
                 }
                 (Self::held(len, align)?, pieces)
@@ -78,7 +78,7 @@ impl Mapping {
             let mut at = mapping.start.as_ptr();
             for &(offset, len) in pieces {
                 let fixed = SHARED | MapFlags::FIXED;
-                // SAFETY: what is replaced lies within the addresses just taken, which nobody uses.
+                // SAFETY: what is replaced lies within the addresses just taken, which no thread uses.
                 unsafe { map(at, len, READ_WRITE, fixed, &file, offset) }?;
                 at = at.wrapping_add(len);
             }
@@ -87,7 +87,7 @@ impl Mapping {
         match map() {
             Ok(()) => Ok(mapping),
             Err(error) => {
-                // SAFETY: just mapped, and nobody knows of it.
+                // SAFETY: just mapped, and no other thread knows of it.
                 unsafe { mapping.unmap() }?;
                 Err(error)
             }
@@ -114,7 +114,7 @@ impl Mapping {
         let first = unsafe { map_anonymous(room, NO_ACCESS, hold) }?.as_ptr();
         let all = first.addr()..first.addr() + room;
         let Some(start) = apart::free_within(&all, len, align) else {
-            // SAFETY: addresses just taken, which nobody uses.
+            // SAFETY: addresses just taken, which no thread uses.
             unsafe { unmap(first, room) }?;
             return Ok(None);
         };
@@ -140,7 +140,7 @@ impl Mapping {
         if mapping.suits(align) {
             return Ok(mapping);
         }
-        // SAFETY: just mapped, and nobody knows of it.
+        // SAFETY: just mapped, and no other thread knows of it.
         unsafe { mapping.unmap() }?;
         Self::aligned(&file, offset, len, align)
     }
@@ -149,7 +149,7 @@ impl Mapping {
         self.advise(Advice::LinuxDontFork)?;
         let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
         pass(Call::Mprotect)?;
-        // SAFETY: the mapping is this value's, and nobody accesses it yet.
+        // SAFETY: the mapping is this value's, and no thread accesses it yet.
         unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, read_write) }
     }
 
@@ -163,7 +163,7 @@ impl Mapping {
     fn aligned(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
         let mapping = Self::held(len, align)?;
         let (start, fixed) = (mapping.start.as_ptr(), SHARED | MapFlags::FIXED);
-        // SAFETY: what is replaced are the addresses just taken, which nobody uses.
+        // SAFETY: what is replaced are the addresses just taken, which no thread uses.
         let mapped = unsafe { map(start, len, NO_ACCESS, fixed, file, offset) };
         if mapped.is_err() {
             // SAFETY: as above.
@@ -212,7 +212,7 @@ impl Mapping {
     /// Unmaps it.
     ///
     /// # Safety
-    /// The addresses are still this mapping's, and nobody uses them any more.
+    /// The addresses are still this mapping's, and no thread uses them any more.
     pub(crate) unsafe fn unmap(&self) -> io::Result<()> {
         // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
         unsafe { unmap(self.start.as_ptr(), self.len) }
@@ -222,7 +222,7 @@ impl Mapping {
 /// Has addresses show another part of a file from one moment to the next, however many threads access
 /// them: it is mapped elsewhere, kept from children and then moved there. Whatever was registered there is
 /// not any more. A process that another thread forks before it is kept from children has it too, at an address
-/// that nobody knows. (To open it only then would interrupt the other CPUs.) Async-signal-safe.
+/// that no thread knows. (To open it only then would interrupt the other CPUs.) Async-signal-safe.
 ///
 /// # Safety
 /// The addresses are part of one or several [`Mapping`]s, whose users expect to find this there.
@@ -241,13 +241,13 @@ pub(crate) unsafe fn replace(
         }
         let (from, len) = (fresh.start.as_ptr().cast(), fresh.len);
         pass(Call::Mremap)?;
-        // SAFETY: the old addresses are those just mapped, which nobody uses; what the new ones show is the
+        // SAFETY: the old addresses are those just mapped, which no thread uses; what the new ones show is the
         // caller's to promise.
         unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, there) }?;
         Ok(())
     };
     prepare().inspect_err(|_| {
-        // SAFETY: just mapped, and nobody knows of it.
+        // SAFETY: just mapped, and no other thread knows of it.
         let _ = unsafe { fresh.unmap() };
     })
 }
@@ -334,7 +334,7 @@ impl Spare {
         for page in &self.pages {
             let page = ptr::with_exposed_provenance_mut::<u8>(page.swap(0, Ordering::Relaxed));
             if !page.is_null() && self.mark.is_ours() {
-                // SAFETY: mapped by `new` in this process, and accessed by nobody.
+                // SAFETY: mapped by `new` in this process, and accessed by no thread.
                 let _ = unsafe { unmap(page, self.page_size) };
             }
         }
@@ -356,7 +356,7 @@ pub(crate) struct Untouched {
     len: usize,
 }
 
-// SAFETY: an address range; whoever follows its addresses says why that is sound.
+// SAFETY: an address range; the code that follows its addresses says why that is sound.
 unsafe impl Send for Untouched {}
 // SAFETY: as above.
 unsafe impl Sync for Untouched {}
@@ -374,7 +374,7 @@ impl Untouched {
             unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxDontFork) }
         };
         if let Err(error) = advise() {
-            // SAFETY: just mapped, and nobody knows of it.
+            // SAFETY: just mapped, and no other thread knows of it.
             unsafe { pages.unmap() }?;
             return Err(error);
         }
@@ -390,7 +390,7 @@ impl Untouched {
         start..start + self.len
     }
 
-    /// Has some of them be untouched again, whole pages, locked ones too: whoever reads them finds zeroes before
+    /// Has some of them be untouched again, whole pages, locked ones too: a reader finds zeroes before
     /// and afterwards.
     pub(crate) fn forget(&self, bytes: std::ops::Range<usize>) {
         assert!(bytes.start <= bytes.end && bytes.end <= self.len);
@@ -434,7 +434,7 @@ pub(super) fn check_room(mappings: usize) -> io::Result<()> {
     let room = (0..mappings).step_by(2).try_for_each(|index| {
         pass(Call::Mprotect)?;
         let at = start.wrapping_add(index * page).cast();
-        // SAFETY: a page just mapped, of which nobody knows.
+        // SAFETY: a page just mapped, that no other thread knows of.
         unsafe { rustix::mm::mprotect(at, page, MprotectFlags::READ) }
     });
     // SAFETY: as above.
@@ -501,7 +501,7 @@ fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
 /// (Linux 6.1); holes count as zeroes.
 ///
 /// # Safety
-/// No first access to these addresses waits for a userfaultfd of somebody who has yet to supply what shared
+/// No first access to these addresses waits for a userfaultfd of a program that has yet to supply what shared
 /// memory is to show there: a collapse maps it as it is.
 pub(crate) unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     let collapse = || {
@@ -533,7 +533,7 @@ mod tests {
             for mapping in [&whole, &part] {
                 assert_eq!(mapping.start().as_ptr().addr() % align, 0);
             }
-            // SAFETY: within the two mappings, which nobody else uses and which end here.
+            // SAFETY: within the two mappings, which no other thread uses and which end here.
             unsafe {
                 part.start().write(align as u8 | 1);
                 assert_eq!(whole.start().add(1 << 16).read(), align as u8 | 1);

@@ -11,7 +11,7 @@ use super::injection::{Call, pass};
 /// What a file's pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Base pages, or transparent huge ones where somebody asks for them.
+    /// Base pages, or transparent huge ones where they are asked for.
     Shmem,
     /// From the kernel's pool of 2 MiB pages.
     Hugetlb2M,
@@ -31,7 +31,7 @@ pub(crate) fn create(name: &CStr, pages: Pages) -> io::Result<OwnedFd> {
     rustix::fs::memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// Gives the file its length, all of it holes, for good: nobody who holds the descriptor can change
+/// Gives the file its length, all of it holes, for good: no holder of the descriptor can change
 /// it or lift that seal.
 pub(crate) fn size_for_good(file: impl AsFd, len: u64) -> io::Result<()> {
     io::retry_on_intr(|| {

@@ -18,7 +18,7 @@ use super::last_error;
 /// memory.
 pub(crate) fn populate_write(start: *mut u8, len: usize) -> io::Result<()> {
     // SAFETY: populating changes no byte of any mapping and unmaps nothing, so that there is no
-    // memory, whoever owns it, for which it breaks a promise.
+    // memory, whichever code owns it, for which it breaks a promise.
     let populate = || unsafe {
         pass(Call::MadvisePopulate)?;
         rustix::mm::madvise(start.cast(), len, Advice::LinuxPopulateWrite)

@@ -27,7 +27,7 @@ pub(crate) struct OwnBytes {
     start: NonNull<u8>,
 }
 
-// SAFETY: an address range; whoever follows its addresses says why that is sound.
+// SAFETY: an address range; the code that follows its addresses says why that is sound.
 unsafe impl Send for OwnBytes {}
 // SAFETY: as above.
 unsafe impl Sync for OwnBytes {}
@@ -99,7 +99,7 @@ impl<T> Own<T> {
     pub(crate) fn new(value: T) -> io::Result<Self> {
         let bytes = OwnBytes::for_handlers(size_of::<T>(), align_of::<T>())?;
         let place = bytes.start.cast::<T>();
-        // SAFETY: as many bytes as the value has, aligned, and nobody else's.
+        // SAFETY: as many bytes as the value has, aligned, and no other value has them.
         unsafe { place.write(value) };
         Ok(Self { bytes, value: place })
     }
@@ -123,7 +123,7 @@ impl<T> Deref for Own<T> {
 
 impl<T> Drop for Own<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is there, and nobody refers to it any more; its memory goes afterwards.
+        // SAFETY: the value is there, and no reference is left to it any more; its memory goes afterwards.
         unsafe { self.value.drop_in_place() };
     }
 }
@@ -256,7 +256,7 @@ mod tests {
         for align in [1, 4096, 2 << 20] {
             let bytes = OwnBytes::new(5000, align).unwrap();
             assert_eq!(bytes.start().addr() % align, 0);
-            // SAFETY: within the bytes, which are nobody else's.
+            // SAFETY: within the bytes, which no other value has.
             unsafe { bytes.start().add(4999).write(1) };
         }
         let words = OwnWords::<AtomicU32>::new(3000).unwrap();

@@ -1,4 +1,4 @@
-//! Reading memory of this process that somebody may unmap or forbid meanwhile: by `process_vm_readv`(2), which
+//! Reading memory of this process that its owner may unmap or forbid meanwhile: by `process_vm_readv`(2), which
 //! answers where a load would end the process. It copies as fast as `memcpy` does
 //! (`docs/decisions/0014-snapshot.md`).
 #![allow(unsafe_code)]
@@ -23,7 +23,7 @@ pub(crate) const PIECES: usize = 3;
 /// If there are more than [`PIECES`].
 ///
 /// # Safety
-/// `destination` is valid for writes of all pieces, and nobody else uses it.
+/// `destination` is valid for writes of all pieces, and no other thread uses it.
 pub(crate) unsafe fn copy(
     destination: *mut u8,
     source: usize,

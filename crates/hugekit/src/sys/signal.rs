@@ -27,7 +27,7 @@ pub(crate) enum Cause {
     Fault(usize),
     /// The memory at this address is broken.
     BrokenMemory(usize),
-    /// Somebody sent it, or it is none of these.
+    /// A process sent it, or it is none of these.
     Other,
 }
 
@@ -105,7 +105,7 @@ pub(crate) unsafe fn pass_on(
             unsafe { die_of(signal, info) }
         }
         handler => {
-            // SAFETY: the context is the kernel's; the handler is that of whoever installed it, called
+            // SAFETY: the context is the kernel's; the handler is that of the code that installed it, called
             // as he asked for.
             unsafe {
                 Mask::of_context(context).with(action, signal).set();
@@ -161,7 +161,7 @@ impl Disposition {
         self.0.sa_sigaction == handler as *const () as usize
     }
 
-    /// Whether it is a function of somebody's.
+    /// Whether it is a function of the program's.
     pub(crate) fn is_function(&self) -> bool {
         !matches!(self.0.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
     }

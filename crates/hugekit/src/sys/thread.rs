@@ -123,7 +123,7 @@ pub(crate) fn descriptor_of(thread: u32) -> Option<usize> {
     (!refused && !head.is_null()).then(|| head.addr())
 }
 
-/// Lets the calling thread run only where nobody else wants to: `SCHED_IDLE`, and where that is
+/// Lets the calling thread run only where no other thread wants to: `SCHED_IDLE`, and where that is
 /// refused the highest nice value. There is no way back without privilege.
 pub(crate) fn yield_to_everybody() -> io::Result<()> {
     run_idly().or_else(|_| {
@@ -314,7 +314,7 @@ mod tests {
     fn a_thread_that_is_watched_is_where_it_says() {
         std::thread::spawn(|| {
             let Some(watched) = Watched::new(rustix::thread::gettid().as_raw_pid() as u32) else {
-                return; // A sandbox without /proc: nobody is followed then.
+                return; // A sandbox without /proc: no thread is followed then.
             };
             for cpu in affinity().unwrap().iter() {
                 pin_to(cpu).unwrap();

@@ -184,7 +184,7 @@ pub(crate) fn register(
     register_for(descriptor, addresses, mode)
 }
 
-/// As [`register`], for private anonymous memory that nobody has touched.
+/// As [`register`], for private anonymous memory that no user has touched.
 pub(crate) fn register_untouched(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
@@ -250,7 +250,7 @@ pub(crate) fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let nothing = memfd_create(c"hugekit-nothing", MemfdFlags::CLOEXEC)?;
     let (from, to) = (nothing.as_raw_fd(), descriptor.as_raw_fd());
     pass(Call::Dup3)?;
-    // SAFETY: the number stays open, and whoever owns it never minds what it stands for.
+    // SAFETY: the number stays open, and its owner does not mind what it stands for.
     last_error(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0)
 }
 
@@ -293,7 +293,7 @@ fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64)
 /// Leaves the addresses to the kernel again, and wakes who waits there.
 ///
 /// The kernel wakes them by itself before it takes the lock that keeps others from faulting there: who
-/// begins to wait in between (seen with Linux 6.18) would wait for ever. Once the call has returned, nobody
+/// begins to wait in between (seen with Linux 6.18) would wait for ever. Once the call has returned, no thread
 /// can begin any more.
 pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
@@ -303,7 +303,7 @@ pub(crate) fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -
     wake(descriptor, addresses)
 }
 
-/// Wakes whoever waits for one of these addresses, to try again.
+/// Wakes the threads that wait for one of these addresses, to try again.
 pub(crate) fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
     let range = UffdioRange::of(addresses);
     pass(Call::UffdWake)?;
@@ -333,7 +333,7 @@ pub(crate) fn map_present(
     done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
 }
 
-/// A fault that somebody waits for.
+/// A fault that a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     /// To the byte if that was enabled.

@@ -1,4 +1,4 @@
-//! `ldnp` and `stnp`: pairs of registers loaded and stored with the hint that nobody reads them soon.
+//! `ldnp` and `stnp`: pairs of registers loaded and stored with the hint that no thread reads them soon.
 
 use core::arch::asm;
 

@@ -9,7 +9,7 @@ const STREAM: usize = 0;
 const CACHE: usize = 1;
 const WHERE: usize = 2;
 
-/// Where [`routine`] goes on when it is abandoned; 0 before anybody asked.
+/// Where [`routine`] goes on when it is abandoned; 0 before it was asked for.
 static EXIT: AtomicUsize = AtomicUsize::new(0);
 
 /// Copies `len` bytes, past the cache or by ordinary stores, and returns 0; 1 if it was abandoned. Asked
@@ -88,7 +88,7 @@ pub(crate) fn prepare() -> bool {
 /// Copies bytes, past the cache or not; `false` if it was abandoned after some of them. Async-signal-safe.
 ///
 /// # Safety
-/// Where `dst` is mapped, as many bytes of it may be written, and nobody else uses them. If others write
+/// Where `dst` is mapped, as many bytes of it may be written, and no other thread uses them. If others write
 /// `src`, what is copied is of no use. A fault at either end is no error if its handler calls [`abandon`].
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, streams: bool) -> bool {
     // SAFETY: the caller's to promise.

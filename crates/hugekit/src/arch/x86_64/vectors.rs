@@ -41,7 +41,7 @@ macro_rules! vector {
 
             #[inline(always)]
             fn prefetch_once(address: *const u8) {
-                // SAFETY: SSE is part of x86-64, and a prefetch accesses no memory that anybody
+                // SAFETY: SSE is part of x86-64, and a prefetch accesses no memory that any thread
                 // could notice.
                 unsafe { _mm_prefetch::<_MM_HINT_NTA>(address.cast()) }
             }

@@ -48,7 +48,7 @@ pub enum ForkError {
     /// Faults cannot be served.
     #[error(transparent)]
     Fault(#[from] FaultError),
-    /// Somebody was given the region's file, and writes past every protection.
+    /// A program was given the region's file, and writes past every protection.
     #[error("the region's file was given away: who has it writes past any protection")]
     FileGiven,
     /// The fork would cost more mappings than there are for forks.

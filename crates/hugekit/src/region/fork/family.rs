@@ -1,6 +1,6 @@
 //! Regions that were forked from each other, and what they share: joining, forking and leaving.
 //!
-//! Whoever does one of these has the gate alone: no fault is served meanwhile. `serve.rs` has the faults.
+//! The thread that does one of these has the gate alone: no fault is served meanwhile. `serve.rs` has the faults.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -52,7 +52,7 @@ pub(crate) struct Family {
     pub(super) unwoken: own::Own<AtomicBool>,
     /// With what the kernel refuses to handler threads.
     pub(super) patience: own::Own<Patience>,
-    /// Shared by whoever reads frames that others may give up meanwhile.
+    /// Shared by readers of frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
     tokens: Tokens,
@@ -62,7 +62,7 @@ pub(crate) struct Family {
     pagemap: Option<OwnedFd>,
 }
 
-/// What faults read and forks change. A slot's entries and marks are changed by whoever has the slot.
+/// What faults read and forks change. A slot's entries and marks are changed by the thread that has the slot.
 #[derive(Debug)]
 pub(super) struct State {
     /// By address.
@@ -109,7 +109,7 @@ impl State {
         &self.members
     }
 
-    /// In debug builds, that counts, keepers and places agree: after each change by whoever has the gate
+    /// In debug builds, that counts, keepers and places agree: after each change by the thread that has the gate
     /// alone.
     fn check(&self) {
         if !cfg!(debug_assertions) {
@@ -352,7 +352,7 @@ impl Membership {
             }
             other => other,
         }?;
-        // Nobody knows the addresses yet.
+        // No user knows the addresses yet.
         let child = |registration| {
             let (family, start) = (Arc::clone(family), addresses.start);
             Membership { family, start, registration }
@@ -456,7 +456,7 @@ impl Membership {
                 copy_pinned(parent, &state.frames, &own, pinned)
             });
             if let Err(failed) = protected {
-                // SAFETY: just mapped, and nobody knows of it.
+                // SAFETY: just mapped, and no other thread knows of it.
                 let _ = unsafe { mapping.unmap() };
                 family.budget.give(extra);
                 return Err(failed);
@@ -489,17 +489,17 @@ impl Membership {
         Ok(addresses)
     }
 
-    /// Leaves the family: nobody uses the region's addresses any more. What only it had goes back to the
+    /// Leaves the family: no thread uses the region's addresses any more. What only it had goes back to the
     /// pool, or to the kernel if that is to be.
     pub(in crate::region) fn leave(mut self, to_kernel: bool) -> Result<(), ForkError> {
-        // Nobody is serving one of its faults any more when this is done, and none may wait for the gate.
+        // No thread is serving one of its faults any more when this is done, and none may wait for the gate.
         drop(self.registration.take());
         let mut given_up = GivenUp::new();
         let (_member, is_last) = without_signals(|| {
             let mut state = self.family.gate.alone();
             let index = state.index(self.start).expect("a member as long as this exists");
-            // SAFETY: its own addresses, which nobody uses any more. In the gate, because nobody may change
-            // anything at these addresses once they may be somebody else's.
+            // SAFETY: its own addresses, which no thread uses any more. In the gate, because no thread may change
+            // anything at these addresses once they may be another region's.
             unsafe { state.members[index].mapping.unmap() }
                 .or_else(|_| {
                     // It may lie between others in one mapping, which takes one more to cut.
@@ -522,7 +522,7 @@ impl Membership {
     }
 
     /// Cuts the region to the folios and granules that its first `bytes` lie on; how many bytes these are.
-    /// Nobody uses the addresses behind them any more.
+    /// No thread uses the addresses behind them any more.
     pub(in crate::region) fn truncate(&self, bytes: usize) -> Result<usize, ForkError> {
         let family = &*self.family;
         let unit = family.granule_bytes.max(family.pool.page_size());
@@ -540,7 +540,7 @@ impl Membership {
             if slots == all {
                 return Ok(());
             }
-            // SAFETY: its own addresses, which nobody uses any more.
+            // SAFETY: its own addresses, which no thread uses any more.
             if let Err(errno) = unsafe { member.mapping.unmap_from(kept) } {
                 // Its tail is served again.
                 self.registration.iter().for_each(|registration| registration.cut(len));
@@ -569,7 +569,7 @@ struct Made {
     words: Option<Words>,
 }
 
-/// A region that nobody has seen yet.
+/// A region that no user has seen yet.
 #[derive(Debug)]
 pub(in crate::region) struct Fresh {
     pub(in crate::region) membership: Membership,
@@ -612,7 +612,7 @@ impl Family {
         match watched {
             Ok(()) => Ok((mapping, needed as isize)),
             Err(error) => {
-                // SAFETY: just mapped, and nobody knows of it.
+                // SAFETY: just mapped, and no other thread knows of it.
                 let _ = unsafe { mapping.unmap() };
                 self.budget.give(needed as isize);
                 Err(error.into())
@@ -638,11 +638,11 @@ impl Family {
         if came == Some(Ok(false)) {
             return Ok(());
         }
-        // SAFETY: of a shared mapping that nobody uses yet.
+        // SAFETY: of a shared mapping that no thread uses yet.
         unsafe { memory::unmap_pages(mapping.start().as_ptr(), mapping.len()) }
     }
 
-    /// Moves a region to a new place, which is one piece: nobody writes it meanwhile, and from one moment to
+    /// Moves a region to a new place, which is one piece: no thread writes it meanwhile, and from one moment to
     /// the next it is there. What it had before, or the new place if it did not come to that.
     fn rehome(
         &self,

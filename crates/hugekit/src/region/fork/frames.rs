@@ -203,7 +203,7 @@ impl Frames {
         start / self.page_size..end.min(holding.contents.len())
     }
 
-    /// Notes that somebody has written there. Async-signal-safe.
+    /// Notes that a region has written there. Async-signal-safe.
     pub(super) fn note(&self, frame: u64, content: Content) {
         let holding = self.holding(frame);
         for folio in &holding.contents[self.folios_of(holding, frame)] {
@@ -244,7 +244,7 @@ impl Frames {
         }
     }
 
-    /// Copies what a frame holds to another one, of which nobody sees anything. `near` says where somebody
+    /// Copies what a frame holds to another one, of which no region sees anything. `near` says where a thread
     /// goes on: in the copy, or in the original. Async-signal-safe.
     ///
     /// # Errors
@@ -260,9 +260,9 @@ impl Frames {
         let order = Order::for_folio(len, target);
         let extents = order.extents(len, target, Profile::current().near_bytes);
         let pieces = extents.map(|extent| (extent.bytes, streams || extent.reach == Reach::Far));
-        // SAFETY: both lie within the alias mapping, which exists as long as the pool; nobody writes the
+        // SAFETY: both lie within the alias mapping, which exists as long as the pool; no thread writes the
         // original, because it is shared or its only region is protected or gives it up, and of the copy
-        // nobody has seen anything.
+        // no user has seen anything.
         match unsafe { unsure::copy(self.alias(to), self.alias(from).expose_provenance(), pieces) }
         {
             Ok(()) => Ok(()),
@@ -308,7 +308,7 @@ impl Frames {
         let start = self.alias(frame).wrapping_add(bytes.start);
         // SAFETY: within the alias mapping; only one region shows the frame, whose user asked for it.
         let cleared = unsafe { Clear::new().reuse(Reuse::None).run_raw(start, bytes.len()) };
-        debug_assert!(cleared.is_ok(), "nobody cancels");
+        debug_assert!(cleared.is_ok(), "no caller cancels");
     }
 }
 
@@ -316,7 +316,7 @@ impl Frames {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Broken;
 
-/// Where somebody goes on after a copy, as an offset.
+/// Where a thread goes on after a copy, as an offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Near {
     Copy(usize),

@@ -23,7 +23,7 @@ fn block_lens(slots: usize) -> impl Iterator<Item = usize> {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) mapping: Mapping,
-    /// The frames that came with it. Of a slot that it does not keep, nobody has seen that frame.
+    /// The frames that came with it. Of a slot that it does not keep, no user has seen that frame.
     pub(super) own: Own,
     granule_bytes: usize,
     words: Words,
@@ -33,7 +33,7 @@ pub(super) struct Member {
 #[derive(Debug)]
 pub(super) struct Words {
     pub(super) table: Table,
-    /// Slots whose frame stays its own, whoever else shows it. Of all regions that show a frame exactly one
+    /// Slots whose frame stays its own, whichever others show it. Of all regions that show a frame exactly one
     /// keeps it; the others have their own place to copy it to.
     pub(super) keeps: Marks,
     /// Slots whose addresses map another frame than the table says. Nothing of that is in the page tables,

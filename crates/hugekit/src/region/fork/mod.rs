@@ -1,8 +1,8 @@
 //! Forks of regions: the same bytes twice, of which each side changes its own.
 //!
-//! A fork shares the granules of its parent until somebody writes one. Then **the parent keeps its page**
+//! A fork shares the granules of its parent until one region writes one. Then **the parent keeps its page**
 //! and one of the others gets a copy: a parent's addresses, page-table entries and place in the file stay
-//! as they are, whoever comes and goes. Whoever is the last to have a granule copies nothing. Every fork
+//! as they are, whichever come and go. The last one to have a granule copies nothing. Every fork
 //! has an extent of its own, reserved when it is made, so that no write is ever short of memory.
 //!
 //! `README.md` beside this file says how the tables, the kernel's mappings and the faults play together.

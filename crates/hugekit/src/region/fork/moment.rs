@@ -1,8 +1,8 @@
 //! Forks that are only read: a point in time of a region.
 //!
-//! Nobody uses such a fork's addresses. Its bytes are read through the pool's alias mapping, which takes
+//! No thread uses such a fork's addresses. Its bytes are read through the pool's alias mapping, which takes
 //! neither faults nor mappings, and it may *part with* a slot: the place that was reserved for its copy counts
-//! as its own from then on, with whatever is in it, so that nobody has to copy anything for it.
+//! as its own from then on, with whatever is in it, so that no writer has to copy anything for it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(crate) struct Lost;
 /// Copies memory that may have failed to where it may fault.
 ///
 /// # Safety
-/// Both have as many bytes, those of `to` may be written and nobody else uses them, and they do not overlap.
+/// Both have as many bytes, those of `to` may be written and no other thread uses them, and they do not overlap.
 unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Result<(), Lost> {
     let (start, streams) = (from.expose_provenance(), reuse == Reuse::None);
     // SAFETY: the caller's to promise.
@@ -39,7 +39,7 @@ unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Resu
         Err(_) => {
             // SAFETY: as above.
             let copied = unsafe { Copy::new().reuse(reuse).run_raw(to, from, len) };
-            debug_assert!(copied.is_ok(), "they do not overlap, and nobody cancels");
+            debug_assert!(copied.is_ok(), "they do not overlap, and no caller cancels");
             Ok(())
         }
     }
@@ -88,7 +88,7 @@ impl Membership {
     /// [`Lost`] if their memory has failed.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, and nobody else uses them.
+    /// As many bytes of `to` may be written, and no other thread uses them.
     pub(in crate::region) unsafe fn read(
         &self,
         bytes: Range<usize>,
@@ -111,9 +111,9 @@ impl Membership {
         loop {
             let from = seen.1.wrapping_add(within);
             // SAFETY: the alias mapping has the frame; a copy that others write meanwhile is thrown away. The
-            // destination is the caller's to promise, and the two do not overlap: nobody has the alias.
+            // destination is the caller's to promise, and the two do not overlap: no program has the alias.
             let copied = unsafe { copy_out(to, from, bytes.len(), reuse) };
-            // Whoever writes to a frame has first had it replaced here, and then asked the kernel.
+            // The writer of a frame has first had it replaced here, and then asked the kernel.
             fence(Ordering::SeqCst);
             let now = look()?;
             if now == seen {

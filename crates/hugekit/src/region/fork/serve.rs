@@ -1,6 +1,6 @@
 //! Faults of a family: who is shown what he shares, and who is given a copy.
 //!
-//! All of this runs in signal handlers too. Whoever is at a slot shares the gate and has the slot, of all
+//! All of this runs in signal handlers too. The thread that is at a slot shares the gate and has the slot, of all
 //! regions of the family, to himself; he decides from the tables alone, because what the kernel reports may
 //! be out of date by then.
 #![allow(unsafe_code)]
@@ -26,7 +26,7 @@ use crate::sys::mapping::{forbid, replace, replace_all, replace_by_nothing};
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
 
-/// Slots that somebody has at a time, who does not serve a fault.
+/// Slots that a thread has at a time that does not serve a fault.
 pub(super) const TOGETHER: usize = 32;
 
 /// Why a slot could not be given what it needs.
@@ -173,7 +173,7 @@ impl Family {
         self.once_complete(address, |state, member| act(state, member, slots))
     }
 
-    /// Takes [`TOGETHER`] slots at most: ascending, so that whoever else takes several waits for none below one
+    /// Takes [`TOGETHER`] slots at most: ascending, so that another thread that takes several waits for none below one
     /// that he has.
     pub(super) fn claim(&self, slots: Range<usize>) -> [Option<Claim<'_, ()>>; TOGETHER] {
         debug_assert!(slots.len() <= TOGETHER);
@@ -200,7 +200,7 @@ impl Family {
         act(&state, member)
     }
 
-    /// Makes a slot its region's alone, and lets it be written. `target` is the offset that somebody is about
+    /// Makes a slot its region's alone, and lets it be written. `target` is the offset that a thread is about
     /// to access.
     fn make_own(
         &self,
@@ -222,7 +222,7 @@ impl Family {
         Ok(())
     }
 
-    /// As [`make_own`](Self::make_own), of slots that nobody is about to access: what is only protected is opened
+    /// As [`make_own`](Self::make_own), of slots that no thread is about to access: what is only protected is opened
     /// by one call for each run.
     fn make_all_own(
         &self,
@@ -254,7 +254,7 @@ impl Family {
     }
 
     /// Makes one mapping of a slot and its neighbours, where the kernel does not: a block as soon as all of
-    /// it is the region's own, so that each slot is mapped anew a few times at most. Nobody changes such
+    /// it is the region's own, so that each slot is mapped anew a few times at most. No thread changes such
     /// slots as long as the gate is shared; that others are writing there does not matter.
     fn join(&self, state: &State, member: &Member, slot: usize) {
         if !self.pool.backing().is_reserved() || !member.placed.get(slot) {
@@ -286,7 +286,7 @@ impl Family {
         Ok(())
     }
 
-    /// Gives everybody who shows the slot's frame a frame of his own, but not yet what his addresses map.
+    /// Gives every region that shows the slot's frame a frame of its own, but not yet what its addresses map.
     fn separate(
         &self,
         state: &State,
@@ -307,7 +307,7 @@ impl Family {
         copied.map_err(|Broken| self.lose(member, slot))
     }
 
-    /// The region's slot, which shows nobody else's frame any more, could not be copied: accesses are answered as
+    /// The region's slot, which shows no other region's frame any more, could not be copied: accesses are answered as
     /// those to failed memory are, by SIGBUS.
     pub(super) fn lose(&self, member: &Member, slot: usize) -> Refused {
         member.stale.set(slot);
@@ -380,7 +380,7 @@ impl Family {
         Ok(())
     }
 
-    /// Maps at a slot's addresses the frame that the region keeps and nobody else shows.
+    /// Maps at a slot's addresses the frame that the region keeps and no other region shows.
     fn place(&self, state: &State, member: &Member, slot: usize) -> Result<(), Refused> {
         self.try_to_place(state, member, slot)
             .inspect_err(|_| self.hide_stale(member, slot..slot + 1))
@@ -403,7 +403,7 @@ impl Family {
         let addresses = member.addresses_of(slot..slot + 1);
         let (memory, offset) =
             (self.pool.memory(), state.frames.offset(member.table.get(slot).frame()));
-        // SAFETY: addresses of the region; its user expects what the frame holds, and nobody else has it.
+        // SAFETY: addresses of the region; its user expects what the frame holds, and no other thread has it.
         let replaced =
             unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) };
         if let Err(errno) = replaced {
@@ -419,7 +419,7 @@ impl Family {
         Ok(())
     }
 
-    /// Makes all of a region its own, and maps it by as few mappings as its frames allow. By whoever has the
+    /// Makes all of a region its own, and maps it by as few mappings as its frames allow. By the thread that has the
     /// gate alone.
     pub(super) fn complete(&self, state: &State, member: &Member) -> Result<(), Refused> {
         let slots = member.slots();
@@ -448,7 +448,7 @@ impl Family {
     }
 
     /// When faults are served no more, of a region that could not be made its own: if its addresses map what it
-    /// alone shows, it is written freely, else it can be accessed no more. By whoever has the gate alone.
+    /// alone shows, it is written freely, else it can be accessed no more. By the thread that has the gate alone.
     fn close_unless_own(&self, state: &State, member: &Member) {
         let is_own = |slot| {
             let is_alone = state.frames.sharers(member.table.get(slot).frame()) == 1;
@@ -480,7 +480,7 @@ impl Family {
         }
     }
 
-    /// Maps at once what a region keeps and nobody else shows. By whoever has the gate alone.
+    /// Maps at once what a region keeps and no other region shows. By the thread that has the gate alone.
     pub(super) fn show_run(
         &self,
         member: &Member,
@@ -526,7 +526,7 @@ impl Family {
         let entry = member.table.get(slot);
         let addresses = member.addresses_of(slot..slot + 1);
         if member.placed.get(slot) {
-            // Somebody else has done what was to be done.
+            // Another thread has done what was to be done.
             self.wake(&addresses);
             return Ok(());
         }
@@ -544,7 +544,7 @@ impl Family {
         Ok(())
     }
 
-    /// Has those go on who wait for one of the addresses: whoever finds something mapped, or maps it anew,
+    /// Has those go on who wait for one of the addresses: a thread that finds something mapped, or maps it anew,
     /// does not wake them.
     fn wake(&self, addresses: &Range<usize>) {
         if !self.is_in_place() {
@@ -573,7 +573,7 @@ fn runs<T: PartialEq>(
 }
 
 impl Membership {
-    /// Does something about each slot that bytes lie on, so that whoever waits for it waits for one copy at most,
+    /// Does something about each slot that bytes lie on, so that a thread that waits for it waits for one copy at most,
     /// and then something about [`TOGETHER`] of them that copies nothing as a rule; in pieces on several threads.
     fn each(
         &self,
@@ -635,7 +635,7 @@ impl Membership {
         })
     }
 
-    /// Sets bytes to zero: whole folios. Nobody else sees that.
+    /// Sets bytes to zero: whole folios. No other region sees that.
     pub(in crate::region) fn release(&self, bytes: Range<usize>) -> Result<(), PopulateError> {
         let (family, granule) = (&*self.family, self.family.granule_bytes);
         let mut next = bytes.start;
