@@ -27,6 +27,9 @@ fn no_thread_allocates_while_it_has_the_gate() {
         let pool = Pool::builder((children + 12) * PAGES * PAGE).backing(Backing::Base);
         let pool = pool.build().unwrap();
         let mut region = pool.region(PAGES * PAGE).unwrap();
+        if let Err(ForkError::Fault(_)) = forked(&region, 8) {
+            return; // Without userfaultfd there are no forks.
+        }
         let mut forks: Vec<Region> = (0..children).map(|_| forked(&region, 8).unwrap()).collect();
         write(&mut region, [0, 3]);
         write(&mut forks[0], [1, 3, 5]);
