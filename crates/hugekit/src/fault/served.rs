@@ -188,13 +188,14 @@ impl Served {
     /// Maps what the file has.
     fn map(&self, addresses: Range<usize>) -> Result<(), PopulateError> {
         let descriptor = self.descriptor.as_fd();
-        let page =
-            if self.pool.backing().is_reserved() { self.pool.page_size() } else { page_size() };
-        let met = show(descriptor, &addresses, page, false).map_err(|errno| match errno {
-            Errno::FAULT => PopulateError::NothingBehind,
-            Errno::NOMEM => PopulateError::OutOfMemory,
-            other => PopulateError::Kernel(std::io::Error::from(other).kind()),
-        })?;
+        let met =
+            show(descriptor, &addresses, self.pool.backing(), false).map_err(
+                |errno| match errno {
+                    Errno::FAULT => PopulateError::NothingBehind,
+                    Errno::NOMEM => PopulateError::OutOfMemory,
+                    other => PopulateError::Kernel(std::io::Error::from(other).kind()),
+                },
+            )?;
         if met {
             // A thread that found it mapped does not wake those that wait for it.
             let _ = userfaultfd::wake(descriptor, &addresses);

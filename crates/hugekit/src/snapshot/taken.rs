@@ -37,10 +37,10 @@ impl OfProcess for All {
 impl Taken {
     pub(super) fn new(range: Range<usize>) -> io::Result<Self> {
         let all = ALL.get_or_make(|_parents| {
+            apart::keep_from(each);
             let ranges = Published::new(Vec::new())?;
             Ok::<_, io::Errno>(All { mark: ForkMark::new(), ranges, count: AtomicUsize::new(0) })
         })?;
-        apart::keep_from(each);
         all.count.fetch_add(1, Ordering::SeqCst);
         all.change(|ranges| ranges.push(range.clone()));
         Ok(Self { all, range })

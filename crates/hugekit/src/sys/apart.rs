@@ -10,8 +10,7 @@ use std::sync::OnceLock;
 use rustix::io;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::injection::{Call, pass};
-use super::mapping::{Mapping, unmap};
+use super::mapping::{self, Mapping};
 
 /// Calls a function with each range that is taken. Async-signal-safe.
 pub(crate) type EachTaken = fn(&mut dyn FnMut(&Range<usize>));
@@ -81,23 +80,21 @@ pub(super) fn map_anonymous(
     access: ProtFlags,
     how: MapFlags,
 ) -> io::Result<NonNull<u8>> {
-    let map = |at: *mut u8, how: MapFlags| {
-        pass(Call::Mmap)?;
-        // SAFETY: a new mapping replaces none at an address of the kernel's choice, and else addresses that are held.
-        let start = unsafe { rustix::mm::mmap_anonymous(at.cast(), len, access, how) }?;
-        NonNull::new(start.cast::<u8>()).ok_or(io::Errno::NOMEM)
-    };
-    let first = map(ptr::null_mut(), how)?;
+    // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+    let first = unsafe { mapping::map_anonymous(ptr::null_mut(), len, access, how) }?;
     let start = first.as_ptr();
     if !is_taken(&(start.addr()..start.addr().saturating_add(len))) {
         return Ok(first);
     }
     // SAFETY: just mapped, and not used yet.
-    unsafe { unmap(start, len) }?;
+    unsafe { mapping::unmap(start, len) }?;
     let page = rustix::param::page_size();
     let whole = len.checked_next_multiple_of(page).ok_or(io::Errno::NOMEM)?;
     let held = Mapping::held(whole, page)?;
-    map(held.start().as_ptr(), how | MapFlags::FIXED).inspect_err(|_| {
+    let there = held.start().as_ptr();
+    // SAFETY: what is replaced are the addresses just taken, which no thread uses.
+    let mapped = unsafe { mapping::map_anonymous(there, len, access, how | MapFlags::FIXED) };
+    mapped.inspect_err(|_| {
         // SAFETY: as above.
         let _ = unsafe { held.unmap() };
     })

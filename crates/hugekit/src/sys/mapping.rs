@@ -98,10 +98,8 @@ impl Mapping {
     pub(super) fn held(len: usize, align: usize) -> io::Result<Self> {
         let no_room = io::Errno::NOMEM;
         let short = len.checked_add(align).ok_or(no_room)?;
-        match Self::held_in(short, len, align) {
-            Ok(None) => {}
-            Ok(Some(held)) => return Ok(held),
-            Err(error) => return Err(error),
+        if let Some(held) = Self::held_in(short, len, align)? {
+            return Ok(held);
         }
         let room = apart::room_for(short).ok_or(no_room)?;
         Self::held_in(room, len, align)?.ok_or(no_room)
@@ -111,7 +109,7 @@ impl Mapping {
     fn held_in(room: usize, len: usize, align: usize) -> io::Result<Option<Self>> {
         let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let first = unsafe { map_anonymous(room, NO_ACCESS, hold) }?.as_ptr();
+        let first = unsafe { map_anonymous(ptr::null_mut(), room, NO_ACCESS, hold) }?.as_ptr();
         let all = first.addr()..first.addr() + room;
         let Some(start) = apart::free_within(&all, len, align) else {
             // SAFETY: addresses just taken, which no thread uses.
@@ -429,7 +427,7 @@ pub(super) fn check_room(mappings: usize) -> io::Result<()> {
     let page = page_size();
     let (first, all) = (MapFlags::PRIVATE | MapFlags::NORESERVE, mappings * page);
     // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-    let start = unsafe { map_anonymous(all, NO_ACCESS, first) }?.as_ptr();
+    let start = unsafe { map_anonymous(ptr::null_mut(), all, NO_ACCESS, first) }?.as_ptr();
     // Neighbours with different rights are mappings of their own.
     let room = (0..mappings).step_by(2).try_for_each(|index| {
         pass(Call::Mprotect)?;
@@ -459,14 +457,19 @@ unsafe fn map(
     not_null(unsafe { rustix::mm::mmap(at.cast(), len, access, how, file, offset) }?.cast())
 }
 
-/// `mmap(2)` of no file, at an address of the kernel's choice.
+/// `mmap(2)` of no file.
 ///
 /// # Safety
 /// As for [`rustix::mm::mmap_anonymous`].
-unsafe fn map_anonymous(len: usize, access: ProtFlags, how: MapFlags) -> io::Result<NonNull<u8>> {
+pub(super) unsafe fn map_anonymous(
+    at: *mut u8,
+    len: usize,
+    access: ProtFlags,
+    how: MapFlags,
+) -> io::Result<NonNull<u8>> {
     pass(Call::Mmap)?;
     // SAFETY: the caller's to promise.
-    not_null(unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, how) }?.cast())
+    not_null(unsafe { rustix::mm::mmap_anonymous(at.cast(), len, access, how) }?.cast())
 }
 
 /// How often the kernel is asked to unmap something: it needs memory of its own for that, which may be short for a

@@ -376,7 +376,7 @@ impl Membership {
         let (room, words) = match family.room_for(&pieces, Words::of_child, bytes) {
             Ok(made) => made,
             Err(error) => {
-                family.return_folios(pieces)?;
+                family.return_folios(pieces);
                 return Err(error);
             }
         };
@@ -391,10 +391,8 @@ impl Membership {
             self.fork_alone(state, own, &mut made, pinned)
         });
         forked.map_err(|(_own, failed)| {
-            match family.return_folios(family.pieces_of(&made.unused)) {
-                Ok(()) => failed.into(),
-                Err(error) => error,
-            }
+            family.return_folios(family.pieces_of(&made.unused));
+            failed.into()
         })
     }
 
@@ -421,7 +419,7 @@ impl Membership {
         let pieces = family.pool.reserve(bytes, family.granule_bytes)?;
         let room = Place::room(&pieces, family.granule_bytes, family.pool.page_size());
         let Some(room) = room.ok().filter(|_| pieces.len() == 1) else {
-            family.return_folios(pieces)?;
+            family.return_folios(pieces);
             return Err(error);
         };
         let mut place = family.place_of(pieces, room);
@@ -432,7 +430,7 @@ impl Membership {
             moved
         });
         family.return_given_up(given_up)?;
-        family.return_folios(family.pieces_of(&unused))?;
+        family.return_folios(family.pieces_of(&unused));
         moved.map(|_before| ()).map_err(|(_own, failed)| failed.into())
     }
 
@@ -717,13 +715,12 @@ impl Family {
     }
 
     /// Gives back what no region shows any more. Not in the gate.
-    fn return_folios(&self, pieces: Vec<Reserved>) -> Result<(), ForkError> {
+    fn return_folios(&self, pieces: Vec<Reserved>) {
         self.wait_for_readers();
         for (extent, contents) in pieces {
             // SAFETY: nothing maps them but the alias; the contents are what was noted.
             unsafe { self.pool.give_back(extent, &contents) };
         }
-        Ok(())
     }
 
     /// Gives to the pool, or to the kernel, what was given up. Not in the gate.

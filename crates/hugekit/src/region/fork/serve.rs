@@ -537,9 +537,8 @@ impl Family {
 
     /// Maps what the file has.
     fn map(&self, addresses: &Range<usize>, protected: bool) -> Result<(), Refused> {
-        let backing = self.pool.backing();
-        let page = if backing.is_reserved() { backing.page_size() } else { page_size() };
-        show(self.descriptor.as_fd(), addresses, page, protected).map_err(Refused::Kernel)?;
+        show(self.descriptor.as_fd(), addresses, self.pool.backing(), protected)
+            .map_err(Refused::Kernel)?;
         self.wake(addresses);
         Ok(())
     }
