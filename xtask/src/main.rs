@@ -3,6 +3,7 @@
 mod aarch64;
 mod chromium;
 mod debian;
+mod faults;
 mod fuzz;
 mod header;
 mod install;
@@ -37,14 +38,7 @@ enum Task {
         #[arg(long)]
         only: Option<testing::Part>,
     },
-    /// Has every system call refused once, in each public operation: also a part of `test`
-    Faults {
-        /// Every call and every answer that it may give, instead of some of each kind
-        #[arg(long)]
-        all: bool,
-        /// Operations whose names contain this
-        filter: Option<String>,
-    },
+    Faults(faults::Faults),
     /// Runs a command as on another machine, as far as its processor's name and caches go (needs to mount):
     /// `cargo xtask on amd-milan cargo xtask test`
     On(on::On),
@@ -70,7 +64,7 @@ enum Task {
 fn main() -> Result<ExitCode> {
     match Task::parse() {
         Task::Test { install, only } => testing::run(install, only),
-        Task::Faults { all, filter } => testing::faults(all, filter.as_deref()),
+        Task::Faults(faults) => faults.run(),
         Task::On(on) => on.run(),
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
@@ -87,7 +81,7 @@ fn check() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"])?;
     let injected =
-        ["clippy", "--package", "hugekit", "--all-targets", "--features", testing::INJECTION];
+        ["clippy", "--package", "hugekit", "--all-targets", "--features", faults::INJECTION];
     cargo(&[&injected[..], &["--", "--deny", "warnings"]].concat())?;
     header::check()?;
     documentation()

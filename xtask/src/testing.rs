@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::aarch64::{self, Outcome};
 use crate::settings::Settings;
-use crate::{chromium, python, redis, soak, valgrind};
+use crate::{chromium, faults, python, redis, soak, valgrind};
 
 /// What the test runners counted.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Count {
+pub(crate) struct Count {
     passed: usize,
     failed: usize,
     skipped: usize,
@@ -56,7 +56,7 @@ impl Part {
     fn run(self, count: &mut Count, install: bool) -> Result<bool> {
         match self {
             Self::Workspace => run_workspace(count, install),
-            Self::Faults => run_faults(count, false, None),
+            Self::Faults => faults::short(count),
             Self::Models => run_models(count),
             Self::Python => run_python(count, install),
             Self::Aarch64 => run_aarch64(count, install),
@@ -115,40 +115,8 @@ fn run_models(count: &mut Count) -> Result<bool> {
     count_tests(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target), count)
 }
 
-/// The feature of `hugekit` behind which its system calls may be refused.
-pub(crate) const INJECTION: &str = "hugekit/fault-injection";
-
-/// What a binary holds that has it compiled in; `sys/injection/armed.rs` says so too.
-const MARK: &[u8] = b"hugekit: system calls may be refused";
-
-/// `cargo xtask faults`.
-pub(crate) fn faults(all: bool, filter: Option<&str>) -> Result<ExitCode> {
-    let mut count = Count::default();
-    let passed = run_faults(&mut count, all, filter)?;
-    count.print();
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn run_faults(count: &mut Count, all: bool, filter: Option<&str>) -> Result<bool> {
-    check_that_products_have_no_injection()?;
-    let arguments = ["test", "--package", "hugekit", "--features", INJECTION];
-    let mut cargo = crate::command(&arguments);
-    cargo.args(["--test", "refused_calls", "--"]).args(filter);
-    count_tests(cargo.env("HUGEKIT_FAULTS", if all { "all" } else { "some" }), count)
-}
-
-/// The library that programs link is built without what has calls refused.
-fn check_that_products_have_no_injection() -> Result<()> {
-    crate::cargo(&["build", "--package", "hugekit-c"])?;
-    let library = crate::target_dir("debug").join("libhugekit.so");
-    let bytes = std::fs::read(&library).with_context(|| format!("{}", library.display()))?;
-    let is_in = bytes.windows(MARK.len()).any(|part| part == MARK);
-    ensure!(!is_in, "{} may refuse system calls", library.display());
-    Ok(())
-}
-
 /// Runs tests, passing their output on while counting. Returns whether all of them succeeded.
-fn count_tests(cargo: &mut Command, count: &mut Count) -> Result<bool> {
+pub(crate) fn count_tests(cargo: &mut Command, count: &mut Count) -> Result<bool> {
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo test")?;
     let output = child.stdout.take().context("the output was asked for")?;
     for line in BufReader::new(output).lines() {
@@ -201,7 +169,7 @@ impl Count {
         *self.reasons.entry(reason).or_default() += 1;
     }
 
-    fn print(&self) {
+    pub(crate) fn print(&self) {
         println!();
         for (reason, tests) in &self.reasons {
             println!("skipped {tests}: {reason}");

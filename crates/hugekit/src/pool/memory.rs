@@ -108,6 +108,15 @@ impl From<ClearError> for Failure {
     }
 }
 
+/// What it means that advice about transparent huge pages is refused.
+fn refused(call: &'static str, errno: Errno) -> PoolError {
+    match errno {
+        // Neither says that the kernel has no such pages.
+        Errno::NOMEM | Errno::PERM => PoolError::Kernel { call, source: errno.into() },
+        _ => PoolError::NoThp { reason: format!("{call}: {}", std::io::Error::from(errno)) },
+    }
+}
+
 /// A token must outlive a callback that panics, or its folios were lost.
 fn unless_it_panics<R, E: Into<Failure>>(job: impl FnOnce() -> Result<R, E>) -> Result<R, Failure> {
     match catch_unwind(AssertUnwindSafe(job)) {
@@ -158,10 +167,7 @@ impl Memory {
 
     /// Makes one huge page, to know whether the kernel allocates them here or only collapses.
     fn try_huge_page(&self) -> Result<bool, PoolError> {
-        let failed = |tried: &str, errno: Errno| PoolError::NoThp {
-            reason: format!("{tried}: {}", std::io::Error::from(errno)),
-        };
-        self.alias().want_huge_pages().map_err(|errno| failed("MADV_HUGEPAGE", errno))?;
+        self.alias().want_huge_pages().map_err(|errno| refused("madvise(MADV_HUGEPAGE)", errno))?;
         let (start, page) = (self.at(0), page_size());
         populate_pages(start, page).map_err(|error| {
             PoolError::Populate(JobError::Chunk { range: 0..page, bytes: 0, error })
@@ -175,13 +181,8 @@ impl Memory {
             return Ok(false);
         }
         // SAFETY: accesses to the alias mapping wait for no thread.
-        unsafe { collapse(start, self.page_size()) }.map_err(|errno| match errno {
-            // Neither says that the kernel has no such pages.
-            Errno::NOMEM | Errno::PERM => {
-                PoolError::Kernel { call: "madvise(MADV_COLLAPSE)", source: errno.into() }
-            }
-            _ => failed("MADV_COLLAPSE", errno),
-        })?;
+        unsafe { collapse(start, self.page_size()) }
+            .map_err(|errno| refused("madvise(MADV_COLLAPSE)", errno))?;
         if is_huge()? {
             Ok(true)
         } else {

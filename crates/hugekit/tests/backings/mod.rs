@@ -30,20 +30,30 @@ pub(crate) fn trials(checks: &[Check]) -> Vec<Trial> {
     backings.into_iter().flat_map(|backing| trials_on(backing, FOLIOS, checks)).collect()
 }
 
+/// Why this machine has not so many folios of this backing.
+pub(crate) fn lacking(backing: Backing, folios: usize) -> Option<String> {
+    let populated = builder(backing, folios).populate_now(true).build();
+    populated.err().map(|error| error.to_string())
+}
+
 /// Each check as a test that needs as many folios.
 pub(crate) fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial> {
-    let populated = builder(backing, folios).populate_now(true).build();
-    let lacking = populated.err().map(|error| error.to_string());
+    let lacking = lacking(backing, folios);
     let trial = |&(name, check): &Check| {
         let run = move || -> Result<(), Failed> {
             check(backing);
             Ok(())
         };
         let trial = Trial::test(format!("{backing:?}::{name}").to_lowercase(), run);
-        match &lacking {
-            None => trial,
-            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
-        }
+        unless_lacking(trial, lacking.as_deref())
     };
     checks.iter().map(trial).collect()
+}
+
+/// The test, skipped if the machine lacks what it needs.
+pub(crate) fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
+    match lacking {
+        None => trial,
+        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+    }
 }

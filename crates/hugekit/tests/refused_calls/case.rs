@@ -158,6 +158,8 @@ fn fits(hit: Hit, class: ErrorClass) -> bool {
         // The kernel says so of what is not registered any more, of another's, or of what cannot be.
         libc::ENOENT | libc::EBUSY if is_of_userfaultfd(hit.call) => true,
         libc::EPERM if is_of_userfaultfd(hit.call) => matches!(class, NotPermitted | Unsupported),
+        // What is not there in `/sys`, this kernel has not.
+        libc::ENOENT if hit.call == Call::Open => matches!(class, Kernel | Unsupported),
         // For a mapping that may not be written.
         libc::EINVAL if hit.call == Call::MadvisePopulate => true,
         libc::EAGAIN | libc::EBUSY if hit.call == Call::MadviseCollapse => {

@@ -6,6 +6,8 @@
 
 #![allow(unsafe_code)]
 
+#[path = "../backings/mod.rs"]
+mod backings;
 mod case;
 mod harness;
 #[path = "../memory/mod.rs"]
@@ -13,12 +15,17 @@ mod memory;
 mod operations;
 mod shortage;
 
+use hugekit::pool::Backing;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     let thorough = std::env::var("HUGEKIT_FAULTS").is_ok_and(|which| which == "all");
+    let huge = [Backing::Thp, Backing::Hugetlb2M];
+    let lacking = huge.map(|backing| (backing, backings::lacking(backing, 2 * operations::FOLIOS)));
     let trials = operations::all(thorough).into_iter().map(|(name, operation)| {
-        Trial::test(name, move || harness::refuse_each_call(operation, thorough))
+        let lacking = lacking.iter().find(|(backing, _)| *backing == operation.backing);
+        let trial = Trial::test(name, move || harness::refuse_each_call(operation, thorough));
+        backings::unless_lacking(trial, lacking.and_then(|(_, lacking)| lacking.as_deref()))
     });
     let short = operations::short_of_mappings(thorough).into_iter();
     let short =

@@ -15,7 +15,7 @@ use hugekit::pool::Backing;
 use crate::case::{Operation, Point};
 
 /// Folios of an operation's region.
-const FOLIOS: usize = 3;
+pub(crate) const FOLIOS: usize = 3;
 
 type Run = fn(&Point, Backing, Handling);
 
