@@ -112,7 +112,9 @@ impl From<ClearError> for Failure {
 fn refused(call: &'static str, errno: Errno) -> PoolError {
     match errno {
         // None of these says that the kernel has no such pages.
-        Errno::NOMEM | Errno::AGAIN | Errno::PERM => PoolError::Kernel { call, source: errno.into() },
+        Errno::NOMEM | Errno::AGAIN | Errno::PERM => {
+            PoolError::Kernel { call, source: errno.into() }
+        }
         _ => PoolError::NoThp { reason: format!("{call}: {}", std::io::Error::from(errno)) },
     }
 }
