@@ -497,8 +497,59 @@ fn forks_are_moments(backing: Backing) {
     }
 }
 
+/// A fork that is made ready, and read meanwhile, shows what it showed before, whatever its parent writes: first copies
+/// are made, then they are mapped, and in between its page tables may not have what the parent goes on writing.
+fn ready_beside_a_writing_parent_changes_no_byte(backing: Backing) {
+    for handling in HANDLINGS {
+        for granule in granules(backing) {
+            let pool = pool(backing, 3);
+            let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
+            let slots = region.len() / granule;
+            let stop = AtomicBool::new(false);
+            let seen = |fork: &Region, slot: usize| {
+                let word = fork[slot * granule..][..8].as_ptr().cast::<u64>();
+                // SAFETY: eight bytes of the fork, aligned; the compiler must not know them from before.
+                unsafe { word.read_volatile() }
+            };
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for generation in 1.. {
+                        for slot in (0..slots).rev() {
+                            region.words()[slot * granule / 8].store(generation, Ordering::SeqCst);
+                        }
+                        if stop.load(Ordering::SeqCst) {
+                            break;
+                        }
+                    }
+                });
+                for _ in 0..20 {
+                    let fork = region.fork_builder().granule(granule).handling(handling);
+                    let fork = fork.build().unwrap();
+                    let before: Vec<u64> = (0..slots).map(|slot| seen(&fork, slot)).collect();
+                    let is_ready = AtomicBool::new(false);
+                    let is_same = || (0..slots).all(|slot| seen(&fork, slot) == before[slot]);
+                    thread::scope(|scope| {
+                        let reader = scope.spawn(|| {
+                            let mut same = true;
+                            while !is_ready.load(Ordering::SeqCst) {
+                                same &= is_same();
+                            }
+                            same
+                        });
+                        fork.ready(0..fork.len()).unwrap();
+                        is_ready.store(true, Ordering::SeqCst);
+                        assert!(reader.join().unwrap(), "the parent's writes were seen");
+                    });
+                    assert!(is_same());
+                }
+                stop.store(true, Ordering::SeqCst);
+            });
+        }
+    }
+}
+
 /// Forks of one region are written, forked and dropped by threads of their own, all at a time.
-fn families_in_threads(backing: Backing) {
+fn fork_groups_in_threads(backing: Backing) {
     const THREADS: usize = 4;
     for handling in HANDLINGS {
         for granule in granules(backing) {
@@ -537,7 +588,7 @@ fn families_in_threads(backing: Backing) {
     }
 }
 
-/// A family whose slots are in every state there is is made ready by all of its regions at the same time: each
+/// A fork group whose slots are in every state there is is made ready by all of its regions at the same time: each
 /// has its own bytes, and the kernel may write them.
 fn what_is_ready_is_open_to_the_kernel(backing: Backing) {
     each(backing, 4, |_, mut region, fork, granule| {
@@ -875,7 +926,7 @@ fn forks_against_release(backing: Backing) {
     }
 }
 
-/// In a child process nothing of a family is there, in whatever state it is, and what it does changes
+/// In a child process nothing of a fork group is there, in whatever state it is, and what it does changes
 /// nothing for the parent.
 fn a_forked_process_has_no_part_of_it(backing: Backing) {
     each(backing, 3, |pool, mut region, fork, _| {
@@ -896,7 +947,7 @@ fn a_forked_process_has_no_part_of_it(backing: Backing) {
                 }
             }
             drop(regions);
-            // A family of its own.
+            // A fork group of its own.
             let pool = Pool::builder(64 << 10).backing(Backing::Base).build().unwrap();
             let mut region = pool.region(32 << 10).unwrap();
             let mut child = region.fork().unwrap();
@@ -939,7 +990,11 @@ const CHECKS: &[Check] = &[
     ("what_is_released_is_zero_on_one_side", what_is_released_is_zero_on_one_side),
     ("like_vectors", like_vectors),
     ("forks_are_moments", forks_are_moments),
-    ("families_in_threads", families_in_threads),
+    (
+        "ready_beside_a_writing_parent_changes_no_byte",
+        ready_beside_a_writing_parent_changes_no_byte,
+    ),
+    ("fork_groups_in_threads", fork_groups_in_threads),
     ("what_is_ready_is_open_to_the_kernel", what_is_ready_is_open_to_the_kernel),
     ("bad_terms_are_typed_errors", bad_terms_are_typed_errors),
     ("forks_and_the_file_exclude_each_other", forks_and_the_file_exclude_each_other),

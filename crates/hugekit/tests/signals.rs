@@ -521,7 +521,7 @@ fn the_handler_needs_less_than_two_kib_of_stack() {
     }
 }
 
-/// The same, no allocation and `errno` as it was, for every kind of fault of a family: the last of them
+/// The same, no allocation and `errno` as it was, for every kind of fault of a fork group: the last of them
 /// copies all of a region.
 fn faults_of_forks_keep_within_bounds() {
     let pool = Pool::builder(4 * WIDTH).backing(Backing::Base).scrub_threads(0).build().unwrap();

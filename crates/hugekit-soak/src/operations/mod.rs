@@ -2,7 +2,7 @@
 
 mod advice;
 mod children;
-mod families;
+mod fork_groups;
 mod jobs;
 mod moments;
 mod pools;
@@ -38,7 +38,7 @@ const fn plain(name: &'static str, run: fn(&mut World)) -> Operation {
 pub const OPERATIONS: &[Operation] = &[
     served("regions", regions::regions),
     plain("pools", pools::pools),
-    served("families", families::families),
+    served("fork_groups", fork_groups::fork_groups),
     served("forks_are_moments", moments::forks),
     served("region_snapshots", moments::of_region),
     served("snapshots", moments::of_anonymous),

@@ -26,7 +26,7 @@ fn spent_by_all() -> io::Result<&'static AtomicIsize> {
     Ok(SPENT.get().expect("set above"))
 }
 
-/// What one family may cost, and does.
+/// What one group may cost, and does.
 #[derive(Debug)]
 pub(super) struct Budget {
     most: isize,

@@ -68,7 +68,7 @@ unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), 
 pub(crate) struct Cost {
     /// Slots that writers copied for it.
     pub(crate) received: u64,
-    /// The longest write to what the family shares, in nanoseconds, since the fork was made.
+    /// The longest write to what the group shares, in nanoseconds, since the fork is observed.
     pub(crate) longest_nanos: u64,
 }
 
@@ -129,6 +129,15 @@ impl CowHandle {
             });
         }
         shared
+    }
+
+    /// Writers note from now on how long their writes to what the group shares take.
+    pub(crate) fn observe(&self) {
+        without_signals(|| {
+            let mut tables = self.group.gate.alone();
+            let id = tables.mappings.of_region(self.start).id();
+            tables.mappings.observe(id);
+        });
     }
 
     pub(crate) fn cost(&self) -> Cost {

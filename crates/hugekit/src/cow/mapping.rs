@@ -28,6 +28,8 @@ pub(super) struct CowMapping {
     pub(super) mapping: Mapping,
     /// The frames that came with it. Of a slot that it borrows, no user has seen that frame.
     pub(super) reserve: Reserve,
+    /// Where [`Mappings::observed`](super::mappings::Mappings::observed) goes on after this mapping.
+    pub(super) next_observed: Option<Id>,
     granule_bytes: usize,
     words: Words,
 }
@@ -51,7 +53,7 @@ pub(super) struct Counts {
     pub(super) vmas: AtomicIsize,
     /// Slots that were copied for it because others wrote them.
     pub(super) received: AtomicU64,
-    /// The longest write to what the group shares, since this is one of it.
+    /// The longest write to what the group shares, since it is observed.
     pub(super) longest_nanos: AtomicU64,
 }
 
@@ -104,7 +106,7 @@ impl CowMapping {
         reserve: Reserve,
         granule_bytes: usize,
     ) -> Self {
-        Self { id, mapping, reserve, granule_bytes, words }
+        Self { id, mapping, reserve, next_observed: None, granule_bytes, words }
     }
 
     pub(super) fn id(&self) -> Id {

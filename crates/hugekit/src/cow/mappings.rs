@@ -13,6 +13,8 @@ pub(super) struct Mappings {
     by_address: Vec<(usize, Id)>,
     /// The number that is given next; `by_id` has a place for it, or ends there.
     vacant: u32,
+    /// The first of those whose owners want to know what writers wait for.
+    observed: Option<Id>,
 }
 
 /// What a number stands for.
@@ -113,7 +115,31 @@ impl Mappings {
         self.by_address.insert(at, (start, id));
     }
 
+    /// Those whose owners want to know what writers wait for.
+    pub(super) fn observed(&self) -> impl Iterator<Item = &CowMapping> {
+        let next = |id: Option<Id>| id.map(|id| self.get(id));
+        std::iter::successors(next(self.observed), move |mapping| next(mapping.next_observed))
+    }
+
+    /// The mapping is one of these from now on.
+    pub(super) fn observe(&mut self, id: Id) {
+        self.get_mut(id).next_observed = self.observed.replace(id);
+    }
+
+    fn observe_no_more(&mut self, id: Id) {
+        let next = self.get(id).next_observed;
+        if self.observed == Some(id) {
+            self.observed = next;
+            return;
+        }
+        let before = self.observed().find(|other| other.next_observed == Some(id));
+        if let Some(before) = before.map(CowMapping::id) {
+            self.get_mut(before).next_observed = next;
+        }
+    }
+
     pub(super) fn remove(&mut self, id: Id) -> CowMapping {
+        self.observe_no_more(id);
         let start = self.get(id).addresses().start;
         let at = self.by_address.partition_point(|&(other, _)| other < start);
         self.by_address.remove(at);

@@ -78,7 +78,7 @@ impl ForkGroup {
         address / self.granule_bytes
     }
 
-    /// Does what an access takes, and notes how long others of the group may have waited for it.
+    /// Does what an access takes, and notes how long it took where an owner wants to know.
     fn serve_access(
         &self,
         tables: &Tables,
@@ -97,7 +97,7 @@ impl ForkGroup {
                 let began = Instant::now();
                 let served = self.serve_event(at, event, Some(near));
                 let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                for mapping in tables.mappings.iter() {
+                for mapping in tables.mappings.observed() {
                     mapping.counts().longest_nanos.fetch_max(nanos, Ordering::Relaxed);
                 }
                 served

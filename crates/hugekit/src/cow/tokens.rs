@@ -1,4 +1,4 @@
-//! The tokens of a family's folios: what it owes the pool. Kept outside of the gate, which handlers wait for: to cut a
+//! The tokens of a group's folios: what it owes the pool. Kept outside of the gate, which handlers wait for: to cut a
 //! token may allocate, and the allocator may be what a handler has interrupted.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::pool::{Extent, InUse};
 pub(super) struct Tokens(Mutex<Vec<Extent<InUse>>>);
 
 impl Tokens {
-    /// Before a region with these folios joins the family.
+    /// Before a region with these folios joins the group.
     pub(super) fn add(&self, extents: impl IntoIterator<Item = Extent<InUse>>) {
         let mut tokens = self.lock();
         tokens.extend(extents);

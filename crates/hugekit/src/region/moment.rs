@@ -33,8 +33,10 @@ impl<R> ForkBuilder<'_, R> {
     pub(crate) fn moment(&self) -> Result<Moment, ForkError> {
         let origin = self.origin().start().as_ptr().expose_provenance();
         let memory = Box::new(self.memory()?);
-        let (granule_bytes, copied_at_once) =
-            memory.as_fork(|fork| (fork.granule_bytes(), fork.count_owned()));
+        let (granule_bytes, copied_at_once) = memory.as_fork(|fork| {
+            fork.observe();
+            (fork.granule_bytes(), fork.count_owned())
+        });
         Ok(Moment { memory, origin, granule_bytes, copied_at_once })
     }
 }
