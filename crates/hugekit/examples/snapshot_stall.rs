@@ -115,7 +115,7 @@ struct Past<'a>(&'a mut [u8]);
 impl std::io::Write for Past<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let (now, later) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
-        hugekit::Copy::new().reuse(hugekit::Reuse::None).run(now, bytes).unwrap();
+        hugekit::CopyOptions::new().reuse(hugekit::Reuse::None).run(now, bytes).unwrap();
         self.0 = later;
         Ok(bytes.len())
     }

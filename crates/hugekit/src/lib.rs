@@ -27,12 +27,12 @@ pub mod injection {
 }
 
 pub use class::{ErrorClass, system_error};
-pub use clear::{Clear, ClearError, clear};
-pub use copy::{Copy, CopyError, copy};
+pub use clear::{ClearError, ClearOptions, clear};
+pub use copy::{CopyError, CopyOptions, copy};
 pub use engine::{HintError, Method, Operation, Reuse};
 pub use parallel::{Cancel, Threads};
 pub use pool::{Pool, PoolError};
-pub use populate::{Populate, PopulateError};
+pub use populate::{PopulateError, PopulateOptions};
 pub use profile::Profile;
 pub use region::{Region, RegionError, SharedRegion};
 pub use snapshot::{Snapshot, SnapshotError};

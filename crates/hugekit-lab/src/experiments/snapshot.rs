@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
-use hugekit::{Copy, Reuse, SharedRegion, Snapshot, SnapshotError};
+use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
 
 use super::handout::{short_name, unscrubbed};
 use super::part::Part;
@@ -276,7 +276,8 @@ impl Write for Out {
 /// As many bytes may be written, and nobody else uses them.
 unsafe fn copy_out(to: *mut u8, bytes: &[u8]) {
     // SAFETY: the caller's to promise.
-    let copied = unsafe { Copy::new().reuse(Reuse::None).run_raw(to, bytes.as_ptr(), bytes.len()) };
+    let copied =
+        unsafe { CopyOptions::new().reuse(Reuse::None).run_raw(to, bytes.as_ptr(), bytes.len()) };
     copied.expect("the two do not overlap, and nobody cancels");
 }
 

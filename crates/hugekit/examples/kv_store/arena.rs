@@ -6,7 +6,7 @@ use std::ptr;
 
 use anyhow::{Context, Result};
 use hugekit::fault::Handling;
-use hugekit::{Populate, Snapshot, Threads};
+use hugekit::{PopulateOptions, Snapshot, Threads};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::slabs::SLAB;
@@ -36,7 +36,7 @@ impl Arena {
         let mut arena = Self { mapped, mapped_len, start, len };
         // SAFETY: changes no byte. A kernel without huge pages has base pages.
         let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
-        Populate::new()
+        PopulateOptions::new()
             .threads(Threads::Auto)
             .run(arena.uninit())
             .with_context(|| format!("no {len} bytes of memory"))?;

@@ -25,7 +25,7 @@ use crate::sync::Claim;
 use crate::sys::mapping::replace;
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
-use crate::{Clear, Reuse};
+use crate::{ClearOptions, Reuse};
 
 /// Base pages that one fault makes ready together.
 const BASE_GRANULE_BYTES: usize = 64 << 10;
@@ -164,8 +164,8 @@ impl Served {
 
     fn clear(&self, bytes: Range<usize>, target: Option<usize>) {
         let clear = match target {
-            Some(target) => Clear::new().target(target).reuse(Reuse::Target),
-            None => Clear::new().reuse(Reuse::None),
+            Some(target) => ClearOptions::new().target(target).reuse(Reuse::Target),
+            None => ClearOptions::new().reuse(Reuse::None),
         };
         let shared = bytes.len() >= SHARED_FROM;
         let clear = clear.threads(if shared { Threads::Auto } else { Threads::One });

@@ -5,7 +5,7 @@ use hugekit::machine::{self, Root};
 use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
 use hugekit::profile::{Measured, Problem, StoredProfile, Tuned};
-use hugekit::{Clear, Profile};
+use hugekit::{ClearOptions, Profile};
 
 use super::Run;
 use crate::case::Point;
@@ -68,7 +68,7 @@ fn the_profile_is_found(point: &Point, _: Backing, _: Handling) {
     let mut memory = vec![7_u8; 1 << 16];
     point.refuse(|| {
         let _ = Profile::current();
-        let _ = Clear::new().run(&mut memory);
+        let _ = ClearOptions::new().run(&mut memory);
     });
     point.check(super::is_zero(&memory), "not cleared");
 }
