@@ -86,7 +86,7 @@ fn query(root: &Root) -> hugekit_machine {
         pool.map_or((0, 0), |pool| (pool.total, pool.unpromised()))
     };
     let ((huge_2m_total, huge_2m_free), (huge_1g_total, huge_1g_free)) =
-        (pages(2 << 20), pages(1 << 30));
+        (pages(engine::HUGE_PAGE_BYTES as u64), pages(1 << 30));
     let uses = Userfaultfd::read(root).map(|userfaultfd| userfaultfd.uses);
     hugekit_machine {
         size: 0,

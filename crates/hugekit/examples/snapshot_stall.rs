@@ -6,9 +6,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hugekit::Snapshot;
 use hugekit::fault::Handling;
 use hugekit::snapshot::{Builder, Granule, Reserve};
+use hugekit::{HUGE_PAGE_BYTES, Snapshot};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -131,13 +131,14 @@ fn mapped(len: usize, huge: bool) -> &'static mut [u8] {
     let bytes = unsafe {
         let mapped = libc::mmap(
             std::ptr::null_mut(),
-            len + (2 << 20),
+            len + (HUGE_PAGE_BYTES),
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
             -1,
             0,
         );
-        let start = mapped.cast::<u8>().map_addr(|address| address.next_multiple_of(2 << 20));
+        let start =
+            mapped.cast::<u8>().map_addr(|address| address.next_multiple_of(HUGE_PAGE_BYTES));
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         assert_eq!(libc::madvise(start.cast(), len, advice), 0);
         std::slice::from_raw_parts_mut(start, len)

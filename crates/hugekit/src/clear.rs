@@ -17,7 +17,7 @@ const SMALL: usize = 4096;
 /// than `memset`, whatever the length.
 ///
 /// ```
-/// let mut page = vec![0xff_u8; 2 << 20];
+/// let mut page = vec![0xff_u8; hugekit::HUGE_PAGE_BYTES];
 /// hugekit::clear(&mut page);
 /// assert!(page.iter().all(|&byte| byte == 0));
 /// ```
@@ -52,9 +52,9 @@ pub enum ClearError {
 /// A clear with knowledge: who touches what next, in which order, by which routine.
 ///
 /// ```
-/// use hugekit::{ClearOptions, Reuse};
+/// use hugekit::{ClearOptions, HUGE_PAGE_BYTES, Reuse};
 ///
-/// let mut folio = vec![0xff_u8; 2 << 20];
+/// let mut folio = vec![0xff_u8; HUGE_PAGE_BYTES];
 /// // Offset 0x1234 is read right after: its surroundings stay cached, the rest streams.
 /// ClearOptions::new().target(0x1234).reuse(Reuse::Target).run(&mut folio)?;
 /// assert!(folio.iter().all(|&byte| byte == 0));

@@ -86,10 +86,10 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
 /// [`source_reuse`](Self::source_reuse) of the source.
 ///
 /// ```
-/// use hugekit::{CopyOptions, Reuse};
+/// use hugekit::{CopyOptions, HUGE_PAGE_BYTES, Reuse};
 ///
-/// let source = vec![7_u8; 2 << 20];
-/// let mut folio = vec![0_u8; 2 << 20];
+/// let source = vec![7_u8; HUGE_PAGE_BYTES];
+/// let mut folio = vec![0_u8; HUGE_PAGE_BYTES];
 /// // No thread reads the copy soon: it streams past the cache.
 /// CopyOptions::new().reuse(Reuse::None).run(&mut folio, &source)?;
 /// assert!(folio == source);

@@ -16,7 +16,7 @@ use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::region::{ForkError, PinnedRange};
-use hugekit::{Pool, Region, RegionError, SharedRegion};
+use hugekit::{HUGE_PAGE_BYTES, Pool, Region, RegionError, SharedRegion};
 use libtest_mimic::Arguments;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn folios_in_use(pool: &Pool, granule: usize, folios: usize) {
 fn granules(backing: Backing) -> Vec<usize> {
     match backing {
         Backing::Base => vec![4096, 16384],
-        Backing::Thp => vec![2 << 20, 64 << 10],
+        Backing::Thp => vec![HUGE_PAGE_BYTES, 64 << 10],
         _ => vec![backing.page_size()],
     }
 }
@@ -582,11 +582,11 @@ fn bad_terms_are_typed_errors(backing: Backing) {
     let pool = pool(backing, 2);
     let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
     paint(&mut region, 1);
-    for granule in [0, 3, 2048, 12288, (2 << 20) + 4096, 4 << 20, usize::MAX] {
+    for granule in [0, 3, 2048, 12288, HUGE_PAGE_BYTES + 4096, 4 << 20, usize::MAX] {
         match region.fork_builder().granule(granule).build() {
             Err(ForkError::Granule { granule: asked, least, most }) => {
                 assert_eq!(asked, granule);
-                assert!(least <= most && most <= 2 << 20);
+                assert!(least <= most && most <= HUGE_PAGE_BYTES);
             }
             other => panic!("{granule}: {other:?}"),
         }

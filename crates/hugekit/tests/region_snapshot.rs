@@ -14,7 +14,9 @@ use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
-use hugekit::{Cancel, Pool, Region, RegionError, SharedRegion, Snapshot, SnapshotError};
+use hugekit::{
+    Cancel, HUGE_PAGE_BYTES, Pool, Region, RegionError, SharedRegion, Snapshot, SnapshotError,
+};
 use libtest_mimic::Arguments;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,7 +29,7 @@ const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { thread
 fn granules(backing: Backing) -> Vec<usize> {
     match backing {
         Backing::Base => vec![4096, 16384],
-        Backing::Thp => vec![2 << 20, 64 << 10],
+        Backing::Thp => vec![HUGE_PAGE_BYTES, 64 << 10],
         _ => vec![backing.page_size()],
     }
 }
@@ -538,7 +540,7 @@ fn who_fails_is_told_of_and_nothing_stays_protected(backing: Backing) {
         let ended = take(&region).write_to_with(io::sink(), Some(&told), Some(&cancel));
         match ended {
             // All of it may have been one piece.
-            Ok(_) => assert!(all <= 2 << 20),
+            Ok(_) => assert!(all <= HUGE_PAGE_BYTES),
             Err(SnapshotError::Cancelled { bytes, len }) => assert!(bytes > 0 && len == all),
             Err(other) => panic!("{other}"),
         }

@@ -16,13 +16,12 @@ use std::thread;
 use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::snapshot::{Granule, Reserve, Unsuitable, View, collapse};
-use hugekit::{Cancel, Snapshot, SnapshotError};
+use hugekit::{Cancel, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-const HUGE: usize = 2 << 20;
 const SMALL: usize = 64 << 10;
 const PAGE: usize = 4096;
 

@@ -13,10 +13,9 @@ use std::thread;
 use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Pool};
 use hugekit::snapshot::Granule;
-use hugekit::{Snapshot, SnapshotError};
+use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
-const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 /// In each order of stores, of which each range has four.
 const ROUNDS: usize = 150;

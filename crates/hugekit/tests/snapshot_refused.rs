@@ -13,10 +13,8 @@ use child::in_a_child;
 
 use hugekit::fault::Handling;
 use hugekit::snapshot::Granule;
-use hugekit::{ErrorClass, Snapshot, SnapshotError};
+use hugekit::{ErrorClass, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
-
-const HUGE: usize = 2 << 20;
 
 const HANDLINGS: [Handling; 3] =
     [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 3 }];

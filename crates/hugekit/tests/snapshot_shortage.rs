@@ -11,10 +11,9 @@ use std::sync::atomic::Ordering;
 use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::snapshot::{Granule, Reserve};
-use hugekit::{ErrorClass, Snapshot, SnapshotError};
+use hugekit::{ErrorClass, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
-const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 
 const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];

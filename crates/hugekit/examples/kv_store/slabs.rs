@@ -25,7 +25,7 @@ use hugekit::Snapshot;
 use super::arena::Arena;
 
 /// Bytes of a slab: a huge page, and a granule of a snapshot.
-pub(crate) const SLAB: usize = 2 << 20;
+pub(crate) const SLAB: usize = hugekit::HUGE_PAGE_BYTES;
 
 /// Bytes of bookkeeping for each slab.
 pub(crate) const PAGE: usize = 4096;

@@ -25,7 +25,7 @@ use crate::sync::Claim;
 use crate::sys::mapping::replace;
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
-use crate::{ClearOptions, Reuse};
+use crate::{ClearOptions, HUGE_PAGE_BYTES, Reuse};
 
 /// Base pages that one fault makes ready together.
 const BASE_GRANULE_BYTES: usize = 64 << 10;
@@ -213,7 +213,7 @@ impl Served {
         let first = range.start / self.granule_bytes;
         let last = range.end.div_ceil(self.granule_bytes).max(first);
         let job = Job::new((last - first) * self.granule_bytes)
-            .min_chunk(self.granule_bytes.max(2 << 20))
+            .min_chunk(self.granule_bytes.max(HUGE_PAGE_BYTES))
             .threads(threads);
         let job = progress.into_iter().fold(job, Job::progress);
         job.run(|chunk| {

@@ -4,6 +4,7 @@
 //! below or at the processor's own has files again, whose `inherit` refers back to the global one.
 
 use super::{Error, Root};
+use crate::HUGE_PAGE_BYTES;
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
@@ -123,7 +124,9 @@ impl Thp {
         let page_size = root.read_if_present(format!("{THP}/hpage_pmd_size"))?;
         Ok(Self {
             enabled: setting(root, "enabled")?,
-            page_size: page_size.and_then(|text| text.trim().parse().ok()).unwrap_or(2 << 20),
+            page_size: page_size
+                .and_then(|text| text.trim().parse().ok())
+                .unwrap_or(HUGE_PAGE_BYTES as u64),
         })
     }
 }

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use super::ForkError;
 use super::fork::{Family, Fresh, Membership, Terms};
-use crate::ClearError;
 use crate::fault::{Faults, Service, Serving};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use crate::populate::{self, PopulateError};
 use crate::sys::memory;
+use crate::{ClearError, HUGE_PAGE_BYTES};
 
 /// Why a region could not do what was asked. Its contents are as they were.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -251,7 +251,7 @@ impl Memory {
         let first = range.start - range.start % page_size;
         let len = range.end.next_multiple_of(page_size) - first;
         let start = Bytes(self.start().as_ptr());
-        let job = Job::new(len).min_chunk(page_size.max(2 << 20)).threads(threads);
+        let job = Job::new(len).min_chunk(page_size.max(HUGE_PAGE_BYTES)).threads(threads);
         let job = progress.into_iter().fold(job, Job::progress);
         job.run(|chunk| {
             let (start, len) = (start.at(first + chunk.start), chunk.len());

@@ -8,6 +8,7 @@ use rustix::io;
 use rustix::param::page_size;
 
 use super::reserve::Lease;
+use crate::HUGE_PAGE_BYTES;
 use crate::sys::memory;
 use crate::sys::own::{Own, OwnBytes, OwnWords};
 
@@ -48,7 +49,7 @@ impl Arena {
         if rest > 0 {
             bytes.keep_from_children()?;
         }
-        if slot_bytes >= 2 << 20 {
+        if slot_bytes >= HUGE_PAGE_BYTES {
             // A kernel without them has base pages, whose faults make a writer wait for 2 ms.
             let _ = bytes.want_huge_pages();
         }

@@ -16,12 +16,12 @@ use super::source::Source;
 use super::taken::Taken;
 use super::watch::{NotAdded, Watch, Way};
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
+use crate::HUGE_PAGE_BYTES;
 use crate::fault::{Handling, Serving};
 use crate::machine::mappings::MappedRange;
 use crate::pool::FaultError;
 use crate::sys::pagemap;
 
-pub(super) const HUGE: usize = 2 << 20;
 const SMALL: usize = 64 << 10;
 
 /// Looks for a moment in which the page of an edge is not written, and the time between them.
@@ -143,16 +143,16 @@ impl Builder {
 
     pub(super) fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
         match self.granule {
-            Granule::Huge => Ok(HUGE),
+            Granule::Huge => Ok(HUGE_PAGE_BYTES),
             Granule::Small => Ok(SMALL),
             Granule::Auto => {
                 let map = pagemap::open_own()
                     .map_err(SnapshotError::kernel("open(/proc/self/pagemap)"))?;
-                let whole = inner_of(range, HUGE);
+                let whole = inner_of(range, HUGE_PAGE_BYTES);
                 let has_huge = !whole.is_empty()
                     && pagemap::has_huge(map.as_fd(), &whole)
                         .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
-                Ok(if has_huge { HUGE } else { SMALL })
+                Ok(if has_huge { HUGE_PAGE_BYTES } else { SMALL })
             }
         }
     }

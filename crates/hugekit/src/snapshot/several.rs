@@ -6,9 +6,10 @@ use std::ops::Range;
 
 use rustix::param::page_size;
 
-use super::builder::{Builder, HUGE};
+use super::builder::Builder;
 use super::image::inner_of;
 use super::{Snapshot, SnapshotError};
+use crate::HUGE_PAGE_BYTES;
 use crate::fault::Handling;
 use crate::sys::peek;
 
@@ -129,7 +130,7 @@ impl Place {
 
     /// Whether no huge page fits in, so that any granule will do.
     fn is_short(&self) -> bool {
-        inner_of(&self.range, HUGE).is_empty()
+        inner_of(&self.range, HUGE_PAGE_BYTES).is_empty()
     }
 }
 
