@@ -201,7 +201,7 @@ enum hugekit_handling
     // answer: nobody, all accesses are plain ones.
     HUGEKIT_HANDLING_DEFAULT = 0,
     // The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with EFAULT
-    // (`hugekit_region_ready` prepares for one), and KVM leaves the guest: never for guest memory.
+    // (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never for guest memory.
     HUGEKIT_HANDLING_IN_PLACE = 1,
     // Threads of the library's own. Nobody notices more than that an access takes longer.
     HUGEKIT_HANDLING_THREADED = 2,
@@ -489,8 +489,8 @@ typedef struct hugekit_snapshot_options {
     // Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     size_t hold_at_most;
-    // Of these, bytes whose memory is there before the snapshot is taken, so that no write waits for it.
-    size_t ready;
+    // Of these, bytes whose memory is populated before the snapshot is taken, so that no write waits for it.
+    size_t populate_copies;
     // `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
     uint32_t flags;
     // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
@@ -836,7 +836,7 @@ hugekit_status hugekit_region_file(const struct hugekit_region *region,
 //
 // # Safety
 // `region` is NULL or a region; the others are NULL or such structures.
-hugekit_status hugekit_region_prefault(const struct hugekit_region *region,
+hugekit_status hugekit_region_populate(const struct hugekit_region *region,
                                        size_t offset,
                                        size_t len,
                                        const struct hugekit_options *options,
@@ -850,14 +850,16 @@ hugekit_status hugekit_region_prefault(const struct hugekit_region *region,
 // NULL, or a region.
 hugekit_status hugekit_region_release(const struct hugekit_region *region, size_t offset, size_t len);
 
-// Sees to it that system calls and devices can be given the range, until it is released or forked again: what
-// it lacks is done now. Only a region whose faults are served in place needs this.
+// Makes the range writable without a fault from now on, as a system call or a device needs it, until it is released
+// or the region is forked or snapshotted: what is dirty is cleared, what is shared is copied. Only a region whose faults are served in place needs this.
 //
 // Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 //
 // # Safety
 // NULL, or a region.
-hugekit_status hugekit_region_ready(const struct hugekit_region *region, size_t offset, size_t len);
+hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region,
+                                            size_t offset,
+                                            size_t len);
 
 // A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing
 // is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
@@ -921,7 +923,7 @@ void hugekit_reserve_free(struct hugekit_reserve *reserve);
 // # Safety
 // Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
 // nobody takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
-// system call writes to it but after `hugekit_snapshot_ready`, or the program can bear EFAULT.
+// system call writes to it but after `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
 hugekit_status hugekit_snapshot_new(const void *memory,
                                     size_t len,
                                     const struct hugekit_snapshot_options *options,
@@ -1063,14 +1065,14 @@ hugekit_status hugekit_view_rebase(const struct hugekit_view *view,
                                    size_t len,
                                    const void **there);
 
-// Puts aside what a range of the memory holds, so that system calls may write there although writes are handled
-// in place. Fails as `hugekit_snapshot_read` does.
+// Makes a range of the memory writable without a fault from now on, as a system call needs it where writes are
+// handled in place: what it holds is put aside, and stays in the snapshot. Fails as `hugekit_snapshot_read` does.
 //
 // # Safety
 // NULL, or a snapshot.
-hugekit_status hugekit_snapshot_ready(const struct hugekit_snapshot *snapshot,
-                                      size_t offset,
-                                      size_t len);
+hugekit_status hugekit_snapshot_prepare_write(const struct hugekit_snapshot *snapshot,
+                                              size_t offset,
+                                              size_t len);
 
 // What the snapshot has cost.
 //

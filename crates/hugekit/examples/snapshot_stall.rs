@@ -1,6 +1,6 @@
 //! Measures what a snapshot costs a writer at full speed: its longest stall and its rate, before and during.
 //!
-//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [ready] [reserve] [all] [write] [threaded] [background]`
+//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [populate] [reserve] [all] [write] [threaded] [background]`
 #![allow(unsafe_code, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,7 +68,7 @@ fn wished(has: impl Fn(&str) -> bool, len: usize) -> Builder {
         .in_background(has("background"))
         .granule(if has("small") { Granule::Small } else { Granule::Auto })
         .hold_at_most(if has("all") { len } else { len / 2 })
-        .ready(if has("ready") { len / 4 } else { 0 })
+        .populate_copies(if has("populate") { len / 4 } else { 0 })
 }
 
 /// Who writes anywhere at full speed, and what he met.

@@ -195,7 +195,7 @@ impl RegionError {
             | Self::Unaligned { .. }
             | Self::NotWholeFolios { .. }
             | Self::NoBytes => ErrorClass::Invalid,
-            Self::Prefault(error) => error.class(),
+            Self::Populate(error) => error.class(),
             Self::Clear(error) => error.class(),
             Self::Kept(kind) => of_kind(*kind),
             Self::Copy(error) => error.class(),
@@ -267,7 +267,7 @@ mod tests {
         let fork = ForkError::Pool(PoolError::NoBacking { falls });
         assert_eq!(fork.class(), ErrorClass::NoMemory);
         let chunk = JobError::Chunk { range: 0..1, bytes: 0, error: PopulateError::NotWritable };
-        assert_eq!(RegionError::Prefault(chunk).class(), ErrorClass::Invalid);
+        assert_eq!(RegionError::Populate(chunk).class(), ErrorClass::Invalid);
     }
 
     #[test]

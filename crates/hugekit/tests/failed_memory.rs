@@ -68,16 +68,16 @@ fn can_be_read(region: &Region, at: usize) -> bool {
 }
 
 fn is_lost(region: &Region, at: usize) -> bool {
-    let ready = region.ready(at..at + 1);
+    let ready = region.prepare_write(at..at + 1);
     let poisoned = matches!(
         ready,
-        Err(RegionError::Prefault(JobError::Chunk { error: PopulateError::Poisoned, .. }))
+        Err(RegionError::Populate(JobError::Chunk { error: PopulateError::Poisoned, .. }))
     );
     poisoned && !can_be_read(region, at)
 }
 
 fn last_is(region: &Region, value: u8) -> bool {
-    region.ready(region.len() - 1..region.len()).unwrap();
+    region.prepare_write(region.len() - 1..region.len()).unwrap();
     region[region.len() - 1] == value
 }
 

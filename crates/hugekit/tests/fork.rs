@@ -230,7 +230,7 @@ enum Step {
     Write(Index, Index, usize, u8),
     Drop(Index),
     Release(Index, Index, Index),
-    Prefault(Index, Index, Index),
+    Populate(Index, Index, Index),
     Ready(Index, Index, Index),
     Pin(Index, Index, Index),
     Unpin(Index),
@@ -245,7 +245,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(which, at, len, byte)| Step::Write(which, at, len, byte)),
         2 => index().prop_map(Step::Drop),
         1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Release(which, a, b)),
-        1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Prefault(which, a, b)),
+        1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Populate(which, a, b)),
         1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Ready(which, a, b)),
         1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Pin(which, a, b)),
         1 => index().prop_map(Step::Unpin),
@@ -309,8 +309,8 @@ impl Modelled {
     }
 
     /// The kernel may write there from then on.
-    fn make_ready(&self, range: Range<usize>) {
-        self.region.ready(range.clone()).unwrap();
+    fn prepare_write(&self, range: Range<usize>) {
+        self.region.prepare_write(range.clone()).unwrap();
         let (mut source, mut sink) = std::io::pipe().unwrap();
         let len = range.len().min(100);
         if len > 0 {
@@ -357,13 +357,13 @@ fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) 
             let range = modelled.range(a, b, page);
             modelled.release(range);
         }
-        Step::Prefault(which, a, b) => {
+        Step::Populate(which, a, b) => {
             let modelled = which.get(tree);
-            modelled.region.prefault(modelled.range(a, b, 1)).unwrap();
+            modelled.region.populate(modelled.range(a, b, 1)).unwrap();
         }
         Step::Ready(which, a, b) => {
             let modelled = which.get(tree);
-            modelled.make_ready(modelled.range(a, b, 1));
+            modelled.prepare_write(modelled.range(a, b, 1));
         }
         Step::Pin(which, a, b) => {
             let modelled = which.get_mut(tree);
@@ -560,7 +560,7 @@ fn what_is_ready_is_open_to_the_kernel(backing: Backing) {
         let mut regions = [region, first, second, third];
         thread::scope(|scope| {
             for region in &regions {
-                scope.spawn(|| region.ready(0..region.len()).unwrap());
+                scope.spawn(|| region.prepare_write(0..region.len()).unwrap());
             }
         });
         for (region, model) in regions.iter().zip(&models) {
@@ -762,7 +762,7 @@ fn neighbours_become_one_mapping(backing: Backing) {
                 child[slot * granule] = slot as u8 + 1;
             }
             // A handler thread may still be at the last one.
-            child.prefault(0..child.len()).unwrap();
+            child.populate(0..child.len()).unwrap();
             assert_eq!(mappings(&child), 1, "{step}");
             assert_eq!(child.shared_bytes().unwrap(), 0);
             let written =
@@ -890,7 +890,7 @@ fn a_forked_process_has_no_part_of_it(backing: Backing) {
                 if !matches!(region.fork(), Err(ForkError::Forked)) {
                     return 1;
                 }
-                let refused = [region.release(0..region.len()), region.ready(0..1)];
+                let refused = [region.release(0..region.len()), region.prepare_write(0..1)];
                 if refused.iter().any(|refused| *refused != Err(RegionError::Forked)) {
                     return 2;
                 }

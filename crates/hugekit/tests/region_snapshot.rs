@@ -227,7 +227,7 @@ impl Model {
             }
             Step::Free { which, at, len } => {
                 let (snapshot, held) = which.get(taken);
-                snapshot.free(piece(at, *len, held.len())).unwrap();
+                snapshot.prepare_write(piece(at, *len, held.len())).unwrap();
             }
             Step::View { which, at, len } => {
                 let (snapshot, held) = which.get(taken);
@@ -443,15 +443,15 @@ fn system_calls_write_where_they_may(backing: Backing) {
         if in_place {
             assert_eq!(write(&mut region).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         }
-        snapshot.free(range.clone()).unwrap();
+        snapshot.prepare_write(range.clone()).unwrap();
         assert_eq!(write(&mut region).unwrap(), 100);
         assert_eq!(snapshot.stats().copied_by_others, 1);
         assert_eq!(snapshot.stats().copied_by_writers, 0);
-        snapshot.free(range.clone()).unwrap();
+        snapshot.prepare_write(range.clone()).unwrap();
         assert_eq!(snapshot.stats().copied_by_others, 1);
         assert!(is_painted(&copied(snapshot)));
         assert!(region[range.clone()].iter().all(|&byte| byte == 3));
-        let beyond = take(&region).free(region.len()..region.len() + 1);
+        let beyond = take(&region).prepare_write(region.len()..region.len() + 1);
         assert!(matches!(beyond, Err(SnapshotError::OutOfRange { .. })));
     });
 }
@@ -562,7 +562,7 @@ fn a_forked_process_has_no_part_of_it(backing: Backing) {
             if !matches!(read, Err(SnapshotError::Forked)) {
                 return 1;
             }
-            if !matches!(snapshot.free(0..1), Err(SnapshotError::Forked)) {
+            if !matches!(snapshot.prepare_write(0..1), Err(SnapshotError::Forked)) {
                 return 2;
             }
             match region.snapshot() {

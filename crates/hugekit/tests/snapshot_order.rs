@@ -246,7 +246,7 @@ fn snapshots_of_the_same_pages_stand_beside_each_other() {
             // SAFETY: as above.
             let around = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
             if round.is_multiple_of(2) {
-                around.free(HUGE..2 * HUGE).unwrap();
+                around.prepare_write(HUGE..2 * HUGE).unwrap();
             }
             let seen = seen(handling, Granule::Small, range, words);
             // Older than the other one, and complete.

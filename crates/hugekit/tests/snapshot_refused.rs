@@ -98,7 +98,7 @@ fn is_survived(handling: Handling, done_to_it: impl Fn()) {
         });
         let is_lost = |error: SnapshotError| error.class() == ErrorClass::Lost;
         assert!(is_lost(first.read_at(HUGE, &mut [0; 100]).unwrap_err()));
-        assert!(is_lost(of_other.free(0..HUGE).unwrap_err()));
+        assert!(is_lost(of_other.prepare_write(0..HUGE).unwrap_err()));
         assert!(is_lost(second.copy_to(&mut vec![0; 2 * HUGE]).unwrap_err()));
         drop((first, of_other));
         let written = |word: &&AtomicU64| word.load(Ordering::Relaxed) == 9;

@@ -101,7 +101,7 @@ fn use_one(handling: Handling, memory: &Memory, round: usize) {
     let granule = if round.is_multiple_of(2) { Granule::Huge } else { Granule::Small };
     let snapshot = of(handling, memory, round % 5 * (HUGE / 2 + PAGE) + 24, granule).unwrap();
     let (len, middle) = (snapshot.len(), snapshot.len() / 2);
-    snapshot.free(middle..middle + PAGE).unwrap();
+    snapshot.prepare_write(middle..middle + PAGE).unwrap();
     snapshot.read_at(middle - 100, &mut [0; 200]).unwrap();
     match round % 4 {
         0 => drop(snapshot.write_to(std::io::sink()).unwrap()),

@@ -228,7 +228,7 @@ impl Subject {
                 }
             }
             Self::Fork(_, _, shared) => shared.write(),
-            Self::Region(_, region) => region.ready(0..region.len())?,
+            Self::Region(_, region) => region.prepare_write(0..region.len())?,
             _ => {}
         }
         self.warm()
@@ -248,7 +248,7 @@ impl Subject {
             // The pool's other half.
             Self::Region(_, region) => {
                 let snapshot = region.fork_builder().handling(Handling::InPlace).snapshot()?;
-                snapshot.free(0..region.len())?;
+                snapshot.prepare_write(0..region.len())?;
             }
             Self::CopyTo | Self::Plain => {}
         }

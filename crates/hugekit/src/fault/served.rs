@@ -204,7 +204,7 @@ impl Served {
     }
 
     /// Makes ready and shows every granule that a byte of the range lies on.
-    pub(crate) fn ready(
+    pub(crate) fn prepare_write(
         &self,
         range: Range<usize>,
         threads: Threads,

@@ -51,9 +51,9 @@ pub enum RegionError {
     /// A region has at least one byte.
     #[error("a region cannot be cut to no bytes: drop it")]
     NoBytes,
-    /// Prefaulting failed: no thread was asked for.
-    #[error("cannot prefault: {0}")]
-    Prefault(#[from] JobError<PopulateError>),
+    /// Populating failed: no thread was asked for, memory is broken, or none is left.
+    #[error("cannot populate: {0}")]
+    Populate(#[from] JobError<PopulateError>),
     /// Clearing failed: no thread was asked for when the pool was made.
     #[error("cannot clear what is released: {0}")]
     Clear(#[from] ClearError),
@@ -220,7 +220,7 @@ impl Memory {
     }
 
     /// Enters the folios on which the range lies into the page tables.
-    pub(super) fn prefault(
+    pub(super) fn populate(
         &self,
         range: Range<usize>,
         threads: Threads,
@@ -231,17 +231,17 @@ impl Memory {
         match &*self.holds() {
             Holds::Member(membership) => return Ok(membership.prefault(range, threads, progress)?),
             Holds::Alone(_, Some(service)) => {
-                service.served().ready(range.clone(), threads, progress)?;
+                service.served().prepare_write(range.clone(), threads, progress)?;
                 if self.pool.backing().is_reserved() {
-                    return Ok(self.prefault_plain(range, Threads::One, None)?);
+                    return Ok(self.populate_plain(range, Threads::One, None)?);
                 }
             }
             _ => {}
         }
-        Ok(self.prefault_plain(range, threads, progress)?)
+        Ok(self.populate_plain(range, threads, progress)?)
     }
 
-    fn prefault_plain(
+    fn populate_plain(
         &self,
         range: Range<usize>,
         threads: Threads,
@@ -259,14 +259,14 @@ impl Memory {
         })
     }
 
-    /// Has system calls find the range as ordinary memory.
-    pub(super) fn ready(&self, range: Range<usize>) -> Result<(), RegionError> {
+    /// Makes the range writable without a fault from now on.
+    pub(super) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         let range = self.within(range)?;
         match &*self.holds() {
             Holds::Member(membership) => drop(membership.own(range, self.pool.threads())?),
             Holds::Alone(_, Some(service)) => {
-                service.served().ready(range, self.pool.threads(), None)?;
+                service.served().prepare_write(range, self.pool.threads(), None)?;
             }
             _ => {}
         }
@@ -405,7 +405,8 @@ impl Memory {
         let family = Family::found(&self.pool, self.mapped_len, terms)?;
         // What is still to be made ready is, before any region shares it.
         if let Holds::Alone(_, Some(service)) = holds {
-            let ready = service.served().ready(0..self.mapped_len, self.pool.threads(), None);
+            let ready =
+                service.served().prepare_write(0..self.mapped_len, self.pool.threads(), None);
             let failed = |error| ForkError::NotReady(Box::new(RegionError::from(error)));
             if let Err(error) = ready {
                 family.end();

@@ -61,7 +61,7 @@ impl Arena {
     }
 
     /// Has memory for the first slots, as far as there is any. Before any thread takes one.
-    pub(super) fn make_ready(&self, bytes: usize) {
+    pub(super) fn populate(&self, bytes: usize) {
         let len = bytes.min(self.count * self.slot_bytes).saturating_sub(self.reserved());
         if len > 0 {
             let _ = memory::populate_write(self.bytes.start(), len.next_multiple_of(page_size()));
