@@ -17,6 +17,8 @@
  *            answer that it does not know is zero.
  * THREADS    Every function may be called by any number of threads at a time, for the same handle too, except
  *            that ..._free comes last. What is said of the memory itself stands at each function.
+ * FILES      No file is read or written but by hugekit_profile_load (a program that was measured by `hugekit tune` calls
+ *            it where it starts) and hugekit_snapshot_write. The machine is asked by /proc and /sys.
  * SIGNALS    Only hugekit_cancel_set may be called by a signal handler. Memory cleared at its first touch, forked
  *            or snapshotted may be served in place, by a handler of SIGBUS: install yours before, and
  *            it is passed on what is not hugekit's; no thread that touches such memory may block SIGBUS.
@@ -353,7 +355,7 @@ typedef struct hugekit_machine {
     uint32_t reserved;
 } hugekit_machine;
 
-// The crossovers that the library goes by, those of this machine if `hugekit tune` has stored them.
+// The crossovers that the library goes by: built in, or those of this machine after `hugekit_profile_load`.
 typedef struct hugekit_profile {
     // `sizeof(hugekit_profile)`, set by the caller.
     size_t size;
@@ -646,7 +648,17 @@ hugekit_status hugekit_doctor(char **text);
 // NULL, or such a text, not freed before.
 void hugekit_string_free(char *text);
 
-// Says by which profile the library goes. It is found at the first use, and stays.
+// Has the library go by the profile that `hugekit tune` has stored for this user: the file that the environment
+// variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG configuration directory. Call it where the
+// program starts; the library reads no such file by itself. Where there is none, it goes by what is built in, which is
+// `HUGEKIT_STATUS_OK`, as is every later call, which reads nothing. A program that runs with more privilege than its
+// user (set-user-ID) has none.
+//
+// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one `HUGEKIT_STATUS_INVALID`; the
+// program can go on by what is built in.
+hugekit_status hugekit_profile_load(void);
+
+// Says by which profile the library goes.
 //
 // # Safety
 // `profile` is a `hugekit_profile` whose size is set.

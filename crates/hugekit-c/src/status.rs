@@ -7,7 +7,8 @@ use std::ffi::{CStr, CString, c_char};
 
 use engine::{
     ClearError, CopyError, ErrorClass, PoolError, PopulateError, RegionError, SnapshotError,
-    parallel::JobError, region::ForkError, system_error,
+    parallel::JobError, profile::AlreadyInstalled, profile::ProfileError, region::ForkError,
+    system_error,
 };
 
 /// How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
@@ -101,6 +102,18 @@ impl From<CopyError> for Refusal {
 
 impl From<JobError<PopulateError>> for Refusal {
     fn from(error: JobError<PopulateError>) -> Self {
+        Self::of(error.class(), &error, None)
+    }
+}
+
+impl From<ProfileError> for Refusal {
+    fn from(error: ProfileError) -> Self {
+        Self::of(error.class(), &error, None)
+    }
+}
+
+impl From<AlreadyInstalled> for Refusal {
+    fn from(error: AlreadyInstalled) -> Self {
         Self::of(error.class(), &error, None)
     }
 }

@@ -10,6 +10,9 @@ use std::io;
 use crate::engine::HintError;
 use crate::parallel::JobError;
 use crate::pool::FaultError;
+use crate::profile::AlreadyInstalled;
+#[cfg(feature = "profile-file")]
+use crate::profile::{Problem, ProfileError};
 use crate::region::ForkError;
 use crate::snapshot::Unsuitable;
 use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError, SnapshotError};
@@ -137,6 +140,32 @@ impl CopyError {
             Self::LengthsDiffer { .. } | Self::Overlap { .. } => ErrorClass::Invalid,
             Self::Hint(error) => error.class(),
             Self::Job(error) => of_job(error),
+        }
+    }
+}
+
+impl AlreadyInstalled {
+    /// What it means for a program.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        ErrorClass::Conflict
+    }
+}
+
+#[cfg(feature = "profile-file")]
+impl ProfileError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match &self.problem {
+            Problem::Unreadable(source) => of_kind(source.kind()),
+            Problem::Damaged(_) | Problem::Bands { .. } | Problem::Value { .. } => {
+                ErrorClass::Invalid
+            }
+            Problem::Schema { .. }
+            | Problem::Version { .. }
+            | Problem::Machine { .. }
+            | Problem::Routine { .. } => ErrorClass::Unsupported,
         }
     }
 }
