@@ -1,4 +1,5 @@
 /* Questions about the machine and the profile. */
+#define _DEFAULT_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
 
