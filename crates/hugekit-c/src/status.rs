@@ -138,13 +138,7 @@ impl From<ForkError> for Refusal {
 
 impl From<SnapshotError> for Refusal {
     fn from(error: SnapshotError) -> Self {
-        let remedy = match &error {
-            SnapshotError::Fault(error) => error.remedy(),
-            SnapshotError::Memory(error) => error.remedy(),
-            SnapshotError::Fork(error) => error.remedy(),
-            _ => None,
-        };
-        Self::of(error.class(), &error, remedy)
+        Self::of(error.class(), &error, error.remedy())
     }
 }
 

@@ -38,7 +38,7 @@ fn clear_large(bytes: &mut [u8]) {
 }
 
 /// Why a clear was refused, or stopped. Nothing was written, unless it was cancelled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClearError {
     /// The target lies outside, or the routine does not run here.

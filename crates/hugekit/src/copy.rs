@@ -11,7 +11,7 @@ use crate::profile::Profile;
 const SMALL: usize = 4096;
 
 /// Why a copy was refused, or stopped. Nothing was written, unless it was cancelled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
     /// Source and destination are not equally long.

@@ -36,7 +36,7 @@ impl Reuse {
 }
 
 /// Why a hint was refused. Nothing was written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HintError {
     /// The target is not an offset within the memory.

@@ -155,6 +155,7 @@ pub mod pool;
 mod populate;
 pub mod profile;
 pub mod region;
+mod remedy;
 pub mod snapshot;
 pub mod sweep;
 mod sync;

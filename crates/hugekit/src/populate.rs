@@ -15,7 +15,7 @@ use crate::profile::Profile;
 use crate::sys::memory;
 
 /// Why a chunk could not be populated. What was populated before stays so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PopulateError {
     /// The kernel is older than Linux 5.14, or not Linux at all.

@@ -11,7 +11,7 @@ use crate::{ClearError, PopulateError};
 
 /// Why a pool could not be made, or could not do what was asked. Nothing was taken then: memory that
 /// a failed call had claimed is back in the pool.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// A pool or a region of no bytes was asked for.

@@ -20,7 +20,7 @@ pub(super) struct Installed {
 }
 
 /// Another profile was installed before, and stays in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a profile is installed already, and a process has one: install it where the program starts"
 )]

@@ -18,7 +18,7 @@ use crate::sys::memory;
 use crate::{ClearError, HUGE_PAGE_BYTES};
 
 /// Why a region could not do what was asked. Its contents are as they were.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
     /// The range does not lie within the region.
