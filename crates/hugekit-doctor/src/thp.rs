@@ -1,10 +1,10 @@
 //! Transparent huge pages. The policy of the processor's page size may overrule the global one.
 
+use hugekit::machine::Error;
 use hugekit::machine::process::Process;
-use hugekit::machine::thp::{Choice, Defrag, Enabled, Khugepaged, PageSize, Setting, Shmem};
-use hugekit::machine::{Error, Thp};
 
 use crate::facts::Facts;
+use crate::facts::thp::{Choice, Defrag, Enabled, Khugepaged, PageSize, Setting, Shmem, Thp};
 use crate::line::{Line, Topic};
 use crate::units;
 

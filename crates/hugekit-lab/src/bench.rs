@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use hugekit::machine::cgroup::Cgroups;
-use hugekit::machine::host::Host;
 use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CacheSizes, Memory, Root, cache};
 use hugekit::profile;
+use hugekit_doctor::Host;
 use rustix::process::{Resource, getrlimit};
 
 use crate::anonymous::{Anonymous, Pages};

@@ -8,7 +8,7 @@
 //!
 //! | need | interface |
 //! | --- | --- |
-//! | zero or copy bytes that the program has | [`clear`], [`copy`] |
+//! | zero or copy bytes that the program has | [`clear()`], [`copy()`] |
 //! | the same, knowing who uses the bytes next, or on several threads | [`ClearOptions`], [`CopyOptions`] |
 //! | pages there before the first access | [`PopulateOptions`] for any memory, [`Region::populate`] |
 //! | zeroed memory at once, again and again | [`Pool`] and [`Region`] |

@@ -24,13 +24,10 @@ fn the_machine_is_read(point: &Point, _: Backing, _: Handling) {
         let _ = machine::cache::read(root);
         let _ = machine::cgroup::Cgroups::read(root).map(|groups| groups.memory());
         let _ = machine::hugepages::read(root);
-        let _ = machine::kvm::api_version(root);
         let _ = machine::limits::max_map_count(root);
         let _ = machine::mappings::read(root);
-        let _ = machine::thp::page_sizes(root);
         let _ = machine::threads::ids(root);
         let _ = machine::userfaultfd::Userfaultfd::read(root);
-        let _ = machine::host::Host::read(root);
         let _ = machine::Memory::read(root);
         let _ = Placement::read(root);
     });
