@@ -55,7 +55,7 @@ static double machine(const hugekit_pool *pool, size_t bytes, size_t threads, hu
     wishes.context = "clearing";
     must(hugekit_region_new(pool, bytes, &wishes, memory));
     hugekit_options mapping = {.size = sizeof mapping, .threads = threads};
-    must(hugekit_region_prefault(*memory, 0, bytes, &mapping, NULL));
+    must(hugekit_region_populate(*memory, 0, bytes, &mapping, NULL));
     return now() - start;
 }
 

@@ -17,6 +17,8 @@
  *            answer that it does not know is zero.
  * THREADS    Every function may be called by any number of threads at a time, for the same handle too, except
  *            that ..._free comes last. What is said of the memory itself stands at each function.
+ * FILES      No file is read or written but by hugekit_profile_load (a program that was measured by `hugekit tune` calls
+ *            it where it starts) and hugekit_snapshot_write. The machine is asked by /proc and /sys.
  * SIGNALS    Only hugekit_cancel_set may be called by a signal handler. Memory cleared at its first touch, forked
  *            or snapshotted may be served in place, by a handler of SIGBUS: install yours before, and
  *            it is passed on what is not hugekit's; no thread that touches such memory may block SIGBUS.
@@ -201,7 +203,7 @@ enum hugekit_handling
     // answer: nobody, all accesses are plain ones.
     HUGEKIT_HANDLING_DEFAULT = 0,
     // The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with EFAULT
-    // (`hugekit_region_ready` prepares for one), and KVM leaves the guest: never for guest memory.
+    // (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never for guest memory.
     HUGEKIT_HANDLING_IN_PLACE = 1,
     // Threads of the library's own. Nobody notices more than that an access takes longer.
     HUGEKIT_HANDLING_THREADED = 2,
@@ -353,7 +355,7 @@ typedef struct hugekit_machine {
     uint32_t reserved;
 } hugekit_machine;
 
-// The crossovers that the library goes by, those of this machine if `hugekit tune` has stored them.
+// The crossovers that the library goes by: built in, or those of this machine after `hugekit_profile_load`.
 typedef struct hugekit_profile {
     // `sizeof(hugekit_profile)`, set by the caller.
     size_t size;
@@ -489,8 +491,8 @@ typedef struct hugekit_snapshot_options {
     // Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     size_t hold_at_most;
-    // Of these, bytes whose memory is there before the snapshot is taken, so that no write waits for it.
-    size_t ready;
+    // Of these, bytes whose memory is populated before the snapshot is taken, so that no write waits for it.
+    size_t populate_copies;
     // `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
     uint32_t flags;
     // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
@@ -646,7 +648,17 @@ hugekit_status hugekit_doctor(char **text);
 // NULL, or such a text, not freed before.
 void hugekit_string_free(char *text);
 
-// Says by which profile the library goes. It is found at the first use, and stays.
+// Has the library go by the profile that `hugekit tune` has stored for this user: the file that the environment
+// variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG configuration directory. Call it where the
+// program starts; the library reads no such file by itself. Where there is none, it goes by what is built in, which is
+// `HUGEKIT_STATUS_OK`, as is every later call, which reads nothing. A program that runs with more privilege than its
+// user (set-user-ID) has none.
+//
+// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one `HUGEKIT_STATUS_INVALID`; the
+// program can go on by what is built in.
+hugekit_status hugekit_profile_load(void);
+
+// Says by which profile the library goes.
 //
 // # Safety
 // `profile` is a `hugekit_profile` whose size is set.
@@ -836,7 +848,7 @@ hugekit_status hugekit_region_file(const struct hugekit_region *region,
 //
 // # Safety
 // `region` is NULL or a region; the others are NULL or such structures.
-hugekit_status hugekit_region_prefault(const struct hugekit_region *region,
+hugekit_status hugekit_region_populate(const struct hugekit_region *region,
                                        size_t offset,
                                        size_t len,
                                        const struct hugekit_options *options,
@@ -850,14 +862,16 @@ hugekit_status hugekit_region_prefault(const struct hugekit_region *region,
 // NULL, or a region.
 hugekit_status hugekit_region_release(const struct hugekit_region *region, size_t offset, size_t len);
 
-// Sees to it that system calls and devices can be given the range, until it is released or forked again: what
-// it lacks is done now. Only a region whose faults are served in place needs this.
+// Makes the range writable without a fault from now on, as a system call or a device needs it, until it is released
+// or the region is forked or snapshotted: what is dirty is cleared, what is shared is copied. Only a region whose faults are served in place needs this.
 //
 // Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 //
 // # Safety
 // NULL, or a region.
-hugekit_status hugekit_region_ready(const struct hugekit_region *region, size_t offset, size_t len);
+hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region,
+                                            size_t offset,
+                                            size_t len);
 
 // A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing
 // is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
@@ -921,7 +935,7 @@ void hugekit_reserve_free(struct hugekit_reserve *reserve);
 // # Safety
 // Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
 // nobody takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
-// system call writes to it but after `hugekit_snapshot_ready`, or the program can bear EFAULT.
+// system call writes to it but after `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
 hugekit_status hugekit_snapshot_new(const void *memory,
                                     size_t len,
                                     const struct hugekit_snapshot_options *options,
@@ -1063,14 +1077,14 @@ hugekit_status hugekit_view_rebase(const struct hugekit_view *view,
                                    size_t len,
                                    const void **there);
 
-// Puts aside what a range of the memory holds, so that system calls may write there although writes are handled
-// in place. Fails as `hugekit_snapshot_read` does.
+// Makes a range of the memory writable without a fault from now on, as a system call needs it where writes are
+// handled in place: what it holds is put aside, and stays in the snapshot. Fails as `hugekit_snapshot_read` does.
 //
 // # Safety
 // NULL, or a snapshot.
-hugekit_status hugekit_snapshot_ready(const struct hugekit_snapshot *snapshot,
-                                      size_t offset,
-                                      size_t len);
+hugekit_status hugekit_snapshot_prepare_write(const struct hugekit_snapshot *snapshot,
+                                              size_t offset,
+                                              size_t len);
 
 // What the snapshot has cost.
 //

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
 use std::mem::offset_of;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use engine::Profile;
 use engine::arch::{Routine, clear_routines, copy_routines};
 use engine::machine::limits::Allowed;
 use engine::machine::userfaultfd::{Userfaultfd, Uses};
 use engine::machine::{Memory, Root, Topology, cache, hugepages};
-use engine::profile::InForce;
+use engine::profile::source;
 
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
 use crate::versioned::{Place, Versioned};
@@ -86,7 +86,7 @@ fn query(root: &Root) -> hugekit_machine {
         pool.map_or((0, 0), |pool| (pool.total, pool.unpromised()))
     };
     let ((huge_2m_total, huge_2m_free), (huge_1g_total, huge_1g_free)) =
-        (pages(2 << 20), pages(1 << 30));
+        (pages(engine::HUGE_PAGE_BYTES as u64), pages(1 << 30));
     let uses = Userfaultfd::read(root).map(|userfaultfd| userfaultfd.uses);
     hugekit_machine {
         size: 0,
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
     }
 }
 
-/// The crossovers that the library goes by, those of this machine if `hugekit tune` has stored them.
+/// The crossovers that the library goes by: built in, or those of this machine after `hugekit_profile_load`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_profile {
@@ -173,15 +173,36 @@ unsafe impl Versioned for hugekit_profile {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-/// Says by which profile the library goes. It is found at the first use, and stays.
+/// Has the library go by the profile that `hugekit tune` has stored for this user: the file that the environment
+/// variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG configuration directory. Call it where the
+/// program starts; the library reads no such file by itself. Where there is none, it goes by what is built in, which is
+/// `HUGEKIT_STATUS_OK`, as is every later call, which reads nothing. A program that runs with more privilege than its
+/// user (set-user-ID) has none.
+///
+/// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one `HUGEKIT_STATUS_INVALID`; the
+/// program can go on by what is built in.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_profile_load() -> hugekit_status {
+    static LOADED: Mutex<bool> = Mutex::new(false);
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *loaded {
+        return hugekit_status::Ok;
+    }
+    answer(Profile::load().map_err(Refusal::from).and_then(|found| {
+        *loaded = true;
+        Ok(found.install()?)
+    }))
+}
+
+/// Says by which profile the library goes.
 ///
 /// # Safety
 /// `profile` is a `hugekit_profile` whose size is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) -> hugekit_status {
-    let InForce { profile: found, stored, .. } = InForce::get();
-    let Profile { near_bytes, near_bytes_all, parallel_from, min_chunk, thread_cap, .. } = *found;
-    let is_stored = u32::from(stored.is_some());
+    let Profile { near_bytes, near_bytes_all, parallel_from, min_chunk, thread_cap, .. } =
+        *Profile::current();
+    let is_stored = u32::from(source().is_some());
     let reserved = 0;
     let answered = hugekit_profile {
         size: 0,

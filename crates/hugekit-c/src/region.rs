@@ -27,7 +27,7 @@ pub enum hugekit_handling {
     /// answer: nobody, all accesses are plain ones.
     Default = 0,
     /// The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with EFAULT
-    /// (`hugekit_region_ready` prepares for one), and KVM leaves the guest: never for guest memory.
+    /// (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never for guest memory.
     InPlace = 1,
     /// Threads of the library's own. Nobody notices more than that an access takes longer.
     Threaded = 2,
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn hugekit_region_file(
 /// # Safety
 /// `region` is NULL or a region; the others are NULL or such structures.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hugekit_region_prefault(
+pub unsafe extern "C" fn hugekit_region_populate(
     region: *const hugekit_region,
     offset: usize,
     len: usize,
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn hugekit_region_prefault(
         let (region, wishes) = (handle(region, "region")?, Wishes::read(options)?);
         let report = Place::new(report)?;
         let progress = wishes.progress();
-        let done = region.region.prefault_with(
+        let done = region.region.populate_with(
             range(offset, len),
             wishes.threads_or_one(),
             progress.as_deref(),
@@ -322,22 +322,22 @@ pub unsafe extern "C" fn hugekit_region_release(
     answer(region.and_then(|region| Ok(region.region.release(range(offset, len))?)))
 }
 
-/// Sees to it that system calls and devices can be given the range, until it is released or forked again: what
-/// it lacks is done now. Only a region whose faults are served in place needs this.
+/// Makes the range writable without a fault from now on, as a system call or a device needs it, until it is released
+/// or the region is forked or snapshotted: what is dirty is cleared, what is shared is copied. Only a region whose faults are served in place needs this.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 ///
 /// # Safety
 /// NULL, or a region.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hugekit_region_ready(
+pub unsafe extern "C" fn hugekit_region_prepare_write(
     region: *const hugekit_region,
     offset: usize,
     len: usize,
 ) -> hugekit_status {
     // SAFETY: the caller's to promise.
     let region = unsafe { handle(region, "region") };
-    answer(region.and_then(|region| Ok(region.region.ready(range(offset, len))?)))
+    answer(region.and_then(|region| Ok(region.region.prepare_write(range(offset, len))?)))
 }
 
 /// Wishes for a fork. What the first fork of a region is told holds for its other forks, and theirs.

@@ -102,8 +102,8 @@ pub struct hugekit_snapshot_options {
     /// Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     /// least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     pub hold_at_most: usize,
-    /// Of these, bytes whose memory is there before the snapshot is taken, so that no write waits for it.
-    pub ready: usize,
+    /// Of these, bytes whose memory is populated before the snapshot is taken, so that no write waits for it.
+    pub populate_copies: usize,
     /// `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
     pub flags: u32,
     /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
 /// # Safety
 /// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
 /// nobody takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
-/// system call writes to it but after `hugekit_snapshot_ready`, or the program can bear EFAULT.
+/// system call writes to it but after `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_new(
     memory: *const c_void,
@@ -270,7 +270,7 @@ unsafe fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot
             return Err(Refusal::invalid(format!("{name}.granule is {other}, no hugekit_granule")));
         }
     };
-    let mut builder = Snapshot::builder().granule(granule).ready(options.ready);
+    let mut builder = Snapshot::builder().granule(granule).populate_copies(options.populate_copies);
     builder = builder.in_background(options.flags & HUGEKIT_SNAPSHOT_IN_BACKGROUND != 0);
     if let Some(handling) = handling(name, options.handling, options.handling_threads)? {
         builder = builder.handling(handling);
@@ -530,13 +530,13 @@ unsafe fn show<'a>(
     Ok(())
 }
 
-/// Puts aside what a range of the memory holds, so that system calls may write there although writes are handled
-/// in place. Fails as `hugekit_snapshot_read` does.
+/// Makes a range of the memory writable without a fault from now on, as a system call needs it where writes are
+/// handled in place: what it holds is put aside, and stays in the snapshot. Fails as `hugekit_snapshot_read` does.
 ///
 /// # Safety
 /// NULL, or a snapshot.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hugekit_snapshot_ready(
+pub unsafe extern "C" fn hugekit_snapshot_prepare_write(
     snapshot: *const hugekit_snapshot,
     offset: usize,
     len: usize,
@@ -544,7 +544,7 @@ pub unsafe extern "C" fn hugekit_snapshot_ready(
     // SAFETY: the caller's to promise.
     let handle = unsafe { handle(snapshot, "snapshot") };
     let range = range(offset, len);
-    answer(handle.and_then(|handle| handle.with(|snapshot| Ok(snapshot.free(range)?))))
+    answer(handle.and_then(|handle| handle.with(|snapshot| Ok(snapshot.prepare_write(range)?))))
 }
 
 /// What a snapshot has cost so far, or in all once it has ended.

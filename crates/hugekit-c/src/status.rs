@@ -7,7 +7,8 @@ use std::ffi::{CStr, CString, c_char};
 
 use engine::{
     ClearError, CopyError, ErrorClass, PoolError, PopulateError, RegionError, SnapshotError,
-    parallel::JobError, region::ForkError, system_error,
+    parallel::JobError, profile::AlreadyInstalled, profile::ProfileError, region::ForkError,
+    system_error,
 };
 
 /// How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
@@ -105,6 +106,18 @@ impl From<JobError<PopulateError>> for Refusal {
     }
 }
 
+impl From<ProfileError> for Refusal {
+    fn from(error: ProfileError) -> Self {
+        Self::of(error.class(), &error, None)
+    }
+}
+
+impl From<AlreadyInstalled> for Refusal {
+    fn from(error: AlreadyInstalled) -> Self {
+        Self::of(error.class(), &error, None)
+    }
+}
+
 impl From<PoolError> for Refusal {
     fn from(error: PoolError) -> Self {
         Self::of(error.class(), &error, error.remedy())
@@ -125,13 +138,7 @@ impl From<ForkError> for Refusal {
 
 impl From<SnapshotError> for Refusal {
     fn from(error: SnapshotError) -> Self {
-        let remedy = match &error {
-            SnapshotError::Fault(error) => error.remedy(),
-            SnapshotError::Memory(error) => error.remedy(),
-            SnapshotError::Fork(error) => error.remedy(),
-            _ => None,
-        };
-        Self::of(error.class(), &error, remedy)
+        Self::of(error.class(), &error, error.remedy())
     }
 }
 

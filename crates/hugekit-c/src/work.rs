@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use engine::parallel::{Progress, Report};
-use engine::{Cancel, Clear, Copy, Populate, Reuse, Threads};
+use engine::{Cancel, ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
 
 use crate::status::{Answer, Refusal, answer, hugekit_status};
 use crate::versioned::{self, Place, Versioned, Wish};
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
         return answer(Err(not_a_range("memory", memory, len)));
     }
     // SAFETY: the caller's to promise.
-    match unsafe { Clear::new().run_raw(start_of(memory), len) } {
+    match unsafe { ClearOptions::new().run_raw(start_of(memory), len) } {
         Ok(_) => hugekit_status::Ok,
         Err(error) => answer(Err(error.into())),
     }
@@ -168,11 +168,11 @@ pub unsafe extern "C" fn hugekit_clear_with(
         check_range("memory", memory, len)?;
         let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
         let progress = wishes.progress();
-        let mut clear = Clear::new().threads(wishes.threads()).reuse(wishes.reuse()?);
+        let mut clear = ClearOptions::new().threads(wishes.threads()).reuse(wishes.reuse()?);
         clear = clear.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        clear = wishes.target().into_iter().fold(clear, Clear::target);
-        clear = wishes.cancel().into_iter().fold(clear, Clear::cancel);
-        clear = progress.as_deref().into_iter().fold(clear, Clear::progress);
+        clear = wishes.target().into_iter().fold(clear, ClearOptions::target);
+        clear = wishes.cancel().into_iter().fold(clear, ClearOptions::cancel);
+        clear = progress.as_deref().into_iter().fold(clear, ClearOptions::progress);
         report.fill(&clear.run_raw(start_of(memory), len)?.into());
         Ok(())
     })())
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn hugekit_copy(
     answer((|| unsafe {
         check_range("to", to, len)?;
         check_range("from", from, len)?;
-        Copy::new().run_raw(start_of(to), start_of(from), len)?;
+        CopyOptions::new().run_raw(start_of(to), start_of(from), len)?;
         Ok(())
     })())
 }
@@ -219,12 +219,12 @@ pub unsafe extern "C" fn hugekit_copy_with(
         check_range("from", from, len)?;
         let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
         let progress = wishes.progress();
-        let mut copy = Copy::new().threads(wishes.threads()).reuse(wishes.reuse()?);
+        let mut copy = CopyOptions::new().threads(wishes.threads()).reuse(wishes.reuse()?);
         copy = copy.source_reuse(wishes.source_reuse()?);
         copy = copy.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        copy = wishes.target().into_iter().fold(copy, Copy::target);
-        copy = wishes.cancel().into_iter().fold(copy, Copy::cancel);
-        copy = progress.as_deref().into_iter().fold(copy, Copy::progress);
+        copy = wishes.target().into_iter().fold(copy, CopyOptions::target);
+        copy = wishes.cancel().into_iter().fold(copy, CopyOptions::cancel);
+        copy = progress.as_deref().into_iter().fold(copy, CopyOptions::progress);
         report.fill(&copy.run_raw(start_of(to), start_of(from), len)?.into());
         Ok(())
     })())
@@ -251,10 +251,10 @@ pub unsafe extern "C" fn hugekit_populate(
         check_range("memory", memory, len)?;
         let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
         let progress = wishes.progress();
-        let mut populate = Populate::new().threads(wishes.threads());
+        let mut populate = PopulateOptions::new().threads(wishes.threads());
         populate = populate.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        populate = wishes.cancel().into_iter().fold(populate, Populate::cancel);
-        populate = progress.as_deref().into_iter().fold(populate, Populate::progress);
+        populate = wishes.cancel().into_iter().fold(populate, PopulateOptions::cancel);
+        populate = progress.as_deref().into_iter().fold(populate, PopulateOptions::progress);
         report.fill(&populate.run_raw(start_of(memory), len)?.into());
         Ok(())
     })())

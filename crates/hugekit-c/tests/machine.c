@@ -1,7 +1,24 @@
 /* Questions about the machine and the profile. */
+#define _DEFAULT_SOURCE
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "check.h"
+
+/* The library goes by what is built in until it is asked, and by what is stored from then on. */
+static void profiles_are_loaded_when_asked(void)
+{
+    char path[] = "/tmp/hugekit-profile-XXXXXX";
+    int file = mkstemp(path);
+    CHECK(file >= 0 && write(file, "damaged", 7) == 7 && close(file) == 0);
+    CHECK(setenv("HUGEKIT_PROFILE", path, 1) == 0);
+    hugekit_profile profile = {.size = sizeof profile};
+    CHECK(hugekit_profile_query(&profile) == HUGEKIT_STATUS_OK && !profile.is_stored);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_profile_load(), "damaged");
+    CHECK(unlink(path) == 0);
+    CHECK(hugekit_profile_load() == HUGEKIT_STATUS_OK && hugekit_profile_load() == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_profile_query(&profile) == HUGEKIT_STATUS_OK && !profile.is_stored);
+}
 
 int main(void)
 {
@@ -17,6 +34,7 @@ int main(void)
     machine.size = 8;
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_machine_query(&machine), "size");
 
+    profiles_are_loaded_when_asked();
     hugekit_profile profile = {.size = sizeof profile};
     CHECK(hugekit_profile_query(&profile) == HUGEKIT_STATUS_OK);
     CHECK(profile.min_chunk > 0 && profile.thread_cap >= 1 && profile.near_bytes > 0);

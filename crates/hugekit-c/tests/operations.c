@@ -385,9 +385,9 @@ static void prepare(unsigned a, unsigned b, unsigned c, unsigned d)
         return;
     size_t len = (size_t)c * 977, start = within(place, b, &len);
     if (d % 2)
-        allowed(hugekit_region_ready(place->region, start, len), FINE | LACKING);
+        allowed(hugekit_region_prepare_write(place->region, start, len), FINE | LACKING);
     else
-        allowed(hugekit_region_prefault(place->region, start, len, NULL, NULL), FINE | LACKING);
+        allowed(hugekit_region_populate(place->region, start, len, NULL, NULL), FINE | LACKING);
 }
 
 static void pin(unsigned a, unsigned b, unsigned c, unsigned d)
@@ -462,7 +462,7 @@ static void snapshot(unsigned a, unsigned b, unsigned c, unsigned d)
     hugekit_snapshot_options wishes = {.size = sizeof wishes, .handling = d % 3, .granule = d / 3 % 3};
     wishes.flags = d / 9 % 2 ? HUGEKIT_SNAPSHOT_IN_BACKGROUND : 0;
     wishes.hold_at_most = d / 18 % 4 ? 0 : 2 * MIB;
-    wishes.ready = d / 72 % 2 ? MIB : 0;
+    wishes.populate_copies = d / 72 % 2 ? MIB : 0;
     wishes.reserve = d / 144 % 2 ? reserve : NULL;
     size_t offset = d % 5 ? 0 : (size_t)c * 7919 % of->len / WORD * WORD;
     size_t len = d % 7 ? of->len - offset : (size_t)c * 104729 % (of->len - offset) + 1;

@@ -104,7 +104,7 @@ static void without_huge_pages_it_says_what_it_took_and_why(void)
     CHECK(hugekit_pool_backing(NULL) == 0 && hugekit_pool_capacity(NULL) == 0 && hugekit_pool_falls(NULL)[0] == 0);
 }
 
-static void ranges_are_prefaulted_released_and_checked(void)
+static void ranges_are_populated_released_and_checked(void)
 {
     hugekit_pool *pool = base_pages(4 * MIB);
     hugekit_region *region = NULL;
@@ -112,16 +112,16 @@ static void ranges_are_prefaulted_released_and_checked(void)
     unsigned char *bytes = hugekit_region_address(region);
     hugekit_options wishes = {.size = sizeof wishes, .threads = 2};
     hugekit_report report = {.size = sizeof report};
-    CHECK(hugekit_region_prefault(region, 0, 4 * MIB, &wishes, &report) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_region_populate(region, 0, 4 * MIB, &wishes, &report) == HUGEKIT_STATUS_OK);
     CHECK(report.bytes == 4 * MIB);
     memset(bytes, 1, 4 * MIB);
-    CHECK(hugekit_region_ready(region, 0, 4 * MIB) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_region_prepare_write(region, 0, 4 * MIB) == HUGEKIT_STATUS_OK);
     CHECK(hugekit_region_release(region, MIB, MIB) == HUGEKIT_STATUS_OK);
     CHECK(bytes[MIB - 1] == 1 && is_zero(bytes + MIB, MIB) && bytes[2 * MIB] == 1);
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_release(region, 1, 4096), "whole pages");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_release(region, MIB, SIZE_MAX), "outside");
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_prefault(region, 4 * MIB, 1, NULL, NULL), "outside");
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_ready(NULL, 0, 1), "region");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_populate(region, 4 * MIB, 1, NULL, NULL), "outside");
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_prepare_write(NULL, 0, 1), "region");
     CHECK(bytes[1] == 1);
 
     int descriptor = -1;
@@ -183,7 +183,7 @@ int main(void)
     hands_out_zeroes_again_and_again();
     a_shortage_is_an_error_and_takes_nothing();
     without_huge_pages_it_says_what_it_took_and_why();
-    ranges_are_prefaulted_released_and_checked();
+    ranges_are_populated_released_and_checked();
     the_region_outlives_the_handle_of_its_pool();
     /* Memory of the parent's threads counts as lost in a child. */
     if (!getenv("UNDER_VALGRIND"))

@@ -39,7 +39,7 @@ static void reads_what_was_there(void)
     CHECK(all(copy, LEN - 5, 1) && bytes[LEN - 1] == 2);
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_read(snapshot, LEN, copy, 1), "8388609");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_read(snapshot, 0, NULL, 1), "to");
-    CHECK(hugekit_snapshot_ready(snapshot, 0, MIB) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_snapshot_prepare_write(snapshot, 0, MIB) == HUGEKIT_STATUS_OK);
     hugekit_snapshot_stats stats = {.size = sizeof stats};
     CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK);
     CHECK(stats.granules > 0 && stats.copied_by_writers > 0 && stats.held <= stats.cap);
@@ -79,7 +79,7 @@ static void a_file_has_one_moment(void)
     unsigned char *read = malloc(LEN);
     CHECK(written && read);
     memset(written, 1, LEN);
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN, .ready = LEN};
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN, .populate_copies = LEN};
     hugekit_snapshot *snapshot = NULL;
     CHECK(hugekit_snapshot_new(written, LEN, &wishes, &snapshot) == HUGEKIT_STATUS_OK);
     pthread_t writer;

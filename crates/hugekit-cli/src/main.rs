@@ -4,6 +4,7 @@ mod doctor;
 mod file;
 mod lab;
 mod operand;
+mod profile;
 mod progress;
 mod report;
 mod shell;
@@ -53,7 +54,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The library reports what it works around, such as a profile of another machine, and never prints.
+/// The library reports what it works around, such as a backing that it could not have, and never prints.
 fn listen_to_the_library() {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -1,13 +1,23 @@
 //! Everything the doctor looks at, read once. A fact that cannot be read stays an error of its own.
 
+pub(crate) mod host;
+mod hypervisor;
+mod kvm;
+pub(crate) mod locked;
+#[cfg(test)]
+mod synthetic;
+pub(crate) mod thp;
+
 use hugekit::machine::cgroup::{Cgroups, Cpuset, Layout, Limit, Quota};
-use hugekit::machine::host::Host;
 use hugekit::machine::hugepages::{self, Pool};
-use hugekit::machine::limits::{self, Allowed, ResourceLimit};
+use hugekit::machine::limits::{self, Allowed};
 use hugekit::machine::process::Process;
-use hugekit::machine::thp::{self, Defrag, Khugepaged, PageSize, Setting, Shmem};
 use hugekit::machine::userfaultfd::{self, Userfaultfd};
-use hugekit::machine::{CacheSizes, Error, Memory, Root, Thp, Topology, cache, kvm};
+use hugekit::machine::{CacheSizes, Error, Memory, Root, Topology, cache};
+
+use self::host::Host;
+use self::locked::ResourceLimit;
+use self::thp::{Defrag, Khugepaged, PageSize, Setting, Shmem, Thp};
 
 type Fact<T> = Result<T, Error>;
 
@@ -53,7 +63,7 @@ impl Facts {
             allowed: Allowed::read(root),
             memory: Memory::read(root),
             max_map_count: limits::max_map_count(root),
-            locked_memory: limits::locked_memory(root),
+            locked_memory: locked::locked_memory(root),
             groups: Groups::read(root, pools.as_deref().unwrap_or_default()),
             pools,
             thp: Thp::read(root),
@@ -108,4 +118,9 @@ impl Groups {
             hugetlb: hugetlb.collect(),
         }
     }
+}
+
+/// The rest of the line that starts with `key`, as in `Seccomp: 2`.
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
 }

@@ -24,6 +24,7 @@ use hugekit::machine::Root;
 use serde::Serialize;
 
 use self::facts::Facts;
+pub use self::facts::host::Host;
 pub use self::line::{Line, Topic, Verdict};
 pub use self::machine::Machine;
 

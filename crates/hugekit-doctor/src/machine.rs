@@ -1,10 +1,10 @@
 //! What the machine is, as lines and as the `machine` object of the JSON.
 
-use hugekit::machine::host::Host;
 use hugekit::machine::process::{Process, Seccomp};
 use serde::Serialize;
 
 use crate::facts::Facts;
+use crate::facts::host::Host;
 use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("machine");

@@ -1,10 +1,10 @@
 //! Memory: what there is, and what this process may take, map and lock of it.
 
 use hugekit::machine::cgroup::Limit;
-use hugekit::machine::limits::ResourceLimit;
 use hugekit::machine::{Error, Memory};
 
 use crate::facts::Facts;
+use crate::facts::locked::ResourceLimit;
 use crate::line::{Line, Topic};
 use crate::units;
 

@@ -1,10 +1,10 @@
 //! Transparent huge pages. The policy of the processor's page size may overrule the global one.
 
+use hugekit::machine::Error;
 use hugekit::machine::process::Process;
-use hugekit::machine::thp::{Choice, Defrag, Enabled, Khugepaged, PageSize, Setting, Shmem};
-use hugekit::machine::{Error, Thp};
 
 use crate::facts::Facts;
+use crate::facts::thp::{Choice, Defrag, Enabled, Khugepaged, PageSize, Setting, Shmem, Thp};
 use crate::line::{Line, Topic};
 use crate::units;
 
@@ -17,7 +17,8 @@ pub(crate) fn lines(facts: &Facts) -> Vec<Line> {
             anonymous_line(thp, size_policy(&facts.page_sizes, thp.page_size))
         }),
         about("shared memory", &facts.shmem, |shmem| {
-            let page_size = facts.thp.as_ref().map_or(2 << 20, |thp| thp.page_size);
+            let page_size =
+                facts.thp.as_ref().map_or(hugekit::HUGE_PAGE_BYTES as u64, |thp| thp.page_size);
             shared_line(shmem, size_policy(&facts.page_sizes, page_size), page_size)
         }),
         about("defrag", &facts.defrag, defrag_line),

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::kv_store::commands::{self, Clients, Database};
-use crate::kv_store::resp::{Input, Limits, Reply};
-use crate::kv_store::save::{Folder, Saver};
 use crate::store::lend_store;
+use kv_store::commands::{self, Clients, Database};
+use kv_store::resp::{Input, Limits, Reply};
+use kv_store::save::{Folder, Saver};
 
 const LIMITS: Limits = Limits { bulk: 1 << 20, arguments: 1000, request: 1 << 20 };
 
@@ -32,7 +32,7 @@ pub(crate) fn run(bytes: &[u8]) {
     });
 }
 
-fn database(store: crate::kv_store::store::Store) -> Database {
+fn database(store: kv_store::store::Store) -> Database {
     let saver = Saver::new(folder(), 0, store.changes(), NOW);
     let clients = Clients::new(usize::MAX);
     let (port, commands, started) = (0, 0, Instant::now());

@@ -1,12 +1,12 @@
-//! Dumps of the key-value example, which may come from a stranger: damaged ones, and ones whose damage has the right
+//! Dumps of the key-value server, which may come from a stranger: damaged ones, and ones whose damage has the right
 //! checksum.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use crate::kv_store::dump::{self, Dumper};
-use crate::kv_store::store::Store;
 use crate::store::with_store;
+use kv_store::dump::{self, Dumper};
+use kv_store::store::Store;
 
 const MAGIC: usize = 8;
 const HEAD: usize = 20;

@@ -5,7 +5,6 @@
 
 mod commands;
 mod dump;
-mod kv_store;
 mod machine;
 mod profile;
 mod record;

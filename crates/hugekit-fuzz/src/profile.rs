@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use hugekit::arch::{CpuModel, Vendor};
 use hugekit::machine::CacheSizes;
 use hugekit::profile::StoredProfile;
-use hugekit::{Clear, Copy, Profile, Reuse, Threads};
+use hugekit::{ClearOptions, CopyOptions, Profile, Reuse, Threads};
 
 /// The machine that kept inputs are of.
 const CPU: CpuModel = CpuModel { vendor: Vendor::Other, family: 6, model: 7 };
@@ -31,10 +31,10 @@ fn go_by(profile: &Profile) {
     for len in [0, 1, 4096, 40_000, SOURCE.len()] {
         for reuse in [Reuse::Unknown, Reuse::Target, Reuse::All, Reuse::None] {
             let mut bytes = SOURCE[..len].to_vec();
-            let clear = Clear::new().profile(profile).reuse(reuse).threads(Threads::Auto);
+            let clear = ClearOptions::new().profile(profile).reuse(reuse).threads(Threads::Auto);
             clear.run(&mut bytes).expect("a clear without a target is refused by no profile");
             assert!(bytes.iter().all(|&byte| byte == 0));
-            let copy = Copy::new().profile(profile).reuse(reuse).threads(Threads::Auto);
+            let copy = CopyOptions::new().profile(profile).reuse(reuse).threads(Threads::Auto);
             copy.run(&mut bytes, &SOURCE[..len]).expect("nor is such a copy");
             assert!(bytes == SOURCE[..len]);
         }

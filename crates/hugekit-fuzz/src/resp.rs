@@ -1,6 +1,6 @@
 //! Requests as clients send them: the first byte says in what pieces the others come.
 
-use crate::kv_store::resp::{Input, Limits};
+use kv_store::resp::{Input, Limits};
 
 const LIMITS: Limits = Limits { bulk: 3000, arguments: 100, request: 8000 };
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::kv_store::store::Store;
+use kv_store::store::Store;
 
 /// The least that a store takes.
 const MEMORY: usize = 8 << 20;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use hugekit::machine::cgroup::Cgroups;
-use hugekit::machine::host::Host;
 use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CacheSizes, Memory, Root, cache};
-use hugekit::profile::InForce;
+use hugekit::profile;
+use hugekit_doctor::Host;
 use rustix::process::{Resource, getrlimit};
 
 use crate::anonymous::{Anonymous, Pages};
@@ -332,8 +332,8 @@ pub(crate) fn machine(root: &Root) -> Machine {
 }
 
 fn profile() -> String {
-    let stored = InForce::get().stored.as_ref();
-    stored.map_or_else(|| "built in".into(), |(_, stored)| format!("`{}`", stored.tuned.command))
+    let source = profile::source();
+    source.map_or_else(|| "built in".into(), |source| format!("`{}`", source.stored.tuned.command))
 }
 
 fn unknown() -> String {

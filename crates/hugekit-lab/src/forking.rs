@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use hugekit::{Populate, Threads};
+use hugekit::{PopulateOptions, Threads};
 use rustix::mm::{Advice, madvise, mprotect};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -60,7 +60,7 @@ impl Shared {
     pub(crate) fn write(&mut self) {
         let memory = self.0.bytes();
         // Page by page, the faults would take longer than all that is measured. Where it is refused, they do.
-        let populate = Populate::new().threads(Threads::Auto);
+        let populate = PopulateOptions::new().threads(Threads::Auto);
         let _ = populate.run_raw(memory.as_mut_ptr(), memory.len());
         write_pages(memory);
     }

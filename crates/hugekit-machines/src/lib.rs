@@ -6,12 +6,11 @@
 
 #![warn(missing_docs)]
 
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::process::Command;
+mod files;
 
-use tempfile::TempDir;
+use std::io;
+
+pub use self::files::Files;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -136,36 +135,6 @@ pub const MACHINES: [Machine; 10] = [
     Machine { name: "arm-without-caches", cpu: ARM, l1d: 0, cpus: 2, memory: 2 * GIB, ..SMALL },
 ];
 
-/// A machine's files, which go when it is dropped.
-#[derive(Debug)]
-pub struct Files(TempDir);
-
-/// What of a machine can be mounted over the kernel's own files: memory, nodes and CPUs are what they are.
-const MOUNTED: [&str; 2] = ["proc/cpuinfo", "sys/devices/system/cpu/cpu0/cache"];
-
-impl Files {
-    /// A command that sees this machine's processor and caches where the kernel's are, and mounts of its own
-    /// otherwise. `None` where the machine that runs us has no such files, or this one describes no caches.
-    #[must_use]
-    pub fn over_the_kernels(&self, program: &str, arguments: &[&str]) -> Option<Command> {
-        let is_there =
-            |path: &str| Path::new("/").join(path).exists() && self.path().join(path).exists();
-        let mount = |path: &str| format!("mount --bind '{}/{path}' /{path}", self.path().display());
-        let script = format!("{} && exec \"$@\"", MOUNTED.map(mount).join(" && "));
-        MOUNTED.iter().all(|path| is_there(path)).then(|| {
-            let mut command = Command::new("unshare");
-            command.args(["--mount", "sh", "-c", &script, "sh", program]).args(arguments);
-            command
-        })
-    }
-
-    /// Below this folder are `proc` and `sys`.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
 impl Machine {
     /// What is not used of its memory: seven eighths, less what is reserved.
     #[must_use]
@@ -178,15 +147,10 @@ impl Machine {
     /// # Errors
     /// A folder or file cannot be written.
     pub fn files(&self) -> io::Result<Files> {
-        let files = Files(tempfile::tempdir()?);
-        let write = |path: String, text: String| {
-            let path = files.path().join(path);
-            fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-            fs::write(path, text + "\n")
-        };
+        let files = Files::new()?;
         let parts =
             [self.process(), self.processors(), self.nodes(), self.huge_pages(), self.thp()];
-        parts.into_iter().flatten().try_for_each(|(path, text)| write(path, text))?;
+        parts.into_iter().flatten().try_for_each(|(path, text)| files.write(&path, &text))?;
         Ok(files)
     }
 

@@ -81,13 +81,7 @@ impl From<ForkError> for Raised {
 
 impl From<SnapshotError> for Raised {
     fn from(error: SnapshotError) -> Self {
-        let remedy = match &error {
-            SnapshotError::Fault(error) => error.remedy(),
-            SnapshotError::Memory(error) => error.remedy(),
-            SnapshotError::Fork(error) => error.remedy(),
-            _ => None,
-        };
-        raised(error.class(), &error, remedy)
+        raised(error.class(), &error, error.remedy())
     }
 }
 

@@ -98,12 +98,17 @@ impl Region {
         Ok(py.detach(|| self.0.release(range)).map_err(Raised::from)?)
     }
 
-    /// See to it that system calls can be given a range although faults are served in place: all of it if no
-    /// range is said.
+    /// Make a range writable without a fault from now on, as a system call needs it where faults are served in place:
+    /// all of it if no range is said.
     #[pyo3(signature = (offset=Number(0), length=None), text_signature = "($self, offset=0, length=None)")]
-    fn ready(&self, py: Python<'_>, offset: Number, length: Option<Number>) -> PyResult<()> {
+    fn prepare_write(
+        &self,
+        py: Python<'_>,
+        offset: Number,
+        length: Option<Number>,
+    ) -> PyResult<()> {
         let range = self.range(offset, length);
-        Ok(py.detach(|| self.0.ready(range)).map_err(Raised::from)?)
+        Ok(py.detach(|| self.0.prepare_write(range)).map_err(Raised::from)?)
     }
 
     /// Have forks and snapshots copy a range at once, until the :class:`Pin` ends: all of it if no range is said. For
@@ -129,7 +134,7 @@ impl Region {
     /// Enter a range into the page tables, so that nothing faults on it any more: all of it if no range is said.
     #[pyo3(signature = (offset=Number(0), length=None, *, threads=Number(1), progress=None),
         text_signature = "($self, offset=0, length=None, *, threads=1, progress=None)")]
-    fn prefault(
+    fn populate(
         &self,
         py: Python<'_>,
         offset: Number,
@@ -140,7 +145,7 @@ impl Region {
         let (range, teller) = (self.range(offset, length), Teller::new(progress)?);
         let tell = |done, total| teller.tell(done, total);
         let threads = hugekit::Threads::Exactly(threads.0);
-        let run = || self.0.prefault_with(range, threads, Some(&tell));
+        let run = || self.0.populate_with(range, threads, Some(&tell));
         teller.result(py.detach(run).map_err(Raised::from))?;
         Ok(())
     }

@@ -168,7 +168,7 @@ struct Wishes<'a> {
     handling: Option<hugekit::fault::Handling>,
     granule: Granule,
     hold_at_most: Option<usize>,
-    ready: usize,
+    populate_copies: usize,
 }
 
 /// Take a snapshot of arrays, in microseconds: what they hold now, whatever is written to them afterwards.
@@ -187,7 +187,7 @@ struct Wishes<'a> {
 ///     hold_at_most: bytes of each array that may be held aside at a time; half of it, but at least 64 MiB or all of
 ///         it, if not said. If writers need more, the snapshot is lost and the writers run. Arrays on a pool have all of
 ///         it, reserved.
-///     ready: of these, bytes whose memory is there before, so that no write waits for it: taken now, which takes 0.1 to
+///     populate_copies: of these, bytes whose memory is populated before, so that no write waits for it: taken now, which takes 0.1 to
 ///         0.2 seconds a gigabyte.
 ///     reserve: memory that was taken before, by a :class:`Reserve`.
 ///
@@ -205,7 +205,7 @@ struct Wishes<'a> {
 /// >>> float(saved.max()), float(weights.max())
 /// (1.0, 2.0)
 #[pyfunction]
-#[pyo3(signature = (arrays, *, handling=None, granule=None, hold_at_most=None, ready=None, reserve=None))]
+#[pyo3(signature = (arrays, *, handling=None, granule=None, hold_at_most=None, populate_copies=None, reserve=None))]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn snapshot(
     py: Python<'_>,
@@ -213,7 +213,7 @@ pub(crate) fn snapshot(
     handling: Option<&str>,
     granule: Option<&str>,
     hold_at_most: Option<Number>,
-    ready: Option<Number>,
+    populate_copies: Option<Number>,
     reserve: Option<&Reserve>,
 ) -> PyResult<Snapshot> {
     let wishes = Wishes {
@@ -221,7 +221,7 @@ pub(crate) fn snapshot(
         handling: handling.map(self::handling).transpose()?,
         granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
         hold_at_most: hold_at_most.map(|Number(bytes)| bytes),
-        ready: ready.map_or(0, |Number(bytes)| bytes),
+        populate_copies: populate_copies.map_or(0, |Number(bytes)| bytes),
     };
     let (form, named) = named(arrays)?;
     let buffers = named
@@ -311,7 +311,9 @@ fn taken(
         }
     }
     let ranges: Vec<_> = elsewhere.iter().map(|&(_, range)| range).collect();
-    let builder = hugekit::Snapshot::builder().granule(wishes.granule).ready(wishes.ready);
+    let builder = hugekit::Snapshot::builder()
+        .granule(wishes.granule)
+        .populate_copies(wishes.populate_copies);
     let builder = wishes.handling.into_iter().fold(builder, hugekit::snapshot::Builder::handling);
     let builder =
         wishes.hold_at_most.into_iter().fold(builder, hugekit::snapshot::Builder::hold_at_most);

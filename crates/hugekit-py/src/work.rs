@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use hugekit::parallel::Report;
-use hugekit::{Clear, ClearError, Copy, CopyError};
+use hugekit::{ClearError, ClearOptions, CopyError, CopyOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -42,13 +42,14 @@ pub(crate) fn clear(
     if progress.is_none() && buffer.len() < LONG && number.is_none_or(|Number(number)| number != 0)
     {
         // SAFETY: as below.
-        unsafe { Clear::new().run_raw(buffer.start(), buffer.len()) }.map_err(Raised::from)?;
+        unsafe { ClearOptions::new().run_raw(buffer.start(), buffer.len()) }
+            .map_err(Raised::from)?;
         return Ok(());
     }
     let teller = Teller::new(progress)?;
     let tell = |done, total| teller.tell(done, total);
     let run = || -> Result<Report, ClearError> {
-        let mut clear = Clear::new().threads(self::threads(number));
+        let mut clear = ClearOptions::new().threads(self::threads(number));
         if !teller.is_silent() {
             clear = clear.progress(&tell).cancel(teller.cancel());
         }
@@ -97,7 +98,7 @@ pub(crate) fn copy(
     let teller = Teller::new(progress)?;
     let tell = |done, total| teller.tell(done, total);
     let run = || -> Result<Report, CopyError> {
-        let mut copy = Copy::new().threads(self::threads(threads));
+        let mut copy = CopyOptions::new().threads(self::threads(threads));
         if !teller.is_silent() {
             copy = copy.progress(&tell).cancel(teller.cancel());
         }

@@ -23,19 +23,19 @@ SIZES = {
     "region": POOL.region,
     "Reserve": hugekit.Reserve,
     "hold_at_most": lambda number: hugekit.snapshot(ARRAY, hold_at_most=number),
-    "ready": lambda number: hugekit.snapshot(ARRAY, ready=number),
+    "populate_copies": lambda number: hugekit.snapshot(ARRAY, populate_copies=number),
 }
 
 # Offsets, addresses, granules, threads.
 NUMBERS = {
     "release": lambda number: REGION.release(number, 4096),
     "release so much": lambda number: REGION.release(0, number),
-    "ready": REGION.ready,
-    "ready so much": lambda number: REGION.ready(0, number),
+    "prepare_write": REGION.prepare_write,
+    "prepare to write so much": lambda number: REGION.prepare_write(0, number),
     "pin": REGION.pin,
     "pin so much": lambda number: REGION.pin(0, number),
-    "prefault": REGION.prefault,
-    "prefault by threads": lambda number: REGION.prefault(threads=number),
+    "populate": REGION.populate,
+    "populate by threads": lambda number: REGION.populate(threads=number),
     "granule": lambda number: REGION.fork(granule=number),
     "threads of clear": lambda number: hugekit.clear(ARRAY, threads=number),
     "threads of copy": lambda number: hugekit.copy(ARRAY, ARRAY.copy(), threads=number),
@@ -67,7 +67,7 @@ def test_more_than_any_address_is_named(name):
     assert "8001 bits" in said(call, 2**8000, ValueError)
 
 
-@pytest.mark.parametrize("name", set(SIZES) - {"hold_at_most", "ready", "watermarks", "Reserve"})
+@pytest.mark.parametrize("name", set(SIZES) - {"hold_at_most", "populate_copies", "watermarks", "Reserve"})
 def test_what_no_machine_has_is_refused_in_figures(name):
     assert re.search(r"\d{10}|GiB", said(SIZES[name], 2**48, MemoryError))
     for number in (2**62, 2**63 - 1, 2**63, 2**64 - 1):

@@ -146,3 +146,13 @@ sys._is_gil_enabled = lambda: True
 import hugekit
 """
     )
+
+
+def test_a_profile_of_no_use_is_a_warning_at_the_import(tmp_path, monkeypatch):
+    file = tmp_path / "profile.toml"
+    file.write_text("damaged")
+    monkeypatch.setenv("HUGEKIT_PROFILE", str(file))
+    status, _, err = run("import hugekit; hugekit.clear(bytearray(5000))")
+    assert status == 0 and "RuntimeWarning" in err and str(file) in err
+    monkeypatch.setenv("HUGEKIT_PROFILE", "")
+    assert run("import hugekit", "-Werror") == (0, "", "")

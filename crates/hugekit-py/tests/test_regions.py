@@ -33,11 +33,11 @@ def test_ranges(pool):
     region.release(pool.page_size, pool.page_size)
     assert array.sum() == (1 << 20) - pool.page_size
     told = []
-    region.prefault(threads=2, progress=lambda *at: told.append(at))
+    region.populate(threads=2, progress=lambda *at: told.append(at))
     assert told[-1][0] == told[-1][1]
-    region.prefault(5, 10)
-    region.ready()
-    for wrong in (lambda: region.release(1, 5), lambda: region.release(0, 1 << 40), lambda: region.prefault(1 << 21)):
+    region.populate(5, 10)
+    region.prepare_write()
+    for wrong in (lambda: region.release(1, 5), lambda: region.release(0, 1 << 40), lambda: region.populate(1 << 21)):
         with pytest.raises(ValueError):
             wrong()
     for elsewhere in (np.ones(5), np.ones(0)):

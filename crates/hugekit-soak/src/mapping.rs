@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr;
 
-const HUGE: usize = 2 << 20;
+use hugekit::HUGE_PAGE_BYTES as HUGE;
 
 /// Mapped memory at a multiple of 2 MiB, unmapped on drop.
 #[derive(Debug)]

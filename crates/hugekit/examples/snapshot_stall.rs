@@ -1,14 +1,14 @@
 //! Measures what a snapshot costs a writer at full speed: its longest stall and its rate, before and during.
 //!
-//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [ready] [reserve] [all] [write] [threaded] [background]`
+//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [populate] [reserve] [all] [write] [threaded] [background]`
 #![allow(unsafe_code, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hugekit::Snapshot;
 use hugekit::fault::Handling;
 use hugekit::snapshot::{Builder, Granule, Reserve};
+use hugekit::{HUGE_PAGE_BYTES, Snapshot};
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -68,7 +68,7 @@ fn wished(has: impl Fn(&str) -> bool, len: usize) -> Builder {
         .in_background(has("background"))
         .granule(if has("small") { Granule::Small } else { Granule::Auto })
         .hold_at_most(if has("all") { len } else { len / 2 })
-        .ready(if has("ready") { len / 4 } else { 0 })
+        .populate_copies(if has("populate") { len / 4 } else { 0 })
 }
 
 /// Who writes anywhere at full speed, and what he met.
@@ -115,7 +115,7 @@ struct Past<'a>(&'a mut [u8]);
 impl std::io::Write for Past<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let (now, later) = std::mem::take(&mut self.0).split_at_mut(bytes.len());
-        hugekit::Copy::new().reuse(hugekit::Reuse::None).run(now, bytes).unwrap();
+        hugekit::CopyOptions::new().reuse(hugekit::Reuse::None).run(now, bytes).unwrap();
         self.0 = later;
         Ok(bytes.len())
     }
@@ -131,13 +131,14 @@ fn mapped(len: usize, huge: bool) -> &'static mut [u8] {
     let bytes = unsafe {
         let mapped = libc::mmap(
             std::ptr::null_mut(),
-            len + (2 << 20),
+            len + (HUGE_PAGE_BYTES),
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
             -1,
             0,
         );
-        let start = mapped.cast::<u8>().map_addr(|address| address.next_multiple_of(2 << 20));
+        let start =
+            mapped.cast::<u8>().map_addr(|address| address.next_multiple_of(HUGE_PAGE_BYTES));
         let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         assert_eq!(libc::madvise(start.cast(), len, advice), 0);
         std::slice::from_raw_parts_mut(start, len)

@@ -11,6 +11,9 @@ use crate::cow::ForkError;
 use crate::engine::HintError;
 use crate::parallel::JobError;
 use crate::pool::FaultError;
+use crate::profile::AlreadyInstalled;
+#[cfg(feature = "profile-file")]
+use crate::profile::{Problem, ProfileError};
 use crate::snapshot::Unsuitable;
 use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError, SnapshotError};
 
@@ -141,6 +144,32 @@ impl CopyError {
     }
 }
 
+impl AlreadyInstalled {
+    /// What it means for a program.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        ErrorClass::Conflict
+    }
+}
+
+#[cfg(feature = "profile-file")]
+impl ProfileError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match &self.problem {
+            Problem::Unreadable(source) => of_kind(source.kind()),
+            Problem::Damaged(_) | Problem::Bands { .. } | Problem::Value { .. } => {
+                ErrorClass::Invalid
+            }
+            Problem::Schema { .. }
+            | Problem::Version { .. }
+            | Problem::Machine { .. }
+            | Problem::Routine { .. } => ErrorClass::Unsupported,
+        }
+    }
+}
+
 impl FaultError {
     /// What it means for a program.
     #[must_use]
@@ -195,7 +224,7 @@ impl RegionError {
             | Self::Unaligned { .. }
             | Self::NotWholeFolios { .. }
             | Self::NoBytes => ErrorClass::Invalid,
-            Self::Prefault(error) => error.class(),
+            Self::Populate(error) => error.class(),
             Self::Clear(error) => error.class(),
             Self::Kept(kind) => of_kind(*kind),
             Self::Copy(error) => error.class(),
@@ -268,7 +297,7 @@ mod tests {
         let fork = ForkError::Pool(PoolError::NoBacking { falls });
         assert_eq!(fork.class(), ErrorClass::NoMemory);
         let chunk = JobError::Chunk { range: 0..1, bytes: 0, error: PopulateError::NotWritable };
-        assert_eq!(RegionError::Prefault(chunk).class(), ErrorClass::Invalid);
+        assert_eq!(RegionError::Populate(chunk).class(), ErrorClass::Invalid);
     }
 
     #[test]

@@ -13,11 +13,11 @@ const SMALL: usize = 4096;
 
 /// Sets every byte to zero, on the calling thread, by the fastest routine for this length.
 ///
-/// Nothing is assumed about who uses the memory next; [`Clear`] takes such knowledge. Never slower
+/// Nothing is assumed about who uses the memory next; [`ClearOptions`] takes such knowledge. Never slower
 /// than `memset`, whatever the length.
 ///
 /// ```
-/// let mut page = vec![0xff_u8; 2 << 20];
+/// let mut page = vec![0xff_u8; hugekit::HUGE_PAGE_BYTES];
 /// hugekit::clear(&mut page);
 /// assert!(page.iter().all(|&byte| byte == 0));
 /// ```
@@ -38,7 +38,7 @@ fn clear_large(bytes: &mut [u8]) {
 }
 
 /// Why a clear was refused, or stopped. Nothing was written, unless it was cancelled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClearError {
     /// The target lies outside, or the routine does not run here.
@@ -52,17 +52,17 @@ pub enum ClearError {
 /// A clear with knowledge: who touches what next, in which order, by which routine.
 ///
 /// ```
-/// use hugekit::{Clear, Reuse};
+/// use hugekit::{ClearOptions, HUGE_PAGE_BYTES, Reuse};
 ///
-/// let mut folio = vec![0xff_u8; 2 << 20];
+/// let mut folio = vec![0xff_u8; HUGE_PAGE_BYTES];
 /// // Offset 0x1234 is read right after: its surroundings stay cached, the rest streams.
-/// Clear::new().target(0x1234).reuse(Reuse::Target).run(&mut folio)?;
+/// ClearOptions::new().target(0x1234).reuse(Reuse::Target).run(&mut folio)?;
 /// assert!(folio.iter().all(|&byte| byte == 0));
 /// # Ok::<(), hugekit::ClearError>(())
 /// ```
-pub type Clear<'a> = Operation<'a, ClearFn>;
+pub type ClearOptions<'a> = Operation<'a, ClearFn>;
 
-impl Clear<'_> {
+impl ClearOptions<'_> {
     /// Sets every byte to zero.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::profile::Profile;
 const SMALL: usize = 4096;
 
 /// Why a copy was refused, or stopped. Nothing was written, unless it was cancelled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
     /// Source and destination are not equally long.
@@ -42,7 +42,7 @@ pub enum CopyError {
 
 /// Copies `src` to `dst`, on the calling thread, by the fastest routine for this length.
 ///
-/// Nothing is assumed about who uses either next; [`Copy`](type@Copy) takes such knowledge.
+/// Nothing is assumed about who uses either next; [`CopyOptions`] takes such knowledge.
 ///
 /// ```
 /// let source = vec![7_u8; 1 << 20];
@@ -86,18 +86,18 @@ fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
 /// [`source_reuse`](Self::source_reuse) of the source.
 ///
 /// ```
-/// use hugekit::{Copy, Reuse};
+/// use hugekit::{CopyOptions, HUGE_PAGE_BYTES, Reuse};
 ///
-/// let source = vec![7_u8; 2 << 20];
-/// let mut folio = vec![0_u8; 2 << 20];
+/// let source = vec![7_u8; HUGE_PAGE_BYTES];
+/// let mut folio = vec![0_u8; HUGE_PAGE_BYTES];
 /// // No thread reads the copy soon: it streams past the cache.
-/// Copy::new().reuse(Reuse::None).run(&mut folio, &source)?;
+/// CopyOptions::new().reuse(Reuse::None).run(&mut folio, &source)?;
 /// assert!(folio == source);
 /// # Ok::<(), hugekit::CopyError>(())
 /// ```
-pub type Copy<'a> = Operation<'a, CopyFn>;
+pub type CopyOptions<'a> = Operation<'a, CopyFn>;
 
-impl Copy<'_> {
+impl CopyOptions<'_> {
     /// Who uses the source next. With [`reuse`](Operation::reuse) it decides which sides of the near
     /// window, the bytes around the target, stay in the cache:
     ///

@@ -1,6 +1,6 @@
 //! What clearing and copying share: knowledge of who uses the memory next, and the plan made of it.
 //!
-//! An [`Operation`] is a builder; [`Clear`](crate::Clear) and [`Copy`](crate::Copy) are its two
+//! An [`Operation`] is a builder; [`ClearOptions`](crate::ClearOptions) and [`CopyOptions`](crate::CopyOptions) are its two
 //! kinds, told apart by what their routines are. A plan is profile × sweep: an order of extents,
 //! one routine for the far ones and one for the near window.
 
@@ -36,7 +36,7 @@ impl Reuse {
 }
 
 /// Why a hint was refused. Nothing was written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HintError {
     /// The target is not an offset within the memory.
@@ -96,7 +96,7 @@ mod sealed {
 }
 
 /// An operation with knowledge: who touches what next, in which order, by which routine. Used as
-/// [`Clear`](crate::Clear) or [`Copy`](crate::Copy).
+/// [`ClearOptions`](crate::ClearOptions) or [`CopyOptions`](crate::CopyOptions).
 #[derive(Debug)]
 #[must_use = "a builder does nothing until run"]
 pub struct Operation<'a, F: 'static> {

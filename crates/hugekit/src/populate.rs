@@ -15,7 +15,7 @@ use crate::profile::Profile;
 use crate::sys::memory;
 
 /// Why a chunk could not be populated. What was populated before stays so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PopulateError {
     /// The kernel is older than Linux 5.14, or not Linux at all.
@@ -44,21 +44,21 @@ pub enum PopulateError {
 /// A populate with knowledge of who does it.
 ///
 /// ```
-/// use hugekit::{Populate, Threads};
+/// use hugekit::{PopulateOptions, Threads};
 ///
 /// let mut memory = Box::<[u8]>::new_uninit_slice(4 << 20);
-/// let report = Populate::new().threads(Threads::Auto).run(&mut memory)?;
+/// let report = PopulateOptions::new().threads(Threads::Auto).run(&mut memory)?;
 /// assert_eq!(report.bytes, 4 << 20);
 /// # Ok::<(), hugekit::parallel::JobError<hugekit::PopulateError>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder populates nothing until run"]
-pub struct Populate<'a> {
+pub struct PopulateOptions<'a> {
     profile: Option<&'a Profile>,
     sharing: Sharing<'a>,
 }
 
-impl<'a> Populate<'a> {
+impl<'a> PopulateOptions<'a> {
     /// By the calling thread alone, in one go.
     pub fn new() -> Self {
         Self::default()

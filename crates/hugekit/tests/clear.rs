@@ -4,7 +4,7 @@ mod common;
 
 use hugekit::arch::{CpuModel, Vendor, clear_routines};
 use hugekit::machine::CacheSizes;
-use hugekit::{Clear, ClearError, HintError, Profile, clear};
+use hugekit::{ClearError, ClearOptions, HintError, Profile, clear};
 use proptest::prelude::*;
 
 use common::{REUSES, hints, len};
@@ -44,7 +44,7 @@ proptest! {
 #[test]
 fn uninitialised_memory_comes_back_as_zeroes() {
     let mut memory = Box::<[u8]>::new_uninit_slice(100_000);
-    let zeroes = Clear::new().run_uninit(&mut memory).unwrap();
+    let zeroes = ClearOptions::new().run_uninit(&mut memory).unwrap();
     assert_eq!(zeroes.len(), 100_000);
     assert!(zeroes.iter().all(|&byte| byte == 0));
 }
@@ -52,7 +52,7 @@ fn uninitialised_memory_comes_back_as_zeroes() {
 #[test]
 fn a_target_outside_is_an_error_and_nothing_is_written() {
     let mut bytes = surrounded(0, 8192, 0);
-    let error = Clear::new().target(8192).run(&mut bytes).unwrap_err();
+    let error = ClearOptions::new().target(8192).run(&mut bytes).unwrap_err();
     assert_eq!(error, ClearError::Hint(HintError::TargetOutside { target: 8192, len: 8192 }));
     assert_eq!(error.to_string(), "target offset 8192 lies outside the 8192 bytes of memory");
     assert_eq!(bytes, surrounded(0, 8192, 0));
@@ -60,9 +60,9 @@ fn a_target_outside_is_an_error_and_nothing_is_written() {
 
 #[test]
 fn a_target_in_nothing_is_an_error() {
-    assert!(Clear::new().target(0).run(&mut []).is_err());
+    assert!(ClearOptions::new().target(0).run(&mut []).is_err());
     for reuse in REUSES {
-        assert_eq!(Clear::new().reuse(reuse).run(&mut []).unwrap().bytes, 0);
+        assert_eq!(ClearOptions::new().reuse(reuse).run(&mut []).unwrap().bytes, 0);
     }
 }
 
@@ -70,7 +70,7 @@ fn a_target_in_nothing_is_an_error() {
 fn a_routine_the_cpu_lacks_is_an_error_and_nothing_is_written() {
     for routine in clear_routines().iter().filter(|routine| !routine.is_available()) {
         let mut bytes = surrounded(0, 100, 0);
-        let error = Clear::new().routine(routine).run(&mut bytes).unwrap_err();
+        let error = ClearOptions::new().routine(routine).run(&mut bytes).unwrap_err();
         assert!(matches!(error, ClearError::Hint(HintError::RoutineUnavailable { .. })));
         assert!(error.to_string().contains(routine.needs()));
         assert_eq!(bytes, surrounded(0, 100, 0));

@@ -3,7 +3,7 @@
 mod common;
 
 use hugekit::arch::copy_routines;
-use hugekit::{Copy, CopyError, HintError, Profile, copy};
+use hugekit::{CopyError, CopyOptions, HintError, Profile, copy};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -56,14 +56,17 @@ fn lengths_that_differ_are_an_error_and_nothing_is_written() {
     let error = copy(&mut dst, &[0; 99]).unwrap_err();
     assert_eq!(error, CopyError::LengthsDiffer { dst: 100, src: 99 });
     assert!(error.to_string().contains("cannot copy 99 bytes into 100"));
-    assert_eq!(Copy::new().run(&mut dst, &[0; 101]).unwrap_err().to_string().find("101"), Some(12));
+    assert_eq!(
+        CopyOptions::new().run(&mut dst, &[0; 101]).unwrap_err().to_string().find("101"),
+        Some(12)
+    );
     assert_eq!(dst, [GUARD; 100]);
 }
 
 #[test]
 fn a_target_outside_is_an_error_and_nothing_is_written() {
     let mut dst = [GUARD; 100];
-    let error = Copy::new().target(100).run(&mut dst, &[0; 100]).unwrap_err();
+    let error = CopyOptions::new().target(100).run(&mut dst, &[0; 100]).unwrap_err();
     assert_eq!(error, CopyError::Hint(HintError::TargetOutside { target: 100, len: 100 }));
     assert_eq!(dst, [GUARD; 100]);
 }
@@ -75,11 +78,11 @@ fn overlapping_pointers_are_an_error_and_nothing_is_written() {
     let start = bytes.as_mut_ptr();
     for (dst, src, len) in [(0, 0, 1), (0, 4095, 4096), (4095, 0, 4096), (1, 0, 8191)] {
         // SAFETY: both ranges lie within the 8192 bytes, which nobody else accesses.
-        let copied = unsafe { Copy::new().run_raw(start.add(dst), start.add(src), len) };
+        let copied = unsafe { CopyOptions::new().run_raw(start.add(dst), start.add(src), len) };
         assert!(matches!(copied, Err(CopyError::Overlap { .. })), "{dst} {src} {len}");
     }
     // SAFETY: as above.
-    let neighbours = unsafe { Copy::new().run_raw(start, start.add(4096), 4096) };
+    let neighbours = unsafe { CopyOptions::new().run_raw(start, start.add(4096), 4096) };
     assert_eq!(neighbours.unwrap().bytes, 4096);
     assert!(bytes[..4096] == bytes[4096..]);
 }

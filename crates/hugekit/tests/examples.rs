@@ -1,10 +1,10 @@
 //! Examples run, and what they print is what they say of themselves.
 
+use std::fs::File;
 use std::process::{Command, Output};
 
 use hugekit::Pool;
 use hugekit::fault::Handling;
-use hugekit::machine::{Root, kvm};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Runs an example as its reader would.
@@ -59,7 +59,8 @@ fn no_guest() -> Option<String> {
     if cfg!(not(target_arch = "x86_64")) {
         return Some("the guest's program is for x86-64".to_owned());
     }
-    kvm::api_version(&Root::default()).err().map(|error| error.to_string())
+    let device = File::options().read(true).write(true).open("/dev/kvm");
+    device.err().map(|error| format!("/dev/kvm: {error}"))
 }
 
 /// Why a guest's faults cannot be served here, if so.

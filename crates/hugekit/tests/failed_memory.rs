@@ -15,7 +15,7 @@ use hugekit::fault::Handling;
 use hugekit::parallel::JobError;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
-use hugekit::{Pool, PoolError, PopulateError, Region, RegionError};
+use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, PopulateError, Region, RegionError};
 use libtest_mimic::Arguments;
 
 const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
@@ -68,16 +68,16 @@ fn can_be_read(region: &Region, at: usize) -> bool {
 }
 
 fn is_lost(region: &Region, at: usize) -> bool {
-    let ready = region.ready(at..at + 1);
+    let ready = region.prepare_write(at..at + 1);
     let poisoned = matches!(
         ready,
-        Err(RegionError::Prefault(JobError::Chunk { error: PopulateError::Poisoned, .. }))
+        Err(RegionError::Populate(JobError::Chunk { error: PopulateError::Poisoned, .. }))
     );
     poisoned && !can_be_read(region, at)
 }
 
 fn last_is(region: &Region, value: u8) -> bool {
-    region.ready(region.len() - 1..region.len()).unwrap();
+    region.prepare_write(region.len() - 1..region.len()).unwrap();
     region[region.len() - 1] == value
 }
 
@@ -166,7 +166,7 @@ fn what_is_pinned_and_fails_prevents_a_fork(backing: Backing) {
     let pin = region.pin(at(backing)..at(backing) + 1).unwrap();
     let in_use = pool.stats().unwrap().in_use;
     assert!(matches!(region.fork(), Err(ForkError::NotReady(_) | ForkError::Copy(_))));
-    assert!(pool.stats().unwrap().in_use <= in_use + (2 << 20) / backing.page_size());
+    assert!(pool.stats().unwrap().in_use <= in_use + HUGE_PAGE_BYTES / backing.page_size());
     drop(pin);
     let fork = region.fork().unwrap();
     drop(region);

@@ -179,7 +179,7 @@ fn system_calls_find_what_is_ready(backing: Backing) {
             }
         }
         // The bytes are still in the pipe, and the memory is as it was.
-        region.ready(2 * page..FOLIOS * page).unwrap();
+        region.prepare_write(2 * page..FOLIOS * page).unwrap();
         assert_eq!(read.read(&mut region[FOLIOS * page - 4096..]).unwrap(), 4096);
         assert!(region[FOLIOS * page - 4096..].iter().all(|&byte| byte == 5));
         assert!(is_zero(&region[2 * page..FOLIOS * page - 4096]));
@@ -192,13 +192,13 @@ fn system_calls_find_what_is_ready(backing: Backing) {
 fn what_is_prefaulted_faults_no_more(backing: Backing) {
     each(backing, |pool, mut region| {
         let page = backing.page_size();
-        let report = region.prefault_with(0..FOLIOS * page, Threads::Exactly(2), None).unwrap();
+        let report = region.populate_with(0..FOLIOS * page, Threads::Exactly(2), None).unwrap();
         assert_eq!(report.bytes, FOLIOS * page);
         let before = faults();
         region.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
         assert_eq!(faults() - before, 0);
         assert_eq!(pool.stats().unwrap().scrubbed_at_fault, (FOLIOS * page) as u64);
-        let outside = region.ready(0..FOLIOS * page + 1);
+        let outside = region.prepare_write(0..FOLIOS * page + 1);
         assert!(matches!(outside, Err(RegionError::OutOfRange { .. })));
     });
 }
@@ -288,7 +288,7 @@ fn release_against_faults(backing: Backing) {
             for round in 0..200 {
                 let first = round % FOLIOS;
                 region.release(first * page..FOLIOS * page).unwrap();
-                region.ready(first * page..(first + 1) * page).unwrap();
+                region.prepare_write(first * page..(first + 1) * page).unwrap();
             }
             stop.store(true, Ordering::Relaxed);
         });
@@ -338,7 +338,7 @@ fn a_forked_child_has_no_part_of_it(backing: Backing) {
         let region = Mutex::new(Some(region));
         let code = in_a_child(|| {
             let mut region = region.lock().unwrap().take().unwrap();
-            let refused = [region.ready(0..page), region.release(0..page)];
+            let refused = [region.prepare_write(0..page), region.release(0..page)];
             if refused.iter().any(|refused| *refused != Err(RegionError::Forked)) {
                 return 1;
             }

@@ -16,7 +16,7 @@ use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::region::{ForkError, PinnedRange};
-use hugekit::{Pool, Region, RegionError, SharedRegion};
+use hugekit::{HUGE_PAGE_BYTES, Pool, Region, RegionError, SharedRegion};
 use libtest_mimic::Arguments;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn folios_in_use(pool: &Pool, granule: usize, folios: usize) {
 fn granules(backing: Backing) -> Vec<usize> {
     match backing {
         Backing::Base => vec![4096, 16384],
-        Backing::Thp => vec![2 << 20, 64 << 10],
+        Backing::Thp => vec![HUGE_PAGE_BYTES, 64 << 10],
         _ => vec![backing.page_size()],
     }
 }
@@ -230,7 +230,7 @@ enum Step {
     Write(Index, Index, usize, u8),
     Drop(Index),
     Release(Index, Index, Index),
-    Prefault(Index, Index, Index),
+    Populate(Index, Index, Index),
     Ready(Index, Index, Index),
     Pin(Index, Index, Index),
     Unpin(Index),
@@ -245,7 +245,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(which, at, len, byte)| Step::Write(which, at, len, byte)),
         2 => index().prop_map(Step::Drop),
         1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Release(which, a, b)),
-        1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Prefault(which, a, b)),
+        1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Populate(which, a, b)),
         1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Ready(which, a, b)),
         1 => (index(), index(), index()).prop_map(|(which, a, b)| Step::Pin(which, a, b)),
         1 => index().prop_map(Step::Unpin),
@@ -309,8 +309,8 @@ impl Modelled {
     }
 
     /// The kernel may write there from then on.
-    fn make_ready(&self, range: Range<usize>) {
-        self.region.ready(range.clone()).unwrap();
+    fn prepare_write(&self, range: Range<usize>) {
+        self.region.prepare_write(range.clone()).unwrap();
         let (mut source, mut sink) = std::io::pipe().unwrap();
         let len = range.len().min(100);
         if len > 0 {
@@ -357,13 +357,13 @@ fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) 
             let range = modelled.range(a, b, page);
             modelled.release(range);
         }
-        Step::Prefault(which, a, b) => {
+        Step::Populate(which, a, b) => {
             let modelled = which.get(tree);
-            modelled.region.prefault(modelled.range(a, b, 1)).unwrap();
+            modelled.region.populate(modelled.range(a, b, 1)).unwrap();
         }
         Step::Ready(which, a, b) => {
             let modelled = which.get(tree);
-            modelled.make_ready(modelled.range(a, b, 1));
+            modelled.prepare_write(modelled.range(a, b, 1));
         }
         Step::Pin(which, a, b) => {
             let modelled = which.get_mut(tree);
@@ -499,7 +499,7 @@ fn forks_are_moments(backing: Backing) {
 
 /// A fork that is made ready, and read meanwhile, shows what it showed before, whatever its parent writes: first copies
 /// are made, then they are mapped, and in between its page tables may not have what the parent goes on writing.
-fn ready_beside_a_writing_parent_changes_no_byte(backing: Backing) {
+fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
     for handling in HANDLINGS {
         for granule in granules(backing) {
             let pool = pool(backing, 3);
@@ -536,7 +536,7 @@ fn ready_beside_a_writing_parent_changes_no_byte(backing: Backing) {
                             }
                             same
                         });
-                        fork.ready(0..fork.len()).unwrap();
+                        fork.prepare_write(0..fork.len()).unwrap();
                         is_ready.store(true, Ordering::SeqCst);
                         assert!(reader.join().unwrap(), "the parent's writes were seen");
                     });
@@ -611,7 +611,7 @@ fn what_is_ready_is_open_to_the_kernel(backing: Backing) {
         let mut regions = [region, first, second, third];
         thread::scope(|scope| {
             for region in &regions {
-                scope.spawn(|| region.ready(0..region.len()).unwrap());
+                scope.spawn(|| region.prepare_write(0..region.len()).unwrap());
             }
         });
         for (region, model) in regions.iter().zip(&models) {
@@ -633,11 +633,11 @@ fn bad_terms_are_typed_errors(backing: Backing) {
     let pool = pool(backing, 2);
     let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
     paint(&mut region, 1);
-    for granule in [0, 3, 2048, 12288, (2 << 20) + 4096, 4 << 20, usize::MAX] {
+    for granule in [0, 3, 2048, 12288, HUGE_PAGE_BYTES + 4096, 4 << 20, usize::MAX] {
         match region.fork_builder().granule(granule).build() {
             Err(ForkError::Granule { granule: asked, least, most }) => {
                 assert_eq!(asked, granule);
-                assert!(least <= most && most <= 2 << 20);
+                assert!(least <= most && most <= HUGE_PAGE_BYTES);
             }
             other => panic!("{granule}: {other:?}"),
         }
@@ -813,7 +813,7 @@ fn neighbours_become_one_mapping(backing: Backing) {
                 child[slot * granule] = slot as u8 + 1;
             }
             // A handler thread may still be at the last one.
-            child.prefault(0..child.len()).unwrap();
+            child.populate(0..child.len()).unwrap();
             assert_eq!(mappings(&child), 1, "{step}");
             assert_eq!(child.shared_bytes().unwrap(), 0);
             let written =
@@ -941,7 +941,7 @@ fn a_forked_process_has_no_part_of_it(backing: Backing) {
                 if !matches!(region.fork(), Err(ForkError::Forked)) {
                     return 1;
                 }
-                let refused = [region.release(0..region.len()), region.ready(0..1)];
+                let refused = [region.release(0..region.len()), region.prepare_write(0..1)];
                 if refused.iter().any(|refused| *refused != Err(RegionError::Forked)) {
                     return 2;
                 }
@@ -991,8 +991,8 @@ const CHECKS: &[Check] = &[
     ("like_vectors", like_vectors),
     ("forks_are_moments", forks_are_moments),
     (
-        "ready_beside_a_writing_parent_changes_no_byte",
-        ready_beside_a_writing_parent_changes_no_byte,
+        "prepare_write_beside_a_writing_parent_changes_no_byte",
+        prepare_write_beside_a_writing_parent_changes_no_byte,
     ),
     ("fork_groups_in_threads", fork_groups_in_threads),
     ("what_is_ready_is_open_to_the_kernel", what_is_ready_is_open_to_the_kernel),

@@ -15,7 +15,8 @@ use common::{hints, len};
 use hugekit::arch::{clear_routines, copy_routines};
 use hugekit::parallel::{Job, JobError};
 use hugekit::{
-    Cancel, Clear, ClearError, Copy, CopyError, Populate, PopulateError, Profile, Threads,
+    Cancel, ClearError, ClearOptions, CopyError, CopyOptions, PopulateError, PopulateOptions,
+    Profile, Threads,
 };
 use proptest::prelude::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -91,7 +92,8 @@ fn every_routine_copies_in_chunks() {
     let source = surrounded(len);
     for routine in copy_routines().iter().filter(|routine| routine.is_available()) {
         let mut bytes = vec![0; len];
-        let copy = Copy::new().routine(routine).profile(&profile).threads(Threads::Exactly(2));
+        let copy =
+            CopyOptions::new().routine(routine).profile(&profile).threads(Threads::Exactly(2));
         copy.run(&mut bytes, &source).unwrap();
         assert!(bytes == source, "{}", routine.name());
     }
@@ -101,7 +103,7 @@ fn every_routine_copies_in_chunks() {
 fn a_copy_by_no_thread_writes_nothing_and_a_cancelled_one_says_how_far_it_came() {
     let source = surrounded(MIB);
     let mut bytes = vec![0; MIB];
-    let none = Copy::new().threads(Threads::Exactly(0)).run(&mut bytes, &source);
+    let none = CopyOptions::new().threads(Threads::Exactly(0)).run(&mut bytes, &source);
     assert_eq!(none, Err(CopyError::Job(JobError::NoThreads)));
     assert!(bytes.iter().all(|&byte| byte == 0));
     let (profile, cancel) = (small_chunks(), Cancel::new());
@@ -110,7 +112,7 @@ fn a_copy_by_no_thread_writes_nothing_and_a_cancelled_one_says_how_far_it_came()
             cancel.cancel();
         }
     };
-    let copy = Copy::new().profile(&profile).cancel(&cancel).progress(&progress);
+    let copy = CopyOptions::new().profile(&profile).cancel(&cancel).progress(&progress);
     let Err(CopyError::Job(JobError::Cancelled { bytes: done, len })) =
         copy.run(&mut bytes, &source)
     else {
@@ -126,7 +128,8 @@ fn every_routine_clears_in_chunks() {
     let profile = small_chunks();
     for routine in clear_routines().iter().filter(|r| r.is_available()) {
         let mut bytes = surrounded(300_001);
-        let clear = Clear::new().profile(&profile).threads(Threads::Exactly(2)).routine(routine);
+        let clear =
+            ClearOptions::new().profile(&profile).threads(Threads::Exactly(2)).routine(routine);
         clear.run(&mut bytes[777..]).unwrap();
         assert!(bytes[777..].iter().all(|&byte| byte == 0), "{}", routine.name());
         assert_eq!(bytes[..777], surrounded(777));
@@ -136,9 +139,9 @@ fn every_routine_clears_in_chunks() {
 #[test]
 fn a_clear_by_no_thread_or_with_bad_hints_writes_nothing() {
     let mut bytes = surrounded(10_000);
-    let none = Clear::new().threads(Threads::Exactly(0)).run(&mut bytes);
+    let none = ClearOptions::new().threads(Threads::Exactly(0)).run(&mut bytes);
     assert_eq!(none, Err(ClearError::Job(JobError::NoThreads)));
-    let outside = Clear::new().threads(Threads::Exactly(2)).target(10_000).run(&mut bytes);
+    let outside = ClearOptions::new().threads(Threads::Exactly(2)).target(10_000).run(&mut bytes);
     assert!(matches!(outside, Err(ClearError::Hint(_))));
     assert_eq!(bytes, surrounded(10_000));
 }
@@ -153,7 +156,7 @@ fn a_clear_tells_of_its_progress_and_can_be_cancelled_by_it() {
         }
     };
     let mut bytes = surrounded(MIB);
-    let clear = Clear::new().profile(&profile).threads(Threads::Exactly(2));
+    let clear = ClearOptions::new().profile(&profile).threads(Threads::Exactly(2));
     let cancelled = clear.progress(&progress).cancel(&cancel).run(&mut bytes);
     let Err(ClearError::Job(JobError::Cancelled { bytes: cleared, len })) = cancelled else {
         panic!("{cancelled:?}");
@@ -211,7 +214,7 @@ fn populated_pages_are_all_there_and_hold_what_they_held() {
         let mapping = Mapping::writable(64 * page_size());
         // SAFETY: within the mapping, which nothing else uses.
         unsafe { mapping.page(3).write(7) };
-        let populate = Populate::new().profile(&profile).threads(threads);
+        let populate = PopulateOptions::new().profile(&profile).threads(threads);
         let report = populate.run_raw(mapping.start, mapping.len).unwrap();
         assert_eq!((report.bytes, mapping.resident()), (mapping.len, 64));
         // SAFETY: as above.
@@ -225,7 +228,7 @@ fn exactly_the_pages_that_a_byte_lies_on_are_populated() {
     for threads in THREADS {
         let mapping = Mapping::writable(64 * page);
         let start = mapping.page(5).wrapping_add(page - 1);
-        let populate = Populate::new().profile(&profile).threads(threads);
+        let populate = PopulateOptions::new().profile(&profile).threads(threads);
         populate.run_raw(start, 40 * page + 2).unwrap();
         assert_eq!(mapping.resident(), 42);
     }
@@ -234,14 +237,14 @@ fn exactly_the_pages_that_a_byte_lies_on_are_populated() {
 #[test]
 fn a_slice_can_be_populated_and_so_can_nothing() {
     let mut memory = Box::<[u8]>::new_uninit_slice(3 * MIB + 5);
-    assert_eq!(Populate::new().run(&mut memory).unwrap().bytes, 3 * MIB + 5);
+    assert_eq!(PopulateOptions::new().run(&mut memory).unwrap().bytes, 3 * MIB + 5);
     let nothing: &mut [MaybeUninit<u8>] = &mut [];
-    assert_eq!(Populate::new().run(nothing).unwrap().bytes, 0);
+    assert_eq!(PopulateOptions::new().run(nothing).unwrap().bytes, 0);
 }
 
 fn populate_error(start: *mut u8, len: usize, threads: Threads) -> (PopulateError, usize) {
     let profile = small_chunks();
-    match Populate::new().profile(&profile).threads(threads).run_raw(start, len) {
+    match PopulateOptions::new().profile(&profile).threads(threads).run_raw(start, len) {
         Err(JobError::Chunk { error, bytes, range }) => {
             assert!(bytes + range.len() <= len);
             (error, bytes)
@@ -303,14 +306,14 @@ fn the_end_of_a_file_is_an_error() {
 #[test]
 fn populating_by_no_thread_is_an_error() {
     let mut memory = Box::<[u8]>::new_uninit_slice(100);
-    let none = Populate::new().threads(Threads::Exactly(0)).run(&mut memory);
+    let none = PopulateOptions::new().threads(Threads::Exactly(0)).run(&mut memory);
     assert_eq!(none, Err(JobError::NoThreads));
 }
 
 fn clears_in_parallel() -> bool {
     let profile = small_chunks();
     let mut bytes = surrounded(MIB + 3);
-    let report = Clear::new().profile(&profile).threads(Threads::Exactly(2)).run(&mut bytes);
+    let report = ClearOptions::new().profile(&profile).threads(Threads::Exactly(2)).run(&mut bytes);
     report.is_ok_and(|report| report.unpinned == 0) && bytes.iter().all(|&byte| byte == 0)
 }
 

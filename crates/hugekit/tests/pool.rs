@@ -303,7 +303,7 @@ fn a_child_has_nothing_and_breaks_nothing(backing: Backing) {
             matches!(pool.resume_scrubbing(), Err(PoolError::Forked)),
             region.as_mut().unwrap().release(0..page).is_err(),
             region.as_mut().unwrap().truncate(page).is_err(),
-            region.as_ref().unwrap().prefault(0..page).is_err(),
+            region.as_ref().unwrap().populate(0..page).is_err(),
             region.take().unwrap().retire().is_err(),
             shared.release(0..page).is_err(),
             !maps.contains(&name),

@@ -40,7 +40,7 @@ fn what_is_prefaulted_faults_no_more(backing: Backing) {
     let mut region = pool.region(FOLIOS * page).unwrap();
     assert!(faults_to_touch(&mut region[..page], page) > 0);
     // From the last byte of one folio to the first one of another: both, and those between.
-    let report = region.prefault(2 * page - 1..6 * page + 1).unwrap();
+    let report = region.populate(2 * page - 1..6 * page + 1).unwrap();
     assert_eq!(report.bytes, 6 * page);
     assert_eq!(faults_to_touch(&mut region[page..7 * page], page), 0);
 }
@@ -50,13 +50,13 @@ fn prefaulting_is_shared_and_watched(backing: Backing) {
     let mut region = pool.region(FOLIOS * page).unwrap();
     let told = Mutex::new(0);
     let progress = |done, _| *told.lock().unwrap() = done;
-    region.prefault_with(0..FOLIOS * page, Threads::Exactly(2), Some(&progress)).unwrap();
+    region.populate_with(0..FOLIOS * page, Threads::Exactly(2), Some(&progress)).unwrap();
     assert_eq!(told.into_inner().unwrap(), FOLIOS * page);
     assert_eq!(faults_to_touch(&mut region, page), 0);
-    assert_eq!(region.prefault(0..0).unwrap().bytes, 0);
+    assert_eq!(region.populate(0..0).unwrap().bytes, 0);
     assert!(matches!(
-        region.prefault_with(0..page, Threads::Exactly(0), None),
-        Err(RegionError::Prefault(_))
+        region.populate_with(0..page, Threads::Exactly(0), None),
+        Err(RegionError::Populate(_))
     ));
 }
 
@@ -83,7 +83,7 @@ fn a_range_outside_is_refused_and_changes_nothing(backing: Backing) {
     for range in [0..2 * page + 1, 3 * page..4 * page, page..0, 0..usize::MAX] {
         let outside = Err(RegionError::OutOfRange { range: range.clone(), len: 2 * page });
         assert_eq!(region.release(range.clone()), outside);
-        assert_eq!(region.prefault(range), outside.map(|()| unreachable!()));
+        assert_eq!(region.populate(range), outside.map(|()| unreachable!()));
     }
     for range in [0..1, 1..page, page..2 * page - 1, page - 1..2 * page] {
         assert!(matches!(region.release(range), Err(RegionError::NotWholeFolios { .. })));

@@ -14,7 +14,9 @@ use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
-use hugekit::{Cancel, Pool, Region, RegionError, SharedRegion, Snapshot, SnapshotError};
+use hugekit::{
+    Cancel, HUGE_PAGE_BYTES, Pool, Region, RegionError, SharedRegion, Snapshot, SnapshotError,
+};
 use libtest_mimic::Arguments;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -27,7 +29,7 @@ const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { thread
 fn granules(backing: Backing) -> Vec<usize> {
     match backing {
         Backing::Base => vec![4096, 16384],
-        Backing::Thp => vec![2 << 20, 64 << 10],
+        Backing::Thp => vec![HUGE_PAGE_BYTES, 64 << 10],
         _ => vec![backing.page_size()],
     }
 }
@@ -225,7 +227,7 @@ impl Model {
             }
             Step::Free { which, at, len } => {
                 let (snapshot, held) = which.get(taken);
-                snapshot.free(piece(at, *len, held.len())).unwrap();
+                snapshot.prepare_write(piece(at, *len, held.len())).unwrap();
             }
             Step::View { which, at, len } => {
                 let (snapshot, held) = which.get(taken);
@@ -441,15 +443,15 @@ fn system_calls_write_where_they_may(backing: Backing) {
         if in_place {
             assert_eq!(write(&mut region).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         }
-        snapshot.free(range.clone()).unwrap();
+        snapshot.prepare_write(range.clone()).unwrap();
         assert_eq!(write(&mut region).unwrap(), 100);
         assert_eq!(snapshot.stats().copied_by_others, 1);
         assert_eq!(snapshot.stats().copied_by_writers, 0);
-        snapshot.free(range.clone()).unwrap();
+        snapshot.prepare_write(range.clone()).unwrap();
         assert_eq!(snapshot.stats().copied_by_others, 1);
         assert!(is_painted(&copied(snapshot)));
         assert!(region[range.clone()].iter().all(|&byte| byte == 3));
-        let beyond = take(&region).free(region.len()..region.len() + 1);
+        let beyond = take(&region).prepare_write(region.len()..region.len() + 1);
         assert!(matches!(beyond, Err(SnapshotError::OutOfRange { .. })));
     });
 }
@@ -538,7 +540,7 @@ fn who_fails_is_told_of_and_nothing_stays_protected(backing: Backing) {
         let ended = take(&region).write_to_with(io::sink(), Some(&told), Some(&cancel));
         match ended {
             // All of it may have been one piece.
-            Ok(_) => assert!(all <= 2 << 20),
+            Ok(_) => assert!(all <= HUGE_PAGE_BYTES),
             Err(SnapshotError::Cancelled { bytes, len }) => assert!(bytes > 0 && len == all),
             Err(other) => panic!("{other}"),
         }
@@ -560,7 +562,7 @@ fn a_forked_process_has_no_part_of_it(backing: Backing) {
             if !matches!(read, Err(SnapshotError::Forked)) {
                 return 1;
             }
-            if !matches!(snapshot.free(0..1), Err(SnapshotError::Forked)) {
+            if !matches!(snapshot.prepare_write(0..1), Err(SnapshotError::Forked)) {
                 return 2;
             }
             match region.snapshot() {

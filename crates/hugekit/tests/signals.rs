@@ -393,11 +393,11 @@ fn broken_memory_is_passed_on_and_never_handed_out_again() {
         report_broken(&raw const region.as_slice()[granule + 5], code);
         assert_eq!((CALLS.load(Ordering::SeqCst), CODE.load(Ordering::SeqCst)), (calls, code));
     }
-    let error = region.ready(0..2 * granule).unwrap_err();
+    let error = region.prepare_write(0..2 * granule).unwrap_err();
     let poisoned = |error: &RegionError| {
         matches!(
             error,
-            RegionError::Prefault(JobError::Chunk { error: PopulateError::Poisoned, .. })
+            RegionError::Populate(JobError::Chunk { error: PopulateError::Poisoned, .. })
         )
     };
     assert!(poisoned(&error), "{error}");
@@ -448,7 +448,7 @@ fn faults_in_handlers_of_other_signals(handling: Handling) {
                     match work {
                         0 => assert!(words.iter().all(|word| word.load(Ordering::Relaxed) <= 1)),
                         1 => region.release(0..WIDTH).unwrap(),
-                        _ => region.ready(0..WIDTH).unwrap(),
+                        _ => region.prepare_write(0..WIDTH).unwrap(),
                     }
                 }
             });

@@ -16,13 +16,12 @@ use std::thread;
 use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::snapshot::{Granule, Reserve, Unsuitable, View, collapse};
-use hugekit::{Cancel, Snapshot, SnapshotError};
+use hugekit::{Cancel, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-const HUGE: usize = 2 << 20;
 const SMALL: usize = 64 << 10;
 const PAGE: usize = 4096;
 
@@ -261,7 +260,7 @@ fn run_steps(handling: Handling, steps: &[Step], huge: bool) {
             Step::Free { which, at, len } => {
                 let (snapshot, held) = &taken[which % taken.len()];
                 let (at, len) = within(at, len, held.len());
-                snapshot.free(at..at + len).unwrap();
+                snapshot.prepare_write(at..at + len).unwrap();
             }
             Step::View { which, at, len } => {
                 let (snapshot, held) = &taken[which % taken.len()];
@@ -389,7 +388,7 @@ fn system_calls_write_where_they_may(handling: Handling) {
         Err(error) => {
             assert!(in_place);
             assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
-            snapshot.free(HUGE..HUGE + PAGE).unwrap();
+            snapshot.prepare_write(HUGE..HUGE + PAGE).unwrap();
             assert_eq!(read.read(&mut bytes[HUGE..HUGE + PAGE]).unwrap(), PAGE);
         }
     }
@@ -617,7 +616,7 @@ fn nothing_is_delivered_late(handling: Handling) {
 fn what_was_put_aside_survives_its_owner(handling: Handling) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let snapshot = of_all(handling, &memory);
-    snapshot.free(HUGE..2 * HUGE).unwrap();
+    snapshot.prepare_write(HUGE..2 * HUGE).unwrap();
     // SAFETY: the test's own memory, which nobody else uses.
     let discarded =
         unsafe { libc::madvise(memory.start().add(HUGE).cast(), HUGE, libc::MADV_DONTNEED) };
@@ -652,7 +651,7 @@ fn a_forked_child_has_no_part_of_it(handling: Handling) {
         let snapshot = snapshot.lock().unwrap().take().unwrap();
         let refused = snapshot.read_at(0, &mut [0; 8]).unwrap_err();
         let stays_out = matches!(refused, SnapshotError::Forked)
-            && matches!(snapshot.free(0..HUGE), Err(SnapshotError::Forked));
+            && matches!(snapshot.prepare_write(0..HUGE), Err(SnapshotError::Forked));
         drop(snapshot);
         let own = of_all(handling, &memory);
         memory.words()[HUGE / 8].store(2, Ordering::Relaxed);
@@ -920,7 +919,7 @@ fn neighbours_are_taken_at_once(handling: Handling) {
 fn all_is_put_aside_in_the_background(handling: Handling) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let builder = Snapshot::builder().handling(handling).in_background(true);
-    let builder = builder.hold_at_most(14 * HUGE).ready(2 * HUGE);
+    let builder = builder.hold_at_most(14 * HUGE).populate_copies(2 * HUGE);
     // SAFETY: no system call writes there.
     let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
     let all =

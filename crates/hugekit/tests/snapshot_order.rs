@@ -13,10 +13,9 @@ use std::thread;
 use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Pool};
 use hugekit::snapshot::Granule;
-use hugekit::{Snapshot, SnapshotError};
+use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
-const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 /// In each order of stores, of which each range has four.
 const ROUNDS: usize = 150;
@@ -247,7 +246,7 @@ fn snapshots_of_the_same_pages_stand_beside_each_other() {
             // SAFETY: as above.
             let around = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
             if round.is_multiple_of(2) {
-                around.free(HUGE..2 * HUGE).unwrap();
+                around.prepare_write(HUGE..2 * HUGE).unwrap();
             }
             let seen = seen(handling, Granule::Small, range, words);
             // Older than the other one, and complete.

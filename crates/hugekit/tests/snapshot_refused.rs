@@ -13,10 +13,8 @@ use child::in_a_child;
 
 use hugekit::fault::Handling;
 use hugekit::snapshot::Granule;
-use hugekit::{ErrorClass, Snapshot, SnapshotError};
+use hugekit::{ErrorClass, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
-
-const HUGE: usize = 2 << 20;
 
 const HANDLINGS: [Handling; 3] =
     [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 3 }];
@@ -100,7 +98,7 @@ fn is_survived(handling: Handling, done_to_it: impl Fn()) {
         });
         let is_lost = |error: SnapshotError| error.class() == ErrorClass::Lost;
         assert!(is_lost(first.read_at(HUGE, &mut [0; 100]).unwrap_err()));
-        assert!(is_lost(of_other.free(0..HUGE).unwrap_err()));
+        assert!(is_lost(of_other.prepare_write(0..HUGE).unwrap_err()));
         assert!(is_lost(second.copy_to(&mut vec![0; 2 * HUGE]).unwrap_err()));
         drop((first, of_other));
         let written = |word: &&AtomicU64| word.load(Ordering::Relaxed) == 9;

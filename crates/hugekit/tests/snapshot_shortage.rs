@@ -11,10 +11,9 @@ use std::sync::atomic::Ordering;
 use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::snapshot::{Granule, Reserve};
-use hugekit::{ErrorClass, Snapshot, SnapshotError};
+use hugekit::{ErrorClass, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
-const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 
 const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
@@ -85,7 +84,7 @@ fn everything_works_or_says_what_is_short(handling: Handling, left: usize, backg
     memory.words().iter().step_by(PAGE / 8).for_each(|word| word.store(8, Ordering::Relaxed));
     short(before.view().and_then(|view| view.bytes(0..100).map(drop)));
     short(before.read_at(HUGE, &mut copy[..100]));
-    short(before.free(0..HUGE));
+    short(before.prepare_write(0..HUGE));
     for snapshot in made.into_iter().chain(others.into_iter().flatten().take(1)).chain([before]) {
         let copy = &mut copy[..snapshot.len()];
         if short(snapshot.copy_to(copy)).is_some() {

@@ -16,10 +16,9 @@ use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::Granule;
-use hugekit::{Snapshot, SnapshotError};
+use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
-const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 
 /// What the handler writes: a word of each page in turn.
@@ -102,7 +101,7 @@ fn use_one(handling: Handling, memory: &Memory, round: usize) {
     let granule = if round.is_multiple_of(2) { Granule::Huge } else { Granule::Small };
     let snapshot = of(handling, memory, round % 5 * (HUGE / 2 + PAGE) + 24, granule).unwrap();
     let (len, middle) = (snapshot.len(), snapshot.len() / 2);
-    snapshot.free(middle..middle + PAGE).unwrap();
+    snapshot.prepare_write(middle..middle + PAGE).unwrap();
     snapshot.read_at(middle - 100, &mut [0; 200]).unwrap();
     match round % 4 {
         0 => drop(snapshot.write_to(std::io::sink()).unwrap()),
@@ -246,7 +245,7 @@ fn children_that_share_a_region_write_it() {
         let pool = Pool::builder(8 << 20).backing(Backing::Base).clearing(Clearing::AtFault);
         let pool = pool.scrub_threads(0).build().unwrap();
         pool.region(4 << 20).unwrap().fill(7);
-        let mut region = pool.region_builder(2 << 20).handling(handling).build().unwrap();
+        let mut region = pool.region_builder(HUGE).handling(handling).build().unwrap();
         assert!(region.serving().is_some(), "nothing of it is dirty");
         // SAFETY: stores to memory.
         assert!(unsafe { in_a_vfork_child(|| region[PAGE] = 3) }, "{handling:?}");

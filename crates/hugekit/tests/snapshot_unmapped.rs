@@ -11,9 +11,8 @@ use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::{Granule, Reserve};
-use hugekit::{Snapshot, SnapshotError};
+use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 
-const HUGE: usize = 2 << 20;
 const LEN: usize = 16 * HUGE;
 /// Fits there, wherever it is aligned.
 const PART: usize = LEN / 2;

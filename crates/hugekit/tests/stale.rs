@@ -21,13 +21,12 @@ use backings::{Check, is_zero, trials_on};
 use child::in_a_child;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
-use hugekit::{Pool, Region, snapshot};
+use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, Region, snapshot};
 use libtest_mimic::{Arguments, Trial};
 use served::{at_fault, soiled};
 use settings::Setting;
 use uring::Ring;
 
-const HUGE: usize = 2 << 20;
 const LEN: usize = 4 * HUGE;
 
 const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];

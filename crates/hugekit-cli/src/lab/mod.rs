@@ -20,6 +20,7 @@ use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome};
 
 use crate::file::{OpenSink, Sink};
 use crate::operand::Operand;
+use crate::profile;
 use crate::progress::{INTERRUPTED, Terminal};
 use crate::text::{say, write_out};
 
@@ -124,6 +125,7 @@ impl Lab {
     /// Runs the experiments, prints what came out of them and keeps it.
     fn measure(&self) -> anyhow::Result<ExitCode> {
         self.refuse_unavailable_routine();
+        profile::go_by_stored();
         let sinks = self.open_sinks()?;
         let terminal = Terminal::new()?;
         say_what_was_put_back();

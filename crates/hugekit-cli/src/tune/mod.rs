@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use hugekit::profile::{self, InForce};
+use hugekit::profile;
 use hugekit_lab::{Calibration, LabError, calibrate};
 
 use crate::progress::{INTERRUPTED, Terminal};
@@ -35,7 +35,8 @@ impl Tune {
     /// Measures and stores, or shows.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         if self.show {
-            table::show(InForce::get(), profile::path().as_deref())?;
+            let problem = crate::profile::go_by_stored();
+            table::show(problem.as_ref(), profile::path().as_deref())?;
             return Ok(ExitCode::SUCCESS);
         }
         let path = profile_path()?;

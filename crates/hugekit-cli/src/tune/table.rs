@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use comfy_table::{ContentArrangement, Table, presets};
 use hugekit::Profile;
-use hugekit::profile::{Bands, InForce, Measured};
+use hugekit::profile::{self, Bands, Measured, ProfileError, Source};
 use hugekit_lab::size::Size;
 use hugekit_lab::{Calibration, plain};
 
@@ -16,10 +16,11 @@ use crate::text::write_out;
 const WIDTH: u16 = 80;
 const BUILT_IN: &str = "built in";
 
-/// Prints the profile in force.
-pub(super) fn show(in_force: &InForce, path: Option<&Path>) -> io::Result<()> {
-    let stored = match (&in_force.stored, &in_force.problem) {
-        (Some((path, stored)), _) => format!(
+/// Prints the profile in force, and what is wrong with the one that is stored.
+pub(super) fn show(problem: Option<&ProfileError>, path: Option<&Path>) -> io::Result<()> {
+    let source = profile::source();
+    let stored = match (source, problem) {
+        (Some(Source { path, stored }), _) => format!(
             "{}, measured by `{}`, equal measurements ±{}",
             path.display(),
             stored.tuned.command,
@@ -28,8 +29,8 @@ pub(super) fn show(in_force: &InForce, path: Option<&Path>) -> io::Result<()> {
         (None, Some(problem)) => problem.to_string(),
         (None, None) => format!("none ({})", shown(path)),
     };
-    let measured = in_force.stored.as_ref().map(|(_, stored)| &stored.measured);
-    let table = table(&in_force.profile, measured, "stored");
+    let measured = source.map(|source| &source.stored.measured);
+    let table = table(Profile::current(), measured, "stored");
     write_out(&format!("stored: {}\n{table}\n", plain(&stored)))
 }
 

@@ -1,6 +1,6 @@
 //! How wide the near window is best: by clearing a cold folio and using some or all of it.
 
-use hugekit::{Clear, Profile};
+use hugekit::{ClearOptions, Profile};
 
 use super::Effort;
 use crate::LabError;
@@ -44,7 +44,8 @@ fn times(
     let mut walk = Walk::new(FOLIO);
     let bytes = arena.bytes();
     Ok(alternate(effort.plan, WIDTHS.len(), observer, |index| {
-        let clear = Clear::new().profile(profile).reuse(after.reuse()).near_bytes(WIDTHS[index]);
+        let clear =
+            ClearOptions::new().profile(profile).reuse(after.reuse()).near_bytes(WIDTHS[index]);
         walk.measure(bytes, after, |folio, target| {
             clear.clone().target(target).run(folio).expect("targets lie within the folio");
         })

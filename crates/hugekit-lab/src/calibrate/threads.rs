@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use hugekit::parallel::Placement;
-use hugekit::{Clear, Profile, Reuse, Threads};
+use hugekit::{ClearOptions, Profile, Reuse, Threads};
 
 use super::Effort;
 use crate::LabError;
@@ -78,7 +78,7 @@ fn rates(
     Ok(alternate(effort.plan, ways.len(), observer, |index| {
         let Way { size, threads, min_chunk } = ways[index];
         let profile = Profile { min_chunk, ..profile.clone() };
-        let clear = Clear::new().reuse(Reuse::None).threads(Threads::Exactly(threads));
+        let clear = ClearOptions::new().reuse(Reuse::None).threads(Threads::Exactly(threads));
         let start = Instant::now();
         clear.profile(&profile).run(&mut bytes[..size]).expect("there are threads");
         size as f64 / start.elapsed().as_secs_f64()

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use hugekit::arch::{ClearRoutine, Unfenced, clear_routine, clear_routines};
 use hugekit::sweep::{GIGANTIC_OVER_BYTES, Order, SUBPAGE_BYTES};
-use hugekit::{Clear, Reuse};
+use hugekit::{ClearOptions, Reuse};
 
 use crate::LabError;
 use crate::bench::Bench;
@@ -35,7 +35,7 @@ enum Method {
     Extents,
     /// The published order of 2018 with the same string instruction.
     Converging,
-    /// What [`Clear`] does, told what is used afterwards.
+    /// What [`ClearOptions`] does, told what is used afterwards.
     Engine,
 }
 
@@ -114,7 +114,7 @@ struct Clearer {
 
 impl Clearer {
     fn clear(self, folio: &mut [u8], target: usize, reuse: Reuse) {
-        let published = Clear::new().routine(self.string).near_bytes(PUBLISHED_NEAR_BYTES);
+        let published = ClearOptions::new().routine(self.string).near_bytes(PUBLISHED_NEAR_BYTES);
         match self.method {
             Method::PageAtATime => clear_pages(self.string, folio),
             // Gigantic pages have no neighbourhood in the published work.
@@ -122,7 +122,7 @@ impl Clearer {
             Method::Extents => run(&published.target(target).order(Order::Sectioned), folio),
             Method::Converging => run(&published.target(target).order(Order::Converging), folio),
             Method::Engine => {
-                let engine = Clear::new().target(target).reuse(reuse);
+                let engine = ClearOptions::new().target(target).reuse(reuse);
                 run(&self.only.iter().fold(engine, |engine, only| engine.routine(only)), folio);
             }
         }
@@ -140,7 +140,7 @@ fn clear_pages(routine: &ClearRoutine, folio: &mut [u8]) {
     unfenced.publish();
 }
 
-fn run(clear: &Clear<'_>, bytes: &mut [u8]) {
+fn run(clear: &ClearOptions<'_>, bytes: &mut [u8]) {
     clear.run(bytes).expect("targets lie within the folio and routines were checked");
 }
 

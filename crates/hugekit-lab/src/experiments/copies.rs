@@ -8,7 +8,7 @@
 
 use hugekit::arch::{CopyFn, copy_routines};
 use hugekit::machine::CacheSizes;
-use hugekit::{Copy, Reuse};
+use hugekit::{CopyOptions, Reuse};
 
 use super::contest::{
     Contender, Walk, best, between, contenders, plan, sample, share, unavailable,
@@ -52,12 +52,14 @@ impl State {
     }
 
     /// What `auto` is told beyond the length, if anything.
-    fn told(self, size: usize) -> Option<Copy<'static>> {
-        let cold = Copy::new().reuse(Reuse::None);
+    fn told(self, size: usize) -> Option<CopyOptions<'static>> {
+        let cold = CopyOptions::new().reuse(Reuse::None);
         match self {
             Self::Warm => None,
             Self::Cold => Some(cold),
-            Self::ThenReadCopy => Some(Copy::new().target(size / 2).source_reuse(Reuse::None)),
+            Self::ThenReadCopy => {
+                Some(CopyOptions::new().target(size / 2).source_reuse(Reuse::None))
+            }
             Self::ThenReadSource => Some(cold.target(size / 2).source_reuse(Reuse::Target)),
         }
     }
@@ -144,7 +146,7 @@ fn measure(
 }
 
 #[allow(unsafe_code)]
-fn copy(contender: &Contender<CopyFn>, told: Option<&Copy<'_>>, dst: &mut [u8], src: &[u8]) {
+fn copy(contender: &Contender<CopyFn>, told: Option<&CopyOptions<'_>>, dst: &mut [u8], src: &[u8]) {
     let copied = match (contender, told) {
         (Contender::Auto, Some(told)) => told.run(dst, src).map(drop),
         (Contender::Auto, None) => hugekit::copy(dst, src),

@@ -295,7 +295,7 @@ fn prefault_once(pool: &Pool) -> Result<f64, LabError> {
     pool.scrub()?;
     let start = Instant::now();
     let region = pool.region(GIB)?;
-    region.prefault(0..GIB)?;
+    region.populate(0..GIB)?;
     let elapsed = start.elapsed();
     drop(region);
     Ok(elapsed.as_secs_f64() * 1e6)

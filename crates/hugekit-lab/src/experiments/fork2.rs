@@ -168,7 +168,7 @@ impl Subject {
 /// Every base page of a region.
 fn write(region: &mut Region) -> Result<(), LabError> {
     // By one call, not by a fault for each.
-    region.ready(0..region.len())?;
+    region.prepare_write(0..region.len())?;
     write_pages(region);
     Ok(())
 }

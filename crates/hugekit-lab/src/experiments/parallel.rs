@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use hugekit::arch::{clear_routine, copy_routine};
 use hugekit::parallel::Placement;
-use hugekit::{Clear, Copy, Populate, Reuse, Threads};
+use hugekit::{ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
 
 use super::contest::sample;
 use super::part::{Part, found};
@@ -192,7 +192,7 @@ impl<'a> Pieces<'a> {
     fn done(&mut self, work: Work, threads: Threads, only: Option<&str>) {
         match work {
             Work::Clear => {
-                let clear = Clear::new().threads(threads);
+                let clear = ClearOptions::new().threads(threads);
                 let only = only.and_then(clear_routine);
                 let clear = only.iter().fold(clear, |clear, only| clear.routine(only));
                 clear
@@ -200,13 +200,13 @@ impl<'a> Pieces<'a> {
                     .expect("there are threads, no target, and routines were checked");
             }
             Work::Copy => {
-                let copy = Copy::new().reuse(Reuse::None).threads(threads);
+                let copy = CopyOptions::new().reuse(Reuse::None).threads(threads);
                 let only = only.and_then(copy_routine);
                 let copy = only.iter().fold(copy, |copy, only| copy.routine(only));
                 copy.run(self.dst, self.src).expect("as above, and both sides are equally long");
             }
             Work::Populate => {
-                Populate::new()
+                PopulateOptions::new()
                     .threads(threads)
                     .run_raw(self.dst.as_mut_ptr(), self.dst.len())
                     .expect("the arena is mapped and writable, and its memory was there before");

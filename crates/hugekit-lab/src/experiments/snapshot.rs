@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
-use hugekit::{Copy, Reuse, SharedRegion, Snapshot, SnapshotError};
+use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
 
 use super::handout::{short_name, unscrubbed};
 use super::part::Part;
@@ -228,7 +228,7 @@ impl Subject {
                 }
             }
             Self::Fork(_, _, shared) => shared.write(),
-            Self::Region(_, region) => region.ready(0..region.len())?,
+            Self::Region(_, region) => region.prepare_write(0..region.len())?,
             _ => {}
         }
         self.warm()
@@ -248,7 +248,7 @@ impl Subject {
             // The pool's other half.
             Self::Region(_, region) => {
                 let snapshot = region.fork_builder().handling(Handling::InPlace).snapshot()?;
-                snapshot.free(0..region.len())?;
+                snapshot.prepare_write(0..region.len())?;
             }
             Self::CopyTo | Self::Plain => {}
         }
@@ -276,7 +276,8 @@ impl Write for Out {
 /// As many bytes may be written, and nobody else uses them.
 unsafe fn copy_out(to: *mut u8, bytes: &[u8]) {
     // SAFETY: the caller's to promise.
-    let copied = unsafe { Copy::new().reuse(Reuse::None).run_raw(to, bytes.as_ptr(), bytes.len()) };
+    let copied =
+        unsafe { CopyOptions::new().reuse(Reuse::None).run_raw(to, bytes.as_ptr(), bytes.len()) };
     copied.expect("the two do not overlap, and nobody cancels");
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use hugekit::SnapshotError;
+use hugekit::{HUGE_PAGE_BYTES, SnapshotError};
 
 use super::moments::{Written, anonymous_bytes, bytes_of, read_out, snapshot, unless_lost};
 use super::regions::{region, soiled, step};
@@ -101,12 +101,12 @@ impl Adviser {
             if child == 0 {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 let process = libc::syscall(libc::SYS_pidfd_open, parent, 0);
-                let pieces = len.div_ceil(2 << 20);
+                let pieces = len.div_ceil(HUGE_PAGE_BYTES);
                 for round in 0.. {
                     let offset = (round % pieces) << 21;
                     let piece = libc::iovec {
                         iov_base: start.wrapping_add(offset).cast(),
-                        iov_len: (len - offset).min(2 << 20),
+                        iov_len: (len - offset).min(HUGE_PAGE_BYTES),
                     };
                     let advice = HARMLESS[round / pieces % HARMLESS.len()];
                     libc::syscall(

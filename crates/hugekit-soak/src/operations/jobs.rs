@@ -3,7 +3,9 @@
 use std::mem::MaybeUninit;
 
 use hugekit::parallel::JobError;
-use hugekit::{Cancel, Clear, ClearError, Copy, CopyError, Populate, Reuse, Threads};
+use hugekit::{
+    Cancel, ClearError, ClearOptions, CopyError, CopyOptions, PopulateOptions, Reuse, Threads,
+};
 
 use crate::mapping::Mapping;
 use crate::model::{Model, Tracked};
@@ -32,7 +34,7 @@ fn populate(world: &World, memory: &Mapping, bytes: usize, threads: Threads) {
     // SAFETY: the mapping is ours alone, and any bytes are valid uninitialised ones.
     let uninit =
         unsafe { std::slice::from_raw_parts_mut(memory.start().cast::<MaybeUninit<u8>>(), bytes) };
-    let report = Populate::new().threads(threads).run(uninit).expect("there is memory");
+    let report = PopulateOptions::new().threads(threads).run(uninit).expect("there is memory");
     assert_eq!(report.bytes, bytes);
     world.count(Count::Jobs);
 }
@@ -53,7 +55,7 @@ fn copy(world: &mut World, source: &Tracked, other: &Mapping, threads: Threads) 
         }
     };
     let reuse = [Reuse::Unknown, Reuse::All, Reuse::None][world.rng.usize(0..3)];
-    let copy = Copy::new().reuse(reuse).threads(threads).progress(&progress).cancel(&cancel);
+    let copy = CopyOptions::new().reuse(reuse).threads(threads).progress(&progress).cancel(&cancel);
     match copy.run(to, from) {
         Ok(_) => world.verified(source.model.check(0, to, "copy")),
         Err(CopyError::Job(JobError::Cancelled { .. })) if is_cancelled => {
@@ -73,7 +75,7 @@ fn clear(world: &mut World, memory: &mut Tracked, threads: Threads) {
             cancel.cancel();
         }
     };
-    let clear = Clear::new().threads(threads).progress(&progress).cancel(&cancel);
+    let clear = ClearOptions::new().threads(threads).progress(&progress).cancel(&cancel);
     // SAFETY: within memory that is ours alone now.
     let slice = unsafe { std::slice::from_raw_parts_mut(start.add(bytes.start), bytes.len()) };
     let before = world.rng.u8(1..);

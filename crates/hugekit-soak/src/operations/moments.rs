@@ -188,7 +188,7 @@ pub(super) unsafe fn snapshot(
     let mut builder = Snapshot::builder().handling(handling).granule(granule);
     builder = if world.one_in(4) { builder.in_background(true) } else { builder };
     builder = if world.one_in(4) { builder.hold_at_most(part.len() / 2) } else { builder };
-    builder = if world.one_in(4) { builder.ready(part.len() / 4) } else { builder };
+    builder = if world.one_in(4) { builder.populate_copies(part.len() / 4) } else { builder };
     let start = memory.start().wrapping_add(part.start);
     let range = std::ptr::slice_from_raw_parts(start, part.len());
     // SAFETY: the caller's to promise.
@@ -253,7 +253,7 @@ fn read_parts(
     for _ in 0..4 {
         let part = world.part_of(bytes.len());
         if world.one_in(3) {
-            snapshot.free(part.clone())?;
+            snapshot.prepare_write(part.clone())?;
         }
         snapshot.read_at(part.start, &mut bytes[part.clone()])?;
         world.verified(check(part.start, &bytes[part]));

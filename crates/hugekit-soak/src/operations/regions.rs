@@ -69,10 +69,10 @@ pub(super) fn step(world: &mut World, region: &SharedRegion, tracked: &mut Track
             });
             world.count(Count::Releases);
         }
-        7 => region.ready(bytes).expect("there is memory for it"),
+        7 => region.prepare_write(bytes).expect("there is memory for it"),
         8 => {
             let threads = if world.rng.bool() { Threads::One } else { Threads::Exactly(2) };
-            region.prefault_with(bytes, threads, None).expect("it is populated");
+            region.populate_with(bytes, threads, None).expect("it is populated");
         }
         _ => world.verified(tracked.check("region, meanwhile")),
     }

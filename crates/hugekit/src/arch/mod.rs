@@ -26,7 +26,7 @@ use all::portable as imp;
 #[path = "x86_64/mod.rs"]
 mod imp;
 
-pub(crate) use imp::{abandonable, hypervisor, is_write, runs_on_valgrind};
+pub(crate) use imp::{abandonable, is_write, runs_on_valgrind};
 
 /// Whether a routine leaves what it wrote in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

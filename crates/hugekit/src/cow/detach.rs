@@ -17,7 +17,7 @@ use super::guard::{SlotGuards, TOGETHER};
 use crate::fault::unsure;
 use crate::sys::peek;
 use crate::sys::thread::without_signals;
-use crate::{Copy, Reuse};
+use crate::{CopyOptions, Reuse};
 
 /// Bytes whose memory has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Resu
         Err(Errno::FAULT) => unsafe { copy_out_by_pages(to, start, len) },
         Err(_) => {
             // SAFETY: as above.
-            let copied = unsafe { Copy::new().reuse(reuse).run_raw(to, from, len) };
+            let copied = unsafe { CopyOptions::new().reuse(reuse).run_raw(to, from, len) };
             debug_assert!(copied.is_ok(), "they do not overlap, and no caller cancels");
             Ok(())
         }

@@ -9,7 +9,7 @@ use crate::populate::PopulateError;
 
 /// Why a region could not be forked, or a fork not given back. A region that could not be forked is as it
 /// was, and nothing of the pool was taken.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkError {
     /// Nothing smaller than a page of 1 GiB can be protected or mapped there.

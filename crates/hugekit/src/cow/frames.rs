@@ -18,7 +18,7 @@ use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
 use crate::sys::own::{OwnPiece, OwnSlice};
 use crate::sys::peek;
-use crate::{Clear, Copy, Reuse};
+use crate::{ClearOptions, CopyOptions, Reuse};
 
 /// An extent that came into the group with one region, and what is left of it. Its token is kept outside of the gate
 /// ([`Tokens`](super::tokens::Tokens)).
@@ -259,11 +259,11 @@ impl Frames {
     fn copy_surely(&self, from: u64, to: u64, near: Near) {
         let len = self.len_of(self.slot(to));
         let copy = match near {
-            Near::Copy(target) => Copy::new().target(target).reuse(Reuse::All),
+            Near::Copy(target) => CopyOptions::new().target(target).reuse(Reuse::All),
             Near::Original(target) => {
-                Copy::new().target(target).reuse(Reuse::None).source_reuse(Reuse::Target)
+                CopyOptions::new().target(target).reuse(Reuse::None).source_reuse(Reuse::Target)
             }
-            Near::Neither => Copy::new().reuse(Reuse::None),
+            Near::Neither => CopyOptions::new().reuse(Reuse::None),
         };
         // SAFETY: as in `copy`.
         let copied = unsafe { copy.run_raw(self.alias(to), self.alias(from), len) };
@@ -275,7 +275,7 @@ impl Frames {
         self.note(frame, Content::Dirty);
         let start = self.alias(frame).wrapping_add(bytes.start);
         // SAFETY: within the alias mapping; only one region shows the frame, whose user asked for it.
-        let cleared = unsafe { Clear::new().reuse(Reuse::None).run_raw(start, bytes.len()) };
+        let cleared = unsafe { ClearOptions::new().reuse(Reuse::None).run_raw(start, bytes.len()) };
         debug_assert!(cleared.is_ok(), "no caller cancels");
     }
 }

@@ -40,7 +40,7 @@ fn no_thread_allocates_while_it_has_the_gate() {
         forks.push(forked(&forks[0], 8).unwrap());
         forks[0].truncate(3 * PAGE).unwrap();
         forks[0].release(0..PAGE).unwrap();
-        forks[0].ready(0..3 * PAGE).unwrap();
+        forks[0].prepare_write(0..3 * PAGE).unwrap();
         let last = forks.pop().unwrap();
         last.retire().unwrap();
         forks.truncate(1);

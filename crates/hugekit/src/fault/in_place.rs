@@ -66,7 +66,7 @@ impl Registration {
         addresses: Range<usize>,
         served: Arc<dyn Faults>,
     ) -> Result<Self, FaultError> {
-        let process = Process::ready()?;
+        let process = Process::with_handler()?;
         let start = addresses.start;
         process.regions.add(addresses, served);
         Ok(Self { process, start })
@@ -94,7 +94,7 @@ impl Ranges {
     /// Those of the calling process, whose handler is installed. From now on a signal that comes after its
     /// range has gone is told from a foreign one.
     pub(crate) fn of_this_process() -> Result<Self, FaultError> {
-        let process = Process::ready()?;
+        let process = Process::with_handler()?;
         process.hooks.late.begin()?;
         Ok(Self(process))
     }
@@ -136,7 +136,7 @@ pub fn take_back_sigbus() -> std::io::Result<()> {
 
 impl Process {
     /// That of the calling process, with its handler installed.
-    fn ready() -> Result<&'static Self, FaultError> {
+    fn with_handler() -> Result<&'static Self, FaultError> {
         if signal::is_blocked(libc::SIGBUS) {
             return Err(FaultError::Blocked);
         }

@@ -94,7 +94,7 @@ pub enum Handling {
     #[default]
     Auto,
     /// The faulting thread itself, in a handler of SIGBUS. Never for guest memory, nor for what a system
-    /// call is given that was not made [ready](crate::Region::ready).
+    /// call is given that was not [prepared](crate::Region::prepare_write).
     InPlace,
     /// So many threads of the region's own. One is fastest on most machines, because a second one
     /// is woken on another CPU.

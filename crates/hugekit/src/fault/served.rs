@@ -25,7 +25,7 @@ use crate::sync::Claim;
 use crate::sys::mapping::replace;
 use crate::sys::thread::without_signals;
 use crate::sys::{memory, userfaultfd};
-use crate::{Clear, Reuse};
+use crate::{ClearOptions, HUGE_PAGE_BYTES, Reuse};
 
 /// Base pages that one fault makes ready together.
 const BASE_GRANULE_BYTES: usize = 64 << 10;
@@ -164,8 +164,8 @@ impl Served {
 
     fn clear(&self, bytes: Range<usize>, target: Option<usize>) {
         let clear = match target {
-            Some(target) => Clear::new().target(target).reuse(Reuse::Target),
-            None => Clear::new().reuse(Reuse::None),
+            Some(target) => ClearOptions::new().target(target).reuse(Reuse::Target),
+            None => ClearOptions::new().reuse(Reuse::None),
         };
         let shared = bytes.len() >= SHARED_FROM;
         let clear = clear.threads(if shared { Threads::Auto } else { Threads::One });
@@ -204,7 +204,7 @@ impl Served {
     }
 
     /// Makes ready and shows every granule that a byte of the range lies on.
-    pub(crate) fn ready(
+    pub(crate) fn prepare_write(
         &self,
         range: Range<usize>,
         threads: Threads,
@@ -213,7 +213,7 @@ impl Served {
         let first = range.start / self.granule_bytes;
         let last = range.end.div_ceil(self.granule_bytes).max(first);
         let job = Job::new((last - first) * self.granule_bytes)
-            .min_chunk(self.granule_bytes.max(2 << 20))
+            .min_chunk(self.granule_bytes.max(HUGE_PAGE_BYTES))
             .threads(threads);
         let job = progress.into_iter().fold(job, Job::progress);
         job.run(|chunk| {

@@ -15,7 +15,7 @@ pub struct CpuSet {
 }
 
 /// Text that is not a list of CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a list of CPUs such as 0-3,8")]
 pub struct ParseCpuSetError;
 

@@ -2,7 +2,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// Why a fact about the machine is not known. The message names the file.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused a file, or it is not there.

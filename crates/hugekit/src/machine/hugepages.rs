@@ -1,7 +1,7 @@
 //! The kernel's pools of huge pages, one per size, as reserved by the administrator.
 
 use super::topology::online_nodes;
-use super::{Error, Root, thp};
+use super::{Error, Root};
 
 const POOLS: &str = "/sys/kernel/mm/hugepages";
 
@@ -75,9 +75,15 @@ pub fn remedy(page_size: u64, total: u64, missing: u64, spare: Option<u64>) -> S
 /// A file or the directory cannot be read or understood; a kernel without hugetlb has no directory.
 pub fn read(root: &Root) -> Result<Vec<Pool>, Error> {
     let names = root.names(POOLS)?;
-    let mut sizes: Vec<u64> = names.iter().filter_map(|name| thp::parse_name(name)).collect();
+    let mut sizes: Vec<u64> = names.iter().filter_map(|name| size_of(name)).collect();
     sizes.sort_unstable();
     sizes.into_iter().map(|page_size| pool(root, page_size)).collect()
+}
+
+/// Bytes from the name of a directory such as `hugepages-2048kB`; of sizes of transparent huge pages, too.
+pub fn size_of(name: &str) -> Option<u64> {
+    let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+    kib.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn pool(root: &Root, page_size: u64) -> Result<Pool, Error> {

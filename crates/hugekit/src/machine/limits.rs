@@ -1,4 +1,4 @@
-//! Limits of this process that are not a cgroup's: affinity, memory nodes, mappings, locked memory.
+//! Limits of this process that are not a cgroup's: affinity, memory nodes, mappings.
 
 use super::{CpuSet, Error, Root, text};
 
@@ -33,35 +33,6 @@ pub fn max_map_count(root: &Root) -> Result<u64, Error> {
     root.read_number("/proc/sys/vm/max_map_count")
 }
 
-/// A resource limit; `None` is no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ResourceLimit {
-    /// In force.
-    pub soft: Option<u64>,
-    /// As far as the process may raise the soft one.
-    pub hard: Option<u64>,
-}
-
-/// Bytes of memory this process may lock (`RLIMIT_MEMLOCK`).
-///
-/// # Errors
-/// `/proc/self/limits` cannot be read or understood.
-pub fn locked_memory(root: &Root) -> Result<ResourceLimit, Error> {
-    root.read_value("/proc/self/limits", "Max locked memory", |limits| {
-        let mut words = text::field(limits, "Max locked memory")?.split_ascii_whitespace();
-        Some(ResourceLimit { soft: limit(words.next()?)?, hard: limit(words.next()?)? })
-    })
-}
-
-/// The outer option is understanding, the inner one the limit.
-#[allow(clippy::option_option)]
-fn limit(word: &str) -> Option<Option<u64>> {
-    match word {
-        "unlimited" => Some(None),
-        number => number.parse().ok().map(Some),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::synthetic::Synthetic;
@@ -78,22 +49,9 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_may_be_unlimited() {
-        let machine = Synthetic::new();
-        let row = "Max locked memory         8388608              unlimited            bytes     ";
-        machine.file("/proc/self/limits", row);
-        let limit = locked_memory(&machine.root()).unwrap();
-        assert_eq!(limit, ResourceLimit { soft: Some(8 << 20), hard: None });
-    }
-
-    #[test]
     fn garbage_is_named() {
         let machine = Synthetic::new();
-        machine.file("/proc/self/limits", "Max locked memory  lots");
         machine.file("/proc/sys/vm/max_map_count", "many");
-        assert!(
-            locked_memory(&machine.root()).unwrap_err().to_string().contains("Max locked memory")
-        );
         assert!(max_map_count(&machine.root()).unwrap_err().to_string().contains("\"many\""));
     }
 }

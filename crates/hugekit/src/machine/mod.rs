@@ -3,18 +3,16 @@
 //! Facts only: nothing here prints, judges or changes anything. Every function takes a [`Root`], so
 //! that a machine with eight nodes or a broken cgroup tree can be described by a directory of text files.
 //! Each fact is read by a function of its own, because one unreadable file must cost one fact, not all.
+//! Taken apart by hand, not by a crate for `/proc`: readers take a root, tests have each call refused, and it
+//! is a few fields that the engine decides by. What only people want to know is read by `hugekit-doctor`.
 //!
-//! Words: a *node* is a NUMA node, a *pool* the kernel's huge pages of one size, *THP* a transparent huge
-//! page, *mTHP* a transparent huge page smaller than the processor's own.
+//! Words: a *node* is a NUMA node, a *pool* the kernel's huge pages of one size.
 
 pub mod cache;
 pub mod cgroup;
 pub mod cpu_set;
 mod error;
-pub mod host;
 pub mod hugepages;
-mod hypervisor;
-pub mod kvm;
 pub mod limits;
 pub mod mappings;
 pub mod memory;
@@ -23,7 +21,6 @@ mod root;
 #[cfg(test)]
 pub(crate) mod synthetic;
 mod text;
-pub mod thp;
 pub mod threads;
 pub mod topology;
 pub mod userfaultfd;
@@ -33,5 +30,4 @@ pub use cpu_set::CpuSet;
 pub use error::Error;
 pub use memory::Memory;
 pub use root::Root;
-pub use thp::Thp;
 pub use topology::{Node, Topology};

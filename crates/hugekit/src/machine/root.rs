@@ -33,15 +33,21 @@ impl Root {
     }
 
     /// Whether this is the machine that runs us, so that asking the processor itself makes sense.
-    pub(super) fn is_this_machine(&self) -> bool {
+    #[must_use]
+    pub fn is_this_machine(&self) -> bool {
         self.directory == Path::new("/")
     }
 
-    pub(super) fn exists(&self, absolute: impl AsRef<Path>) -> bool {
+    /// Whether a file is there that this process may look at.
+    pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
         pass(Call::Stat).is_ok() && self.path(absolute).exists()
     }
 
-    pub(super) fn read(&self, absolute: impl AsRef<Path>) -> Result<String, Error> {
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no text.
+    pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, Error> {
         let path = self.path(absolute);
         let read = || {
             pass(Call::Open)?;
@@ -73,11 +79,11 @@ impl Root {
         Ok(())
     }
 
-    /// Like [`Root::read`] for files that not every kernel has.
-    pub(super) fn read_if_present(
-        &self,
-        absolute: impl AsRef<Path>,
-    ) -> Result<Option<String>, Error> {
+    /// As [`read`](Self::read), for files that not every kernel has: `None` where it is not there.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub fn read_if_present(&self, absolute: impl AsRef<Path>) -> Result<Option<String>, Error> {
         match self.read(absolute) {
             Err(error) if error.is_not_found() => Ok(None),
             other => other.map(Some),
@@ -85,7 +91,10 @@ impl Root {
     }
 
     /// The one value that a file of `/sys` or `/proc/sys` holds, taken apart by `parse`.
-    pub(super) fn read_value<T>(
+    ///
+    /// # Errors
+    /// It cannot be read, or does not hold what is `expected`.
+    pub fn read_value<T>(
         &self,
         absolute: impl AsRef<Path>,
         expected: &'static str,
@@ -95,12 +104,19 @@ impl Root {
         parse(text.trim()).ok_or_else(|| Error::malformed(self.path(absolute), expected, &text))
     }
 
-    pub(super) fn read_number(&self, absolute: impl AsRef<Path>) -> Result<u64, Error> {
+    /// The number that a file holds.
+    ///
+    /// # Errors
+    /// As of [`read_value`](Self::read_value).
+    pub fn read_number(&self, absolute: impl AsRef<Path>) -> Result<u64, Error> {
         self.read_value(absolute, "a number", |text| text.parse().ok())
     }
 
     /// Names in a directory, in no particular order.
-    pub(super) fn names(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, Error> {
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn names(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, Error> {
         let path = self.path(absolute);
         let entries = pass(Call::Open).map_err(Into::into).and_then(|()| fs::read_dir(&path));
         let entries = entries.map_err(|source| Error::Unreadable { path, source })?;
@@ -108,7 +124,7 @@ impl Root {
     }
 
     /// What a symbolic link points to, as text.
-    pub(super) fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
+    pub fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
         pass(Call::Readlink).ok()?;
         fs::read_link(self.path(absolute)).ok()?.into_os_string().into_string().ok()
     }

@@ -112,7 +112,7 @@ pub enum Limit {
 
 /// Why a job did not end well. Chunks that were begun are finished or failed; no thread works on it
 /// any more.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError<E> {
     /// [`Threads::Exactly`] asked for none. Nothing was done.

@@ -14,7 +14,7 @@ pub struct NodeMap {
 }
 
 /// Parts that are no map.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeMapError {
     /// There is not a single part.

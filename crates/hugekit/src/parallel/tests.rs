@@ -13,6 +13,7 @@ use proptest::prelude::*;
 
 use super::placement::tests::machine;
 use super::*;
+use crate::HUGE_PAGE_BYTES;
 use crate::machine::CpuSet;
 
 /// How often each byte of a job was handed out.
@@ -298,7 +299,7 @@ fn after_a_cancel_each_thread_finishes_one_short_chunk() {
     let (placement, len) = (nodes(2), 64 << 30);
     for threads in 1..5 {
         let (cancel, after) = (Cancel::new(), AtomicUsize::new(0));
-        let job = Job::new(len).min_chunk(2 << 20).placement(&placement).cancel(&cancel);
+        let job = Job::new(len).min_chunk(HUGE_PAGE_BYTES).placement(&placement).cancel(&cancel);
         let cancelled = job.threads(Threads::Exactly(threads)).run(|bytes| {
             after.fetch_add(bytes.len(), Ordering::Relaxed);
             cancel.cancel();

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::PoolError;
+use crate::HUGE_PAGE_BYTES;
 use crate::sys::memfd::Pages;
 
 /// What a pool's memory is made of: the rungs of the ladder.
@@ -29,7 +30,7 @@ impl Backing {
     pub fn page_size(self) -> usize {
         match self {
             Self::Hugetlb1G => 1 << 30,
-            Self::Hugetlb2M | Self::Thp => 2 << 20,
+            Self::Hugetlb2M | Self::Thp => HUGE_PAGE_BYTES,
             Self::Base => rustix::param::page_size(),
         }
     }

@@ -12,7 +12,7 @@ use super::stats::{Counters, Scrubbed, Stats};
 use super::{PoolError, limits};
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
-use crate::{Clear, ClearError, Reuse};
+use crate::{ClearError, ClearOptions, Reuse};
 
 /// Folios at most that one round of [`Core::scrub_all`] takes, in bytes: enough for many threads,
 /// and little enough that a hand-out which needs them does not wait long.
@@ -348,8 +348,8 @@ impl Core {
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Extent<Clean>, (Idle, Failure)> {
-        let clear = Clear::new().reuse(Reuse::None).threads(threads);
-        let clear = progress.into_iter().fold(clear, Clear::progress);
+        let clear = ClearOptions::new().reuse(Reuse::None).threads(threads);
+        let clear = progress.into_iter().fold(clear, ClearOptions::progress);
         let scrubbed = self.memory.scrub(extent, &clear);
         let clean = scrubbed.map_err(|(dirty, failure)| (dirty.into(), failure))?;
         self.counters.scrubbed(Scrubbed::AtHandOut, self.memory.bytes(&clean));
@@ -509,7 +509,7 @@ impl Core {
         bytes: Range<usize>,
         threads: Threads,
     ) -> Result<(), ClearError> {
-        let how = Clear::new().reuse(Reuse::None).threads(threads);
+        let how = ClearOptions::new().reuse(Reuse::None).threads(threads);
         self.memory.clear_in_use(extent, bytes.clone(), &how)?;
         self.counters.scrubbed(Scrubbed::AtRelease, bytes.len());
         Ok(())
@@ -518,7 +518,7 @@ impl Core {
     /// Clears everything that is dirty on the calling thread and its helpers; how many bytes.
     pub(super) fn scrub_all(&self, threads: Threads) -> Result<u64, PoolError> {
         self.check_ours()?;
-        let clear = Clear::new().reuse(Reuse::None).threads(threads);
+        let clear = ClearOptions::new().reuse(Reuse::None).threads(threads);
         let most = ROUND_BYTES / self.memory.page_size();
         let mut total = 0;
         loop {

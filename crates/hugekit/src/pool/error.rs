@@ -11,7 +11,7 @@ use crate::{ClearError, PopulateError};
 
 /// Why a pool could not be made, or could not do what was asked. Nothing was taken then: memory that
 /// a failed call had claimed is back in the pool.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// A pool or a region of no bytes was asked for.
@@ -207,6 +207,7 @@ impl fmt::Display for Falls<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::HUGE_PAGE_BYTES;
     use crate::pool::Backing;
 
     #[test]
@@ -219,7 +220,7 @@ mod tests {
     #[test]
     fn the_remedy_reserves_what_is_missing_on_top_of_what_is_there() {
         let shortage = PoolError::NotEnoughHugePages {
-            page_size: 2 << 20,
+            page_size: HUGE_PAGE_BYTES,
             wanted: 512,
             total: 100,
             free: 20,

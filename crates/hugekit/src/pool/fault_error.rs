@@ -8,7 +8,7 @@ use crate::machine::userfaultfd::Obstacle;
 /// Why the faults of a region cannot be served, so that nothing of it can be cleared at the first access.
 /// Memory that is cleared at hand-out ([`Clearing::AtHandOut`](super::Clearing::AtHandOut)) needs none of
 /// this.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultError {
     /// This process may not use userfaultfd(2), or not for the faults of system calls and of KVM.

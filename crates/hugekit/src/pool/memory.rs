@@ -21,7 +21,7 @@ use crate::populate::{PopulateError, populate_pages};
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::mapping::{Mapping, collapse};
 use crate::sys::{memfd, memory};
-use crate::{Clear, ClearError, Populate};
+use crate::{ClearError, ClearOptions, PopulateOptions};
 
 /// What a pool's memory is made with.
 #[derive(Clone, Debug)]
@@ -278,8 +278,8 @@ impl Memory {
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<(), JobError<PopulateError>> {
-        let populate = Populate::new().threads(threads);
-        let populate = progress.into_iter().fold(populate, Populate::progress);
+        let populate = PopulateOptions::new().threads(threads);
+        let populate = progress.into_iter().fold(populate, PopulateOptions::progress);
         populate.run_raw(self.at(extent.folios().start), self.bytes(extent)).map(|_| ())
     }
 
@@ -313,7 +313,7 @@ impl Memory {
     pub(super) fn scrub(
         &self,
         extent: Extent<Dirty>,
-        how: &Clear<'_>,
+        how: &ClearOptions<'_>,
     ) -> Result<Extent<Clean>, (Extent<Dirty>, Failure)> {
         let (start, len) = (self.at(extent.folios().start), self.bytes(&extent));
         if let Err(error) = self.check_sound(&extent.folios()) {
@@ -365,7 +365,7 @@ impl Memory {
         &self,
         extent: &Extent<InUse>,
         bytes: Range<usize>,
-        how: &Clear<'_>,
+        how: &ClearOptions<'_>,
     ) -> Result<(), ClearError> {
         assert!(bytes.start <= bytes.end && bytes.end <= self.bytes(extent));
         let start = self.at(extent.folios().start).wrapping_add(bytes.start);

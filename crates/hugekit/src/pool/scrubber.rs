@@ -17,7 +17,7 @@ use super::extent::{Dirty, Extent};
 use super::stats::Scrubbed;
 use crate::parallel::Cancel;
 use crate::sys::thread::{spawn, yield_to_everybody};
-use crate::{Clear, Reuse};
+use crate::{ClearOptions, Reuse};
 
 /// Bytes of a piece: 0.1 to 0.2 ms, and long enough to stream well.
 const PIECE_BYTES: usize = 2 << 20;
@@ -70,7 +70,7 @@ fn serve(core: &Core, cancel: &Cancel) {
     // Any thread may; should a system-call filter object, the scrubber is an ordinary thread.
     let _ = yield_to_everybody();
     let most = (PIECE_BYTES / core.memory.page_size()).max(1);
-    let clear = Clear::new().reuse(Reuse::None);
+    let clear = ClearOptions::new().reuse(Reuse::None);
     // Only what takes long can be stopped in the middle: being stoppable costs microseconds.
     let clear = if core.memory.page_size() > PIECE_BYTES { clear.cancel(cancel) } else { clear };
     let mut seen = 0;

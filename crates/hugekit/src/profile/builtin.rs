@@ -1,6 +1,7 @@
 //! The profile of a machine that was not tuned: by CPU model and cache sizes.
 
 use super::{Bands, Choice, Profile};
+use crate::HUGE_PAGE_BYTES;
 use crate::arch::{ClearFn, CopyFn, CpuModel, Vendor, clear_routines, copy_routines};
 use crate::machine::CacheSizes;
 
@@ -20,7 +21,7 @@ const PARALLEL_FROM: usize = 16 << 20;
 
 /// A huge page, so that no two threads fault on one. Sharing in chunks of at least 1, 2 or 4 MiB
 /// measures the same (clear of 16 MiB 1.05, 1.05, 1.05; populate of 64 MiB 1.63, 1.63, 1.71).
-const MIN_CHUNK: usize = 2 << 20;
+const MIN_CHUNK: usize = HUGE_PAGE_BYTES;
 
 /// Not measured here, where there are 2 CPUs: the published E7 cleared 2,550 MiB/s with each of up to
 /// 8 threads and 1,420 with each of 16. One thread of a recent CPU already takes a fifth to all of
@@ -146,7 +147,10 @@ mod tests {
             let caches = caches.unwrap_or(UNKNOWN_CACHES);
             for (vendor, family, model) in CPUS {
                 let profile = Profile::builtin(CpuModel { vendor, family, model }, caches);
-                assert!(profile.near_bytes <= 2 << 20 && profile.near_bytes_all <= 2 << 20);
+                assert!(
+                    profile.near_bytes <= HUGE_PAGE_BYTES
+                        && profile.near_bytes_all <= HUGE_PAGE_BYTES
+                );
                 for length in (0..=40).map(|shift| 1_usize << shift) {
                     assert!(profile.clear.warm.routine_for(length).is_available());
                     assert!(profile.clear.cold.routine_for(length).is_available());

@@ -5,19 +5,26 @@
 //! runs differs from one CPU model to the next (on Skylake-X streaming never wins at all). A
 //! [`Profile`] holds those lines for one machine. [`Profile::builtin`] derives one from the CPU
 //! model and the cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and
-//! `0004-copy-crossovers.md`. `hugekit tune` measures a machine's own and stores them; [`InForce`] says
-//! which values came from where.
+//! `0004-copy-crossovers.md`. A program goes by it until it [installs](Profile::install) another one. `hugekit tune`
+//! measures a machine's own and stores them in a file; with the feature `profile-file`, `Profile::load` reads that, and
+//! `source` says where the values in force came from. No file is read unless the program asks for it.
 //!
 //! The rule behind every default is *never slower than libc*: on a CPU that no user has measured,
 //! libc stays in charge until the bytes exceed the last-level cache.
 
 mod builtin;
+#[cfg(feature = "profile-file")]
+mod file;
 mod in_force;
+#[cfg(feature = "profile-file")]
 mod stored;
 
 use crate::arch::{ClearFn, CopyFn, Kind, Routine};
 
-pub use in_force::{InForce, path};
+#[cfg(feature = "profile-file")]
+pub use file::{Loaded, Source, path, source};
+pub use in_force::AlreadyInstalled;
+#[cfg(feature = "profile-file")]
 pub use stored::{Measured, Problem, ProfileError, StoredBand, StoredProfile, Tuned};
 
 /// From `from` bytes on, `routine` is the one to use.
@@ -108,12 +115,4 @@ pub struct Profile {
     pub min_chunk: usize,
     /// The most threads that [`Threads::Auto`](crate::Threads::Auto) uses, the caller included.
     pub thread_cap: usize,
-}
-
-impl Profile {
-    /// The profile in force on this machine. Found at the first use, then a load.
-    #[must_use]
-    pub fn current() -> &'static Self {
-        &InForce::get().profile
-    }
 }

@@ -83,7 +83,7 @@ pub struct StoredBand {
 }
 
 /// A stored profile that is ignored.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("profile {} is ignored: {problem}", path.display())]
 pub struct ProfileError {
     /// The file.
@@ -94,7 +94,7 @@ pub struct ProfileError {
 }
 
 /// Why a stored profile is ignored.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// There is something, and it cannot be read.

@@ -13,7 +13,7 @@ use crate::pool::{FaultError, Pool, PoolError};
 /// when it is dropped.
 ///
 /// Its folios are contiguous in the pool's file and stay where they are. Touching it for the first
-/// time is a plain page fault on memory that is there (0.8 µs for 2 MiB); [`prefault`](Self::prefault)
+/// time is a plain page fault on memory that is there (0.8 µs for 2 MiB); [`populate`](Self::populate)
 /// takes all of them at once. It can never be short of memory: that would have been an error of
 /// [`Pool::region`].
 ///
@@ -126,41 +126,46 @@ impl Region {
         self.0.fall()
     }
 
-    /// Sees to it that system calls and devices can be given the range: what it lacks is done now, by as
-    /// many threads as were asked for when the pool was made. Until the next [`release`](Self::release) of
-    /// it. Only a region whose faults are served in place needs this.
+    /// Makes the range writable without a fault from now on, as a system call or a device needs it: what is still
+    /// dirty is cleared and what is shared with forks is copied, by as many threads as were asked for when the pool
+    /// was made. It holds until the range is [released](Self::release), or the region forked or snapshotted. Only a
+    /// region whose faults are served in place needs this; [`Snapshot::prepare_write`] does the same for memory of
+    /// which there is a snapshot.
+    ///
+    /// [`Snapshot::prepare_write`]: crate::Snapshot::prepare_write
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Prefault`] if the memory is
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if the memory is
     /// broken, or none is left for a hole.
-    pub fn ready(&self, range: Range<usize>) -> Result<(), RegionError> {
-        self.0.ready(range)
+    pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.0.prepare_write(range)
     }
 
-    /// Enters the folios that a byte of the range lies on into the page tables, so that nothing
-    /// faults on them any more.
+    /// Enters the folios that a byte of the range lies on into the page tables: reading them faults no more, nor does
+    /// writing, except to what is shared with forks ([`prepare_write`](Self::prepare_write) copies that). It is to a
+    /// region what [`PopulateOptions`](crate::PopulateOptions) is to any memory.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::Forked`].
-    pub fn prefault(&self, range: Range<usize>) -> Result<Report, RegionError> {
-        self.prefault_with(range, Threads::One, None)
+    pub fn populate(&self, range: Range<usize>) -> Result<Report, RegionError> {
+        self.populate_with(range, Threads::One, None)
     }
 
-    /// As [`prefault`](Self::prefault) on several threads, which pays off for base pages, and telling
+    /// As [`populate`](Self::populate) on several threads, which pays off for base pages, and telling
     /// `progress` how many bytes are done.
     ///
     /// # Errors
-    /// As [`prefault`](Self::prefault), and [`RegionError::Prefault`] for no threads.
+    /// As [`populate`](Self::populate), and [`RegionError::Populate`] for no threads.
     ///
     /// # Panics
     /// If the progress callback does.
-    pub fn prefault_with(
+    pub fn populate_with(
         &self,
         range: Range<usize>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Report, RegionError> {
-        self.0.prefault(range, threads, progress)
+        self.0.populate(range, threads, progress)
     }
 
     /// Gives up what the range holds: it reads as zeroes again, and stays committed and mapped. The

@@ -8,16 +8,16 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::ClearError;
 use crate::cow::{CowHandle, ForkError, ForkGroup, Fresh, Terms};
 use crate::fault::{Faults, Service, Serving};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use crate::populate::{self, PopulateError};
 use crate::sys::memory;
+use crate::{ClearError, HUGE_PAGE_BYTES};
 
 /// Why a region could not do what was asked. Its contents are as they were.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
     /// The range does not lie within the region.
@@ -50,9 +50,9 @@ pub enum RegionError {
     /// A region has at least one byte.
     #[error("a region cannot be cut to no bytes: drop it")]
     NoBytes,
-    /// Prefaulting failed: no thread was asked for.
-    #[error("cannot prefault: {0}")]
-    Prefault(#[from] JobError<PopulateError>),
+    /// Populating failed: no thread was asked for, memory is broken, or none is left.
+    #[error("cannot populate: {0}")]
+    Populate(#[from] JobError<PopulateError>),
     /// Clearing failed: no thread was asked for when the pool was made.
     #[error("cannot clear what is released: {0}")]
     Clear(#[from] ClearError),
@@ -245,7 +245,7 @@ impl Memory {
     }
 
     /// Enters the folios on which the range lies into the page tables.
-    pub(super) fn prefault(
+    pub(super) fn populate(
         &self,
         range: Range<usize>,
         threads: Threads,
@@ -256,17 +256,17 @@ impl Memory {
         match &*self.holds() {
             Holds::CopyOnWrite(fork) => return Ok(fork.prefault(range, threads, progress)?),
             Holds::Lazy(_, service) => {
-                service.served().ready(range.clone(), threads, progress)?;
+                service.served().prepare_write(range.clone(), threads, progress)?;
                 if self.pool.backing().is_reserved() {
-                    return Ok(self.prefault_plain(range, Threads::One, None)?);
+                    return Ok(self.populate_plain(range, Threads::One, None)?);
                 }
             }
             _ => {}
         }
-        Ok(self.prefault_plain(range, threads, progress)?)
+        Ok(self.populate_plain(range, threads, progress)?)
     }
 
-    fn prefault_plain(
+    fn populate_plain(
         &self,
         range: Range<usize>,
         threads: Threads,
@@ -276,7 +276,7 @@ impl Memory {
         let first = range.start - range.start % page_size;
         let len = range.end.next_multiple_of(page_size) - first;
         let start = Bytes(self.start().as_ptr());
-        let job = Job::new(len).min_chunk(page_size.max(2 << 20)).threads(threads);
+        let job = Job::new(len).min_chunk(page_size.max(HUGE_PAGE_BYTES)).threads(threads);
         let job = progress.into_iter().fold(job, Job::progress);
         job.run(|chunk| {
             let (start, len) = (start.at(first + chunk.start), chunk.len());
@@ -284,14 +284,14 @@ impl Memory {
         })
     }
 
-    /// Has system calls find the range as ordinary memory.
-    pub(super) fn ready(&self, range: Range<usize>) -> Result<(), RegionError> {
+    /// Makes the range writable without a fault from now on.
+    pub(super) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
         let range = self.within(range)?;
         match &*self.holds() {
             Holds::CopyOnWrite(fork) => drop(fork.own(range, self.pool.threads())?),
             Holds::Lazy(_, service) => {
-                service.served().ready(range, self.pool.threads(), None)?;
+                service.served().prepare_write(range, self.pool.threads(), None)?;
             }
             _ => {}
         }
@@ -433,7 +433,8 @@ impl Memory {
         let group = ForkGroup::found(&self.pool, self.mapped_len, terms)?;
         // What is still to be made ready is, before any region shares it.
         if let Holds::Lazy(_, service) = holds {
-            let ready = service.served().ready(0..self.mapped_len, self.pool.threads(), None);
+            let ready =
+                service.served().prepare_write(0..self.mapped_len, self.pool.threads(), None);
             if let Err(error) = ready {
                 group.end();
                 return Err(ForkError::NotReady(error));

@@ -52,7 +52,7 @@ impl SharedRegion {
     /// fork is made is in the fork or not, word by word.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Prefault`] if what is shared with
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if what is shared with
     /// earlier forks cannot be copied now.
     pub fn pin(&self, range: Range<usize>) -> Result<PinnedRange, RegionError> {
         self.0.pin(range.clone())?;
@@ -85,7 +85,7 @@ impl SharedRegion {
     /// accesses, never references.
     ///
     /// Do not give it to KVM or to a system call if the region is [served](Self::serving) in place and not
-    /// [ready](Self::ready): the kernel's accesses are refused there, so that a system call returns
+    /// [prepared](Self::prepare_write): the kernel's accesses are refused there, so that a system call returns
     /// EFAULT and a guest is left as for a device.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -104,12 +104,12 @@ impl SharedRegion {
         self.0.fall()
     }
 
-    /// As [`Region::ready`].
+    /// As [`Region::prepare_write`].
     ///
     /// # Errors
-    /// As [`Region::ready`].
-    pub fn ready(&self, range: Range<usize>) -> Result<(), RegionError> {
-        self.0.ready(range)
+    /// As [`Region::prepare_write`].
+    pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.0.prepare_write(range)
     }
 
     /// The pool it came from.
@@ -186,28 +186,28 @@ impl SharedRegion {
         Ok(())
     }
 
-    /// As [`Region::prefault`].
+    /// As [`Region::populate`].
     ///
     /// # Errors
-    /// As [`Region::prefault`].
-    pub fn prefault(&self, range: Range<usize>) -> Result<Report, RegionError> {
-        self.prefault_with(range, Threads::One, None)
+    /// As [`Region::populate`].
+    pub fn populate(&self, range: Range<usize>) -> Result<Report, RegionError> {
+        self.populate_with(range, Threads::One, None)
     }
 
-    /// As [`Region::prefault_with`].
+    /// As [`Region::populate_with`].
     ///
     /// # Errors
-    /// As [`Region::prefault_with`].
+    /// As [`Region::populate_with`].
     ///
     /// # Panics
     /// If the progress callback does.
-    pub fn prefault_with(
+    pub fn populate_with(
         &self,
         range: Range<usize>,
         threads: Threads,
         progress: Option<&Progress<'_>>,
     ) -> Result<Report, RegionError> {
-        self.0.prefault(range, threads, progress)
+        self.0.populate(range, threads, progress)
     }
 
     /// As [`Region::release`]. What others write meanwhile is cleared or not.

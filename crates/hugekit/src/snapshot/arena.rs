@@ -8,6 +8,7 @@ use rustix::io;
 use rustix::param::page_size;
 
 use super::reserve::Lease;
+use crate::HUGE_PAGE_BYTES;
 use crate::sys::memory;
 use crate::sys::own::{Own, OwnBytes, OwnWords};
 
@@ -48,7 +49,7 @@ impl Arena {
         if rest > 0 {
             bytes.keep_from_children()?;
         }
-        if slot_bytes >= 2 << 20 {
+        if slot_bytes >= HUGE_PAGE_BYTES {
             // A kernel without them has base pages, whose faults make a writer wait for 2 ms.
             let _ = bytes.want_huge_pages();
         }
@@ -60,7 +61,7 @@ impl Arena {
     }
 
     /// Has memory for the first slots, as far as there is any. Before any thread takes one.
-    pub(super) fn make_ready(&self, bytes: usize) {
+    pub(super) fn populate(&self, bytes: usize) {
         let len = bytes.min(self.count * self.slot_bytes).saturating_sub(self.reserved());
         if len > 0 {
             let _ = memory::populate_write(self.bytes.start(), len.next_multiple_of(page_size()));

@@ -16,12 +16,12 @@ use super::source::Source;
 use super::taken::Taken;
 use super::watch::{NotAdded, Watch, Way};
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
+use crate::HUGE_PAGE_BYTES;
 use crate::fault::{Handling, Serving};
 use crate::machine::mappings::MappedRange;
 use crate::pool::FaultError;
 use crate::sys::pagemap;
 
-pub(super) const HUGE: usize = 2 << 20;
 const SMALL: usize = 64 << 10;
 
 /// Looks for a moment in which the page of an edge is not written, and the time between them.
@@ -53,7 +53,7 @@ pub struct Builder {
     pub(super) handling: Handling,
     granule: Granule,
     pub(super) cap: Option<usize>,
-    pub(super) ready: usize,
+    pub(super) populated: usize,
     reserve: Option<Reserve>,
     background: bool,
 }
@@ -82,11 +82,11 @@ impl Builder {
         self
     }
 
-    /// Bytes, of those that may be held aside, whose memory is there before the snapshot is taken; none unless
-    /// said. A write need not wait then until the kernel has cleared a page for its copy. It takes
+    /// Populates memory for so many bytes of the copies that may be held aside, before the snapshot is taken; none
+    /// unless said. A write need not wait then until the kernel has cleared a page for its copy. It takes
     /// the calling thread 0.1 to 0.2 seconds a gigabyte, while writers still run freely.
-    pub fn ready(mut self, bytes: usize) -> Self {
-        self.ready = bytes;
+    pub fn populate_copies(mut self, bytes: usize) -> Self {
+        self.populated = bytes;
         self
     }
 
@@ -116,7 +116,7 @@ impl Builder {
     /// - no thread that has SIGBUS blocked writes to the memory, none has its stack, its alternate signal stack
     ///   or its thread-local variables there (those of the C library's own threads are refused, as far as they
     ///   can be found out), and no other handler takes SIGBUS from hugekit's without passing on what is not its own;
-    /// - no system call writes to it but after [`Snapshot::free`], unless the program can bear EFAULT;
+    /// - no system call writes to it but after [`Snapshot::prepare_write`], unless the program can bear EFAULT;
     /// - no other code has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).
     ///
     /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes
@@ -132,8 +132,8 @@ impl Builder {
         let mappings = survey::mappings_of(&range)?;
         let granule = self.granule_bytes(&range)?;
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
-        let (ready, reserve) = (self.ready, self.reserve.as_ref());
-        let plan = Plan { range: &range, mappings: &mappings, granule, cap, ready, reserve };
+        let (populated, reserve) = (self.populated, self.reserve.as_ref());
+        let plan = Plan { range: &range, mappings: &mappings, granule, cap, populated, reserve };
         let mut made = plan.protected(self.handling, taken)?;
         if self.background {
             made.background = Some(Background::start(&made.image, made.watch, cap / 2)?);
@@ -143,16 +143,16 @@ impl Builder {
 
     pub(super) fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
         match self.granule {
-            Granule::Huge => Ok(HUGE),
+            Granule::Huge => Ok(HUGE_PAGE_BYTES),
             Granule::Small => Ok(SMALL),
             Granule::Auto => {
                 let map = pagemap::open_own()
                     .map_err(SnapshotError::kernel("open(/proc/self/pagemap)"))?;
-                let whole = inner_of(range, HUGE);
+                let whole = inner_of(range, HUGE_PAGE_BYTES);
                 let has_huge = !whole.is_empty()
                     && pagemap::has_huge(map.as_fd(), &whole)
                         .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
-                Ok(if has_huge { HUGE } else { SMALL })
+                Ok(if has_huge { HUGE_PAGE_BYTES } else { SMALL })
             }
         }
     }
@@ -164,7 +164,7 @@ struct Plan<'a> {
     mappings: &'a [MappedRange],
     granule: usize,
     cap: usize,
-    ready: usize,
+    populated: usize,
     reserve: Option<&'a Reserve>,
 }
 
@@ -175,7 +175,7 @@ impl Plan<'_> {
     fn image(&self, line: Arc<Line>) -> Result<Image, SnapshotError> {
         let image = Image::new(self.range.clone(), self.granule, self.cap, self.reserve, line)
             .map_err(SnapshotError::kernel("mmap"))?;
-        image.arena().make_ready(self.ready);
+        image.arena().populate(self.populated);
         Ok(image)
     }
 

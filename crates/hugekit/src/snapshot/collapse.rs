@@ -3,9 +3,8 @@
 
 use rustix::io::Errno;
 
+use crate::HUGE_PAGE_BYTES;
 use crate::sys::mapping;
-
-const HUGE: usize = 2 << 20;
 
 /// What came of [`collapse`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,18 +30,18 @@ pub unsafe fn collapse(memory: *const [u8]) -> Collapsed {
     let start = memory.cast::<u8>().expose_provenance();
     let end = start.saturating_add(memory.len());
     let mut collapsed = Collapsed::default();
-    let mut next = start.checked_next_multiple_of(HUGE).unwrap_or(end);
-    while next < end && end - next >= HUGE {
+    let mut next = start.checked_next_multiple_of(HUGE_PAGE_BYTES).unwrap_or(end);
+    while next < end && end - next >= HUGE_PAGE_BYTES {
         let piece = std::ptr::with_exposed_provenance_mut(next);
         // SAFETY: the caller's to promise.
-        let mut done = unsafe { mapping::collapse(piece, HUGE) };
+        let mut done = unsafe { mapping::collapse(piece, HUGE_PAGE_BYTES) };
         if done == Err(Errno::AGAIN) {
             // SAFETY: as above. Another thread held one of its pages at that moment.
-            done = unsafe { mapping::collapse(piece, HUGE) };
+            done = unsafe { mapping::collapse(piece, HUGE_PAGE_BYTES) };
         }
         let count = if done.is_ok() { &mut collapsed.huge } else { &mut collapsed.scattered };
-        *count += HUGE;
-        next += HUGE;
+        *count += HUGE_PAGE_BYTES;
+        next += HUGE_PAGE_BYTES;
     }
     collapsed
 }

@@ -9,7 +9,7 @@ use crate::pool::{FaultError, PoolError};
 use crate::region::ForkError;
 
 /// Why memory cannot be snapshotted, or a snapshot not be read. The memory and its writers are as they were.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
     /// No bytes, or more than there are addresses.
@@ -141,7 +141,7 @@ pub enum SnapshotError {
 }
 
 /// What is wrong with a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsuitable {
     /// Others can write to it.
@@ -179,6 +179,24 @@ pub enum Unsuitable {
 }
 
 impl SnapshotError {
+    /// What an administrator or the caller can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Fault(error) => return error.remedy(),
+            Self::Memory(error) => return error.remedy(),
+            Self::Fork(error) => return error.remedy(),
+            Self::Blocked { .. } => {
+                "unblock SIGBUS in that thread, or permit faults to be served by a thread"
+                    .to_owned()
+            }
+            Self::Outrun { .. } => {
+                "let the snapshot hold more bytes aside, or read it sooner".to_owned()
+            }
+            _ => return None,
+        })
+    }
+
     pub(super) fn kernel(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
         move |errno| Self::Kernel { call, source: errno.into() }
     }

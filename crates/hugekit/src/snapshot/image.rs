@@ -17,7 +17,7 @@ use crate::fault::unsure;
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
 use crate::sys::own::Own;
-use crate::{Copy, Reuse};
+use crate::{CopyOptions, Reuse};
 
 /// What writers that meet the snapshot have to do with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,7 +292,8 @@ impl Image {
                 Place::Slot(slot) => {
                     let kept = self.arena.slot(slot).wrapping_add(part.start - granule.start);
                     // SAFETY: the slot holds the granule, and is given back by its last reader.
-                    let copied = unsafe { Copy::new().reuse(reuse).run_raw(to, kept, part.len()) };
+                    let copied =
+                        unsafe { CopyOptions::new().reuse(reuse).run_raw(to, kept, part.len()) };
                     debug_assert!(
                         copied.is_ok(),
                         "no other thread has the slot, and no caller cancels"

@@ -19,7 +19,7 @@
 //! *Threaded* ([`Handling`]), a thread of ours is told of each write and copies; no program notices more than
 //! that it takes longer, system calls and KVM included. *In place*, the writer itself copies, in a handler of
 //! SIGBUS. The kernel has no such handler: a system call that is to write into a granule that is still
-//! protected fails with EFAULT and transfers nothing. [`Snapshot::free`] puts the granules of a range aside
+//! protected fails with EFAULT and transfers nothing. [`Snapshot::prepare_write`] puts the granules of a range aside
 //! before such a call. No thread may block SIGBUS while it writes: the kernel ends a process for that. System
 //! calls that read the memory work either way. [`Snapshot::serving`] says which it is.
 //!
@@ -85,7 +85,7 @@ pub struct Stats {
     pub granule_bytes: usize,
     /// Granules that writers copied aside.
     pub copied_by_writers: u64,
-    /// Granules that were put aside by [`Snapshot::free`], in the background, and at once because a region
+    /// Granules that were put aside by [`Snapshot::prepare_write`], in the background, and at once because a region
     /// has them pinned.
     pub copied_by_others: u64,
     /// Bytes of granules that are held aside now. A region's are held until the snapshot is dropped.
@@ -151,13 +151,13 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Puts the granules of a range aside, so that system calls may write there; protection that no other
-    /// snapshot needs is lifted.
+    /// Makes a range of the memory writable without a fault from now on, as a system call or a device needs it: its
+    /// granules are put aside, and protection that no other snapshot needs is lifted. The snapshot keeps its bytes.
     ///
     /// # Errors
     /// [`SnapshotError::OutOfRange`]; and [`Outrun`](SnapshotError::Outrun), [`Changed`](SnapshotError::Changed)
     /// if the snapshot is lost, [`Forked`](SnapshotError::Forked).
-    pub fn free(&self, range: Range<usize>) -> Result<(), SnapshotError> {
+    pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         let range = self.addresses(range.start, range.end.saturating_sub(range.start))?;
         self.source.is_here()?;
         self.source.parts(range).try_for_each(|part| self.source.put_aside(&part))

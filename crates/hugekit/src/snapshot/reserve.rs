@@ -8,13 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{SnapshotError, collapse};
 use rustix::param::page_size;
 
+use crate::HUGE_PAGE_BYTES;
 use crate::machine::Root;
 use crate::pool::{Backing, limits};
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::memory;
 use crate::sys::own::OwnBytes;
-
-const HUGE: usize = 2 << 20;
 
 /// Memory that writers copy granules to, touched once, and kept from one snapshot to the next.
 ///
@@ -66,9 +65,9 @@ impl Reserve {
     /// [`SnapshotError::Memory`] if there is not so much, [`SnapshotError::Kernel`]. Nothing is taken then.
     pub fn new(bytes: usize) -> Result<Self, SnapshotError> {
         let too_many = SnapshotError::kernel("mmap")(rustix::io::Errno::NOMEM);
-        let len = bytes.max(1).checked_next_multiple_of(HUGE).ok_or(too_many)?;
+        let len = bytes.max(1).checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(too_many)?;
         limits::check_use(&Root::default(), Backing::Thp, len)?;
-        let bytes = OwnBytes::new(len, HUGE).map_err(SnapshotError::kernel("mmap"))?;
+        let bytes = OwnBytes::new(len, HUGE_PAGE_BYTES).map_err(SnapshotError::kernel("mmap"))?;
         bytes.keep_from_children().map_err(SnapshotError::kernel("madvise(MADV_DONTFORK)"))?;
         // A kernel without them has base pages.
         let _ = bytes.want_huge_pages();
@@ -143,7 +142,7 @@ mod tests {
     #[test]
     fn one_at_a_time_has_it() {
         let reserve = Reserve::new(1).unwrap();
-        assert_eq!(reserve.len(), HUGE);
+        assert_eq!(reserve.len(), HUGE_PAGE_BYTES);
         assert!(reserve.touch());
         let lease = reserve.clone().lease().unwrap();
         assert!(reserve.lease().is_none() && !reserve.touch());
@@ -151,7 +150,7 @@ mod tests {
         unsafe { lease.start().add(lease.len() - 1).write(1) };
         drop(lease);
         assert!(reserve.touch() && reserve.lease().is_some());
-        assert_eq!(reserve.lease().unwrap().len(), HUGE);
+        assert_eq!(reserve.lease().unwrap().len(), HUGE_PAGE_BYTES);
     }
 
     #[test]

@@ -8,11 +8,12 @@ use std::time::Instant;
 
 use super::image::{By, Failure, Image, Phase};
 use super::line::{Line, Refused};
+use crate::HUGE_PAGE_BYTES;
 use crate::fault::{Access, Faults};
 use crate::populate::PopulateError;
 
-/// Protection is lifted this far around a write that no snapshot has to do with.
-const BLOCK_BYTES: usize = 2 << 20;
+/// Protection is lifted this far around a write that no snapshot has to do with: a huge page stays whole.
+const BLOCK_BYTES: usize = HUGE_PAGE_BYTES;
 
 /// Addresses that these snapshots have in common, and no others.
 #[derive(Debug)]

@@ -6,9 +6,10 @@ use std::ops::Range;
 
 use rustix::param::page_size;
 
-use super::builder::{Builder, HUGE};
+use super::builder::Builder;
 use super::image::inner_of;
 use super::{Snapshot, SnapshotError};
+use crate::HUGE_PAGE_BYTES;
 use crate::fault::Handling;
 use crate::sys::peek;
 
@@ -19,7 +20,7 @@ impl Builder {
     /// Takes a snapshot of each of several ranges, as [`of_anonymous`](Self::of_anonymous) would one after the other,
     /// but in less time where ranges lie side by side: 1 ms less for each that begins where another one ends, and
     /// that is on huge pages. So do arrays that an allocator mapped one by one, with a few words of its own and the
-    /// rest of a page between them. [`hold_at_most`](Self::hold_at_most) and [`ready`](Self::ready) are meant for each
+    /// rest of a page between them. [`hold_at_most`](Self::hold_at_most) and [`populate_copies`](Self::populate_copies) are meant for each
     /// range, and ranges that lie side by side share what they have together; so is what they
     /// [cost](Snapshot::stats).
     ///
@@ -101,7 +102,7 @@ impl Builder {
             true => len,
             false => group.iter().map(|place| place.range.len().min(bytes)).sum(),
         };
-        (wishes.cap, wishes.ready) = (self.cap.map(all), all(self.ready));
+        (wishes.cap, wishes.populated) = (self.cap.map(all), all(self.populated));
         let whole = std::ptr::slice_from_raw_parts(std::ptr::with_exposed_provenance(start), len);
         // SAFETY: the caller's to promise.
         let snapshot = unsafe { wishes.of_anonymous(whole) }
@@ -129,7 +130,7 @@ impl Place {
 
     /// Whether no huge page fits in, so that any granule will do.
     fn is_short(&self) -> bool {
-        inner_of(&self.range, HUGE).is_empty()
+        inner_of(&self.range, HUGE_PAGE_BYTES).is_empty()
     }
 }
 

@@ -7,13 +7,13 @@ use std::ops::Range;
 use super::image::Failure;
 use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
-use crate::Reuse;
 use crate::parallel::{Cancel, Progress};
 use crate::sys::own::OwnBytes;
+use crate::{HUGE_PAGE_BYTES, Reuse};
 
 /// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
-/// are interrupted.
-const BATCH_BYTES: usize = 2 << 20;
+/// are interrupted. The buffer is one huge page.
+const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
 
 /// Where bytes go before any other code sees them, so that the code that takes them may take its time.
 #[derive(Debug)]

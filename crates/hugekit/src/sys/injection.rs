@@ -98,7 +98,6 @@ calls! {
         Waitpid: [INTR CHILD]
     }
     ioctls: {
-        KvmGetApiVersion: [NOTTY]
         PagemapScan: [INVAL NOTTY NOMEM INTR]
         UffdApi: [INVAL PERM]
         UffdContinue: [AGAIN EXIST NOENT NOMEM FAULT]

@@ -6,7 +6,6 @@ pub(crate) mod apart;
 pub(crate) mod fork_mark;
 pub(crate) mod injection;
 mod ioctl;
-pub(crate) mod kvm;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
 pub(crate) mod memory;

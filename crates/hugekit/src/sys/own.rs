@@ -240,6 +240,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
+    use crate::HUGE_PAGE_BYTES;
     use crate::machine::{Root, mappings};
 
     #[test]
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn bytes_are_aligned_and_words_are_zero() {
-        for align in [1, 4096, 2 << 20] {
+        for align in [1, 4096, HUGE_PAGE_BYTES] {
             let bytes = OwnBytes::new(5000, align).unwrap();
             assert_eq!(bytes.start().addr() % align, 0);
             // SAFETY: within the bytes, which no other value has.

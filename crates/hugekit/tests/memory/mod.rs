@@ -2,11 +2,11 @@
 #![allow(dead_code)] // Not every test uses all of it.
 
 use std::ptr;
+
+use hugekit::HUGE_PAGE_BYTES as HUGE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-
-const HUGE: usize = 2 << 20;
 
 /// Mapped memory at a multiple of 2 MiB, unmapped on drop.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ pub(crate) use self::valgrind::runs_on_valgrind;
 use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyRoutine, Kind};
 
-pub(crate) use super::all::portable::{abandonable, hypervisor, is_write};
+pub(crate) use super::all::portable::{abandonable, is_write};
 pub(super) use super::all::portable::{cpu_model, data_caches};
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[

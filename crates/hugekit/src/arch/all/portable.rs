@@ -22,11 +22,6 @@ pub(crate) fn runs_on_valgrind() -> bool {
     false
 }
 
-/// The hypervisor, where the CPU itself names it.
-pub(crate) fn hypervisor() -> Option<&'static str> {
-    None
-}
-
 /// Whether a fault was a write, if the context of its signal says so.
 ///
 /// # Safety

@@ -9,7 +9,7 @@ mod vectors;
 
 use std::sync::OnceLock;
 
-use raw_cpuid::{CacheType, CpuId, CpuIdReaderNative, Hypervisor};
+use raw_cpuid::{CacheType, CpuId, CpuIdReaderNative};
 
 pub(crate) use self::valgrind::runs_on_valgrind;
 use super::all::{MEMCPY, MEMSET, always};
@@ -133,21 +133,6 @@ pub(crate) unsafe fn is_write(context: *const std::ffi::c_void) -> Option<bool> 
     // SAFETY: the caller's to promise.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     Some(context.uc_mcontext.gregs[libc::REG_ERR as usize] & 1 << 1 != 0)
-}
-
-/// The hypervisor, where the CPU itself names it.
-pub(crate) fn hypervisor() -> Option<&'static str> {
-    Some(match cpuid().get_hypervisor_info()?.identify() {
-        Hypervisor::Xen => "Xen",
-        Hypervisor::VMware => "VMware",
-        Hypervisor::HyperV => "Hyper-V",
-        Hypervisor::KVM => "KVM",
-        Hypervisor::QEMU => "QEMU",
-        Hypervisor::Bhyve => "bhyve",
-        Hypervisor::QNX => "QNX",
-        Hypervisor::ACRN => "ACRN",
-        Hypervisor::Unknown(..) => "an unknown one",
-    })
 }
 
 pub(super) fn store_fence() {

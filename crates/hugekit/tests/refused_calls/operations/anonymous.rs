@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use hugekit::fault::Handling;
 use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Reserve, View};
-use hugekit::{Snapshot, SnapshotError};
+use hugekit::{HUGE_PAGE_BYTES, Snapshot, SnapshotError};
 
 use super::Run;
 use crate::case::Point;
@@ -43,7 +43,7 @@ fn is_first(copy: &[u8]) -> bool {
 }
 
 fn builder(handling: Handling) -> Builder {
-    Snapshot::builder().handling(handling).hold_at_most(LEN + (2 << 20))
+    Snapshot::builder().handling(handling).hold_at_most(LEN + HUGE_PAGE_BYTES)
 }
 
 fn taken(builder: Builder, memory: &Memory) -> Result<Snapshot, SnapshotError> {

@@ -96,7 +96,7 @@ fn forks_are_written(point: &Point, backing: Backing, handling: Handling) {
 fn a_fork_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
     let (pool, region) = pool(backing);
     let child = fork(&region, handling).unwrap();
-    let ready = point.refuse(|| child.ready(0..child.len()));
+    let ready = point.refuse(|| child.prepare_write(0..child.len()));
     point.unless_refused(ready, RegionError::class);
     point.check(is_painted(&region) && is_painted(&child), "changed");
     drop((region, child));
@@ -107,7 +107,7 @@ fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, handling:
     let (pool, mut region) = pool(backing);
     let child = fork(&region, handling).unwrap();
     point.check(is_painted(&child), "the fork differs");
-    let ready = point.refuse(|| child.ready(0..child.len()));
+    let ready = point.refuse(|| child.prepare_write(0..child.len()));
     point.unless_refused(ready, RegionError::class);
     region.fill(2);
     point.check(is_painted(&child), "the fork changed");
@@ -118,7 +118,7 @@ fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, handling:
 fn a_fork_is_prefaulted(point: &Point, backing: Backing, handling: Handling) {
     let (pool, region) = pool(backing);
     let child = fork(&region, handling).unwrap();
-    let done = point.refuse(|| child.prefault(0..child.len()));
+    let done = point.refuse(|| child.populate(0..child.len()));
     point.unless_refused(done, RegionError::class);
     point.check(is_painted(&region) && is_painted(&child), "changed");
     drop((region, child));

@@ -5,7 +5,7 @@ use hugekit::machine::{self, Root};
 use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
 use hugekit::profile::{Measured, Problem, StoredProfile, Tuned};
-use hugekit::{Clear, Profile};
+use hugekit::{ClearOptions, Profile};
 
 use super::Run;
 use crate::case::Point;
@@ -24,13 +24,10 @@ fn the_machine_is_read(point: &Point, _: Backing, _: Handling) {
         let _ = machine::cache::read(root);
         let _ = machine::cgroup::Cgroups::read(root).map(|groups| groups.memory());
         let _ = machine::hugepages::read(root);
-        let _ = machine::kvm::api_version(root);
         let _ = machine::limits::max_map_count(root);
         let _ = machine::mappings::read(root);
-        let _ = machine::thp::page_sizes(root);
         let _ = machine::threads::ids(root);
         let _ = machine::userfaultfd::Userfaultfd::read(root);
-        let _ = machine::host::Host::read(root);
         let _ = machine::Memory::read(root);
         let _ = Placement::read(root);
     });
@@ -68,7 +65,7 @@ fn the_profile_is_found(point: &Point, _: Backing, _: Handling) {
     let mut memory = vec![7_u8; 1 << 16];
     point.refuse(|| {
         let _ = Profile::current();
-        let _ = Clear::new().run(&mut memory);
+        let _ = ClearOptions::new().run(&mut memory);
     });
     point.check(super::is_zero(&memory), "not cleared");
 }

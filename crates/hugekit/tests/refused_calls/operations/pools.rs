@@ -81,7 +81,7 @@ fn a_region_is_dropped(point: &Point, backing: Backing, _: Handling) {
 fn a_region_is_prefaulted(point: &Point, backing: Backing, _: Handling) {
     let pool = soiled(backing, 1);
     let region = pool.region(pool.capacity()).unwrap();
-    let done = point.refuse(|| region.prefault_with(0..region.len(), Threads::Exactly(2), None));
+    let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
     point.unless_refused(done, RegionError::class);
     point.check(is_zero(&region), "not clean");
     drop(region);

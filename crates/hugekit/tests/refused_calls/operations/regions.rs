@@ -52,7 +52,7 @@ fn a_served_region_is_touched(point: &Point, backing: Backing, handling: Handlin
 fn a_served_region_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
     let pool = soiled(backing, 1);
     let region = build(&pool, handling).unwrap();
-    let ready = point.refuse(|| region.ready(0..region.len()));
+    let ready = point.refuse(|| region.prepare_write(0..region.len()));
     point.unless_refused(ready, RegionError::class);
     point.check(is_zero(&region), "not clean");
     drop(region);
@@ -62,7 +62,7 @@ fn a_served_region_is_made_ready(point: &Point, backing: Backing, handling: Hand
 fn a_served_region_is_prefaulted(point: &Point, backing: Backing, handling: Handling) {
     let pool = soiled(backing, 1);
     let region = build(&pool, handling).unwrap();
-    let done = point.refuse(|| region.prefault_with(0..region.len(), Threads::Exactly(2), None));
+    let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
     point.unless_refused(done, RegionError::class);
     point.check(is_zero(&region), "not clean");
     drop(region);

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use hugekit::fault::Handling;
 use hugekit::parallel::{JobError, Threads};
 use hugekit::pool::Backing;
-use hugekit::{Clear, ClearError, Copy, CopyError, Populate, PopulateError};
+use hugekit::{ClearError, ClearOptions, CopyError, CopyOptions, PopulateError, PopulateOptions};
 
 use super::{Run, is_painted, is_zero, paint};
 use crate::case::Point;
@@ -21,7 +21,7 @@ const THREADS: Threads = Threads::Exactly(2);
 
 fn memory_is_cleared(point: &Point, _: Backing, _: Handling) {
     let mut memory = vec![7_u8; LEN];
-    let clear = Clear::new().threads(THREADS).low_priority(true);
+    let clear = ClearOptions::new().threads(THREADS).low_priority(true);
     let cleared = point.refuse(|| clear.run(&mut memory));
     if point.unless_refused(cleared, ClearError::class).is_some() {
         point.check(is_zero(&memory), "not cleared");
@@ -31,7 +31,7 @@ fn memory_is_cleared(point: &Point, _: Backing, _: Handling) {
 fn memory_is_copied(point: &Point, _: Backing, _: Handling) {
     let (mut from, mut to) = (vec![0_u8; LEN], vec![0_u8; LEN]);
     paint(&mut from);
-    let copied = point.refuse(|| Copy::new().threads(THREADS).run(&mut to, &from));
+    let copied = point.refuse(|| CopyOptions::new().threads(THREADS).run(&mut to, &from));
     if point.unless_refused(copied, CopyError::class).is_some() {
         point.check(is_painted(&to), "not copied");
     }
@@ -40,6 +40,6 @@ fn memory_is_copied(point: &Point, _: Backing, _: Handling) {
 fn memory_is_populated(point: &Point, _: Backing, _: Handling) {
     let mut memory = Box::<[u8]>::new_uninit_slice(LEN);
     let memory: &mut [MaybeUninit<u8>] = &mut memory;
-    let populated = point.refuse(|| Populate::new().threads(THREADS).run(memory));
+    let populated = point.refuse(|| PopulateOptions::new().threads(THREADS).run(memory));
     point.unless_refused(populated, JobError::<PopulateError>::class);
 }

@@ -1,27 +1,6 @@
-//! A key-value server in memory that speaks enough of redis' protocol for `redis-cli` and `redis-benchmark`, and saves
-//! by a snapshot instead of a fork.
-//!
-//! ```sh
-//! cargo run --release -p hugekit --example kv_store -- --port 6380 --dir /tmp --memory 1GiB
-//! redis-cli -p 6380 set key value
-//! ```
-//!
-//! Keys, values and index lie in one piece of anonymous memory (`arena.rs`, `slabs.rs`, `index.rs`), and one thread
-//! serves all clients (`server.rs`). BGSAVE takes a snapshot of it between two commands and goes on; another
-//! thread reads the snapshot in order and writes a dump (`save.rs`, `dump.rs`). `kv_store bench` measures what clients
-//! notice of that, beside the real server (`bench/`). `docs/snapshot.md` has the figures.
+//! The program: its arguments, and serving. `lib.rs` says what it is made of.
 
-mod arena;
 mod bench;
-mod commands;
-mod dump;
-mod index;
-mod redis;
-mod resp;
-mod save;
-mod server;
-mod slabs;
-mod store;
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -31,13 +10,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use hugekit::Profile;
+use kv_store::commands::{Clients, Database};
+use kv_store::resp::Limits;
+use kv_store::save::{Folder, Saver};
+use kv_store::server::{Server, milliseconds_since_1970};
+use kv_store::store::Store;
 use signal_hook::consts::{SIGINT, SIGTERM};
-
-use self::commands::{Clients, Database};
-use self::resp::Limits;
-use self::save::{Folder, Saver};
-use self::server::{Server, milliseconds_since_1970};
-use self::store::Store;
 
 /// A key-value server in memory that saves by a snapshot
 #[derive(Debug, Parser)]
@@ -120,8 +99,18 @@ fn keep_no_large_blocks() {
 #[cfg(not(target_env = "gnu"))]
 fn keep_no_large_blocks() {}
 
+/// What `hugekit tune` has measured, if it did; one that is of no use is said, and the program goes on without it.
+fn go_by_stored_profile() -> Result<()> {
+    match Profile::load() {
+        Ok(loaded) => loaded.install()?,
+        Err(problem) => eprintln!("{problem}"),
+    }
+    Ok(())
+}
+
 fn serve(options: &Options) -> Result<()> {
     keep_no_large_blocks();
+    go_by_stored_profile()?;
     let asked_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&asked_to_end))?;

@@ -1,8 +1,5 @@
-//! The key-value server among the examples: asked by the real `redis-cli` and `redis-benchmark`, by raw sockets that
+//! The key-value server: asked by the real `redis-cli` and `redis-benchmark`, by raw sockets that
 //! mean no good, killed, and started again on what it has saved.
-
-#[path = "../examples/kv_store/redis.rs"]
-mod redis;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,25 +14,14 @@ use std::time::Duration;
 
 use hugekit::Snapshot;
 use hugekit::fault::Handling;
+use kv_store::redis;
 use libtest_mimic::{Arguments, Trial};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// The example, as it was built for these tests.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    test.parent().unwrap().with_file_name("examples").join("kv_store")
-}
-
-fn build() {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--package", "hugekit", "--example", "kv_store"]);
-    if program().components().any(|part| part.as_os_str() == "release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success());
-}
+/// The program, as it was built for these tests.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kv_store");
 
 /// A server, killed when it is dropped.
 struct Server {
@@ -46,7 +32,7 @@ struct Server {
 
 impl Server {
     fn command(folder: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program());
+        let mut command = Command::new(PROGRAM);
         command.args(["--port", "0", "--dir"]).arg(folder).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         command
@@ -828,7 +814,7 @@ fn it_ends_as_it_is_told() {
 }
 
 fn it_is_compared_with_the_real_one() {
-    let mut bench = Command::new(program());
+    let mut bench = Command::new(PROGRAM);
     bench.args(["bench", "--keys", "3000", "--rate", "2000", "--rounds", "2", "--seconds", "0.1"]);
     let output = bench.output().unwrap();
     let [said, complained] =
@@ -904,9 +890,6 @@ fn no_snapshots() -> Option<String> {
 
 fn main() {
     let arguments = Arguments::from_args();
-    if !arguments.list {
-        build();
-    }
     let missing = ["redis-cli", "redis-benchmark", "redis-server"]
         .into_iter()
         .find_map(|name| redis::program(name).err());

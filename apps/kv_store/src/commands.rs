@@ -9,44 +9,44 @@ use super::store::{Entry, Full, Store};
 
 /// What commands are about.
 #[derive(Debug)]
-pub(crate) struct Database {
-    pub(crate) store: Store,
-    pub(crate) saver: Saver,
+pub struct Database {
+    pub store: Store,
+    pub saver: Saver,
     /// Milliseconds since 1970, as of this turn of the server.
-    pub(crate) now: u64,
-    pub(crate) clients: Clients,
-    pub(crate) port: u16,
-    pub(crate) started: Instant,
-    pub(crate) commands: u64,
+    pub now: u64,
+    pub clients: Clients,
+    pub port: u16,
+    pub started: Instant,
+    pub commands: u64,
 }
 
 /// Who is connected, and what requests that are not whole and replies that are not sent take of memory.
 #[derive(Debug)]
-pub(crate) struct Clients {
-    pub(crate) connected: usize,
+pub struct Clients {
+    pub connected: usize,
     /// Bytes that all of them hold.
-    pub(crate) held: usize,
+    pub held: usize,
     /// Bytes that they may hold.
-    pub(crate) most_held: usize,
+    pub most_held: usize,
     /// How many were turned away because they held too many.
-    pub(crate) evicted: u64,
+    pub evicted: u64,
 }
 
 impl Clients {
     /// Of at most so many bytes.
-    pub(crate) fn new(most_held: usize) -> Self {
+    pub fn new(most_held: usize) -> Self {
         Self { connected: 0, held: 0, most_held, evicted: 0 }
     }
 
     /// Bytes that they may still take.
-    pub(crate) fn left(&self) -> usize {
+    pub fn left(&self) -> usize {
         self.most_held.saturating_sub(self.held)
     }
 }
 
 /// What comes after the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
+pub enum After {
     Next,
     /// The client leaves.
     Close,
@@ -115,7 +115,7 @@ const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const RUNNING: &str = "ERR Background save already in progress";
 
 /// Answers one request of at least one word.
-pub(crate) fn run(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> After {
+pub fn run(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> After {
     database.commands += 1;
     let name = arguments[0];
     let same = |command: &&Command| name.eq_ignore_ascii_case(command.name.as_bytes());
@@ -356,7 +356,7 @@ fn shutdown(database: &mut Database, arguments: &[&[u8]], _: &mut Reply) -> Outc
 }
 
 /// Ends saves in the background, and saves all of it. Without success, the server goes on.
-pub(crate) fn end(database: &mut Database, save: bool) -> anyhow::Result<After> {
+pub fn end(database: &mut Database, save: bool) -> anyhow::Result<After> {
     database.saver.stop(&mut database.store, database.now);
     if save {
         database.saver.save(&database.store, database.now)?;

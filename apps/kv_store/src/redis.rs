@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A command that runs one of redis' programs; `Err` says how to get it.
-pub(crate) fn program(name: &str) -> Result<Command, String> {
+pub fn program(name: &str) -> Result<Command, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/redis/root");
     let found = [PathBuf::from(name), root.join("usr/bin").join(name)].into_iter().find(|path| {
         let mut command = with_libraries(path, &root);

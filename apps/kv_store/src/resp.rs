@@ -16,18 +16,18 @@ const MOST_KEPT: usize = 64;
 
 /// What a request may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Bytes of one argument.
-    pub(crate) bulk: usize,
+    pub bulk: usize,
     /// Arguments of one request.
-    pub(crate) arguments: usize,
+    pub arguments: usize,
     /// Bytes of one request.
-    pub(crate) request: usize,
+    pub request: usize,
 }
 
 /// Why this is no request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ProtocolError {
+pub enum ProtocolError {
     #[error("too big inline request")]
     Inline,
     #[error("too big length line")]
@@ -47,7 +47,7 @@ pub(crate) enum ProtocolError {
 /// Bytes that came in, and the request that they begin with as far as it is known: what has been looked at is not
 /// looked at again when more come in.
 #[derive(Debug, Default)]
-pub(crate) struct Input {
+pub struct Input {
     bytes: Vec<u8>,
     /// Where the request begins, and what of it is known ends.
     start: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         if self.start == self.bytes.len() && self.left.is_none() {
             self.bytes.clear();
             (self.start, self.at) = (0, 0);
@@ -70,7 +70,7 @@ impl Input {
     }
 
     /// Bytes of memory that it takes, filled or not.
-    pub(crate) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.bytes.capacity() + self.arguments.capacity() * size_of::<Range<usize>>()
     }
 
@@ -87,7 +87,7 @@ impl Input {
 
     /// Whether there is a whole request: its arguments then are [`arguments`](Self::arguments), until
     /// [`done`](Self::done).
-    pub(crate) fn next(&mut self, limits: &Limits) -> Result<bool, ProtocolError> {
+    pub fn next(&mut self, limits: &Limits) -> Result<bool, ProtocolError> {
         loop {
             let is_whole = match self.left {
                 None => self.read_first_line(limits)?,
@@ -109,12 +109,12 @@ impl Input {
         }
     }
 
-    pub(crate) fn arguments(&self) -> Vec<&[u8]> {
+    pub fn arguments(&self) -> Vec<&[u8]> {
         self.arguments.iter().map(|range| &self.bytes[range.clone()]).collect()
     }
 
     /// The request has been answered.
-    pub(crate) fn done(&mut self) {
+    pub fn done(&mut self) {
         self.skip();
         // What was answered goes when it is more than what is left: each byte is moved once on average.
         if self.start > self.bytes.len() / 2 {
@@ -208,7 +208,7 @@ impl Input {
 }
 
 /// The whole number that these bytes are.
-pub(crate) fn number(bytes: &[u8]) -> Option<i64> {
+pub fn number(bytes: &[u8]) -> Option<i64> {
     let digits = bytes.strip_prefix(b"-").unwrap_or(bytes);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -233,8 +233,8 @@ fn words(bytes: &[u8], line: Range<usize>) -> Vec<Range<usize>> {
 
 /// Replies to be sent.
 #[derive(Debug, Default)]
-pub(crate) struct Reply {
-    pub(crate) bytes: Vec<u8>,
+pub struct Reply {
+    pub bytes: Vec<u8>,
     /// Bytes of strings that the reply to one request may still have.
     room: usize,
     /// Where that reply begins, and how many bytes of strings found no room in it.
@@ -244,12 +244,12 @@ pub(crate) struct Reply {
 
 impl Reply {
     /// Begins the reply to one request, which has room for so many bytes of strings.
-    pub(crate) fn begin(&mut self, room: usize) {
+    pub fn begin(&mut self, room: usize) {
         (self.room, self.start, self.lacking) = (room, self.bytes.len(), 0);
     }
 
     /// Takes the reply back if there was no room for all of it. Returns how many bytes found none.
-    pub(crate) fn take_back(&mut self) -> Option<usize> {
+    pub fn take_back(&mut self) -> Option<usize> {
         if self.lacking == 0 {
             return None;
         }
@@ -258,30 +258,30 @@ impl Reply {
     }
 
     /// Bytes of memory that it takes, filled or not.
-    pub(crate) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.bytes.capacity()
     }
 
     /// A word that needs no length.
-    pub(crate) fn simple(&mut self, word: &str) {
+    pub fn simple(&mut self, word: &str) {
         self.line('+', word);
     }
 
     /// An error: a code, a blank, and what is wrong.
-    pub(crate) fn error(&mut self, error: &str) {
+    pub fn error(&mut self, error: &str) {
         // What a client has sent may be part of it.
         self.line('-', &error.replace(['\r', '\n'], " "));
     }
 
-    pub(crate) fn integer(&mut self, number: i64) {
+    pub fn integer(&mut self, number: i64) {
         self.line(':', &number.to_string());
     }
 
-    pub(crate) fn array(&mut self, len: usize) {
+    pub fn array(&mut self, len: usize) {
         self.line('*', &len.to_string());
     }
 
-    pub(crate) fn bulk(&mut self, bytes: &[u8]) {
+    pub fn bulk(&mut self, bytes: &[u8]) {
         let Some(room) = self.room.checked_sub(bytes.len()).filter(|_| self.lacking == 0) else {
             self.lacking = self.lacking.saturating_add(bytes.len());
             return;
@@ -297,7 +297,7 @@ impl Reply {
     }
 
     /// The value of a key that is not there.
-    pub(crate) fn nil(&mut self) {
+    pub fn nil(&mut self) {
         self.line('$', "-1");
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 use anyhow::{Result, ensure};
 
 use super::index::{Index, MOST_MEMORY, Place};
-pub(crate) use super::slabs::Full;
+pub use super::slabs::Full;
 use super::slabs::{Point, Slabs, room_of};
 
 /// Before key and value: when it expires, and the lengths of both.
@@ -15,16 +15,16 @@ const HEAD: usize = 16;
 
 /// One key with its value, wherever its bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) value: &'a [u8],
+pub struct Entry<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
     /// When it is gone, in milliseconds since 1970.
-    pub(crate) expires: Option<u64>,
+    pub expires: Option<u64>,
 }
 
 impl<'a> Entry<'a> {
     /// The one that begins where these bytes do; `None` if they end before it.
-    pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk::<HEAD>()?;
         let expires = u64::from_ne_bytes(head[..8].try_into().ok()?);
         let [key, value] = [8, 12].map(|at| {
@@ -36,7 +36,7 @@ impl<'a> Entry<'a> {
     }
 
     /// Bytes that it takes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         HEAD + self.key.len() + self.value.len()
     }
 
@@ -50,14 +50,14 @@ impl<'a> Entry<'a> {
         value[..self.value.len()].copy_from_slice(self.value);
     }
 
-    pub(crate) fn is_gone(&self, now: u64) -> bool {
+    pub fn is_gone(&self, now: u64) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
 }
 
 /// All keys. `now` is the time in milliseconds since 1970: what has expired is gone when it is looked at.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub struct Store {
     slabs: Slabs,
     index: Index,
     hasher: RandomState,
@@ -65,7 +65,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) fn new(memory: usize) -> Result<Self> {
+    pub fn new(memory: usize) -> Result<Self> {
         ensure!(memory <= MOST_MEMORY, "--memory of {memory} bytes: {MOST_MEMORY} at most");
         let slabs = Slabs::new(memory)?;
         let (index, hasher) = (Index::default(), RandomState::new());
@@ -73,27 +73,27 @@ impl Store {
     }
 
     /// Keys, with those that have expired and were not looked at since.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.index.len()
     }
 
     /// Bytes in use, and bytes that there are.
-    pub(crate) fn memory(&self) -> (usize, usize) {
+    pub fn memory(&self) -> (usize, usize) {
         (self.slabs.used(), self.slabs.memory())
     }
 
     /// Changes so far.
-    pub(crate) fn changes(&self) -> u64 {
+    pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    pub(crate) fn get(&mut self, key: &[u8], now: u64) -> Option<Entry<'_>> {
+    pub fn get(&mut self, key: &[u8], now: u64) -> Option<Entry<'_>> {
         let (_, offset) = self.find(key, now)?;
         Some(self.entry(offset))
     }
 
     /// Sets a key, unless there is no room for it: nothing is changed then.
-    pub(crate) fn set(&mut self, entry: &Entry<'_>, now: u64) -> Result<(), Full> {
+    pub fn set(&mut self, entry: &Entry<'_>, now: u64) -> Result<(), Full> {
         if let Some((_, offset)) = self.find(entry.key, now) {
             let (old, new) = (self.entry(offset).len(), entry.len());
             let room = self.slabs.room_at(offset);
@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Sets all of several keys, or none.
-    pub(crate) fn set_all(&mut self, entries: &[Entry<'_>], now: u64) -> Result<(), Full> {
+    pub fn set_all(&mut self, entries: &[Entry<'_>], now: u64) -> Result<(), Full> {
         self.index.reserve(&mut self.slabs, entries.len())?;
         let mut offsets = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -149,7 +149,7 @@ impl Store {
     }
 
     /// Whether it was there.
-    pub(crate) fn remove(&mut self, key: &[u8], now: u64) -> bool {
+    pub fn remove(&mut self, key: &[u8], now: u64) -> bool {
         let found = self.find(key, now);
         if let Some((place, offset)) = found {
             self.drop_at(place, offset);
@@ -157,28 +157,25 @@ impl Store {
         found.is_some()
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.changes += self.index.len() as u64;
         self.slabs.clear();
         self.index = Index::default();
     }
 
     /// All entries as they are now, as the bytes that a save reads.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.slabs.arena[..self.slabs.entries_len()]
     }
 
     /// The same bytes, which stay as they are while the store is changed. `read` is to tell how many of the entries'
     /// have been read. Until [`saved`](Self::saved).
-    pub(crate) fn snapshot(
-        &mut self,
-        read: Arc<AtomicUsize>,
-    ) -> Result<Point, hugekit::SnapshotError> {
+    pub fn snapshot(&mut self, read: Arc<AtomicUsize>) -> Result<Point, hugekit::SnapshotError> {
         self.slabs.protect(read)
     }
 
     /// The snapshot is gone; the copy of the pages is used again.
-    pub(crate) fn saved(&mut self, pages: Vec<u8>) {
+    pub fn saved(&mut self, pages: Vec<u8>) {
         self.slabs.unprotect(pages);
     }
 

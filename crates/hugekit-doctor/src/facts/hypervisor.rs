@@ -1,7 +1,6 @@
 //! Which hypervisor runs this machine, from the most to the least direct witness.
 
-use super::Root;
-use crate::arch;
+use hugekit::machine::Root;
 
 /// What firmware tables say of virtual machines; bare machines of the same vendors say something else.
 const FIRMWARE: &[(&str, &str)] = &[
@@ -20,9 +19,31 @@ const FIRMWARE: &[(&str, &str)] = &[
     ("OpenStack", "OpenStack"),
 ];
 
-pub(super) fn read(root: &Root) -> Option<String> {
-    let processor = if root.is_this_machine() { arch::hypervisor() } else { None };
+pub(crate) fn read(root: &Root) -> Option<String> {
+    let processor = root.is_this_machine().then(from_processor).flatten();
     processor.map(str::to_owned).or_else(|| from_firmware(root)).or_else(|| from_kernel(root))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn from_processor() -> Option<&'static str> {
+    use raw_cpuid::{CpuId, Hypervisor};
+
+    Some(match CpuId::new().get_hypervisor_info()?.identify() {
+        Hypervisor::Xen => "Xen",
+        Hypervisor::VMware => "VMware",
+        Hypervisor::HyperV => "Hyper-V",
+        Hypervisor::KVM => "KVM",
+        Hypervisor::QEMU => "QEMU",
+        Hypervisor::Bhyve => "bhyve",
+        Hypervisor::QNX => "QNX",
+        Hypervisor::ACRN => "ACRN",
+        Hypervisor::Unknown(..) => "an unknown one",
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn from_processor() -> Option<&'static str> {
+    None
 }
 
 fn from_firmware(root: &Root) -> Option<String> {

@@ -20,7 +20,7 @@ const BLOCK_HEAD: usize = 20;
 
 /// Why a dump cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
+pub enum LoadError {
     #[error("damaged at byte {offset}: {what}")]
     Damaged { offset: u64, what: String },
     #[error("byte {offset}: {source}")]
@@ -31,7 +31,7 @@ pub(crate) enum LoadError {
 
 /// Makes a dump of what it is given: the bytes of a store, in order, in pieces of any size.
 #[derive(Debug)]
-pub(crate) struct Dumper<W: Write> {
+pub struct Dumper<W: Write> {
     file: W,
     /// Entries that have expired by now are left out.
     now: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Dumper<W: Write> {
 }
 
 impl<W: Write> Dumper<W> {
-    pub(crate) fn new(mut file: W, now: u64) -> io::Result<Self> {
+    pub fn new(mut file: W, now: u64) -> io::Result<Self> {
         file.write_all(MAGIC)?;
         let (written, entries, slab) = (MAGIC.len() as u64, 0, 0);
         let (pages, part, block) = (Vec::new(), Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ impl<W: Write> Dumper<W> {
     }
 
     /// Writes the last block, and returns the file and how many entries it has.
-    pub(crate) fn finish(mut self) -> io::Result<(W, u64)> {
+    pub fn finish(mut self) -> io::Result<(W, u64)> {
         assert!(self.part.is_empty() && self.block.is_empty());
         self.write_block(self.entries)?;
         Ok((self.file, self.entries))
@@ -177,7 +177,7 @@ impl Head {
 
 /// Reads a dump of `len` bytes, and gives each entry to `take`, which may refuse it as too many. Returns how many
 /// there are. Before an error, some may have been given.
-pub(crate) fn read(
+pub fn read(
     file: impl Read,
     len: u64,
     mut take: impl FnMut(&Entry<'_>) -> Result<(), super::store::Full>,

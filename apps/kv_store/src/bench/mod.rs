@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use hdrhistogram::Histogram;
-use hugekit::{Populate, Threads};
+use hugekit::{PopulateOptions, Threads};
 
 use self::load::{Load, Measured};
 use self::servers::{Kind, Running};
@@ -92,7 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 /// measured otherwise.
 fn warm(bytes: usize) -> Result<()> {
     let mut memory = Box::<[u8]>::new_uninit_slice(bytes);
-    Populate::new().threads(Threads::Auto).run(&mut memory)?;
+    PopulateOptions::new().threads(Threads::Auto).run(&mut memory)?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ const OFFSET_BITS: u32 = 36;
 const HASH_BITS: u32 = u64::BITS - OFFSET_BITS;
 
 /// The largest arena that entries can be pointed to in.
-pub(crate) const MOST_MEMORY: usize = UNIT << OFFSET_BITS;
+pub const MOST_MEMORY: usize = UNIT << OFFSET_BITS;
 
 /// On average so many entries in a bucket: one in ten goes on in another then.
 const LOAD: usize = 4;
@@ -26,7 +26,7 @@ const LOAD: usize = 4;
 const MOST_BUCKETS: usize = 1 << HASH_BITS;
 
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub struct Index {
     /// Slabs full of buckets.
     slabs: Vec<usize>,
     buckets: usize,
@@ -37,15 +37,15 @@ pub(crate) struct Index {
 
 /// Where the index has an entry, until it is changed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place(usize);
+pub struct Place(usize);
 
 impl Index {
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.entries
     }
 
     /// The entry of that hash which `is` the one.
-    pub(crate) fn find(
+    pub fn find(
         &self,
         slabs: &Slabs,
         hash: u64,
@@ -65,7 +65,7 @@ impl Index {
     }
 
     /// Sees to it that so many can be inserted.
-    pub(crate) fn reserve(&mut self, slabs: &mut Slabs, more: usize) -> Result<(), Full> {
+    pub fn reserve(&mut self, slabs: &mut Slabs, more: usize) -> Result<(), Full> {
         if self.buckets == 0 {
             self.add_bucket(slabs)?;
         }
@@ -77,7 +77,7 @@ impl Index {
     }
 
     /// Adds an entry that is not there. Something must be reserved.
-    pub(crate) fn insert(&mut self, slabs: &mut Slabs, hash: u64, offset: usize) {
+    pub fn insert(&mut self, slabs: &mut Slabs, hash: u64, offset: usize) {
         self.put(slabs, entry_of(hash, offset));
         self.entries += 1;
         if self.entries > self.buckets * LOAD {
@@ -85,12 +85,12 @@ impl Index {
         }
     }
 
-    pub(crate) fn replace(&mut self, slabs: &mut Slabs, place: Place, offset: usize) {
+    pub fn replace(&mut self, slabs: &mut Slabs, place: Place, offset: usize) {
         let hash = slabs.u64_at(place.0) >> OFFSET_BITS;
         slabs.set_u64(place.0, entry_of(hash, offset));
     }
 
-    pub(crate) fn remove(&mut self, slabs: &mut Slabs, place: Place) {
+    pub fn remove(&mut self, slabs: &mut Slabs, place: Place) {
         slabs.set_u64(place.0, 0);
         self.entries -= 1;
     }

@@ -25,10 +25,10 @@ use hugekit::Snapshot;
 use super::arena::Arena;
 
 /// Bytes of a slab: a huge page, and a granule of a snapshot.
-pub(crate) const SLAB: usize = 2 << 20;
+pub const SLAB: usize = hugekit::HUGE_PAGE_BYTES;
 
 /// Bytes of bookkeeping for each slab.
-pub(crate) const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 
 /// Behind these, a page has a bit for each slot.
 const PAGE_HEAD: usize = 16;
@@ -52,11 +52,11 @@ const fn sizes() -> [usize; 56] {
 
 /// There is no room for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full;
+pub struct Full;
 
 /// What a slab holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Empty,
     Index,
     /// Slots of this size.
@@ -71,10 +71,10 @@ pub(crate) enum Kind {
 
 /// The page of one slab, wherever its bytes are: in the arena or in a snapshot of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Page<'a>(pub(crate) &'a [u8]);
+pub struct Page<'a>(pub &'a [u8]);
 
 impl Page<'_> {
-    pub(crate) fn kind(self) -> Kind {
+    pub fn kind(self) -> Kind {
         let word = |at: usize| u32::from_ne_bytes(self.0[at..at + 4].try_into().expect("a word"));
         match word(0) {
             1 => Kind::Index,
@@ -87,7 +87,7 @@ impl Page<'_> {
     }
 
     /// Where in the slab its slots that are taken begin, ascending.
-    pub(crate) fn taken(self) -> impl Iterator<Item = usize> {
+    pub fn taken(self) -> impl Iterator<Item = usize> {
         let size = match self.kind() {
             Kind::Slots(size) => size,
             _ => SLAB,
@@ -117,16 +117,16 @@ struct Window {
 
 /// What a save is about, at one point in time.
 #[derive(Debug)]
-pub(crate) struct Point {
+pub struct Point {
     /// All pages; those of slabs behind the entries may be older.
-    pub(crate) pages: Vec<u8>,
-    pub(crate) entries: Snapshot,
+    pub pages: Vec<u8>,
+    pub entries: Snapshot,
 }
 
 /// The arena, and which parts of it are free. What is kept outside of it could be made anew from the pages.
 #[derive(Debug)]
-pub(crate) struct Slabs {
-    pub(crate) arena: Arena,
+pub struct Slabs {
+    pub arena: Arena,
     /// The first slab behind the pages.
     first: usize,
     count: usize,
@@ -144,7 +144,7 @@ pub(crate) struct Slabs {
 
 impl Slabs {
     /// All of `len` bytes, rounded up to whole slabs, for pages, entries and index.
-    pub(crate) fn new(len: usize) -> Result<Self> {
+    pub fn new(len: usize) -> Result<Self> {
         let count = len.div_ceil(SLAB);
         let first = (count * PAGE).div_ceil(SLAB);
         // Two for the index, and one for entries.
@@ -166,25 +166,22 @@ impl Slabs {
         })
     }
 
-    pub(crate) fn used(&self) -> usize {
+    pub fn used(&self) -> usize {
         self.used
     }
 
-    pub(crate) fn memory(&self) -> usize {
+    pub fn memory(&self) -> usize {
         self.arena.len()
     }
 
     /// What a save is about: the pages, and every slab that holds entries.
-    pub(crate) fn entries_len(&self) -> usize {
+    pub fn entries_len(&self) -> usize {
         self.high * SLAB
     }
 
     /// Protects the slabs of entries, and copies their pages. `read` is to tell how many bytes of the snapshot
     /// have been read.
-    pub(crate) fn protect(
-        &mut self,
-        read: Arc<AtomicUsize>,
-    ) -> Result<Point, hugekit::SnapshotError> {
+    pub fn protect(&mut self, read: Arc<AtomicUsize>) -> Result<Point, hugekit::SnapshotError> {
         let slabs = self.first..self.high.max(self.first + 1);
         let entries = self.arena.snapshot(slabs.start * SLAB..slabs.end * SLAB)?;
         let mut pages = std::mem::take(&mut self.copy);
@@ -195,7 +192,7 @@ impl Slabs {
     }
 
     /// The save is over, and gives the copy of the pages back, if it still has it.
-    pub(crate) fn unprotect(&mut self, pages: Vec<u8>) {
+    pub fn unprotect(&mut self, pages: Vec<u8>) {
         self.window = None;
         self.copy = pages;
     }
@@ -208,13 +205,13 @@ impl Slabs {
     }
 
     /// Whether an entry can be written without copying a slab.
-    pub(crate) fn is_free_to_write(&self, offset: usize, len: usize) -> bool {
+    pub fn is_free_to_write(&self, offset: usize, len: usize) -> bool {
         let protected = self.protected();
         offset / SLAB >= protected.end || (offset + len).div_ceil(SLAB) <= protected.start
     }
 
     /// Room for an entry of `len` bytes, where it is.
-    pub(crate) fn take(&mut self, len: usize) -> Result<usize, Full> {
+    pub fn take(&mut self, len: usize) -> Result<usize, Full> {
         let offset = match class_of(len) {
             Some(class) => self.take_slot(class)?,
             None => self.take_large(len.div_ceil(SLAB))?,
@@ -224,7 +221,7 @@ impl Slabs {
     }
 
     /// Bytes of the room that begins there.
-    pub(crate) fn room_at(&self, offset: usize) -> usize {
+    pub fn room_at(&self, offset: usize) -> usize {
         match self.page(offset / SLAB).kind() {
             Kind::Slots(size) => size,
             Kind::Large(slabs) => slabs as usize * SLAB,
@@ -312,7 +309,7 @@ impl Slabs {
     }
 
     /// A slab for the index, from the end on. Whatever was there is there still.
-    pub(crate) fn take_for_index(&mut self) -> Result<usize, Full> {
+    pub fn take_for_index(&mut self) -> Result<usize, Full> {
         let slab = self.empty.pop_last().ok_or(Full)?;
         self.set_word(slab, 0, 1);
         self.used += SLAB;
@@ -327,7 +324,7 @@ impl Slabs {
     }
 
     /// Gives back the room that begins there. Its bytes are not touched.
-    pub(crate) fn give_back(&mut self, offset: usize) {
+    pub fn give_back(&mut self, offset: usize) {
         self.used -= self.room_at(offset);
         let slab = offset / SLAB;
         if let Kind::Large(slabs) = self.page(slab).kind() {
@@ -358,7 +355,7 @@ impl Slabs {
     }
 
     /// Gives everything back.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         for slab in self.first..self.count {
             self.set_word(slab, 0, 0);
         }
@@ -390,11 +387,11 @@ impl Slabs {
         self.arena[at..at + 4].copy_from_slice(&word.to_ne_bytes());
     }
 
-    pub(crate) fn u64_at(&self, at: usize) -> u64 {
+    pub fn u64_at(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.arena[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    pub(crate) fn set_u64(&mut self, at: usize, word: u64) {
+    pub fn set_u64(&mut self, at: usize, word: u64) {
         self.arena[at..at + 8].copy_from_slice(&word.to_ne_bytes());
     }
 }
@@ -406,7 +403,7 @@ fn class_of(len: usize) -> Option<usize> {
 }
 
 /// The room that an entry gets if there is a choice.
-pub(crate) fn room_of(len: usize) -> usize {
+pub fn room_of(len: usize) -> usize {
     class_of(len).map_or(len.next_multiple_of(SLAB), |class| SIZES[class])
 }
 

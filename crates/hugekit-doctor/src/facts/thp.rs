@@ -3,21 +3,23 @@
 //! A policy file holds every choice and marks the one in force: `always [madvise] never`. Each page size
 //! below or at the processor's own has files again, whose `inherit` refers back to the global one.
 
-use super::{Error, Root};
+use hugekit::HUGE_PAGE_BYTES;
+use hugekit::machine::hugepages::size_of;
+use hugekit::machine::{Error, Root};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// The choice in force in a policy file, and the choices it offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting<T> {
+pub(crate) struct Setting<T> {
     /// In force.
-    pub current: T,
+    pub(crate) current: T,
     /// On offer, in the kernel's order. Words that this library does not know are left out.
-    pub offered: Vec<T>,
+    pub(crate) offered: Vec<T>,
 }
 
 /// A word of a policy file.
-pub trait Choice: Copy + PartialEq + 'static {
+pub(crate) trait Choice: Copy + PartialEq + 'static {
     /// Every choice with the kernel's word for it.
     const WORDS: &'static [(Self, &'static str)];
 
@@ -29,7 +31,7 @@ pub trait Choice: Copy + PartialEq + 'static {
 
 /// Which anonymous memory gets huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enabled {
+pub(crate) enum Enabled {
     /// Any that is large enough.
     Always,
     /// As the global policy says; only in the files of one page size.
@@ -51,7 +53,7 @@ impl Choice for Enabled {
 
 /// What a fault does when no huge page is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defrag {
+pub(crate) enum Defrag {
     /// Compacts memory while the program waits.
     Always,
     /// Wakes background compaction.
@@ -76,7 +78,7 @@ impl Choice for Defrag {
 
 /// Which shared memory (memfd, System V, shared anonymous) gets huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shmem {
+pub(crate) enum Shmem {
     /// Any.
     Always,
     /// As the global policy says; only in the files of one page size.
@@ -107,11 +109,11 @@ impl Choice for Shmem {
 
 /// Transparent huge pages of the processor's own size for anonymous memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Thp {
+pub(crate) struct Thp {
     /// Which memory gets them.
-    pub enabled: Setting<Enabled>,
+    pub(crate) enabled: Setting<Enabled>,
     /// Their size in bytes.
-    pub page_size: u64,
+    pub(crate) page_size: u64,
 }
 
 impl Thp {
@@ -119,11 +121,13 @@ impl Thp {
     ///
     /// # Errors
     /// A file cannot be read or understood; a kernel without THP has none of them.
-    pub fn read(root: &Root) -> Result<Self, Error> {
+    pub(crate) fn read(root: &Root) -> Result<Self, Error> {
         let page_size = root.read_if_present(format!("{THP}/hpage_pmd_size"))?;
         Ok(Self {
             enabled: setting(root, "enabled")?,
-            page_size: page_size.and_then(|text| text.trim().parse().ok()).unwrap_or(2 << 20),
+            page_size: page_size
+                .and_then(|text| text.trim().parse().ok())
+                .unwrap_or(HUGE_PAGE_BYTES as u64),
         })
     }
 }
@@ -132,7 +136,7 @@ impl Thp {
 ///
 /// # Errors
 /// The file cannot be read or understood.
-pub fn defrag(root: &Root) -> Result<Setting<Defrag>, Error> {
+pub(crate) fn defrag(root: &Root) -> Result<Setting<Defrag>, Error> {
     setting(root, "defrag")
 }
 
@@ -140,26 +144,26 @@ pub fn defrag(root: &Root) -> Result<Setting<Defrag>, Error> {
 ///
 /// # Errors
 /// The file cannot be read or understood.
-pub fn shmem(root: &Root) -> Result<Setting<Shmem>, Error> {
+pub(crate) fn shmem(root: &Root) -> Result<Setting<Shmem>, Error> {
     setting(root, "shmem_enabled")
 }
 
 /// The background thread that collapses base pages into huge ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Khugepaged {
+pub(crate) struct Khugepaged {
     /// Whether it compacts memory to find a huge page.
-    pub defrag: bool,
+    pub(crate) defrag: bool,
     /// How many of a huge page's base pages may be untouched and still be filled in, in pages.
-    pub max_ptes_none: u64,
+    pub(crate) max_ptes_none: u64,
     /// Its pause between scans in milliseconds.
-    pub scan_sleep_ms: u64,
+    pub(crate) scan_sleep_ms: u64,
 }
 
 /// Reads the settings of khugepaged.
 ///
 /// # Errors
 /// A file cannot be read or understood.
-pub fn khugepaged(root: &Root) -> Result<Khugepaged, Error> {
+pub(crate) fn khugepaged(root: &Root) -> Result<Khugepaged, Error> {
     let number = |name| root.read_number(format!("{THP}/khugepaged/{name}"));
     Ok(Khugepaged {
         defrag: number("defrag")? != 0,
@@ -170,21 +174,21 @@ pub fn khugepaged(root: &Root) -> Result<Khugepaged, Error> {
 
 /// The policies of one page size.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PageSize {
+pub(crate) struct PageSize {
     /// In bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// For anonymous memory, where it can have pages of this size.
-    pub enabled: Option<Setting<Enabled>>,
+    pub(crate) enabled: Option<Setting<Enabled>>,
     /// For shared memory (Linux 6.11).
-    pub shmem: Option<Setting<Shmem>>,
+    pub(crate) shmem: Option<Setting<Shmem>>,
 }
 
 /// The page sizes that have policies of their own, smallest first; empty before Linux 6.8.
 ///
 /// # Errors
 /// A file or the directory cannot be read or understood.
-pub fn page_sizes(root: &Root) -> Result<Vec<PageSize>, Error> {
-    let mut sizes: Vec<u64> = root.names(THP)?.iter().filter_map(|name| parse_name(name)).collect();
+pub(crate) fn page_sizes(root: &Root) -> Result<Vec<PageSize>, Error> {
+    let mut sizes: Vec<u64> = root.names(THP)?.iter().filter_map(|name| size_of(name)).collect();
     sizes.sort_unstable();
     sizes.into_iter().map(|bytes| page_size(root, bytes)).collect()
 }
@@ -203,12 +207,6 @@ fn optional<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
         Err(error) if error.is_not_found() => Ok(None),
         other => other.map(Some),
     }
-}
-
-/// Bytes from the name of a directory such as `hugepages-2048kB`.
-pub(super) fn parse_name(name: &str) -> Option<u64> {
-    let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
-    kib.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn setting<T: Choice>(root: &Root, name: &str) -> Result<Setting<T>, Error> {

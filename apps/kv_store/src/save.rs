@@ -23,13 +23,13 @@ const PARTIAL: &str = "dump.hkv.part";
 
 /// Where dumps are. Nobody else may use it meanwhile.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub struct Folder {
     path: PathBuf,
     _lock: File,
 }
 
 impl Folder {
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
         let path = path.to_owned();
         let lock = path.join("dump.hkv.lock");
         let open = File::options().create(true).truncate(false).write(true).open(&lock);
@@ -40,7 +40,7 @@ impl Folder {
     }
 
     /// Loads the dump, if there is one. Returns how many entries it had.
-    pub(crate) fn load(&self, store: &mut Store, now: u64) -> Result<Option<u64>> {
+    pub fn load(&self, store: &mut Store, now: u64) -> Result<Option<u64>> {
         let path = self.path.join(DUMP);
         if !path.try_exists().with_context(|| format!("{}", path.display()))? {
             return Ok(None);
@@ -95,29 +95,29 @@ struct Running {
 
 /// What is known of saves.
 #[derive(Debug)]
-pub(crate) struct Saver {
+pub struct Saver {
     folder: Arc<Folder>,
     nice: i32,
     running: Option<Running>,
-    pub(crate) last: Last,
+    pub last: Last,
 }
 
 /// Of the saves that are over.
 #[derive(Clone, Debug)]
-pub(crate) struct Last {
+pub struct Last {
     /// Seconds since 1970 of the last one that succeeded, or of the start.
-    pub(crate) saved_at: u64,
+    pub saved_at: u64,
     /// Changes that it had.
-    pub(crate) changes: u64,
-    pub(crate) succeeded: bool,
-    pub(crate) took: Option<Duration>,
+    pub changes: u64,
+    pub succeeded: bool,
+    pub took: Option<Duration>,
     /// How long the server stood still for the last one in the background.
-    pub(crate) stood_still: Duration,
-    pub(crate) snapshot: Stats,
+    pub stood_still: Duration,
+    pub snapshot: Stats,
 }
 
 impl Saver {
-    pub(crate) fn new(folder: Folder, nice: i32, changes: u64, now: u64) -> Self {
+    pub fn new(folder: Folder, nice: i32, changes: u64, now: u64) -> Self {
         let last = Last {
             saved_at: now / 1000,
             changes,
@@ -129,19 +129,19 @@ impl Saver {
         Self { folder: Arc::new(folder), nice, running: None, last }
     }
 
-    pub(crate) fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
     /// Saves while everybody waits.
-    pub(crate) fn save(&mut self, store: &Store, now: u64) -> Result<()> {
+    pub fn save(&mut self, store: &Store, now: u64) -> Result<()> {
         let began = Instant::now();
         let saved = self.folder.save(now, |dumper| Ok(dumper.write_all(store.bytes())?));
         self.ended(saved.map(|_| ()), began.elapsed(), store.changes(), now)
     }
 
     /// Takes a snapshot, and saves it in the background.
-    pub(crate) fn start(&mut self, store: &mut Store, now: u64) -> Result<()> {
+    pub fn start(&mut self, store: &mut Store, now: u64) -> Result<()> {
         let began = Instant::now();
         let started = self.try_start(store, now, began);
         self.last.stood_still = began.elapsed();
@@ -179,14 +179,14 @@ impl Saver {
     }
 
     /// Looks whether a save in the background is over.
-    pub(crate) fn look(&mut self, store: &mut Store, now: u64) {
+    pub fn look(&mut self, store: &mut Store, now: u64) {
         if self.running.as_ref().is_some_and(|running| running.thread.is_finished()) {
             let _ = self.wait(store, now);
         }
     }
 
     /// Stops a save in the background, and waits for its end.
-    pub(crate) fn stop(&mut self, store: &mut Store, now: u64) {
+    pub fn stop(&mut self, store: &mut Store, now: u64) {
         if let Some(running) = &self.running {
             running.cancel.cancel();
             let _ = self.wait(store, now);

@@ -1,6 +1,8 @@
 //! What runs this program: kernel, processor, hypervisor, container.
 
-use super::{Error, Root, hypervisor, text};
+use hugekit::machine::{Error, Root};
+
+use super::{field, hypervisor};
 
 /// Files that a container manager leaves, and whose.
 const MARKERS: &[(&str, &str)] = &[
@@ -48,8 +50,7 @@ impl Host {
 
 /// x86 and others give a name; ARM gives numbers of maker and part.
 fn cpu_model(cpuinfo: &str) -> Option<String> {
-    let value =
-        |key| text::field(cpuinfo, key).map(|rest| rest.trim_start_matches([' ', '\t', ':']));
+    let value = |key| field(cpuinfo, key).map(|rest| rest.trim_start_matches([' ', '\t', ':']));
     if let Some(name) = value("model name") {
         return Some(name.to_owned());
     }

@@ -47,7 +47,7 @@ enum Gone {
 }
 
 #[derive(Debug)]
-pub(crate) struct Server {
+pub struct Server {
     listener: TcpListener,
     epoll: OwnedFd,
     clients: Vec<Option<Client>>,
@@ -58,7 +58,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(
+    pub fn new(
         listener: TcpListener,
         most_clients: usize,
         limits: Limits,
@@ -74,7 +74,7 @@ impl Server {
     }
 
     /// Serves until a client or a signal ends it. Whoever ends it by a signal has it saved.
-    pub(crate) fn run(&mut self, asked_to_end: &Arc<AtomicBool>) -> Result<()> {
+    pub fn run(&mut self, asked_to_end: &Arc<AtomicBool>) -> Result<()> {
         let mut events = Vec::with_capacity(1024);
         loop {
             events.clear();
@@ -301,7 +301,7 @@ fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-pub(crate) fn milliseconds_since_1970() -> u64 {
+pub fn milliseconds_since_1970() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_millis() as u64)
 }

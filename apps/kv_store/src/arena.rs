@@ -6,7 +6,7 @@ use std::ptr;
 
 use anyhow::{Context, Result};
 use hugekit::fault::Handling;
-use hugekit::{Populate, Snapshot, Threads};
+use hugekit::{PopulateOptions, Snapshot, Threads};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::slabs::SLAB;
@@ -14,7 +14,7 @@ use super::slabs::SLAB;
 /// Anonymous memory at a multiple of a slab, on huge pages if there are any. All of it is there from the start: who
 /// is asked to store something then waits for no page, and a machine that has not enough says so at once.
 #[derive(Debug)]
-pub(crate) struct Arena {
+pub struct Arena {
     mapped: *mut u8,
     mapped_len: usize,
     start: *mut u8,
@@ -23,7 +23,7 @@ pub(crate) struct Arena {
 
 impl Arena {
     /// `len` zeroes, a multiple of [`SLAB`].
-    pub(crate) fn new(len: usize) -> Result<Self> {
+    pub fn new(len: usize) -> Result<Self> {
         assert!(len.is_multiple_of(SLAB));
         let mapped_len = len + SLAB;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -36,7 +36,7 @@ impl Arena {
         let mut arena = Self { mapped, mapped_len, start, len };
         // SAFETY: changes no byte. A kernel without huge pages has base pages.
         let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
-        Populate::new()
+        PopulateOptions::new()
             .threads(Threads::Auto)
             .run(arena.uninit())
             .with_context(|| format!("no {len} bytes of memory"))?;
@@ -50,7 +50,7 @@ impl Arena {
     }
 
     /// A part as it is now. Writers serve themselves: nobody is woken for them.
-    pub(crate) fn snapshot(&self, part: Range<usize>) -> Result<Snapshot, hugekit::SnapshotError> {
+    pub fn snapshot(&self, part: Range<usize>) -> Result<Snapshot, hugekit::SnapshotError> {
         let bytes = ptr::from_ref(&self[part]);
         let builder = Snapshot::builder().handling(Handling::InPlace);
         // SAFETY: no thread of this program blocks SIGBUS, only the server's thread writes here, and it has no

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use tempfile::TempDir;
 
-use crate::redis;
+use kv_store::redis;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {

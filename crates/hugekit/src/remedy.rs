@@ -1,0 +1,144 @@
+//! Errors as people read them: `Debug` is the message and the remedy, because that is what Rust
+//! prints for a program that ends with `fn main() -> Result<(), E>`, and for `unwrap`.
+
+use std::fmt::{Debug, Display, Formatter, Result};
+
+use crate::engine::HintError;
+use crate::machine::cpu_set::ParseCpuSetError;
+use crate::parallel::{JobError, NodeMapError};
+use crate::pool::FaultError;
+use crate::profile::AlreadyInstalled;
+#[cfg(feature = "profile-file")]
+use crate::profile::{Problem, ProfileError};
+use crate::region::ForkError;
+use crate::snapshot::Unsuitable;
+use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError, SnapshotError, machine};
+
+/// Gives each error its `Debug`; those that know a remedy name the function.
+macro_rules! print_well {
+    ($($error:ty $(=> $remedy:ident)?),+ $(,)?) => {
+        $(impl Debug for $error {
+            fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+                print(f, self, None$(.or(self.$remedy()))?)
+            }
+        })+
+    };
+}
+
+print_well! {
+    PoolError => remedy,
+    FaultError => remedy,
+    ForkError => remedy,
+    SnapshotError => remedy,
+    RegionError,
+    ClearError,
+    CopyError,
+    PopulateError,
+    HintError,
+    NodeMapError,
+    Unsuitable,
+    AlreadyInstalled,
+    ParseCpuSetError,
+    machine::Error,
+}
+
+#[cfg(feature = "profile-file")]
+print_well! { ProfileError, Problem }
+
+impl<E: Display> Debug for JobError<E> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        print(f, self, None)
+    }
+}
+
+fn print(f: &mut Formatter<'_>, error: &dyn Display, remedy: Option<String>) -> Result {
+    match remedy {
+        Some(remedy) => write!(f, "{error}\nremedy: {remedy}"),
+        None => write!(f, "{error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::io;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::pool::{Backing, Fall};
+
+    fn one_of_each() -> Vec<Box<dyn Error>> {
+        let file = || PathBuf::from("/proc/meminfo");
+        let gone = || io::Error::from_raw_os_error(libc::ENOENT);
+        let job = JobError::Chunk { range: 0..1, bytes: 0, error: PopulateError::NotWritable };
+        vec![
+            Box::new(PoolError::NoBytes),
+            Box::new(FaultError::NoThreads),
+            Box::new(ForkError::Gigantic),
+            Box::new(SnapshotError::Unserved),
+            Box::new(RegionError::Populate(job.clone())),
+            Box::new(ClearError::Hint(HintError::TargetOutside { target: 2, len: 1 })),
+            Box::new(CopyError::LengthsDiffer { dst: 1, src: 2 }),
+            Box::new(PopulateError::OutOfMemory),
+            Box::new(HintError::TargetOutside { target: 2, len: 1 }),
+            Box::new(NodeMapError::Empty),
+            Box::new(Unsuitable::Shared),
+            Box::new(AlreadyInstalled),
+            Box::new(ParseCpuSetError),
+            Box::new(machine::Error::Unreadable { path: file(), source: gone() }),
+            #[cfg(feature = "profile-file")]
+            Box::new(ProfileError { path: file(), problem: Problem::Unreadable(gone()) }),
+            #[cfg(feature = "profile-file")]
+            Box::new(Problem::Damaged("no TOML".to_owned())),
+            Box::new(job),
+        ]
+    }
+
+    #[test]
+    fn errors_print_their_message() {
+        for error in one_of_each() {
+            assert_eq!(format!("{error:?}"), error.to_string());
+        }
+    }
+
+    #[test]
+    fn errors_print_the_remedy_below_it() {
+        let fault = || FaultError::Blocked;
+        let falls = || vec![Fall { backing: Backing::Base, reason: PoolError::Fault(fault()) }];
+        let errors: [(Box<dyn Error>, _); 4] = [
+            (Box::new(fault()), fault().remedy()),
+            (Box::new(PoolError::NoBacking { falls: falls() }), fault().remedy()),
+            (Box::new(ForkError::Fault(fault())), fault().remedy()),
+            (Box::new(SnapshotError::Fault(fault())), fault().remedy()),
+        ];
+        for (error, remedy) in errors {
+            let remedy = remedy.expect("it can be unblocked");
+            assert_eq!(format!("{error:?}"), format!("{error}\nremedy: {remedy}"));
+        }
+    }
+
+    /// An error that is new here has its `Debug` from this file, and its row in the test above.
+    #[test]
+    fn no_error_derives_its_debug() {
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+        let mut errors = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in folder.read_dir().unwrap().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).unwrap();
+                let derives =
+                    |line: &&str| line.starts_with("#[derive(") && line.contains("::Error");
+                for line in text.lines().filter(derives) {
+                    errors += 1;
+                    assert!(!line.contains("Debug"), "{}: {line}", path.display());
+                }
+            }
+        }
+        let of_a_feature = if cfg!(feature = "profile-file") { 0 } else { 2 };
+        assert_eq!(errors, one_of_each().len() + of_a_feature);
+    }
+}
