@@ -84,7 +84,7 @@ impl Moment {
 
     /// Has the granules of this range for itself, so that the regions that share them write them without a fault; how
     /// many had to be copied.
-    pub(crate) fn put_aside(&self, bytes: &Range<usize>) -> usize {
+    pub(crate) fn preserve(&self, bytes: &Range<usize>) -> usize {
         self.memory.as_fork(|fork| fork.detach(self.slots(bytes), true))
     }
 

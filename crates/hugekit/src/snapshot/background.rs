@@ -6,8 +6,9 @@ use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
 use super::SnapshotError;
-use super::image::{By, Image, Phase};
-use super::watch::Watch;
+use super::lifecycle::Phase;
+use super::state::{Preserver, SnapshotState};
+use super::tracker::WriteTracker;
 use crate::sys::thread::{spawn, yield_to_everybody};
 
 /// Between looks at how much is held, while it is enough.
@@ -23,13 +24,13 @@ pub(super) struct Background {
 impl Background {
     /// Holds no more aside than `most` bytes, those of writers included.
     pub(super) fn start(
-        image: &Arc<Image>,
-        watch: &'static Watch,
+        snapshot: &Arc<SnapshotState>,
+        tracker: &'static WriteTracker,
         most: usize,
     ) -> Result<Self, SnapshotError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (image, stopped) = (Arc::clone(image), Arc::clone(&stop));
-        let copy = move || put_all_aside(&image, watch, most, &stopped);
+        let (snapshot, stopped) = (Arc::clone(snapshot), Arc::clone(&stop));
+        let copy = move || preserve_all(&snapshot, tracker, most, &stopped);
         let thread = spawn("hugekit-copy", copy).map_err(SnapshotError::NotStarted)?;
         Ok(Self { stop, thread })
     }
@@ -47,20 +48,20 @@ impl Background {
 }
 
 /// From the end on: a reader of all of it in order comes there last.
-fn put_all_aside(image: &Image, watch: &Watch, most: usize, stop: &AtomicBool) {
+fn preserve_all(snapshot: &SnapshotState, tracker: &WriteTracker, most: usize, stop: &AtomicBool) {
     let _ = yield_to_everybody();
-    for index in (0..image.granules().len()).rev() {
-        let is_enough = || image.arena().held().0 + image.granule_bytes() > most;
+    for index in (0..snapshot.granules().len()).rev() {
+        let is_enough = || snapshot.arena().held().0 + snapshot.interval().granule_bytes() > most;
         while is_enough() && !stop.load(Ordering::Relaxed) {
             sleep(PAUSE);
         }
-        if stop.load(Ordering::Relaxed) || image.phase() != Phase::Live {
+        if stop.load(Ordering::Relaxed) || snapshot.phase() != Phase::Live {
             return;
         }
-        let granule = image.granule(index);
-        if image.needs(granule.start) {
-            image.put_aside(index, By::Others);
-            watch.lift_unneeded(&granule);
+        let granule = snapshot.interval().granule(index);
+        if snapshot.needs(granule.start) {
+            snapshot.preserve(index, Preserver::Other);
+            tracker.lift_unneeded(&granule);
         }
     }
 }

@@ -9,12 +9,13 @@ use std::time::Duration;
 use super::anonymous::Anonymous;
 use super::background::Background;
 use super::edges::Guard;
-use super::image::{Image, inner_of};
-use super::line::Line;
+use super::interval::{Interval, inner_of};
 use super::reserve::Reserve;
 use super::source::Source;
+use super::state::SnapshotState;
 use super::taken::Taken;
-use super::watch::{NotAdded, Watch, Way};
+use super::tracker::{NotAdded, Way, WriteTracker};
+use super::write_protector::WriteProtector;
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
 use crate::HUGE_PAGE_BYTES;
 use crate::fault::{Handling, Serving};
@@ -136,7 +137,7 @@ impl Builder {
         let plan = Plan { range: &range, mappings: &mappings, granule, cap, populated, reserve };
         let mut made = plan.protected(self.handling, taken)?;
         if self.background {
-            made.background = Some(Background::start(&made.image, made.watch, cap / 2)?);
+            made.background = Some(Background::start(&made.snapshot, made.tracker, cap / 2)?);
         }
         Ok(Snapshot { source: Source::Anonymous(made) })
     }
@@ -168,19 +169,24 @@ struct Plan<'a> {
     reserve: Option<&'a Reserve>,
 }
 
-/// An image, who is told of its writes, and how these are served.
-type Watched = (Arc<Image>, &'static Watch, Option<Serving>);
+/// An snapshot, who is told of its writes, and how these are served.
+type Watched = (Arc<SnapshotState>, &'static WriteTracker, Option<Serving>);
 
 impl Plan<'_> {
-    fn image(&self, line: Arc<Line>) -> Result<Image, SnapshotError> {
-        let image = Image::new(self.range.clone(), self.granule, self.cap, self.reserve, line)
-            .map_err(SnapshotError::kernel("mmap"))?;
-        image.arena().populate(self.populated);
-        Ok(image)
+    fn snapshot(&self, protector: Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError> {
+        let snapshot = SnapshotState::new(
+            Interval::new(self.range.clone(), self.granule),
+            self.cap,
+            self.reserve,
+            protector,
+        )
+        .map_err(SnapshotError::kernel("mmap"))?;
+        snapshot.arena().populate(self.populated);
+        Ok(snapshot)
     }
 
     fn protected(&self, handling: Handling, taken: Taken) -> Result<Anonymous, SnapshotError> {
-        let (image, watch, serving) = match handling {
+        let (snapshot, tracker, serving) = match handling {
             Handling::InPlace => self.in_place(None),
             Handling::Threaded { threads } => self.by(Way::Threaded, threads, None),
             Handling::Auto => match self.by(Way::Threaded, 1, None) {
@@ -191,7 +197,7 @@ impl Plan<'_> {
                 threaded => threaded,
             },
         }?;
-        Ok(Anonymous { image, watch, cap: self.cap, serving, background: None, _taken: taken })
+        Ok(Anonymous { snapshot, tracker, cap: self.cap, serving, background: None, _taken: taken })
     }
 
     fn in_place(&self, fall: Option<FaultError>) -> Result<Watched, SnapshotError> {
@@ -205,28 +211,34 @@ impl Plan<'_> {
         threads: usize,
         fall: Option<FaultError>,
     ) -> Result<Watched, SnapshotError> {
-        let watch = |way| Watch::current(way).map_err(SnapshotError::kernel("mmap"));
-        let other = watch(way.other())?;
+        let tracker = |way| WriteTracker::current(way).map_err(SnapshotError::kernel("mmap"));
+        let other = tracker(way.other())?;
         if let Some(mapping) =
             self.mappings.iter().find(|mapping| other.has_part_of(&self.part_of(mapping)))
         {
             let reason = Unsuitable::OtherHandling;
             return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
         }
-        let watch = watch(way)?;
-        let image = self.add_to(watch, threads)?;
+        let tracker = tracker(way)?;
+        let snapshot = self.add_to(tracker, threads)?;
         let handling = match way {
             Way::InPlace => Handling::InPlace,
-            Way::Threaded => Handling::Threaded { threads: watch.threads() },
+            Way::Threaded => Handling::Threaded { threads: tracker.threads() },
         };
-        let serving = (!image.inner().is_empty()).then_some(Serving { handling, fall });
-        Ok((image, watch, serving))
+        let serving =
+            (!snapshot.interval().inner().is_empty()).then_some(Serving { handling, fall });
+        Ok((snapshot, tracker, serving))
     }
 
     /// Where the page of an edge is written all the time, with writers stopped for the copy, if this process may do
     /// that; else in a moment when they rest.
-    fn add_to(&self, watch: &'static Watch, threads: usize) -> Result<Arc<Image>, SnapshotError> {
-        let add = |how| watch.add(threads, self.mappings, how, |line| self.image(line));
+    fn add_to(
+        &self,
+        tracker: &'static WriteTracker,
+        threads: usize,
+    ) -> Result<Arc<SnapshotState>, SnapshotError> {
+        let add =
+            |how| tracker.add(threads, self.mappings, how, |protector| self.snapshot(protector));
         let mut added = add(Guard::Watched);
         if let Err(NotAdded::Unquiet(page)) = added
             && survey::may_be_stopped(page)?

@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::line::Line;
+use super::write_protector::WriteProtector;
 use crate::fault::unsure;
 use crate::sys::own::OwnBytes;
 use crate::sys::userfaultfd;
@@ -88,25 +88,29 @@ impl Edges {
     /// Copies the edges as they are at one moment, while the inner pages stand still. Between the two calls for a
     /// page that is stopped, nothing here may write to memory that could lie there: only to what is kept, and to the
     /// stack, which the caller has looked at.
-    pub(super) fn take(&self, line: &Line, guard: &Guarding<'_>) -> Result<(), Trouble> {
+    pub(super) fn take(
+        &self,
+        protector: &WriteProtector,
+        guard: &Guarding<'_>,
+    ) -> Result<(), Trouble> {
         let pages = self.pages();
         let mut guarded = [None, None];
         let mut taken = Ok(());
         for (page, guarded) in pages.iter().flatten().zip(&mut guarded) {
             // Held, it stays as it is if another snapshot needs it. What other code has protected says nothing.
-            if !(guard.others)(page.start) || !line.is_protected(page) {
-                taken = taken.and_then(|()| guard.begin(line, page));
+            if !(guard.others)(page.start) || !protector.is_protected(page) {
+                taken = taken.and_then(|()| guard.begin(protector, page));
                 *guarded = taken.is_ok().then(|| page.clone());
             }
         }
-        taken = taken.and_then(|()| self.take_guarded(line, guard, &guarded));
+        taken = taken.and_then(|()| self.take_guarded(protector, guard, &guarded));
         guarded.iter().flatten().for_each(|page| guard.end(page));
         taken
     }
 
     fn take_guarded(
         &self,
-        line: &Line,
+        protector: &WriteProtector,
         guard: &Guarding<'_>,
         guarded: &[Option<Range<usize>>; 2],
     ) -> Result<(), Trouble> {
@@ -117,7 +121,7 @@ impl Edges {
                 userfaultfd::protect(guard.descriptor, page, true).map_err(kernel)?;
             }
             self.copy()?;
-            let is_written = |page: &&Range<usize>| !line.is_protected(page);
+            let is_written = |page: &&Range<usize>| !protector.is_protected(page);
             written = self.pages().iter().flatten().find(is_written).map(|page| page.start);
             if written.is_none() {
                 return Ok(());
@@ -145,16 +149,16 @@ impl Edges {
 pub(super) struct Guarding<'a> {
     pub(super) how: Guard,
     pub(super) descriptor: BorrowedFd<'a>,
-    /// Whether some snapshot has an address, whose range is registered with the line then.
+    /// Whether some snapshot has an address, whose range is registered with the protector then.
     pub(super) others: &'a dyn Fn(usize) -> bool,
 }
 
 impl Guarding<'_> {
     /// Has writes to the page come to this descriptor. What snapshots have of it is not protected any more, and
     /// need not be registered.
-    fn begin(&self, line: &Line, page: &Range<usize>) -> Result<(), Trouble> {
+    fn begin(&self, protector: &WriteProtector, page: &Range<usize>) -> Result<(), Trouble> {
         if (self.others)(page.start) {
-            let _ = line.unregister(page);
+            let _ = protector.unregister(page);
         }
         let register = || userfaultfd::register_for_copies(self.descriptor, page, false);
         let mut registered = register();
@@ -180,7 +184,7 @@ impl Guarding<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::image::inner_of;
+    use super::super::interval::inner_of;
     use super::*;
 
     #[test]

@@ -31,22 +31,26 @@ mod arena;
 mod background;
 mod builder;
 mod collapse;
+mod costs;
+mod delivery;
 mod edges;
 mod error;
 mod granules;
-mod image;
-mod line;
+mod interval;
+mod lifecycle;
 mod piece;
 mod region;
 mod reserve;
 mod segment;
 mod several;
 mod source;
+mod state;
 mod stream;
 mod survey;
 mod taken;
+mod tracker;
 mod view;
-mod watch;
+mod write_protector;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -54,9 +58,9 @@ use std::time::Duration;
 pub use self::builder::{Builder, Granule};
 pub use self::collapse::{Collapsed, collapse};
 pub use self::error::{SnapshotError, Unsuitable};
-use self::image::Trouble;
 pub use self::reserve::Reserve;
 use self::source::Source;
+use self::state::Trouble;
 use self::stream::Buffer;
 pub use self::view::View;
 use crate::Reuse;
@@ -160,7 +164,7 @@ impl Snapshot {
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         let range = self.addresses(range.start, range.end.saturating_sub(range.start))?;
         self.source.is_here()?;
-        self.source.parts(range).try_for_each(|part| self.source.put_aside(&part))
+        self.source.parts(range).try_for_each(|part| self.source.preserve(&part))
     }
 
     /// What it has cost so far.

@@ -26,8 +26,8 @@ impl OfRegion {
         range.start - start..range.end - start
     }
 
-    pub(super) fn put_aside(&self, part: &Range<usize>) {
-        let copied = self.moment.put_aside(&self.offsets(part));
+    pub(super) fn preserve(&self, part: &Range<usize>) {
+        let copied = self.moment.preserve(&self.offsets(part));
         self.by_others.fetch_add(copied as u64, Ordering::Relaxed);
     }
 

@@ -6,8 +6,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::image::{By, Failure, Image, Phase};
-use super::line::{Line, Refused};
+use super::lifecycle::{Failure, Phase};
+use super::state::{Preserver, SnapshotState};
+use super::write_protector::{Refused, WriteProtector};
 use crate::HUGE_PAGE_BYTES;
 use crate::fault::{Access, Faults};
 use crate::populate::PopulateError;
@@ -19,8 +20,8 @@ const BLOCK_BYTES: usize = HUGE_PAGE_BYTES;
 #[derive(Debug)]
 pub(super) struct Segment {
     addresses: Range<usize>,
-    images: Vec<Arc<Image>>,
-    line: Arc<Line>,
+    snapshots: Vec<Arc<SnapshotState>>,
+    protector: Arc<WriteProtector>,
 }
 
 /// Why a write cannot pass now.
@@ -33,29 +34,37 @@ pub(super) enum Hindrance {
 }
 
 impl Segment {
-    /// The segments of all these images, ascending.
-    pub(super) fn of(images: &[Arc<Image>], line: &Arc<Line>) -> Vec<Self> {
+    /// The segments of all these snapshots, ascending.
+    pub(super) fn of(
+        snapshots: &[Arc<SnapshotState>],
+        protector: &Arc<WriteProtector>,
+    ) -> Vec<Self> {
         // Where nothing is protected, there is nothing to cut: the ends of that may lie within a page.
-        let protected = images.iter().map(|image| image.inner()).filter(|inner| !inner.is_empty());
+        let protected = snapshots
+            .iter()
+            .map(|snapshot| snapshot.interval().inner())
+            .filter(|inner| !inner.is_empty());
         let mut bounds: Vec<usize> = protected.flat_map(|inner| [inner.start, inner.end]).collect();
         bounds.sort_unstable();
         bounds.dedup();
         let between = bounds.windows(2).map(|pair| pair[0]..pair[1]);
         let segment = |addresses: Range<usize>| {
-            let holds = |image: &&Arc<Image>| image.inner().contains(&addresses.start);
-            let images = images.iter().filter(holds).cloned().collect();
-            Self { addresses, images, line: Arc::clone(line) }
+            let holds = |snapshot: &&Arc<SnapshotState>| {
+                snapshot.interval().inner().contains(&addresses.start)
+            };
+            let snapshots = snapshots.iter().filter(holds).cloned().collect();
+            Self { addresses, snapshots, protector: Arc::clone(protector) }
         };
-        between.map(segment).filter(|segment| !segment.images.is_empty()).collect()
+        between.map(segment).filter(|segment| !segment.snapshots.is_empty()).collect()
     }
 
     pub(super) fn addresses(&self) -> &Range<usize> {
         &self.addresses
     }
 
-    /// Whether no other image is here.
-    pub(super) fn is_only(&self, image: &Arc<Image>) -> bool {
-        self.images.iter().all(|other| Arc::ptr_eq(other, image))
+    /// Whether no other snapshot is here.
+    pub(super) fn is_only(&self, snapshot: &Arc<SnapshotState>) -> bool {
+        self.snapshots.iter().all(|other| Arc::ptr_eq(other, snapshot))
     }
 
     /// Has the granules of a write put aside and lets it pass. Async-signal-safe.
@@ -63,38 +72,38 @@ impl Segment {
         let began = Instant::now();
         let block = address - address % BLOCK_BYTES;
         let mut free = clip(&(block..block + BLOCK_BYTES), &self.addresses);
-        if self.line.holds(&free) {
+        if self.protector.holds(&free) {
             return Err(Hindrance::Arming);
         }
-        for image in &self.images {
-            match image.phase() {
+        for snapshot in &self.snapshots {
+            match snapshot.phase() {
                 Phase::Forming | Phase::Ended => {}
                 Phase::Arming => return Err(Hindrance::Arming),
                 Phase::Live => {
-                    let (index, granule) = image.granule_at(address);
-                    image.put_aside(index, By::Writer(address));
+                    let (index, granule) = snapshot.interval().granule_at(address);
+                    snapshot.preserve(index, Preserver::Writer(address));
                     free = clip(&free, &granule);
                 }
             }
         }
         self.lift(&free)?;
         let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.images.iter().for_each(|image| image.count_fault(nanos));
+        self.snapshots.iter().for_each(|snapshot| snapshot.count_wait(nanos));
         Ok(())
     }
 
     /// Lifts the protection of those granules in `range`, which lies within, that no snapshot needs any more.
     /// Async-signal-safe.
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) -> Result<(), Hindrance> {
-        let is_arming = |image: &Arc<Image>| image.phase() == Phase::Arming;
-        if self.images.iter().any(is_arming) || self.line.holds(range) {
+        let is_arming = |snapshot: &Arc<SnapshotState>| snapshot.phase() == Phase::Arming;
+        if self.snapshots.iter().any(is_arming) || self.protector.holds(range) {
             return Err(Hindrance::Arming);
         }
-        let live = || self.images.iter().filter(|image| image.phase() == Phase::Live);
-        let Some(step) = live().map(|image| image.granule_bytes()).min() else {
+        let live = || self.snapshots.iter().filter(|snapshot| snapshot.phase() == Phase::Live);
+        let Some(step) = live().map(|snapshot| snapshot.interval().granule_bytes()).min() else {
             return self.lift(range);
         };
-        let is_free = |address: usize| !live().any(|image| image.needs(address));
+        let is_free = |address: usize| !live().any(|snapshot| snapshot.needs(address));
         let mut next = range.start;
         while next < range.end {
             let until = |next: usize| (next - next % step + step).min(range.end);
@@ -115,21 +124,21 @@ impl Segment {
     fn lift(&self, range: &Range<usize>) -> Result<(), Hindrance> {
         let lose = |Refused| {
             self.fail(Failure::Refused);
-            self.line.abandon()
+            self.protector.abandon()
         };
-        self.line.lift(range).or_else(lose).map_err(|Refused| Hindrance::Refused)
+        self.protector.lift(range).or_else(lose).map_err(|Refused| Hindrance::Refused)
     }
 
     fn fail(&self, failure: Failure) {
-        self.images.iter().for_each(|image| {
-            image.fail(failure);
+        self.snapshots.iter().for_each(|snapshot| {
+            snapshot.fail(failure);
         });
     }
 }
 
 impl Faults for Segment {
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.line.descriptor()
+        self.protector.descriptor()
     }
 
     fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
@@ -145,14 +154,14 @@ impl Faults for Segment {
     }
 
     fn leave(&self, address: usize) -> rustix::io::Result<()> {
-        self.line.wake(address).map_err(|_| rustix::io::Errno::PERM)
+        self.protector.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
     /// Lets all writes pass, and the snapshots are lost.
     fn give_up(&self) -> rustix::io::Result<()> {
         self.fail(Failure::Unserved);
-        let left = self.line.unregister(&self.addresses);
-        let _ = left.or_else(|Refused| self.line.abandon());
+        let left = self.protector.unregister(&self.addresses);
+        let _ = left.or_else(|Refused| self.protector.abandon());
         Ok(())
     }
 
@@ -166,33 +175,37 @@ fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::interval::Interval;
     use super::*;
     use crate::fault::open::{self, Of};
 
     #[test]
     fn segments_have_the_same_images_throughout() {
         let Ok(descriptor) = open::for_handling_in_place(Of::PrivateWrites) else { return };
-        let Ok(line) = Line::new(descriptor) else { return };
-        let line = Arc::new(line);
-        let image = |range: Range<usize>| {
-            Arc::new(Image::new(range, 4096, 0, None, Arc::clone(&line)).unwrap())
+        let Ok(protector) = WriteProtector::new(descriptor) else { return };
+        let protector = Arc::new(protector);
+        let snapshot = |range: Range<usize>| {
+            Arc::new(
+                SnapshotState::new(Interval::new(range, 4096), 0, None, Arc::clone(&protector))
+                    .unwrap(),
+            )
         };
         let page = |range: Range<usize>| range.start * 4096..range.end * 4096;
         // Of the last one nothing is protected, wherever it ends.
         let within_a_page = 12 * 4096 + 1..12 * 4096 + 9;
-        let images = [
-            image(page(10..20)),
-            image(page(15..30)),
-            image(page(40..50)),
-            image(page(15..20)),
-            image(within_a_page),
+        let snapshots = [
+            snapshot(page(10..20)),
+            snapshot(page(15..30)),
+            snapshot(page(40..50)),
+            snapshot(page(15..20)),
+            snapshot(within_a_page),
         ];
-        let found: Vec<_> = Segment::of(&images, &line)
+        let found: Vec<_> = Segment::of(&snapshots, &protector)
             .iter()
-            .map(|segment| (segment.addresses().clone(), segment.images.len()))
+            .map(|segment| (segment.addresses().clone(), segment.snapshots.len()))
             .collect();
         let expected = [(page(10..15), 1), (page(15..20), 3), (page(20..30), 1), (page(40..50), 1)];
         assert_eq!(found, expected);
-        assert!(Segment::of(&[], &line).is_empty());
+        assert!(Segment::of(&[], &protector).is_empty());
     }
 }

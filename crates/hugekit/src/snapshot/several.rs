@@ -7,7 +7,7 @@ use std::ops::Range;
 use rustix::param::page_size;
 
 use super::builder::Builder;
-use super::image::inner_of;
+use super::interval::inner_of;
 use super::{Snapshot, SnapshotError};
 use crate::HUGE_PAGE_BYTES;
 use crate::fault::Handling;

@@ -5,9 +5,10 @@
 use std::ops::Range;
 
 use super::anonymous::Anonymous;
-use super::image::{Delivery, Failure, Trouble};
+use super::lifecycle::Failure;
 use super::piece::Piece;
 use super::region::OfRegion;
+use super::state::{Delivering, Trouble};
 use super::{SnapshotError, Stats};
 use crate::Reuse;
 use crate::fault::Serving;
@@ -23,7 +24,7 @@ impl Source {
     /// What it is of.
     pub(super) fn range(&self) -> Range<usize> {
         match self {
-            Self::Anonymous(of) => of.image.range().clone(),
+            Self::Anonymous(of) => of.snapshot.interval().range().clone(),
             Self::Region(of) => of.moment().addresses(),
             Self::Piece(piece) => piece.range().clone(),
         }
@@ -32,7 +33,7 @@ impl Source {
     /// What lies in granules: all but the edges. Of a piece, all of the whole that it was cut from.
     pub(super) fn inner(&self) -> Range<usize> {
         match self {
-            Self::Anonymous(of) => of.image.inner().clone(),
+            Self::Anonymous(of) => of.snapshot.interval().inner().clone(),
             Self::Region(of) => of.moment().addresses(),
             Self::Piece(piece) => piece.whole().inner(),
         }
@@ -41,7 +42,7 @@ impl Source {
     /// Where the first granule would begin if it were whole.
     pub(super) fn origin(&self) -> usize {
         match self {
-            Self::Anonymous(of) => of.image.origin(),
+            Self::Anonymous(of) => of.snapshot.interval().origin(),
             Self::Region(of) => of.moment().addresses().start,
             Self::Piece(piece) => piece.whole().origin(),
         }
@@ -49,7 +50,7 @@ impl Source {
 
     pub(super) fn granule_bytes(&self) -> usize {
         match self {
-            Self::Anonymous(of) => of.image.granule_bytes(),
+            Self::Anonymous(of) => of.snapshot.interval().granule_bytes(),
             Self::Region(of) => of.moment().granule_bytes(),
             Self::Piece(piece) => piece.whole().granule_bytes(),
         }
@@ -87,7 +88,7 @@ impl Source {
     ) -> Result<(), Trouble> {
         match self {
             // SAFETY: the caller's to promise.
-            Self::Anonymous(of) => unsafe { of.image.try_read(part, to, reuse) },
+            Self::Anonymous(of) => unsafe { of.snapshot.try_read(part, to, reuse) },
             Self::Region(of) => {
                 // SAFETY: as above.
                 unsafe { of.moment().read(of.offsets(part), to, reuse) }
@@ -105,7 +106,7 @@ impl Source {
     pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
         match self {
             // SAFETY: the caller's to promise.
-            Self::Anonymous(of) => unsafe { of.image.read(part, to) },
+            Self::Anonymous(of) => unsafe { of.snapshot.read(part, to) },
             Self::Region(of) => {
                 // SAFETY: as above.
                 unsafe { of.moment().read(of.offsets(part), to, Reuse::All) }
@@ -119,7 +120,7 @@ impl Source {
     /// Bytes of one part that are held aside, and so do not change until it is let go.
     pub(super) fn kept(&self, part: &Range<usize>) -> Option<*const u8> {
         match self {
-            Self::Anonymous(of) => of.image.kept(part),
+            Self::Anonymous(of) => of.snapshot.kept(part),
             Self::Region(_) => None,
             Self::Piece(piece) => piece.whole().kept(part),
         }
@@ -130,7 +131,7 @@ impl Source {
     /// # Safety
     /// As many bytes of `to` as there are may be written until the delivery ends, by any thread, and none but
     /// [`try_read`](Self::try_read), in order, writes them.
-    pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivery<'_>> {
+    pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivering<'_>> {
         match self {
             // SAFETY: the caller's to promise.
             Self::Anonymous(of) => unsafe { of.deliver_to(to) },
@@ -153,17 +154,17 @@ impl Source {
     }
 
     /// Puts aside what a part lies in.
-    pub(super) fn put_aside(&self, part: &Range<usize>) -> Result<(), SnapshotError> {
+    pub(super) fn preserve(&self, part: &Range<usize>) -> Result<(), SnapshotError> {
         match self {
             Self::Anonymous(of) => {
-                of.put_aside(part);
-                of.image.failure().map_or(Ok(()), |failure| Err(self.error(failure)))
+                of.preserve(part);
+                of.snapshot.failure().map_or(Ok(()), |failure| Err(self.error(failure)))
             }
             Self::Region(of) => {
-                of.put_aside(part);
+                of.preserve(part);
                 Ok(())
             }
-            Self::Piece(piece) => piece.whole().put_aside(part),
+            Self::Piece(piece) => piece.whole().preserve(part),
         }
     }
 
@@ -187,7 +188,7 @@ impl Source {
     /// it would be asked of that process's memory.
     pub(super) fn is_here(&self) -> Result<(), SnapshotError> {
         let is_here = match self {
-            Self::Anonymous(of) => of.watch.is_ours(),
+            Self::Anonymous(of) => of.tracker.is_ours(),
             Self::Region(of) => of.moment().is_ours(),
             Self::Piece(piece) => return piece.whole().is_here(),
         };

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::ops::Range;
 
-use super::image::Failure;
+use super::lifecycle::Failure;
 use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
 use crate::parallel::{Cancel, Progress};

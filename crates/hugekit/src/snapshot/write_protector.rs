@@ -16,7 +16,7 @@ use crate::sys::{pagemap, userfaultfd};
 /// The two descriptors of one process that protecting and looking take. Its functions are async-signal-safe,
 /// all but `new`.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct WriteProtector {
     descriptor: ManuallyDrop<OwnedFd>,
     pagemap: OwnedFd,
     shared: Own<Shared>,
@@ -36,10 +36,10 @@ struct Shared {
 #[derive(Debug)]
 pub(super) struct Refused;
 
-/// Writes that were on their way when the line was abandoned are tried again so often in all.
+/// Writes that were on their way when the protector was abandoned are tried again so often in all.
 const TRIES: u32 = 10_000;
 
-impl Line {
+impl WriteProtector {
     pub(super) fn new(descriptor: OwnedFd) -> Result<Self, SnapshotError> {
         let pagemap =
             pagemap::open_own().map_err(SnapshotError::kernel("open(/proc/self/pagemap)"))?;
@@ -172,7 +172,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for WriteProtector {
     /// Closes the descriptor, unless another library has: its number may be another file's.
     fn drop(&mut self) {
         if userfaultfd::is_kept(self.descriptor()) {

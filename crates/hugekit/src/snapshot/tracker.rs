@@ -10,9 +10,10 @@ use rustix::io::Errno;
 
 use super::edges::{Guard, Guarding, Trouble};
 use super::error::{SnapshotError, Unsuitable};
-use super::image::{Image, Phase};
-use super::line::{Line, Refused};
+use super::lifecycle::Phase;
 use super::segment::{Hindrance, Segment};
+use super::state::SnapshotState;
+use super::write_protector::{Refused, WriteProtector};
 use crate::fault::open::{self, Of};
 use crate::fault::unsure;
 use crate::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
@@ -40,7 +41,7 @@ impl Way {
 
 /// What one process has snapshotted in one way. A forked child that makes snapshots makes another.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct WriteTracker {
     mark: ForkMark,
     way: Way,
     table: Registry<Segment>,
@@ -50,14 +51,14 @@ pub(super) struct Watch {
 
 #[derive(Debug, Default)]
 struct State {
-    images: Vec<Arc<Image>>,
-    /// There while there are images.
-    line: Option<Arc<Line>>,
-    /// There while there are images, if they serve.
+    snapshots: Vec<Arc<SnapshotState>>,
+    /// There while there are snapshots.
+    protector: Option<Arc<WriteProtector>>,
+    /// There while there are snapshots, if they serve.
     handlers: Option<Handlers>,
     /// Where the segments begin that the handler of SIGBUS knows.
     known: Vec<usize>,
-    /// What guards edges, opened when it is needed, and there while there are images.
+    /// What guards edges, opened when it is needed, and there while there are snapshots.
     watched: Option<OwnedFd>,
     stopped: Option<OwnedFd>,
 }
@@ -65,7 +66,7 @@ struct State {
 impl State {
     /// Whether the kernel does not serve what is there any more.
     fn is_abandoned(&self) -> bool {
-        self.line.as_ref().is_some_and(|line| line.is_abandoned())
+        self.protector.as_ref().is_some_and(|protector| protector.is_abandoned())
     }
 }
 
@@ -89,15 +90,15 @@ enum Unarmed<'a> {
     Edge(Trouble),
 }
 
-static CURRENT: [PerProcess<Watch>; 2] = [const { PerProcess::new() }; 2];
+static CURRENT: [PerProcess<WriteTracker>; 2] = [const { PerProcess::new() }; 2];
 
-impl OfProcess for Watch {
+impl OfProcess for WriteTracker {
     fn mark(&self) -> &ForkMark {
         &self.mark
     }
 }
 
-impl Watch {
+impl WriteTracker {
     /// That of the calling process.
     pub(super) fn current(way: Way) -> rustix::io::Result<&'static Self> {
         CURRENT[way as usize].get_or_make(|_parents| {
@@ -125,44 +126,48 @@ impl Watch {
     }
 
     /// The descriptors, opened if they are not; with so many threads to serve it, if threads do.
-    fn open(&'static self, state: &mut State, threads: usize) -> Result<Arc<Line>, SnapshotError> {
-        if let Some(line) = &state.line {
-            return if line.is_abandoned() {
+    fn open(
+        &'static self,
+        state: &mut State,
+        threads: usize,
+    ) -> Result<Arc<WriteProtector>, SnapshotError> {
+        if let Some(protector) = &state.protector {
+            return if protector.is_abandoned() {
                 Err(SnapshotError::Refused)
             } else {
-                Ok(Arc::clone(line))
+                Ok(Arc::clone(protector))
             };
         }
-        let line = match self.way {
-            Way::InPlace => Line::new(open::for_handling_in_place(Of::PrivateWrites)?)?,
-            Way::Threaded => Line::new(open::for_handler_threads(Of::PrivateWrites)?)?,
+        let protector = match self.way {
+            Way::InPlace => WriteProtector::new(open::for_handling_in_place(Of::PrivateWrites)?)?,
+            Way::Threaded => WriteProtector::new(open::for_handler_threads(Of::PrivateWrites)?)?,
         };
-        let line = Arc::new(line);
+        let protector = Arc::new(protector);
         if self.way == Way::Threaded {
-            let served = Arc::new(Threaded { watch: self, line: Arc::clone(&line) });
+            let served = Arc::new(Threaded { tracker: self, protector: Arc::clone(&protector) });
             state.handlers = Some(Handlers::start(&(served as Arc<dyn Faults>), threads)?);
         }
-        state.line = Some(Arc::clone(&line));
-        Ok(line)
+        state.protector = Some(Arc::clone(&protector));
+        Ok(protector)
     }
 
     /// Closes the descriptors if no snapshot needs them.
     fn close_if_idle(state: &mut State) {
-        if state.images.is_empty() {
+        if state.snapshots.is_empty() {
             state.handlers.take().into_iter().for_each(Handlers::stop);
-            (state.line, state.watched, state.stopped) = (None, None, None);
+            (state.protector, state.watched, state.stopped) = (None, None, None);
         }
     }
 
-    /// Makes an image with `make` and protects its memory, which lies in these mappings. The point in time
+    /// Makes an snapshot with `make` and protects its memory, which lies in these mappings. The point in time
     /// is when the last of them is protected and the edges are copied.
     pub(super) fn add(
         &'static self,
         threads: usize,
         mappings: &[MappedRange],
         how: Guard,
-        make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
-    ) -> Result<Arc<Image>, NotAdded> {
+        make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
+    ) -> Result<Arc<SnapshotState>, NotAdded> {
         let mut state = self.lock();
         let was_abandoned = state.is_abandoned();
         let mut added = self.add_locked(&mut state, threads, mappings, how, make);
@@ -180,35 +185,35 @@ impl Watch {
         threads: usize,
         mappings: &[MappedRange],
         how: Guard,
-        make: impl FnOnce(Arc<Line>) -> Result<Image, SnapshotError>,
-    ) -> Result<Arc<Image>, NotAdded> {
+        make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
+    ) -> Result<Arc<SnapshotState>, NotAdded> {
         let ranges = match self.way {
             Way::InPlace => Some(Ranges::of_this_process()?),
             Way::Threaded => None,
         };
         unsure::prepare();
-        let line = self.open(state, threads)?;
-        let image = Arc::new(make(Arc::clone(&line))?);
-        if image.edges().pages().iter().any(Option::is_some) {
+        let protector = self.open(state, threads)?;
+        let snapshot = Arc::new(make(Arc::clone(&protector))?);
+        if snapshot.edges().pages().iter().any(Option::is_some) {
             open_guard(state, how)?;
         }
-        let parts = parts_of(image.inner(), mappings);
-        register(&line, &parts, &state.images)?;
-        for other in &state.images {
+        let parts = parts_of(snapshot.interval().inner(), mappings);
+        register(&protector, &parts, &state.snapshots)?;
+        for other in &state.snapshots {
             // Protecting again what its owner discarded would make that look untouched.
-            other.check_owner(&clip(other.inner(), image.inner()));
+            other.check_owner(&clip(other.interval().inner(), snapshot.interval().inner()));
         }
-        state.images.push(Arc::clone(&image));
+        state.snapshots.push(Arc::clone(&snapshot));
         self.publish(state, ranges);
         // A handler of this thread's that writes there would wait for what it has interrupted.
-        let armed = without_signals(|| self.arm(state, &image, &parts, how, ranges));
+        let armed = without_signals(|| self.arm(state, &snapshot, &parts, how, ranges));
         let added = match armed {
             // The last handler thread may have ended before it could know of this one.
-            Ok(()) if line.is_abandoned() => Err(SnapshotError::Refused.into()),
-            Ok(()) => return Ok(image),
+            Ok(()) if protector.is_abandoned() => Err(SnapshotError::Refused.into()),
+            Ok(()) => return Ok(snapshot),
             Err(unarmed) => Err(not_added(unarmed, mappings)),
         };
-        self.take_out(state, &image, ranges);
+        self.take_out(state, &snapshot, ranges);
         added
     }
 
@@ -218,15 +223,19 @@ impl Watch {
     fn arm<'a>(
         &self,
         state: &State,
-        image: &Arc<Image>,
+        snapshot: &Arc<SnapshotState>,
         parts: &[(Range<usize>, &'a MappedRange)],
         how: Guard,
         ranges: Option<Ranges>,
     ) -> Result<(), Unarmed<'a>> {
-        let Some(line) = &state.line else { return Ok(()) };
-        let is_another = |other: &&Arc<Image>| !Arc::ptr_eq(other, image);
+        let Some(protector) = &state.protector else { return Ok(()) };
+        let is_another = |other: &&Arc<SnapshotState>| !Arc::ptr_eq(other, snapshot);
         let others = |address: usize| {
-            state.images.iter().filter(is_another).any(|other| other.inner().contains(&address))
+            state
+                .snapshots
+                .iter()
+                .filter(is_another)
+                .any(|other| other.interval().inner().contains(&address))
         };
         let descriptor = match how {
             Guard::Watched => &state.watched,
@@ -238,40 +247,40 @@ impl Watch {
             others: &others,
         });
         let (table, ranges) = (self.table.hold(), ranges.map(Ranges::hold));
-        line.hold(&image.edges().pages());
-        image.enter(Phase::Arming);
+        protector.hold(&snapshot.edges().pages());
+        snapshot.enter(Phase::Arming);
         // A handler that saw it forming may lift what others had protected, until it is done.
         table.settle();
         ranges.iter().for_each(Held::settle);
-        let armed = protect(line, parts).and_then(|()| match &guarding {
-            Some(guarding) => image.edges().take(line, guarding).map_err(Unarmed::Edge),
+        let armed = protect(protector, parts).and_then(|()| match &guarding {
+            Some(guarding) => snapshot.edges().take(protector, guarding).map_err(Unarmed::Edge),
             None => Ok(()),
         });
-        image.enter(if armed.is_ok() { Phase::Live } else { Phase::Ended });
-        line.hold(&[None, None]);
+        snapshot.enter(if armed.is_ok() { Phase::Live } else { Phase::Ended });
+        protector.hold(&[None, None]);
         armed
     }
 
     /// Ends a snapshot: lifts what no other snapshot needs.
-    pub(super) fn remove(&self, image: &Arc<Image>) {
+    pub(super) fn remove(&self, snapshot: &Arc<SnapshotState>) {
         let mut state = self.lock();
         let ranges = match self.way {
             Way::InPlace => Ranges::known().ok(),
             Way::Threaded => None,
         };
-        self.take_out(&mut state, image, ranges);
+        self.take_out(&mut state, snapshot, ranges);
         Self::close_if_idle(&mut state);
     }
 
-    fn take_out(&self, state: &mut State, image: &Arc<Image>, ranges: Option<Ranges>) {
+    fn take_out(&self, state: &mut State, snapshot: &Arc<SnapshotState>, ranges: Option<Ranges>) {
         // Writers that meet it from now on only lift what they need.
-        image.enter(Phase::Ended);
-        let Some(line) = state.line.clone() else { return };
-        state.images.retain(|other| !Arc::ptr_eq(other, image));
-        for part in Segment::of(&with(&state.images, image), &line) {
-            if part.is_only(image) {
-                let left = line.unregister(part.addresses());
-                let _ = left.or_else(|Refused| line.abandon());
+        snapshot.enter(Phase::Ended);
+        let Some(protector) = state.protector.clone() else { return };
+        state.snapshots.retain(|other| !Arc::ptr_eq(other, snapshot));
+        for part in Segment::of(&with(&state.snapshots, snapshot), &protector) {
+            if part.is_only(snapshot) {
+                let left = protector.unregister(part.addresses());
+                let _ = left.or_else(|Refused| protector.abandon());
             } else {
                 self.lift_unneeded(part.addresses());
             }
@@ -279,12 +288,12 @@ impl Watch {
         self.publish(state, ranges);
     }
 
-    /// Lets handlers know of the images as they are.
+    /// Lets handlers know of the snapshots as they are.
     fn publish(&self, state: &mut State, ranges: Option<Ranges>) {
         let segments: Vec<Arc<Segment>> = state
-            .line
+            .protector
             .iter()
-            .flat_map(|line| Segment::of(&state.images, line))
+            .flat_map(|protector| Segment::of(&state.snapshots, protector))
             .map(Arc::new)
             .collect();
         let entry = |segment: &Arc<Segment>| (segment.addresses().clone(), Arc::clone(segment));
@@ -301,7 +310,7 @@ impl Watch {
         state.known = segments.iter().map(|segment| segment.addresses().start).collect();
     }
 
-    /// Lifts the protection of what no snapshot needs any more in a range that an image has.
+    /// Lifts the protection of what no snapshot needs any more in a range that an snapshot has.
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) {
         let mut next = range.start;
         while next < range.end {
@@ -319,13 +328,17 @@ impl Watch {
 
     /// Whether some snapshot has part of a range.
     pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
-        self.lock().images.iter().any(|image| !clip(image.inner(), range).is_empty())
+        self.lock()
+            .snapshots
+            .iter()
+            .any(|snapshot| !clip(snapshot.interval().inner(), range).is_empty())
     }
 }
 
 /// Whether no snapshot has part of a range, and nothing else whose faults this process handles in place.
 pub(super) fn is_plain(range: &Range<usize>) -> bool {
-    let has_none = |way| Watch::current(way).is_ok_and(|watch| !watch.has_part_of(range));
+    let has_none =
+        |way| WriteTracker::current(way).is_ok_and(|tracker| !tracker.has_part_of(range));
     has_none(Way::InPlace)
         && has_none(Way::Threaded)
         && Ranges::known().is_ok_and(|ranges| !ranges.have_part_of(range))
@@ -334,18 +347,18 @@ pub(super) fn is_plain(range: &Range<usize>) -> bool {
 /// What handler threads are told of.
 #[derive(Debug)]
 struct Threaded {
-    watch: &'static Watch,
-    line: Arc<Line>,
+    tracker: &'static WriteTracker,
+    protector: Arc<WriteProtector>,
 }
 
 impl Faults for Threaded {
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.line.descriptor()
+        self.protector.descriptor()
     }
 
     fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
         loop {
-            match self.watch.table.with(address, |segment| segment.let_write(address)) {
+            match self.tracker.table.with(address, |segment| segment.let_write(address)) {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(Hindrance::Arming)) => rustix::thread::sched_yield(),
                 Some(Err(Hindrance::Refused)) => {
@@ -361,13 +374,13 @@ impl Faults for Threaded {
     }
 
     fn leave(&self, address: usize) -> rustix::io::Result<()> {
-        self.line.wake(address).map_err(|_| rustix::io::Errno::PERM)
+        self.protector.wake(address).map_err(|_| rustix::io::Errno::PERM)
     }
 
-    /// First the line, so that a thread that makes a snapshot meanwhile sees that, or it is found here.
+    /// First the protector, so that a thread that makes a snapshot meanwhile sees that, or it is found here.
     fn give_up(&self) -> rustix::io::Result<()> {
-        let left = self.line.abandon();
-        self.watch.table.for_each(|faults| {
+        let left = self.protector.abandon();
+        self.tracker.table.for_each(|faults| {
             let _ = faults.give_up();
         });
         left.map_err(|_| rustix::io::Errno::PERM)
@@ -377,9 +390,12 @@ impl Faults for Threaded {
 }
 
 /// Has writes to all of the parts come to us.
-fn protect<'a>(line: &Line, parts: &[(Range<usize>, &'a MappedRange)]) -> Result<(), Unarmed<'a>> {
+fn protect<'a>(
+    protector: &WriteProtector,
+    parts: &[(Range<usize>, &'a MappedRange)],
+) -> Result<(), Unarmed<'a>> {
     parts.iter().try_for_each(|(part, mapping)| {
-        line.protect(part).map_err(|errno| Unarmed::Refused(errno, mapping))
+        protector.protect(part).map_err(|errno| Unarmed::Refused(errno, mapping))
     })
 }
 
@@ -408,8 +424,11 @@ fn not_added(unarmed: Unarmed<'_>, mappings: &[MappedRange]) -> NotAdded {
     }
 }
 
-fn with(images: &[Arc<Image>], image: &Arc<Image>) -> Vec<Arc<Image>> {
-    images.iter().chain([image]).cloned().collect()
+fn with(
+    snapshots: &[Arc<SnapshotState>],
+    snapshot: &Arc<SnapshotState>,
+) -> Vec<Arc<SnapshotState>> {
+    snapshots.iter().chain([snapshot]).cloned().collect()
 }
 
 /// What each mapping has of a range.
@@ -421,21 +440,21 @@ fn parts_of<'a>(
     mappings.iter().map(part).filter(|(part, _)| !part.is_empty()).collect()
 }
 
-/// All of the parts, or none but those that other images have part of.
+/// All of the parts, or none but those that other snapshots have part of.
 fn register(
-    line: &Line,
+    protector: &WriteProtector,
     parts: &[(Range<usize>, &MappedRange)],
-    others: &[Arc<Image>],
+    others: &[Arc<SnapshotState>],
 ) -> Result<(), SnapshotError> {
     for (count, (part, mapping)) in parts.iter().enumerate() {
-        if let Err(errno) = line.register(part) {
+        if let Err(errno) = protector.register(part) {
             let is_new = |part: &Range<usize>| {
-                others.iter().all(|other| clip(other.inner(), part).is_empty())
+                others.iter().all(|other| clip(other.interval().inner(), part).is_empty())
             };
             let done = parts[..count].iter().map(|(part, _)| part);
             done.filter(|part| is_new(part)).for_each(|part| {
                 // Nothing is protected yet.
-                let _ = line.unregister(part);
+                let _ = protector.unregister(part);
             });
             return Err(refusal(errno, mapping, "UFFDIO_REGISTER"));
         }
@@ -482,8 +501,8 @@ mod tests {
             made => made.unwrap(),
         };
         snapshot.read_at(5, &mut [0; 9]).unwrap();
-        let watch = Watch::current(Way::Threaded).unwrap();
-        watch.table.for_each(|faults| {
+        let tracker = WriteTracker::current(Way::Threaded).unwrap();
+        tracker.table.for_each(|faults| {
             let _ = faults.give_up();
         });
         // SAFETY: as above.

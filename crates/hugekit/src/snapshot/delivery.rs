@@ -1,0 +1,42 @@
+//! Where all of a snapshot is copied to, while it is: a thread that preserves a granule may put it there at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+/// The destination, and what the reader of the snapshot is copying there itself.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    /// Where the snapshot's first byte goes, or 0.
+    destination: AtomicUsize,
+    /// The granule that the reader copies there: no other thread may write it there.
+    reading: AtomicUsize,
+}
+
+impl Delivery {
+    pub(super) fn none() -> Self {
+        Self { destination: AtomicUsize::new(0), reading: AtomicUsize::new(usize::MAX) }
+    }
+
+    pub(super) fn begin(&self, to: *mut u8) {
+        self.destination.store(to.expose_provenance(), Ordering::SeqCst);
+    }
+
+    /// No granule is sent there from now on; one may still be on its way.
+    pub(super) fn end(&self) {
+        self.destination.store(0, Ordering::SeqCst);
+    }
+
+    /// The reader is at a granule; whether there is a destination. A thread that claims the granule afterwards sees it.
+    pub(super) fn read(&self, index: usize) -> bool {
+        self.reading.store(index, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.destination.load(Ordering::SeqCst) != 0
+    }
+
+    /// Where a granule belongs that the caller has claimed, as an offset from the snapshot's start: not where the
+    /// reader may be writing it already, because what that has read may be newer.
+    pub(super) fn of(&self, index: usize, offset: usize) -> Option<*mut u8> {
+        let to = self.destination.load(Ordering::SeqCst);
+        let is_free = to != 0 && self.reading.load(Ordering::SeqCst) != index;
+        is_free.then(|| std::ptr::with_exposed_provenance_mut(to + offset))
+    }
+}
