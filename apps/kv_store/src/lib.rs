@@ -1,18 +1,19 @@
-//! A key-value server in memory that speaks enough of redis' protocol for `redis-cli` and `redis-benchmark`, and saves
-//! by a snapshot instead of a fork.
+//! A key-value server in memory that speaks enough of redis' protocol for `redis-cli` and
+//! `redis-benchmark`, and saves by a snapshot instead of a fork.
 //!
 //! ```sh
 //! cargo run --release -p kv_store -- --port 6380 --dir /tmp --memory 1GiB
 //! redis-cli -p 6380 set key value
 //! ```
 //!
-//! Keys, values and index lie in one piece of anonymous memory (`arena.rs`, `slabs.rs`, `index.rs`), and one thread
-//! serves all clients (`server.rs`). BGSAVE takes a snapshot of it between two commands and goes on; another
-//! thread reads the snapshot in order and writes a dump (`save.rs`, `dump.rs`). `kv_store bench` measures what clients
-//! notice of that, beside the real server (`bench/`). `docs/snapshot.md` has the figures.
+//! Keys, values and index lie in one piece of anonymous memory (`arena.rs`, `slabs.rs`,
+//! `index.rs`), and one thread serves all clients (`server.rs`). BGSAVE takes a snapshot of it
+//! between two commands and goes on; another thread reads the snapshot in order and writes a dump
+//! (`save.rs`, `dump.rs`). `kv_store bench` measures what clients notice of that, beside the real
+//! server (`bench/`). `docs/snapshot.md` has the figures.
 //!
-//! The program (`main.rs`), its tests and its fuzzer are all that use this library, so that what is public is what these
-//! three need.
+//! The program (`main.rs`), its tests and its fuzzer are all that use this library, so that what is
+//! public is what these three need.
 #![allow(
     clippy::len_without_is_empty,
     clippy::missing_errors_doc,

@@ -202,8 +202,9 @@ enum hugekit_handling
     // As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
     // answer: nobody, all accesses are plain ones.
     HUGEKIT_HANDLING_DEFAULT = 0,
-    // The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with EFAULT
-    // (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never for guest memory.
+    // The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with
+    // EFAULT (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never
+    // for guest memory.
     HUGEKIT_HANDLING_IN_PLACE = 1,
     // Threads of the library's own. Nobody notices more than that an access takes longer.
     HUGEKIT_HANDLING_THREADED = 2,
@@ -355,7 +356,8 @@ typedef struct hugekit_machine {
     uint32_t reserved;
 } hugekit_machine;
 
-// The crossovers that the library goes by: built in, or those of this machine after `hugekit_profile_load`.
+// The crossovers that the library goes by: built in, or those of this machine after
+// `hugekit_profile_load`.
 typedef struct hugekit_profile {
     // `sizeof(hugekit_profile)`, set by the caller.
     size_t size;
@@ -491,7 +493,8 @@ typedef struct hugekit_snapshot_options {
     // Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     size_t hold_at_most;
-    // Of these, bytes whose memory is populated before the snapshot is taken, so that no write waits for it.
+    // Of these, bytes whose memory is populated before the snapshot is taken, so that no write
+    // waits for it.
     size_t populate_copies;
     // `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
     uint32_t flags;
@@ -648,14 +651,15 @@ hugekit_status hugekit_doctor(char **text);
 // NULL, or such a text, not freed before.
 void hugekit_string_free(char *text);
 
-// Has the library go by the profile that `hugekit tune` has stored for this user: the file that the environment
-// variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG configuration directory. Call it where the
-// program starts; the library reads no such file by itself. Where there is none, it goes by what is built in, which is
-// `HUGEKIT_STATUS_OK`, as is every later call, which reads nothing. A program that runs with more privilege than its
-// user (set-user-ID) has none.
+// Has the library go by the profile that `hugekit tune` has stored for this user: the file that
+// the environment variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG
+// configuration directory. Call it where the program starts; the library reads no such file by
+// itself. Where there is none, it goes by what is built in, which is `HUGEKIT_STATUS_OK`, as is
+// every later call, which reads nothing. A program that runs with more privilege than its user
+// (set-user-ID) has none.
 //
-// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one `HUGEKIT_STATUS_INVALID`; the
-// program can go on by what is built in.
+// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one
+// `HUGEKIT_STATUS_INVALID`; the program can go on by what is built in.
 hugekit_status hugekit_profile_load(void);
 
 // Says by which profile the library goes.
@@ -862,16 +866,15 @@ hugekit_status hugekit_region_populate(const struct hugekit_region *region,
 // NULL, or a region.
 hugekit_status hugekit_region_release(const struct hugekit_region *region, size_t offset, size_t len);
 
-// Makes the range writable without a fault from now on, as a system call or a device needs it, until it is released
-// or the region is forked or snapshotted: what is dirty is cleared, what is shared is copied. Only a region whose faults are served in place needs this.
+// Makes the range writable without a fault from now on, as a system call or a device needs it,
+// until it is released or the region is forked or snapshotted: what is dirty is cleared, what is
+// shared is copied. Only a region whose faults are served in place needs this.
 //
 // Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 //
 // # Safety
 // NULL, or a region.
-hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region,
-                                            size_t offset,
-                                            size_t len);
+hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region, size_t offset, size_t len);
 
 // A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing
 // is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
@@ -933,9 +936,10 @@ void hugekit_reserve_free(struct hugekit_reserve *reserve);
 // the snapshot is an error when it is read.
 //
 // # Safety
-// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
-// nobody takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
-// system call writes to it but after `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
+// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its
+// stack there; nobody takes SIGBUS from the library's handler; if it is served in place
+// (`hugekit_snapshot_serving`), no system call writes to it but after
+// `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
 hugekit_status hugekit_snapshot_new(const void *memory,
                                     size_t len,
                                     const struct hugekit_snapshot_options *options,
@@ -1077,8 +1081,9 @@ hugekit_status hugekit_view_rebase(const struct hugekit_view *view,
                                    size_t len,
                                    const void **there);
 
-// Makes a range of the memory writable without a fault from now on, as a system call needs it where writes are
-// handled in place: what it holds is put aside, and stays in the snapshot. Fails as `hugekit_snapshot_read` does.
+// Makes a range of the memory writable without a fault from now on, as a system call needs it
+// where writes are handled in place: what it holds is put aside, and stays in the snapshot. Fails
+// as `hugekit_snapshot_read` does.
 //
 // # Safety
 // NULL, or a snapshot.

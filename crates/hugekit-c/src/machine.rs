@@ -145,7 +145,8 @@ pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
     }
 }
 
-/// The crossovers that the library goes by: built in, or those of this machine after `hugekit_profile_load`.
+/// The crossovers that the library goes by: built in, or those of this machine after
+/// `hugekit_profile_load`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_profile {
@@ -173,14 +174,15 @@ unsafe impl Versioned for hugekit_profile {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-/// Has the library go by the profile that `hugekit tune` has stored for this user: the file that the environment
-/// variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG configuration directory. Call it where the
-/// program starts; the library reads no such file by itself. Where there is none, it goes by what is built in, which is
-/// `HUGEKIT_STATUS_OK`, as is every later call, which reads nothing. A program that runs with more privilege than its
-/// user (set-user-ID) has none.
+/// Has the library go by the profile that `hugekit tune` has stored for this user: the file that
+/// the environment variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG
+/// configuration directory. Call it where the program starts; the library reads no such file by
+/// itself. Where there is none, it goes by what is built in, which is `HUGEKIT_STATUS_OK`, as is
+/// every later call, which reads nothing. A program that runs with more privilege than its user
+/// (set-user-ID) has none.
 ///
-/// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one `HUGEKIT_STATUS_INVALID`; the
-/// program can go on by what is built in.
+/// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one
+/// `HUGEKIT_STATUS_INVALID`; the program can go on by what is built in.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_profile_load() -> hugekit_status {
     static LOADED: Mutex<bool> = Mutex::new(false);

@@ -26,8 +26,9 @@ pub enum hugekit_handling {
     /// As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
     /// answer: nobody, all accesses are plain ones.
     Default = 0,
-    /// The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with EFAULT
-    /// (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never for guest memory.
+    /// The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with
+    /// EFAULT (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never
+    /// for guest memory.
     InPlace = 1,
     /// Threads of the library's own. Nobody notices more than that an access takes longer.
     Threaded = 2,
@@ -322,8 +323,9 @@ pub unsafe extern "C" fn hugekit_region_release(
     answer(region.and_then(|region| Ok(region.region.release(range(offset, len))?)))
 }
 
-/// Makes the range writable without a fault from now on, as a system call or a device needs it, until it is released
-/// or the region is forked or snapshotted: what is dirty is cleared, what is shared is copied. Only a region whose faults are served in place needs this.
+/// Makes the range writable without a fault from now on, as a system call or a device needs it,
+/// until it is released or the region is forked or snapshotted: what is dirty is cleared, what is
+/// shared is copied. Only a region whose faults are served in place needs this.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 ///

@@ -102,7 +102,8 @@ pub struct hugekit_snapshot_options {
     /// Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     /// least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     pub hold_at_most: usize,
-    /// Of these, bytes whose memory is populated before the snapshot is taken, so that no write waits for it.
+    /// Of these, bytes whose memory is populated before the snapshot is taken, so that no write
+    /// waits for it.
     pub populate_copies: usize,
     /// `HUGEKIT_SNAPSHOT_IN_BACKGROUND`, or 0.
     pub flags: u32,
@@ -181,9 +182,10 @@ pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
 /// the snapshot is an error when it is read.
 ///
 /// # Safety
-/// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
-/// nobody takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
-/// system call writes to it but after `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
+/// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its
+/// stack there; nobody takes SIGBUS from the library's handler; if it is served in place
+/// (`hugekit_snapshot_serving`), no system call writes to it but after
+/// `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_new(
     memory: *const c_void,
@@ -530,8 +532,9 @@ unsafe fn show<'a>(
     Ok(())
 }
 
-/// Makes a range of the memory writable without a fault from now on, as a system call needs it where writes are
-/// handled in place: what it holds is put aside, and stays in the snapshot. Fails as `hugekit_snapshot_read` does.
+/// Makes a range of the memory writable without a fault from now on, as a system call needs it
+/// where writes are handled in place: what it holds is put aside, and stays in the snapshot. Fails
+/// as `hugekit_snapshot_read` does.
 ///
 /// # Safety
 /// NULL, or a snapshot.

@@ -54,7 +54,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The library reports what it works around, such as a backing that it could not have, and never prints.
+/// The library reports what it works around, such as a backing that it could not have, and never
+/// prints.
 fn listen_to_the_library() {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -1,5 +1,5 @@
-//! Dumps of the key-value server, which may come from a stranger: damaged ones, and ones whose damage has the right
-//! checksum.
+//! Dumps of the key-value server, which may come from a stranger: damaged ones, and ones whose
+//! damage has the right checksum.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -12,7 +12,8 @@ use tempfile::TempDir;
 #[derive(Debug)]
 pub struct Files(TempDir);
 
-/// What of a machine can be mounted over the kernel's own files: memory, nodes and CPUs are what they are.
+/// What of a machine can be mounted over the kernel's own files: memory, nodes and CPUs are what
+/// they are.
 const MOUNTED: [&str; 2] = ["proc/cpuinfo", "sys/devices/system/cpu/cpu0/cache"];
 
 impl Files {
@@ -30,8 +31,9 @@ impl Files {
         self.0.path()
     }
 
-    /// A command that sees this machine's processor and caches where the kernel's are, and mounts of its own
-    /// otherwise. `None` where the machine that runs us has no such files, or this one describes no caches.
+    /// A command that sees this machine's processor and caches where the kernel's are, and mounts
+    /// of its own otherwise. `None` where the machine that runs us has no such files, or this one
+    /// describes no caches.
     #[must_use]
     pub fn over_the_kernels(&self, program: &str, arguments: &[&str]) -> Option<Command> {
         let is_there =

@@ -98,8 +98,8 @@ impl Region {
         Ok(py.detach(|| self.0.release(range)).map_err(Raised::from)?)
     }
 
-    /// Make a range writable without a fault from now on, as a system call needs it where faults are served in place:
-    /// all of it if no range is said.
+    /// Make a range writable without a fault from now on, as a system call needs it where faults
+    /// are served in place: all of it if no range is said.
     #[pyo3(signature = (offset=Number(0), length=None), text_signature = "($self, offset=0, length=None)")]
     fn prepare_write(
         &self,

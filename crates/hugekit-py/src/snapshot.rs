@@ -187,8 +187,8 @@ struct Wishes<'a> {
 ///     hold_at_most: bytes of each array that may be held aside at a time; half of it, but at least 64 MiB or all of
 ///         it, if not said. If writers need more, the snapshot is lost and the writers run. Arrays on a pool have all of
 ///         it, reserved.
-///     populate_copies: of these, bytes whose memory is populated before, so that no write waits for it: taken now, which takes 0.1 to
-///         0.2 seconds a gigabyte.
+///     populate_copies: of these, bytes whose memory is populated now, so that no write waits for it, which takes
+///         0.1 to 0.2 seconds a gigabyte.
 ///     reserve: memory that was taken before, by a :class:`Reserve`.
 ///
 /// Raises:

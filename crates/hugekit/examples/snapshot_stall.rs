@@ -1,6 +1,7 @@
 //! Measures what a snapshot costs a writer at full speed: its longest stall and its rate, before and during.
 //!
-//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [populate] [reserve] [all] [write] [threaded] [background]`
+//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [populate] [reserve] [all]
+//! [write] [threaded] [background]`
 #![allow(unsafe_code, clippy::print_stdout)]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

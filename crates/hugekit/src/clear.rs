@@ -13,8 +13,8 @@ const SMALL: usize = 4096;
 
 /// Sets every byte to zero, on the calling thread, by the fastest routine for this length.
 ///
-/// Nothing is assumed about who uses the memory next; [`ClearOptions`] takes such knowledge. Never slower
-/// than `memset`, whatever the length.
+/// Nothing is assumed about who uses the memory next; [`ClearOptions`] takes such knowledge. Never
+/// slower than `memset`, whatever the length.
 ///
 /// ```
 /// let mut page = vec![0xff_u8; hugekit::HUGE_PAGE_BYTES];

@@ -1,8 +1,9 @@
 //! What clearing and copying share: knowledge of who uses the memory next, and the plan made of it.
 //!
-//! An [`Operation`] is a builder; [`ClearOptions`](crate::ClearOptions) and [`CopyOptions`](crate::CopyOptions) are its two
-//! kinds, told apart by what their routines are. A plan is profile × sweep: an order of extents,
-//! one routine for the far ones and one for the near window.
+//! An [`Operation`] is a builder; [`ClearOptions`](crate::ClearOptions) and
+//! [`CopyOptions`](crate::CopyOptions) are its two kinds, told apart by what their routines are. A
+//! plan is profile × sweep: an order of extents, one routine for the far ones and one for the near
+//! window.
 
 use std::convert::Infallible;
 use std::ops::Range;

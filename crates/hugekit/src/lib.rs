@@ -94,6 +94,16 @@
 //! model; [`Profile::install`] takes another one. With the feature `profile-file`,
 //! `Profile::load()?.install()?` takes what `hugekit tune` measured.
 //!
+//! ```
+//! use hugekit::Profile;
+//!
+//! let mut profile = Profile::builtin_here();
+//! profile.thread_cap = 2; // this program shares its machine
+//! profile.install()?;
+//! println!("1 MiB by {}", Profile::current().clear.warm.routine_for(1 << 20).name());
+//! # Ok::<(), hugekit::profile::AlreadyInstalled>(())
+//! ```
+//!
 //! # Files and calls
 //!
 //! The library writes no file but what [`Snapshot::write_to`] is given, prints nothing, reads no
@@ -106,7 +116,8 @@
 //!   quotas in `/proc/self` and `/sys/fs/cgroup`;
 //! - when a pool, a region or a [`snapshot::Reserve`] is made: what is free, by `/proc/meminfo`,
 //!   the huge pages of `/sys`, and the limits of control groups;
-//! - when a snapshot or a fork is made: the process's mappings, threads and limits in `/proc`.
+//! - when a snapshot or a fork is made: the process's mappings, threads and limits in `/proc`; and,
+//!   where userfaultfd(2) is refused, what refuses it.
 //!
 //! # Signals
 //!
@@ -125,10 +136,10 @@
 //! # Limits
 //!
 //! Linux only; x86-64 is measured, aarch64 tested under emulation, other architectures use libc's
-//! routines. Huge pages must be reserved or permitted. Snapshots of memory that no pool has need
-//! Linux 6.7. A child of `fork(2)` has none of a pool's memory: calls are refused there, and an
-//! access ends in SIGSEGV. `docs/reliability.md` lists what is promised, with the test that holds
-//! it, and what is not.
+//! routines. Without huge pages, reserved or permitted, a pool works on base pages. Snapshots of
+//! memory that no pool has need Linux 6.7. A child of `fork(2)` has none of a pool's memory: calls
+//! are refused there, and an access ends in SIGSEGV. `docs/reliability.md` lists what is promised,
+//! with the test that holds it, and what is not.
 //!
 //! # Features
 //!

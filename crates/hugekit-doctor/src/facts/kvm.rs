@@ -9,7 +9,8 @@ use std::path::Path;
 
 use hugekit::machine::{Error, Root};
 
-/// `_IO(0xAE, 0x00)`. By hand: one number, for which the crates of KVM would be linked into every face.
+/// `_IO(0xAE, 0x00)`. By hand: one number, for which the crates of KVM would be linked into every
+/// face.
 const KVM_GET_API_VERSION: libc::Ioctl = 0xAE00;
 
 /// Opens `/dev/kvm` and returns the version of its interface; 12 is the only one in use.

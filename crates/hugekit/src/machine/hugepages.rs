@@ -80,7 +80,8 @@ pub fn read(root: &Root) -> Result<Vec<Pool>, Error> {
     sizes.into_iter().map(|page_size| pool(root, page_size)).collect()
 }
 
-/// Bytes from the name of a directory such as `hugepages-2048kB`; of sizes of transparent huge pages, too.
+/// Bytes from the name of a directory such as `hugepages-2048kB`; of sizes of transparent huge
+/// pages, too.
 pub fn size_of(name: &str) -> Option<u64> {
     let kib = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
     kib.parse::<u64>().ok()?.checked_mul(1024)

@@ -183,7 +183,8 @@ impl PoolError {
     }
 }
 
-/// Bytes in the largest unit that divides them.
+/// Bytes in the largest unit that divides them. By hand, because crates that print sizes round them,
+/// and an error is exact.
 pub(crate) struct Size(pub(crate) usize);
 
 impl fmt::Display for Size {

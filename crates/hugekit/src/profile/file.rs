@@ -30,8 +30,8 @@ pub struct Source {
 }
 
 impl Profile {
-    /// Reads the profile that `hugekit tune` has stored for this user, at [`path`]; what is built in where there is
-    /// none. Nothing goes by it before it is [installed](Loaded::install).
+    /// Reads the profile that `hugekit tune` has stored for this user, at [`path`]; what is built
+    /// in where there is none. Nothing goes by it before it is [installed](Loaded::install).
     ///
     /// ```
     /// use hugekit::Profile;
@@ -41,8 +41,8 @@ impl Profile {
     /// ```
     ///
     /// # Errors
-    /// [`ProfileError`] if the file cannot be read, is damaged, or is of another machine or version. A program can go
-    /// on without it.
+    /// [`ProfileError`] if the file cannot be read, is damaged, or is of another machine or
+    /// version. A program can go on without it.
     pub fn load() -> Result<Loaded, ProfileError> {
         match path().map(read) {
             Some(loaded) => loaded,
@@ -96,9 +96,9 @@ fn read(path: PathBuf) -> Result<Loaded, ProfileError> {
 }
 
 /// Where the profile of this user is stored: the file that `HUGEKIT_PROFILE` names, else
-/// `hugekit/profile.toml` in the XDG configuration directory. `None` if the variable is empty, if there
-/// is no home, or in a program that runs with more privilege than its user (set-user-ID), whose
-/// environment is not to be trusted.
+/// `hugekit/profile.toml` in the XDG configuration directory. `None` if the variable is empty, if
+/// there is no home, or in a program that runs with more privilege than its user (set-user-ID),
+/// whose environment is not to be trusted.
 #[must_use]
 pub fn path() -> Option<PathBuf> {
     if is_secure_execution() {
@@ -110,8 +110,9 @@ pub fn path() -> Option<PathBuf> {
     }
 }
 
-/// By the XDG base directory specification, which has relative paths ignored. By hand, because that is all of it that
-/// is needed, and every program that asks for the feature would link a crate for it.
+/// By the XDG base directory specification, which has relative paths ignored. By hand, because that
+/// is all of it that is needed, and every program that asks for the feature would link a crate for
+/// it.
 fn config_directory() -> Option<PathBuf> {
     let set = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     set.or_else(|| {

@@ -27,9 +27,9 @@ pub(super) struct Installed {
 pub struct AlreadyInstalled;
 
 impl Profile {
-    /// The profile in force: the one that was [installed](Self::install), or what is
-    /// [built in](Self::builtin_here), which the first call finds out. No file is read for it where the CPU says its
-    /// caches itself, as it does on x86-64; elsewhere `/sys` is asked, once.
+    /// The profile in force: the one that was [installed](Self::install), or what is [built
+    /// in](Self::builtin_here), which the first call finds out. No file is read for it where the
+    /// CPU says its caches itself, as it does on x86-64; elsewhere `/sys` is asked, once.
     #[must_use]
     #[inline]
     pub fn current() -> &'static Self {

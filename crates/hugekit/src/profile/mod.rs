@@ -1,13 +1,14 @@
 //! Which routine clears or copies how much: crossovers and radii as data.
 //!
 //! No single routine is best at every length. Ordinary stores win while the bytes fit a cache that
-//! is near; streaming stores win once the bytes would only pass through it; and where the line
-//! runs differs from one CPU model to the next (on Skylake-X streaming never wins at all). A
-//! [`Profile`] holds those lines for one machine. [`Profile::builtin`] derives one from the CPU
-//! model and the cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and
-//! `0004-copy-crossovers.md`. A program goes by it until it [installs](Profile::install) another one. `hugekit tune`
-//! measures a machine's own and stores them in a file; with the feature `profile-file`, `Profile::load` reads that, and
-//! `source` says where the values in force came from. No file is read unless the program asks for it.
+//! is near; streaming stores win once the bytes would only pass through it; and where the line runs
+//! differs from one CPU model to the next (on Skylake-X streaming never wins at all). A [`Profile`]
+//! holds those lines for one machine. [`Profile::builtin`] derives one from the CPU model and the
+//! cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and
+//! `0004-copy-crossovers.md`. A program goes by it until it [installs](Profile::install) another
+//! one. `hugekit tune` measures a machine's own and stores them in a file; with the feature
+//! `profile-file`, `Profile::load` reads that, and `source` says where the values in force came
+//! from. No file is read unless the program asks for it.
 //!
 //! The rule behind every default is *never slower than libc*: on a CPU that no user has measured,
 //! libc stays in charge until the bytes exceed the last-level cache.

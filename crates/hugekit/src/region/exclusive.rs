@@ -13,9 +13,9 @@ use crate::pool::{FaultError, Pool, PoolError};
 /// when it is dropped.
 ///
 /// Its folios are contiguous in the pool's file and stay where they are. Touching it for the first
-/// time is a plain page fault on memory that is there (0.8 µs for 2 MiB); [`populate`](Self::populate)
-/// takes all of them at once. It can never be short of memory: that would have been an error of
-/// [`Pool::region`].
+/// time is a plain page fault on memory that is there (0.8 µs for 2 MiB);
+/// [`populate`](Self::populate) takes all of them at once. It can never be short of memory: that
+/// would have been an error of [`Pool::region`].
 ///
 /// A process forked from this one has no such memory, and an access there ends in SIGSEGV. Dropping it
 /// there does nothing.
@@ -126,24 +126,26 @@ impl Region {
         self.0.fall()
     }
 
-    /// Makes the range writable without a fault from now on, as a system call or a device needs it: what is still
-    /// dirty is cleared and what is shared with forks is copied, by as many threads as were asked for when the pool
-    /// was made. It holds until the range is [released](Self::release), or the region forked or snapshotted. Only a
-    /// region whose faults are served in place needs this; [`Snapshot::prepare_write`] does the same for memory of
+    /// Makes the range writable without a fault from now on, as a system call or a device needs it:
+    /// what is still dirty is cleared and what is shared with forks is copied, by as many threads
+    /// as were asked for when the pool was made. It holds until the range is
+    /// [released](Self::release), or the region forked or snapshotted. Only a region whose faults
+    /// are served in place needs this; [`Snapshot::prepare_write`] does the same for memory of
     /// which there is a snapshot.
     ///
     /// [`Snapshot::prepare_write`]: crate::Snapshot::prepare_write
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if the memory is
-    /// broken, or none is left for a hole.
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if the
+    /// memory is broken, or none is left for a hole.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.0.prepare_write(range)
     }
 
-    /// Enters the folios that a byte of the range lies on into the page tables: reading them faults no more, nor does
-    /// writing, except to what is shared with forks ([`prepare_write`](Self::prepare_write) copies that). It is to a
-    /// region what [`PopulateOptions`](crate::PopulateOptions) is to any memory.
+    /// Enters the folios that a byte of the range lies on into the page tables: reading them faults
+    /// no more, nor does writing, except to what is shared with forks
+    /// ([`prepare_write`](Self::prepare_write) copies that). It is to a region what
+    /// [`PopulateOptions`](crate::PopulateOptions) is to any memory.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::Forked`].
@@ -151,8 +153,8 @@ impl Region {
         self.populate_with(range, Threads::One, None)
     }
 
-    /// As [`populate`](Self::populate) on several threads, which pays off for base pages, and telling
-    /// `progress` how many bytes are done.
+    /// As [`populate`](Self::populate) on several threads, which pays off for base pages, and
+    /// telling `progress` how many bytes are done.
     ///
     /// # Errors
     /// As [`populate`](Self::populate), and [`RegionError::Populate`] for no threads.

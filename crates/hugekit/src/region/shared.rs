@@ -52,8 +52,8 @@ impl SharedRegion {
     /// fork is made is in the fork or not, word by word.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if what is shared with
-    /// earlier forks cannot be copied now.
+    /// [`RegionError::OutOfRange`], [`RegionError::Forked`]; [`RegionError::Populate`] if what is
+    /// shared with earlier forks cannot be copied now.
     pub fn pin(&self, range: Range<usize>) -> Result<PinnedRange, RegionError> {
         self.0.pin(range.clone())?;
         Ok(PinnedRange { region: self.clone(), range })
@@ -84,9 +84,9 @@ impl SharedRegion {
     /// long as a handle exists. A writer through it races with every other one: volatile or atomic
     /// accesses, never references.
     ///
-    /// Do not give it to KVM or to a system call if the region is [served](Self::serving) in place and not
-    /// [prepared](Self::prepare_write): the kernel's accesses are refused there, so that a system call returns
-    /// EFAULT and a guest is left as for a device.
+    /// Do not give it to KVM or to a system call if the region is [served](Self::serving) in place
+    /// and not [prepared](Self::prepare_write): the kernel's accesses are refused there, so that a
+    /// system call returns EFAULT and a guest is left as for a device.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.start().as_ptr()

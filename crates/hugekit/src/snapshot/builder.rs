@@ -83,9 +83,10 @@ impl Builder {
         self
     }
 
-    /// Populates memory for so many bytes of the copies that may be held aside, before the snapshot is taken; none
-    /// unless said. A write need not wait then until the kernel has cleared a page for its copy. It takes
-    /// the calling thread 0.1 to 0.2 seconds a gigabyte, while writers still run freely.
+    /// Populates memory for so many bytes of the copies that may be held aside, before the snapshot
+    /// is taken; none unless said. A write need not wait then until the kernel has cleared a page
+    /// for its copy. It takes the calling thread 0.1 to 0.2 seconds a gigabyte, while writers still
+    /// run freely.
     pub fn populate_copies(mut self, bytes: usize) -> Self {
         self.populated = bytes;
         self
@@ -117,7 +118,8 @@ impl Builder {
     /// - no thread that has SIGBUS blocked writes to the memory, none has its stack, its alternate signal stack
     ///   or its thread-local variables there (those of the C library's own threads are refused, as far as they
     ///   can be found out), and no other handler takes SIGBUS from hugekit's without passing on what is not its own;
-    /// - no system call writes to it but after [`Snapshot::prepare_write`], unless the program can bear EFAULT;
+    /// - no system call writes to it but after [`Snapshot::prepare_write`], unless the program can
+    ///   bear EFAULT;
     /// - no other code has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).
     ///
     /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes

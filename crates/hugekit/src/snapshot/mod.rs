@@ -16,12 +16,13 @@
 //! before the snapshot (`io_uring` fixed buffers, `vmsplice`, `O_DIRECT` reads in flight).
 //!
 //! # System calls
-//! *Threaded* ([`Handling`]), a thread of ours is told of each write and copies; no program notices more than
-//! that it takes longer, system calls and KVM included. *In place*, the writer itself copies, in a handler of
-//! SIGBUS. The kernel has no such handler: a system call that is to write into a granule that is still
-//! protected fails with EFAULT and transfers nothing. [`Snapshot::prepare_write`] puts the granules of a range aside
-//! before such a call. No thread may block SIGBUS while it writes: the kernel ends a process for that. System
-//! calls that read the memory work either way. [`Snapshot::serving`] says which it is.
+//! *Threaded* ([`Handling`]), a thread of ours is told of each write and copies; no program notices
+//! more than that it takes longer, system calls and KVM included. *In place*, the writer itself
+//! copies, in a handler of SIGBUS. The kernel has no such handler: a system call that is to write
+//! into a granule that is still protected fails with EFAULT and transfers nothing.
+//! [`Snapshot::prepare_write`] puts the granules of a range aside before such a call. No thread may
+//! block SIGBUS while it writes: the kernel ends a process for that. System calls that read the
+//! memory work either way. [`Snapshot::serving`] says which it is.
 //!
 //! `README.md` beside this file draws states and locks and names the races that were considered.
 #![allow(unsafe_code)]
@@ -89,8 +90,8 @@ pub struct Stats {
     pub granule_bytes: usize,
     /// Granules that writers copied aside.
     pub copied_by_writers: u64,
-    /// Granules that were put aside by [`Snapshot::prepare_write`], in the background, and at once because a region
-    /// has them pinned.
+    /// Granules that were put aside by [`Snapshot::prepare_write`], in the background, and at once
+    /// because a region has them pinned.
     pub copied_by_others: u64,
     /// Bytes of granules that are held aside now. A region's are held until the snapshot is dropped.
     pub held: usize,
@@ -155,8 +156,9 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Makes a range of the memory writable without a fault from now on, as a system call or a device needs it: its
-    /// granules are put aside, and protection that no other snapshot needs is lifted. The snapshot keeps its bytes.
+    /// Makes a range of the memory writable without a fault from now on, as a system call or a
+    /// device needs it: its granules are put aside, and protection that no other snapshot needs is
+    /// lifted. The snapshot keeps its bytes.
     ///
     /// # Errors
     /// [`SnapshotError::OutOfRange`]; and [`Outrun`](SnapshotError::Outrun), [`Changed`](SnapshotError::Changed)

@@ -13,7 +13,8 @@ use crate::HUGE_PAGE_BYTES;
 use crate::fault::{Access, Faults};
 use crate::populate::PopulateError;
 
-/// Protection is lifted this far around a write that no snapshot has to do with: a huge page stays whole.
+/// Protection is lifted this far around a write that no snapshot has to do with: a huge page stays
+/// whole.
 const BLOCK_BYTES: usize = HUGE_PAGE_BYTES;
 
 /// Addresses that these snapshots have in common, and no others.

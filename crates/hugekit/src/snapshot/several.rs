@@ -17,12 +17,13 @@ use crate::sys::peek;
 const HEADER_BYTES: usize = 16;
 
 impl Builder {
-    /// Takes a snapshot of each of several ranges, as [`of_anonymous`](Self::of_anonymous) would one after the other,
-    /// but in less time where ranges lie side by side: 1 ms less for each that begins where another one ends, and
-    /// that is on huge pages. So do arrays that an allocator mapped one by one, with a few words of its own and the
-    /// rest of a page between them. [`hold_at_most`](Self::hold_at_most) and [`populate_copies`](Self::populate_copies) are meant for each
-    /// range, and ranges that lie side by side share what they have together; so is what they
-    /// [cost](Snapshot::stats).
+    /// Takes a snapshot of each of several ranges, as [`of_anonymous`](Self::of_anonymous) would
+    /// one after the other, but in less time where ranges lie side by side: 1 ms less for each that
+    /// begins where another one ends, and that is on huge pages. So do arrays that an allocator
+    /// mapped one by one, with a few words of its own and the rest of a page between them.
+    /// [`hold_at_most`](Self::hold_at_most) and [`populate_copies`](Self::populate_copies) are
+    /// meant for each range, and ranges that lie side by side share what they have together; so is
+    /// what they [cost](Snapshot::stats).
     ///
     /// # Errors
     /// As of [`of_anonymous`](Self::of_anonymous), for the first range that is refused; none is taken then.
