@@ -7,6 +7,7 @@ mod faults;
 mod fuzz;
 mod header;
 mod install;
+mod layers;
 mod on;
 mod operations;
 mod python;
@@ -84,6 +85,7 @@ fn check() -> Result<()> {
         ["clippy", "--package", "hugekit", "--all-targets", "--features", faults::INJECTION];
     cargo(&[&injected[..], &["--", "--deny", "warnings"]].concat())?;
     header::check()?;
+    layers::check()?;
     documentation()
 }
 

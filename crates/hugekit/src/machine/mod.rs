@@ -9,7 +9,6 @@
 
 pub mod cache;
 pub mod cgroup;
-pub mod cpu_set;
 mod error;
 pub mod host;
 pub mod hugepages;
@@ -29,9 +28,10 @@ pub mod topology;
 pub mod userfaultfd;
 
 pub use cache::CacheSizes;
-pub use cpu_set::CpuSet;
 pub use error::Error;
 pub use memory::Memory;
 pub use root::Root;
 pub use thp::Thp;
 pub use topology::{Node, Topology};
+
+pub use crate::cpu_set::{CpuSet, ParseCpuSetError};
