@@ -3,15 +3,12 @@
 use std::time::Duration;
 
 use hugekit::machine::cgroup::Cgroups;
-use hugekit::machine::host::Host;
-use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CacheSizes, Memory, Root, cache};
-use hugekit::profile::InForce;
 use rustix::process::{Resource, getrlimit};
 
 use crate::anonymous::{Anonymous, Pages};
 use crate::arena::Arena;
-use crate::record::{Experiment, Machine};
+use crate::record::Experiment;
 use crate::sampler::Plan;
 use crate::settings::{PATIENCE, Settings, huge_pages};
 use crate::size::{GIB, MIB, Size};
@@ -311,35 +308,6 @@ pub(crate) fn at_most(bytes: usize) -> Result<Size, LabError> {
     Ok(Size(bytes.min(available_memory(&Root::default())? / 2).next_multiple_of(2 * MIB)))
 }
 
-pub(crate) fn machine(root: &Root) -> Machine {
-    let host = Host::read(root).ok();
-    let caches = cache::read(root).map(|caches| vec![caches.l1d, caches.l2, caches.llc]);
-    let (cpu, kernel, hypervisor) = match host {
-        Some(host) => (host.cpu_model, Some(host.kernel), host.hypervisor),
-        None => (None, None, None),
-    };
-    Machine {
-        cpu: cpu.unwrap_or_else(unknown),
-        cpus: Allowed::read(root).map_or(1, |allowed| allowed.cpus.len()),
-        kernel: kernel.unwrap_or_else(unknown),
-        hypervisor,
-        cache_bytes: caches.unwrap_or_default(),
-        memory_bytes: Memory::read(root).map_or(0, |memory| memory.total),
-        profile: profile(),
-        // Whoever counted knows.
-        hardware_counters: String::new(),
-    }
-}
-
-fn profile() -> String {
-    let stored = InForce::get().stored.as_ref();
-    stored.map_or_else(|| "built in".into(), |(_, stored)| format!("`{}`", stored.tuned.command))
-}
-
-fn unknown() -> String {
-    "unknown".into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -397,18 +365,6 @@ mod tests {
             );
             bench.restore_settings().unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), free.to_string(), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_machine_is_described_whatever_it_does_not_say() {
-        for description in hugekit_machines::MACHINES {
-            let files = description.files().unwrap();
-            let machine = machine(&Root::at(files.path()));
-            assert_eq!(machine.memory_bytes, description.memory);
-            assert_eq!(machine.cpus as u64, description.cpus);
-            assert_eq!(machine.cache_bytes.is_empty(), description.l1d == 0);
-            assert_ne!(machine.cpu, "unknown", "{}", description.name);
         }
     }
 

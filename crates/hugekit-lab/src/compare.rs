@@ -249,7 +249,7 @@ impl Change {
 fn disturbed(before: &Record, after: &Record) -> Vec<(String, String)> {
     let who = |record: &Record, name: &str| {
         let experiment = record.experiments.iter().find(|experiment| experiment.name == name)?;
-        experiment.trust.as_ref()?.disturbance()
+        experiment.noise.as_ref()?.disturbance()
     };
     let names = after.experiments.iter().map(|experiment| &experiment.name);
     let shared = names.filter(|&name| before.experiments.iter().any(|old| old.name == *name));
@@ -530,8 +530,8 @@ mod tests {
         };
         assert_eq!(verdicts(&old, &new), [Verdict::Slower, Verdict::Slower, Verdict::Faster]);
         let others_percent = Some(150.0);
-        new.experiments[0].trust =
-            Some(crate::trust::Trust { others_percent, ..Default::default() });
+        new.experiments[0].noise =
+            Some(crate::record::Noise { others_percent, ..Default::default() });
         assert_eq!(verdicts(&old, &new), [Verdict::Disturbed, Verdict::Disturbed, Verdict::Faster]);
         assert_eq!(verdicts(&new, &old)[2], Verdict::Slower);
         let warnings = Comparison::between(("old", &old), ("new", &new)).warnings;

@@ -15,23 +15,9 @@ use std::mem::MaybeUninit;
 
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event, Hardware, Software};
 use perf_event::{Builder, Counter};
-use serde::{Deserialize, Serialize};
 
-use crate::record::Case;
-use crate::{Interrupted, Observer};
-
-/// What a record says of hardware counters that there are.
-pub(crate) const AVAILABLE: &str = "available";
-
-/// What was counted for one case, warm-up included.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
-    /// Id of the case.
-    pub id: String,
-    /// Events by name, as a mean over the turns of the case. Threads that were started before are not in
-    /// those that the CPU counts.
-    pub per_round: BTreeMap<String, f64>,
-}
+use crate::observer::{Interrupted, Observer};
+use crate::record::{AVAILABLE, Case, Counters};
 
 /// Names and events of what the CPU counts, if it does.
 fn hardware() -> Vec<(&'static str, Source)> {

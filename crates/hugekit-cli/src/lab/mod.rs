@@ -141,7 +141,7 @@ impl Lab {
     fn report(&self, sinks: Sinks<'_>, mut outcome: Outcome) -> anyhow::Result<ExitCode> {
         outcome.settings.iter().for_each(|note| say(note));
         let (interrupted, not_restored) = (outcome.interrupted, outcome.not_restored.take());
-        let record = Record::new(command_line(), outcome);
+        let record = outcome.record(&command_line());
         // Kept first: a page that cannot be written can be made of it later.
         let id = (!self.no_record && !record.experiments.is_empty()).then(|| keep(&record));
         let written =

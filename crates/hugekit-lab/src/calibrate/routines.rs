@@ -13,7 +13,7 @@ use super::Effort;
 use super::bands::{Point, bands};
 use crate::LabError;
 use crate::bench::Bench;
-use crate::experiments::contest::{Walk, sample};
+use crate::experiments::routine_matrix::{Walk, sample};
 use crate::sampler::{Plan, alternate};
 use crate::size::{KIB, MIB, Size};
 use crate::stats::median;

@@ -10,8 +10,8 @@ use hugekit::arch::{CopyFn, copy_routines};
 use hugekit::machine::CacheSizes;
 use hugekit::{Copy, Reuse};
 
-use super::contest::{
-    Contender, Walk, best, between, contenders, plan, sample, share, unavailable,
+use super::routine_matrix::{
+    Candidate, Walk, best, between, candidates, plan, sample, share, unavailable,
 };
 use crate::LabError;
 use crate::bench::Bench;
@@ -89,7 +89,7 @@ fn workloads() -> impl Iterator<Item = (State, usize)> {
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
-    let contenders = contenders(copy_routines(), bench.options().routine.as_deref());
+    let candidates = candidates(copy_routines(), bench.options().routine.as_deref());
     let mut experiment = bench.experiment("copies")?;
     experiment.notices.extend(unavailable(copy_routines()));
     let (arena, observer) = bench.arena_and_observer()?;
@@ -100,7 +100,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
             experiment.notices.push(format!("{label} left out: more memory than this run has"));
             continue;
         }
-        let cases = measure(bench, &contenders, state, size, &label)?;
+        let cases = measure(bench, &candidates, state, size, &label)?;
         experiment.ratios.extend(ratios(&cases, state, size, &label, bench.caches()));
         experiment.cases.extend(cases);
     }
@@ -109,7 +109,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
 
 fn measure(
     bench: &mut Bench<'_>,
-    contenders: &[Contender<CopyFn>],
+    candidates: &[Candidate<CopyFn>],
     state: State,
     size: usize,
     label: &str,
@@ -121,12 +121,12 @@ fn measure(
     let (source, destination) = arena.bytes().split_at_mut(half);
     let mut walk = Walk::new(half);
     let told = state.told(size);
-    let samples = alternate(plan, contenders.len(), observer, |index| {
-        let contender = &contenders[index];
+    let samples = alternate(plan, candidates.len(), observer, |index| {
+        let candidate = &candidates[index];
         let mut pass = || {
             let at = if state == State::Warm { 0 } else { walk.advance(size) };
             let (dst, src) = (&mut destination[at..][..size], &source[at..][..size]);
-            copy(contender, told.as_ref(), dst, src);
+            copy(candidate, told.as_ref(), dst, src);
             state.read_afterwards(dst, src);
         };
         if state == State::Warm {
@@ -134,22 +134,22 @@ fn measure(
         }
         sample(size, pass)
     })?;
-    let case = |(contender, samples): (&Contender<_>, _)| Case {
-        id: format!("copies/{}/{label}", contender.name()),
+    let case = |(candidate, samples): (&Candidate<_>, _)| Case {
+        id: format!("copies/{}/{label}", candidate.name()),
         unit: Unit::GibPerSecond,
         samples,
         published: Vec::new(),
     };
-    Ok(contenders.iter().zip(samples).map(case).collect())
+    Ok(candidates.iter().zip(samples).map(case).collect())
 }
 
 #[allow(unsafe_code)]
-fn copy(contender: &Contender<CopyFn>, told: Option<&Copy<'_>>, dst: &mut [u8], src: &[u8]) {
-    let copied = match (contender, told) {
-        (Contender::Auto, Some(told)) => told.run(dst, src).map(drop),
-        (Contender::Auto, None) => hugekit::copy(dst, src),
-        (Contender::Routine(routine), _) => {
-            // SAFETY: two slices of `size` bytes, one of them borrowed mutably; `contenders` lists
+fn copy(candidate: &Candidate<CopyFn>, told: Option<&Copy<'_>>, dst: &mut [u8], src: &[u8]) {
+    let copied = match (candidate, told) {
+        (Candidate::Auto, Some(told)) => told.run(dst, src).map(drop),
+        (Candidate::Auto, None) => hugekit::copy(dst, src),
+        (Candidate::Routine(routine), _) => {
+            // SAFETY: two slices of `size` bytes, one of them borrowed mutably; `candidates` lists
             // available routines only.
             unsafe { routine.run(dst.as_mut_ptr(), src.as_ptr(), dst.len()) }.publish();
             Ok(())
@@ -179,11 +179,11 @@ mod tests {
     #[test]
     fn every_contender_copies() {
         for state in [State::Warm, State::Cold, State::ThenReadCopy, State::ThenReadSource] {
-            for contender in contenders(copy_routines(), None) {
+            for candidate in candidates(copy_routines(), None) {
                 let source: Vec<u8> = (0..100_000).map(|at| at as u8).collect();
                 let mut destination = vec![0; source.len()];
-                copy(&contender, state.told(source.len()).as_ref(), &mut destination, &source);
-                assert!(destination == source, "{}", contender.name());
+                copy(&candidate, state.told(source.len()).as_ref(), &mut destination, &source);
+                assert!(destination == source, "{}", candidate.name());
             }
         }
     }

@@ -13,7 +13,7 @@ use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
-use super::handout::unscrubbed;
+use super::memory_sources::unscrubbed;
 use super::part::{Part, found};
 use super::served::{Busy, Recorded};
 use crate::anonymous::Pages;

@@ -14,7 +14,7 @@ use hugekit::pool::Backing;
 use hugekit::{Pool, Threads};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::handout::{
+use super::memory_sources::{
     Given, Held, Turns, largest, remedy, soil, touch, unlike_if_clean, unscrubbed,
 };
 use super::part::{Part, found};

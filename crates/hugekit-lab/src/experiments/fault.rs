@@ -17,7 +17,9 @@ use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::handout::{CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed};
+use super::memory_sources::{
+    CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed,
+};
 use super::part::{Part, found};
 use super::served::{self, Busy, Recorded, Served};
 use crate::anonymous::{Anonymous, Pages};

@@ -9,7 +9,7 @@ use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
-use super::handout::{short_name, unscrubbed};
+use super::memory_sources::{short_name, unscrubbed};
 use super::part::{Part, found};
 use super::served::Busy;
 use crate::anonymous::Pages;

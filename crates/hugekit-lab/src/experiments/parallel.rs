@@ -11,8 +11,8 @@ use hugekit::arch::{clear_routine, copy_routine};
 use hugekit::parallel::Placement;
 use hugekit::{Clear, Copy, Populate, Reuse, Threads};
 
-use super::contest::sample;
 use super::part::{Part, found};
+use super::routine_matrix::sample;
 use crate::LabError;
 use crate::arena::Arena;
 use crate::bench::Bench;

@@ -10,7 +10,7 @@ use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region};
 
-use super::handout::{CLEARED_EARLIER, soil, unscrubbed};
+use super::memory_sources::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::LabError;
 use crate::record::{BUCKET, Case, Distribution, Ratio, Unit};
 

@@ -20,16 +20,16 @@ use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
 use hugekit::{Copy, Reuse, SharedRegion, Snapshot, SnapshotError};
 
-use super::handout::{short_name, unscrubbed};
+use super::memory_sources::{short_name, unscrubbed};
 use super::part::Part;
 use super::served::distribution;
 use crate::anonymous::Pages;
 use crate::bench::Bench;
 use crate::forking::Shared;
+use crate::latency_writer::{self, LINE, Outside, Phase, STEP, WATCHED, Watched, Workload};
 use crate::record::{Case, Experiment, Failure, Ratio, Timeline, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
-use crate::storm::{self, LINE, Outside, Phase, STEP, WATCHED, Watched, Workload};
 use crate::threads::spawn;
 use crate::{LabError, Observer};
 
@@ -312,7 +312,7 @@ impl Scene {
             Err(_) => (Outside::new(Pages::Thp, state)?, Pages::Thp),
         };
         let board = Outside::new(Pages::Base, rustix::param::page_size())?;
-        let cpus = storm::two_cpus()?;
+        let cpus = latency_writer::two_cpus()?;
         Ok((Self { subjects, out, out_pages, board, cpus }, left_out))
     }
 
@@ -377,12 +377,12 @@ impl Scene {
         phase.store(Phase::Before as u64, Ordering::Relaxed);
         thread::scope(|scope| {
             let writer = spawn(scope, || {
-                storm::run_on(writer_cpu);
+                latency_writer::run_on(writer_cpu);
                 start.wait();
-                storm::write(words, workload, phase)
+                latency_writer::write(words, workload, phase)
             })?;
             let saver = spawn(scope, || {
-                storm::run_on(saver_cpu);
+                latency_writer::run_on(saver_cpu);
                 start.wait();
                 thread::sleep(AROUND);
                 let saved = save(subject, words, out, board);

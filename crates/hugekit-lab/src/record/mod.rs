@@ -2,26 +2,31 @@
 //!
 //! `docs/record.md` describes the JSON; `reading.rs` takes it in again, whichever version wrote it.
 
+mod counters;
+mod noise;
+
 use std::error::Error;
 
-use hugekit::machine::Root;
 use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::Outcome;
 use crate::published::Published;
 use crate::stats::{Summary, every_other, median};
-use crate::trust::Trust;
+
+pub(crate) use counters::AVAILABLE;
+pub use counters::Counters;
+pub use noise::Noise;
 
 /// The record's kind, which its version follows.
 pub(crate) const KIND: &str = "hugekit-lab/";
 
-/// The version of records that this lab writes. It grows when whoever reads the one before would
+/// The version of records that this lab writes. It grows when a reader of the one before would
 /// refuse or misunderstand what is written; fields that may be ignored do not count.
 ///
-/// 1: the first. 2: `made`, `trust`, buckets of distributions.
-pub const VERSION: u32 = 2;
+/// 1: the first. 2: `made`, `trust`, buckets of distributions. 3: `noise`, which was `trust`: a reader
+/// of version 2 would take a run that was disturbed for one that was not.
+pub const VERSION: u32 = 3;
 
 /// One run of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,23 +48,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// A record of what came out of a run on this machine.
-    #[must_use]
-    pub fn new(command: String, outcome: Outcome) -> Self {
-        let Outcome { experiments, hardware_counters, .. } = outcome;
-        let machine = Machine { hardware_counters, ..Machine::read(&Root::default()) };
-        let host = machine.hypervisor.as_deref();
-        Self {
-            uncontrolled: crate::trust::uncontrolled(host, &machine.hardware_counters),
-            schema: format!("{KIND}{VERSION}"),
-            made: Some(Timestamp::now()),
-            // A file may be called anything.
-            command: crate::plain(&command),
-            machine,
-            experiments,
-        }
-    }
-
     /// What could not be measured although it was tried, of all experiments.
     pub fn failures(&self) -> impl Iterator<Item = &Failure> {
         self.experiments.iter().flat_map(|experiment| &experiment.failures)
@@ -87,14 +75,6 @@ pub struct Machine {
     pub hardware_counters: String,
 }
 
-impl Machine {
-    /// The machine that these files describe. Hardware counters are known to who counted.
-    #[must_use]
-    pub fn read(root: &Root) -> Self {
-        crate::bench::machine(root)
-    }
-}
-
 /// One experiment of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
@@ -119,9 +99,9 @@ pub struct Experiment {
     /// What could not be measured although it was tried; the rest was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
-    /// How far to trust it; records of version 1 do not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust: Option<Trust>,
+    /// What disturbed it; records of version 1 do not say, those of version 2 say `trust`.
+    #[serde(default, alias = "trust", skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Noise>,
 }
 
 /// A writer's stores step by step.
