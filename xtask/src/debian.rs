@@ -31,7 +31,7 @@ pub(crate) fn remedies(missing: &[&Piece]) -> String {
 /// Debian's packages, unpacked and not installed.
 #[derive(Debug)]
 pub(crate) struct Debian {
-    /// Who needs them, in messages.
+    /// The tests that need them, in messages.
     whose: &'static str,
     dir: PathBuf,
     /// What would be `/` if they were installed.
@@ -121,7 +121,7 @@ impl Apt {
 
     /// `apt-get`, to be given a command. arm64 is asked for only if a `foreign` package is needed,
     /// because not every mirror has it. The machine's locks are left alone, so that neither root is
-    /// needed nor anybody's installation disturbed: nothing they guard is written here.
+    /// needed nor any installation disturbed: nothing they guard is written here.
     fn get(&self, foreign: bool) -> Command {
         let mut command = Command::new("apt-get");
         command

@@ -38,11 +38,11 @@ pub struct hugekit_machine {
     pub llc_bytes: usize,
     /// Reserved huge pages of 2 MiB.
     pub huge_2m_total: u64,
-    /// Of these, pages that are free and promised to nobody.
+    /// Of these, pages that are free and promised to no mapping.
     pub huge_2m_free: u64,
     /// Reserved huge pages of 1 GiB.
     pub huge_1g_total: u64,
-    /// Of these, pages that are free and promised to nobody.
+    /// Of these, pages that are free and promised to no mapping.
     pub huge_1g_free: u64,
     /// A `hugekit_userfaultfd`: whether forks, snapshots and clearing at the first touch work.
     pub userfaultfd: u32,

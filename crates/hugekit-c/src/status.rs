@@ -147,7 +147,7 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
 }
 
-/// The status for an answer; a refusal is kept for whoever asks why.
+/// The status for an answer; a refusal is kept for the caller that asks why.
 #[inline]
 pub(crate) fn answer(answer: Answer) -> hugekit_status {
     match answer {
@@ -255,7 +255,7 @@ pub(crate) unsafe fn give<T>(
 /// Takes a handle back.
 ///
 /// # Safety
-/// Null, or a handle that [`give`] gave, which nobody uses any more.
+/// Null, or a handle that [`give`] gave, which no thread uses any more.
 pub(crate) unsafe fn take<T>(handle: *mut T) -> Option<T> {
     // SAFETY: the caller's to promise; not null, it came from a box.
     (!handle.is_null()).then(|| *unsafe { Box::from_raw(handle) })

@@ -36,7 +36,7 @@ enum Command {
 fn main() -> ExitCode {
     listen_to_the_library();
     run(Cli::parse().command).unwrap_or_else(|error| {
-        // Causes, and no backtrace: whoever uses the command has no use for one.
+        // Causes, and no backtrace: a user of the command has no use for one.
         text::say(&format!("error: {}", reason(&*error)));
         ExitCode::FAILURE
     })

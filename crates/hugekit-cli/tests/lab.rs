@@ -6,7 +6,7 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use serde_json::Value;
 
-/// Keeps no records: what is measured in tests is nobody's result.
+/// Keeps no records: a measurement of a test is no result.
 fn lab() -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();
     command.arg("lab").env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", "/dev/null");

@@ -9,7 +9,7 @@ use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("machine");
 
-/// Identification of the machine, for whoever compares records; `None` is not known.
+/// Identification of the machine, for a reader who compares records; `None` is not known.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     /// The architecture that this was compiled for.

@@ -1,4 +1,4 @@
-//! Records of the lab: whoever sends one may have written anything into it.
+//! Records of the lab: the sender may have written anything into it.
 
 use hugekit_lab::compare::Comparison;
 use hugekit_lab::record::Record;

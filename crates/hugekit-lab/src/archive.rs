@@ -1,7 +1,7 @@
 //! The records of earlier runs, one file each in the user's data directory.
 //!
 //! A file is written beside its place, to the disk, and linked there only when it is whole and only
-//! if the name is free: nobody ever sees half a record, and no record takes another's place.
+//! if the name is free: no reader ever sees half a record, and no record takes another's place.
 
 use std::env;
 use std::fs;

@@ -174,7 +174,7 @@ impl<'a> Bench<'a> {
         Ok((self.memory, self.observer))
     }
 
-    /// How many huge pages anybody may have now, `wanted` of them if that is possible and, where none
+    /// How many huge pages this process may have now, `wanted` of them if that is possible and, where none
     /// are free, settings may be changed. All of these have been written once before.
     pub(crate) fn reserve(&mut self, pages: Pages, wanted: usize) -> Result<usize, LabError> {
         let free = self.reserve_unwritten(pages, wanted)?;
@@ -278,7 +278,7 @@ fn addresses_left() -> u64 {
     left - left / 4
 }
 
-/// Huge pages that are free, promised to nobody and within the control group's limit.
+/// Huge pages that are free, promised to no mapping and within the control group's limit.
 pub(crate) fn free_huge_pages(root: &Root, pages: Pages) -> Result<usize, LabError> {
     let size = pages.size() as u64;
     let free = huge_pages(root, size)?.map_or(0, |pool| pool.unpromised());

@@ -3,7 +3,7 @@
 //! A change counts if three things agree. The samples of the two runs are unlikely to be of one kind
 //! (Mann-Whitney, which asks nothing about how they are distributed). The ratio of the medians,
 //! bootstrapped, is beyond 5 % with all of its interval. And it exceeds how far the halves of
-//! one run are apart, which nobody has caused. All of that is within the two runs; what differs between any two
+//! one run are apart, which no change has caused. All of that is within the two runs; what differs between any two
 //! runs, such as where memory happens to lie, is in neither, and only more runs would show it.
 //!
 //! What shifts all of a run shifts every case, and would pass as a change of each: two runs of the same
@@ -154,7 +154,7 @@ fn find<'a>(cases: &[&'a Case], wanted: &Case) -> Option<&'a Case> {
     cases.iter().find(|case| case.id == wanted.id && case.unit == wanted.unit).copied()
 }
 
-/// How many times as fast libc's routine is on the workload of a case, of which nobody changed anything: that is
+/// How many times as fast libc's routine is on the workload of a case, which no change touches: that is
 /// the machine, in the same rounds.
 fn control(old: &[&Case], new: &[&Case], case: &Case) -> f64 {
     let is_control = |other: &&&Case| {
@@ -245,7 +245,7 @@ impl Change {
     }
 }
 
-/// Experiments of both records during which others used the machine in one of them, and who.
+/// Experiments of both records during which other processes used the machine in one of them, and by how much.
 fn disturbed(before: &Record, after: &Record) -> Vec<(String, String)> {
     let who = |record: &Record, name: &str| {
         let experiment = record.experiments.iter().find(|experiment| experiment.name == name)?;
@@ -310,7 +310,7 @@ fn bootstrap(unit: Unit, old: &[f64], new: &[f64]) -> (f64, f64) {
     (at((1.0 - CONFIDENCE) / 2.0), at(f64::midpoint(1.0, CONFIDENCE)))
 }
 
-/// How far the medians of the two halves of one run are apart, as a fraction. Nobody changed anything in
+/// How far the medians of the two halves of one run are apart, as a fraction. No change lies in
 /// between, so a change of that size means nothing.
 fn drift(samples: &[f64]) -> f64 {
     if samples.len() < 4 {

@@ -73,7 +73,7 @@ pub enum LabError {
     /// Another lab may change the machine's settings now, and did not end while it was waited for.
     #[error("{holder} has the machine's settings; it was waited for, {waited} s")]
     Busy {
-        /// Who that is.
+        /// The other lab, in words.
         holder: String,
         /// For how many seconds.
         waited: u64,

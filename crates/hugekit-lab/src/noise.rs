@@ -88,7 +88,7 @@ impl Noise {
         noise
     }
 
-    /// Who else used the CPUs, if that was enough to spoil every figure.
+    /// The other users of the CPUs, if that was enough to spoil every figure.
     #[must_use]
     pub fn disturbance(&self) -> Option<String> {
         let steal = self.steal_percent.filter(|&percent| percent > MUCH_STEAL);
@@ -107,7 +107,7 @@ impl Noise {
         });
         let waited = self.waited_percent.filter(|&percent| percent > MUCH_WAITING);
         let waited = waited
-            .map(|percent| format!("somebody waited for a CPU during {percent:.0} % of the time"));
+            .map(|percent| format!("a thread waited for a CPU during {percent:.0} % of the time"));
         let hertz = self.megahertz.filter(|(low, high)| (high / low - 1.0) * 100.0 > MUCH_HERTZ);
         let hertz = hertz.map(|(low, high)| {
             format!(
@@ -233,7 +233,7 @@ fn own_time() -> Duration {
     own + time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// How long somebody waited for a CPU since the machine started.
+/// How long a thread waited for a CPU since the machine started.
 fn waited(pressure: &str) -> Option<Duration> {
     let some = pressure.lines().find(|line| line.starts_with("some "))?;
     let micros = some.split("total=").nth(1)?.trim().parse().ok()?;

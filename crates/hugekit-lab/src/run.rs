@@ -25,7 +25,7 @@ pub struct Outcome {
     pub interrupted: bool,
     /// Whether the CPU's counters were available, and if not, why.
     pub hardware_counters: String,
-    /// What is to be said of settings that were put back for another run, or are left as somebody else wants
+    /// What is to be said of settings that were put back for another run, or are left as another program wants
     /// them.
     pub settings: Vec<String>,
     /// A setting that could not be put back.

@@ -103,7 +103,7 @@ impl Memory {
         self.0.as_ref().map(|(snapshot, _)| &**snapshot)
     }
 
-    /// The snapshot, if these `len` bytes are all of it and nobody else has a part: it can be let go while it is read.
+    /// The snapshot, if these `len` bytes are all of it and no other object has a part: it can be let go while it is read.
     /// Else what there is.
     fn alone(
         self,
@@ -121,7 +121,7 @@ impl Memory {
 /// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next.
 ///
 /// Without one, a writer that meets a snapshot waits until the kernel has found and cleared memory for its copy,
-/// several times as long as for the copy itself where free memory is short or in pieces. Whoever takes snapshots again and again
+/// several times as long as for the copy itself where free memory is short or in pieces. A program that takes snapshots again and again
 /// makes a reserve at the start. One snapshot at a time has it; of arrays that lie apart in memory, the first there.
 ///
 /// Args:
@@ -180,7 +180,7 @@ struct Wishes<'a> {
 /// Args:
 ///     arrays: an array, a list, tuple or dict of arrays; contiguous, in C or Fortran order, of anything but Python
 ///         objects. Instead of an array, anything with a buffer; a torch tensor on the CPU through ``tensor.numpy()``.
-///     handling: "threaded" or "in place": who copies what is written. In place, the thread that writes does, in a handler
+///     handling: "threaded" or "in place": the thread that copies what is written. In place, the thread that writes does, in a handler
 ///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
 ///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
@@ -192,7 +192,7 @@ struct Wishes<'a> {
 ///     reserve: memory that was taken before, by a :class:`Reserve`.
 ///
 /// Raises:
-///     PermissionError: nobody may serve faults here.
+///     PermissionError: this process may not serve faults.
 ///     OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than 6.7.
 ///     MemoryError: the pool of an array has not as many bytes left.
 ///     ValueError: an array is not contiguous.
@@ -318,7 +318,7 @@ fn taken(
     let builder =
         wishes.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0));
     // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
-    // block SIGBUS, which is checked for all threads there are. That nobody takes SIGBUS from us is checked now, and
+    // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
     // documented for later; EFAULT is an OSError.
     let snapshots = with_sigbus(py, || unsafe { builder.clone().of_several(&ranges) })?;
     for ((index, _), snapshot) in elsewhere.into_iter().zip(snapshots) {
@@ -395,7 +395,7 @@ impl Snapshot {
             let array = part.empty(py, &numpy)?;
             let (to, len, name) = (Buffer::of(&array, true)?, part.len, part.name.clone());
             py.detach(|| {
-                // SAFETY: just made, so that nobody else knows it, and kept in its place by the buffer.
+                // SAFETY: just made, so that no other thread knows it, and kept in its place by the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(to.start(), to.len()) };
                 reader.copy(part.memory, bytes, done)
             })
@@ -591,7 +591,7 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// All parts, for whoever reads all of it.
+    /// All parts, for a reader of all of it.
     fn take(&self) -> PyResult<Vec<Part>> {
         let parts = lock(&self.parts).take();
         let parts = parts.ok_or_else(ended)?;

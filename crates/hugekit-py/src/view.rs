@@ -29,7 +29,7 @@ use crate::snapshot::Kind;
 pub(crate) struct View {
     /// What there is to read; nothing if it has no bytes.
     pages: Option<Py<Pages>>,
-    /// All of it, filled or not: for nobody else's eyes.
+    /// All of it, filled or not: for this module alone.
     all: Py<PyAny>,
     /// Where the array begins that the snapshot is of.
     origin: usize,
@@ -215,7 +215,7 @@ impl Pages {
         let nothing = bytes.bytes(range.start..range.start).map_err(Raised::from)?;
         let (start, len) = (nothing.as_ptr().cast_mut(), range.len().cast_signed());
         // SAFETY: the memory is mapped and readable for as long as the object lives, to which the view refers; nothing
-        // is read of it before it is filled, and nobody writes it, because it is given out to be read only.
+        // is read of it before it is filled, and no thread writes it, because it is given out to be read only.
         let refused =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, 1, flags) };
         if refused != 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }

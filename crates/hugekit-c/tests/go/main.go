@@ -138,7 +138,7 @@ func forksDiverge(handling C.uint32_t) {
 	C.hugekit_pool_free(pool)
 }
 
-// A snapshot of memory, whoever's it is, that goroutines write meanwhile.
+// A snapshot of memory, of the runtime's or not, that goroutines write meanwhile.
 func snapshotsHold(memory []byte, handling C.uint32_t) {
 	for at := range memory {
 		memory[at] = 1

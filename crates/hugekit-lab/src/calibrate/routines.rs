@@ -1,7 +1,7 @@
 //! Which routine clears and copies how much fastest, warm and cold.
 //!
 //! *Warm* is the same memory over and over, as in `lab stores` and the warm half of `lab copies`; *cold*
-//! a walk over memory far larger than a cache, whose bytes nobody needs afterwards.
+//! a walk over memory far larger than a cache, whose bytes no thread needs afterwards.
 
 use std::collections::BTreeSet;
 

@@ -2,7 +2,7 @@
 //!
 //! *Warm* is one source and one destination, copied over and over: what fits a cache is in it, and
 //! `auto` is [`hugekit::copy`], which is told nothing. *Cold* walks memory far larger than a cache,
-//! as a checkpoint or a copy-on-write does: neither side is in the cache, nobody reads the copy
+//! as a checkpoint or a copy-on-write does: neither side is in the cache, no thread reads the copy
 //! soon, and `auto` is told so ([`Reuse::None`]), which no length could tell it. On one size, 4 KiB
 //! in the middle of one side are then read, and `auto` is told which side.
 
@@ -23,7 +23,7 @@ const WARM: [usize; 5] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB];
 const COLD: [usize; 7] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB, 128 * MIB, GIB];
 
 const COLD_AFTERWARDS: &str =
-    "what auto streamed is not in the cache for whoever reads the copy next, as memcpy's would be";
+    "what auto streamed is not in the cache for the copy's next reader, as memcpy's would be";
 
 /// A huge page, on which a side is used afterwards.
 const FOLIO: usize = 2 * MIB;
@@ -31,7 +31,7 @@ const FOLIO: usize = 2 * MIB;
 /// Bytes of that side that are read: a base page.
 const READ: usize = 4 * KIB;
 
-/// Where the bytes are before, and who needs them afterwards.
+/// Where the bytes are before, and which reader needs them afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Warm,

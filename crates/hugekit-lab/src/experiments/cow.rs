@@ -197,7 +197,7 @@ fn origins(pool: &Pool, unit: usize) -> Result<(Vec<Origin>, Vec<String>), LabEr
             Pages::Hugetlb2M => "fork2-hugetlb",
             _ => "fork2-4k",
         };
-        // Copies of children are promised by nobody, and a child without one is killed.
+        // The kernel promises no memory for the copies of children, and a child without one is killed.
         let copies = (WRITERS + 1) * unit;
         let enough = match pages {
             Pages::Hugetlb2M => free_huge_pages(&root, pages)? * HUGE >= copies,
@@ -298,7 +298,7 @@ fn diverge(
     Ok(part)
 }
 
-/// Who writes what is shared, one word of each page or granule.
+/// The writer of shared memory, one word of each page or granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writer {
     Kernel,
@@ -322,7 +322,7 @@ impl Writer {
     }
 }
 
-/// Who is looked at: a writer while the other CPUs are idle, or while another thread runs.
+/// The writer that is looked at: one while the other CPUs are idle, or while another thread runs.
 type Looks = Vec<(Writer, bool)>;
 
 /// The latency of one copy, in rows: the kernel's of a hugetlb page, ours of a granule.

@@ -1,7 +1,7 @@
 //! Idea 1's own workload: map memory, touch each of its pages once, and ask how fast that was.
 //!
 //! The kernel clears a page when it is touched. A pool clears what comes back to it: in the
-//! background (*clean*), or, where nobody has got round to it, when it is handed out (*dirty*, on
+//! background (*clean*), or, where the scrubber has not got round to it, when it is handed out (*dirty*, on
 //! one thread or two). Everything from the request to the last touch is timed; giving back is not,
 //! except in *sustained*, which counts the CPU time of a loop that maps, touches and gives back, on
 //! every thread of the process, until nothing dirty is left behind.
@@ -237,7 +237,7 @@ fn notices(given: &Given) -> Vec<String> {
     let others = [
         "map-populate is anonymous memory mapped with MAP_POPULATE and no further word; dirty has two \
          threads there, and one elsewhere",
-        "what dirty cleared it streamed: it is not in a cache for whoever uses it next, where the \
+        "what dirty cleared it streamed: it is not in a cache for its next user, where the \
          kernel's last pages are; `lab clear` counts that",
     ];
     std::iter::once(published).chain(gigantic).chain(others.map(str::to_owned)).collect()

@@ -175,7 +175,7 @@ fn write(region: &mut Region) -> Result<(), LabError> {
 
 /// A fork and the microseconds that it took.
 fn timed(region: &Region) -> Result<(f64, Region), LabError> {
-    // Who serves the faults of what is shared does not matter to the fork, and must not to the writes.
+    // Which thread serves the faults of shared memory does not matter to the fork, and must not to the writes.
     let builder = region.fork_builder().handling(Handling::InPlace);
     let start = Instant::now();
     let fork = builder.build()?;

@@ -1,4 +1,4 @@
-//! What `demand` and `fault` share: where memory comes from, and what to say of it.
+//! The sources of memory that `demand` and `fault` share, and what to say of each.
 
 use hugekit::machine::{Memory, Root, hugepages};
 use hugekit::pool::{Backing, PoolBuilder};
@@ -15,7 +15,7 @@ use crate::size::{GIB, MIB, Size};
 pub(super) const CLEARED_EARLIER: &str = "the pool cleared these pages before they were asked for, in the background; `lab demand` counts \
      that, as dirty and as sustained";
 
-/// Memory that somebody got, to be given back by the drop.
+/// Memory that a case got, to be given back by the drop.
 #[derive(Debug)]
 pub(super) enum Held {
     Kernel(Anonymous),
@@ -138,7 +138,7 @@ impl Given {
         Ok(Self { memory, thp, huge, gigantic })
     }
 
-    /// Whether so much of these pages is to be had, for everybody together.
+    /// Whether so much of these pages is to be had, for all cases together.
     pub(super) fn allows(&self, pages: Pages, bytes: usize) -> bool {
         match pages {
             Pages::Unsaid | Pages::Base => true,

@@ -34,7 +34,7 @@ const POPULATED: usize = 512 * MIB;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Clear,
-    /// One half of the memory to the other, which nobody reads soon.
+    /// One half of the memory to the other, which no thread reads soon.
     Copy,
     Populate,
 }
@@ -51,7 +51,7 @@ impl Work {
     }
 }
 
-/// Who does it.
+/// The threads that do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     Job(usize),

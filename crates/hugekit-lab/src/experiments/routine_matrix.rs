@@ -1,4 +1,4 @@
-//! What `stores` and `copies` share: libc, every routine of a table, and the engine's own choice,
+//! The matrix that `stores` and `copies` share: libc, every routine of a table, and the engine's own choice,
 //! over one workload.
 
 use std::time::Instant;
@@ -17,7 +17,7 @@ const SAMPLE_BYTES: usize = 16 * MIB;
 /// Rounds of a GiB and more at least: they take a second, and half of them choose the best.
 const LONG_ROUNDS: usize = 4;
 
-/// One who takes part.
+/// A routine of the matrix, or the engine's choice of one.
 #[derive(Debug)]
 pub(super) enum Candidate<F: 'static> {
     Routine(&'static Routine<F>),
@@ -43,7 +43,7 @@ pub(super) fn candidates<F>(table: &'static [Routine<F>], only: Option<&str>) ->
     routines.chain([Candidate::Auto]).collect()
 }
 
-/// Who cannot take part, and why.
+/// The routines that cannot take part, and why.
 pub(super) fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
     let missing: Vec<String> = table
         .iter()

@@ -246,7 +246,7 @@ mod tests {
             for kind in [Kind::Minor, Kind::Dirty] {
                 let served = Served { pool: pool.clone(), kind, handling, busy: false };
                 let Ok(region) = served.take(4 * MIB) else {
-                    continue; // Who may not serve faults of system calls has the other handling.
+                    continue; // A process that may not serve faults of system calls has the other handling.
                 };
                 let before = pool.stats().unwrap().scrubbed_at_fault;
                 assert!(region.iter().step_by(4096).skip(1).all(|&byte| byte == 0));

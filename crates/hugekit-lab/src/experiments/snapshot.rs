@@ -1,7 +1,7 @@
 //! Beyond what was published: a point in time of a gigabyte is saved while a writer goes on at full speed, by
 //! `fork(2)`, from a region, and from anonymous memory.
 //!
-//! The writer has one CPU and stores 64 bytes at a time, anywhere; whoever saves has another one. The state is *out*
+//! The writer has one CPU and stores 64 bytes at a time, anywhere; the saver has another one. The state is *out*
 //! when all of it lies in memory that other processes see: `fork(2)`'s child copies it there, hugekit's
 //! snapshots are written there (`write_to`). All sides copy past the cache by the same routine, and the memory out
 //! there is the same.
@@ -127,7 +127,7 @@ fn watch(
     Ok(part)
 }
 
-/// Who is watched, one after the other.
+/// The ways to save that are watched, one after the other.
 #[derive(Debug)]
 struct Scene {
     subjects: Vec<Subject>,
@@ -261,7 +261,7 @@ struct Out(*mut u8);
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: there is room for all of the state, of which this is the next part; nobody else writes there.
+        // SAFETY: there is room for all of the state, of which this is the next part; no other thread writes there.
         unsafe { copy_out(self.0, bytes) };
         self.0 = self.0.wrapping_add(bytes.len());
         Ok(bytes.len())
@@ -273,11 +273,11 @@ impl Write for Out {
 }
 
 /// # Safety
-/// As many bytes may be written, and nobody else uses them.
+/// As many bytes may be written, and no other thread uses them.
 unsafe fn copy_out(to: *mut u8, bytes: &[u8]) {
     // SAFETY: the caller's to promise.
     let copied = unsafe { Copy::new().reuse(Reuse::None).run_raw(to, bytes.as_ptr(), bytes.len()) };
-    copied.expect("the two do not overlap, and nobody cancels");
+    copied.expect("the two do not overlap, and no thread cancels");
 }
 
 impl Scene {
@@ -319,9 +319,9 @@ impl Scene {
     fn notices(&self) -> Vec<String> {
         let [writer, saver] = self.cpus;
         let cpus = if writer == saver {
-            "the writer and whoever saves share the only CPU: no figure means much".to_owned()
+            "the writer and the saver share the only CPU: no figure means much".to_owned()
         } else {
-            format!("the writer runs on CPU {writer}, whoever saves on CPU {saver}")
+            format!("the writer runs on CPU {writer}, the saver on CPU {saver}")
         };
         let out = match self.out_pages {
             Pages::Hugetlb2M => "the state goes to shared memory on hugetlb",
@@ -362,7 +362,7 @@ impl Scene {
             }
         };
         // SAFETY: mapped until the scene ends, which outlives every look, aligned to pages, and accessed by atomics,
-        // by snapshots, and by copies whose outcome nobody looks at.
+        // by snapshots, and by copies whose outcome no case looks at.
         unsafe { std::slice::from_raw_parts(bytes.0.cast(), bytes.1 / size_of::<u64>()) }
     }
 
@@ -447,14 +447,14 @@ fn save(
             phase,
             || of_memory(in_place),
             |snapshot| {
-                // SAFETY: nobody else uses it until the snapshot is out.
+                // SAFETY: no other thread uses it until the snapshot is out.
                 snapshot
                     .copy_to(unsafe { std::slice::from_raw_parts_mut(out.start(), memory.len()) })
             },
         ),
         Subject::Plain => {
             let began = begin(phase);
-            // SAFETY: both have so many bytes; what is copied while it is written is looked at by nobody.
+            // SAFETY: both have so many bytes; no thread looks at bytes that are copied while they are written.
             unsafe { out.start().copy_from_nonoverlapping(memory.cast(), memory.len()) };
             Ok((Duration::ZERO, began.elapsed(), Some(0)))
         }
@@ -483,7 +483,7 @@ fn save_by_child(shared: &mut Shared, out: &Outside, board: &Outside) -> Result<
     let began = begin(phase);
     let (child, made) = shared.child(|bytes| {
         for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
-            // SAFETY: there is room for all of it, and nobody else writes there.
+            // SAFETY: there is room for all of it, and no other thread writes there.
             unsafe { copy_out(out.start().add(piece * PIECE), bytes) };
         }
         done.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);

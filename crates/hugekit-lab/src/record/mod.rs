@@ -222,7 +222,7 @@ impl Unit {
     }
 }
 
-/// One thing measured, round by round. Its JSON also holds the median, for those who need no more.
+/// One thing measured, round by round. Its JSON also holds the median, for readers that need no more.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Case {
     /// `experiment/method/workload`.

@@ -48,7 +48,7 @@ pub(super) struct Series {
 pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
-    /// In words, for who points at it.
+    /// In words, for a reader who points at it.
     pub(super) label: String,
     /// Drawn hollow if not like for like.
     pub(super) hollow: bool,

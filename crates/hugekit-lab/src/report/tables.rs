@@ -20,7 +20,7 @@ pub(super) fn all(experiment: &Experiment) -> Markup {
     }
 }
 
-/// What casts doubt, and what failed, where nobody overlooks it.
+/// Warnings and failures, where no reader overlooks them.
 pub(super) fn warnings(experiment: &Experiment) -> Markup {
     let failures = experiment.failures.iter();
     let failures = failures.map(|failure| format!("{} failed: {}", failure.case, failure.reason));
@@ -174,7 +174,7 @@ fn conditions(noise: &Noise) -> Markup {
         ("took", Some(format!("{} s", figure(noise.seconds)))),
         ("given to others by the hypervisor", percent(noise.steal_percent)),
         ("used by other processes, of one CPU", percent(noise.others_percent)),
-        ("somebody waited for a CPU", percent(noise.waited_percent)),
+        ("a thread waited for a CPU", percent(noise.waited_percent)),
         ("load average", noise.load_average.map(figure)),
         ("MHz", noise.megahertz.map(|(low, high)| format!("{} to {}", figure(low), figure(high)))),
     ];
