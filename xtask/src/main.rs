@@ -10,6 +10,7 @@ mod install;
 mod layers;
 mod on;
 mod operations;
+mod prose;
 mod python;
 mod redis;
 mod sanitize;
@@ -45,7 +46,7 @@ enum Task {
     On(on::On),
     /// Fetch the browser that the lab's pages are tested in, as `test --install` does
     Chromium,
-    /// What can be said without running anything: format, clippy, documentation
+    /// What can be said without running anything: format, clippy, layers, words, documentation
     Check,
     Fuzz(fuzz::Fuzz),
     Sanitize(sanitize::Sanitize),
@@ -86,6 +87,7 @@ fn check() -> Result<()> {
     cargo(&[&injected[..], &["--", "--deny", "warnings"]].concat())?;
     header::check()?;
     layers::check()?;
+    prose::check()?;
     documentation()
 }
 
