@@ -21,7 +21,7 @@ pub(crate) struct Piece {
     pub(crate) arm64_packages: &'static [&'static str],
 }
 
-/// What is missing, and what to do about it.
+/// A missing package, and the remedy.
 pub(crate) fn remedies(missing: &[&Piece]) -> String {
     let all: Vec<_> =
         missing.iter().map(|piece| format!("no {} ({})", piece.name, piece.remedy)).collect();
@@ -34,7 +34,7 @@ pub(crate) struct Debian {
     /// The tests that need them, in messages.
     whose: &'static str,
     dir: PathBuf,
-    /// What would be `/` if they were installed.
+    /// The folder that would be `/` if they were installed.
     root: PathBuf,
 }
 
@@ -54,7 +54,7 @@ impl Debian {
             .find(|program| suits(program, self))
     }
 
-    /// What a program prints, if it runs and succeeds.
+    /// The output of a program, if it runs and succeeds.
     pub(crate) fn answer(&self, program: &Path, arguments: &[&str]) -> Option<String> {
         let output = self.command(program.as_os_str()).args(arguments).output().ok()?;
         let printed = String::from_utf8(output.stdout).ok()?;

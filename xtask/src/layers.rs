@@ -49,7 +49,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// What a crate's code does that its table of layers does not permit, and where the table is not true.
+/// Uses that a crate's table of layers does not permit, and places where the table is not true.
 fn violations(layers: &Layers, source: &Source) -> Vec<Violation> {
     let at_root = |reason| Violation { file: source.root.clone(), line: 1, reason };
     let stale = layers.names().filter(|layer| !source.modules.contains(*layer));

@@ -1,4 +1,4 @@
-//! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
+//! Chores that a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
 mod chromium;
@@ -46,7 +46,7 @@ enum Task {
     On(on::On),
     /// Fetch the browser that the lab's pages are tested in, as `test --install` does
     Chromium,
-    /// What can be said without running anything: format, clippy, layers, words, documentation
+    /// Everything that can be checked without running a test: format, clippy, layers, words, documentation
     Check,
     Fuzz(fuzz::Fuzz),
     Sanitize(sanitize::Sanitize),

@@ -14,7 +14,7 @@ use signal_hook::low_level::emulate_default_handler;
 /// At least so many huge pages that no process uses, by size in KiB.
 const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
 
-/// What was changed, and what stood there before.
+/// The setting that was changed, and the value that stood there before.
 #[derive(Debug, Default)]
 struct Changes(Vec<(PathBuf, String)>);
 

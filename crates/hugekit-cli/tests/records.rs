@@ -1,4 +1,4 @@
-//! What happens to records: kept, listed, shown, refused.
+//! The life of records: kept, listed, shown, refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};

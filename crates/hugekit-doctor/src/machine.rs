@@ -1,4 +1,4 @@
-//! What the machine is, as lines and as the `machine` object of the JSON.
+//! The machine, as lines and as the `machine` object of the JSON.
 
 use hugekit::machine::host::Host;
 use hugekit::machine::process::{Process, Seccomp};
@@ -18,9 +18,9 @@ pub struct Machine {
     pub kernel: Option<String>,
     /// Model of the CPU.
     pub processor: Option<String>,
-    /// What runs the machine, if it is virtual.
+    /// The hypervisor, if the machine is virtual.
     pub hypervisor: Option<String>,
-    /// What manages the container, if this is one.
+    /// The manager of the container, if this is one.
     pub container: Option<String>,
     /// CPUs that the kernel uses.
     pub online_cpus: Option<usize>,

@@ -8,7 +8,7 @@ use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("userfaultfd");
 
-/// What hugekit does with features, and the release that has all of them.
+/// The use that hugekit has for features, and the release that has all of them.
 const FEATURES: &[(&str, Features, &str)] = &[
     ("in-place faults", Features::SIGBUS, "4.14"),
     ("minor faults", Features::MINOR_HUGETLBFS.with(Features::MINOR_SHMEM), "5.14"),
@@ -144,7 +144,9 @@ fn device_line(device: &Result<(), Error>, asker: Asker) -> Line {
 fn sysctl_line(sysctl: &Result<bool, Error>, obstacles: &[Obstacle]) -> Line {
     let decides = matches!(obstacles, [Obstacle::Unprivileged | Obstacle::UserNamespace, ..]);
     TOPIC.about("sysctl", sysctl, |unprivileged| match unprivileged {
-        true => TOPIC.ok("sysctl", "vm.unprivileged_userfaultfd = 1: every process has the whole use"),
+        true => {
+            TOPIC.ok("sysctl", "vm.unprivileged_userfaultfd = 1: every process has the whole use")
+        }
         false if decides => TOPIC
             .note("sysctl", "vm.unprivileged_userfaultfd = 0")
             .remedy("sysctl vm.unprivileged_userfaultfd=1"),

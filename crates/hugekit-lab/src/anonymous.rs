@@ -10,10 +10,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::LabError;
 use crate::size::{GIB, MIB, Size};
 
-/// What the kernel is asked to put behind an address.
+/// The pages that the kernel is asked to put behind an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Whatever the machine's settings make of a mapping that says nothing.
+    /// Those that the machine's settings give a mapping that says nothing.
     Unsaid,
     /// Base pages, whatever the setting.
     Base,

@@ -56,7 +56,7 @@ pub enum ArchiveError {
     /// No record has this ID.
     #[error("there is no record '{id}' among the {count} in {folder}: `hugekit lab --list`")]
     Unknown {
-        /// What was asked for.
+        /// The id that was asked for.
         id: String,
         /// How many there are.
         count: usize,
@@ -66,7 +66,7 @@ pub enum ArchiveError {
     /// Several records' IDs begin like this.
     #[error("'{id}' may be any of {}", .candidates.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// The id that was asked for.
         id: String,
         /// Those that begin with it.
         candidates: Vec<String>,

@@ -1,4 +1,4 @@
-//! What experiments of one run share: options, the memory, how much time each may take.
+//! The means that experiments of one run share: options, the memory, how much time each may take.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl<'a> Bench<'a> {
         Ok(Self { options, observer, root, memory, arena: None, warmed: false, caches, settings })
     }
 
-    /// What the machine, or the control group, would still give, in bytes.
+    /// Bytes that the machine, or the control group, would still give.
     pub(crate) fn available_memory(&self) -> Result<usize, LabError> {
         available_memory(&self.root)
     }
@@ -245,7 +245,7 @@ impl<'a> Bench<'a> {
         self.settings.restore()
     }
 
-    /// What is to be said of them.
+    /// Notes on them for the reader.
     pub(crate) fn settings_notes(&mut self) -> Vec<String> {
         self.settings.notes()
     }
@@ -259,7 +259,7 @@ fn describe_memory(len: usize, huge: Option<usize>) -> String {
     format!("{} of private anonymous memory, written once before, {pages}", Size(len))
 }
 
-/// What the machine, the control group and the limits of this process would still give, in bytes.
+/// Bytes that the machine, the control group and the limits of this process would still give.
 pub(crate) fn available_memory(root: &Root) -> Result<usize, LabError> {
     let machine = Memory::read(root)?.available;
     let group = Cgroups::read(root).and_then(|groups| groups.memory()).ok().flatten();
@@ -287,7 +287,7 @@ pub(crate) fn free_huge_pages(root: &Root, pages: Pages) -> Result<usize, LabErr
     Ok(usize::try_from(free.min(room.unwrap_or(u64::MAX))).unwrap_or(usize::MAX))
 }
 
-/// What was asked for, if there is as much; else 4 GiB for a full run and 2 GiB for a quick one, or
+/// As much as was asked for, if there is as much; else 4 GiB for a full run and 2 GiB for a quick one, or
 /// 1 GiB if that would be more than half of what is available, or that half.
 fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError> {
     let half = available / 2 / (2 * MIB) * (2 * MIB);
@@ -337,7 +337,7 @@ mod tests {
         assert!(error.to_string().contains("at least 64MiB"), "{error}");
     }
 
-    /// What a run takes on every machine, with huge pages reserved for it and without.
+    /// The memory that a run takes on every machine, with huge pages reserved for it and without.
     #[test]
     fn no_run_takes_more_memory_than_the_machine_has() {
         for (machine, quick) in

@@ -6,7 +6,7 @@
 //! one run are apart, which no change has caused. All of that is within the two runs; what differs between any two
 //! runs, such as where memory happens to lie, is in neither, and only more runs would show it.
 //!
-//! What shifts all of a run shifts every case, and would pass as a change of each: two runs of the same
+//! A cause that shifts all of a run shifts every case, and would pass as a change of each: two runs of the same
 //! program on a machine that others used half of differed, often by 2, in a third of their cases. Where a record
 //! says so, cases are not judged. Comparisons within rounds are: both of their sides were disturbed alike.
 
@@ -35,12 +35,12 @@ const LEAST_CHANGE: f64 = 0.05;
 /// Methods that are the same code in every version: libc's.
 const CONTROLS: [&str; 2] = ["memset", "memcpy"];
 
-/// What came out of comparing two records.
+/// The outcome of comparing two records.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What the first record is called.
+    /// The first record's name.
     pub before: String,
-    /// What the second is called.
+    /// The second's name.
     pub after: String,
     /// In what else they differ that bears on the result.
     pub warnings: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Comparison {
 pub struct Change {
     /// The case or ratio.
     pub id: String,
-    /// What the medians count; a ratio's count how many times as fast the one case is as the other.
+    /// The medians' unit; a ratio's count how many times as fast the one case is as the other.
     pub unit: Option<Unit>,
     /// Median of the first record.
     pub before: f64,
@@ -73,11 +73,11 @@ pub struct Change {
     pub p: f64,
     /// Changes below this fraction count as noise.
     pub noise: f64,
-    /// What that amounts to.
+    /// The verdict on that.
     pub verdict: Verdict,
 }
 
-/// What a change amounts to.
+/// The verdict on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -141,7 +141,7 @@ impl Comparison {
         }
     }
 
-    /// What is slower by more than this fraction of its speed.
+    /// The cases that are slower by more than this fraction of their speed.
     pub fn slower_beyond(&self, fraction: f64) -> impl Iterator<Item = &Change> {
         let is_beyond = move |change: &&Change| {
             change.verdict == Verdict::Slower && change.speed_up < 1.0 - fraction
@@ -238,7 +238,7 @@ impl Change {
         }
     }
 
-    /// What the medians count, as printed.
+    /// The medians' unit, as printed.
     #[must_use]
     pub fn unit_name(&self) -> &'static str {
         self.unit.map_or("×", Unit::name)
@@ -322,7 +322,7 @@ fn drift(samples: &[f64]) -> f64 {
     if least > 0.0 { most / least - 1.0 } else { 0.0 }
 }
 
-/// What else differs between the records.
+/// Other differences between the records.
 fn warnings(before: &Record, after: &Record) -> Vec<String> {
     let machines = different_machines(&before.machine, &after.machine);
     let machines = (!machines.is_empty()).then(|| {

@@ -1,4 +1,4 @@
-//! What the kernel and the CPU count while a case runs.
+//! Events that the kernel and the CPU count while a case runs.
 //!
 //! Counters are read around each turn of a case in a round: what it does outside of its clock, such as
 //! giving pages back, is counted too. The sampler knows cases by their index only and an
@@ -150,7 +150,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// What `getrusage(2)` counts, of all threads.
+/// The counts of `getrusage(2)`, of all threads.
 #[allow(unsafe_code)]
 fn usage() -> Readings {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -167,7 +167,7 @@ fn usage() -> Readings {
     ]
 }
 
-/// What was counted for one case of a group, and for how many turns.
+/// The counts for one case of a group, and for how many turns.
 #[derive(Clone, Default)]
 struct Tally {
     turns: usize,
@@ -227,7 +227,7 @@ impl<'a> Counting<'a> {
         &self.hardware
     }
 
-    /// What was counted for these cases since the last call.
+    /// The counts for these cases since the last call.
     pub(crate) fn take(&self, cases: &[Case]) -> Vec<Counters> {
         let done = std::mem::take(&mut self.state.borrow_mut().done);
         let of = |case: &Case| {

@@ -1,4 +1,4 @@
-//! What ends a run early.
+//! Reasons to end a run early.
 
 use crate::observer::Interrupted;
 use crate::size::Size;
@@ -10,26 +10,26 @@ pub enum LabError {
     /// More memory was asked for than there is; nothing was mapped.
     #[error("{asked} of memory were asked for, {available} are available")]
     TooLittleMemory {
-        /// What was asked for.
+        /// The memory that was asked for.
         asked: Size,
-        /// What the machine, or the control group, would still give.
+        /// The memory that the machine, or the control group, would still give.
         available: Size,
     },
     /// Less memory was asked for than the smallest experiment needs.
     #[error("{asked} of memory are too few to measure on: at least {least} are needed")]
     MemoryTooSmall {
-        /// What was asked for.
+        /// The memory that was asked for.
         asked: Size,
         /// The least there must be.
         least: Size,
     },
-    /// What the machine has could not be found out.
+    /// The files that describe the machine could not be read.
     #[error(transparent)]
     Machine(#[from] hugekit::machine::Error),
     /// The kernel refused to map or populate memory.
     #[error("cannot map {len} to measure on")]
     Map {
-        /// What was to be mapped.
+        /// The memory that was to be mapped.
         len: Size,
         /// The kernel's word.
         #[source]
@@ -38,7 +38,7 @@ pub enum LabError {
     /// The kernel refused to copy this process.
     #[error("cannot fork a process that has {len} of memory to share")]
     Fork {
-        /// What the child was to share.
+        /// The memory that the child was to share.
         len: Size,
         /// The kernel's word.
         #[source]

@@ -1,4 +1,4 @@
-//! What an experiment found, in one line: the range of its headline comparison.
+//! An experiment's finding, in one line: the range of its headline comparison.
 
 use crate::EXPERIMENTS;
 use crate::record::{Experiment, Ratio, parts};

@@ -24,7 +24,7 @@ const WORDS: usize = LINE / size_of::<u64>();
 /// Stores that are drawn in advance where that takes longer than a store.
 const DRAWN: usize = 1 << 22;
 
-/// What a step of a timeline sums up.
+/// The time that a step of a timeline sums up.
 pub(crate) const STEP: Duration = Duration::from_millis(5);
 
 /// A minute: longer than any stall.
@@ -73,7 +73,7 @@ impl Workload {
     }
 }
 
-/// What the writer met.
+/// The writer's stores and stalls.
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// Latencies in nanoseconds, by phase.

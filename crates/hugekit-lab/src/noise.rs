@@ -29,7 +29,7 @@ const UNCERTAIN: f64 = 0.1;
 const ODD_DEVIATIONS: f64 = 15.0;
 const ODD_FRACTION: f64 = 0.2;
 
-/// What the machine says at one moment.
+/// The machine's counters at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     at: Instant,
@@ -119,7 +119,7 @@ impl Noise {
     }
 }
 
-/// What the samples themselves give away.
+/// Warnings that the samples themselves give.
 fn of_samples(cases: &[Case]) -> Vec<String> {
     let uncertain: Vec<(&Case, f64)> = cases
         .iter()
@@ -182,7 +182,7 @@ fn first_is_slow(case: &Case) -> bool {
     is_odd && case.unit.speed_up(case.median(), case.samples[0]) < 1.0
 }
 
-/// What bears on every figure of a record and was neither controlled nor seen.
+/// Influences on every figure of a record that were neither controlled nor seen.
 pub(crate) fn uncontrolled(hypervisor: Option<&str>, counters: &str) -> Vec<String> {
     let host = hypervisor.map(|name| {
         format!("{name}, the host underneath: where it runs these CPUs, what else it runs, and which of its pages are behind this memory")

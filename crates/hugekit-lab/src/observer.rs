@@ -1,6 +1,6 @@
 //! The other side of a run: told of each step, asked whether to go on.
 
-/// What watches a run and may stop it.
+/// A watcher of a run, which may stop it.
 pub trait Observer {
     /// Called at least once a round.
     ///

@@ -1,8 +1,8 @@
-//! What the user asks of a run.
+//! The user's wishes for a run.
 
 use crate::size::Size;
 
-/// What a run is told.
+/// The user's wishes for a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// End within 15 s per experiment.

@@ -23,7 +23,7 @@ pub enum ReadError {
         #[source]
         cause: io::Error,
     },
-    /// What is in the file is no record.
+    /// The file's content is no record.
     #[error("{path} cannot be used")]
     Content {
         /// Which file.
@@ -101,7 +101,7 @@ fn version(text: &str) -> Option<u32> {
     claimed.strip_prefix(KIND)?.parse().ok()
 }
 
-/// What the rest of the lab relies on: samples to take a median of, and numbers that are finite,
+/// The rest of the lab relies on this: samples to take a median of, and numbers that are finite,
 /// which JSON guarantees, and above zero where they are divided by.
 fn check(experiment: &Experiment) -> Result<(), ContentError> {
     let absurd = |what: String| Err(ContentError::Absurd(what));

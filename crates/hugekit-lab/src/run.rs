@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::plain::plain;
 use crate::record::{Experiment, Failure, KIND, Machine, Noise, Record, VERSION};
 
-/// What came out of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The experiments that were finished, with what failed in them.
@@ -25,7 +25,7 @@ pub struct Outcome {
     pub interrupted: bool,
     /// Whether the CPU's counters were available, and if not, why.
     pub hardware_counters: String,
-    /// What is to be said of settings that were put back for another run, or are left as another program wants
+    /// Notes on settings that were put back for another run, or are left as another program wants
     /// them.
     pub settings: Vec<String>,
     /// A setting that could not be put back.
@@ -113,7 +113,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
-/// With what disturbed it, if it ran.
+/// With its noise, if it ran.
 fn with_noise(experiment: Experiment, before: &Moment, counting: &Counting<'_>) -> Experiment {
     let counters = counting.take(&experiment.cases);
     let ran = experiment.skipped.is_none();

@@ -17,7 +17,7 @@ use crate::forking::{Child, Shared};
 use crate::size::Size;
 use crate::threads::spawn;
 
-/// What one writer took and used, in nanoseconds.
+/// The time that one writer took and used, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     pub(crate) elapsed: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Spent {
     pub(crate) system: u64,
 }
 
-/// What a writer does: all of it on its memory, and without allocating or taking a lock, which another thread
+/// A writer's work: all of it on its memory, and without allocating or taking a lock, which another thread
 /// may have held when the process was copied. It is told which of the writers it is.
 pub(crate) type Work = fn(&mut [u8], usize);
 

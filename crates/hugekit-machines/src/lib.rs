@@ -1,6 +1,6 @@
 //! Machines that tests make up: the files of `/proc` and `/sys` that a kernel would show there.
 //!
-//! What hugekit decides, finds and prints is a function of the machine, and a test that runs on one machine
+//! Each decision, finding and line of hugekit's is a function of the machine, and a test that runs on one machine
 //! knows one. These differ in what has mattered: the length of a CPU's name, the size of its caches, the
 //! number of nodes and CPUs, how much memory there is, which kinds of huge pages.
 
@@ -140,7 +140,7 @@ pub const MACHINES: [Machine; 10] = [
 #[derive(Debug)]
 pub struct Files(TempDir);
 
-/// What of a machine can be mounted over the kernel's own files: memory, nodes and CPUs are what they are.
+/// The part of a machine that can be mounted over the kernel's own files: memory, nodes and CPUs are what they are.
 const MOUNTED: [&str; 2] = ["proc/cpuinfo", "sys/devices/system/cpu/cpu0/cache"];
 
 impl Files {
@@ -167,7 +167,7 @@ impl Files {
 }
 
 impl Machine {
-    /// What is not used of its memory: seven eighths, less what is reserved.
+    /// Its unused memory: seven eighths, less what is reserved.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.memory / 8 * 7 - self.reserved.unwrap_or(0) * 2 * MIB

@@ -1,6 +1,6 @@
 //! Which crate uses which, by `Cargo.toml`, against the first table of `crates/README.md`.
 //!
-//! What tests alone depend on is free, because no program links it.
+//! Dependencies of tests alone are free, because no program links them.
 
 use std::collections::BTreeMap;
 

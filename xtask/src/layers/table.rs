@@ -53,7 +53,7 @@ fn rows<'a>(lines: &[&'a str]) -> impl Iterator<Item = Vec<&'a str>> {
     rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
 }
 
-/// What stands in backticks, as a name: without these characters at either end and without `.rs`.
+/// The words in backticks, as names: without these characters at either end and without `.rs`.
 fn names(cell: &str, around: &str) -> Vec<String> {
     let quoted = cell.split('`').skip(1).step_by(2);
     let bare = |name: &str| {

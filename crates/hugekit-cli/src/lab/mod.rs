@@ -28,7 +28,7 @@ use crate::text::{say, write_out};
 /// Needs neither root nor reserved huge pages, and changes nothing on the machine without --setup.
 #[derive(Debug, Args)]
 pub(crate) struct Lab {
-    /// What to run; everything if none is named
+    /// The experiments to run; all if none is named
     #[arg(value_name = "EXPERIMENT", value_parser = experiment_parser())]
     experiments: Vec<&'static Definition>,
     /// End within 15 s per experiment
@@ -137,7 +137,7 @@ impl Lab {
         self.report(sinks, outcome)
     }
 
-    /// Whatever cannot be written or put back, the rest is.
+    /// Where one file cannot be written or one setting not be put back, the rest still is.
     fn report(&self, sinks: Sinks<'_>, mut outcome: Outcome) -> anyhow::Result<ExitCode> {
         outcome.settings.iter().for_each(|note| say(note));
         let (interrupted, not_restored) = (outcome.interrupted, outcome.not_restored.take());
@@ -229,7 +229,7 @@ impl Sinks<'_> {
     }
 }
 
-/// What a `--setup` that was killed has left is put back before anything is measured by it.
+/// Settings that a killed `--setup` has left are put back before anything is measured by them.
 pub(crate) fn say_what_was_put_back() {
     match hugekit_lab::put_back(&Root::default()) {
         Ok(notes) => notes.iter().for_each(|note| say(note)),
@@ -237,7 +237,7 @@ pub(crate) fn say_what_was_put_back() {
     }
 }
 
-/// What was measured is printed whether or not it can be kept, and that is all that was promised.
+/// Measurements are printed whether or not the record can be kept: no more was promised.
 fn keep(record: &Record) -> Option<String> {
     match Archive::of_user().and_then(|archive| archive.keep(record)) {
         Ok(id) => {

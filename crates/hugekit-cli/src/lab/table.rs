@@ -120,7 +120,7 @@ fn render_footnotes(text: &mut String, ratios: &[Ratio]) {
     }
 }
 
-/// What stands at a ratio and at its reason: a star, numbered where there are several reasons.
+/// The mark at a ratio and at its reason: a star, numbered where there are several reasons.
 fn mark(ratios: &[Ratio], moved: Option<&str>) -> String {
     let reasons = reasons(ratios);
     let index = reasons.iter().position(|reason| Some(*reason) == moved);

@@ -27,7 +27,7 @@ pub(crate) struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     last_id: u64,
-    /// What the page did that was not asked for here, in order.
+    /// The page's doings that were not asked for here, in order.
     events: Vec<Value>,
     _profile: tempfile::TempDir,
 }

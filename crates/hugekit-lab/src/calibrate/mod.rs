@@ -21,14 +21,14 @@ use crate::{LabError, Observer, Options};
 
 pub use noise_floor::NoiseFloor;
 
-/// What came out of a calibration.
+/// The outcome of a calibration.
 #[derive(Debug)]
 pub struct Calibration {
     /// The profile, ready to be stored.
     pub profile: StoredProfile,
     /// How much the machine's other load got in the way.
     pub noise: NoiseFloor,
-    /// What stayed built in, and why.
+    /// The values that stayed built in, and why.
     pub notices: Vec<String>,
 }
 

@@ -35,7 +35,7 @@ enum Method {
     Extents,
     /// The published order of 2018 with the same string instruction.
     Converging,
-    /// What [`Clear`] does, told what is used afterwards.
+    /// [`Clear`], told which bytes are used afterwards.
     Engine,
 }
 
@@ -53,7 +53,7 @@ impl Method {
     }
 }
 
-/// What is used once the folio is clear.
+/// The bytes that are used once the folio is clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     Nothing,

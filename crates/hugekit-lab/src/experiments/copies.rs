@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// What `auto` is told beyond the length, if anything.
+    /// The reuse that `auto` is told beyond the length, if any.
     fn told(self, size: usize) -> Option<Copy<'static>> {
         let cold = Copy::new().reuse(Reuse::None);
         match self {
@@ -80,7 +80,7 @@ fn read_words(bytes: &[u8]) {
     }
 }
 
-/// What is measured, in order.
+/// The measurements, in order.
 fn workloads() -> impl Iterator<Item = (State, usize)> {
     let warm = WARM.map(|size| (State::Warm, size)).into_iter();
     let cold = COLD.map(|size| (State::Cold, size));

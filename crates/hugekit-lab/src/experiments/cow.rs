@@ -37,7 +37,7 @@ const HUGE: usize = 2 * MIB;
 
 const LINE: usize = 64;
 
-/// What writers do with their copies.
+/// The writers' work on their copies.
 #[derive(Debug)]
 struct Workload {
     /// Behind the number of writers.
@@ -90,7 +90,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-/// What the figures can and cannot show here, and what was published.
+/// The figures' reach on this machine, and the published ones.
 fn notices(bench: &Bench<'_>, unit: usize) -> Vec<String> {
     let at_a_time = WRITERS * 2 * HUGE;
     let caches = bench.caches().map(|caches| {
@@ -129,7 +129,7 @@ fn pool(bytes: usize) -> Result<(Pool, Vec<String>), LabError> {
     Ok((pool, falls))
 }
 
-/// What writers diverge from.
+/// The memory that writers diverge from.
 #[derive(Debug)]
 enum Origin {
     Process(Pages, Shared),
@@ -146,7 +146,7 @@ impl Origin {
         }
     }
 
-    /// What differs, besides the pages, from the region on the pool's rung.
+    /// The differences, besides the pages, from the region on the pool's tier.
     fn differs(&self, backing: Backing) -> Option<&'static str> {
         match self {
             Self::Process(Pages::Hugetlb2M, _) if backing == Backing::Hugetlb2M => None,
@@ -315,7 +315,7 @@ impl Writer {
         }
     }
 
-    /// What is copied at a time, and when.
+    /// The bytes that are copied at a time, and when.
     fn label(self, busy: bool, granule: usize) -> String {
         let page = if self == Self::Kernel { HUGE } else { granule };
         format!("{}{}", Size(page), if busy { "-busy" } else { "" })
@@ -358,7 +358,7 @@ fn single(
     Ok(part)
 }
 
-/// What one row of copies takes, after the origin has written everything.
+/// The time that one row of copies takes, after the origin has written everything.
 fn look(
     origins: &mut [Origin],
     (writer, busy): (Writer, bool),

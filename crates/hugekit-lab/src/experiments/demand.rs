@@ -26,13 +26,13 @@ use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
 use crate::{LabError, Observer};
 
-/// What is asked for at a time, where not everything is asked for at once.
+/// The bytes that are asked for at a time, where not everything is asked for at once.
 const UNIT: usize = 2 * MIB;
 
-/// What one sample of such units touches, if that is four last-level caches.
+/// The bytes that one sample of such units touches, if that is four last-level caches.
 const WALK_BYTES: usize = 256 * MIB;
 
-/// What a sustained loop holds at a time, if that is two last-level caches.
+/// The bytes that a sustained loop holds at a time, if that is two last-level caches.
 const RING_BYTES: usize = 128 * MIB;
 
 /// Where memory comes from.

@@ -20,7 +20,7 @@ use crate::sampler::{Plan, alternate};
 use crate::size::{GIB, KIB, MIB, Size};
 use crate::{LabError, Observer};
 
-/// What is mapped.
+/// Bytes that are mapped.
 const MAPPED: usize = GIB;
 
 const BASE_PAGE: usize = 4 * KIB;
@@ -45,7 +45,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.ratios.push(ratio);
     }
     experiment.notices.push(changes(&experiment.ratios));
-    // What was measured stays, whatever keeps the whole forks from being made.
+    // Finished measurements stay, whatever keeps the whole forks from being made.
     let whole = fork2::run(bench, &mut experiment).map(|()| Part::default());
     experiment.add("whole", whole)?;
     Ok(experiment)

@@ -11,7 +11,7 @@ use crate::record::{Experiment, Ratio};
 use crate::settings::huge_pages;
 use crate::size::{GIB, MIB, Size};
 
-/// What a pool's hand-out leaves behind, where only that is compared.
+/// The work that a comparison of hand-outs alone leaves out.
 pub(super) const CLEARED_EARLIER: &str = "the pool cleared these pages before they were asked for, in the background; `lab demand` counts \
      that, as dirty and as sustained";
 
@@ -65,7 +65,7 @@ impl Turns {
         })
     }
 
-    /// What the pool is on, and why it is not on anything better.
+    /// The pool's tier, and why it is on no better one.
     pub(super) fn standing(&self) -> &str {
         &self.standing
     }
@@ -96,7 +96,7 @@ pub(super) fn soil(pool: &Pool) -> Result<(), LabError> {
     Ok(())
 }
 
-/// What a pool is on, and why it is not on anything better.
+/// A pool's tier, and why it is on no better one.
 fn standing(pool: &Pool) -> String {
     let standing = pool.standing();
     let falls = standing.falls.iter().map(|fall| {

@@ -14,7 +14,7 @@ use super::memory_sources::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::LabError;
 use crate::record::{BUCKET, Case, Distribution, Ratio, Unit};
 
-/// What a page is when it is touched.
+/// The state of a page when it is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Minor,

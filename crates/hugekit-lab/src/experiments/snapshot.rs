@@ -33,7 +33,7 @@ use crate::size::{GIB, MIB, Size};
 use crate::threads::spawn;
 use crate::{LabError, Observer};
 
-/// What is saved.
+/// The state that is saved.
 const MOST_STATE: usize = GIB;
 
 const HUGE: usize = 2 * MIB;
@@ -149,7 +149,7 @@ enum Subject {
     Plain,
 }
 
-/// What was seen once.
+/// One look's results.
 #[derive(Debug)]
 struct Look {
     /// How long the call took that took the snapshot, and until all of it was out.
@@ -188,7 +188,7 @@ fn shared(pages: Pages, state: usize) -> Result<Shared, LabError> {
 }
 
 impl Subject {
-    /// What is to be said if the memory is not on the pages that it should be on.
+    /// The notice, if the memory is not on the pages that it should be on.
     fn on_base_pages(&mut self) -> Option<String> {
         let name = self.name();
         match self {
@@ -218,7 +218,7 @@ impl Subject {
     /// Puts the memory on its pages again, all of it written, as far as the last look has changed that.
     fn prepare(&mut self) -> Result<(), LabError> {
         match self {
-            // What was shared, or protected in parts, is on base pages now.
+            // Memory that was shared, or protected in parts, is on base pages now.
             Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(Granule::Small, _, shared) => {
                 shared.give_back();
                 shared.write();
@@ -238,7 +238,7 @@ impl Subject {
     /// compaction would be all that is seen.
     fn warm(&mut self) -> Result<(), LabError> {
         match self {
-            // What the kernel has free, in whole huge pages.
+            // The kernel's free memory, in whole huge pages.
             Self::Fork(_, _, shared) | Self::Anonymous(_, None, shared) => {
                 Shared::new(Pages::Thp, shared.bytes().len() / 2)?;
             }
@@ -256,7 +256,7 @@ impl Subject {
     }
 }
 
-/// What hugekit's snapshots are written to: memory outside.
+/// The destination of hugekit's snapshots: memory outside.
 struct Out(*mut u8);
 
 impl Write for Out {
@@ -533,7 +533,7 @@ fn describe(subject: &Subject, looks: &[Look], workload: &Workload, state: usize
     });
 }
 
-/// What is compared: where something is missing, it is not.
+/// The comparisons: where a case is missing, there is none.
 fn compare(experiment: &mut Experiment, state: usize) {
     let Experiment { cases, ratios, .. } = experiment;
     let find = |id: String| cases.iter().find(|case| case.id == id);

@@ -61,7 +61,7 @@ fn measure(
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("stores {label}"));
     let bytes = &mut arena.bytes()[..size];
-    // What the case before left in the cache is not this one's: it runs once unmeasured.
+    // The case before left its own bytes in the cache, so this one runs once unmeasured.
     let warm = size < GIB;
     let samples = alternate(plan, candidates.len(), observer, |index| {
         let mut pass = || clear(&candidates[index], std::hint::black_box(&mut *bytes));

@@ -1,13 +1,13 @@
-//! What was counted while a case ran.
+//! Counts of events while a case ran.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a record says of hardware counters that there are.
+/// A record's word for hardware counters that there are.
 pub(crate) const AVAILABLE: &str = "available";
 
-/// What was counted for one case, warm-up included.
+/// The counts for one case, warm-up included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// Id of the case.

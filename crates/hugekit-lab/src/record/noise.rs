@@ -1,10 +1,10 @@
-//! What else happened on the machine while an experiment ran, and what that does to its figures.
+//! Noise: other events on the machine while an experiment ran, and their effect on its figures.
 
 use serde::{Deserialize, Serialize};
 
 use super::Counters;
 
-/// What disturbed an experiment, as far as it could be seen.
+/// The disturbances of an experiment, as far as they could be seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
     /// How long it took, warming included.
@@ -24,8 +24,8 @@ pub struct Noise {
     /// The lowest and highest frequency of a CPU before and after, in MHz.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub megahertz: Option<(f64, f64)>,
-    /// What casts doubt on the figures, and what to do about it.
+    /// Doubts about the figures, and remedies.
     pub warnings: Vec<String>,
-    /// What was counted for each case that was measured in rounds.
+    /// The counts for each case that was measured in rounds.
     pub counters: Vec<Counters>,
 }

@@ -167,7 +167,7 @@ fn published(cases: &[Case]) -> Markup {
     )
 }
 
-/// What else happened, and what was counted.
+/// Noise, and the counts of events.
 fn conditions(noise: &Noise) -> Markup {
     let percent = |percent: Option<f64>| percent.map(|percent| format!("{} %", figure(percent)));
     let facts = [

@@ -26,7 +26,7 @@ pub(super) enum Change {
     },
 }
 
-/// What came of it, in words.
+/// The outcome, in words.
 #[derive(Debug)]
 pub(super) enum Undone {
     NothingToDo,

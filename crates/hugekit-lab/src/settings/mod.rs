@@ -42,7 +42,7 @@ pub(crate) struct Settings(Option<Allowed>);
 #[derive(Debug)]
 struct Allowed {
     journal: Journal,
-    /// What is to be said: put back for another run, or left as it is.
+    /// Notes on settings: put back for another run, or left as they are.
     notes: Vec<String>,
     /// Whether the journal is that of a run before, which did not say anything.
     after_a_kill: bool,
@@ -72,7 +72,7 @@ impl Settings {
         Ok(Self(Some(allowed)))
     }
 
-    /// What is to be said of changes, each once.
+    /// Notes on changes, each once.
     pub(crate) fn notes(&mut self) -> Vec<String> {
         self.0.as_mut().map_or(Vec::new(), |allowed| std::mem::take(&mut allowed.notes))
     }
@@ -157,7 +157,7 @@ impl Settings {
 }
 
 impl Allowed {
-    /// What cannot be put back stays in the journal, for the next start.
+    /// A change that cannot be put back stays in the journal, for the next start.
     fn restore_to(&mut self, mark: usize) -> Result<(), LabError> {
         let mut outcome = Ok(());
         for index in (mark..self.journal.changes().len()).rev() {

@@ -62,7 +62,7 @@ fn grow(world: &mut World, pool: &Pool, members: &mut Vec<Member>, at: usize) {
 fn fork(world: &mut World, pool: &Pool, parent: &Member) -> Option<Member> {
     let least = parent.tracked.least();
     let made = match parent.region.shared_bytes() {
-        // What the first fork says holds for the family.
+        // The first fork's wishes hold for the family.
         Ok(_) if world.rng.bool() => parent.region.fork(),
         _ => parent.region.fork_builder().handling(world.handling).build(),
     };
