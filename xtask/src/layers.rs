@@ -37,7 +37,7 @@ pub(crate) fn check() -> Result<()> {
     let text = fs::read_to_string(&readme).with_context(|| format!("no {}", readme.display()))?;
     let mut found = crates::violations(&text)?;
     for layers in table::layers(&text)? {
-        let source = Source::read(&folder.join(&layers.name).join("src/lib.rs"))?;
+        let source = Source::read(&root_of(&folder.join(&layers.name).join("src")))?;
         found.extend(violations(&layers, &source).iter().map(Violation::to_string));
     }
     ensure!(
@@ -47,6 +47,12 @@ pub(crate) fn check() -> Result<()> {
         found.join("\n")
     );
     Ok(())
+}
+
+/// The file that a crate begins in: a library's, or a program's.
+fn root_of(folder: &Path) -> PathBuf {
+    let library = folder.join("lib.rs");
+    if library.exists() { library } else { folder.join("main.rs") }
 }
 
 /// Uses that a crate's table of layers does not permit, and places where the table is not true.

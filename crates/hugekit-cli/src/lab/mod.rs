@@ -7,11 +7,9 @@ mod table;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
 use hugekit::arch::{Routine, clear_routines, copy_routines};
-use hugekit::machine::Root;
 use hugekit_lab::archive::Archive;
 use hugekit_lab::record::{Record, reason};
 use hugekit_lab::report;
@@ -21,7 +19,9 @@ use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome};
 use crate::file::{OpenSink, Sink};
 use crate::operand::Operand;
 use crate::progress::{INTERRUPTED, Terminal};
+use crate::settings;
 use crate::text::{say, write_out};
+use crate::usage::UsageError;
 
 /// Measure clearing huge memory here, beside the published figures.
 ///
@@ -123,13 +123,13 @@ impl Lab {
 
     /// Runs the experiments, prints what came out of them and keeps it.
     fn measure(&self) -> anyhow::Result<ExitCode> {
-        self.refuse_unavailable_routine();
+        self.refuse_unavailable_routine()?;
         let sinks = self.open_sinks()?;
         let terminal = Terminal::new()?;
-        say_what_was_put_back();
+        settings::put_back();
         let outcome = match hugekit_lab::run(&self.chosen(), &self.options(), &terminal) {
             Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
-                usage_error(&error.to_string())
+                return Err(UsageError(error.to_string()).into());
             }
             outcome => outcome?,
         };
@@ -170,7 +170,8 @@ impl Lab {
     fn open_sinks(&self) -> anyhow::Result<Sinks<'_>> {
         let is_stdout = |sink: &Option<Sink>| sink.as_ref().is_some_and(Sink::is_stdout);
         if is_stdout(&self.json) && is_stdout(&self.html) {
-            usage_error("--json and --html cannot both print to standard output");
+            let message = "--json and --html cannot both print to standard output";
+            return Err(UsageError(message.to_owned()).into());
         }
         let tables = !is_stdout(&self.json) && !is_stdout(&self.html);
         let json = self.json.as_ref().map(Sink::open).transpose()?;
@@ -196,17 +197,18 @@ impl Lab {
         }
     }
 
-    fn refuse_unavailable_routine(&self) {
-        let Some(name) = &self.routine else { return };
+    fn refuse_unavailable_routine(&self) -> Result<(), UsageError> {
+        let Some(name) = &self.routine else { return Ok(()) };
         let mut named = rows().filter(|row| row.0 == name).peekable();
         let needs = named.peek().map_or("", |row| row.2);
-        if !named.any(|(_, is_available, _)| is_available) {
-            let available: Vec<_> = rows().filter(|row| row.1).map(|row| row.0).collect();
-            usage_error(&format!(
-                "routine {name} is not available on this CPU: it needs {needs}; available are {}",
-                available.join(", ")
-            ))
+        if named.any(|(_, is_available, _)| is_available) {
+            return Ok(());
         }
+        let available: Vec<_> = rows().filter(|row| row.1).map(|row| row.0).collect();
+        Err(UsageError(format!(
+            "routine {name} is not available on this CPU: it needs {needs}; available are {}",
+            available.join(", ")
+        )))
     }
 }
 
@@ -229,14 +231,6 @@ impl Sinks<'_> {
     }
 }
 
-/// Settings that a killed `--setup` has left are put back before anything is measured by them.
-pub(crate) fn say_what_was_put_back() {
-    match hugekit_lab::put_back(&Root::default()) {
-        Ok(notes) => notes.iter().for_each(|note| say(note)),
-        Err(error) => say(&format!("warning: {}", reason(&error))),
-    }
-}
-
 /// Measurements are printed whether or not the record can be kept: no more was promised.
 fn keep(record: &Record) -> Option<String> {
     match Archive::of_user().and_then(|archive| archive.keep(record)) {
@@ -249,11 +243,6 @@ fn keep(record: &Record) -> Option<String> {
             None
         }
     }
-}
-
-/// Ends the program as clap does on a usage error: message on standard error, exit code 2.
-fn usage_error(message: &str) -> ! {
-    crate::Cli::command().error(ErrorKind::ValueValidation, message).exit()
 }
 
 fn command_line() -> String {
