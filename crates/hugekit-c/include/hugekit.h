@@ -80,7 +80,7 @@ enum hugekit_status
     HUGEKIT_STATUS_CONFLICT = 5,
     // It was cancelled; `hugekit_last_error` says how much was done.
     HUGEKIT_STATUS_CANCELLED = 6,
-    // What it is about belongs to the process that this one was forked from.
+    // The object belongs to the process that this one was forked from.
     HUGEKIT_STATUS_FORKED = 7,
     // The kernel refused something else; `hugekit_last_errno` says what it answered.
     HUGEKIT_STATUS_SYSTEM = 8,
@@ -119,7 +119,7 @@ typedef uint32_t hugekit_reuse;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What a pool's memory is made of, the best first.
+// The kinds of memory that a pool may be made of, the best first.
 enum hugekit_backing
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -214,7 +214,7 @@ typedef uint32_t hugekit_handling;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What this process may use userfaultfd(2) for.
+// The uses that this process may make of userfaultfd(2).
 enum hugekit_userfaultfd
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -235,7 +235,7 @@ typedef uint32_t hugekit_userfaultfd;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What one write to snapshotted memory makes its thread copy.
+// The bytes that one write to snapshotted memory makes its thread copy.
 enum hugekit_granule
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -295,7 +295,7 @@ typedef struct hugekit_options {
     hugekit_progress progress;
     // Given to `progress` as it is.
     void *context;
-    // What stops the work early, or NULL.
+    // The flag that stops the work early, or NULL.
     const struct hugekit_cancel *cancel;
     // `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
     uint32_t flags;
@@ -321,7 +321,7 @@ typedef struct hugekit_report {
     size_t took_part;
 } hugekit_report;
 
-// What the machine is, as far as programs decide by it; 0 for what is not known. `hugekit_doctor` says more.
+// The machine, as far as programs decide by it; 0 for facts that are not known. `hugekit_doctor` says more.
 typedef struct hugekit_machine {
     // `sizeof(hugekit_machine)`, set by the caller.
     size_t size;
@@ -508,7 +508,7 @@ typedef struct hugekit_range {
     size_t len;
 } hugekit_range;
 
-// What a snapshot has cost so far, or in all once it has ended.
+// The cost of a snapshot so far, or in all once it has ended.
 typedef struct hugekit_snapshot_stats {
     // `sizeof(hugekit_snapshot_stats)`, set by the caller.
     size_t size;
@@ -542,7 +542,7 @@ extern "C" {
 // calls that succeed leave it alone.
 const char *hugekit_last_error(void);
 
-// What an administrator or the program can do about `hugekit_last_error`, such as a command for root; the
+// The remedy of an administrator or the program for `hugekit_last_error`, such as a command for root; the
 // empty string if nothing is known. Never null, valid as long as `hugekit_last_error` is.
 const char *hugekit_last_remedy(void);
 
@@ -815,7 +815,7 @@ size_t hugekit_region_mapped_len(const struct hugekit_region *region);
 // NULL, or a region.
 uint32_t hugekit_region_serving(const struct hugekit_region *region);
 
-// The file behind the region, and where in it the region begins, in bytes: for a program that maps it itself, such as a
+// The file behind the region, and where in it the region begins, in bytes: for a program that maps it, such as a
 // device's process by vhost-user. (KVM's memory slots need the address only.) The descriptor stays the
 // pool's: do not close it. It reaches the whole pool: access `hugekit_region_mapped_len` bytes from the offset
 // on, and those only while the region exists. What is still to be cleared is cleared by this call, and
@@ -1072,7 +1072,7 @@ hugekit_status hugekit_snapshot_ready(const struct hugekit_snapshot *snapshot,
                                       size_t offset,
                                       size_t len);
 
-// What the snapshot has cost.
+// The snapshot's cost.
 //
 // # Safety
 // `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.

@@ -18,7 +18,7 @@ pub struct hugekit_pool {
     falls: CString,
 }
 
-/// What a pool's memory is made of, the best first.
+/// The kinds of memory that a pool may be made of, the best first.
 #[repr(u32)]
 pub enum hugekit_backing {
     /// As usual: `HUGEKIT_BACKING_HUGETLB2M`, and what is below it.

@@ -249,7 +249,7 @@ pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -
     number.unwrap_or(hugekit_handling::Default) as u32
 }
 
-/// The file behind the region, and where in it the region begins, in bytes: for a program that maps it itself, such as a
+/// The file behind the region, and where in it the region begins, in bytes: for a program that maps it, such as a
 /// device's process by vhost-user. (KVM's memory slots need the address only.) The descriptor stays the
 /// pool's: do not close it. It reaches the whole pool: access `hugekit_region_mapped_len` bytes from the offset
 /// on, and those only while the region exists. What is still to be cleared is cleared by this call, and

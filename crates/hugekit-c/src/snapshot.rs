@@ -26,7 +26,7 @@ pub struct hugekit_snapshot(RwLock<State>);
 enum State {
     /// Shared with its views.
     Open(Arc<Snapshot>),
-    /// What it had cost when it ended.
+    /// Its cost when it ended.
     Ended(Stats),
 }
 
@@ -71,7 +71,7 @@ fn ended() -> Refusal {
     Refusal::invalid("the snapshot has ended: it was written or copied before")
 }
 
-/// What one write to snapshotted memory makes its thread copy.
+/// The bytes that one write to snapshotted memory makes its thread copy.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_granule {
@@ -547,7 +547,7 @@ pub unsafe extern "C" fn hugekit_snapshot_ready(
     answer(handle.and_then(|handle| handle.with(|snapshot| Ok(snapshot.free(range)?))))
 }
 
-/// What a snapshot has cost so far, or in all once it has ended.
+/// The cost of a snapshot so far, or in all once it has ended.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_snapshot_stats {
@@ -580,7 +580,7 @@ unsafe impl Versioned for hugekit_snapshot_stats {
     const FIRST: usize = offset_of!(Self, longest_fault_ns) + size_of::<u64>();
 }
 
-/// What the snapshot has cost.
+/// The snapshot's cost.
 ///
 /// # Safety
 /// `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.

@@ -29,7 +29,7 @@ pub enum hugekit_status {
     Conflict = 5,
     /// It was cancelled; `hugekit_last_error` says how much was done.
     Cancelled = 6,
-    /// What it is about belongs to the process that this one was forked from.
+    /// The object belongs to the process that this one was forked from.
     Forked = 7,
     /// The kernel refused something else; `hugekit_last_errno` says what it answered.
     System = 8,
@@ -135,7 +135,7 @@ impl From<SnapshotError> for Refusal {
     }
 }
 
-/// What the calling thread was refused last.
+/// The last refusal of the calling thread.
 #[derive(Default)]
 struct Last {
     message: CString,
@@ -181,7 +181,7 @@ pub extern "C" fn hugekit_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// What an administrator or the program can do about `hugekit_last_error`, such as a command for root; the
+/// The remedy of an administrator or the program for `hugekit_last_error`, such as a command for root; the
 /// empty string if nothing is known. Never null, valid as long as `hugekit_last_error` is.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_remedy() -> *const c_char {

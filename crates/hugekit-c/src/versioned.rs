@@ -23,7 +23,7 @@ pub(crate) trait Wish: Versioned {
     fn reserved(&self) -> u32;
 }
 
-/// What the caller wishes; zeroes for no pointer.
+/// The caller's wishes; zeroes for no pointer.
 ///
 /// # Safety
 /// Null, or valid for reads of as many bytes as its first word says.

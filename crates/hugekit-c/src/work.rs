@@ -84,7 +84,7 @@ pub struct hugekit_options {
     pub progress: hugekit_progress,
     /// Given to `progress` as it is.
     pub context: *mut c_void,
-    /// What stops the work early, or NULL.
+    /// The flag that stops the work early, or NULL.
     pub cancel: *const hugekit_cancel,
     /// `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
     pub flags: u32,

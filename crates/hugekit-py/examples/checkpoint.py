@@ -60,7 +60,7 @@ class Training:
         self.number += 1
 
     def begin(self, way):
-        """What the loop itself does for a checkpoint; returns the thread that does the rest, if one does."""
+        """The loop's own work for a checkpoint; returns the thread that does the rest, if one does."""
         if way == "save":
             np.savez(self.path, **self.arrays)
         elif way == "copy":

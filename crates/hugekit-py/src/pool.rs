@@ -202,7 +202,7 @@ impl Pool {
         Ok(dict)
     }
 
-    /// What the memory is made of: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
+    /// The kind of memory: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
     #[getter]
     fn backing(&self) -> &'static str {
         word(self.0.backing())

@@ -53,7 +53,7 @@ enum Form {
 }
 
 impl Form {
-    /// What is one for each array, as the arrays were given.
+    /// One entry for each array, as the arrays were given.
     fn of<'py>(
         self,
         list: Bound<'py, PyList>,
@@ -95,7 +95,8 @@ impl Kind {
     }
 }
 
-/// What begins at this offset of a snapshot, of which other arrays and views may have parts too; nothing for no bytes.
+/// The part that begins at this offset of a snapshot, of which other arrays and views may have parts too; none
+/// for no bytes.
 struct Memory(Option<(Arc<hugekit::Snapshot>, usize)>);
 
 impl Memory {
@@ -121,8 +122,9 @@ impl Memory {
 /// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next.
 ///
 /// Without one, a writer that meets a snapshot waits until the kernel has found and cleared memory for its copy,
-/// several times as long as for the copy itself where free memory is short or in pieces. A program that takes snapshots again and again
-/// makes a reserve at the start. One snapshot at a time has it; of arrays that lie apart in memory, the first there.
+/// several times as long as for the copy itself where free memory is short or in pieces. A program that takes
+/// snapshots again and again makes a reserve at the start. One snapshot at a time has it; of arrays that lie apart
+/// in memory, the first there.
 ///
 /// Args:
 ///     nbytes: rounded up to 2 MiB, and touched once, 0.1 to 0.2 seconds a gigabyte. As much as writers change until a
@@ -290,7 +292,7 @@ fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
     Ok(Some(Kind { dtype, shape, fortran }))
 }
 
-/// What each buffer holds now. Those on one region are parts of one snapshot; others are taken together, so that those
+/// The content of each buffer now. Those on one region are parts of one snapshot; others are taken together, so that those
 /// which lie side by side can be.
 fn taken(
     py: Python<'_>,
@@ -564,7 +566,7 @@ impl Snapshot {
         lock(&self.parts).is_none()
     }
 
-    /// What it has cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_held``, ``cap`` and
+    /// Its cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_held``, ``cap`` and
     /// ``reserved`` (of these, bytes whose memory was there before) in bytes, and the ``longest_fault`` of a writer in seconds. As it was before it began to end.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = match &*lock(&self.parts) {
@@ -620,7 +622,7 @@ fn stats_of(parts: &[Part]) -> Vec<Stats> {
 }
 
 impl Part {
-    /// What a view of it is made of.
+    /// The source of a view of it.
     fn shown(&self, py: Python<'_>) -> Shown {
         let (snapshot, owner) = (self.memory.0.clone(), Arc::clone(&self.buffer));
         let kind = self.kind.as_ref().map(|kind| kind.clone_ref(py));
@@ -640,7 +642,7 @@ impl Part {
         numpy.call_method("empty", (&kind.shape, &kind.dtype), Some(&order))
     }
 
-    /// What a .npy file begins with, by numpy itself.
+    /// The beginning of a .npy file, by numpy itself.
     fn header(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
         let Some(Kind { dtype, shape, fortran }) = &self.kind else {
             return Err(PyTypeError::new_err(

@@ -27,7 +27,7 @@ use crate::snapshot::Kind;
 ///     TypeError: by an index that is neither a number, a slice, nor the name of a field.
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct View {
-    /// What there is to read; nothing if it has no bytes.
+    /// The bytes to read; none if it is empty.
     pages: Option<Py<Pages>>,
     /// All of it, filled or not: for this module alone.
     all: Py<PyAny>,
@@ -45,7 +45,7 @@ struct Pages {
     _owner: Arc<Buffer>,
 }
 
-/// What a view is made of.
+/// The source of a view.
 pub(crate) struct Shown {
     /// And where in it the array begins.
     pub(crate) snapshot: Option<(Arc<Snapshot>, usize)>,
@@ -97,7 +97,7 @@ impl View {
 
 #[pymethods]
 impl View {
-    /// What lies at an address in the array: ``nbytes`` bytes, read-only. For structures that hold pointers into the
+    /// The ``nbytes`` bytes at an address in the array, read-only. For structures that hold pointers into the
     /// array itself.
     ///
     /// Raises:

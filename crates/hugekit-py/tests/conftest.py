@@ -1,4 +1,4 @@
-"""What the tests share: whether this process may serve faults, and a small pool that any machine has."""
+"""Shared by the tests: whether this process may serve faults, and a small pool that any machine has."""
 
 import hugekit
 import numpy as np

@@ -44,7 +44,7 @@ import (
 const mib = 1 << 20
 const length = 8 * mib
 
-// What a harness counts as skipped.
+// The exit status that a harness counts as skipped.
 const skipped = 77
 
 func check(what string, status C.hugekit_status) {
