@@ -467,7 +467,7 @@ typedef struct hugekit_fork_options {
     size_t granule;
     // The most mappings that the family's copies may cost; 0: as many as half of `vm.max_map_count`, for all
     // families together.
-    size_t most_mappings;
+    size_t max_vmas;
     // A `hugekit_handling`.
     uint32_t handling;
     // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.

@@ -351,7 +351,7 @@ pub struct hugekit_fork_options {
     pub granule: usize,
     /// The most mappings that the family's copies may cost; 0: as many as half of `vm.max_map_count`, for all
     /// families together.
-    pub most_mappings: usize,
+    pub max_vmas: usize,
     /// A `hugekit_handling`.
     pub handling: u32,
     /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
@@ -403,13 +403,13 @@ pub(crate) fn fork_builder<'a>(
     region: &'a SharedRegion,
     options: &hugekit_fork_options,
 ) -> Answer<ForkBuilder<'a, Region>> {
-    let hugekit_fork_options { granule, most_mappings, handling_threads, .. } = *options;
+    let hugekit_fork_options { granule, max_vmas, handling_threads, .. } = *options;
     let mut builder = region.fork_builder();
     if granule > 0 {
         builder = builder.granule(granule);
     }
-    if most_mappings > 0 {
-        builder = builder.most_mappings(most_mappings);
+    if max_vmas > 0 {
+        builder = builder.max_vmas(max_vmas);
     }
     if let Some(handling) = handling("hugekit_fork_options", options.handling, handling_threads)? {
         builder = builder.handling(handling);

@@ -7,10 +7,10 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 
+use crate::cow::ForkError;
 use crate::engine::HintError;
 use crate::parallel::JobError;
 use crate::pool::FaultError;
-use crate::region::ForkError;
 use crate::snapshot::Unsuitable;
 use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError, SnapshotError};
 
@@ -220,6 +220,7 @@ impl ForkError {
             Self::Mappings { .. } => ErrorClass::NoMemory,
             Self::NotMapped { source, .. } => of_kind(source.kind()),
             Self::NotReady(error) => error.class(),
+            Self::Copy(error) => error.class(),
             Self::Kept(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Forked => ErrorClass::Forked,
         }

@@ -6,6 +6,7 @@ pub mod arch;
 mod class;
 mod clear;
 mod copy;
+mod cow;
 mod cpu_set;
 mod engine;
 pub mod fault;

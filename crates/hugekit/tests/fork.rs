@@ -400,7 +400,7 @@ fn like_vectors(backing: Backing) {
                 let mut tree = vec![Modelled::new(region, bytes)];
                 let how = |region: &SharedRegion| {
                     let fork = region.fork_builder().granule(granule).handling(handling);
-                    fork.most_mappings(most).build()
+                    fork.max_vmas(most).build()
                 };
                 for step in &steps {
                     take(&mut tree, step, &how, page);
@@ -683,7 +683,7 @@ fn mappings_are_budgeted(backing: Backing) {
         let pool = pool(backing, 2);
         let granule = *granules(backing).first().unwrap();
         let region = pool.region(FOLIOS * backing.page_size()).unwrap();
-        let how = region.fork_builder().granule(granule).handling(handling).most_mappings(4);
+        let how = region.fork_builder().granule(granule).handling(handling).max_vmas(4);
         let mut child = how.build().unwrap();
         child[granule] = 1;
         child[3 * granule] = 3;
@@ -709,7 +709,7 @@ fn what_is_scattered_is_brought_together(backing: Backing) {
         paint(&mut region, 1);
         let how = |region: &Region| {
             let fork = region.fork_builder().granule(granule).handling(handling);
-            fork.most_mappings(8).build()
+            fork.max_vmas(8).build()
         };
         let mut child = how(&region).unwrap();
         for slot in [1, 3, 5] {

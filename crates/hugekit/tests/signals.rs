@@ -527,7 +527,7 @@ fn faults_of_forks_keep_within_bounds() {
     let pool = Pool::builder(4 * WIDTH).backing(Backing::Base).scrub_threads(0).build().unwrap();
     let mut region = pool.region(WIDTH).unwrap();
     region.fill(1);
-    let how = region.fork_builder().granule(PAGE).handling(Handling::InPlace).most_mappings(4);
+    let how = region.fork_builder().granule(PAGE).handling(Handling::InPlace).max_vmas(4);
     let (mut first, mut second) = (how.build().unwrap(), how.build().unwrap());
     let used_by = stack_beyond_a_frame();
     let mut touch = |what: &str, touch: &mut dyn FnMut(&mut Region, &mut Region, &mut Region)| {

@@ -111,8 +111,10 @@ impl From<ClearError> for Failure {
 /// What it means that advice about transparent huge pages is refused.
 fn refused(call: &'static str, errno: Errno) -> PoolError {
     match errno {
-        // Neither says that the kernel has no such pages.
-        Errno::NOMEM | Errno::PERM => PoolError::Kernel { call, source: errno.into() },
+        // None of these says that the kernel has no such pages.
+        Errno::NOMEM | Errno::AGAIN | Errno::PERM => {
+            PoolError::Kernel { call, source: errno.into() }
+        }
         _ => PoolError::NoThp { reason: format!("{call}: {}", std::io::Error::from(errno)) },
     }
 }

@@ -8,9 +8,8 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use super::ForkError;
-use super::fork::{Family, Fresh, Membership, Terms};
 use crate::ClearError;
+use crate::cow::{CowHandle, ForkError, ForkGroup, Fresh, Terms};
 use crate::fault::{Faults, Service, Serving};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
@@ -79,8 +78,8 @@ pub(super) struct Memory {
     serving: Option<Serving>,
     /// Why they are plain ones although it was to be cleared at the fault.
     fall: Option<FaultError>,
-    /// Whom it shares memory with, once it was forked.
-    family: OnceLock<Arc<Family>>,
+    /// What it shares memory in, once it was forked.
+    group: OnceLock<Arc<ForkGroup>>,
     /// Ranges that a fork copies at once.
     pins: Mutex<Vec<Range<usize>>>,
     /// Whether a program may have the file behind it.
@@ -101,12 +100,29 @@ unsafe impl Sync for Memory {}
 /// What a region has its memory from. Changed only by forking and at the end.
 #[derive(Debug)]
 enum Holds {
-    /// An extent of its own, and who serves its faults if they are not plain ones.
-    Alone(Mapped, Option<Service>),
-    /// A place in a family.
-    Member(Membership),
+    /// An extent of its own.
+    Plain(Mapped),
+    /// An extent of its own, of which folios are made ready by the faults that a service answers.
+    Lazy(Mapped, Service),
+    /// A mapping in a fork group.
+    CopyOnWrite(CowHandle),
     /// Nothing: it is being dropped.
     Nothing,
+}
+
+impl Holds {
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Nothing)
+    }
+
+    /// An extent of its own, and the service of its faults if they are not plain ones.
+    fn into_extent(self) -> Option<(Mapped, Option<Service>)> {
+        match self {
+            Self::Plain(mapped) => Some((mapped, None)),
+            Self::Lazy(mapped, service) => Some((mapped, Some(service))),
+            Self::CopyOnWrite(_) | Self::Nothing => None,
+        }
+    }
 }
 
 impl Memory {
@@ -118,7 +134,11 @@ impl Memory {
     ) -> Self {
         let (start, mapped_len) = (mapped.mapping().start(), mapped.mapping().len());
         let serving = service.as_mut().map(Service::take_serving);
-        Self::with(pool, Holds::Alone(mapped, service), serving, (start, mapped_len, len))
+        let holds = match service {
+            None => Holds::Plain(mapped),
+            Some(service) => Holds::Lazy(mapped, service),
+        };
+        Self::with(pool, holds, serving, (start, mapped_len, len))
     }
 
     fn with(
@@ -131,7 +151,7 @@ impl Memory {
             holds: RwLock::new(holds),
             serving,
             fall: None,
-            family: OnceLock::new(),
+            group: OnceLock::new(),
             pins: Mutex::new(Vec::new()),
             file_given: AtomicBool::new(false),
             retires: AtomicBool::new(false),
@@ -158,7 +178,7 @@ impl Memory {
     }
 
     pub(super) fn serving(&self) -> Option<&Serving> {
-        self.family.get().map(|family| family.serving()).or(self.serving.as_ref())
+        self.group.get().map(|group| group.serving()).or(self.serving.as_ref())
     }
 
     pub(super) fn fall(&self) -> Option<&FaultError> {
@@ -169,15 +189,20 @@ impl Memory {
     pub(super) fn file_offset(&self) -> Result<u64, RegionError> {
         self.check_ours()?;
         match &*self.holds() {
-            Holds::Alone(mapped, service) => {
-                self.file_given.store(true, Ordering::SeqCst);
-                if let Some(service) = service {
-                    service.served().show_through_file();
-                }
-                Ok(self.pool.memory().offset(mapped.extent()))
+            Holds::Plain(mapped) => Ok(self.give_file(mapped)),
+            Holds::Lazy(mapped, service) => {
+                let offset = self.give_file(mapped);
+                service.served().show_through_file();
+                Ok(offset)
             }
-            _ => Err(RegionError::Forks),
+            Holds::CopyOnWrite(_) | Holds::Nothing => Err(RegionError::Forks),
         }
+    }
+
+    /// From now on the region cannot be forked: a writer of the file passes every protection.
+    fn give_file(&self, mapped: &Mapped) -> u64 {
+        self.file_given.store(true, Ordering::SeqCst);
+        self.pool.memory().offset(mapped.extent())
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -207,11 +232,11 @@ impl Memory {
         }
     }
 
-    /// Its place in a family, of a region that is a fork.
-    pub(super) fn as_member<R>(&self, act: impl FnOnce(&Membership) -> R) -> R {
+    /// Its mapping in a fork group, of a region that is a fork.
+    pub(super) fn as_fork<R>(&self, act: impl FnOnce(&CowHandle) -> R) -> R {
         match &*self.holds() {
-            Holds::Member(membership) => act(membership),
-            _ => unreachable!("a fork is a member as long as it exists"),
+            Holds::CopyOnWrite(fork) => act(fork),
+            _ => unreachable!("a fork is one of its group as long as it exists"),
         }
     }
 
@@ -229,8 +254,8 @@ impl Memory {
         self.check_ours()?;
         let range = self.within(range)?;
         match &*self.holds() {
-            Holds::Member(membership) => return Ok(membership.prefault(range, threads, progress)?),
-            Holds::Alone(_, Some(service)) => {
+            Holds::CopyOnWrite(fork) => return Ok(fork.prefault(range, threads, progress)?),
+            Holds::Lazy(_, service) => {
                 service.served().ready(range.clone(), threads, progress)?;
                 if self.pool.backing().is_reserved() {
                     return Ok(self.prefault_plain(range, Threads::One, None)?);
@@ -264,8 +289,8 @@ impl Memory {
         self.check_ours()?;
         let range = self.within(range)?;
         match &*self.holds() {
-            Holds::Member(membership) => drop(membership.own(range, self.pool.threads())?),
-            Holds::Alone(_, Some(service)) => {
+            Holds::CopyOnWrite(fork) => drop(fork.own(range, self.pool.threads())?),
+            Holds::Lazy(_, service) => {
                 service.served().ready(range, self.pool.threads(), None)?;
             }
             _ => {}
@@ -278,9 +303,9 @@ impl Memory {
         self.check_ours()?;
         let range = self.whole_folios(range)?;
         match &*self.holds() {
-            Holds::Member(membership) => membership.release(range).map_err(RegionError::Copy)?,
-            Holds::Alone(_, Some(service)) => service.served().release(range),
-            Holds::Alone(mapped, None) => self.pool.clear_in_use(mapped.extent(), range)?,
+            Holds::CopyOnWrite(fork) => fork.release(range).map_err(RegionError::Copy)?,
+            Holds::Lazy(_, service) => service.served().release(range),
+            Holds::Plain(mapped) => self.pool.clear_in_use(mapped.extent(), range)?,
             Holds::Nothing => {}
         }
         Ok(())
@@ -305,21 +330,22 @@ impl Memory {
         let kept = len.next_multiple_of(page_size);
         let (mapped, service) = match self.holds_mut() {
             _ if kept == cut => return Ok(cut),
-            Holds::Member(membership) => {
-                return membership.truncate(len).map_err(|error| RegionError::Kept(error.kind()));
+            Holds::CopyOnWrite(fork) => {
+                return fork.truncate(len).map_err(|error| RegionError::Kept(error.kind()));
             }
-            Holds::Alone(mapped, service) => (mapped, service),
+            Holds::Plain(mapped) => (mapped, None),
+            Holds::Lazy(mapped, service) => (mapped, Some(service)),
             Holds::Nothing => return Ok(cut),
         };
-        let contents = match service {
+        let contents = match &service {
             Some(service) => service.cut(kept, page_size),
             None => vec![((cut - kept) / page_size, Content::Dirty)],
         };
-        // SAFETY: who borrowed bytes behind `len` is gone, because `self` is borrowed mutably.
+        // SAFETY: every borrow of bytes behind `len` has ended, because `self` is borrowed mutably.
         let taken = unsafe { pool.take_tail(mapped, len, &contents) };
         taken.map(|()| kept).map_err(|error| {
             // Its tail is served again.
-            service.iter().for_each(|service| service.restore(cut));
+            service.into_iter().for_each(|service| service.restore(cut));
             RegionError::Kept(error.kind())
         })
     }
@@ -336,16 +362,18 @@ impl Memory {
 
     fn give_to_kernel(&mut self) -> Result<(), RegionError> {
         self.check_ours()?;
-        match std::mem::replace(self.holds_mut(), Holds::Nothing) {
-            Holds::Alone(mapped, mut service) => {
-                service.iter_mut().for_each(Service::end);
-                // SAFETY: as for `drop`.
-                unsafe { self.pool.retire(mapped) }.map_err(|error| RegionError::Kept(error.kind()))
-            }
-            Holds::Member(membership) => {
-                membership.leave(true).map_err(|error| RegionError::Kept(error.kind()))
-            }
-            Holds::Nothing => Ok(()),
+        let kept = |error: ForkError| RegionError::Kept(error.kind());
+        match self.holds_mut().take() {
+            Holds::CopyOnWrite(fork) => fork.leave(true).map_err(kept),
+            extent => match extent.into_extent() {
+                Some((mapped, mut service)) => {
+                    service.iter_mut().for_each(Service::end);
+                    // SAFETY: as for `drop`.
+                    unsafe { self.pool.retire(mapped) }
+                        .map_err(|error| RegionError::Kept(error.kind()))
+                }
+                None => Ok(()),
+            },
         }
     }
 
@@ -367,7 +395,7 @@ impl Memory {
     pub(super) fn fork(
         &self,
         terms: impl FnOnce(&Pool) -> Result<Terms, ForkError>,
-        agree: impl FnOnce(&Arc<Family>) -> Result<(), ForkError>,
+        agree: impl FnOnce(&Arc<ForkGroup>) -> Result<(), ForkError>,
     ) -> Result<Self, ForkError> {
         if !self.pool.memory().is_ours() {
             return Err(ForkError::Forked);
@@ -377,9 +405,9 @@ impl Memory {
             return Err(ForkError::FileGiven);
         }
         let (granule_bytes, terms) = match &*holds {
-            Holds::Member(membership) => {
-                agree(&membership.family)?;
-                (membership.granule_bytes(), None)
+            Holds::CopyOnWrite(fork) => {
+                agree(&fork.group)?;
+                (fork.granule_bytes(), None)
             }
             _ => {
                 let terms = terms(&self.pool)?;
@@ -395,48 +423,46 @@ impl Memory {
             }
             return Err(error);
         }
-        let Holds::Member(membership) = &*holds else { unreachable!("it has just become one") };
-        let fresh = membership.fork(place, &self.pinned(granule_bytes), self.mapped_len)?;
+        let Holds::CopyOnWrite(fork) = &*holds else { unreachable!("it has just become one") };
+        let fresh = fork.fork(place, &self.pinned(granule_bytes), self.mapped_len)?;
         Ok(self.child(fresh))
     }
 
-    /// Founds a family with this region.
+    /// Founds a fork group with this region.
     fn begin(&self, holds: &mut Holds, terms: Terms) -> Result<(), ForkError> {
-        let family = Family::found(&self.pool, self.mapped_len, terms)?;
+        let group = ForkGroup::found(&self.pool, self.mapped_len, terms)?;
         // What is still to be made ready is, before any region shares it.
-        if let Holds::Alone(_, Some(service)) = holds {
+        if let Holds::Lazy(_, service) = holds {
             let ready = service.served().ready(0..self.mapped_len, self.pool.threads(), None);
-            let failed = |error| ForkError::NotReady(Box::new(RegionError::from(error)));
             if let Err(error) = ready {
-                family.end();
-                return Err(failed(error));
+                group.end();
+                return Err(ForkError::NotReady(error));
             }
             let _ = service.served().give_up();
             service.end();
         }
-        let Holds::Alone(mapped, service) = std::mem::replace(holds, Holds::Nothing) else {
-            unreachable!("only a region without a family begins one")
-        };
+        let (mapped, service) =
+            holds.take().into_extent().expect("only a region without a fork group begins one");
         let (extent, mapping) = mapped.into_parts();
-        let begun = family.begin(extent, mapping).map_err(|(extent, mapping, error)| {
-            *holds = Holds::Alone(Mapped::of_parts(extent, mapping), None);
-            family.end();
+        let begun = group.begin(extent, mapping).map_err(|(extent, mapping, error)| {
+            *holds = Holds::Plain(Mapped::of_parts(extent, mapping));
+            group.end();
             error
         });
-        *holds = Holds::Member(begun?);
+        *holds = Holds::CopyOnWrite(begun?);
         drop(service);
-        self.family.get_or_init(|| family);
+        self.group.get_or_init(|| group);
         Ok(())
     }
 
     fn child(&self, fresh: Fresh) -> Self {
-        let Fresh { membership, bytes } = fresh;
-        let start = ptr::with_exposed_provenance_mut(membership.start);
+        let Fresh { handle, bytes } = fresh;
+        let start = ptr::with_exposed_provenance_mut(handle.start);
         let start = NonNull::new(start).expect("nothing is mapped at 0");
-        let family = Arc::clone(&membership.family);
-        let holds = Holds::Member(membership);
+        let group = Arc::clone(&handle.group);
+        let holds = Holds::CopyOnWrite(handle);
         let child = Self::with(self.pool.clone(), holds, None, (start, bytes, self.len));
-        child.family.get_or_init(|| family);
+        child.group.get_or_init(|| group);
         child
     }
 
@@ -453,8 +479,8 @@ impl Memory {
         self.check_ours()?;
         let range = self.within(range)?;
         let holds = self.holds();
-        if let Holds::Member(membership) = &*holds {
-            membership.own(range.clone(), Threads::One)?;
+        if let Holds::CopyOnWrite(fork) = &*holds {
+            fork.own(range.clone(), Threads::One)?;
         }
         self.pins.lock().unwrap_or_else(PoisonError::into_inner).push(range);
         Ok(())
@@ -474,7 +500,7 @@ impl Memory {
     pub(super) fn shared_bytes(&self) -> Result<usize, RegionError> {
         self.check_ours()?;
         Ok(match &*self.holds() {
-            Holds::Member(membership) => membership.count_shared(),
+            Holds::CopyOnWrite(fork) => fork.count_shared(),
             _ => 0,
         })
     }
@@ -490,17 +516,17 @@ impl Drop for Memory {
         }
         // Its descriptor is closed only when nothing is mapped there any more: what it guards may be
         // another owner's bytes.
-        let (mapped, mut service) = match std::mem::replace(self.holds_mut(), Holds::Nothing) {
-            Holds::Alone(mapped, service) => (mapped, service),
-            Holds::Member(membership) if self.pool.memory().is_ours() => {
-                if let Err(error) = membership.leave(false) {
+        let extent = match self.holds_mut().take() {
+            Holds::CopyOnWrite(fork) if self.pool.memory().is_ours() => {
+                if let Err(error) = fork.leave(false) {
                     tracing::error!("folios are lost: {error}");
                 }
                 return;
             }
-            Holds::Member(membership) => return membership.family.forget_handlers(),
-            Holds::Nothing => return,
+            Holds::CopyOnWrite(fork) => return fork.group.forget_handlers(),
+            extent => extent.into_extent(),
         };
+        let Some((mapped, mut service)) = extent else { return };
         let contents = service.as_mut().map(|service| service.stop(self.pool.page_size()));
         // SAFETY: every borrow of this has ended; code that kept a bare address has promised not to use it
         // any more. What the folios hold is what faults have made of them.

@@ -15,9 +15,10 @@ mod mapped;
 mod moment;
 mod shared;
 
+pub use crate::cow::ForkError;
 pub use builder::RegionBuilder;
 pub use exclusive::Region;
-pub use fork::{ForkBuilder, ForkError};
+pub use fork::ForkBuilder;
 pub use mapped::RegionError;
 pub(crate) use moment::Moment;
 pub use shared::{PinnedRange, SharedRegion};

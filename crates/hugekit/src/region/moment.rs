@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::fork::Lost;
 use super::mapped::Memory;
 use super::{ForkBuilder, ForkError};
 use crate::Reuse;
+use crate::cow::{CowHandle, Lost};
 use crate::fault::Serving;
 
 /// What a region held at one point in time. Offsets are the region's.
@@ -34,7 +34,7 @@ impl<R> ForkBuilder<'_, R> {
         let origin = self.origin().start().as_ptr().expose_provenance();
         let memory = Box::new(self.memory()?);
         let (granule_bytes, copied_at_once) =
-            memory.as_member(|member| (member.granule_bytes(), member.count_kept()));
+            memory.as_fork(|fork| (fork.granule_bytes(), fork.count_owned()));
         Ok(Moment { memory, origin, granule_bytes, copied_at_once })
     }
 }
@@ -72,18 +72,18 @@ impl Moment {
         reuse: Reuse,
     ) -> Result<(), Lost> {
         // SAFETY: the caller's to promise.
-        self.memory.as_member(|member| unsafe { member.read(bytes, to, reuse) })
+        self.memory.as_fork(|fork| unsafe { fork.read(bytes, to, reuse) })
     }
 
     /// No reader wants the granules that begin in this range any more.
     pub(crate) fn let_go(&self, bytes: &Range<usize>) {
-        self.memory.as_member(|member| member.part_with(self.slots(bytes), false));
+        self.memory.as_fork(|fork| fork.detach(self.slots(bytes), false));
     }
 
     /// Has the granules of this range for itself, so that the regions that share them write them without a fault; how
     /// many had to be copied.
     pub(crate) fn put_aside(&self, bytes: &Range<usize>) -> usize {
-        self.memory.as_member(|member| member.part_with(self.slots(bytes), true))
+        self.memory.as_fork(|fork| fork.detach(self.slots(bytes), true))
     }
 
     fn slots(&self, bytes: &Range<usize>) -> Range<usize> {
@@ -91,7 +91,7 @@ impl Moment {
     }
 
     pub(crate) fn cost(&self) -> Cost {
-        let cost = self.memory.as_member(super::fork::Membership::cost);
+        let cost = self.memory.as_fork(CowHandle::cost);
         Cost {
             copied_by_writers: cost.received,
             copied_at_once: self.copied_at_once,

@@ -119,6 +119,13 @@ impl Point {
         lasts && self.hit.get().is_some_and(|hit| hit.call == call)
     }
 
+    /// Whether every look at memory was answered as if it had failed.
+    pub(crate) fn had_all_memory_fail(&self) -> bool {
+        let failed =
+            self.refused().is_some_and(|errno| [libc::EFAULT, libc::EHWPOISON].contains(&errno));
+        failed && self.is_refused_for_good(Call::MadvisePopulate)
+    }
+
     /// Whatever becomes of this process, these bytes stay this one.
     pub(crate) fn keeps(&self, bytes: &[u8], value: u8) {
         let facts = [bytes.as_ptr().addr(), bytes.len(), usize::from(value)];

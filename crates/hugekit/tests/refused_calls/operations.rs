@@ -118,6 +118,8 @@ fn is_whole(point: &Point, pool: &Pool) {
         Ok(region) => point.check(is_zero(&region), "not clean"),
         // What is mapped may still be accessed.
         Err(_) if point.is_refused_for_good(Call::Munmap) => return,
+        // What failed is handed out no more.
+        Err(_) if point.had_all_memory_fail() => return,
         Err(error) => {
             let stats = pool.stats().unwrap();
             return point.problem(format!("folios are lost: {error}, {stats:?}"));

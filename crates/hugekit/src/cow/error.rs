@@ -3,7 +3,9 @@
 use std::io;
 
 use crate::fault::Handling;
+use crate::parallel::JobError;
 use crate::pool::{FaultError, PoolError, Size};
+use crate::populate::PopulateError;
 
 /// Why a region could not be forked, or a fork not given back. A region that could not be forked is as it
 /// was, and nothing of the pool was taken.
@@ -26,20 +28,20 @@ pub enum ForkError {
         /// The most possible.
         most: usize,
     },
-    /// An earlier fork has decided for the family.
+    /// An earlier fork has decided for the fork group.
     #[error("the region shares granules of {} with its forks, not of {}", Size(*granule), Size(*asked))]
     GranuleDiffers {
         /// Bytes asked for.
         asked: usize,
-        /// Bytes of the family's granules.
+        /// Bytes of the group's granules.
         granule: usize,
     },
-    /// An earlier fork has decided for the family.
+    /// An earlier fork has decided for the fork group.
     #[error("faults of the region and its forks are served by {handling:?}, not by {asked:?}")]
     HandlingDiffers {
         /// What was asked for.
         asked: Handling,
-        /// What serves the family.
+        /// What serves the fork group.
         handling: Handling,
     },
     /// The pool cannot keep room for the fork's copies.
@@ -58,7 +60,7 @@ pub enum ForkError {
         needed: usize,
         /// Mappings that are left.
         left: usize,
-        /// Mappings of the process, or of the family, that forks may cost.
+        /// Mappings of the process, or of the fork group, that forks may cost.
         most: usize,
     },
     /// The process has no address or no mapping left.
@@ -71,7 +73,10 @@ pub enum ForkError {
     },
     /// What the region has could not be made ready to be shared.
     #[error("the region could not be made ready: {0}")]
-    NotReady(Box<super::super::RegionError>),
+    NotReady(JobError<PopulateError>),
+    /// What the fork needs a copy of at once could not be copied.
+    #[error("what the fork needs at once could not be copied: {0}")]
+    Copy(PopulateError),
     /// The kernel would not take the memory back.
     #[error("the kernel does not take the memory back: {0}")]
     Kept(io::Error),

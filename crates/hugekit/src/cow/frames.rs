@@ -1,13 +1,12 @@
-//! The granules of a family: whose extents they lie in, how many regions show each, and which of them the
-//! pool has again.
+//! The granules of a fork group: whose extents they lie in, what they hold, and which of them the pool has again.
 //!
-//! A *frame* is a granule's number in the family: extents are numbered one after the other as they come,
+//! A *frame* is a granule's number in the group: extents are numbered one after the other as they come,
 //! with a gap, so that frames of different extents never follow each other. A frame belongs to the slot
 //! that its place in the extent says, for good.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
@@ -21,15 +20,14 @@ use crate::sys::own::{OwnPiece, OwnSlice};
 use crate::sys::peek;
 use crate::{Clear, Copy, Reuse};
 
-/// An extent that came into the family with one region, and what is left of it. Its token is kept outside of the gate
+/// An extent that came into the group with one region, and what is left of it. Its token is kept outside of the gate
 /// ([`Tokens`](super::tokens::Tokens)).
 #[derive(Debug)]
 pub(super) struct Holding {
     first: u64,
     first_slot: usize,
-    /// Regions that show each granule.
-    counts: OwnSlice<AtomicU64>,
-    /// What each folio holds, and whether the family has given it up.
+    slots: usize,
+    /// What each folio holds, and whether the group has given it up.
     contents: OwnSlice<AtomicU8>,
     /// Granules of each folio that are still a region's, or whose place is kept for one.
     kept: Box<[u32]>,
@@ -40,7 +38,7 @@ pub(super) struct Holding {
     alias: Bytes,
 }
 
-/// Every granule of a family.
+/// Every granule of a group.
 #[derive(Debug)]
 pub(super) struct Frames {
     holdings: Vec<Holding>,
@@ -118,18 +116,18 @@ impl Frames {
 
     /// Adds what came with a region: which frame each slot has of it. Without allocating, if there is
     /// [room](Self::holdings).
-    pub(super) fn add(&mut self, place: &mut Place) -> Own {
+    pub(super) fn add(&mut self, place: &mut Reservation) -> Reserve {
         let mut own = std::mem::take(&mut place.own);
         for (mut holding, (_, first)) in place.holdings.drain(..).zip(&mut own) {
             (holding.first, *first) = (self.next, self.next);
-            self.next += holding.counts.len() as u64 + 1;
+            self.next += holding.slots as u64 + 1;
             self.holdings.push(holding);
         }
-        Own(own)
+        Reserve(own)
     }
 
     /// Takes out what was added last, of which no region shows anything, into a vector that has room.
-    pub(super) fn take_last(&mut self, own: &Own, into: &mut Vec<Holding>) {
+    pub(super) fn take_last(&mut self, own: &Reserve, into: &mut Vec<Holding>) {
         let first = self.holdings.len() - own.0.len();
         into.extend(self.holdings.drain(first..));
     }
@@ -147,40 +145,10 @@ impl Frames {
         after.checked_sub(1).expect("a frame of an extent that is still here")
     }
 
-    fn count(&self, frame: u64) -> &AtomicU64 {
-        let holding = self.holding(frame);
-        &holding.counts[(frame - holding.first) as usize]
-    }
-
     /// The slot that a frame is for.
     pub(super) fn slot(&self, frame: u64) -> usize {
         let holding = self.holding(frame);
         holding.first_slot + (frame - holding.first) as usize
-    }
-
-    /// How many regions show it.
-    pub(super) fn sharers(&self, frame: u64) -> usize {
-        self.count(frame).load(Ordering::Relaxed) as usize
-    }
-
-    /// So many regions more show it.
-    pub(super) fn get(&self, frame: u64, regions: usize) {
-        self.count(frame).fetch_add(regions as u64, Ordering::Relaxed);
-    }
-
-    /// So many regions fewer show it; whether none does now, and what the others did with it has then
-    /// happened before.
-    pub(super) fn put(&self, frame: u64, regions: usize) -> bool {
-        let before = self.count(frame).fetch_sub(regions as u64, Ordering::Release);
-        debug_assert!(
-            before >= regions as u64,
-            "{regions} regions of {before} give frame {frame} up"
-        );
-        let is_last = before == regions as u64;
-        if is_last {
-            fence(Ordering::Acquire);
-        }
-        is_last
     }
 
     /// Where the pool's own mapping shows it.
@@ -324,25 +292,18 @@ pub(super) enum Near {
     Neither,
 }
 
-/// What is about to come into the family with a region, allocated before any thread has to wait.
+/// What is about to come into the group with a region, allocated before any thread has to wait.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Reservation {
     holdings: Vec<Holding>,
     own: Box<[(usize, u64)]>,
 }
 
-impl Place {
+impl Reservation {
     /// Memory for what faults change of so many pieces, which no snapshot can protect.
-    pub(super) fn room(
-        pieces: &[Reserved],
-        granule_bytes: usize,
-        page_size: usize,
-    ) -> io::Result<OwnPiece> {
-        let bytes = pieces.iter().map(|(extent, _)| {
-            let folios = extent.folios().len();
-            let slots = (folios * page_size).div_ceil(granule_bytes);
-            OwnPiece::bytes_of::<AtomicU8>(folios) + OwnPiece::bytes_of::<AtomicU64>(slots)
-        });
+    pub(super) fn room(pieces: &[Reserved]) -> io::Result<OwnPiece> {
+        let bytes =
+            pieces.iter().map(|(extent, _)| OwnPiece::bytes_of::<AtomicU8>(extent.folios().len()));
         OwnPiece::new(bytes.sum())
     }
 
@@ -367,7 +328,7 @@ impl Place {
                 first: 0,
                 first_slot: first_slot - slots,
                 contents: room.filled(folios.len(), code),
-                counts: room.filled(slots, |_| AtomicU64::new(0)),
+                slots,
                 kept: vec![(page_size / granule_bytes).max(1) as u32; folios.len()].into(),
                 left: folios.len(),
                 given_up: 0,
@@ -388,9 +349,9 @@ impl Place {
 /// The frames that came with a region, one for each slot: ascending runs of slots, and the first frame of
 /// each.
 #[derive(Debug)]
-pub(super) struct Own(Box<[(usize, u64)]>);
+pub(super) struct Reserve(Box<[(usize, u64)]>);
 
-impl Own {
+impl Reserve {
     pub(super) fn frame(&self, slot: usize) -> u64 {
         let after = self.0.partition_point(|&(first, _)| first <= slot);
         let (first_slot, first) = self.0[after - 1];

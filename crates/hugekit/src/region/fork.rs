@@ -1,35 +1,11 @@
-//! Forks of regions: the same bytes twice, of which each side changes its own.
-//!
-//! A fork shares the granules of its parent until one region writes one. Then **the parent keeps its page**
-//! and one of the others gets a copy: a parent's addresses, page-table entries and place in the file stay
-//! as they are, whichever come and go. The last one to have a granule copies nothing. Every fork
-//! has an extent of its own, reserved when it is made, so that no write is ever short of memory.
-//!
-//! `README.md` beside this file says how the tables, the kernel's mappings and the faults play together.
-
-mod budget;
-mod entry;
-mod error;
-mod family;
-mod frames;
-mod member;
-mod moment;
-mod patience;
-mod room;
-mod serve;
-mod table;
-#[cfg(all(test, not(loom)))]
-mod tests;
-mod tokens;
+//! Forks of regions: the same bytes twice, of which each side changes its own. `cow/` has how.
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use self::error::ForkError;
-pub(super) use self::family::{Family, Fresh, Membership, Terms};
-pub(super) use self::moment::Lost;
 use super::mapped::Memory;
 use super::{Region, SharedRegion};
+use crate::cow::{ForkError, ForkGroup, Terms};
 use crate::fault::Handling;
 use crate::pool::{Backing, Pool};
 
@@ -40,14 +16,14 @@ const BASE_GRANULE_BYTES: usize = 64 << 10;
 const MOST_BYTES: usize = 2 << 20;
 
 /// A fork to be made: [`Region::fork_builder`], [`SharedRegion::fork_builder`]. What the first fork of a
-/// region is told holds for all of that family: its other forks, and theirs.
+/// region is told holds for all of that fork group: its other forks, and theirs.
 #[must_use = "a builder does nothing until built"]
 pub struct ForkBuilder<'a, R> {
     origin: &'a Memory,
     finish: fn(Memory) -> R,
     granule: Option<usize>,
     handling: Option<Handling>,
-    most_mappings: Option<usize>,
+    max_vmas: Option<usize>,
 }
 
 impl<R> fmt::Debug for ForkBuilder<'_, R> {
@@ -67,7 +43,7 @@ impl<R> Clone for ForkBuilder<'_, R> {
 
 impl<'a, R> ForkBuilder<'a, R> {
     pub(super) fn new(origin: &'a Memory, finish: fn(Memory) -> R) -> Self {
-        Self { origin, finish, granule: None, handling: None, most_mappings: None }
+        Self { origin, finish, granule: None, handling: None, max_vmas: None }
     }
 
     /// How many bytes are shared or copied as a whole, a power of two: a folio on reserved huge pages; up
@@ -77,17 +53,17 @@ impl<'a, R> ForkBuilder<'a, R> {
         self
     }
 
-    /// Who serves the faults of the family: [`Handling::Auto`] unless said.
+    /// How faults of the fork group are served: [`Handling::Auto`] unless said.
     pub fn handling(mut self, handling: Handling) -> Self {
         self.handling = Some(handling);
         self
     }
 
-    /// How many mappings of the process the family's copies may cost, at most half of `vm.max_map_count`
-    /// for all families together. Where that is used up, a write copies all that its region still shares
+    /// How many mappings of the process the group's copies may cost, at most half of `vm.max_map_count`
+    /// for all fork groups together. Where that is used up, a write copies all that its region still shares
     /// and maps it as one.
-    pub fn most_mappings(mut self, mappings: usize) -> Self {
-        self.most_mappings = Some(mappings);
+    pub fn max_vmas(mut self, mappings: usize) -> Self {
+        self.max_vmas = Some(mappings);
         self
     }
 
@@ -103,9 +79,9 @@ impl<'a, R> ForkBuilder<'a, R> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
             let handling = self.handling.unwrap_or_default();
-            Ok(Terms { granule_bytes, handling, most_mappings: self.most_mappings })
+            Ok(Terms { granule_bytes, handling, max_vmas: self.max_vmas })
         };
-        let agree = |family: &Arc<Family>| family.check(self.granule, self.handling);
+        let agree = |group: &Arc<ForkGroup>| group.check(self.granule, self.handling);
         self.origin.fork(terms, agree)
     }
 

@@ -12,7 +12,7 @@ const PAGES: usize = 8;
 /// Forks, and forks of a fork, of base pages, where each page is a granule.
 fn forked(region: &Region, most: usize) -> Result<Region, ForkError> {
     let builder = region.fork_builder().granule(PAGE).handling(Handling::InPlace);
-    builder.most_mappings(most).build()
+    builder.max_vmas(most).build()
 }
 
 fn write(region: &mut Region, pages: impl IntoIterator<Item = usize>) {

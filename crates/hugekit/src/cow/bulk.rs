@@ -1,0 +1,237 @@
+//! Slots by the dozen, of which no thread waits for one: to own them, to enter them into the page tables, to clear
+//! them, to detach them.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr;
+
+use super::apply::At;
+use super::group::{CowHandle, ForkGroup, Tables};
+use super::guard::{SlotGuards, TOGETHER};
+use super::mapping::CowMapping;
+use super::refused::Refused;
+use super::slot::{Action, Event, Fill};
+use crate::parallel::{Job, JobError, Progress, Report, Threads};
+use crate::populate::PopulateError;
+use crate::sys::memory;
+use crate::sys::thread::without_signals;
+
+/// The runs of slots of which `of` says the same.
+fn runs<T: PartialEq>(
+    slots: Range<usize>,
+    of: impl Fn(usize) -> T,
+) -> impl Iterator<Item = (T, Range<usize>)> {
+    let mut rest = slots;
+    std::iter::from_fn(move || {
+        let said = rest.next().map(&of)?;
+        let start = rest.start - 1;
+        while !rest.is_empty() && of(rest.start) == said {
+            rest.start += 1;
+        }
+        Some((said, start..rest.start))
+    })
+}
+
+/// Several slots of one mapping, which this thread has.
+#[derive(Clone, Copy)]
+struct Several<'a> {
+    tables: &'a Tables,
+    mapping: &'a CowMapping,
+    guards: &'a SlotGuards<'a>,
+}
+
+impl<'a> Several<'a> {
+    fn at(&self, slot: usize) -> At<'a> {
+        let Self { tables, mapping, guards } = *self;
+        At { guard: guards.of(slot), mapping, frames: &tables.frames }
+    }
+}
+
+impl CowHandle {
+    /// Has each slot that bytes lie on see an event, so that a thread that waits for it waits for one copy at most,
+    /// and then does something about [`TOGETHER`] of them that copies nothing as a rule; in pieces on several
+    /// threads.
+    fn each(
+        &self,
+        bytes: Range<usize>,
+        (threads, progress): (Threads, Option<&Progress<'_>>),
+        first: impl Fn(At<'_>) -> Option<Event> + Sync,
+        then: impl Fn(Several<'_>, Range<usize>) -> Result<(), Refused> + Sync,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let (group, granule) = (&*self.group, self.group.granule_bytes);
+        let start = bytes.start - bytes.start % granule;
+        let len = bytes.end.max(bytes.start).next_multiple_of(granule) - start;
+        let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(threads);
+        let job = progress.into_iter().fold(job, Job::progress);
+        let see = |_: &Tables, at: At<'_>| match first(at) {
+            Some(event) => group.serve_event(at, event, None),
+            None => Ok(()),
+        };
+        job.run(|chunk| {
+            let mut slots = (start + chunk.start) / granule..(start + chunk.end) / granule;
+            while !slots.is_empty() {
+                let some = slots.start..slots.end.min(slots.start + TOGETHER);
+                slots.start = some.end;
+                for slot in some.clone() {
+                    without_signals(|| group.at_slot(self.start + slot * granule, see))?;
+                }
+                without_signals(|| {
+                    group.at_slots(self.start, some.clone(), |tables, mapping, guards| {
+                        then(Several { tables, mapping, guards }, some.clone())
+                    })
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes every slot that bytes lie on the region's alone.
+    pub(crate) fn own(
+        &self,
+        bytes: Range<usize>,
+        threads: Threads,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let group = &*self.group;
+        let separate = |_: At<'_>| Some(Event::Separate);
+        self.each(bytes, (threads, None), separate, |several, slots| {
+            group.own_all(several, slots.clone())?;
+            group.enter(several, slots)
+        })
+    }
+
+    /// Enters every slot that bytes lie on into the page tables; what is shared, for reading.
+    pub(crate) fn prefault(
+        &self,
+        bytes: Range<usize>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let group = &*self.group;
+        let own_displaced = |at: At<'_>| {
+            let slot = at.entry().slot;
+            (slot.is_displaced() || slot.is_lost()).then_some(Event::Own)
+        };
+        self.each(bytes, (threads, progress), own_displaced, |several, slots| {
+            for slot in slots.clone() {
+                let at = several.at(slot);
+                own_displaced(at).map_or(Ok(()), |event| group.serve_event(at, event, None))?;
+            }
+            group.enter(several, slots)
+        })
+    }
+
+    /// Sets bytes to zero: whole folios. No other region sees that.
+    pub(crate) fn release(&self, bytes: Range<usize>) -> Result<(), PopulateError> {
+        let (group, granule) = (&*self.group, self.group.granule_bytes);
+        let mut next = bytes.start;
+        while next < bytes.end {
+            let slot = next / granule;
+            let end = bytes.end.min((slot + 1) * granule);
+            let part = next - slot * granule..end - slot * granule;
+            let release = |_: &Tables, at: At<'_>| group.release(at, part.clone());
+            without_signals(|| group.at_slot(self.start + next, release))?;
+            next = end;
+        }
+        Ok(())
+    }
+}
+
+impl ForkGroup {
+    /// Lets writes to slots pass: what is only protected is opened by one call for each run.
+    fn own_all(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
+        for slot in slots.clone() {
+            self.serve_event(several.at(slot), Event::Separate, None)?;
+        }
+        let is_protected = |slot| several.at(slot).plan(Event::Own) == [Action::Unprotect];
+        for (protected, run) in runs(slots, is_protected) {
+            if protected {
+                self.unprotect(several, run)?;
+                continue;
+            }
+            run.into_iter()
+                .try_for_each(|slot| self.serve_event(several.at(slot), Event::Own, None))?;
+        }
+        Ok(())
+    }
+
+    /// Lets writes to a run of slots pass that only this mapping shows.
+    fn unprotect(&self, several: Several<'_>, run: Range<usize>) -> Result<(), Refused> {
+        self.protect(&several.mapping.addresses_of(run.clone()), false)?;
+        for slot in run {
+            let at = several.at(slot);
+            at.guard.is_done(at.mapping, Action::Unprotect);
+            self.join_blocks(at);
+        }
+        Ok(())
+    }
+
+    /// Enters slots into the page tables from which nothing has to be copied.
+    fn enter(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
+        let is_in_place = |slot| several.at(slot).entry().slot.is_in_place();
+        for (in_place, run) in runs(slots, is_in_place) {
+            if in_place {
+                let addresses = several.mapping.addresses_of(run);
+                let start = ptr::with_exposed_provenance_mut(addresses.start);
+                memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)?;
+                continue;
+            }
+            run.into_iter()
+                .try_for_each(|slot| self.serve_event(several.at(slot), Event::Read, None))?;
+        }
+        Ok(())
+    }
+
+    fn release(&self, at: At<'_>, part: Range<usize>) -> Result<(), Refused> {
+        let is_whole = part.len() == at.frames.len_of(at.guard.slot());
+        let event = if is_whole { Event::Release } else { Event::Own };
+        let is_cleared = at.plan(event).contains(&Action::TakeReserved(Fill::Zeroes));
+        self.serve_event(at, event, None)?;
+        if !is_cleared {
+            at.frames.clear(at.entry().frame, part.clone());
+        }
+        self.pool.count_cleared_at_release(part.len());
+        Ok(())
+    }
+
+    /// Detaches slots: neither needs what the other mappings of the group show there. How many it shared.
+    pub(super) fn detach(
+        &self,
+        tables: &Tables,
+        mapping: &CowMapping,
+        guards: &SlotGuards<'_>,
+        copied: bool,
+    ) -> usize {
+        let mut run: Option<(&CowMapping, Range<usize>)> = None;
+        let unprotect = |(mapping, slots): (&CowMapping, Range<usize>)| {
+            // If the kernel refuses, the next write asks again.
+            let _ = self.unprotect(Several { tables, mapping, guards }, slots);
+        };
+        let mut count = 0;
+        for guard in guards.iter() {
+            let at = At { guard, mapping, frames: &tables.frames };
+            let plan = at.plan(Event::Detach { copied });
+            if plan.is_empty() {
+                continue;
+            }
+            count += 1;
+            let other = guard.sharers(mapping).next();
+            // What cannot be copied is lost, and known as that.
+            for &action in plan {
+                let _ = self.apply(at, action, None);
+            }
+            let freed = other.filter(|other| guard.plan(other, Event::Own) == [Action::Unprotect]);
+            let Some(freed) = freed else { continue };
+            match &mut run {
+                Some((last, slots)) if last.id() == freed.id() && slots.end == guard.slot() => {
+                    slots.end += 1;
+                }
+                _ => {
+                    let next = (freed, guard.slot()..guard.slot() + 1);
+                    run.replace(next).into_iter().for_each(unprotect);
+                }
+            }
+        }
+        run.into_iter().for_each(unprotect);
+        count
+    }
+}
