@@ -51,6 +51,8 @@ enum Task {
     Fuzz(fuzz::Fuzz),
     Sanitize(sanitize::Sanitize),
     Soak(soak::Soak),
+    /// Wraps Markdown whose lines are too long
+    Wrap,
     /// Generates `hugekit.h` from the C interface's sources
     Header,
     /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
@@ -73,6 +75,7 @@ fn main() -> Result<ExitCode> {
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Sanitize(sanitize) => sanitize.run(),
         Task::Soak(soak) => soak.run(),
+        Task::Wrap => prose::wrap().map(|()| ExitCode::SUCCESS),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
         Task::Ci { install } => check().and_then(|()| testing::run(install, None)),

@@ -1,5 +1,6 @@
 //! Checks the repository's sentences: words that hide the actor, and lines of Markdown that are too long.
 
+mod fill;
 mod words;
 mod wrap;
 
@@ -25,20 +26,42 @@ const PROSE: &[&str] = &["c", "cpp", "go", "h", "md", "py", "pyi", "rs", "run", 
 
 /// Fails if a file of the repository has a word or a line that these rules do not permit.
 pub(crate) fn check() -> Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("");
+    let folder = folder();
     let mut found = Vec::new();
     for path in files(&folder)? {
         let text = fs::read_to_string(folder.join(&path))?;
-        let is_markdown = path.extension().is_some_and(|extension| extension == "md");
         let lines =
             words::hiding(&text).map(|(line, word)| (line, format!("\"{word}\" hides the actor")));
-        let long = is_markdown.then(|| wrap::long(&text)).into_iter().flatten();
-        let long = long.map(|line| (line, format!("more than {} columns", wrap::COLUMNS)));
+        let long = is_markdown(&path).then(|| wrap::long(&text)).into_iter().flatten();
+        let long = long
+            .map(|line| (line, format!("more than {} columns: cargo xtask wrap", wrap::COLUMNS)));
         let says = |(line, reason)| format!("{}:{line}: {reason}", path.display());
         found.extend(lines.chain(long).map(says));
     }
     ensure!(found.is_empty(), "{}", found.join("\n"));
     Ok(())
+}
+
+/// Wraps the repository's Markdown where it is too long.
+pub(crate) fn wrap() -> Result<()> {
+    let folder = folder();
+    for path in files(&folder)?.iter().filter(|path| is_markdown(path)) {
+        let path = folder.join(path);
+        let text = fs::read_to_string(&path)?;
+        let filled = fill::filled(&text);
+        if filled != text {
+            fs::write(&path, filled).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("")
+}
+
+fn is_markdown(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "md")
 }
 
 /// The files of the repository that are held to the rules, from its folder on.

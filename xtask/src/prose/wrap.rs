@@ -3,22 +3,30 @@
 /// Prose has at most so many columns.
 pub(super) const COLUMNS: usize = 100;
 
-/// Lines of prose, from 1 on, that are longer. Tables, code and headings cannot be wrapped, nor can what
-/// has no space.
+/// Lines of prose, from 1 on, that are longer and have a space to be broken at.
 pub(super) fn long(text: &str) -> Vec<usize> {
     let mut is_code = false;
     let mut long = Vec::new();
     for (line, number) in text.lines().zip(1..) {
-        let content = line.trim_start();
-        let is_fence = content.starts_with("```");
-        is_code ^= is_fence;
-        let is_prose = !(is_code || is_fence || content.starts_with(['|', '#']));
-        let marker = content.trim_start_matches(['-', '*', ' ']);
-        if is_prose && line.chars().count() > COLUMNS && marker.contains(' ') {
+        is_code ^= is_fence(line);
+        let words = line.trim_start().trim_start_matches(['-', '*', ' ']);
+        let is_long = line.chars().count() > COLUMNS && words.contains(' ');
+        if !is_code && is_prose(line) && is_long {
             long.push(number);
         }
     }
     long
+}
+
+/// Whether code begins or ends here.
+pub(super) fn is_fence(line: &str) -> bool {
+    line.trim_start().starts_with("```")
+}
+
+/// Whether a line outside of code can be wrapped: a table and a heading cannot.
+pub(super) fn is_prose(line: &str) -> bool {
+    let line = line.trim_start();
+    !line.is_empty() && !line.starts_with(['|', '#', '<']) && !is_fence(line)
 }
 
 #[cfg(test)]
