@@ -22,7 +22,7 @@ const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Emulated CPUs that differ in what `dc zva` clears: 512, 256 and 64 bytes.
 const CPUS: [&str; 3] = ["max", "a64fx", "cortex-a72"];
 
-/// What is run: nothing that needs system calls the emulator lacks, as userfaultfd.
+/// The tests that are run: none that needs system calls the emulator lacks, as userfaultfd.
 const TESTS: [&str; 3] = ["--lib", "--test", "routines"];
 
 /// How the tests ended, if none failed.

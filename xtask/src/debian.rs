@@ -21,7 +21,7 @@ pub(crate) struct Piece {
     pub(crate) arm64_packages: &'static [&'static str],
 }
 
-/// What is missing, and what to do about it.
+/// A missing package, and the remedy.
 pub(crate) fn remedies(missing: &[&Piece]) -> String {
     let all: Vec<_> =
         missing.iter().map(|piece| format!("no {} ({})", piece.name, piece.remedy)).collect();
@@ -31,10 +31,10 @@ pub(crate) fn remedies(missing: &[&Piece]) -> String {
 /// Debian's packages, unpacked and not installed.
 #[derive(Debug)]
 pub(crate) struct Debian {
-    /// Who needs them, in messages.
+    /// The tests that need them, in messages.
     whose: &'static str,
     dir: PathBuf,
-    /// What would be `/` if they were installed.
+    /// The folder that would be `/` if they were installed.
     root: PathBuf,
 }
 
@@ -54,7 +54,7 @@ impl Debian {
             .find(|program| suits(program, self))
     }
 
-    /// What a program prints, if it runs and succeeds.
+    /// The output of a program, if it runs and succeeds.
     pub(crate) fn answer(&self, program: &Path, arguments: &[&str]) -> Option<String> {
         let output = self.command(program.as_os_str()).args(arguments).output().ok()?;
         let printed = String::from_utf8(output.stdout).ok()?;
@@ -121,7 +121,7 @@ impl Apt {
 
     /// `apt-get`, to be given a command. arm64 is asked for only if a `foreign` package is needed,
     /// because not every mirror has it. The machine's locks are left alone, so that neither root is
-    /// needed nor anybody's installation disturbed: nothing they guard is written here.
+    /// needed nor any installation disturbed: nothing they guard is written here.
     fn get(&self, foreign: bool) -> Command {
         let mut command = Command::new("apt-get");
         command

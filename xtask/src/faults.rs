@@ -11,7 +11,7 @@ use crate::testing::{Count, count_tests};
 /// The feature of `hugekit` behind which its system calls may be refused.
 pub(crate) const INJECTION: &str = "hugekit/fault-injection";
 
-/// What a binary holds that has it compiled in; `sys/injection/armed.rs` says so too.
+/// Bytes of each binary that has it compiled in; `sys/injection/armed.rs` says so too.
 const MARK: &[u8] = b"hugekit: system calls may be refused";
 
 /// Has every system call refused once, in each public operation: also a part of `test`

@@ -142,7 +142,7 @@ fn build() -> Result<PathBuf> {
     Ok(target_dir.join(triple).join("release/fuzz"))
 }
 
-/// What the compiler calls this machine.
+/// The compiler's name for this machine.
 pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).arg("-vV").output().context("cannot start rustc")?;

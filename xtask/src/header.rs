@@ -1,4 +1,4 @@
-//! `hugekit.h`, generated from the sources of the C interface and checked in, so that nobody needs Rust to
+//! `hugekit.h`, generated from the sources of the C interface and checked in, so that no reader needs Rust to
 //! read it, and every change of it is seen.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! What a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
+//! Chores that a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
 mod chromium;
@@ -7,8 +7,10 @@ mod faults;
 mod fuzz;
 mod header;
 mod install;
+mod layers;
 mod on;
 mod operations;
+mod prose;
 mod python;
 mod redis;
 mod sanitize;
@@ -44,11 +46,13 @@ enum Task {
     On(on::On),
     /// Fetch the browser that the lab's pages are tested in, as `test --install` does
     Chromium,
-    /// What can be said without running anything: format, clippy, documentation
+    /// Everything that can be checked without running a test: format, clippy, layers, words, documentation
     Check,
     Fuzz(fuzz::Fuzz),
     Sanitize(sanitize::Sanitize),
     Soak(soak::Soak),
+    /// Wraps Markdown whose lines are too long
+    Wrap,
     /// Generates `hugekit.h` from the C interface's sources
     Header,
     /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
@@ -71,6 +75,7 @@ fn main() -> Result<ExitCode> {
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Sanitize(sanitize) => sanitize.run(),
         Task::Soak(soak) => soak.run(),
+        Task::Wrap => prose::wrap().map(|()| ExitCode::SUCCESS),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
         Task::Ci { install } => check().and_then(|()| testing::run(install, None)),
@@ -84,6 +89,8 @@ fn check() -> Result<()> {
         ["clippy", "--package", "hugekit", "--all-targets", "--features", faults::INJECTION];
     cargo(&[&injected[..], &["--", "--deny", "warnings"]].concat())?;
     header::check()?;
+    layers::check()?;
+    prose::check()?;
     documentation()
 }
 

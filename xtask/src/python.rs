@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::debian::{Debian, Piece};
 
-/// What the environment has besides the package.
+/// The environment's packages besides ours.
 const REQUIREMENTS: [&str; 4] = ["maturin>=1.9,<2", "numpy>=1.24", "pytest>=8", "tqdm>=4"];
 
 /// Where a Python has `venv` but not the pip that belongs into an environment, as Debian packages it.
@@ -23,7 +23,7 @@ static PIP: Piece = Piece {
 
 /// How the tests came to run, or why they did not.
 pub(crate) enum Outcome {
-    /// What pytest said.
+    /// The output of pytest.
     Ran {
         succeeded: bool,
         said: String,
@@ -51,7 +51,7 @@ pub(crate) fn test(install: bool) -> Result<Outcome> {
     Ok(Outcome::Ran { succeeded: output.status.success(), said })
 }
 
-/// What keeps an interpreter from loading the package.
+/// The obstacle that keeps an interpreter from loading the package.
 fn unsuitable(python: &OsString) -> Option<String> {
     let ask =
         "import sys; print('.'.join(map(str, sys.version_info[:2])), sys.version_info >= (3, 11))";
@@ -124,7 +124,7 @@ impl Environment {
     }
 }
 
-/// What a command prints, if it runs and succeeds.
+/// The output of a command, if it runs and succeeds.
 fn said(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())

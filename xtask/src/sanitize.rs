@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::fuzz::host;
 
-/// What is looked for.
+/// The defects that are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Sanitizer {
     /// Accesses beyond or after an allocation
@@ -166,7 +166,7 @@ fn lacking(sanitizer: Sanitizer) -> Result<Option<String>> {
     }))
 }
 
-/// What the compiler says.
+/// The compiler's output.
 fn said(arguments: &[&str]) -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc).args(arguments).output().context("cannot start rustc")?;

@@ -11,10 +11,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// At least so many huge pages that nobody uses, by size in KiB.
+/// At least so many huge pages that no process uses, by size in KiB.
 const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
 
-/// What was changed, and what stood there before.
+/// The setting that was changed, and the value that stood there before.
 #[derive(Debug, Default)]
 struct Changes(Vec<(PathBuf, String)>);
 
@@ -26,7 +26,7 @@ impl Changes {
         }
     }
 
-    /// Has the kernel keep so many more huge pages that `number` of them are free and promised to nobody.
+    /// Has the kernel keep so many more huge pages that `number` of them are free and promised to no mapping.
     fn at_least_free(&mut self, folder: &Path, number: u64) {
         let read = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
         let counts = (read("nr_hugepages"), read("free_hugepages"), read("resv_hugepages"));

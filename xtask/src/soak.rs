@@ -14,7 +14,7 @@ pub(crate) struct Soak {
     /// How long
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// What decides what is run, as an earlier soak said
+    /// The number that decides which operations are run, as an earlier soak said
     #[arg(long)]
     seed: Option<u64>,
     /// As root, reserve huge pages and have khugepaged scan without rest meanwhile

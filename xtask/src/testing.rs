@@ -11,7 +11,7 @@ use crate::aarch64::{self, Outcome};
 use crate::settings::Settings;
 use crate::{chromium, faults, python, redis, soak, valgrind};
 
-/// What the test runners counted.
+/// The counts of the test runners.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     passed: usize,
@@ -21,14 +21,14 @@ pub(crate) struct Count {
     reasons: BTreeMap<String, usize>,
 }
 
-/// What the tests consist of.
+/// The parts of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Part {
     /// `cargo test`, programs in C and C++ included
     Workspace,
     /// Every system call refused once
     Faults,
-    /// What threads may do, explored
+    /// Models of the library's threads, explored
     Models,
     /// The Python package
     Python,

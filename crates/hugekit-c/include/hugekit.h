@@ -41,7 +41,7 @@
 // `hugekit_options.target` is meant; without it there is no target.
 #define HUGEKIT_HAS_TARGET 1
 
-// Helpers run only on CPUs that nobody else wants (`SCHED_IDLE`).
+// Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
 #define HUGEKIT_LOW_PRIORITY 2
 
 // The first backing or none: without it, the next one is tried, and `hugekit_pool_falls` says why.
@@ -58,7 +58,7 @@
 #define HUGEKIT_POOL_NOT_IN_CORE_DUMPS 8
 
 // A thread of low priority copies as well, so that writers meet fewer faults, at the price of copies that
-// nobody might have needed.
+// no caller might have needed.
 #define HUGEKIT_SNAPSHOT_IN_BACKGROUND 1
 
 // How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
@@ -82,7 +82,7 @@ enum hugekit_status
     HUGEKIT_STATUS_CONFLICT = 5,
     // It was cancelled; `hugekit_last_error` says how much was done.
     HUGEKIT_STATUS_CANCELLED = 6,
-    // What it is about belongs to the process that this one was forked from.
+    // The object belongs to the process that this one was forked from.
     HUGEKIT_STATUS_FORKED = 7,
     // The kernel refused something else; `hugekit_last_errno` says what it answered.
     HUGEKIT_STATUS_SYSTEM = 8,
@@ -97,7 +97,7 @@ typedef int32_t hugekit_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Who uses memory next.
+// The next use of memory.
 enum hugekit_reuse
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -110,7 +110,7 @@ enum hugekit_reuse
     HUGEKIT_REUSE_TARGET = 1,
     // All of it, soon: as much as the cache holds well is left there, around the target.
     HUGEKIT_REUSE_ALL = 2,
-    // Nobody soon: all of it streams past the cache.
+    // No thread soon: all of it streams past the cache.
     HUGEKIT_REUSE_NONE = 3,
 };
 #ifndef __cplusplus
@@ -121,7 +121,7 @@ typedef uint32_t hugekit_reuse;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What a pool's memory is made of, the best first.
+// The kinds of memory that a pool may be made of, the best first.
 enum hugekit_backing
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -147,7 +147,7 @@ typedef uint32_t hugekit_backing;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// When what is dirty is cleared for whoever is given it.
+// When what is dirty is cleared for its next owner.
 enum hugekit_clearing
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -193,20 +193,20 @@ typedef uint32_t hugekit_nodes;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// Who serves the faults of memory that is cleared at its first touch, forked or snapshotted.
+// The server of faults of memory that is cleared at its first touch, forked or snapshotted.
 enum hugekit_handling
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     // As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
-    // answer: nobody, all accesses are plain ones.
+    // answer: no thread does, all accesses are plain ones.
     HUGEKIT_HANDLING_DEFAULT = 0,
     // The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with
     // EFAULT (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never
     // for guest memory.
     HUGEKIT_HANDLING_IN_PLACE = 1,
-    // Threads of the library's own. Nobody notices more than that an access takes longer.
+    // Threads of the library's own. The program notices only that an access takes longer.
     HUGEKIT_HANDLING_THREADED = 2,
 };
 #ifndef __cplusplus
@@ -217,7 +217,7 @@ typedef uint32_t hugekit_handling;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What this process may use userfaultfd(2) for.
+// The uses that this process may make of userfaultfd(2).
 enum hugekit_userfaultfd
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -238,7 +238,7 @@ typedef uint32_t hugekit_userfaultfd;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// What one write to snapshotted memory makes its thread copy.
+// The bytes that one write to snapshotted memory makes its thread copy.
 enum hugekit_granule
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -298,13 +298,13 @@ typedef struct hugekit_options {
     hugekit_progress progress;
     // Given to `progress` as it is.
     void *context;
-    // What stops the work early, or NULL.
+    // The flag that stops the work early, or NULL.
     const struct hugekit_cancel *cancel;
     // `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
     uint32_t flags;
-    // A `hugekit_reuse`: who uses the memory that is written next. Not for `hugekit_populate`.
+    // A `hugekit_reuse`: the next use of the memory that is written. Not for `hugekit_populate`.
     uint32_t reuse;
-    // A `hugekit_reuse`: who uses what is copied from next. Only for `hugekit_copy_with`.
+    // A `hugekit_reuse`: the next use of the memory that is copied from. Only for `hugekit_copy_with`.
     uint32_t source_reuse;
     // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     uint32_t reserved;
@@ -324,7 +324,7 @@ typedef struct hugekit_report {
     size_t took_part;
 } hugekit_report;
 
-// What the machine is, as far as programs decide by it; 0 for what is not known. `hugekit_doctor` says more.
+// The machine, as far as programs decide by it; 0 for facts that are not known. `hugekit_doctor` says more.
 typedef struct hugekit_machine {
     // `sizeof(hugekit_machine)`, set by the caller.
     size_t size;
@@ -344,11 +344,11 @@ typedef struct hugekit_machine {
     size_t llc_bytes;
     // Reserved huge pages of 2 MiB.
     uint64_t huge_2m_total;
-    // Of these, pages that are free and promised to nobody.
+    // Of these, pages that are free and promised to no mapping.
     uint64_t huge_2m_free;
     // Reserved huge pages of 1 GiB.
     uint64_t huge_1g_total;
-    // Of these, pages that are free and promised to nobody.
+    // Of these, pages that are free and promised to no mapping.
     uint64_t huge_1g_free;
     // A `hugekit_userfaultfd`: whether forks, snapshots and clearing at the first touch work.
     uint32_t userfaultfd;
@@ -456,7 +456,7 @@ typedef struct hugekit_region_options {
     void *context;
     // A `hugekit_clearing`: when what is dirty is cleared.
     uint32_t clearing;
-    // A `hugekit_handling`: who serves the faults of what is cleared at its first touch.
+    // A `hugekit_handling`: the server of faults of memory that is cleared at its first touch.
     uint32_t handling;
     // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
     size_t handling_threads;
@@ -484,7 +484,7 @@ typedef struct hugekit_fork_options {
 typedef struct hugekit_snapshot_options {
     // `sizeof(hugekit_snapshot_options)`.
     size_t size;
-    // A `hugekit_handling`: who copies what is written. Snapshots of the same memory must agree.
+    // A `hugekit_handling`: the thread that copies what is written. Snapshots of the same memory must agree.
     uint32_t handling;
     // A `hugekit_granule`.
     uint32_t granule;
@@ -513,7 +513,7 @@ typedef struct hugekit_range {
     size_t len;
 } hugekit_range;
 
-// What a snapshot has cost so far, or in all once it has ended.
+// The cost of a snapshot so far, or in all once it has ended.
 typedef struct hugekit_snapshot_stats {
     // `sizeof(hugekit_snapshot_stats)`, set by the caller.
     size_t size;
@@ -547,7 +547,7 @@ extern "C" {
 // calls that succeed leave it alone.
 const char *hugekit_last_error(void);
 
-// What an administrator or the program can do about `hugekit_last_error`, such as a command for root; the
+// The remedy of an administrator or the program for `hugekit_last_error`, such as a command for root; the
 // empty string if nothing is known. Never null, valid as long as `hugekit_last_error` is.
 const char *hugekit_last_remedy(void);
 
@@ -565,7 +565,7 @@ const char *hugekit_version(void);
 // returned. Never null.
 struct hugekit_cancel *hugekit_cancel_new(void);
 
-// Sets the flag, for good: whoever was given it stops after the pieces that are being done. Any thread may,
+// Sets the flag, for good: an operation that was given it stops after the pieces that are being done. Any thread may,
 // and a signal handler. Nothing happens for NULL.
 //
 // # Safety
@@ -575,17 +575,17 @@ void hugekit_cancel_set(const struct hugekit_cancel *cancel);
 // Frees the flag. Nothing happens for NULL.
 //
 // # Safety
-// NULL, or a flag that nobody uses any more.
+// NULL, or a flag that no thread uses any more.
 void hugekit_cancel_free(struct hugekit_cancel *cancel);
 
 // Sets `len` bytes at `memory` to zero, on the calling thread, by the fastest routine for this length: never
 // slower than `memset`. NULL will do for 0 bytes.
 //
 // # Safety
-// The memory can be written, and nobody else accesses it meanwhile.
+// The memory can be written, and no other thread accesses it meanwhile.
 hugekit_status hugekit_clear(void *memory, size_t len);
 
-// Sets `len` bytes at `memory` to zero, with knowledge of who uses them next, on several threads, with
+// Sets `len` bytes at `memory` to zero, with knowledge of their next use, on several threads, with
 // progress. `options` and `report` may be NULL.
 //
 // Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown wish, and nothing is written then;
@@ -604,10 +604,10 @@ hugekit_status hugekit_clear_with(void *memory,
 // Fails with `HUGEKIT_STATUS_INVALID` if they overlap, and nothing is written then.
 //
 // # Safety
-// `from` can be read and `to` written; nobody else writes to either, or reads from `to`, meanwhile.
+// `from` can be read and `to` written; no other thread writes to either, or reads from `to`, meanwhile.
 hugekit_status hugekit_copy(void *to, const void *from, size_t len);
 
-// Copies as `hugekit_copy` does, with knowledge of who uses either side next, on several threads, with
+// Copies as `hugekit_copy` does, with knowledge of the next use of either side, on several threads, with
 // progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
 //
 // # Safety
@@ -693,7 +693,7 @@ hugekit_status hugekit_pool_new(size_t capacity,
 // but that in a forked child.
 //
 // # Safety
-// NULL, or a pool that nobody uses any more.
+// NULL, or a pool that no thread uses any more.
 void hugekit_pool_free(struct hugekit_pool *pool);
 
 // A `hugekit_backing`: what the pool's memory is made of. 0 for NULL.
@@ -753,7 +753,7 @@ hugekit_status hugekit_pool_resume_scrubbing(const struct hugekit_pool *pool);
 //
 // The memory can never be short later: that is an error here, `HUGEKIT_STATUS_NO_MEMORY`. Others are
 // `HUGEKIT_STATUS_INVALID` for no bytes, `HUGEKIT_STATUS_FORKED` in a forked child, and, with
-// `HUGEKIT_CLEARING_AT_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Nothing is taken from
+// `HUGEKIT_CLEARING_AT_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Nothing is taken from
 // the pool then.
 //
 // A process forked from this one has no such memory: an access there ends in SIGSEGV.
@@ -765,16 +765,16 @@ hugekit_status hugekit_region_new(const struct hugekit_pool *pool,
                                   const struct hugekit_region_options *options,
                                   struct hugekit_region **region);
 
-// Gives the memory back to the pool, which clears it before anybody else gets it. Nothing happens for NULL,
+// Gives the memory back to the pool, which clears it before its next owner gets it. Nothing happens for NULL,
 // and nothing but the handle's end in a forked child.
 //
 // # Safety
-// NULL, or a region that nobody uses any more, neither by its handle nor by its address or file.
+// NULL, or a region that no thread uses any more, neither by its handle nor by its address or file.
 void hugekit_region_free(struct hugekit_region *region);
 
 // Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
 // `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
-// nobody ever gets them again, and the handle is freed all the same.
+// no region ever gets them again, and the handle is freed all the same.
 //
 // Nothing is done, and the handle stays, as long as a range is pinned: `HUGEKIT_STATUS_CONFLICT`.
 //
@@ -802,7 +802,7 @@ hugekit_status hugekit_region_pin(const struct hugekit_region *region,
 // forked child.
 //
 // # Safety
-// NULL, or a pin that nobody uses any more.
+// NULL, or a pin that no thread uses any more.
 void hugekit_pin_free(struct hugekit_pin *pin);
 
 // Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for
@@ -831,7 +831,7 @@ size_t hugekit_region_mapped_len(const struct hugekit_region *region);
 // NULL, or a region.
 uint32_t hugekit_region_serving(const struct hugekit_region *region);
 
-// The file behind the region, and where in it the region begins, in bytes: for who maps it himself, such as a
+// The file behind the region, and where in it the region begins, in bytes: for a program that maps it, such as a
 // device's process by vhost-user. (KVM's memory slots need the address only.) The descriptor stays the
 // pool's: do not close it. It reaches the whole pool: access `hugekit_region_mapped_len` bytes from the offset
 // on, and those only while the region exists. What is still to be cleared is cleared by this call, and
@@ -882,7 +882,7 @@ hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region,
 // the region may be freed in any order. `options` may be NULL.
 //
 // The fork takes as many bytes of the pool as the region: `HUGEKIT_STATUS_NO_MEMORY` if they are not there. Others
-// are `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults, `HUGEKIT_STATUS_UNSUPPORTED` on pages of
+// are `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served, `HUGEKIT_STATUS_UNSUPPORTED` on pages of
 // 1 GiB, `HUGEKIT_STATUS_CONFLICT` if the region's file was given away.
 //
 // # Safety
@@ -920,26 +920,25 @@ size_t hugekit_reserve_len(const struct hugekit_reserve *reserve);
 // handle's end in a forked child.
 //
 // # Safety
-// NULL, or a reserve that nobody uses any more, but for a snapshot.
+// NULL, or a reserve that no thread uses any more, but for a snapshot.
 void hugekit_reserve_free(struct hugekit_reserve *reserve);
 
-// Takes a snapshot of private anonymous memory of this process, whoever mapped it (`malloc`, `mmap`), on huge
+// Takes a snapshot of private anonymous memory of this process, whichever code mapped it (`malloc`, `mmap`), on huge
 // pages or not, in microseconds, and stores its handle in `*snapshot`. `options` may be NULL. It is what fork(2)
 // would have given a child: a store that races with the call lands on either side, granule by granule.
 // Free it with `hugekit_snapshot_free`, which lets the memory alone again.
 //
 // Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
 // `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 6.7; with
-// `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Memory of a pool: `hugekit_region_snapshot`.
+// `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Memory of a pool: `hugekit_region_snapshot`.
 //
 // The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes from
 // the snapshot is an error when it is read.
 //
 // # Safety
-// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its
-// stack there; nobody takes SIGBUS from the library's handler; if it is served in place
-// (`hugekit_snapshot_serving`), no system call writes to it but after
-// `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
+// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
+// no code takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
+// system call writes to it but after `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
 hugekit_status hugekit_snapshot_new(const void *memory,
                                     size_t len,
                                     const struct hugekit_snapshot_options *options,
@@ -975,7 +974,7 @@ hugekit_status hugekit_region_snapshot(const struct hugekit_region *region,
 // nothing but the handle's end in a forked child.
 //
 // # Safety
-// NULL, or a snapshot that nobody uses any more.
+// NULL, or a snapshot that no thread uses any more.
 void hugekit_snapshot_free(struct hugekit_snapshot *snapshot);
 
 // Bytes of the snapshot. 0 for NULL, and once it has ended.
@@ -999,7 +998,7 @@ uint32_t hugekit_snapshot_serving(const struct hugekit_snapshot *snapshot);
 // that is of no use.
 //
 // # Safety
-// `snapshot` is NULL or a snapshot; `to` can be written, and nobody else accesses it meanwhile.
+// `snapshot` is NULL or a snapshot; `to` can be written, and no other thread accesses it meanwhile.
 hugekit_status hugekit_snapshot_read(const struct hugekit_snapshot *snapshot,
                                      size_t offset,
                                      void *to,
@@ -1046,7 +1045,7 @@ hugekit_status hugekit_snapshot_view(const struct hugekit_snapshot *snapshot,
 // Frees the view. Nothing happens for NULL, and nothing but the handle's end in a forked child.
 //
 // # Safety
-// NULL, or a view that nobody uses any more, neither by its handle nor by addresses in it.
+// NULL, or a view that no thread uses any more, neither by its handle nor by addresses in it.
 void hugekit_view_free(struct hugekit_view *view);
 
 // Bytes of the snapshot. 0 for NULL.
@@ -1091,7 +1090,7 @@ hugekit_status hugekit_snapshot_prepare_write(const struct hugekit_snapshot *sna
                                               size_t offset,
                                               size_t len);
 
-// What the snapshot has cost.
+// The snapshot's cost.
 //
 // # Safety
 // `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.

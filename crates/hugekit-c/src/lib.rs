@@ -1,5 +1,5 @@
 //! The C interface of hugekit. `include/hugekit.h` is generated from this crate, comments included
-//! (`cargo xtask header`): they are written for whoever reads it in C.
+//! (`cargo xtask header`): they are written for a reader in C.
 //!
 //! Every function converts its arguments, calls the library once and converts the answer. Handles are
 //! boxes; structures carry their size, so that either side may be newer. A panic cannot leave an

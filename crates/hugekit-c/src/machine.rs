@@ -1,4 +1,4 @@
-//! What the machine is, and by which profile the library goes.
+//! The machine, and the profile by which the library goes.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use engine::profile::source;
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
 use crate::versioned::{Place, Versioned};
 
-/// What the machine is, as far as programs decide by it; 0 for what is not known. `hugekit_doctor` says more.
+/// The machine, as far as programs decide by it; 0 for facts that are not known. `hugekit_doctor` says more.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct hugekit_machine {
@@ -38,11 +38,11 @@ pub struct hugekit_machine {
     pub llc_bytes: usize,
     /// Reserved huge pages of 2 MiB.
     pub huge_2m_total: u64,
-    /// Of these, pages that are free and promised to nobody.
+    /// Of these, pages that are free and promised to no mapping.
     pub huge_2m_free: u64,
     /// Reserved huge pages of 1 GiB.
     pub huge_1g_total: u64,
-    /// Of these, pages that are free and promised to nobody.
+    /// Of these, pages that are free and promised to no mapping.
     pub huge_1g_free: u64,
     /// A `hugekit_userfaultfd`: whether forks, snapshots and clearing at the first touch work.
     pub userfaultfd: u32,
@@ -50,7 +50,7 @@ pub struct hugekit_machine {
     pub reserved: u32,
 }
 
-/// What this process may use userfaultfd(2) for.
+/// The uses that this process may make of userfaultfd(2).
 #[repr(u32)]
 pub enum hugekit_userfaultfd {
     /// Nothing, or it is not known.

@@ -18,7 +18,7 @@ pub struct hugekit_pool {
     falls: CString,
 }
 
-/// What a pool's memory is made of, the best first.
+/// The kinds of memory that a pool may be made of, the best first.
 #[repr(u32)]
 pub enum hugekit_backing {
     /// As usual: `HUGEKIT_BACKING_HUGETLB2M`, and what is below it.
@@ -34,7 +34,7 @@ pub enum hugekit_backing {
     Base = 4,
 }
 
-/// When what is dirty is cleared for whoever is given it.
+/// When what is dirty is cleared for its next owner.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_clearing {
@@ -245,7 +245,7 @@ fn falls(standing: &Standing) -> CString {
 /// but that in a forked child.
 ///
 /// # Safety
-/// NULL, or a pool that nobody uses any more.
+/// NULL, or a pool that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
     // SAFETY: the caller's to promise.

@@ -20,17 +20,17 @@ pub struct hugekit_region {
     pub(crate) region: SharedRegion,
 }
 
-/// Who serves the faults of memory that is cleared at its first touch, forked or snapshotted.
+/// The server of faults of memory that is cleared at its first touch, forked or snapshotted.
 #[repr(u32)]
 pub enum hugekit_handling {
     /// As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
-    /// answer: nobody, all accesses are plain ones.
+    /// answer: no thread does, all accesses are plain ones.
     Default = 0,
     /// The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with
     /// EFAULT (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never
     /// for guest memory.
     InPlace = 1,
-    /// Threads of the library's own. Nobody notices more than that an access takes longer.
+    /// Threads of the library's own. The program notices only that an access takes longer.
     Threaded = 2,
 }
 
@@ -48,7 +48,7 @@ pub struct hugekit_region_options {
     pub context: *mut c_void,
     /// A `hugekit_clearing`: when what is dirty is cleared.
     pub clearing: u32,
-    /// A `hugekit_handling`: who serves the faults of what is cleared at its first touch.
+    /// A `hugekit_handling`: the server of faults of memory that is cleared at its first touch.
     pub handling: u32,
     /// Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
     pub handling_threads: usize,
@@ -72,7 +72,7 @@ impl Wish for hugekit_region_options {
 ///
 /// The memory can never be short later: that is an error here, `HUGEKIT_STATUS_NO_MEMORY`. Others are
 /// `HUGEKIT_STATUS_INVALID` for no bytes, `HUGEKIT_STATUS_FORKED` in a forked child, and, with
-/// `HUGEKIT_CLEARING_AT_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Nothing is taken from
+/// `HUGEKIT_CLEARING_AT_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Nothing is taken from
 /// the pool then.
 ///
 /// A process forked from this one has no such memory: an access there ends in SIGSEGV.
@@ -122,11 +122,11 @@ pub(crate) fn handling(name: &str, number: u32, threads: usize) -> Answer<Option
     }
 }
 
-/// Gives the memory back to the pool, which clears it before anybody else gets it. Nothing happens for NULL,
+/// Gives the memory back to the pool, which clears it before its next owner gets it. Nothing happens for NULL,
 /// and nothing but the handle's end in a forked child.
 ///
 /// # Safety
-/// NULL, or a region that nobody uses any more, neither by its handle nor by its address or file.
+/// NULL, or a region that no thread uses any more, neither by its handle nor by its address or file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
     // SAFETY: the caller's to promise.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
 
 /// Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
 /// `O_DIRECT`, a buffer registered with `io_uring`): its pages go back to the kernel, not to the pool. On an error,
-/// nobody ever gets them again, and the handle is freed all the same.
+/// no region ever gets them again, and the handle is freed all the same.
 ///
 /// Nothing is done, and the handle stays, as long as a range is pinned: `HUGEKIT_STATUS_CONFLICT`.
 ///
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn hugekit_region_pin(
 /// forked child.
 ///
 /// # Safety
-/// NULL, or a pin that nobody uses any more.
+/// NULL, or a pin that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pin_free(pin: *mut hugekit_pin) {
     // SAFETY: the caller's to promise.
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -
     number.unwrap_or(hugekit_handling::Default) as u32
 }
 
-/// The file behind the region, and where in it the region begins, in bytes: for who maps it himself, such as a
+/// The file behind the region, and where in it the region begins, in bytes: for a program that maps it, such as a
 /// device's process by vhost-user. (KVM's memory slots need the address only.) The descriptor stays the
 /// pool's: do not close it. It reaches the whole pool: access `hugekit_region_mapped_len` bytes from the offset
 /// on, and those only while the region exists. What is still to be cleared is cleared by this call, and
@@ -380,7 +380,7 @@ impl Wish for hugekit_fork_options {
 /// the region may be freed in any order. `options` may be NULL.
 ///
 /// The fork takes as many bytes of the pool as the region: `HUGEKIT_STATUS_NO_MEMORY` if they are not there. Others
-/// are `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults, `HUGEKIT_STATUS_UNSUPPORTED` on pages of
+/// are `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served, `HUGEKIT_STATUS_UNSUPPORTED` on pages of
 /// 1 GiB, `HUGEKIT_STATUS_CONFLICT` if the region's file was given away.
 ///
 /// # Safety

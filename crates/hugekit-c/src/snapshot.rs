@@ -26,7 +26,7 @@ pub struct hugekit_snapshot(RwLock<State>);
 enum State {
     /// Shared with its views.
     Open(Arc<Snapshot>),
-    /// What it had cost when it ended.
+    /// Its cost when it ended.
     Ended(Stats),
 }
 
@@ -71,7 +71,7 @@ fn ended() -> Refusal {
     Refusal::invalid("the snapshot has ended: it was written or copied before")
 }
 
-/// What one write to snapshotted memory makes its thread copy.
+/// The bytes that one write to snapshotted memory makes its thread copy.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_granule {
@@ -84,7 +84,7 @@ pub enum hugekit_granule {
 }
 
 /// A thread of low priority copies as well, so that writers meet fewer faults, at the price of copies that
-/// nobody might have needed.
+/// no caller might have needed.
 pub const HUGEKIT_SNAPSHOT_IN_BACKGROUND: u32 = 1;
 
 /// Wishes for a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
@@ -93,7 +93,7 @@ pub const HUGEKIT_SNAPSHOT_IN_BACKGROUND: u32 = 1;
 pub struct hugekit_snapshot_options {
     /// `sizeof(hugekit_snapshot_options)`.
     pub size: usize,
-    /// A `hugekit_handling`: who copies what is written. Snapshots of the same memory must agree.
+    /// A `hugekit_handling`: the thread that copies what is written. Snapshots of the same memory must agree.
     pub handling: u32,
     /// A `hugekit_granule`.
     pub granule: u32,
@@ -162,30 +162,29 @@ pub unsafe extern "C" fn hugekit_reserve_len(reserve: *const hugekit_reserve) ->
 /// handle's end in a forked child.
 ///
 /// # Safety
-/// NULL, or a reserve that nobody uses any more, but for a snapshot.
+/// NULL, or a reserve that no thread uses any more, but for a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
     // SAFETY: the caller's to promise.
     drop(unsafe { status::take(reserve) });
 }
 
-/// Takes a snapshot of private anonymous memory of this process, whoever mapped it (`malloc`, `mmap`), on huge
+/// Takes a snapshot of private anonymous memory of this process, whichever code mapped it (`malloc`, `mmap`), on huge
 /// pages or not, in microseconds, and stores its handle in `*snapshot`. `options` may be NULL. It is what fork(2)
 /// would have given a child: a store that races with the call lands on either side, granule by granule.
 /// Free it with `hugekit_snapshot_free`, which lets the memory alone again.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
 /// `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 6.7; with
-/// `HUGEKIT_STATUS_NOT_PERMITTED` if nobody may serve faults. Memory of a pool: `hugekit_region_snapshot`.
+/// `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Memory of a pool: `hugekit_region_snapshot`.
 ///
 /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes from
 /// the snapshot is an error when it is read.
 ///
 /// # Safety
-/// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its
-/// stack there; nobody takes SIGBUS from the library's handler; if it is served in place
-/// (`hugekit_snapshot_serving`), no system call writes to it but after
-/// `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
+/// Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
+/// no code takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
+/// system call writes to it but after `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_new(
     memory: *const c_void,
@@ -312,7 +311,7 @@ pub unsafe extern "C" fn hugekit_region_snapshot(
 /// nothing but the handle's end in a forked child.
 ///
 /// # Safety
-/// NULL, or a snapshot that nobody uses any more.
+/// NULL, or a snapshot that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_free(snapshot: *mut hugekit_snapshot) {
     // SAFETY: the caller's to promise.
@@ -357,7 +356,7 @@ pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snaps
 /// that is of no use.
 ///
 /// # Safety
-/// `snapshot` is NULL or a snapshot; `to` can be written, and nobody else accesses it meanwhile.
+/// `snapshot` is NULL or a snapshot; `to` can be written, and no other thread accesses it meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_read(
     snapshot: *const hugekit_snapshot,
@@ -460,7 +459,7 @@ pub unsafe extern "C" fn hugekit_snapshot_view(
 /// Frees the view. Nothing happens for NULL, and nothing but the handle's end in a forked child.
 ///
 /// # Safety
-/// NULL, or a view that nobody uses any more, neither by its handle nor by addresses in it.
+/// NULL, or a view that no thread uses any more, neither by its handle nor by addresses in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
     // SAFETY: the caller's to promise.
@@ -550,7 +549,7 @@ pub unsafe extern "C" fn hugekit_snapshot_prepare_write(
     answer(handle.and_then(|handle| handle.with(|snapshot| Ok(snapshot.prepare_write(range)?))))
 }
 
-/// What a snapshot has cost so far, or in all once it has ended.
+/// The cost of a snapshot so far, or in all once it has ended.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_snapshot_stats {
@@ -583,7 +582,7 @@ unsafe impl Versioned for hugekit_snapshot_stats {
     const FIRST: usize = offset_of!(Self, longest_fault_ns) + size_of::<u64>();
 }
 
-/// What the snapshot has cost.
+/// The snapshot's cost.
 ///
 /// # Safety
 /// `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.
@@ -618,7 +617,7 @@ pub unsafe extern "C" fn hugekit_snapshot_statistics(
 /// Memory of the caller's, to be filled.
 ///
 /// # Safety
-/// So many bytes can be written there, and nobody else accesses them before the slice ends.
+/// So many bytes can be written there, and no other thread accesses them before the slice ends.
 unsafe fn bytes_at<'a>(to: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
     check_range("to", to, len)?;
     if len == 0 {

@@ -30,7 +30,7 @@ pub enum hugekit_status {
     Conflict = 5,
     /// It was cancelled; `hugekit_last_error` says how much was done.
     Cancelled = 6,
-    /// What it is about belongs to the process that this one was forked from.
+    /// The object belongs to the process that this one was forked from.
     Forked = 7,
     /// The kernel refused something else; `hugekit_last_errno` says what it answered.
     System = 8,
@@ -142,7 +142,7 @@ impl From<SnapshotError> for Refusal {
     }
 }
 
-/// What the calling thread was refused last.
+/// The last refusal of the calling thread.
 #[derive(Default)]
 struct Last {
     message: CString,
@@ -154,7 +154,7 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
 }
 
-/// The status for an answer; a refusal is kept for whoever asks why.
+/// The status for an answer; a refusal is kept for the caller that asks why.
 #[inline]
 pub(crate) fn answer(answer: Answer) -> hugekit_status {
     match answer {
@@ -188,7 +188,7 @@ pub extern "C" fn hugekit_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// What an administrator or the program can do about `hugekit_last_error`, such as a command for root; the
+/// The remedy of an administrator or the program for `hugekit_last_error`, such as a command for root; the
 /// empty string if nothing is known. Never null, valid as long as `hugekit_last_error` is.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_remedy() -> *const c_char {
@@ -262,7 +262,7 @@ pub(crate) unsafe fn give<T>(
 /// Takes a handle back.
 ///
 /// # Safety
-/// Null, or a handle that [`give`] gave, which nobody uses any more.
+/// Null, or a handle that [`give`] gave, which no thread uses any more.
 pub(crate) unsafe fn take<T>(handle: *mut T) -> Option<T> {
     // SAFETY: the caller's to promise; not null, it came from a box.
     (!handle.is_null()).then(|| *unsafe { Box::from_raw(handle) })

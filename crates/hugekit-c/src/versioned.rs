@@ -23,7 +23,7 @@ pub(crate) trait Wish: Versioned {
     fn reserved(&self) -> u32;
 }
 
-/// What the caller wishes; zeroes for no pointer.
+/// The caller's wishes; zeroes for no pointer.
 ///
 /// # Safety
 /// Null, or valid for reads of as many bytes as its first word says.
@@ -98,7 +98,7 @@ impl<T: Versioned> Place<T> {
             return;
         }
         let (to, from) = (self.to.cast::<u8>(), std::ptr::from_ref(value).cast::<u8>());
-        // SAFETY: whoever made this promised that so many bytes can be written; no more are read than
+        // SAFETY: the maker of this promised that so many bytes can be written; no more are read than
         // there are.
         unsafe {
             to.wrapping_add(word).copy_from_nonoverlapping(from.wrapping_add(word), common - word);

@@ -27,7 +27,7 @@ pub extern "C" fn hugekit_cancel_new() -> *mut hugekit_cancel {
     Box::into_raw(Box::new(hugekit_cancel(Cancel::new())))
 }
 
-/// Sets the flag, for good: whoever was given it stops after the pieces that are being done. Any thread may,
+/// Sets the flag, for good: an operation that was given it stops after the pieces that are being done. Any thread may,
 /// and a signal handler. Nothing happens for NULL.
 ///
 /// # Safety
@@ -43,14 +43,14 @@ pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
 /// Frees the flag. Nothing happens for NULL.
 ///
 /// # Safety
-/// NULL, or a flag that nobody uses any more.
+/// NULL, or a flag that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_free(cancel: *mut hugekit_cancel) {
     // SAFETY: the caller's to promise.
     let _ = unsafe { crate::status::take(cancel) };
 }
 
-/// Who uses memory next.
+/// The next use of memory.
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_reuse {
@@ -61,14 +61,14 @@ pub enum hugekit_reuse {
     Target = 1,
     /// All of it, soon: as much as the cache holds well is left there, around the target.
     All = 2,
-    /// Nobody soon: all of it streams past the cache.
+    /// No thread soon: all of it streams past the cache.
     None = 3,
 }
 
 /// `hugekit_options.target` is meant; without it there is no target.
 pub const HUGEKIT_HAS_TARGET: u32 = 1;
 
-/// Helpers run only on CPUs that nobody else wants (`SCHED_IDLE`).
+/// Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
 pub const HUGEKIT_LOW_PRIORITY: u32 = 2;
 
 /// Wishes for work on memory. Zero everywhere means "as usual": set `size` and what you care about.
@@ -84,13 +84,13 @@ pub struct hugekit_options {
     pub progress: hugekit_progress,
     /// Given to `progress` as it is.
     pub context: *mut c_void,
-    /// What stops the work early, or NULL.
+    /// The flag that stops the work early, or NULL.
     pub cancel: *const hugekit_cancel,
     /// `HUGEKIT_HAS_TARGET`, `HUGEKIT_LOW_PRIORITY`, or both.
     pub flags: u32,
-    /// A `hugekit_reuse`: who uses the memory that is written next. Not for `hugekit_populate`.
+    /// A `hugekit_reuse`: the next use of the memory that is written. Not for `hugekit_populate`.
     pub reuse: u32,
-    /// A `hugekit_reuse`: who uses what is copied from next. Only for `hugekit_copy_with`.
+    /// A `hugekit_reuse`: the next use of the memory that is copied from. Only for `hugekit_copy_with`.
     pub source_reuse: u32,
     /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
@@ -135,7 +135,7 @@ unsafe impl Versioned for hugekit_report {
 /// slower than `memset`. NULL will do for 0 bytes.
 ///
 /// # Safety
-/// The memory can be written, and nobody else accesses it meanwhile.
+/// The memory can be written, and no other thread accesses it meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugekit_status {
     if !is_range(memory, len) {
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
     }
 }
 
-/// Sets `len` bytes at `memory` to zero, with knowledge of who uses them next, on several threads, with
+/// Sets `len` bytes at `memory` to zero, with knowledge of their next use, on several threads, with
 /// progress. `options` and `report` may be NULL.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown wish, and nothing is written then;
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn hugekit_clear_with(
 /// Fails with `HUGEKIT_STATUS_INVALID` if they overlap, and nothing is written then.
 ///
 /// # Safety
-/// `from` can be read and `to` written; nobody else writes to either, or reads from `to`, meanwhile.
+/// `from` can be read and `to` written; no other thread writes to either, or reads from `to`, meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_copy(
     to: *mut c_void,
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn hugekit_copy(
     })())
 }
 
-/// Copies as `hugekit_copy` does, with knowledge of who uses either side next, on several threads, with
+/// Copies as `hugekit_copy` does, with knowledge of the next use of either side, on several threads, with
 /// progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
 ///
 /// # Safety
@@ -296,7 +296,7 @@ pub(crate) fn threads(number: usize) -> Threads {
     }
 }
 
-/// Whom to tell, as the library wants to be told. The context is the caller's, who says that any thread may
+/// The function to tell, as the library wants it. The context is the caller's, which says that any thread may
 /// hand it to the function.
 pub(crate) fn told(
     progress: hugekit_progress,

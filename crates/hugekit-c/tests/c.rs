@@ -15,7 +15,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 use self::programs::{Linked, Places, Program, said};
 
-/// What a test program returns that cannot run here.
+/// The exit status of a test program that cannot run here.
 const SKIPPED: i32 = 77;
 
 const PROGRAMS: [Program; 8] = [

@@ -611,7 +611,7 @@ static void hoard(unsigned a, unsigned b, unsigned c, unsigned d)
     }
 }
 
-/* A process forked from this one has plain memory as it was, writes it without anybody's noticing, has no region's, and
+/* A process forked from this one has plain memory as it was, writes it without the library's noticing, has no region's, and
    is refused by every call. */
 static void child(unsigned a, unsigned b, unsigned c, unsigned d)
 {

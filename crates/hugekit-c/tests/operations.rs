@@ -182,7 +182,7 @@ fn random_sequences(program: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What once failed.
+/// Sequences that once failed.
 fn kept() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/operations");
     let entries = fs::read_dir(folder).expect("the folder of kept sequences");

@@ -93,7 +93,7 @@ void views_and_pins_own_what_they_need()
 
 void throws(size_t, size_t, void *) { throw std::runtime_error("from a callback"); }
 
-// The process ends; the exception is not seen on the other side, where nobody could say what was cleared.
+// The process ends; the exception is not seen on the other side, where no caller could say what was cleared.
 void an_exception_in_a_callback_ends_the_process()
 {
     pid_t child = fork();

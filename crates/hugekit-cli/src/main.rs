@@ -7,14 +7,19 @@ mod operand;
 mod profile;
 mod progress;
 mod report;
+mod settings;
 mod shell;
 mod text;
 mod tune;
+mod usage;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use hugekit_lab::record::reason;
+
+use usage::UsageError;
 
 /// A huge-page memory engine: look at the machine, measure it, tune to it.
 #[derive(Debug, Parser)]
@@ -37,7 +42,10 @@ enum Command {
 fn main() -> ExitCode {
     listen_to_the_library();
     run(Cli::parse().command).unwrap_or_else(|error| {
-        // Causes, and no backtrace: whoever uses the command has no use for one.
+        if let Some(UsageError(message)) = error.downcast_ref() {
+            Cli::command().error(ErrorKind::ValueValidation, message).exit();
+        }
+        // Causes, and no backtrace: a user of the command has no use for one.
         text::say(&format!("error: {}", reason(&*error)));
         ExitCode::FAILURE
     })
@@ -49,8 +57,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lab(lab) => lab.run(),
         Command::Tune(tune) => tune.run(),
         Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
-        Command::Completions(completions) => completions.run().map(|()| ExitCode::SUCCESS),
-        Command::Man(man) => man.run().map(|()| ExitCode::SUCCESS),
+        Command::Completions(completions) => {
+            completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Man(man) => man.run(Cli::command()).map(|()| ExitCode::SUCCESS),
     }
 }
 

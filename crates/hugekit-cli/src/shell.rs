@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 use crate::text::write_out;
@@ -21,9 +21,9 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn run(&self) -> anyhow::Result<()> {
+    pub(crate) fn run(&self, mut command: Command) -> anyhow::Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut crate::Cli::command(), "hugekit", &mut script);
+        clap_complete::generate(self.shell, &mut command, "hugekit", &mut script);
         Ok(write_out(&String::from_utf8(script).context("completions are text")?)?)
     }
 }
@@ -37,10 +37,10 @@ pub(crate) struct Man {
 }
 
 impl Man {
-    pub(crate) fn run(&self) -> anyhow::Result<()> {
+    pub(crate) fn run(&self, command: Command) -> anyhow::Result<()> {
         fs::create_dir_all(&self.dir)
             .with_context(|| format!("cannot make {}", self.dir.display()))?;
-        clap_mangen::generate_to(crate::Cli::command(), &self.dir)
+        clap_mangen::generate_to(command, &self.dir)
             .with_context(|| format!("cannot write to {}", self.dir.display()))
     }
 }

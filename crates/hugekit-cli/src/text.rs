@@ -16,7 +16,7 @@ pub(crate) fn write_out(text: &str) -> io::Result<()> {
     }
 }
 
-/// A line on standard error, for people. Nothing in it acts on their terminal, and where nobody listens any more,
+/// A line on standard error, for people. Nothing in it acts on their terminal, and where no reader is left,
 /// it is not said.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", plain(text));

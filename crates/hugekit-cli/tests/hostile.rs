@@ -1,5 +1,5 @@
-//! The command where things are not as they should be: no home, no room, no threads, nobody who reads, and
-//! records of strangers. What can be measured is, what cannot is said, and nobody is shown our source.
+//! The command where things are not as they should be: no home, no room, no threads, no reader, and
+//! records of strangers. What can be measured is, what cannot is said, and no user is shown our source.
 
 use std::fs;
 use std::path::Path;

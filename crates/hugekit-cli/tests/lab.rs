@@ -6,7 +6,7 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use serde_json::Value;
 
-/// Keeps no records: what is measured in tests is nobody's result.
+/// Keeps no records: a measurement of a test is no result.
 fn lab() -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();
     command.arg("lab").env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", "/dev/null");
@@ -32,7 +32,7 @@ fn strings<'a>(values: &'a Value, field: &str) -> Vec<&'a str> {
 fn json_on_standard_output_is_all_there_is() {
     let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
     let record = record(&output);
-    assert_eq!(record["schema"], "hugekit-lab/2");
+    assert_eq!(record["schema"], "hugekit-lab/3");
     assert!(record["command"].as_str().unwrap().starts_with("hugekit lab stores"));
     assert_eq!(record["experiments"][0]["name"], "stores");
     assert_eq!(record["experiments"][0]["skipped"], Value::Null);
@@ -387,19 +387,19 @@ fn one_round_is_too_few_to_compare() {
 }
 
 #[test]
-fn how_far_to_trust_a_result_is_in_the_record() {
+fn the_noise_of_a_result_is_in_the_record() {
     let output = smallest("fork").args(["--json", "-"]).assert().success().get_output().clone();
     let record = record(&output);
     let counters = record["machine"]["hardware_counters"].as_str().unwrap();
     assert!(counters == "available" || counters.starts_with("not available: "), "{counters}");
     assert!(!record["uncontrolled"].as_array().unwrap().is_empty());
-    let trust = &record["experiments"][0]["trust"];
-    assert!(trust["seconds"].as_f64().unwrap() > 0.0 && trust["others_percent"].is_number());
-    let few = trust["warnings"].to_string();
+    let noise = &record["experiments"][0]["noise"];
+    assert!(noise["seconds"].as_f64().unwrap() > 0.0 && noise["others_percent"].is_number());
+    let few = noise["warnings"].to_string();
     assert!(few.contains("too few rounds to say how certain they are"), "{few}");
-    let counted = strings(&trust["counters"], "id");
+    let counted = strings(&noise["counters"], "id");
     assert!(counted.contains(&"fork/batched/2MiB"), "{counted:?}");
-    assert!(trust["counters"][0]["per_round"]["minor-faults"].is_number());
+    assert!(noise["counters"][0]["per_round"]["minor-faults"].is_number());
 }
 
 #[test]

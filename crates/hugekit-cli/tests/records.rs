@@ -1,4 +1,4 @@
-//! What happens to records: kept, listed, shown, refused.
+//! The life of records: kept, listed, shown, refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ fn a_newer_a_damaged_and_no_record_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let old = fs::read_to_string(OLD).unwrap();
     for (name, text, said) in [
-        ("newer.json", r#"{"schema": "hugekit-lab/3"}"#, "of version 3, and this hugekit reads up"),
+        ("newer.json", r#"{"schema": "hugekit-lab/4"}"#, "of version 4, and this hugekit reads up"),
         ("half.json", &old[..old.len() / 2], "the record is damaged"),
         ("other.json", "{}", "no record of the lab"),
     ] {

@@ -1,6 +1,6 @@
 //! Settings that `--setup` changes, and a run that is interrupted meanwhile.
 //!
-//! What is changed here is a file of ours, mounted over the kernel's for this process alone: the
+//! The setting that is changed here is a file of ours, mounted over the kernel's for this process alone: the
 //! machine's own settings may be others' to change while this runs.
 
 use std::fs;
@@ -104,7 +104,7 @@ fn at_any_moment(setting: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What a script prints, which has the program as `$hugekit`. Its children end with it, and it after a minute.
+/// The output of a script, which has the program as `$hugekit`. Its children end with it, and it after a minute.
 fn output_of(setting: &Path, script: &str) -> Result<String, Failed> {
     let end = "trap 'kill -KILL $(jobs -p) 2> /dev/null || true' EXIT; set -e";
     let script = format!("{} && hugekit='{}' && {end}; {script}", mount(setting), program());

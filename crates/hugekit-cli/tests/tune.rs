@@ -18,7 +18,7 @@ fn hugekit(profile: &Path) -> Command {
     command
 }
 
-/// What `tune --show` prints.
+/// The output of `tune --show`.
 fn shown(command: &mut Command) -> String {
     let output = command.args(["tune", "--show"]).assert().success().get_output().stdout.clone();
     String::from_utf8(output).unwrap()

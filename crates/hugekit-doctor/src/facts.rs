@@ -42,7 +42,7 @@ pub(crate) struct Facts {
     pub(crate) kvm: Fact<i32>,
 }
 
-/// What cgroups limit.
+/// The limits of control groups.
 pub(crate) struct Groups {
     pub(crate) layout: Fact<Layout>,
     pub(crate) cpu_quota: Fact<Option<Quota>>,

@@ -1,4 +1,4 @@
-//! What this machine offers, line by line, and how to get what it does not.
+//! The offers of this machine, line by line, and a remedy for each that is missing.
 //!
 //! Facts are read first, each on its own; lines are pure functions of facts. The doctor prints nothing and
 //! changes nothing, and a file that it cannot read costs the line that needed it. The command prints its

@@ -6,19 +6,19 @@ use serde::Serialize;
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// What group it belongs to.
+    /// The group it belongs to.
     pub topic: Topic,
-    /// What it is about.
+    /// Its subject.
     pub name: String,
-    /// What was found, or why nothing was.
+    /// The fact that was found, or why none was.
     pub value: String,
-    /// What that means.
+    /// Its meaning.
     pub verdict: Verdict,
     /// A command for root, or what to do where no command can do it.
     pub remedy: Option<String>,
 }
 
-/// What a finding means for hugekit.
+/// The meaning of a finding for hugekit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -48,7 +48,7 @@ impl Verdict {
     }
 }
 
-/// What a group of lines is about.
+/// The subject of a group of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Topic(pub &'static str);

@@ -39,7 +39,7 @@ mod tests {
         all(&Facts::read(&Root::at(directory.path())))
     }
 
-    /// What every report keeps to, whichever machine it is of.
+    /// Rules that every report keeps to, whichever machine it is of.
     #[test]
     fn every_machine_has_a_report_whose_remedies_it_can_bear() {
         for machine in hugekit_machines::MACHINES {

@@ -1,4 +1,4 @@
-//! What the machine is, as lines and as the `machine` object of the JSON.
+//! The machine, as lines and as the `machine` object of the JSON.
 
 use hugekit::machine::process::{Process, Seccomp};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("machine");
 
-/// Identification of the machine, for whoever compares records; `None` is not known.
+/// Identification of the machine, for a reader who compares records; `None` is not known.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     /// The architecture that this was compiled for.
@@ -18,9 +18,9 @@ pub struct Machine {
     pub kernel: Option<String>,
     /// Model of the CPU.
     pub processor: Option<String>,
-    /// What runs the machine, if it is virtual.
+    /// The hypervisor, if the machine is virtual.
     pub hypervisor: Option<String>,
-    /// What manages the container, if this is one.
+    /// The manager of the container, if this is one.
     pub container: Option<String>,
     /// CPUs that the kernel uses.
     pub online_cpus: Option<usize>,

@@ -74,7 +74,7 @@ fn mappings_line(count: u64) -> Line {
 fn locked_line(limit: &ResourceLimit) -> Line {
     let Some(soft) = limit.soft else { return TOPIC.ok("locked memory", "unlimited") };
     let value = format!("{} for pinned I/O buffers; hugekit locks none", units::bytes(soft));
-    // The soft limit may be raised to the hard one by anybody, beyond it by root.
+    // The soft limit may be raised to the hard one by any process, beyond it by root's.
     let remedy = match limit.hard {
         Some(hard) if hard == soft => "prlimit --pid $$ --memlock=unlimited".to_owned(),
         Some(hard) => format!("ulimit -l {}", hard >> 10),

@@ -8,7 +8,7 @@ use crate::line::{Line, Topic};
 
 const TOPIC: Topic = Topic("userfaultfd");
 
-/// What hugekit does with features, and the release that has all of them.
+/// The use that hugekit has for features, and the release that has all of them.
 const FEATURES: &[(&str, Features, &str)] = &[
     ("in-place faults", Features::SIGBUS, "4.14"),
     ("minor faults", Features::MINOR_HUGETLBFS.with(Features::MINOR_SHMEM), "5.14"),
@@ -16,7 +16,7 @@ const FEATURES: &[(&str, Features, &str)] = &[
     ("untouched pages", Features::WRITE_PROTECT_UNPOPULATED, "6.4"),
 ];
 
-/// Who asks, as far as remedies depend on it.
+/// The process that asks, as far as remedies depend on it.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
     user: u32,
@@ -107,7 +107,7 @@ fn reason(obstacle: Obstacle) -> String {
         Obstacle::Filter(Some(number)) => {
             format!("a seccomp filter refuses it: {}", os_error(number))
         }
-        Obstacle::Filter(None) => "a seccomp filter kills whoever asks".to_owned(),
+        Obstacle::Filter(None) => "a seccomp filter kills a process that asks".to_owned(),
         Obstacle::Unprivileged => {
             "no CAP_SYS_PTRACE, and vm.unprivileged_userfaultfd is 0".to_owned()
         }
@@ -144,7 +144,9 @@ fn device_line(device: &Result<(), Error>, asker: Asker) -> Line {
 fn sysctl_line(sysctl: &Result<bool, Error>, obstacles: &[Obstacle]) -> Line {
     let decides = matches!(obstacles, [Obstacle::Unprivileged | Obstacle::UserNamespace, ..]);
     TOPIC.about("sysctl", sysctl, |unprivileged| match unprivileged {
-        true => TOPIC.ok("sysctl", "vm.unprivileged_userfaultfd = 1: everybody has the whole use"),
+        true => {
+            TOPIC.ok("sysctl", "vm.unprivileged_userfaultfd = 1: every process has the whole use")
+        }
         false if decides => TOPIC
             .note("sysctl", "vm.unprivileged_userfaultfd = 0")
             .remedy("sysctl vm.unprivileged_userfaultfd=1"),
@@ -155,7 +157,7 @@ fn sysctl_line(sysctl: &Result<bool, Error>, obstacles: &[Obstacle]) -> Line {
 fn feature_line(name: &str, present: bool, uses: Uses, since: &str) -> Line {
     match (present, uses) {
         (true, _) => TOPIC.ok(name, "yes"),
-        (false, Uses::None) => TOPIC.unknown(name, "nobody to ask: no userfaultfd opens"),
+        (false, Uses::None) => TOPIC.unknown(name, "no descriptor to ask: no userfaultfd opens"),
         (false, _) => TOPIC.missing(name, "no").remedy(format!("needs Linux {since} or later")),
     }
 }

@@ -16,7 +16,7 @@ const ROOM: usize = 2 << 20;
 /// No time passes, so that nothing expires.
 const NOW: u64 = 1_000_000;
 
-/// What a client may not do to the machine of a fuzzer: writing files, and ending the server.
+/// Requests that a client may not make on the machine of a fuzzer: writing files, and ending the server.
 const LEFT_OUT: [&[u8]; 3] = [b"save", b"bgsave", b"shutdown"];
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -73,7 +73,7 @@ impl Session {
         reply.bytes
     }
 
-    /// What a successful request changes, and what one that only reads must have said.
+    /// The change that a successful request makes, or the answer that one must give that only reads.
     fn model_takes(&mut self, name: &[u8], arguments: &[&[u8]], reply: &[u8]) {
         let is_done = reply == b"+OK\r\n";
         match name {
@@ -121,7 +121,7 @@ fn replies(mut bytes: &[u8]) -> usize {
     count
 }
 
-/// What follows the first reply.
+/// The bytes behind the first reply.
 fn behind_one(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")?;
     let (line, mut rest) = (&bytes[1..end], &bytes[end + 2..]);

@@ -13,7 +13,7 @@ const HEAD: usize = 20;
 
 type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 
-/// What is loaded is what is there, and is the same when it is dumped and loaded again.
+/// A dump that is loaded is all that is there, and is the same when it is dumped and loaded again.
 pub(crate) fn run(bytes: &[u8]) {
     load(bytes);
     load(&with_right_checksums(bytes));

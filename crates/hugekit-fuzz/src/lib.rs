@@ -1,4 +1,4 @@
-//! What a stranger may hand to hugekit as text or bytes, each with the properties that hold for whatever it is.
+//! Text and bytes that a stranger may hand to hugekit, each kind with the properties that hold for all of it.
 //!
 //! A target takes any bytes and panics where a property does not hold. `cargo xtask fuzz` lets libFuzzer look for such
 //! bytes; every test run replays those that were kept (`corpus/`).

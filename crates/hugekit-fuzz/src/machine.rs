@@ -25,7 +25,7 @@ pub(crate) fn run(bytes: &[u8]) {
     drop(folder);
 }
 
-/// What the library asks besides.
+/// Files that the library reads besides.
 fn ask(root: &Root) {
     if let Ok(groups) = Cgroups::read(root) {
         let _ = (groups.layout(), groups.cpu_quota(), groups.cpuset());

@@ -12,7 +12,7 @@ const CPU: CpuModel = CpuModel { vendor: Vendor::Other, family: 6, model: 7 };
 const CACHES: CacheSizes =
     CacheSizes { l1d: 32 << 10, l2: 1 << 20, llc: 32 << 20, llc_shared_by: 2 };
 
-/// What is taken in makes no operation wrong, and is the same when it is taken in again.
+/// A profile that is taken in makes no operation wrong, and is the same when it is taken in again.
 pub(crate) fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(stored) = StoredProfile::parse(text) else { return };

@@ -1,10 +1,10 @@
-//! Records of the lab: whoever sends one may have written anything into it.
+//! Records of the lab: the sender may have written anything into it.
 
 use hugekit_lab::compare::Comparison;
 use hugekit_lab::record::Record;
 use hugekit_lab::report;
 
-/// What is taken in can be compared, drawn and written, and is the same when it is taken in again.
+/// A record that is taken in can be compared, drawn and written, and is the same when it is taken in again.
 pub(crate) fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Ok(record) = Record::parse(text) else { return };

@@ -4,7 +4,7 @@ use kv_store::resp::{Input, Limits};
 
 const LIMITS: Limits = Limits { bulk: 3000, arguments: 100, request: 8000 };
 
-/// What one request, or a reader's start, may take beyond the bytes that have come.
+/// Memory that one request, or a reader's start, may take beyond the bytes that have come.
 const MOST_BESIDE: usize = 64 << 10;
 
 /// The pieces make no difference, nothing beyond the limits is taken, and no more is held than has come.
@@ -13,7 +13,7 @@ pub(crate) fn run(bytes: &[u8]) {
     assert_eq!(read(bytes, usize::from(piece) + 1), read(bytes, usize::MAX));
 }
 
-/// What is made of bytes in pieces: requests, and why reading ended.
+/// The outcome of bytes in pieces: requests, and why reading ended.
 fn read(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<String>) {
     let (mut input, mut requests) = (Input::default(), Vec::new());
     for piece in bytes.chunks(piece) {

@@ -1,4 +1,4 @@
-//! Memory as the kernel hands it out: private, anonymous, and cleared by whoever touches it first.
+//! Memory as the kernel hands it out: private, anonymous, and cleared by the thread that touches it first.
 
 #![allow(unsafe_code)]
 
@@ -10,14 +10,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::LabError;
 use crate::size::{GIB, MIB, Size};
 
-/// What the kernel is asked to put behind an address.
+/// The pages that the kernel is asked to put behind an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Whatever the machine's settings make of a mapping that says nothing.
+    /// Those that the machine's settings give a mapping that says nothing.
     Unsaid,
     /// Base pages, whatever the setting.
     Base,
-    /// Transparent huge pages where the setting allows them to those who ask.
+    /// Transparent huge pages where the setting allows them to programs that ask.
     Thp,
     /// Reserved pages of 2 MiB.
     Hugetlb2M,
@@ -60,7 +60,7 @@ pub(crate) struct Anonymous {
     mapping: (NonNull<u8>, usize),
 }
 
-// SAFETY: memory of its own, which whoever has it may use from any thread.
+// SAFETY: memory of its own, which its holder may use from any thread.
 unsafe impl Send for Anonymous {}
 
 impl Anonymous {
@@ -120,7 +120,7 @@ impl Anonymous {
         // SAFETY: private anonymous memory of our own, borrowed mutably: it reads as zeroes from
         // here on, which are initialised bytes.
         let given = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) };
-        given.expect("the range is a mapping that nobody has locked");
+        given.expect("the range is a mapping that is not locked");
     }
 
     /// Its addresses.

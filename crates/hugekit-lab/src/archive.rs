@@ -1,7 +1,7 @@
 //! The records of earlier runs, one file each in the user's data directory.
 //!
 //! A file is written beside its place, to the disk, and linked there only when it is whole and only
-//! if the name is free: nobody ever sees half a record, and no record takes another's place.
+//! if the name is free: no reader ever sees half a record, and no record takes another's place.
 
 use std::env;
 use std::fs;
@@ -56,7 +56,7 @@ pub enum ArchiveError {
     /// No record has this ID.
     #[error("there is no record '{id}' among the {count} in {folder}: `hugekit lab --list`")]
     Unknown {
-        /// What was asked for.
+        /// The id that was asked for.
         id: String,
         /// How many there are.
         count: usize,
@@ -66,7 +66,7 @@ pub enum ArchiveError {
     /// Several records' IDs begin like this.
     #[error("'{id}' may be any of {}", .candidates.join(", "))]
     Ambiguous {
-        /// What was asked for.
+        /// The id that was asked for.
         id: String,
         /// Those that begin with it.
         candidates: Vec<String>,

@@ -4,7 +4,7 @@
 //! fault, 20 times what is to be measured. The arena is therefore written once before anything is
 //! timed, and every experiment of a run uses the same one.
 //!
-//! What is copied there is never zeroes: some machines store a line of zeroes at twice the speed of any
+//! The bytes that are copied there are never zeroes: some machines store a line of zeroes at twice the speed of any
 //! other (AMD Milan streams 46 GiB/s of them against 21), and an experiment that clears leaves nothing
 //! else behind.
 
@@ -30,7 +30,7 @@ impl Arena {
     pub(crate) fn warmed(len: usize, observer: &dyn Observer) -> Result<Self, LabError> {
         let mut arena = Self(Anonymous::aligned(len, align(len))?);
         observer.begin(&format!("warming {}", Size(len)));
-        // What is slow is the hypervisor, and it serves CPUs side by side.
+        // The hypervisor is the slow part, and it serves CPUs side by side.
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         for (step, chunk) in arena.bytes().chunks_mut(STEP).enumerate() {
             observer.check()?;

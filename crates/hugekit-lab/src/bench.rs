@@ -1,17 +1,14 @@
-//! What experiments of one run share: options, the memory, how much time each may take.
+//! The means that experiments of one run share: options, the memory, how much time each may take.
 
 use std::time::Duration;
 
 use hugekit::machine::cgroup::Cgroups;
-use hugekit::machine::limits::Allowed;
 use hugekit::machine::{CacheSizes, Memory, Root, cache};
-use hugekit::profile;
-use hugekit_doctor::Host;
 use rustix::process::{Resource, getrlimit};
 
 use crate::anonymous::{Anonymous, Pages};
 use crate::arena::Arena;
-use crate::record::{Experiment, Machine};
+use crate::record::Experiment;
 use crate::sampler::Plan;
 use crate::settings::{PATIENCE, Settings, huge_pages};
 use crate::size::{GIB, MIB, Size};
@@ -75,7 +72,7 @@ impl<'a> Bench<'a> {
         Ok(Self { options, observer, root, memory, arena: None, warmed: false, caches, settings })
     }
 
-    /// What the machine, or the control group, would still give, in bytes.
+    /// Bytes that the machine, or the control group, would still give.
     pub(crate) fn available_memory(&self) -> Result<usize, LabError> {
         available_memory(&self.root)
     }
@@ -177,7 +174,7 @@ impl<'a> Bench<'a> {
         Ok((self.memory, self.observer))
     }
 
-    /// How many huge pages anybody may have now, `wanted` of them if that is possible and, where none
+    /// How many huge pages this process may have now, `wanted` of them if that is possible and, where none
     /// are free, settings may be changed. All of these have been written once before.
     pub(crate) fn reserve(&mut self, pages: Pages, wanted: usize) -> Result<usize, LabError> {
         let free = self.reserve_unwritten(pages, wanted)?;
@@ -248,7 +245,7 @@ impl<'a> Bench<'a> {
         self.settings.restore()
     }
 
-    /// What is to be said of them.
+    /// Notes on them for the reader.
     pub(crate) fn settings_notes(&mut self) -> Vec<String> {
         self.settings.notes()
     }
@@ -262,7 +259,7 @@ fn describe_memory(len: usize, huge: Option<usize>) -> String {
     format!("{} of private anonymous memory, written once before, {pages}", Size(len))
 }
 
-/// What the machine, the control group and the limits of this process would still give, in bytes.
+/// Bytes that the machine, the control group and the limits of this process would still give.
 pub(crate) fn available_memory(root: &Root) -> Result<usize, LabError> {
     let machine = Memory::read(root)?.available;
     let group = Cgroups::read(root).and_then(|groups| groups.memory()).ok().flatten();
@@ -281,7 +278,7 @@ fn addresses_left() -> u64 {
     left - left / 4
 }
 
-/// Huge pages that are free, promised to nobody and within the control group's limit.
+/// Huge pages that are free, promised to no mapping and within the control group's limit.
 pub(crate) fn free_huge_pages(root: &Root, pages: Pages) -> Result<usize, LabError> {
     let size = pages.size() as u64;
     let free = huge_pages(root, size)?.map_or(0, |pool| pool.unpromised());
@@ -290,7 +287,7 @@ pub(crate) fn free_huge_pages(root: &Root, pages: Pages) -> Result<usize, LabErr
     Ok(usize::try_from(free.min(room.unwrap_or(u64::MAX))).unwrap_or(usize::MAX))
 }
 
-/// What was asked for, if there is as much; else 4 GiB for a full run and 2 GiB for a quick one, or
+/// As much as was asked for, if there is as much; else 4 GiB for a full run and 2 GiB for a quick one, or
 /// 1 GiB if that would be more than half of what is available, or that half.
 fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError> {
     let half = available / 2 / (2 * MIB) * (2 * MIB);
@@ -309,35 +306,6 @@ fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError>
 /// So many bytes, or half of what is available if that is less.
 pub(crate) fn at_most(bytes: usize) -> Result<Size, LabError> {
     Ok(Size(bytes.min(available_memory(&Root::default())? / 2).next_multiple_of(2 * MIB)))
-}
-
-pub(crate) fn machine(root: &Root) -> Machine {
-    let host = Host::read(root).ok();
-    let caches = cache::read(root).map(|caches| vec![caches.l1d, caches.l2, caches.llc]);
-    let (cpu, kernel, hypervisor) = match host {
-        Some(host) => (host.cpu_model, Some(host.kernel), host.hypervisor),
-        None => (None, None, None),
-    };
-    Machine {
-        cpu: cpu.unwrap_or_else(unknown),
-        cpus: Allowed::read(root).map_or(1, |allowed| allowed.cpus.len()),
-        kernel: kernel.unwrap_or_else(unknown),
-        hypervisor,
-        cache_bytes: caches.unwrap_or_default(),
-        memory_bytes: Memory::read(root).map_or(0, |memory| memory.total),
-        profile: profile(),
-        // Whoever counted knows.
-        hardware_counters: String::new(),
-    }
-}
-
-fn profile() -> String {
-    let source = profile::source();
-    source.map_or_else(|| "built in".into(), |source| format!("`{}`", source.stored.tuned.command))
-}
-
-fn unknown() -> String {
-    "unknown".into()
 }
 
 #[cfg(test)]
@@ -369,7 +337,7 @@ mod tests {
         assert!(error.to_string().contains("at least 64MiB"), "{error}");
     }
 
-    /// What a run takes on every machine, with huge pages reserved for it and without.
+    /// The memory that a run takes on every machine, with huge pages reserved for it and without.
     #[test]
     fn no_run_takes_more_memory_than_the_machine_has() {
         for (machine, quick) in
@@ -397,18 +365,6 @@ mod tests {
             );
             bench.restore_settings().unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), free.to_string(), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_machine_is_described_whatever_it_does_not_say() {
-        for description in hugekit_machines::MACHINES {
-            let files = description.files().unwrap();
-            let machine = machine(&Root::at(files.path()));
-            assert_eq!(machine.memory_bytes, description.memory);
-            assert_eq!(machine.cpus as u64, description.cpus);
-            assert_eq!(machine.cache_bytes.is_empty(), description.l1d == 0);
-            assert_ne!(machine.cpu, "unknown", "{}", description.name);
         }
     }
 

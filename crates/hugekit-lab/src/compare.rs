@@ -3,10 +3,10 @@
 //! A change counts if three things agree. The samples of the two runs are unlikely to be of one kind
 //! (Mann-Whitney, which asks nothing about how they are distributed). The ratio of the medians,
 //! bootstrapped, is beyond 5 % with all of its interval. And it exceeds how far the halves of
-//! one run are apart, which nobody has caused. All of that is within the two runs; what differs between any two
+//! one run are apart, which no change has caused. All of that is within the two runs; what differs between any two
 //! runs, such as where memory happens to lie, is in neither, and only more runs would show it.
 //!
-//! What shifts all of a run shifts every case, and would pass as a change of each: two runs of the same
+//! A cause that shifts all of a run shifts every case, and would pass as a change of each: two runs of the same
 //! program on a machine that others used half of differed, often by 2, in a third of their cases. Where a record
 //! says so, cases are not judged. Comparisons within rounds are: both of their sides were disturbed alike.
 
@@ -35,12 +35,12 @@ const LEAST_CHANGE: f64 = 0.05;
 /// Methods that are the same code in every version: libc's.
 const CONTROLS: [&str; 2] = ["memset", "memcpy"];
 
-/// What came out of comparing two records.
+/// The outcome of comparing two records.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What the first record is called.
+    /// The first record's name.
     pub before: String,
-    /// What the second is called.
+    /// The second's name.
     pub after: String,
     /// In what else they differ that bears on the result.
     pub warnings: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Comparison {
 pub struct Change {
     /// The case or ratio.
     pub id: String,
-    /// What the medians count; a ratio's count how many times as fast the one case is as the other.
+    /// The medians' unit; a ratio's count how many times as fast the one case is as the other.
     pub unit: Option<Unit>,
     /// Median of the first record.
     pub before: f64,
@@ -73,11 +73,11 @@ pub struct Change {
     pub p: f64,
     /// Changes below this fraction count as noise.
     pub noise: f64,
-    /// What that amounts to.
+    /// The verdict on that.
     pub verdict: Verdict,
 }
 
-/// What a change amounts to.
+/// The verdict on a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -141,7 +141,7 @@ impl Comparison {
         }
     }
 
-    /// What is slower by more than this fraction of its speed.
+    /// The cases that are slower by more than this fraction of their speed.
     pub fn slower_beyond(&self, fraction: f64) -> impl Iterator<Item = &Change> {
         let is_beyond = move |change: &&Change| {
             change.verdict == Verdict::Slower && change.speed_up < 1.0 - fraction
@@ -154,7 +154,7 @@ fn find<'a>(cases: &[&'a Case], wanted: &Case) -> Option<&'a Case> {
     cases.iter().find(|case| case.id == wanted.id && case.unit == wanted.unit).copied()
 }
 
-/// How many times as fast libc's routine is on the workload of a case, of which nobody changed anything: that is
+/// How many times as fast libc's routine is on the workload of a case, which no change touches: that is
 /// the machine, in the same rounds.
 fn control(old: &[&Case], new: &[&Case], case: &Case) -> f64 {
     let is_control = |other: &&&Case| {
@@ -238,18 +238,18 @@ impl Change {
         }
     }
 
-    /// What the medians count, as printed.
+    /// The medians' unit, as printed.
     #[must_use]
     pub fn unit_name(&self) -> &'static str {
         self.unit.map_or("×", Unit::name)
     }
 }
 
-/// Experiments of both records during which others used the machine in one of them, and who.
+/// Experiments of both records during which other processes used the machine in one of them, and by how much.
 fn disturbed(before: &Record, after: &Record) -> Vec<(String, String)> {
     let who = |record: &Record, name: &str| {
         let experiment = record.experiments.iter().find(|experiment| experiment.name == name)?;
-        experiment.trust.as_ref()?.disturbance()
+        experiment.noise.as_ref()?.disturbance()
     };
     let names = after.experiments.iter().map(|experiment| &experiment.name);
     let shared = names.filter(|&name| before.experiments.iter().any(|old| old.name == *name));
@@ -310,7 +310,7 @@ fn bootstrap(unit: Unit, old: &[f64], new: &[f64]) -> (f64, f64) {
     (at((1.0 - CONFIDENCE) / 2.0), at(f64::midpoint(1.0, CONFIDENCE)))
 }
 
-/// How far the medians of the two halves of one run are apart, as a fraction. Nobody changed anything in
+/// How far the medians of the two halves of one run are apart, as a fraction. No change lies in
 /// between, so a change of that size means nothing.
 fn drift(samples: &[f64]) -> f64 {
     if samples.len() < 4 {
@@ -322,7 +322,7 @@ fn drift(samples: &[f64]) -> f64 {
     if least > 0.0 { most / least - 1.0 } else { 0.0 }
 }
 
-/// What else differs between the records.
+/// Other differences between the records.
 fn warnings(before: &Record, after: &Record) -> Vec<String> {
     let machines = different_machines(&before.machine, &after.machine);
     let machines = (!machines.is_empty()).then(|| {
@@ -530,8 +530,8 @@ mod tests {
         };
         assert_eq!(verdicts(&old, &new), [Verdict::Slower, Verdict::Slower, Verdict::Faster]);
         let others_percent = Some(150.0);
-        new.experiments[0].trust =
-            Some(crate::trust::Trust { others_percent, ..Default::default() });
+        new.experiments[0].noise =
+            Some(crate::record::Noise { others_percent, ..Default::default() });
         assert_eq!(verdicts(&old, &new), [Verdict::Disturbed, Verdict::Disturbed, Verdict::Faster]);
         assert_eq!(verdicts(&new, &old)[2], Verdict::Slower);
         let warnings = Comparison::between(("old", &old), ("new", &new)).warnings;

@@ -1,4 +1,4 @@
-//! What the kernel and the CPU count while a case runs.
+//! Events that the kernel and the CPU count while a case runs.
 //!
 //! Counters are read around each turn of a case in a round: what it does outside of its clock, such as
 //! giving pages back, is counted too. The sampler knows cases by their index only and an
@@ -15,23 +15,9 @@ use std::mem::MaybeUninit;
 
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Event, Hardware, Software};
 use perf_event::{Builder, Counter};
-use serde::{Deserialize, Serialize};
 
-use crate::record::Case;
-use crate::{Interrupted, Observer};
-
-/// What a record says of hardware counters that there are.
-pub(crate) const AVAILABLE: &str = "available";
-
-/// What was counted for one case, warm-up included.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
-    /// Id of the case.
-    pub id: String,
-    /// Events by name, as a mean over the turns of the case. Threads that were started before are not in
-    /// those that the CPU counts.
-    pub per_round: BTreeMap<String, f64>,
-}
+use crate::observer::{Interrupted, Observer};
+use crate::record::{AVAILABLE, Case, Counters};
 
 /// Names and events of what the CPU counts, if it does.
 fn hardware() -> Vec<(&'static str, Source)> {
@@ -164,7 +150,7 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-/// What `getrusage(2)` counts, of all threads.
+/// The counts of `getrusage(2)`, of all threads.
 #[allow(unsafe_code)]
 fn usage() -> Readings {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
@@ -181,7 +167,7 @@ fn usage() -> Readings {
     ]
 }
 
-/// What was counted for one case of a group, and for how many turns.
+/// The counts for one case of a group, and for how many turns.
 #[derive(Clone, Default)]
 struct Tally {
     turns: usize,
@@ -241,7 +227,7 @@ impl<'a> Counting<'a> {
         &self.hardware
     }
 
-    /// What was counted for these cases since the last call.
+    /// The counts for these cases since the last call.
     pub(crate) fn take(&self, cases: &[Case]) -> Vec<Counters> {
         let done = std::mem::take(&mut self.state.borrow_mut().done);
         let of = |case: &Case| {

@@ -1,9 +1,9 @@
-//! What an experiment found, in one line: the range of its headline comparison.
+//! An experiment's finding, in one line: the range of its headline comparison.
 
 use crate::EXPERIMENTS;
 use crate::record::{Experiment, Ratio, parts};
 
-/// The figure as everybody prints it: three digits at least, and no more decimals than the first of
+/// The figure as table, report and comparison print it: three digits at least, and no more decimals than the first of
 /// them needs.
 #[must_use]
 pub fn figure(number: f64) -> String {
@@ -27,7 +27,7 @@ pub fn reasons(ratios: &[Ratio]) -> Vec<&str> {
 }
 
 /// One line without the experiment's name. It counts like for like only: where work moved elsewhere,
-/// a ratio says nothing about who is faster.
+/// a ratio says nothing about which side is faster.
 #[must_use]
 pub fn finding(experiment: &Experiment) -> String {
     if let Some(skipped) = &experiment.skipped {

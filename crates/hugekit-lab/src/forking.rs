@@ -48,7 +48,7 @@ impl Shared {
             use rustix::mm::MprotectFlags as Protection;
             let all = Protection::READ | Protection::WRITE;
             for protection in [Protection::READ, all] {
-                // SAFETY: a page of our own memory, which nobody writes while it cannot be written.
+                // SAFETY: a page of our own memory, which no thread writes while it cannot be written.
                 unsafe { mprotect(huge.as_mut_ptr().cast(), page, protection) }
                     .map_err(|errno| LabError::Map { len, cause: errno.into() })?;
             }
@@ -103,7 +103,7 @@ impl Shared {
         let child = unsafe { libc::fork() };
         let elapsed = start.elapsed();
         if child == 0 {
-            // SAFETY: the child ends with who waits for it, whatever happens there.
+            // SAFETY: the child ends with the parent that waits for it, whatever happens there.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             work(self.0.bytes());
             // SAFETY: `_exit` has no precondition; it runs no destructors and flushes no buffers.

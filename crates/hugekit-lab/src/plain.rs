@@ -1,6 +1,6 @@
 //! Text of strangers for terminals and pages.
 //!
-//! A record may come from anybody. What it calls a unit, a CPU or a command is printed, and a terminal
+//! A record may come from a stranger. What it calls a unit, a CPU or a command is printed, and a terminal
 //! obeys what it is sent: characters that a terminal or a browser acts on, instead of showing them, are
 //! replaced.
 

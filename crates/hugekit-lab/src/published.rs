@@ -101,7 +101,7 @@ impl Demand {
         self.0.clear.iter().flat_map(of_table).collect()
     }
 
-    /// What clearing in extents made of it: `2MiB 8.76 to 11.82 Intel Ice Lake-X`.
+    /// The figures of clearing in extents: `2MiB 8.76 to 11.82 Intel Ice Lake-X`.
     pub(crate) fn changes(&self) -> Vec<String> {
         let rows = self.0.clear.iter().flat_map(|table| &table.rows);
         rows.map(|row| {

@@ -23,7 +23,7 @@ pub enum ReadError {
         #[source]
         cause: io::Error,
     },
-    /// What is in the file is no record.
+    /// The file's content is no record.
     #[error("{path} cannot be used")]
     Content {
         /// Which file.
@@ -101,7 +101,7 @@ fn version(text: &str) -> Option<u32> {
     claimed.strip_prefix(KIND)?.parse().ok()
 }
 
-/// What the rest of the lab relies on: samples to take a median of, and numbers that are finite,
+/// The rest of the lab relies on this: samples to take a median of, and numbers that are finite,
 /// which JSON guarantees, and above zero where they are divided by.
 fn check(experiment: &Experiment) -> Result<(), ContentError> {
     let absurd = |what: String| Err(ContentError::Absurd(what));
@@ -119,7 +119,7 @@ fn check(experiment: &Experiment) -> Result<(), ContentError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Case, Machine, Unit};
+    use crate::record::{Case, Machine, Noise, Unit};
 
     fn record() -> Record {
         let case = Case {
@@ -157,6 +157,17 @@ mod tests {
     }
 
     #[test]
+    fn what_disturbed_a_run_is_read_under_its_old_name_too() {
+        let mut noisy = record();
+        let noise = Noise { others_percent: Some(50.0), ..Noise::default() };
+        noisy.experiments[0].noise = Some(noise);
+        let text = serde_json::to_string(&noisy).unwrap();
+        let old = text.replace("\"noise\"", "\"trust\"");
+        assert_ne!(old, text);
+        assert_eq!(Record::parse(&old).unwrap(), noisy);
+    }
+
+    #[test]
     fn no_string_of_a_record_acts_on_a_terminal() {
         let escape = "\\u001b]0;owned\\u0007\\u009b31m\u{202e}";
         let text = include_str!("../tests/data/record-1.json");
@@ -176,7 +187,7 @@ mod tests {
     fn a_newer_record_is_called_newer_whatever_it_holds() {
         let error = Record::parse(r#"{"schema": "hugekit-lab/99", "new": {}}"#).unwrap_err();
         assert!(matches!(error, ContentError::Newer { found: 99 }), "{error}");
-        assert!(error.to_string().contains("reads up to 2"), "{error}");
+        assert!(error.to_string().contains("reads up to 3"), "{error}");
     }
 
     #[test]

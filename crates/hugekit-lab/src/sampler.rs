@@ -81,7 +81,7 @@ pub fn alternate(
     Ok(try_alternate(plan, cases, observer, |case| Ok(measure(case)))?.samples)
 }
 
-/// What came out of rounds in which some cases may have failed.
+/// The outcome of rounds in which some cases may have failed.
 #[derive(Debug)]
 pub struct Rounds {
     /// The samples of each case, those of one that failed up to that moment: the n-th ones are of the

@@ -17,7 +17,7 @@ use crate::forking::{Child, Shared};
 use crate::size::Size;
 use crate::threads::spawn;
 
-/// What one writer took and used, in nanoseconds.
+/// The time that one writer took and used, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     pub(crate) elapsed: u64,
@@ -25,11 +25,11 @@ pub(crate) struct Spent {
     pub(crate) system: u64,
 }
 
-/// What a writer does: all of it on its memory, and without allocating or taking a lock, which another thread
+/// A writer's work: all of it on its memory, and without allocating or taking a lock, which another thread
 /// may have held when the process was copied. It is told which of the writers it is.
 pub(crate) type Work = fn(&mut [u8], usize);
 
-/// A writer that is not told to begin gives up: whoever was to tell it is gone.
+/// A writer that is not told to begin gives up: the process that was to tell it is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Memory that parent and children see alike: how many are ready, whether they may begin, and what each of
@@ -96,7 +96,7 @@ impl Board {
         Ok(())
     }
 
-    /// Has those begin that are ready, and whoever comes.
+    /// Has the writers begin that are ready, and those that become ready later.
     fn release(&self) {
         self.words()[GO].store(1, Ordering::Release);
     }
@@ -114,7 +114,7 @@ impl Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and nobody borrows it any more.
+        // SAFETY: exactly what was mapped, and no thread borrows it any more.
         let _ = unsafe { munmap(self.words.cast(), self.len) };
     }
 }

@@ -136,7 +136,7 @@ pub const MACHINES: [Machine; 10] = [
 ];
 
 impl Machine {
-    /// What is not used of its memory: seven eighths, less what is reserved.
+    /// Its unused memory: seven eighths, less what is reserved.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.memory / 8 * 7 - self.reserved.unwrap_or(0) * 2 * MIB

@@ -164,7 +164,7 @@ fn copy_few<F: Format>(
     }
 }
 
-/// What stays the same from run to run. Private and shared mappings are compiled apart: each is
+/// The data that stays the same from run to run. Private and shared mappings are compiled apart: each is
 /// then short enough for its constants to stay in registers.
 struct Copier<'a, F: Format, L, const PRIVATE: bool> {
     folios: &'a L,

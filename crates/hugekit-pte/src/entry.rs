@@ -237,7 +237,7 @@ impl<F: Format> fmt::Debug for Entry<F> {
     }
 }
 
-/// What is done to each entry of a run, as two masks: the same for all of them, and nothing of one
+/// A change of each entry of a run, as two masks: the same for all of them, and nothing of one
 /// reaches another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<F: Format> {

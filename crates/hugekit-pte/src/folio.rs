@@ -1,4 +1,4 @@
-//! What is counted for a folio, once per run: references and mappings.
+//! The counts of a folio, kept once per run: references and mappings.
 
 use core::error::Error;
 use core::fmt;

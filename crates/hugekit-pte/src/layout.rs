@@ -1,4 +1,4 @@
-//! What a row of the table of formats says: where an entry keeps its frame, and which bits mean what.
+//! A row of the table of formats: where an entry keeps its frame, and the meaning of its bits.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -31,7 +31,7 @@ pub struct Layout {
     pub present: u64,
     /// Set in entries that map what is no folio's, such as a device; 0 if there is no such bit.
     pub special: u64,
-    /// What an entry of a readable page of user space has set beyond the flags below, `present`
+    /// The bits that an entry of a readable page of user space has set beyond the flags below, `present`
     /// among them.
     pub base: u64,
     /// The page was used.

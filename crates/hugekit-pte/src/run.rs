@@ -92,7 +92,7 @@ pub fn write_protect_run<F: Format>(entries: &mut [Entry<F>]) {
     }
 }
 
-/// What makes entries alike, for one policy.
+/// The bits by which entries are alike, for one policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Likeness<F: Format> {
     /// Bits that must be equal, but for the frame.
@@ -108,7 +108,7 @@ impl<F: Format> Likeness<F> {
         let ignored = accessed.all()
             | ignored(write, respect_write)
             | ignored(dirty, respect_dirty)
-            // What the hardware lets through follows from both.
+            // The accesses that the hardware lets through follow from both.
             | ignored(store, respect_write && respect_dirty)
             | ignored(soft_dirty, respect_soft_dirty);
         Self { keep: F::Bits::truncated(!ignored) }
@@ -189,7 +189,7 @@ impl<F: Format> Scan<F> {
     }
 }
 
-/// What is added to an entry for the frame `count` further on.
+/// The number that is added to an entry for the frame `count` further on.
 #[inline]
 fn frames<F: Format>(count: usize) -> F::Bits {
     F::Bits::truncated((count as u64) << F::LAYOUT.frame.low_shift)
@@ -201,7 +201,7 @@ fn until_carry<F: Format>(first: Entry<F>) -> usize {
     usize::try_from(F::LAYOUT.frame.until_carry(first.frame())).unwrap_or(usize::MAX)
 }
 
-/// What the entries of a run have between them: what the first has, and what others differ in.
+/// The bits that the entries of a run have between them: those of the first, and those in which others differ.
 /// Bits that tell by being absent are flipped for this.
 #[inline]
 fn merged<F: Format>(len: usize, first: Entry<F>, differing: F::Bits) -> Run {

@@ -10,7 +10,7 @@ use hugekit_pte::{
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// What one entry is made of, in every format.
+/// The parts of one entry, in every format.
 #[derive(Clone, Copy, Debug)]
 struct Properties {
     writable: bool,
@@ -286,7 +286,7 @@ fn outcome<F: Format>(
     Outcome { result, parent, child, counts, copied, resident }
 }
 
-/// What one copied entry must be, said property by property.
+/// The demands on one copied entry, property by property.
 fn check_entry<F: Format>(before: Entry<F>, child: Entry<F>, fork: Fork, is_copy: bool) {
     let private = fork.mapping == Mapping::Private;
     assert_eq!(child.is_writable(), before.is_writable() && (is_copy || !private));

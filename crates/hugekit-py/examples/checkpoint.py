@@ -60,7 +60,7 @@ class Training:
         self.number += 1
 
     def begin(self, way):
-        """What the loop itself does for a checkpoint; returns the thread that does the rest, if one does."""
+        """The loop's own work for a checkpoint; returns the thread that does the rest, if one does."""
         if way == "save":
             np.savez(self.path, **self.arrays)
         elif way == "copy":
@@ -176,7 +176,7 @@ def main():
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         training = Training(options, folder)
         for number in range(options.rounds):
-            # Whoever comes first one time comes last another.
+            # The method that comes first one time comes last another.
             for way in WAYS if number % 2 == 0 else reversed(WAYS):
                 runs[way].append(training.run(way))
     table(runs)

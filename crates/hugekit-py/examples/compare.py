@@ -3,7 +3,7 @@
     python compare.py [--mebibytes 1024] [--rounds 9]
 
 Prints medians, and the median of ratios within rounds; above 1 means that hugekit is faster. Memory is warmed first:
-in a virtual machine, memory that nobody ever touched costs many times more on its first touch.
+in a virtual machine, memory that no process ever touched costs many times more on its first touch.
 """
 
 import argparse
@@ -21,7 +21,7 @@ def timed(work):
 
 
 def compare(title, numpys, ours, rounds, prepare=lambda: None):
-    """Both in every round, taking turns to come first; nobody counts what is prepared."""
+    """Both in every round, taking turns to come first; preparation is not counted."""
     pairs = []
     for number in range(rounds + 1):
         times = {}
@@ -57,7 +57,7 @@ def main():
         array = pool.zeros(size, "u1")
         array[:] = 1
 
-    # Whoever needs it finds clean memory: the pool cleans while nobody is timed.
+    # The method that needs it finds clean memory: the pool cleans while no method is timed.
     compare("zeros from a clean pool, all of it written", numpys_zeros, our_zeros, options.rounds, pool.scrub)
 
     source, target = np.ones(size, "u1"), np.ones(size, "u1")

@@ -127,7 +127,7 @@ fn shaped<'py>(
 ///
 /// Raises:
 ///     MemoryError: the pool has not as many bytes left.
-///     PermissionError: nobody may serve faults here.
+///     PermissionError: this process may not serve faults.
 ///     ValueError: the array lies elsewhere, or is not contiguous.
 ///
 /// >>> pool = hugekit.Pool(8 << 20, backing="base")

@@ -72,7 +72,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // Whoever ends after the interpreter cannot give anything back to it.
+        // A thread that ends after the interpreter cannot give anything back to it.
         Python::try_attach(|_| {
             // SAFETY: filled by `PyObject_GetBuffer`, and released once.
             unsafe { ffi::PyBuffer_Release(&raw mut *self.view) }

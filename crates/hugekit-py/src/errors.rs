@@ -85,7 +85,7 @@ impl From<SnapshotError> for Raised {
     }
 }
 
-/// Whether it is that somebody else has SIGBUS.
+/// Whether it is that other code has SIGBUS.
 pub(crate) trait Sigbus {
     fn is_taken(&self) -> bool;
 }

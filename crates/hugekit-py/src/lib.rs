@@ -68,7 +68,7 @@ mod _hugekit {
         }
     }
 
-    /// What this machine offers to huge-page memory, and the remedy for what it does not.
+    /// This machine's offers to huge-page memory, and the remedy for each that is missing.
     ///
     /// Returns:
     ///     What ``hugekit doctor --json`` prints: ``machine``, and ``lines`` of ``topic``, ``name``,

@@ -10,7 +10,7 @@ pub(crate) struct Number(pub(crate) usize);
 impl<'py> FromPyObject<'_, 'py> for Number {
     type Error = PyErr;
 
-    /// What is no integer at all stays the `TypeError` that it is.
+    /// A value that is no integer at all stays the `TypeError` that it is.
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         object.extract::<usize>().map(Self).or_else(|error| {
             if !error.is_instance_of::<PyOverflowError>(object.py()) {

@@ -94,12 +94,12 @@ impl Pool {
     ///     length: in bytes.
     ///     threads: how many clear what is still dirty; as the pool says if not said.
     ///     clearing: "at hand-out" or "at fault"; as the pool says if not said.
-    ///     handling: "threaded" or "in place": who serves the faults of what is cleared at its first touch.
+    ///     handling: "threaded" or "in place": the server of faults of memory that is cleared at its first touch.
     ///     progress: told how many bytes are cleared or populated; see :func:`clear`.
     ///
     /// Raises:
     ///     MemoryError: so much is not free in one piece.
-    ///     PermissionError: something is to be cleared at its first touch, and nobody may serve faults.
+    ///     PermissionError: something is to be cleared at its first touch, and this process may not serve faults.
     ///     ValueError: no bytes were asked for.
     ///     RuntimeError: the pool belongs to the process that this one was forked from.
     ///
@@ -202,7 +202,7 @@ impl Pool {
         Ok(dict)
     }
 
-    /// What the memory is made of: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
+    /// The kind of memory: "hugetlb 1G", "hugetlb 2M", "thp" or "base".
     #[getter]
     fn backing(&self) -> &'static str {
         word(self.0.backing())

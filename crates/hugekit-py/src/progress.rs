@@ -20,7 +20,7 @@ pub(crate) struct Teller {
 #[derive(Default)]
 struct Told {
     done: usize,
-    /// What the callback raised: the work is cancelled then.
+    /// The exception that the callback raised: the work is cancelled then.
     raised: Option<PyErr>,
 }
 
@@ -36,7 +36,7 @@ impl Teller {
         Ok(Self { object, is_bar, told: Mutex::default(), cancel: Cancel::new() })
     }
 
-    /// What stops the work once the callback has raised.
+    /// The flag that stops the work once the callback has raised.
     pub(crate) fn cancel(&self) -> &Cancel {
         &self.cancel
     }
@@ -70,7 +70,7 @@ impl Teller {
         }
     }
 
-    /// What came of the work, unless the callback raised something.
+    /// The outcome of the work, unless the callback raised an exception.
     pub(crate) fn result<T, E: Into<PyErr>>(&self, result: Result<T, E>) -> PyResult<T> {
         match self.told().raised.take() {
             Some(raised) => Err(raised),

@@ -62,11 +62,11 @@ impl Region {
     ///
     /// Args:
     ///     granule: bytes that are shared or copied as a whole, a power of two.
-    ///     handling: "threaded" or "in place": who copies.
+    ///     handling: "threaded" or "in place": the thread that copies.
     ///
     /// Raises:
     ///     MemoryError: the pool has not as many bytes left.
-    ///     PermissionError: nobody may serve faults here.
+    ///     PermissionError: this process may not serve faults.
     ///     OSError: memory on pages of 1 GiB.
     #[pyo3(signature = (*, granule=None, handling=None))]
     pub(crate) fn fork(

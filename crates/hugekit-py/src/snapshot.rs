@@ -53,7 +53,7 @@ enum Form {
 }
 
 impl Form {
-    /// What is one for each array, as the arrays were given.
+    /// One entry for each array, as the arrays were given.
     fn of<'py>(
         self,
         list: Bound<'py, PyList>,
@@ -95,7 +95,8 @@ impl Kind {
     }
 }
 
-/// What begins at this offset of a snapshot, of which other arrays and views may have parts too; nothing for no bytes.
+/// The part that begins at this offset of a snapshot, of which other arrays and views may have parts too; none
+/// for no bytes.
 struct Memory(Option<(Arc<hugekit::Snapshot>, usize)>);
 
 impl Memory {
@@ -103,7 +104,7 @@ impl Memory {
         self.0.as_ref().map(|(snapshot, _)| &**snapshot)
     }
 
-    /// The snapshot, if these `len` bytes are all of it and nobody else has a part: it can be let go while it is read.
+    /// The snapshot, if these `len` bytes are all of it and no other object has a part: it can be let go while it is read.
     /// Else what there is.
     fn alone(
         self,
@@ -121,8 +122,9 @@ impl Memory {
 /// Memory for what writers copy, which is there before there is a snapshot and kept from one to the next.
 ///
 /// Without one, a writer that meets a snapshot waits until the kernel has found and cleared memory for its copy,
-/// several times as long as for the copy itself where free memory is short or in pieces. Whoever takes snapshots again and again
-/// makes a reserve at the start. One snapshot at a time has it; of arrays that lie apart in memory, the first there.
+/// several times as long as for the copy itself where free memory is short or in pieces. A program that takes
+/// snapshots again and again makes a reserve at the start. One snapshot at a time has it; of arrays that lie apart
+/// in memory, the first there.
 ///
 /// Args:
 ///     nbytes: rounded up to 2 MiB, and touched once, 0.1 to 0.2 seconds a gigabyte. As much as writers change until a
@@ -180,7 +182,7 @@ struct Wishes<'a> {
 /// Args:
 ///     arrays: an array, a list, tuple or dict of arrays; contiguous, in C or Fortran order, of anything but Python
 ///         objects. Instead of an array, anything with a buffer; a torch tensor on the CPU through ``tensor.numpy()``.
-///     handling: "threaded" or "in place": who copies what is written. In place, the thread that writes does, in a handler
+///     handling: "threaded" or "in place": the thread that copies what is written. In place, the thread that writes does, in a handler
 ///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
 ///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
@@ -192,7 +194,7 @@ struct Wishes<'a> {
 ///     reserve: memory that was taken before, by a :class:`Reserve`.
 ///
 /// Raises:
-///     PermissionError: nobody may serve faults here.
+///     PermissionError: this process may not serve faults.
 ///     OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than 6.7.
 ///     MemoryError: the pool of an array has not as many bytes left.
 ///     ValueError: an array is not contiguous.
@@ -290,7 +292,7 @@ fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
     Ok(Some(Kind { dtype, shape, fortran }))
 }
 
-/// What each buffer holds now. Those on one region are parts of one snapshot; others are taken together, so that those
+/// The content of each buffer now. Those on one region are parts of one snapshot; others are taken together, so that those
 /// which lie side by side can be.
 fn taken(
     py: Python<'_>,
@@ -320,7 +322,7 @@ fn taken(
     let builder =
         wishes.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0));
     // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
-    // block SIGBUS, which is checked for all threads there are. That nobody takes SIGBUS from us is checked now, and
+    // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
     // documented for later; EFAULT is an OSError.
     let snapshots = with_sigbus(py, || unsafe { builder.clone().of_several(&ranges) })?;
     for ((index, _), snapshot) in elsewhere.into_iter().zip(snapshots) {
@@ -397,7 +399,7 @@ impl Snapshot {
             let array = part.empty(py, &numpy)?;
             let (to, len, name) = (Buffer::of(&array, true)?, part.len, part.name.clone());
             py.detach(|| {
-                // SAFETY: just made, so that nobody else knows it, and kept in its place by the buffer.
+                // SAFETY: just made, so that no other thread knows it, and kept in its place by the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(to.start(), to.len()) };
                 reader.copy(part.memory, bytes, done)
             })
@@ -566,7 +568,7 @@ impl Snapshot {
         lock(&self.parts).is_none()
     }
 
-    /// What it has cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_held``, ``cap`` and
+    /// Its cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_held``, ``cap`` and
     /// ``reserved`` (of these, bytes whose memory was there before) in bytes, and the ``longest_fault`` of a writer in seconds. As it was before it began to end.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = match &*lock(&self.parts) {
@@ -593,7 +595,7 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// All parts, for whoever reads all of it.
+    /// All parts, for a reader of all of it.
     fn take(&self) -> PyResult<Vec<Part>> {
         let parts = lock(&self.parts).take();
         let parts = parts.ok_or_else(ended)?;
@@ -622,7 +624,7 @@ fn stats_of(parts: &[Part]) -> Vec<Stats> {
 }
 
 impl Part {
-    /// What a view of it is made of.
+    /// The source of a view of it.
     fn shown(&self, py: Python<'_>) -> Shown {
         let (snapshot, owner) = (self.memory.0.clone(), Arc::clone(&self.buffer));
         let kind = self.kind.as_ref().map(|kind| kind.clone_ref(py));
@@ -642,7 +644,7 @@ impl Part {
         numpy.call_method("empty", (&kind.shape, &kind.dtype), Some(&order))
     }
 
-    /// What a .npy file begins with, by numpy itself.
+    /// The beginning of a .npy file, by numpy itself.
     fn header(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
         let Some(Kind { dtype, shape, fortran }) = &self.kind else {
             return Err(PyTypeError::new_err(

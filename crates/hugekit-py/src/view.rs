@@ -27,9 +27,9 @@ use crate::snapshot::Kind;
 ///     TypeError: by an index that is neither a number, a slice, nor the name of a field.
 #[pyclass(frozen, module = "hugekit")]
 pub(crate) struct View {
-    /// What there is to read; nothing if it has no bytes.
+    /// The bytes to read; none if it is empty.
     pages: Option<Py<Pages>>,
-    /// All of it, filled or not: for nobody else's eyes.
+    /// All of it, filled or not: for this module alone.
     all: Py<PyAny>,
     /// Where the array begins that the snapshot is of.
     origin: usize,
@@ -45,7 +45,7 @@ struct Pages {
     _owner: Arc<Buffer>,
 }
 
-/// What a view is made of.
+/// The source of a view.
 pub(crate) struct Shown {
     /// And where in it the array begins.
     pub(crate) snapshot: Option<(Arc<Snapshot>, usize)>,
@@ -97,7 +97,7 @@ impl View {
 
 #[pymethods]
 impl View {
-    /// What lies at an address in the array: ``nbytes`` bytes, read-only. For structures that hold pointers into the
+    /// The ``nbytes`` bytes at an address in the array, read-only. For structures that hold pointers into the
     /// array itself.
     ///
     /// Raises:
@@ -215,7 +215,7 @@ impl Pages {
         let nothing = bytes.bytes(range.start..range.start).map_err(Raised::from)?;
         let (start, len) = (nothing.as_ptr().cast_mut(), range.len().cast_signed());
         // SAFETY: the memory is mapped and readable for as long as the object lives, to which the view refers; nothing
-        // is read of it before it is filled, and nobody writes it, because it is given out to be read only.
+        // is read of it before it is filled, and no thread writes it, because it is given out to be read only.
         let refused =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, 1, flags) };
         if refused != 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }

@@ -1,4 +1,4 @@
-"""What the tests share: whether this process may serve faults, and a small pool that any machine has."""
+"""Shared by the tests: whether this process may serve faults, and a small pool that any machine has."""
 
 import hugekit
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def serves():
-    """For tests of what needs userfaultfd(2): they are skipped where nobody may use it."""
+    """For tests of what needs userfaultfd(2): they are skipped where this process may not use it."""
     try:
         hugekit.snapshot(np.ones(4 << 20, "u1")).close()
     except (PermissionError, OSError) as refused:

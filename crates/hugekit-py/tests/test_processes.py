@@ -1,4 +1,4 @@
-"""What a whole process notices: forked children, faulthandler, the interpreter's end. Each in a process of its own."""
+"""Effects on a whole process: forked children, faulthandler, the interpreter's end. Each in a process of its own."""
 
 import subprocess
 import sys

@@ -71,7 +71,7 @@ def test_forks_however_they_are_served(pool, serves, handling):
     assert region.shared_bytes == 1 << 20
     memoryview(fork)[:5] = b"HELLO"
     assert bytes(memoryview(region)[:5]) == b"hello" and region.shared_bytes < 1 << 20
-    for wrong in ({"granule": 5}, {"handling": "nobody"}):
+    for wrong in ({"granule": 5}, {"handling": "neither"}):
         with pytest.raises(ValueError):
             region.fork(**wrong)
     with pytest.raises(MemoryError):

@@ -1,4 +1,4 @@
-//! What every thread of a hung process is doing, from outside of it.
+//! The stack of every thread of a hung process, from outside of it.
 
 use std::ffi::c_int;
 use std::process::{Command, Stdio};

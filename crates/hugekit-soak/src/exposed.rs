@@ -192,7 +192,7 @@ fn touch_page(slot: &Slot, start: *mut AtomicU64, random: usize) {
     }
     let page = random % known;
     let word = page * stride * PAGE_WORDS;
-    // SAFETY: `Exposed::new` was promised these pages, and whoever withdraws them waits for this user.
+    // SAFETY: `Exposed::new` was promised these pages, and the thread that withdraws them waits for this user.
     let (read, lane) = unsafe {
         let index = word + (random >> 20) % LANE;
         ((index, &*start.add(index)), &*start.add(word + LANE))

@@ -1,4 +1,4 @@
-//! What a process holds: to be the same at the end as at the start.
+//! The resources of a process: to be the same at the end as at the start.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ pub fn steady_heap() {
 }
 
 impl Footprint {
-    /// What it holds at this moment.
+    /// Its resources at this moment.
     ///
     /// # Panics
     /// Without `/proc`.
@@ -58,7 +58,7 @@ impl Footprint {
         Self { descriptors, threads, mappings: mappings(), heap_in_use }
     }
 
-    /// What there is more of now than at `start`, one line each.
+    /// The resources that are more now than at `start`, one line each.
     #[must_use]
     pub fn grown_since(&self, start: &Self) -> Vec<String> {
         let mut grown = Vec::new();

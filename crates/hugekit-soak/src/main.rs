@@ -18,7 +18,7 @@ struct Soak {
     /// How long
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
-    /// What decides which operations are run with which choices; a random number unless said
+    /// The number that decides which operations are run with which choices; random unless said
     #[arg(long)]
     seed: Option<u64>,
     /// Threads that run operations: twice as many as there are CPUs, but at least four, unless said

@@ -23,7 +23,7 @@ impl Mapping {
     /// Untouched memory, on huge pages if the kernel has any, or on base pages.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new(len: usize, huge: bool) -> io::Result<Self> {
         let mapped_len = len + HUGE;
         let (prot, flags) =

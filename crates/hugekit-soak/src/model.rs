@@ -1,4 +1,4 @@
-//! What memory must hold, word by word.
+//! The content that memory must have, word by word.
 //!
 //! Memory is cut into *cells* of 64 words. A word that was written holds the *tag* of the write and its own
 //! index; one that was not holds 0. So a word says by itself whether it belongs where it is read, and a model
@@ -19,7 +19,7 @@ pub const CELL_BYTES: usize = 8 * CELL_WORDS;
 
 const INDEX_BITS: u32 = 24;
 
-/// What a write with a tag leaves in a word.
+/// The value that a write with a tag leaves in a word.
 #[must_use]
 pub fn value(tag: u64, index: usize) -> u64 {
     if tag == 0 { 0 } else { tag << INDEX_BITS | index as u64 }
@@ -49,7 +49,7 @@ pub struct Bounds {
     pub most: i64,
 }
 
-/// What memory holds at one moment.
+/// The content of memory at one moment.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub tags: Vec<u64>,
@@ -157,14 +157,14 @@ impl Tracked {
         self.exposed.as_ref().map_or(0, |exposed| exposed.begun(page))
     }
 
-    /// What each lane holds at least from now on.
+    /// The least that each lane holds from now on.
     #[must_use]
     pub fn least(&self) -> Vec<i64> {
         let lanes = self.model.lanes.iter().enumerate();
         lanes.map(|(page, lane)| lane.least + self.done(page)).collect()
     }
 
-    /// What a copy of it holds that was made between the call of [`least`](Self::least) and now.
+    /// The content of a copy of it that was made between the call of [`least`](Self::least) and now.
     #[must_use]
     pub fn moment(&self, least: &[i64]) -> Model {
         let lanes = self.model.lanes.iter().zip(least).enumerate();

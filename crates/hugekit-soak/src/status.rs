@@ -1,4 +1,4 @@
-//! What a worker tells its supervisor: counters in a page that both processes map, so that the supervisor
+//! A worker's news for its supervisor: counters in a page that both processes map, so that the supervisor
 //! reads them however badly the worker hangs.
 
 use std::ffi::c_int;
@@ -13,7 +13,7 @@ pub const DESCRIPTOR: &str = "HUGEKIT_SOAK_STATUS";
 /// Threads of a worker that report separately.
 pub const ACTORS: usize = 64;
 
-/// What is counted.
+/// The counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Count {
@@ -81,7 +81,7 @@ impl Count {
 pub struct Status {
     /// The worker's process, once it runs.
     pub process: AtomicI32,
-    /// What each actor is at: an index of the table of operations plus 1, or 0 between operations.
+    /// The step of each actor: an index of the table of operations plus 1, or 0 between operations.
     pub doing: [AtomicU32; ACTORS],
     /// The seed of that.
     pub seeds: [AtomicU64; ACTORS],
@@ -94,7 +94,7 @@ impl Status {
     /// A fresh page, and the descriptor that a worker inherits.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn create() -> std::io::Result<(&'static Self, c_int)> {
         // SAFETY: a name that lives; the descriptor is new and sized before it is mapped.
         unsafe {
@@ -109,7 +109,7 @@ impl Status {
     /// The page that the supervisor made, or one of this process's own where there is no supervisor.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn inherited() -> std::io::Result<&'static Self> {
         let named = std::env::var(DESCRIPTOR).ok().and_then(|value| value.parse().ok());
         let status = match named {

@@ -191,7 +191,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// What the kernel gave to a handler.
+    /// The data that the kernel gave to a handler.
     pub(super) unsafe fn go_on(context: *mut c_void) {
         if EVERY.get() > 0 {
             if STRETCH.get() == 0 {
@@ -242,7 +242,7 @@ impl Default for Paused {
 /// Has an interrupted thread go on as it was stepped before. Async-signal-safe.
 ///
 /// # Safety
-/// What the kernel gave to a handler.
+/// The data that the kernel gave to a handler.
 pub(crate) unsafe fn go_on(context: *mut c_void) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's to promise.

@@ -23,7 +23,7 @@ pub enum Ended {
 /// Runs a worker, telling `tick` its counters ten times a second.
 ///
 /// # Errors
-/// What the system says, if the worker cannot be started or watched.
+/// The system's error, if the worker cannot be started or watched.
 pub fn run(
     mut command: Command,
     patience: Duration,
@@ -79,7 +79,8 @@ impl Watch {
         Self { patience, seen: [(0, 0, Instant::now()); ACTORS] }
     }
 
-    /// What has made no step for too long. An actor between two operations need not make any, unless all are.
+    /// The actors that have made no step for too long. An actor between two operations need not make any,
+    /// unless all are.
     fn look(&mut self, status: &Status) -> Option<String> {
         let mut latest = None;
         for (actor, seen) in self.seen.iter_mut().enumerate() {

@@ -29,7 +29,7 @@ struct Thread {
 /// Runs a program and interrupts it; returns what `waitpid` said of its end.
 ///
 /// # Errors
-/// What the kernel says where it does not permit it.
+/// The kernel's error where it does not permit it.
 pub fn run(mut command: Command) -> io::Result<c_int> {
     // SAFETY: the call is async-signal-safe.
     unsafe { command.pre_exec(|| ptrace(libc::PTRACE_TRACEME, 0, 0).map(|_| ())) };

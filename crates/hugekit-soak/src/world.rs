@@ -1,4 +1,4 @@
-//! What a scenario is told, and what it reports to.
+//! A scenario's surroundings: its choices, and the place that it reports to.
 
 use std::sync::atomic::Ordering;
 
@@ -108,7 +108,7 @@ impl World {
         self.unless_short(built)
     }
 
-    /// What was made, unless the machine lacks what it needs or forbids it. Any other error is a failure.
+    /// The object that was made, unless the machine lacks what it needs or forbids it. Any other error is a failure.
     ///
     /// # Panics
     /// On any other error.
@@ -152,7 +152,7 @@ impl Lack for FaultError {
 impl Lack for ForkError {
     fn is_lack(&self) -> bool {
         match self {
-            // What is free lies in pieces smaller than granules.
+            // Free folios lie in pieces smaller than granules.
             Self::Pool(PoolError::NoRoom { .. }) => true,
             Self::Pool(error) => error.is_lack(),
             Self::Fault(error) => error.is_lack(),

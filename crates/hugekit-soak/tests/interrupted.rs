@@ -56,7 +56,7 @@ impl When {
     }
 }
 
-/// An operation, who serves its faults, and when it is interrupted.
+/// An operation, the server of its faults, and when it is interrupted.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     operation: &'static Operation,

@@ -8,7 +8,7 @@
 //! takes microseconds whatever its size, and runs in a machine of its own: it looks whether all of the
 //! template's memory is there, writes the first quarter of it, and verifies what it wrote. What a clone writes
 //! is copied by a handler thread as it is written; the rest stays shared. All clones live at the same time. In
-//! the end the host looks whether each of them, and the template, has its own bytes and nobody else's.
+//! the end the host looks whether each of them, and the template, has its own bytes and no other's.
 
 mod common;
 
@@ -157,7 +157,7 @@ mod clones {
             seen_from_outside(guest.memory(), Some(id))?;
         }
         seen_from_outside(&template, None)?;
-        println!("{clones} clones and the template have their own bytes, and nobody else's");
+        println!("{clones} clones and the template have their own bytes, and no other's");
         Ok(())
     }
 

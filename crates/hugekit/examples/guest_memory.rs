@@ -189,7 +189,7 @@ mod guests {
     /// The host sees what the guest wrote.
     fn seen_from_outside(memory: &impl GuestMemory, words: u32) -> Result<(), String> {
         for at in [0, words / 2, words - 1].map(|word| 4 * word) {
-            // SAFETY: a whole word within the memory, which nobody refers to; the guest is stopped.
+            // SAFETY: a whole word within the memory, which no code refers to; the guest is stopped.
             let word = unsafe { memory.address().add(at as usize).cast::<u32>().read_volatile() };
             if word != !at {
                 return Err(format!("the guest wrote {:#x} at {at:#x}, here is {word:#x}", !at));
@@ -214,7 +214,7 @@ mod guests {
         }
     }
 
-    // SAFETY: mapped until dropped, and referred to by nobody.
+    // SAFETY: mapped until dropped, and no code refers to it.
     unsafe impl GuestMemory for Anonymous {
         fn address(&self) -> *mut u8 {
             self.start

@@ -46,7 +46,7 @@ fn main() {
                     builder = builder.reserve(reserve);
                 }
                 let began = Instant::now();
-                // SAFETY: nobody blocks SIGBUS, and no system call writes there.
+                // SAFETY: no thread blocks SIGBUS, and no system call writes there.
                 let snapshot = unsafe { builder.of_anonymous(range) }.unwrap();
                 made = began.elapsed();
                 stats = Some(if has("write") {
@@ -151,6 +151,6 @@ fn mapped(len: usize, huge: bool) -> &'static mut [u8] {
 /// Has the hypervisor back so much of the free memory: its own first fault would be measured otherwise.
 fn warm(len: usize) {
     let memory = mapped(len, true);
-    // SAFETY: just mapped, and used by nobody any more.
+    // SAFETY: just mapped, and no thread uses it any more.
     unsafe { libc::munmap(memory.as_mut_ptr().cast(), len) };
 }

@@ -158,6 +158,7 @@ mod class;
 mod clear;
 mod copy;
 mod cow;
+mod cpu_set;
 mod engine;
 pub mod fault;
 mod huge_page;

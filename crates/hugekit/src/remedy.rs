@@ -3,8 +3,8 @@
 
 use std::fmt::{Debug, Display, Formatter, Result};
 
+use crate::cpu_set::ParseCpuSetError;
 use crate::engine::HintError;
-use crate::machine::cpu_set::ParseCpuSetError;
 use crate::parallel::{JobError, NodeMapError};
 use crate::pool::FaultError;
 use crate::profile::AlreadyInstalled;

@@ -77,7 +77,7 @@ fn overlapping_pointers_are_an_error_and_nothing_is_written() {
     let mut bytes = source(8192);
     let start = bytes.as_mut_ptr();
     for (dst, src, len) in [(0, 0, 1), (0, 4095, 4096), (4095, 0, 4096), (1, 0, 8191)] {
-        // SAFETY: both ranges lie within the 8192 bytes, which nobody else accesses.
+        // SAFETY: both ranges lie within the 8192 bytes, which no other thread accesses.
         let copied = unsafe { CopyOptions::new().run_raw(start.add(dst), start.add(src), len) };
         assert!(matches!(copied, Err(CopyError::Overlap { .. })), "{dst} {src} {len}");
     }

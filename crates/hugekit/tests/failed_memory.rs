@@ -55,7 +55,7 @@ fn each(backing: Backing, check: impl Fn(Region, Region)) {
         let fork = region.fork_builder().handling(handling).build().unwrap();
         fail_the_marker(backing, &region);
         check(region, fork);
-        // What has failed is nobody's any more: a granule, or the folio that it is part of.
+        // Memory that has failed has no owner any more: a granule, or the folio that it is part of.
         let granule = (64_usize << 10).div_ceil(backing.page_size());
         assert_eq!(pool.stats().unwrap().in_use, granule);
     }
@@ -106,7 +106,7 @@ fn a_fork_is_told(backing: Backing) {
     });
 }
 
-/// What a region has lost is lost for its forks, too, whoever goes first.
+/// What a region has lost is lost for its forks, too, whichever goes first.
 fn forks_of_forks_have_lost_it_too(backing: Backing) {
     each(backing, |mut region, fork| {
         region[at(backing) + 100] = 7;

@@ -1,4 +1,4 @@
-//! Faults served by us, on every backing, in place and threaded: what is shown is clean, whoever comes
+//! Faults served by us, on every backing, in place and threaded: what is shown is clean, whichever thread comes
 //! first and whatever happens meanwhile. What becomes of signals is in `signals.rs`.
 #![allow(unsafe_code)]
 
@@ -74,7 +74,7 @@ fn what_is_written_stays(backing: Backing) {
     });
 }
 
-/// What is clean when it is handed out needs nobody, and the pool can say what its regions do.
+/// Memory that is clean when it is handed out needs no handler, and the pool can say what its regions do.
 fn clean_memory_is_not_served(backing: Backing) {
     let pool =
         builder(backing, FOLIOS).clearing(Clearing::AtFault).populate_now(true).build().unwrap();
@@ -92,7 +92,7 @@ fn clean_memory_is_not_served(backing: Backing) {
     assert!(asked.build().unwrap().serving().is_none());
 }
 
-/// Nothing is behind a hole of reserved pages before it is touched; elsewhere nobody could promise that
+/// Nothing is behind a hole of reserved pages before it is touched; elsewhere no kernel promises that
 /// memory is left then, so it is populated at hand-out.
 fn holes_wait_where_their_memory_is_reserved(backing: Backing) {
     for handling in HANDLINGS {
@@ -213,7 +213,7 @@ fn faults() -> i64 {
     }
 }
 
-/// Who has the file sees nobody else's bytes, and what is released is gone there too.
+/// A holder of the file sees no other owner's bytes, and what is released is gone there too.
 fn the_file_shows_nothing_of_others(backing: Backing) {
     each_shared(backing, |region| {
         let page = backing.page_size();
@@ -235,7 +235,7 @@ fn the_file_shows_nothing_of_others(backing: Backing) {
     });
 }
 
-/// Threads meet on the same folios: one clears, the others wait, and nobody's store is lost.
+/// Threads meet on the same folios: one clears, the others wait, and no store is lost.
 fn many_threads_on_one_folio(backing: Backing) {
     const THREADS: usize = 6;
     each_shared(backing, |region| {

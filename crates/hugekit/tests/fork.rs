@@ -1,5 +1,5 @@
 //! Forks of regions, on every backing, served in place and threaded: each side changes its own bytes and
-//! nobody else's, whoever writes first and goes first.
+//! no other's, whichever region writes first and goes first.
 #![allow(unsafe_code)]
 
 mod backings;
@@ -316,7 +316,7 @@ impl Modelled {
         if len > 0 {
             sink.write_all(&self.bytes[range.start..range.start + len]).unwrap();
             let start = self.region.as_ptr().wrapping_add(range.start);
-            // SAFETY: bytes of the region, which nobody accesses meanwhile; they stay what they are.
+            // SAFETY: bytes of the region, which no thread accesses meanwhile; they stay what they are.
             let bytes = unsafe { std::slice::from_raw_parts_mut(start, len) };
             assert_eq!(source.read(bytes).unwrap(), len);
         }
@@ -324,7 +324,7 @@ impl Modelled {
 
     fn truncated(self, len: usize) -> Self {
         let Self { region, mut bytes, .. } = self;
-        // SAFETY: nobody else uses the region.
+        // SAFETY: no other thread uses the region.
         let mut region = unsafe { region.into_exclusive() }.unwrap();
         region.truncate(len).unwrap();
         bytes.truncate(len);
@@ -658,11 +658,11 @@ fn bad_terms_are_typed_errors(backing: Backing) {
     assert!(is_painted(&region, 1));
 }
 
-/// Whoever has the file writes past any protection, so one excludes the other.
+/// A holder of the file writes past any protection, so one excludes the other.
 fn forks_and_the_file_exclude_each_other(backing: Backing) {
     let pool = pool(backing, 2);
     let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
-    // SAFETY: nobody writes the file.
+    // SAFETY: no thread writes the file.
     unsafe { region.file() }.unwrap();
     assert!(matches!(region.fork(), Err(ForkError::FileGiven)));
     drop(region);
@@ -703,7 +703,7 @@ fn what_is_pinned_stays_where_it_is(backing: Backing) {
         // Not by a fault: nothing holds the write back.
         let (mut source, mut sink) = std::io::pipe().unwrap();
         sink.write_all(b"behind").unwrap();
-        // SAFETY: bytes of the region, which nobody accesses meanwhile.
+        // SAFETY: bytes of the region, which no thread accesses meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts_mut(region.as_ptr().add(page + 5), 6) };
         assert_eq!(source.read(bytes).unwrap(), 6);
         assert_eq!(&child[page + 5..page + 11], b"before");
@@ -788,7 +788,7 @@ fn what_is_scattered_is_brought_together(backing: Backing) {
         let refused = shared.fork();
         assert!(matches!(refused, Err(ForkError::Mappings { .. })), "{refused:?}");
         drop(pin);
-        // SAFETY: nobody else uses it.
+        // SAFETY: no other thread uses it.
         let child = unsafe { shared.into_exclusive() }.unwrap();
         let grandchild = how(&child).unwrap();
         assert_eq!((mappings(&child), mappings(&grandchild)), (1, 1));
@@ -840,7 +840,7 @@ fn a_process_without_mappings_goes_on(backing: Backing) {
             let use_all = || {
                 let map = |&count: &usize| {
                     let (nowhere, prot) = (std::ptr::null_mut(), prots[count % 2]);
-                    // SAFETY: a new mapping, which nobody uses.
+                    // SAFETY: a new mapping, which no thread uses.
                     unsafe { mmap_anonymous(nowhere, 4096, prot, MapFlags::PRIVATE) }.is_ok()
                 };
                 (0..).take_while(map).count()
@@ -857,7 +857,7 @@ fn a_process_without_mappings_goes_on(backing: Backing) {
     }
 }
 
-/// A process that locks all it maps has pages mapped by the kernel that nobody touched: none of them may
+/// A process that locks all it maps has pages mapped by the kernel that no thread touched: none of them may
 /// let a write through.
 fn a_process_that_locks_its_memory(backing: Backing) {
     for handling in HANDLINGS {

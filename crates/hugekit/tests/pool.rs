@@ -460,7 +460,7 @@ impl Model {
     /// Sees to it that a region is zero by the file as well.
     fn look_at_the_file(&self, region: Region) -> Region {
         let region = region.share();
-        // SAFETY: within the mapping of the whole file; nobody writes the region now, and nothing of
+        // SAFETY: within the mapping of the whole file; no thread writes the region now, and nothing of
         // what `file` returns is kept.
         unsafe {
             let at = self.whole.add(region.file().unwrap().1 as usize);
@@ -478,7 +478,7 @@ impl Model {
         match step {
             Step::HandOut(folios) => match self.pool.region(folios * page) {
                 Ok(region) => {
-                    assert!(is_zero(&region), "somebody's bytes in a new region");
+                    assert!(is_zero(&region), "an earlier owner's bytes in a new region");
                     let region = self.look_at_the_file(region);
                     self.regions.push((region, vec![0; folios]));
                 }
@@ -566,14 +566,14 @@ fn threads_that_race_see_only_their_own_bytes(backing: Backing) {
                 for round in 0..rounds.max(60) {
                     let len = (1 + (round + usize::from(tag)) % 3) * page;
                     let Ok(mut region) = pool.region(len) else { continue };
-                    assert!(is_zero(&region), "somebody's bytes in a new region");
+                    assert!(is_zero(&region), "an earlier owner's bytes in a new region");
                     region.fill(tag);
                     if round % 5 == 0 {
                         region.release(0..page).unwrap();
                         assert!(is_zero(&region[..page]));
                         region[..page].fill(tag);
                     }
-                    assert!(region.iter().all(|&byte| byte == tag), "somebody else writes here");
+                    assert!(region.iter().all(|&byte| byte == tag), "another owner writes here");
                 }
             });
         }
@@ -652,7 +652,7 @@ fn a_fall_is_reported_and_a_strict_pool_refuses_it() {
     assert!(message.contains(&lacks("1 GiB")) && message.contains(&lacks("2 MiB")), "{message}");
 }
 
-/// A machine whose files say that there are more huge pages than there are, as if somebody took them
+/// A machine whose files say that there are more huge pages than there are, as if another process took them
 /// between the check and the use.
 fn huge_pages_taken_meanwhile_are_an_error() {
     let machine = tempfile::tempdir().unwrap();

@@ -116,7 +116,7 @@ fn what_is_retired_comes_back_as_holes(backing: Backing) {
     assert!(is_zero(&pool.region(FOLIOS * page).unwrap()));
 }
 
-/// What a pipe still holds of a region that was retired stays what it was, and whoever gets the
+/// What a pipe still holds of a region that was retired stays what it was, and an owner that gets the
 /// folios next is not heard in it.
 fn a_pipe_keeps_the_bytes_of_a_retired_region(backing: Backing) {
     a_pipe_keeps_the_bytes(backing, |region| region.retire().unwrap());
@@ -246,7 +246,7 @@ fn the_last_handle_gives_it_back(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let region = pool.region(page).unwrap().share();
     let other = region.clone();
-    // SAFETY: nobody else uses the address or the file.
+    // SAFETY: no other thread uses the address or the file.
     let region = unsafe { region.into_exclusive() }.unwrap_err();
     drop(other);
     assert_eq!(pool.stats().unwrap().in_use, 1);

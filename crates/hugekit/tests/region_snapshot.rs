@@ -1,5 +1,5 @@
 //! Snapshots of regions, on every backing, served in place and threaded: what they hold is what the region held,
-//! whoever writes, forks or drops it meanwhile, and what was read costs writers nothing any more.
+//! whichever thread writes, forks or drops it meanwhile, and what was read costs writers nothing any more.
 #![allow(unsafe_code)]
 
 mod backings;
@@ -589,7 +589,7 @@ fn what_cannot_be_is_refused_and_nothing_changes(backing: Backing) {
         region[0] = 1;
         drop(region);
         let region = pool.region(backing.page_size()).unwrap().share();
-        // SAFETY: nobody uses it.
+        // SAFETY: no thread uses it.
         let _ = unsafe { region.file() }.unwrap();
         let refused = region.snapshot().unwrap_err();
         assert!(matches!(refused, SnapshotError::Fork(ForkError::FileGiven)), "{refused}");

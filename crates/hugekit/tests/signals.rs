@@ -187,7 +187,7 @@ fn what_is_ignored_stays_so() {
     let mut region = in_place(&pool);
     send();
     still_serves(&mut region);
-    access_nothing(); // Nobody can ignore that.
+    access_nothing(); // No program can ignore that.
 }
 
 fn the_default_kills_who_is_sent_it() {
@@ -221,7 +221,7 @@ fn snapshot() -> (*mut u8, Snapshot) {
         at
     };
     let range = ptr::slice_from_raw_parts(memory, SNAPSHOTTED);
-    // SAFETY: nobody blocks SIGBUS, and the memory stays, or what goes is the subject of the test.
+    // SAFETY: no thread blocks SIGBUS, and the memory stays, or what goes is the subject of the test.
     let snapshot = unsafe { Snapshot::builder().handling(Handling::InPlace).of_anonymous(range) };
     (memory, snapshot.unwrap())
 }
@@ -313,7 +313,7 @@ fn whoever_replaces_ours_is_noticed_and_never_called_by_us() {
     // Threaded, and at hand-out, all is as it was.
     drop(at_fault(&pool, PAGE, Handling::Threaded { threads: 1 }));
     assert!(is_zero(&pool.region(PAGE).unwrap()));
-    // Whoever it was has gone, and nobody can call us in a circle.
+    // The other handler has gone, and no handler can call us in a circle.
     install(libc::SIG_DFL, 0);
     let mut region = build().unwrap();
     still_serves(&mut region);
@@ -428,7 +428,7 @@ extern "C" fn touches(_: c_int) {
 }
 
 /// Threads that touch, release and make ready are interrupted by handlers that touch the same memory:
-/// nobody waits for himself, nor two for each other.
+/// no thread waits for itself, nor two for each other.
 fn faults_in_handlers_of_other_signals(handling: Handling) {
     let pool = pool();
     let region = at_fault(&pool, WIDTH, handling).share();
@@ -544,7 +544,7 @@ fn faults_of_forks_keep_within_bounds() {
     touch("a child's write", &mut |_, first, _| first[0] = 2);
     touch("a parent's write", &mut |region, _, _| region[PAGE] = 2);
     touch("a read of what was taken away", &mut |_, first, _| assert_eq!(first[PAGE], 1));
-    touch("the same, shared with nobody", &mut |_, _, second| assert_eq!(second[PAGE], 1));
+    touch("the same, shared with no other region", &mut |_, _, second| assert_eq!(second[PAGE], 1));
     touch("the last sharer's write", &mut |region, first, second| {
         (first[5 * PAGE], second[5 * PAGE], region[5 * PAGE]) = (5, 5, 5);
     });
@@ -563,7 +563,7 @@ fn stack_beyond_a_frame() -> impl Fn(&mut dyn FnMut()) -> usize {
     let start = AtomicPtr::new(stack.ss_sp.cast::<u8>());
     let used_by = move |work: &mut dyn FnMut()| {
         let start = start.load(Ordering::SeqCst);
-        // SAFETY: nobody is on the signal stack now, and it is readable and writable.
+        // SAFETY: no handler is on the signal stack now, and it is readable and writable.
         unsafe { ptr::write_bytes(start, 0xa5, size) };
         work();
         // SAFETY: as above.
@@ -589,7 +589,7 @@ fn install_for_usr1() {
     }
 }
 
-/// Who is nobody, and where faults of the kernel are not everybody's: in place still works, and the region
+/// An unprivileged user, where faults of the kernel are not every user's: in place still works, and the region
 /// says why it is not threaded.
 fn without_permission_it_is_in_place_and_says_why() {
     let pool = pool();
@@ -631,7 +631,7 @@ fn filtered(action: u32) {
         step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the program is valid while it is read; nobody but this test's process minds.
+    // SAFETY: the program is valid while it is read; it holds for this test's process alone.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534), 0);
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
@@ -730,7 +730,7 @@ const CASES: &[Case] = &[
     ("a_filter_that_kills_is_not_asked", a_filter_that_kills_is_not_asked, None),
 ];
 
-/// Root may become nobody, and only then is it known what nobody hears.
+/// Only root can become an unprivileged user, and only then is it known what that user is told.
 const NEED_ROOT: [&str; 3] = [
     "without_permission_it_is_in_place_and_says_why",
     "a_filter_that_refuses_is_named",
@@ -759,7 +759,9 @@ fn trial(&(name, _, signal): &Case) -> Trial {
     // SAFETY: no precondition.
     let is_root = unsafe { libc::geteuid() } == 0;
     if NEED_ROOT.contains(&name) && !is_root {
-        return trial.with_kind("skipped: only root can become nobody").with_ignored_flag(true);
+        return trial
+            .with_kind("skipped: only root can become an unprivileged user")
+            .with_ignored_flag(true);
     }
     trial
 }

@@ -1,4 +1,4 @@
-//! Snapshots of anonymous memory, in place and threaded: what they hold is what the memory held, whoever
+//! Snapshots of anonymous memory, in place and threaded: what they hold is what the memory held, whichever thread
 //! writes it meanwhile and whatever its owner does.
 #![allow(unsafe_code)]
 
@@ -28,7 +28,7 @@ const PAGE: usize = 4096;
 const HANDLINGS: [Handling; 3] =
     [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 2 }];
 
-/// Whoever comes first has it, so that some of the snapshots hold aside there and in memory of their own.
+/// The test that comes first has it, so that some of the snapshots hold aside there and in memory of their own.
 static RESERVE: LazyLock<Reserve> = LazyLock::new(|| Reserve::new(2 * HUGE).unwrap());
 
 /// A snapshot that may hold everything aside.
@@ -128,7 +128,7 @@ fn racing_writers_are_seen_in_order(handling: Handling) {
     }
 }
 
-/// Snapshots of overlapping ranges, made and dropped by several threads while others write: nobody hangs or
+/// Snapshots of overlapping ranges, made and dropped by several threads while others write: no thread hangs or
 /// dies, and each holds what was there.
 fn they_come_and_go_under_writers(handling: Handling) {
     let memory = Memory::filled(8 * HUGE, true, 0);
@@ -175,10 +175,10 @@ fn they_come_and_go_under_writers(handling: Handling) {
     assert_is_plain(&memory);
 }
 
-/// Nobody serves it any more: the kernel may have all of it written by a system call.
+/// No thread serves it any more: the kernel may have all of it written by a system call.
 fn assert_is_plain(memory: &Memory) {
     let mut zeroes = File::open("/dev/zero").unwrap();
-    // SAFETY: nobody else uses the memory now.
+    // SAFETY: no other thread uses the memory now.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start(), memory.len()) };
     zeroes.read_exact(bytes).unwrap();
     assert!(bytes.iter().all(|&byte| byte == 0));
@@ -317,7 +317,7 @@ fn untouched_memory_is_zeroes(handling: Handling) {
     }
 }
 
-/// What lies in the same page as an end of the range can be written without anybody noticing, by system calls too;
+/// What lies in the same page as an end of the range can be written without the library noticing, by system calls too;
 /// and in the same granule.
 fn bystanders_are_left_alone(handling: Handling) {
     let memory = Memory::filled(4 * HUGE, true, 1);
@@ -352,7 +352,7 @@ fn bystanders_are_left_alone(handling: Handling) {
     }
 }
 
-/// Whoever outruns the reader loses the snapshot and nothing else.
+/// A writer that outruns the reader loses the snapshot and nothing else.
 fn writers_that_outrun_it_go_on(handling: Handling) {
     let memory = Memory::filled(8 * HUGE, true, 3);
     let builder = Snapshot::builder().handling(handling).hold_at_most(3 * HUGE);
@@ -393,7 +393,7 @@ fn system_calls_write_where_they_may(handling: Handling) {
         }
     }
     assert_eq!(bytes[HUGE], 6);
-    // What it is read from needs nobody.
+    // The memory that it is read from needs no handler.
     assert_eq!(write.write(&bytes[3 * HUGE..][..PAGE]).unwrap(), PAGE);
     assert!(words(&copied(snapshot)).all(|word| word == 5));
 }
@@ -434,7 +434,7 @@ const DEEDS: [(&str, bool, Deed); 8] = [
     ("page out", true, page_out),
 ];
 
-// What these are given is the test's own memory, which nobody uses afterwards but as the deed allows.
+// What these are given is the test's own memory, which no thread uses afterwards but as the deed allows.
 
 unsafe fn unmap(at: *mut libc::c_void, len: usize) -> libc::c_int {
     // SAFETY: as above, and so below.
@@ -487,7 +487,7 @@ fn owners_do_as_they_like(handling: Handling) {
             let memory = Memory::filled(6 * HUGE, huge, 7);
             let (snapshot, second) = (of_all(handling, &memory), of_all(handling, &memory));
             let at = 2 * HUGE + 5 * PAGE;
-            // SAFETY: the test's own memory, which nobody uses afterwards but as the deed allows.
+            // SAFETY: the test's own memory, which no thread uses afterwards but as the deed allows.
             let done = unsafe { deed(memory.start().wrapping_add(at).cast(), 3 * PAGE) };
             assert_eq!(done, 0, "{name}");
             // Writers go on everywhere else, in the same granule too.
@@ -536,7 +536,7 @@ fn owners_do_as_they_like_while_it_is_read(handling: Handling) {
                 std::hint::spin_loop();
             }
             let at = (1 + round % 6) * HUGE + round % 3 * PAGE;
-            // SAFETY: the test's own memory, which nobody uses any more but the snapshot.
+            // SAFETY: the test's own memory, which no code uses any more but the snapshot.
             assert_eq!(unsafe { deed(memory.start().add(at).cast(), HUGE / 2) }, 0);
             copier.join().unwrap()
         });
@@ -551,7 +551,7 @@ fn owners_do_as_they_like_while_it_is_read(handling: Handling) {
     assert!(lost > 0);
 }
 
-/// Dropped, it stops whoever looks.
+/// Dropped, it stops the thread that looks.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -561,7 +561,7 @@ impl Drop for Stops<'_> {
 }
 
 /// Writers put what they change where all of it is being copied, and do not once the copy has ended, however it
-/// did: by then the memory may be anybody's.
+/// did: by then the memory may be any owner's.
 fn nothing_is_delivered_late(handling: Handling) {
     for granule in [Granule::Huge, Granule::Small] {
         let memory = Memory::filled(8 * HUGE, true, 7);
@@ -617,7 +617,7 @@ fn what_was_put_aside_survives_its_owner(handling: Handling) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let snapshot = of_all(handling, &memory);
     snapshot.prepare_write(HUGE..2 * HUGE).unwrap();
-    // SAFETY: the test's own memory, which nobody else uses.
+    // SAFETY: the test's own memory, which no other thread uses.
     let discarded =
         unsafe { libc::madvise(memory.start().add(HUGE).cast(), HUGE, libc::MADV_DONTNEED) };
     assert_eq!(discarded, 0);
@@ -646,7 +646,7 @@ fn a_forked_child_has_no_part_of_it(handling: Handling) {
     let snapshot = Mutex::new(Some(of_all(handling, &memory)));
     memory.words()[0].store(8, Ordering::Relaxed);
     let code = in_a_child(|| {
-        // All of it is the child's to write, and none of that is seen by anybody.
+        // All of it is the child's to write, and no other process sees any of that.
         memory.words().iter().for_each(|word| word.store(1, Ordering::Relaxed));
         let snapshot = snapshot.lock().unwrap().take().unwrap();
         let refused = snapshot.read_at(0, &mut [0; 8]).unwrap_err();
@@ -830,7 +830,7 @@ fn pieces_are_read_apart(handling: Handling) {
             (memory.len() / cost.granule_bytes, cost.granules as u64)
         );
         assert!(pieces[1].view().unwrap().bytes(3..11).unwrap().iter().all(|&byte| byte % 7 == 0));
-        // Whoever shares a granule with another one leaves it to that.
+        // A snapshot that shares a granule with another one leaves it to that.
         for at in [2, 0, 0] {
             let piece = pieces.remove(at);
             let len = piece.len();
@@ -861,7 +861,7 @@ fn pieces_are_read_apart(handling: Handling) {
     assert_is_plain(&memory);
 }
 
-/// Ranges that lie side by side share a snapshot, unless somebody's bytes lie between them, or what lies there would
+/// Ranges that lie side by side share a snapshot, unless other bytes lie between them, or what lies there would
 /// have to be served in place.
 fn neighbours_are_taken_at_once(handling: Handling) {
     let memory = Memory::filled(12 * HUGE, true, 7);
@@ -875,7 +875,7 @@ fn neighbours_are_taken_at_once(handling: Handling) {
         bytes(padded.end, 8 * HUGE + 100),
         bytes(100, 3 * HUGE + 5),
         bytes(3 * HUGE + 5, padded.start),
-        // Somebody's words lie before it.
+        // Another object's words lie before it.
         bytes(8 * HUGE + 150, 10 * HUGE),
         // A whole page, whatever it holds.
         bytes(10 * HUGE + 2 * PAGE, 12 * HUGE),
@@ -977,7 +977,7 @@ fn resident() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
 }
 
-/// In a process of its own, where nobody else comes and goes.
+/// In a process of its own, where no other test comes and goes.
 fn thousands_leave_nothing_behind(handling: Handling) {
     let code = in_a_child(|| {
         let memory = Memory::filled(3 * HUGE, true, 7);
@@ -1042,7 +1042,7 @@ fn what_cannot_be_is_refused_and_named(handling: Handling) {
         let range = ptr::slice_from_raw_parts(ptr::from_ref(own).cast::<u8>(), 8);
         assert!(matches!(unsuitable(handling, range), Unsuitable::Stack { .. }));
     });
-    // SAFETY: of the test's own memory, used by nobody, all of it.
+    // SAFETY: of the test's own memory, which no thread uses, all of it.
     unsafe {
         assert_eq!(libc::munmap(part(HUGE, 0).cast_mut().cast(), PAGE), 0);
         match of(handling, part(0, 2 * HUGE), Granule::Auto) {

@@ -144,7 +144,7 @@ fn descriptors_that_are_closed() {
     }
 }
 
-/// Nobody writes: dropping it is all that is done.
+/// No thread writes: dropping it is all that is done.
 #[test]
 fn what_is_dropped_after_a_filter_leaves_writers_alone() {
     for handling in HANDLINGS {

@@ -55,7 +55,7 @@ fn is_next(hole: &Range<usize>) {
 /// A snapshot of memory that is not there any more, and where it was: there the kernel puts what is mapped next.
 fn gone(handling: Handling) -> Option<(Snapshot, Range<usize>)> {
     let start = map(LEN);
-    // SAFETY: mapped, and nobody else's.
+    // SAFETY: mapped, and no other code's.
     unsafe { start.write_bytes(7, LEN) };
     let builder = Snapshot::builder().handling(handling).granule(Granule::Small);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.

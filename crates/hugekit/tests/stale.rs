@@ -31,7 +31,7 @@ const LEN: usize = 4 * HUGE;
 
 const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
 
-/// Calls `attack` with a region over all of a dirty pool, which nobody has touched yet, for every way to serve it.
+/// Calls `attack` with a region over all of a dirty pool, which no thread has touched yet, for every way to serve it.
 fn each(backing: Backing, attack: impl Fn(&mut Region)) {
     for handling in HANDLINGS {
         let (_pool, mut region) = untouched(backing, handling);

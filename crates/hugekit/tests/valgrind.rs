@@ -40,7 +40,7 @@ fn faults_are_refused_and_the_rest_works() {
     run.args(["--signal=KILL", "120", "valgrind", "--quiet"]);
     run.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", INNER]);
     if Command::new("valgrind").arg("--version").output().is_err() {
-        return; // Nobody can meet it here.
+        return; // No test can meet it here.
     }
     let output = run.output().unwrap();
     let said = [output.stdout, output.stderr].concat();

@@ -44,7 +44,7 @@ import (
 const mib = 1 << 20
 const length = 8 * mib
 
-// What a harness counts as skipped.
+// The exit status that a harness counts as skipped.
 const skipped = 77
 
 func check(what string, status C.hugekit_status) {
@@ -138,7 +138,7 @@ func forksDiverge(handling C.uint32_t) {
 	C.hugekit_pool_free(pool)
 }
 
-// A snapshot of memory, whoever's it is, that goroutines write meanwhile.
+// A snapshot of memory, of the runtime's or not, that goroutines write meanwhile.
 func snapshotsHold(memory []byte, handling C.uint32_t) {
 	for at := range memory {
 		memory[at] = 1

@@ -92,7 +92,7 @@ impl Places {
     }
 }
 
-/// What a command says, if it succeeds.
+/// The output of a command, if it succeeds.
 pub(crate) fn said(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {

@@ -5,7 +5,7 @@ mod print;
 use anyhow::Context;
 use hugekit::machine::Root;
 
-use crate::lab::say_what_was_put_back;
+use crate::settings;
 
 /// Say what this machine offers, and the remedy for what it does not.
 ///
@@ -21,7 +21,7 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        say_what_was_put_back();
+        settings::put_back();
         let report = hugekit_doctor::examine(&Root::default())
             .context("neither /proc nor /sys can be read; mount them to let the doctor look")?;
         let printed = if self.json { print::json(&report) } else { print::terminal(&report.lines) };

@@ -105,7 +105,7 @@ fn draw(change: &Change) -> String {
     (0..DRAWN).map(mark).collect::<String>().trim_end().to_owned()
 }
 
-/// What did not change, counted by experiment.
+/// The cases that did not change, counted by experiment.
 fn render_rest(text: &mut String, comparison: &Comparison) {
     let _ = writeln!(text, "\n{BOLD}{}{BOLD:#}", Verdict::WithinNoise.name());
     let name = |change: &Change| change.id.split('/').next().unwrap_or_default().to_owned();

@@ -7,11 +7,9 @@ mod table;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
 use hugekit::arch::{Routine, clear_routines, copy_routines};
-use hugekit::machine::Root;
 use hugekit_lab::archive::Archive;
 use hugekit_lab::record::{Record, reason};
 use hugekit_lab::report;
@@ -22,14 +20,16 @@ use crate::file::{OpenSink, Sink};
 use crate::operand::Operand;
 use crate::profile;
 use crate::progress::{INTERRUPTED, Terminal};
+use crate::settings;
 use crate::text::{say, write_out};
+use crate::usage::UsageError;
 
 /// Measure clearing huge memory here, beside the published figures.
 ///
 /// Needs neither root nor reserved huge pages, and changes nothing on the machine without --setup.
 #[derive(Debug, Args)]
 pub(crate) struct Lab {
-    /// What to run; everything if none is named
+    /// The experiments to run; all if none is named
     #[arg(value_name = "EXPERIMENT", value_parser = experiment_parser())]
     experiments: Vec<&'static Definition>,
     /// End within 15 s per experiment
@@ -124,14 +124,14 @@ impl Lab {
 
     /// Runs the experiments, prints what came out of them and keeps it.
     fn measure(&self) -> anyhow::Result<ExitCode> {
-        self.refuse_unavailable_routine();
+        self.refuse_unavailable_routine()?;
         profile::go_by_stored();
         let sinks = self.open_sinks()?;
         let terminal = Terminal::new()?;
-        say_what_was_put_back();
+        settings::put_back();
         let outcome = match hugekit_lab::run(&self.chosen(), &self.options(), &terminal) {
             Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
-                usage_error(&error.to_string())
+                return Err(UsageError(error.to_string()).into());
             }
             outcome => outcome?,
         };
@@ -139,11 +139,11 @@ impl Lab {
         self.report(sinks, outcome)
     }
 
-    /// Whatever cannot be written or put back, the rest is.
+    /// Where one file cannot be written or one setting not be put back, the rest still is.
     fn report(&self, sinks: Sinks<'_>, mut outcome: Outcome) -> anyhow::Result<ExitCode> {
         outcome.settings.iter().for_each(|note| say(note));
         let (interrupted, not_restored) = (outcome.interrupted, outcome.not_restored.take());
-        let record = Record::new(command_line(), outcome);
+        let record = outcome.record(&command_line());
         // Kept first: a page that cannot be written can be made of it later.
         let id = (!self.no_record && !record.experiments.is_empty()).then(|| keep(&record));
         let written =
@@ -172,7 +172,8 @@ impl Lab {
     fn open_sinks(&self) -> anyhow::Result<Sinks<'_>> {
         let is_stdout = |sink: &Option<Sink>| sink.as_ref().is_some_and(Sink::is_stdout);
         if is_stdout(&self.json) && is_stdout(&self.html) {
-            usage_error("--json and --html cannot both print to standard output");
+            let message = "--json and --html cannot both print to standard output";
+            return Err(UsageError(message.to_owned()).into());
         }
         let tables = !is_stdout(&self.json) && !is_stdout(&self.html);
         let json = self.json.as_ref().map(Sink::open).transpose()?;
@@ -198,17 +199,18 @@ impl Lab {
         }
     }
 
-    fn refuse_unavailable_routine(&self) {
-        let Some(name) = &self.routine else { return };
+    fn refuse_unavailable_routine(&self) -> Result<(), UsageError> {
+        let Some(name) = &self.routine else { return Ok(()) };
         let mut named = rows().filter(|row| row.0 == name).peekable();
         let needs = named.peek().map_or("", |row| row.2);
-        if !named.any(|(_, is_available, _)| is_available) {
-            let available: Vec<_> = rows().filter(|row| row.1).map(|row| row.0).collect();
-            usage_error(&format!(
-                "routine {name} is not available on this CPU: it needs {needs}; available are {}",
-                available.join(", ")
-            ))
+        if named.any(|(_, is_available, _)| is_available) {
+            return Ok(());
         }
+        let available: Vec<_> = rows().filter(|row| row.1).map(|row| row.0).collect();
+        Err(UsageError(format!(
+            "routine {name} is not available on this CPU: it needs {needs}; available are {}",
+            available.join(", ")
+        )))
     }
 }
 
@@ -231,15 +233,7 @@ impl Sinks<'_> {
     }
 }
 
-/// What a `--setup` that was killed has left is put back before anything is measured by it.
-pub(crate) fn say_what_was_put_back() {
-    match hugekit_lab::put_back(&Root::default()) {
-        Ok(notes) => notes.iter().for_each(|note| say(note)),
-        Err(error) => say(&format!("warning: {}", reason(&error))),
-    }
-}
-
-/// What was measured is printed whether or not it can be kept, and that is all that was promised.
+/// Measurements are printed whether or not the record can be kept: no more was promised.
 fn keep(record: &Record) -> Option<String> {
     match Archive::of_user().and_then(|archive| archive.keep(record)) {
         Ok(id) => {
@@ -251,11 +245,6 @@ fn keep(record: &Record) -> Option<String> {
             None
         }
     }
-}
-
-/// Ends the program as clap does on a usage error: message on standard error, exit code 2.
-fn usage_error(message: &str) -> ! {
-    crate::Cli::command().error(ErrorKind::ValueValidation, message).exit()
 }
 
 fn command_line() -> String {

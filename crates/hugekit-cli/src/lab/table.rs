@@ -66,7 +66,7 @@ fn render_experiment(text: &mut String, experiment: &Experiment) {
     for notice in experiment.memory.iter().chain(&experiment.notices) {
         render_indented(text, "· ", notice);
     }
-    for warning in experiment.trust.iter().flat_map(|trust| &trust.warnings) {
+    for warning in experiment.noise.iter().flat_map(|noise| &noise.warnings) {
         render_indented(text, &format!("{WARNING}!{WARNING:#} "), warning);
     }
     for failure in &experiment.failures {
@@ -120,7 +120,7 @@ fn render_footnotes(text: &mut String, ratios: &[Ratio]) {
     }
 }
 
-/// What stands at a ratio and at its reason: a star, numbered where there are several reasons.
+/// The mark at a ratio and at its reason: a star, numbered where there are several reasons.
 fn mark(ratios: &[Ratio], moved: Option<&str>) -> String {
     let reasons = reasons(ratios);
     let index = reasons.iter().position(|reason| Some(*reason) == moved);
@@ -271,7 +271,7 @@ fn align_numbers(table: &mut Table) {
 mod tests {
     use hugekit::machine::Root;
     use hugekit_lab::record::Failure;
-    use hugekit_lab::trust::Trust;
+    use hugekit_lab::record::Noise;
 
     use super::*;
 
@@ -281,8 +281,8 @@ mod tests {
         let mut record = Record::parse(text).unwrap();
         let warning =
             "the hypervisor gave 3.0 % of the CPUs' time to others: repeat when it does not";
-        let trust = Trust { warnings: vec![warning.to_owned()], ..Trust::default() };
-        record.experiments[0].trust = Some(trust);
+        let noise = Noise { warnings: vec![warning.to_owned()], ..Noise::default() };
+        record.experiments[0].noise = Some(noise);
         record.uncontrolled = vec!["which physical pages were given".to_owned()];
         let text = anstream::adapter::strip_str(&render(&record)).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");

@@ -27,7 +27,7 @@ pub(crate) struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     last_id: u64,
-    /// What the page did that was not asked for here, in order.
+    /// The page's doings that were not asked for here, in order.
     events: Vec<Value>,
     _profile: tempfile::TempDir,
 }
@@ -44,7 +44,7 @@ impl Browser {
     /// A browser with one empty page.
     pub(crate) fn start(program: &Path) -> Self {
         let profile = tempfile::tempdir().unwrap();
-        // The protocol is on descriptors 3 and 4; the browser's own words are nobody's concern.
+        // The protocol is on descriptors 3 and 4; the browser's own words are no concern of the test's.
         let mut process = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1"])
             .arg(program)

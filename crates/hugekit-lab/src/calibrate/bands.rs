@@ -4,7 +4,7 @@ use hugekit::profile::StoredBand;
 
 use crate::stats::median_ratio;
 
-/// What was measured at one size: for each routine its samples, one per round; empty for a routine
+/// Measurements at one size: for each routine its samples, one per round; empty for a routine
 /// that was sorted out. The first routine is libc's and always there, and so is the one built in.
 #[derive(Debug)]
 pub(super) struct Point {

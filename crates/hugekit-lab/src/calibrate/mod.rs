@@ -7,7 +7,7 @@
 
 mod bands;
 mod near;
-mod noise;
+mod noise_floor;
 mod routines;
 mod threads;
 
@@ -19,16 +19,16 @@ use crate::sampler::Plan;
 use crate::size::GIB;
 use crate::{LabError, Observer, Options};
 
-pub use noise::Noise;
+pub use noise_floor::NoiseFloor;
 
-/// What came out of a calibration.
+/// The outcome of a calibration.
 #[derive(Debug)]
 pub struct Calibration {
     /// The profile, ready to be stored.
     pub profile: StoredProfile,
     /// How much the machine's other load got in the way.
-    pub noise: Noise,
-    /// What stayed built in, and why.
+    pub noise: NoiseFloor,
+    /// The values that stayed built in, and why.
     pub notices: Vec<String>,
 }
 
@@ -59,9 +59,9 @@ pub fn calibrate(
     let effort = if quick { Effort::QUICK } else { Effort::FULL };
     let options = Options { quick, memory: Some(at_most(effort.memory)?), ..Options::default() };
     let mut bench = Bench::new(&options, observer)?;
-    let before = noise::measure(&mut bench, effort)?;
+    let before = noise_floor::measure(&mut bench, effort)?;
     let (measured, notices) = measure(&mut bench, effort, before)?;
-    let noise = before.max(noise::measure(&mut bench, effort)?);
+    let noise = before.max(noise_floor::measure(&mut bench, effort)?);
     bench.restore_settings()?;
     let tuned = Tuned { command: command.to_owned(), spread: noise.spread() };
     let profile = StoredProfile::of_this_machine(tuned, measured);
@@ -71,7 +71,7 @@ pub fn calibrate(
 fn measure(
     bench: &mut Bench<'_>,
     effort: Effort,
-    noise: Noise,
+    noise: NoiseFloor,
 ) -> Result<(Measured, Vec<String>), LabError> {
     let margin = noise.margin();
     let builtin = Profile::builtin_here();

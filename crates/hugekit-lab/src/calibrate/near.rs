@@ -52,7 +52,7 @@ fn times(
     })?)
 }
 
-/// The widest window that costs no more than the margin when only the target is used: whoever uses a
+/// The widest window that costs no more than the margin when only the target is used: a program that uses a
 /// little more than that finds it cached too.
 fn widest(times: &[Vec<f64>], margin: f64) -> usize {
     let medians: Vec<f64> = times.iter().map(|samples| median(samples)).collect();

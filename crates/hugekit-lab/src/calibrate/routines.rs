@@ -1,7 +1,7 @@
 //! Which routine clears and copies how much fastest, warm and cold.
 //!
 //! *Warm* is the same memory over and over, as in `lab stores` and the warm half of `lab copies`; *cold*
-//! a walk over memory far larger than a cache, whose bytes nobody needs afterwards.
+//! a walk over memory far larger than a cache, whose bytes no thread needs afterwards.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::Effort;
 use super::bands::{Point, bands};
 use crate::LabError;
 use crate::bench::Bench;
-use crate::experiments::contest::{Walk, sample};
+use crate::experiments::routine_matrix::{Walk, sample};
 use crate::sampler::{Plan, alternate};
 use crate::size::{KIB, MIB, Size};
 use crate::stats::median;

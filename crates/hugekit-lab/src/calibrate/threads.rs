@@ -19,7 +19,7 @@ const CHUNKS: [usize; 3] = [2 * MIB, 4 * MIB, 8 * MIB];
 /// Enough for many threads, and for no cache.
 const LARGE: usize = 256 * MIB;
 
-/// What was found out; `None` stays built in, for the reason in the notices.
+/// Values that were found; `None` stays built in, for the reason in the notices.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) parallel_from: Option<usize>,

@@ -24,7 +24,7 @@ const SAMPLE_BYTES: usize = 32 * MIB;
 /// The published radius: two pages on either side of the target's.
 const PUBLISHED_NEAR_BYTES: usize = 5 * SUBPAGE_BYTES;
 
-const COLD_AFTERWARDS: &str = "what the engine streamed is not in the cache for whoever uses it next; +touch and +write-all \
+const COLD_AFTERWARDS: &str = "what the engine streamed is not in the cache for its next user; +touch and +write-all \
      count that";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ enum Method {
     Extents,
     /// The published order of 2018 with the same string instruction.
     Converging,
-    /// What [`ClearOptions`] does, told what is used afterwards.
+    /// [`ClearOptions`], told which bytes are used afterwards.
     Engine,
 }
 
@@ -53,7 +53,7 @@ impl Method {
     }
 }
 
-/// What is used once the folio is clear.
+/// The bytes that are used once the folio is clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     Nothing,
@@ -245,7 +245,7 @@ fn measure(bench: &mut Bench<'_>, folio: usize, after: After) -> Result<Vec<Case
 }
 
 /// Each method against the page at a time. Only where the folio is not used at all does the engine
-/// leave work behind: what it streamed is not in the cache for whoever comes next.
+/// leave work behind: what it streamed is not in the cache for its next user.
 fn ratios(cases: &[Case], folio: usize, after: After) -> Vec<Ratio> {
     let baseline = &cases[0];
     let ratio = |(method, case): (&Method, &Case)| {

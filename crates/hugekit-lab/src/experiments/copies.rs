@@ -2,7 +2,7 @@
 //!
 //! *Warm* is one source and one destination, copied over and over: what fits a cache is in it, and
 //! `auto` is [`hugekit::copy`], which is told nothing. *Cold* walks memory far larger than a cache,
-//! as a checkpoint or a copy-on-write does: neither side is in the cache, nobody reads the copy
+//! as a checkpoint or a copy-on-write does: neither side is in the cache, no thread reads the copy
 //! soon, and `auto` is told so ([`Reuse::None`]), which no length could tell it. On one size, 4 KiB
 //! in the middle of one side are then read, and `auto` is told which side.
 
@@ -10,8 +10,8 @@ use hugekit::arch::{CopyFn, copy_routines};
 use hugekit::machine::CacheSizes;
 use hugekit::{CopyOptions, Reuse};
 
-use super::contest::{
-    Contender, Walk, best, between, contenders, plan, sample, share, unavailable,
+use super::routine_matrix::{
+    Candidate, Walk, best, between, candidates, plan, sample, share, unavailable,
 };
 use crate::LabError;
 use crate::bench::Bench;
@@ -23,7 +23,7 @@ const WARM: [usize; 5] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB];
 const COLD: [usize; 7] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB, 128 * MIB, GIB];
 
 const COLD_AFTERWARDS: &str =
-    "what auto streamed is not in the cache for whoever reads the copy next, as memcpy's would be";
+    "what auto streamed is not in the cache for the copy's next reader, as memcpy's would be";
 
 /// A huge page, on which a side is used afterwards.
 const FOLIO: usize = 2 * MIB;
@@ -31,7 +31,7 @@ const FOLIO: usize = 2 * MIB;
 /// Bytes of that side that are read: a base page.
 const READ: usize = 4 * KIB;
 
-/// Where the bytes are before, and who needs them afterwards.
+/// Where the bytes are before, and which reader needs them afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Warm,
@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// What `auto` is told beyond the length, if anything.
+    /// The reuse that `auto` is told beyond the length, if any.
     fn told(self, size: usize) -> Option<CopyOptions<'static>> {
         let cold = CopyOptions::new().reuse(Reuse::None);
         match self {
@@ -82,7 +82,7 @@ fn read_words(bytes: &[u8]) {
     }
 }
 
-/// What is measured, in order.
+/// The measurements, in order.
 fn workloads() -> impl Iterator<Item = (State, usize)> {
     let warm = WARM.map(|size| (State::Warm, size)).into_iter();
     let cold = COLD.map(|size| (State::Cold, size));
@@ -91,7 +91,7 @@ fn workloads() -> impl Iterator<Item = (State, usize)> {
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
-    let contenders = contenders(copy_routines(), bench.options().routine.as_deref());
+    let candidates = candidates(copy_routines(), bench.options().routine.as_deref());
     let mut experiment = bench.experiment("copies")?;
     experiment.notices.extend(unavailable(copy_routines()));
     let (arena, observer) = bench.arena_and_observer()?;
@@ -102,7 +102,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
             experiment.notices.push(format!("{label} left out: more memory than this run has"));
             continue;
         }
-        let cases = measure(bench, &contenders, state, size, &label)?;
+        let cases = measure(bench, &candidates, state, size, &label)?;
         experiment.ratios.extend(ratios(&cases, state, size, &label, bench.caches()));
         experiment.cases.extend(cases);
     }
@@ -111,7 +111,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
 
 fn measure(
     bench: &mut Bench<'_>,
-    contenders: &[Contender<CopyFn>],
+    candidates: &[Candidate<CopyFn>],
     state: State,
     size: usize,
     label: &str,
@@ -123,12 +123,12 @@ fn measure(
     let (source, destination) = arena.bytes().split_at_mut(half);
     let mut walk = Walk::new(half);
     let told = state.told(size);
-    let samples = alternate(plan, contenders.len(), observer, |index| {
-        let contender = &contenders[index];
+    let samples = alternate(plan, candidates.len(), observer, |index| {
+        let candidate = &candidates[index];
         let mut pass = || {
             let at = if state == State::Warm { 0 } else { walk.advance(size) };
             let (dst, src) = (&mut destination[at..][..size], &source[at..][..size]);
-            copy(contender, told.as_ref(), dst, src);
+            copy(candidate, told.as_ref(), dst, src);
             state.read_afterwards(dst, src);
         };
         if state == State::Warm {
@@ -136,22 +136,22 @@ fn measure(
         }
         sample(size, pass)
     })?;
-    let case = |(contender, samples): (&Contender<_>, _)| Case {
-        id: format!("copies/{}/{label}", contender.name()),
+    let case = |(candidate, samples): (&Candidate<_>, _)| Case {
+        id: format!("copies/{}/{label}", candidate.name()),
         unit: Unit::GibPerSecond,
         samples,
         published: Vec::new(),
     };
-    Ok(contenders.iter().zip(samples).map(case).collect())
+    Ok(candidates.iter().zip(samples).map(case).collect())
 }
 
 #[allow(unsafe_code)]
-fn copy(contender: &Contender<CopyFn>, told: Option<&CopyOptions<'_>>, dst: &mut [u8], src: &[u8]) {
-    let copied = match (contender, told) {
-        (Contender::Auto, Some(told)) => told.run(dst, src).map(drop),
-        (Contender::Auto, None) => hugekit::copy(dst, src),
-        (Contender::Routine(routine), _) => {
-            // SAFETY: two slices of `size` bytes, one of them borrowed mutably; `contenders` lists
+fn copy(candidate: &Candidate<CopyFn>, told: Option<&CopyOptions<'_>>, dst: &mut [u8], src: &[u8]) {
+    let copied = match (candidate, told) {
+        (Candidate::Auto, Some(told)) => told.run(dst, src).map(drop),
+        (Candidate::Auto, None) => hugekit::copy(dst, src),
+        (Candidate::Routine(routine), _) => {
+            // SAFETY: two slices of `size` bytes, one of them borrowed mutably; `candidates` lists
             // available routines only.
             unsafe { routine.run(dst.as_mut_ptr(), src.as_ptr(), dst.len()) }.publish();
             Ok(())
@@ -181,11 +181,11 @@ mod tests {
     #[test]
     fn every_contender_copies() {
         for state in [State::Warm, State::Cold, State::ThenReadCopy, State::ThenReadSource] {
-            for contender in contenders(copy_routines(), None) {
+            for candidate in candidates(copy_routines(), None) {
                 let source: Vec<u8> = (0..100_000).map(|at| at as u8).collect();
                 let mut destination = vec![0; source.len()];
-                copy(&contender, state.told(source.len()).as_ref(), &mut destination, &source);
-                assert!(destination == source, "{}", contender.name());
+                copy(&candidate, state.told(source.len()).as_ref(), &mut destination, &source);
+                assert!(destination == source, "{}", candidate.name());
             }
         }
     }

@@ -13,7 +13,7 @@ use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
-use super::handout::unscrubbed;
+use super::memory_sources::unscrubbed;
 use super::part::{Part, found};
 use super::served::{Busy, Recorded};
 use crate::anonymous::Pages;
@@ -37,7 +37,7 @@ const HUGE: usize = 2 * MIB;
 
 const LINE: usize = 64;
 
-/// What writers do with their copies.
+/// The writers' work on their copies.
 #[derive(Debug)]
 struct Workload {
     /// Behind the number of writers.
@@ -90,7 +90,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     Ok(experiment)
 }
 
-/// What the figures can and cannot show here, and what was published.
+/// The figures' reach on this machine, and the published ones.
 fn notices(bench: &Bench<'_>, unit: usize) -> Vec<String> {
     let at_a_time = WRITERS * 2 * HUGE;
     let caches = bench.caches().map(|caches| {
@@ -129,7 +129,7 @@ fn pool(bytes: usize) -> Result<(Pool, Vec<String>), LabError> {
     Ok((pool, falls))
 }
 
-/// What writers diverge from.
+/// The memory that writers diverge from.
 #[derive(Debug)]
 enum Origin {
     Process(Pages, Shared),
@@ -146,7 +146,7 @@ impl Origin {
         }
     }
 
-    /// What differs, besides the pages, from the region on the pool's rung.
+    /// The differences, besides the pages, from the region on the pool's tier.
     fn differs(&self, backing: Backing) -> Option<&'static str> {
         match self {
             Self::Process(Pages::Hugetlb2M, _) if backing == Backing::Hugetlb2M => None,
@@ -197,7 +197,7 @@ fn origins(pool: &Pool, unit: usize) -> Result<(Vec<Origin>, Vec<String>), LabEr
             Pages::Hugetlb2M => "fork2-hugetlb",
             _ => "fork2-4k",
         };
-        // Copies of children are promised by nobody, and a child without one is killed.
+        // The kernel promises no memory for the copies of children, and a child without one is killed.
         let copies = (WRITERS + 1) * unit;
         let enough = match pages {
             Pages::Hugetlb2M => free_huge_pages(&root, pages)? * HUGE >= copies,
@@ -298,7 +298,7 @@ fn diverge(
     Ok(part)
 }
 
-/// Who writes what is shared, one word of each page or granule.
+/// The writer of shared memory, one word of each page or granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writer {
     Kernel,
@@ -315,14 +315,14 @@ impl Writer {
         }
     }
 
-    /// What is copied at a time, and when.
+    /// The bytes that are copied at a time, and when.
     fn label(self, busy: bool, granule: usize) -> String {
         let page = if self == Self::Kernel { HUGE } else { granule };
         format!("{}{}", Size(page), if busy { "-busy" } else { "" })
     }
 }
 
-/// Who is looked at: a writer while the other CPUs are idle, or while another thread runs.
+/// The writer that is looked at: one while the other CPUs are idle, or while another thread runs.
 type Looks = Vec<(Writer, bool)>;
 
 /// The latency of one copy, in rows: the kernel's of a hugetlb page, ours of a granule.
@@ -358,7 +358,7 @@ fn single(
     Ok(part)
 }
 
-/// What one row of copies takes, after the origin has written everything.
+/// The time that one row of copies takes, after the origin has written everything.
 fn look(
     origins: &mut [Origin],
     (writer, busy): (Writer, bool),

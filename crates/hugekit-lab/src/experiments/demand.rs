@@ -1,7 +1,7 @@
 //! Idea 1's own workload: map memory, touch each of its pages once, and ask how fast that was.
 //!
 //! The kernel clears a page when it is touched. A pool clears what comes back to it: in the
-//! background (*clean*), or, where nobody has got round to it, when it is handed out (*dirty*, on
+//! background (*clean*), or, where the scrubber has not got round to it, when it is handed out (*dirty*, on
 //! one thread or two). Everything from the request to the last touch is timed; giving back is not,
 //! except in *sustained*, which counts the CPU time of a loop that maps, touches and gives back, on
 //! every thread of the process, until nothing dirty is left behind.
@@ -14,7 +14,7 @@ use hugekit::pool::Backing;
 use hugekit::{Pool, Threads};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::handout::{
+use super::memory_sources::{
     Given, Held, Turns, largest, remedy, soil, touch, unlike_if_clean, unscrubbed,
 };
 use super::part::{Part, found};
@@ -26,13 +26,13 @@ use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
 use crate::{LabError, Observer};
 
-/// What is asked for at a time, where not everything is asked for at once.
+/// The bytes that are asked for at a time, where not everything is asked for at once.
 const UNIT: usize = 2 * MIB;
 
-/// What one sample of such units touches, if that is four last-level caches.
+/// The bytes that one sample of such units touches, if that is four last-level caches.
 const WALK_BYTES: usize = 256 * MIB;
 
-/// What a sustained loop holds at a time, if that is two last-level caches.
+/// The bytes that a sustained loop holds at a time, if that is two last-level caches.
 const RING_BYTES: usize = 128 * MIB;
 
 /// Where memory comes from.
@@ -237,7 +237,7 @@ fn notices(given: &Given) -> Vec<String> {
     let others = [
         "map-populate is anonymous memory mapped with MAP_POPULATE and no further word; dirty has two \
          threads there, and one elsewhere",
-        "what dirty cleared it streamed: it is not in a cache for whoever uses it next, where the \
+        "what dirty cleared it streamed: it is not in a cache for its next user, where the \
          kernel's last pages are; `lab clear` counts that",
     ];
     std::iter::once(published).chain(gigantic).chain(others.map(str::to_owned)).collect()

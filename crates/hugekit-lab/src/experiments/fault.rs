@@ -17,7 +17,9 @@ use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::handout::{CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed};
+use super::memory_sources::{
+    CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed,
+};
 use super::part::{Part, found};
 use super::served::{self, Busy, Recorded, Served};
 use crate::anonymous::{Anonymous, Pages};
@@ -29,7 +31,7 @@ use crate::stats::median;
 use crate::threads::spawn;
 use crate::{LabError, Observer};
 
-/// What is touched in a row, if that is four last-level caches: the kernel clears what lies in a
+/// The bytes that are touched in a row, if that is four last-level caches: the kernel clears what lies in a
 /// cache faster.
 const ROW_BYTES: usize = 128 * MIB;
 
@@ -75,7 +77,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
 /// Rows on reserved pages at a time: the kernel's, a clean pool's, and that of the faults we serve.
 const ROWS: usize = 3;
 
-/// What is touched in a row: four last-level caches, if there is as much memory, and as much reserved for
+/// The bytes that are touched in a row: four last-level caches, if there is as much memory, and as much reserved for
 /// every row that is held at a time.
 fn row_bytes(given: &Given, llc: usize) -> usize {
     let wanted = ROW_BYTES.max(4 * llc).min(largest(given.memory) / 2);
@@ -92,7 +94,7 @@ fn short_row(row: usize, llc: usize) -> Option<String> {
     })
 }
 
-/// What one sample spends on reading the clock, in microseconds.
+/// The time that one sample spends on reading the clock, in microseconds.
 fn clock_cost() -> f64 {
     let readings: Vec<f64> = (0..999).map(|_| microseconds(|| {})).collect();
     median(&readings)

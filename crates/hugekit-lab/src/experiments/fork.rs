@@ -20,7 +20,7 @@ use crate::sampler::{Plan, alternate};
 use crate::size::{GIB, KIB, MIB, Size};
 use crate::{LabError, Observer};
 
-/// What is mapped.
+/// Bytes that are mapped.
 const MAPPED: usize = GIB;
 
 const BASE_PAGE: usize = 4 * KIB;
@@ -30,7 +30,7 @@ const TABLE: usize = 512;
 
 const FOLIOS: [usize; 5] = [BASE_PAGE, 16 * KIB, 64 * KIB, 512 * KIB, 2 * MIB];
 
-/// As `fork(2)` of private anonymous memory that nobody tracks.
+/// As `fork(2)` of private anonymous memory that is not tracked.
 const FORK: Fork =
     Fork { mapping: Mapping::Private, tracks_soft_dirty: false, child_keeps_uffd_wp: false };
 
@@ -45,7 +45,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.ratios.push(ratio);
     }
     experiment.notices.push(changes(&experiment.ratios));
-    // What was measured stays, whatever keeps the whole forks from being made.
+    // Finished measurements stay, whatever keeps the whole forks from being made.
     let whole = fork2::run(bench, &mut experiment).map(|()| Part::default());
     experiment.add("whole", whole)?;
     Ok(experiment)
@@ -67,7 +67,7 @@ type CopyTable = fn(
     &mut u64,
 ) -> Result<(), hugekit_pte::CopyError<Pinned>>;
 
-/// Who copies, in the order of the cases.
+/// The copying codes, in the order of the cases.
 const METHODS: [(&str, CopyTable); 2] = [
     ("unbatched", |parent, child, folios, fork, resident| {
         unbatched::copy_table(parent, child, folios, fork, resident)
@@ -92,7 +92,7 @@ impl Tables {
         tables
     }
 
-    /// The parent has written every page, and nobody else maps any.
+    /// The parent has written every page, and no other process maps any.
     fn map_parent(&mut self) {
         set_run(&mut self.parent, Entry::new(0).writable().dirty().accessed());
         for folio in &self.folios {
@@ -108,7 +108,7 @@ impl Tables {
         let tables = self.parent.chunks_mut(TABLE).zip(self.child.chunks_mut(TABLE));
         let start = Instant::now();
         for (parent, child) in tables {
-            copy(parent, child, &folios, FORK, &mut resident).expect("nobody pinned a folio");
+            copy(parent, child, &folios, FORK, &mut resident).expect("no folio is pinned");
         }
         let elapsed = start.elapsed();
         assert_eq!(resident, self.parent.len() as u64, "every page is mapped");

@@ -9,7 +9,7 @@ use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
-use super::handout::{short_name, unscrubbed};
+use super::memory_sources::{short_name, unscrubbed};
 use super::part::{Part, found};
 use super::served::Busy;
 use crate::anonymous::Pages;
@@ -21,10 +21,10 @@ use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, KIB, MIB, Size};
 use crate::{LabError, Observer};
 
-/// What is shared.
+/// Bytes that are shared.
 const SHARED: usize = GIB;
 
-/// What is shared by a region that is forked after writes here and there.
+/// Bytes that are shared by a region that is forked after writes here and there.
 const SMALL: usize = 256 * MIB;
 
 /// The kernel's memory on base pages and on huge pages; beside it a region and its fork.
@@ -109,7 +109,7 @@ fn of_pool(bench: &Bench<'_>, pool: &Pool, whole: bool, is_best: bool) -> Result
     Ok(part)
 }
 
-/// What `fork(2)` copies.
+/// The memory that `fork(2)` copies.
 #[derive(Clone, Copy, Debug)]
 struct Side {
     name: &'static str,
@@ -131,7 +131,7 @@ const SIDES: [Side; 4] = [
 ];
 
 impl Side {
-    /// What else differs from a region on this rung.
+    /// Other differences from a region on this tier.
     fn differs(self, rung: Backing) -> Option<&'static str> {
         match (self.pages?, rung) {
             (Pages::Hugetlb2M, Backing::Hugetlb2M)
@@ -143,7 +143,7 @@ impl Side {
     }
 }
 
-/// What is forked in alternation.
+/// The subjects that are forked in alternation.
 #[derive(Debug)]
 enum Subject {
     Process(Shared),
@@ -175,7 +175,7 @@ fn write(region: &mut Region) -> Result<(), LabError> {
 
 /// A fork and the microseconds that it took.
 fn timed(region: &Region) -> Result<(f64, Region), LabError> {
-    // Who serves the faults of what is shared does not matter to the fork, and must not to the writes.
+    // Which thread serves the faults of shared memory does not matter to the fork, and must not to the writes.
     let builder = region.fork_builder().handling(Handling::InPlace);
     let start = Instant::now();
     let fork = builder.build()?;
@@ -279,7 +279,7 @@ fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Part, LabEr
     Ok(part)
 }
 
-/// What a region shares as a whole, unless told.
+/// The granule that a region shares as a whole, unless told.
 fn granule(pool: &Pool) -> usize {
     pool.page_size().max(64 * KIB)
 }

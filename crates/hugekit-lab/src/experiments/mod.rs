@@ -1,16 +1,16 @@
 //! One file per experiment.
 
 pub(crate) mod clear;
-pub(crate) mod contest;
 mod copies;
 mod cow;
 mod demand;
 mod fault;
 mod fork;
 mod fork2;
-mod handout;
+mod memory_sources;
 mod parallel;
 mod part;
+pub(crate) mod routine_matrix;
 mod served;
 mod snapshot;
 mod stores;

@@ -11,8 +11,8 @@ use hugekit::arch::{clear_routine, copy_routine};
 use hugekit::parallel::Placement;
 use hugekit::{ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
 
-use super::contest::sample;
 use super::part::{Part, found};
+use super::routine_matrix::sample;
 use crate::LabError;
 use crate::arena::Arena;
 use crate::bench::Bench;
@@ -25,16 +25,16 @@ use crate::threads::spawn;
 /// Where a job is not worth more than one thread, and must cost nothing.
 const SMALL: usize = MIB;
 
-/// What is given back and populated at a time. So little comes from the pages given back just before,
+/// The bytes that are given back and populated at a time. So little comes from the pages given back just before,
 /// whose guest memory is there; more would come from pages that a hypervisor has taken back meanwhile
 /// (free page reporting), and would measure its faults.
 const POPULATED: usize = 512 * MIB;
 
-/// What is done to all of the memory, or to [`POPULATED`] of it.
+/// The work on all of the memory, or to [`POPULATED`] of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Clear,
-    /// One half of the memory to the other, which nobody reads soon.
+    /// One half of the memory to the other, which no thread reads soon.
     Copy,
     Populate,
 }
@@ -51,7 +51,7 @@ impl Work {
     }
 }
 
-/// Who does it.
+/// The threads that do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     Job(usize),
@@ -162,7 +162,7 @@ fn measure_once(
     Ok(len as f64 / GIB as f64 / start.elapsed().as_secs_f64())
 }
 
-/// What is written, and what is read if anything is: equally long then.
+/// The bytes that are written, and those that are read if any are: equally long then.
 struct Pieces<'a> {
     dst: &'a mut [u8],
     src: &'a [u8],
@@ -257,7 +257,7 @@ fn with_bandwidth_per_thread(
     found(cases).into_iter().chain(each).collect()
 }
 
-/// What asking for threads costs where one is enough.
+/// The cost of asking for threads where one is enough.
 fn measure_small(bench: &mut Bench<'_>, only: Option<&str>) -> Result<Part, LabError> {
     let plan = bench.plan(0.1, 200);
     let (arena, observer) = bench.arena_and_observer()?;

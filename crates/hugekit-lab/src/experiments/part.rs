@@ -1,7 +1,7 @@
 //! A part of an experiment: what was measured, and what could not be.
 //!
 //! A part fails alone. Whatever keeps one from being measured, such as memory that is gone meanwhile, is
-//! noted in the record, and the rest of the experiment runs; only who watches the run stops it.
+//! noted in the record, and the rest of the experiment runs; only the observer of the run stops it.
 
 use crate::record::{Case, Distribution, Experiment, Failure, Ratio, Timeline};
 use crate::sampler::Rounds;

@@ -10,11 +10,11 @@ use hugekit::fault::Handling;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region};
 
-use super::handout::{CLEARED_EARLIER, soil, unscrubbed};
+use super::memory_sources::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::LabError;
 use crate::record::{BUCKET, Case, Distribution, Ratio, Unit};
 
-/// What a page is when it is touched.
+/// The state of a page when it is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Minor,
@@ -246,7 +246,7 @@ mod tests {
             for kind in [Kind::Minor, Kind::Dirty] {
                 let served = Served { pool: pool.clone(), kind, handling, busy: false };
                 let Ok(region) = served.take(4 * MIB) else {
-                    continue; // Who may not serve faults of system calls has the other handling.
+                    continue; // A process that may not serve faults of system calls has the other handling.
                 };
                 let before = pool.stats().unwrap().scrubbed_at_fault;
                 assert!(region.iter().step_by(4096).skip(1).all(|&byte| byte == 0));

@@ -1,7 +1,7 @@
 //! Beyond what was published: a point in time of a gigabyte is saved while a writer goes on at full speed, by
 //! `fork(2)`, from a region, and from anonymous memory.
 //!
-//! The writer has one CPU and stores 64 bytes at a time, anywhere; whoever saves has another one. The state is *out*
+//! The writer has one CPU and stores 64 bytes at a time, anywhere; the saver has another one. The state is *out*
 //! when all of it lies in memory that other processes see: `fork(2)`'s child copies it there, hugekit's
 //! snapshots are written there (`write_to`). All sides copy past the cache by the same routine, and the memory out
 //! there is the same.
@@ -20,20 +20,20 @@ use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
 use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
 
-use super::handout::{short_name, unscrubbed};
+use super::memory_sources::{short_name, unscrubbed};
 use super::part::Part;
 use super::served::distribution;
 use crate::anonymous::Pages;
 use crate::bench::Bench;
 use crate::forking::Shared;
+use crate::latency_writer::{self, LINE, Outside, Phase, STEP, WATCHED, Watched, Workload};
 use crate::record::{Case, Experiment, Failure, Ratio, Timeline, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
-use crate::storm::{self, LINE, Outside, Phase, STEP, WATCHED, Watched, Workload};
 use crate::threads::spawn;
 use crate::{LabError, Observer};
 
-/// What is saved.
+/// The state that is saved.
 const MOST_STATE: usize = GIB;
 
 const HUGE: usize = 2 * MIB;
@@ -127,7 +127,7 @@ fn watch(
     Ok(part)
 }
 
-/// Who is watched, one after the other.
+/// The ways to save that are watched, one after the other.
 #[derive(Debug)]
 struct Scene {
     subjects: Vec<Subject>,
@@ -149,7 +149,7 @@ enum Subject {
     Plain,
 }
 
-/// What was seen once.
+/// One look's results.
 #[derive(Debug)]
 struct Look {
     /// How long the call took that took the snapshot, and until all of it was out.
@@ -188,7 +188,7 @@ fn shared(pages: Pages, state: usize) -> Result<Shared, LabError> {
 }
 
 impl Subject {
-    /// What is to be said if the memory is not on the pages that it should be on.
+    /// The notice, if the memory is not on the pages that it should be on.
     fn on_base_pages(&mut self) -> Option<String> {
         let name = self.name();
         match self {
@@ -218,7 +218,7 @@ impl Subject {
     /// Puts the memory on its pages again, all of it written, as far as the last look has changed that.
     fn prepare(&mut self) -> Result<(), LabError> {
         match self {
-            // What was shared, or protected in parts, is on base pages now.
+            // Memory that was shared, or protected in parts, is on base pages now.
             Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(Granule::Small, _, shared) => {
                 shared.give_back();
                 shared.write();
@@ -238,7 +238,7 @@ impl Subject {
     /// compaction would be all that is seen.
     fn warm(&mut self) -> Result<(), LabError> {
         match self {
-            // What the kernel has free, in whole huge pages.
+            // The kernel's free memory, in whole huge pages.
             Self::Fork(_, _, shared) | Self::Anonymous(_, None, shared) => {
                 Shared::new(Pages::Thp, shared.bytes().len() / 2)?;
             }
@@ -256,12 +256,12 @@ impl Subject {
     }
 }
 
-/// What hugekit's snapshots are written to: memory outside.
+/// The destination of hugekit's snapshots: memory outside.
 struct Out(*mut u8);
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // SAFETY: there is room for all of the state, of which this is the next part; nobody else writes there.
+        // SAFETY: there is room for all of the state, of which this is the next part; no other thread writes there.
         unsafe { copy_out(self.0, bytes) };
         self.0 = self.0.wrapping_add(bytes.len());
         Ok(bytes.len())
@@ -273,12 +273,12 @@ impl Write for Out {
 }
 
 /// # Safety
-/// As many bytes may be written, and nobody else uses them.
+/// As many bytes may be written, and no other thread uses them.
 unsafe fn copy_out(to: *mut u8, bytes: &[u8]) {
     // SAFETY: the caller's to promise.
     let copied =
         unsafe { CopyOptions::new().reuse(Reuse::None).run_raw(to, bytes.as_ptr(), bytes.len()) };
-    copied.expect("the two do not overlap, and nobody cancels");
+    copied.expect("the two do not overlap, and no thread cancels");
 }
 
 impl Scene {
@@ -313,16 +313,16 @@ impl Scene {
             Err(_) => (Outside::new(Pages::Thp, state)?, Pages::Thp),
         };
         let board = Outside::new(Pages::Base, rustix::param::page_size())?;
-        let cpus = storm::two_cpus()?;
+        let cpus = latency_writer::two_cpus()?;
         Ok((Self { subjects, out, out_pages, board, cpus }, left_out))
     }
 
     fn notices(&self) -> Vec<String> {
         let [writer, saver] = self.cpus;
         let cpus = if writer == saver {
-            "the writer and whoever saves share the only CPU: no figure means much".to_owned()
+            "the writer and the saver share the only CPU: no figure means much".to_owned()
         } else {
-            format!("the writer runs on CPU {writer}, whoever saves on CPU {saver}")
+            format!("the writer runs on CPU {writer}, the saver on CPU {saver}")
         };
         let out = match self.out_pages {
             Pages::Hugetlb2M => "the state goes to shared memory on hugetlb",
@@ -363,7 +363,7 @@ impl Scene {
             }
         };
         // SAFETY: mapped until the scene ends, which outlives every look, aligned to pages, and accessed by atomics,
-        // by snapshots, and by copies whose outcome nobody looks at.
+        // by snapshots, and by copies whose outcome no case looks at.
         unsafe { std::slice::from_raw_parts(bytes.0.cast(), bytes.1 / size_of::<u64>()) }
     }
 
@@ -378,12 +378,12 @@ impl Scene {
         phase.store(Phase::Before as u64, Ordering::Relaxed);
         thread::scope(|scope| {
             let writer = spawn(scope, || {
-                storm::run_on(writer_cpu);
+                latency_writer::run_on(writer_cpu);
                 start.wait();
-                storm::write(words, workload, phase)
+                latency_writer::write(words, workload, phase)
             })?;
             let saver = spawn(scope, || {
-                storm::run_on(saver_cpu);
+                latency_writer::run_on(saver_cpu);
                 start.wait();
                 thread::sleep(AROUND);
                 let saved = save(subject, words, out, board);
@@ -448,14 +448,14 @@ fn save(
             phase,
             || of_memory(in_place),
             |snapshot| {
-                // SAFETY: nobody else uses it until the snapshot is out.
+                // SAFETY: no other thread uses it until the snapshot is out.
                 snapshot
                     .copy_to(unsafe { std::slice::from_raw_parts_mut(out.start(), memory.len()) })
             },
         ),
         Subject::Plain => {
             let began = begin(phase);
-            // SAFETY: both have so many bytes; what is copied while it is written is looked at by nobody.
+            // SAFETY: both have so many bytes; no thread looks at bytes that are copied while they are written.
             unsafe { out.start().copy_from_nonoverlapping(memory.cast(), memory.len()) };
             Ok((Duration::ZERO, began.elapsed(), Some(0)))
         }
@@ -484,7 +484,7 @@ fn save_by_child(shared: &mut Shared, out: &Outside, board: &Outside) -> Result<
     let began = begin(phase);
     let (child, made) = shared.child(|bytes| {
         for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
-            // SAFETY: there is room for all of it, and nobody else writes there.
+            // SAFETY: there is room for all of it, and no other thread writes there.
             unsafe { copy_out(out.start().add(piece * PIECE), bytes) };
         }
         done.store(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -534,7 +534,7 @@ fn describe(subject: &Subject, looks: &[Look], workload: &Workload, state: usize
     });
 }
 
-/// What is compared: where something is missing, it is not.
+/// The comparisons: where a case is missing, there is none.
 fn compare(experiment: &mut Experiment, state: usize) {
     let Experiment { cases, ratios, .. } = experiment;
     let find = |id: String| cases.iter().find(|case| case.id == id);

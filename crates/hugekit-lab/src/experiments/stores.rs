@@ -6,7 +6,9 @@
 use hugekit::arch::{ClearFn, Kind, clear_routines};
 use hugekit::machine::CacheSizes;
 
-use super::contest::{Contender, best, between, contenders, plan, sample, share, unavailable};
+use super::routine_matrix::{
+    Candidate, best, between, candidates, plan, sample, share, unavailable,
+};
 use crate::LabError;
 use crate::bench::Bench;
 use crate::published::Stores;
@@ -20,18 +22,18 @@ const COLD_AFTERWARDS: &str =
     "what auto streamed is not in the last-level cache for the next reader, as memset's would be";
 
 #[allow(unsafe_code)]
-fn clear(contender: &Contender<ClearFn>, bytes: &mut [u8]) {
-    match contender {
-        Contender::Auto => hugekit::clear(bytes),
-        Contender::Routine(routine) => {
-            // SAFETY: the slice is ours alone; `contenders` lists available routines only.
+fn clear(candidate: &Candidate<ClearFn>, bytes: &mut [u8]) {
+    match candidate {
+        Candidate::Auto => hugekit::clear(bytes),
+        Candidate::Routine(routine) => {
+            // SAFETY: the slice is ours alone; `candidates` lists available routines only.
             unsafe { routine.run(bytes.as_mut_ptr(), bytes.len()) }.publish();
         }
     }
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
-    let contenders = contenders(clear_routines(), bench.options().routine.as_deref());
+    let candidates = candidates(clear_routines(), bench.options().routine.as_deref());
     let mut experiment = bench.experiment("stores")?;
     experiment.notices.extend(unavailable(clear_routines()));
     for size in SIZES {
@@ -41,7 +43,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
                 .push(format!("{} left out: more memory than this run has", Size(size)));
             continue;
         }
-        let cases = measure(bench, &contenders, size)?;
+        let cases = measure(bench, &candidates, size)?;
         experiment.ratios.extend(ratios(&cases, size, bench.caches()));
         experiment.cases.extend(cases);
     }
@@ -50,7 +52,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
 
 fn measure(
     bench: &mut Bench<'_>,
-    contenders: &[Contender<ClearFn>],
+    candidates: &[Candidate<ClearFn>],
     size: usize,
 ) -> Result<Vec<Case>, LabError> {
     let published = Stores::load();
@@ -59,22 +61,22 @@ fn measure(
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("stores {label}"));
     let bytes = &mut arena.bytes()[..size];
-    // What the case before left in the cache is not this one's: it runs once unmeasured.
+    // The case before left its own bytes in the cache, so this one runs once unmeasured.
     let warm = size < GIB;
-    let samples = alternate(plan, contenders.len(), observer, |index| {
-        let mut pass = || clear(&contenders[index], std::hint::black_box(&mut *bytes));
+    let samples = alternate(plan, candidates.len(), observer, |index| {
+        let mut pass = || clear(&candidates[index], std::hint::black_box(&mut *bytes));
         if warm {
             sample(size, &mut pass);
         }
         sample(size, pass)
     })?;
-    let case = |(contender, samples): (&Contender<_>, _)| Case {
-        id: format!("stores/{}/{label}", contender.name()),
+    let case = |(candidate, samples): (&Candidate<_>, _)| Case {
+        id: format!("stores/{}/{label}", candidate.name()),
         unit: Unit::GibPerSecond,
         samples,
-        published: published.bandwidth(contender.name(), &label),
+        published: published.bandwidth(candidate.name(), &label),
     };
-    Ok(contenders.iter().zip(samples).map(case).collect())
+    Ok(candidates.iter().zip(samples).map(case).collect())
 }
 
 fn ratios(cases: &[Case], size: usize, caches: Option<CacheSizes>) -> Vec<Ratio> {

@@ -26,13 +26,13 @@ pub(super) const DISTINCT: usize = 7;
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// What was measured, in one of [`DISTINCT`] looks.
+    /// A measurement, in one of [`DISTINCT`] looks.
     Main(usize),
     /// Measured too, and not what the drawing is about.
     Beside,
     /// Published figures, in one of [`DISTINCT`] looks.
     Published(usize),
-    /// What would be ideal.
+    /// The ideal.
     Ideal,
 }
 
@@ -48,13 +48,13 @@ pub(super) struct Series {
 pub(super) struct Point {
     pub(super) x: f64,
     pub(super) y: f64,
-    /// In words, for who points at it.
+    /// In words, for a reader who points at it.
     pub(super) label: String,
     /// Drawn hollow if not like for like.
     pub(super) hollow: bool,
 }
 
-/// What `x` stands for.
+/// The meaning of `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Along {
     Bytes,
@@ -64,7 +64,7 @@ pub(super) enum Along {
 #[derive(Debug)]
 pub(super) struct Chart {
     pub(super) title: String,
-    /// What the drawing shows, in words.
+    /// The drawing in words.
     pub(super) description: String,
     pub(super) along: Along,
     pub(super) x_label: &'static str,
@@ -141,7 +141,7 @@ impl Chart {
     }
 }
 
-/// What the drawing is about comes to lie above the rest.
+/// The drawing's subject comes to lie above the rest.
 fn drawn_last(series: &[Series]) -> impl Iterator<Item = &Series> {
     let is_main = |series: &&Series| matches!(series.role, Role::Main(_));
     series.iter().filter(move |s| !is_main(s)).chain(series.iter().filter(is_main))

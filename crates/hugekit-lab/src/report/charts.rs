@@ -353,7 +353,7 @@ fn describe(series: &[Series], along: Along) -> String {
     main.map(of).collect::<Vec<_>>().join(". ") + "."
 }
 
-/// What is left, by unit and workload.
+/// The rest, by unit and workload.
 fn groups<'a>(cases: &[&'a Case], looks: &BTreeMap<&str, usize>) -> Vec<(Unit, Vec<Group<'a>>)> {
     let mut units: Vec<(Unit, Vec<Group<'a>>)> = Vec::new();
     for case in cases {

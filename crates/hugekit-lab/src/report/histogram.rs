@@ -45,7 +45,7 @@ pub(super) fn render(id: &str, unit: Unit, distributions: &[&Distribution]) -> M
     }
 }
 
-/// What rows are called: by their method, and by the workload too where several have the same.
+/// The rows' names: by their method, and by the workload too where several have the same.
 fn names(distributions: &[&Distribution]) -> Vec<String> {
     let method = |one: &Distribution| parts(&one.id).map(|(method, _)| method.to_owned());
     let name = |one: &&Distribution| {

@@ -1,7 +1,7 @@
 //! A record as one page that needs nothing else: no network, no script, no font.
 //!
 //! Every number on it is in the record. Charts say nothing that the tables below them do not, so
-//! that who does not see them loses nothing, and each has a text that says what it shows.
+//! that a reader who does not see them loses nothing, and each has a text that says what it shows.
 //!
 //! Which charts an experiment gets is decided by its data (`charts.rs`), so that one which is new here gets
 //! its tables and whatever fits.

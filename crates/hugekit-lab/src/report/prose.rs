@@ -1,4 +1,4 @@
-//! What each experiment repeats and why anybody should care, in two sentences.
+//! Each experiment in two sentences: the work it repeats, and the use of it.
 
 use crate::EXPERIMENTS;
 
@@ -12,7 +12,7 @@ const WHY: [(&str, &str); 9] = [
     (
         "copies",
         "Asks of copies what the reviewers of target-last copying asked in 2018: why not leave the cache \
-         alone? Checkpoints and copy-on-write copy memory that nobody reads soon, and memcpy reads it \
+         alone? Checkpoints and copy-on-write copy memory that no thread reads soon, and memcpy reads it \
          into the cache all the same.",
     ),
     (
@@ -35,7 +35,7 @@ const WHY: [(&str, &str); 9] = [
     (
         "fault",
         "Measures the latency of one fault, the event that all the published work shortens, rather than the bandwidth of \
-         many. Whoever waits for a reply waits for the slow ones, so every single fault is counted, and its \
+         many. A client that waits for a reply waits for the slow ones, so every single fault is counted, and its \
          histogram shown.",
     ),
     (

@@ -2,10 +2,8 @@
 
 use maud::{Markup, html};
 
-use crate::counters::Counters;
 use crate::finding::{figure, reasons};
-use crate::record::{Case, Distribution, Experiment, Ratio, Unit, parts};
-use crate::trust::Trust;
+use crate::record::{Case, Counters, Distribution, Experiment, Noise, Ratio, Unit, parts};
 
 /// Everything that an experiment has.
 pub(super) fn all(experiment: &Experiment) -> Markup {
@@ -14,7 +12,7 @@ pub(super) fn all(experiment: &Experiment) -> Markup {
         @for unit in units(&experiment.cases) { (medians(&experiment.cases, unit)) }
         @if !experiment.distributions.is_empty() { (distributions(&experiment.distributions)) }
         @if experiment.cases.iter().any(|case| !case.published.is_empty()) { (published(&experiment.cases)) }
-        @if let Some(trust) = &experiment.trust { (conditions(trust)) }
+        @if let Some(noise) = &experiment.noise { (conditions(noise)) }
         @if experiment.memory.is_some() || !experiment.notices.is_empty() {
             h4 { "To know before judging" }
             ul.notices { @for notice in experiment.memory.iter().chain(&experiment.notices) { li { (notice) } } }
@@ -22,11 +20,11 @@ pub(super) fn all(experiment: &Experiment) -> Markup {
     }
 }
 
-/// What casts doubt, and what failed, where nobody overlooks it.
+/// Warnings and failures, where no reader overlooks them.
 pub(super) fn warnings(experiment: &Experiment) -> Markup {
     let failures = experiment.failures.iter();
     let failures = failures.map(|failure| format!("{} failed: {}", failure.case, failure.reason));
-    let warnings = experiment.trust.iter().flat_map(|trust| trust.warnings.iter().cloned());
+    let warnings = experiment.noise.iter().flat_map(|noise| noise.warnings.iter().cloned());
     let warnings = failures.chain(warnings);
     html! {
         @if warnings.clone().next().is_some() {
@@ -169,16 +167,16 @@ fn published(cases: &[Case]) -> Markup {
     )
 }
 
-/// What else happened, and what was counted.
-fn conditions(trust: &Trust) -> Markup {
+/// Noise, and the counts of events.
+fn conditions(noise: &Noise) -> Markup {
     let percent = |percent: Option<f64>| percent.map(|percent| format!("{} %", figure(percent)));
     let facts = [
-        ("took", Some(format!("{} s", figure(trust.seconds)))),
-        ("given to others by the hypervisor", percent(trust.steal_percent)),
-        ("used by other processes, of one CPU", percent(trust.others_percent)),
-        ("somebody waited for a CPU", percent(trust.waited_percent)),
-        ("load average", trust.load_average.map(figure)),
-        ("MHz", trust.megahertz.map(|(low, high)| format!("{} to {}", figure(low), figure(high)))),
+        ("took", Some(format!("{} s", figure(noise.seconds)))),
+        ("given to others by the hypervisor", percent(noise.steal_percent)),
+        ("used by other processes, of one CPU", percent(noise.others_percent)),
+        ("a thread waited for a CPU", percent(noise.waited_percent)),
+        ("load average", noise.load_average.map(figure)),
+        ("MHz", noise.megahertz.map(|(low, high)| format!("{} to {}", figure(low), figure(high)))),
     ];
     html! {
         h4 { "Meanwhile on the machine" }
@@ -187,7 +185,7 @@ fn conditions(trust: &Trust) -> Markup {
                 @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
             }
         }
-        @if !trust.counters.is_empty() { (counted(&trust.counters)) }
+        @if !noise.counters.is_empty() { (counted(&noise.counters)) }
     }
 }
 

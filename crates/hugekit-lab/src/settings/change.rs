@@ -26,12 +26,12 @@ pub(super) enum Change {
     },
 }
 
-/// What came of it, in words.
+/// The outcome, in words.
 #[derive(Debug)]
 pub(super) enum Undone {
     NothingToDo,
     PutBack(String),
-    /// Somebody else changed it meanwhile.
+    /// Another program or the administrator changed it meanwhile.
     Left(String),
 }
 
@@ -61,7 +61,7 @@ impl Change {
                 let Some(pool) = huge_pages(&root, *page_size)? else {
                     return Ok(Undone::NothingToDo);
                 };
-                // Killed in the act, nobody has seen how many the kernel found.
+                // A lab that was killed in the act has not seen how many the kernel found.
                 let ours = got.map_or(before + 1..=*asked, |got| got..=got);
                 let is_ours = |now: &str| now.parse().is_ok_and(|now| ours.contains(&now));
                 let (now, before) = (pages(&pool).to_string(), before.to_string());

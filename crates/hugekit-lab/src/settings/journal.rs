@@ -1,4 +1,4 @@
-//! What was changed and is to be put back, in a file that outlives who changed it.
+//! The changes that are to be put back, in a file that outlives the lab that made them.
 //!
 //! The file is written anew beside its place, to the disk, for every change and before it is made; it is gone
 //! when nothing is changed.

@@ -2,9 +2,9 @@
 //!
 //! Every change is undone in reverse order: by [`Settings::restore`], which reports what could not
 //! be undone, by the drop, on an error or a panic, or by the next start ([`put_back`]): each change is
-//! written to a journal, to the disk, before it is made, and who is killed leaves the journal. A setting that
-//! was changed again meanwhile is left as it is. Who may change settings has the machine's turn
-//! ([`Turn`]), so that nobody takes what another lab set for what the administrator wants.
+//! written to a journal, to the disk, before it is made, and a lab that is killed leaves the journal. A setting that
+//! was changed again meanwhile is left as it is. The lab that may change settings has the machine's turn
+//! ([`Turn`]), so that no lab takes another one's setting for the administrator's.
 
 mod change;
 mod journal;
@@ -42,7 +42,7 @@ pub(crate) struct Settings(Option<Allowed>);
 #[derive(Debug)]
 struct Allowed {
     journal: Journal,
-    /// What is to be said: put back for another run, or left as it is.
+    /// Notes on settings: put back for another run, or left as they are.
     notes: Vec<String>,
     /// Whether the journal is that of a run before, which did not say anything.
     after_a_kill: bool,
@@ -72,7 +72,7 @@ impl Settings {
         Ok(Self(Some(allowed)))
     }
 
-    /// What is to be said of changes, each once.
+    /// Notes on changes, each once.
     pub(crate) fn notes(&mut self) -> Vec<String> {
         self.0.as_mut().map_or(Vec::new(), |allowed| std::mem::take(&mut allowed.notes))
     }
@@ -97,7 +97,7 @@ impl Settings {
         Ok(true)
     }
 
-    /// Reserves huge pages until `wanted` of this size are free and promised to nobody, if that is
+    /// Reserves huge pages until `wanted` of this size are free and promised to no mapping, if that is
     /// allowed, or as many as the kernel finds. Returns the pool as it is then; `None` where the
     /// kernel has no such pages.
     pub(crate) fn reserve(
@@ -157,7 +157,7 @@ impl Settings {
 }
 
 impl Allowed {
-    /// What cannot be put back stays in the journal, for the next start.
+    /// A change that cannot be put back stays in the journal, for the next start.
     fn restore_to(&mut self, mark: usize) -> Result<(), LabError> {
         let mut outcome = Ok(());
         for index in (mark..self.journal.changes().len()).rev() {
@@ -192,7 +192,7 @@ impl Drop for Allowed {
 }
 
 /// Puts back what a `--setup` that was killed has left changed, and says what that was. Where a lab is at work,
-/// its changes are its own; where this user may not, it says who may.
+/// its changes are its own; where this user may not, it says which user may.
 ///
 /// # Errors
 /// [`LabError`] if a setting could not be put back.

@@ -66,7 +66,7 @@ fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// For those who wait.
+/// For labs that wait.
 fn say_who(file: &mut File) -> io::Result<()> {
     let command: Vec<String> =
         std::env::args_os().map(|word| crate::plain(&word.to_string_lossy())).collect();

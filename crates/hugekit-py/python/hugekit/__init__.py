@@ -18,13 +18,13 @@ Processes
 
 Signals
     Where this process may serve page faults of system calls (root, or ``sysctl vm.unprivileged_userfaultfd=1``),
-    a thread does, and nobody notices. Elsewhere, snapshots, forks and memory cleared at its first touch are served
-    *in place*, in a handler of SIGBUS: ``serving`` says which. Python's faulthandler may be enabled before or after
-    hugekit is imported; hugekit takes SIGBUS back at the next snapshot, fork or region if it was enabled in
+    a thread does, and the program does not notice. Elsewhere, snapshots, forks and memory cleared at its first
+    touch are served *in place*, in a handler of SIGBUS: ``serving`` says which. Python's faulthandler may be
+    enabled before or after hugekit is imported; hugekit takes SIGBUS back at the next snapshot, fork or region if it was enabled in
     between, but not while it lives: enable it before.
 
 Threads
-    Long work releases the GIL. As with numpy, it is for the program to see to that nobody else writes to what is
+    Long work releases the GIL. As with numpy, it is for the program to see to that no other thread writes to what is
     copied or cleared.
 """
 

@@ -10,7 +10,7 @@ use crate::mapping::Mapping;
 use crate::status::Count;
 use crate::world::World;
 
-/// What changes no byte of any memory.
+/// Advice that changes no byte of any memory.
 const HARMLESS: [c_int; 3] = [libc::MADV_COLLAPSE, libc::MADV_PAGEOUT, libc::MADV_COLD];
 
 pub(super) fn advice(world: &mut World) {
@@ -66,7 +66,7 @@ fn on_snapshot(world: &mut World) {
     discarded(world, &memory, &written);
 }
 
-/// What its owner discards is gone from the snapshot, and the snapshot says so, unless it was put aside.
+/// Memory that its owner discards is gone from the snapshot, and the snapshot says so, unless it was put aside.
 fn discarded(world: &mut World, memory: &Mapping, written: &Written<'_>) {
     // SAFETY: as above.
     let made = unsafe { snapshot(world, memory, &(0..memory.range().len()), world.handling) };

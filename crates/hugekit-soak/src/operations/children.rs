@@ -14,7 +14,7 @@ use crate::model::{LANE, PAGE_WORDS};
 use crate::status::Count;
 use crate::world::World;
 
-/// What a child of fork(2) found.
+/// The finding of a child of fork(2).
 const ALL_WELL: c_int = 0;
 const NOT_REFUSED: c_int = 3;
 const STACK: usize = 64 << 10;

@@ -21,7 +21,7 @@ use crate::world::World;
 pub struct Operation {
     pub name: &'static str,
     pub run: fn(&mut World),
-    /// Whether it differs by who serves faults.
+    /// Whether it differs by the server of faults.
     pub is_served: bool,
     /// Whether signals may come between any two instructions of it: not where it would take too long.
     pub can_step: bool,
@@ -50,7 +50,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation { can_step: false, ..served("advice", advice::advice) },
 ];
 
-/// Who serves faults, of an operation that differs by it.
+/// The server of faults, of an operation that differs by it.
 pub const HANDLINGS: [(&str, Handling); 2] =
     [("in_place", Handling::InPlace), ("threaded", Handling::Threaded { threads: 1 })];
 

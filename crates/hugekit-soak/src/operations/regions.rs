@@ -7,7 +7,7 @@ use crate::model::{CELL_BYTES, Model, PAGE_BYTES, Tracked};
 use crate::status::Count;
 use crate::world::World;
 
-/// What regions leave in a pool before: no owner of a later one may see it.
+/// Bytes that earlier regions leave in a pool: no owner of a later one may see it.
 const SOIL: u8 = 0xd1;
 
 pub(super) fn regions(world: &mut World) {

@@ -32,7 +32,7 @@ pub(crate) const MOST_MEMORY: usize = REPORTS as usize;
 ///
 /// # Safety
 /// `bytes` bytes from `address` on are mapped, readable and writable, for as long as the value lives,
-/// moved or not; and nobody holds a reference to any of them.
+/// moved or not; and no code holds a reference to any of them.
 pub(crate) unsafe trait GuestMemory {
     fn address(&self) -> *mut u8;
     fn bytes(&self) -> usize;
@@ -92,7 +92,7 @@ impl<M: GuestMemory> Guest<M> {
                 userspace_addr: memory.address() as u64,
             };
             // SAFETY: mapped for as long as the memory lives, which this value keeps until
-            // the machine is gone (fields are dropped in order), and referred to by nobody, as its trait
+            // the machine is gone (fields are dropped in order), and no code refers to it, as its trait
             // says.
             unsafe { machine.set_user_memory_region(region) }?;
         }

@@ -11,7 +11,6 @@
 
 pub mod cache;
 pub mod cgroup;
-pub mod cpu_set;
 mod error;
 pub mod hugepages;
 pub mod limits;
@@ -27,8 +26,9 @@ pub mod topology;
 pub mod userfaultfd;
 
 pub use cache::CacheSizes;
-pub use cpu_set::CpuSet;
 pub use error::Error;
 pub use memory::Memory;
 pub use root::Root;
 pub use topology::{Node, Topology};
+
+pub use crate::cpu_set::{CpuSet, ParseCpuSetError};

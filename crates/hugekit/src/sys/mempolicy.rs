@@ -8,7 +8,7 @@ use rustix::io;
 use super::injection::{Call, pass};
 use super::last_error;
 use super::mapping::Mapping;
-use crate::machine::CpuSet;
+use crate::cpu_set::CpuSet;
 
 /// How the kernel chooses a node for a page; values of `linux/mempolicy.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use rustix::io;
 
 use super::injection::{Call, pass};
 use super::{last_error, mapping};
-use crate::machine::CpuSet;
+use crate::cpu_set::CpuSet;
 
 const BITS: usize = c_ulong::BITS as usize;
 

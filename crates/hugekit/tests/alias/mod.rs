@@ -24,7 +24,7 @@ pub(crate) fn alias_of(address: usize, len: usize) -> usize {
 /// Has the page that holds `marker` answer every access by the pool's own mapping as memory that has failed does,
 /// by SIGBUS: it maps a file that has no bytes.
 pub(crate) fn fail(alias: usize, len: usize, page: usize, marker: &[u8]) {
-    // SAFETY: mapped for as long as the pool exists; nobody writes it meanwhile.
+    // SAFETY: mapped for as long as the pool exists; no thread writes it meanwhile.
     let bytes =
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(alias), len) };
     let mut pages = bytes.chunks(page);

@@ -15,7 +15,7 @@ pub(crate) fn in_a_child(child: impl FnOnce() -> i32) -> i32 {
 pub(crate) fn killed(after: Duration, child: impl FnOnce() -> i32) {
     let pid = fork(child);
     std::thread::sleep(after);
-    // SAFETY: a child of this process that nobody has waited for yet.
+    // SAFETY: a child of this process that no thread has waited for yet.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
     let status = wait_for(pid);
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "{status:#x}");

@@ -17,7 +17,7 @@ pub(crate) struct Memory {
     len: usize,
 }
 
-// SAFETY: only accessed as atomics, or by whoever says why he may.
+// SAFETY: only accessed as atomics, or by code that says why it may.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}

@@ -164,7 +164,7 @@ fn run(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
 }
 
 fn memfd() -> File {
-    // SAFETY: a name that is terminated; the descriptor is new and nobody else's.
+    // SAFETY: a name that is terminated; the descriptor is new and no other code's.
     File::from(unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"said".as_ptr(), 0)) })
 }
 

@@ -6,7 +6,7 @@ use std::ptr;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-/// More than any process may have where nobody raised `vm.max_map_count`.
+/// More than any process may have where no administrator raised `vm.max_map_count`.
 const MOST: usize = 1 << 17;
 
 /// Mappings that this took; given back when dropped.
@@ -35,7 +35,7 @@ impl Shortage {
 
     fn give_one(&mut self) {
         if let Some(page) = self.taken.pop() {
-            // SAFETY: mapped above, and used by nobody.
+            // SAFETY: mapped above, and no thread uses it.
             unsafe { munmap(ptr::without_provenance_mut(page), page_size()).unwrap() };
         }
     }

@@ -47,7 +47,7 @@ fn builder(handling: Handling) -> Builder {
 }
 
 fn taken(builder: Builder, memory: &Memory) -> Result<Snapshot, SnapshotError> {
-    // SAFETY: nobody blocks SIGBUS, or has the kernel write there.
+    // SAFETY: no thread blocks SIGBUS, or has the kernel write there.
     unsafe { builder.of_anonymous(memory.range()) }
 }
 

@@ -1,27 +1,32 @@
-//! What the lab hands out: one record per run, the same for people, JSON and later comparisons.
+//! The lab's product: one record per run, the same for people, JSON and later comparisons.
 //!
 //! `docs/record.md` describes the JSON; `reading.rs` takes it in again, whichever version wrote it.
 
+mod counters;
+mod noise;
+
 use std::error::Error;
 
-use hugekit::machine::Root;
 use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::Outcome;
 use crate::published::Published;
 use crate::stats::{Summary, every_other, median};
-use crate::trust::Trust;
+
+pub(crate) use counters::AVAILABLE;
+pub use counters::Counters;
+pub use noise::Noise;
 
 /// The record's kind, which its version follows.
 pub(crate) const KIND: &str = "hugekit-lab/";
 
-/// The version of records that this lab writes. It grows when whoever reads the one before would
+/// The version of records that this lab writes. It grows when a reader of the one before would
 /// refuse or misunderstand what is written; fields that may be ignored do not count.
 ///
-/// 1: the first. 2: `made`, `trust`, buckets of distributions.
-pub const VERSION: u32 = 2;
+/// 1: the first. 2: `made`, `trust`, buckets of distributions. 3: `noise`, which was `trust`: a reader
+/// of version 2 would take a run that was disturbed for one that was not.
+pub const VERSION: u32 = 3;
 
 /// One run of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,32 +40,15 @@ pub struct Record {
     pub command: String,
     /// Where it ran.
     pub machine: Machine,
-    /// What bears on every figure and was neither controlled nor seen.
+    /// Influences on every figure that were neither controlled nor seen.
     #[serde(default)]
     pub uncontrolled: Vec<String>,
-    /// What ran, in order.
+    /// The experiments, in order.
     pub experiments: Vec<Experiment>,
 }
 
 impl Record {
-    /// A record of what came out of a run on this machine.
-    #[must_use]
-    pub fn new(command: String, outcome: Outcome) -> Self {
-        let Outcome { experiments, hardware_counters, .. } = outcome;
-        let machine = Machine { hardware_counters, ..Machine::read(&Root::default()) };
-        let host = machine.hypervisor.as_deref();
-        Self {
-            uncontrolled: crate::trust::uncontrolled(host, &machine.hardware_counters),
-            schema: format!("{KIND}{VERSION}"),
-            made: Some(Timestamp::now()),
-            // A file may be called anything.
-            command: crate::plain(&command),
-            machine,
-            experiments,
-        }
-    }
-
-    /// What could not be measured although it was tried, of all experiments.
+    /// Failed cases and parts of all experiments.
     pub fn failures(&self) -> impl Iterator<Item = &Failure> {
         self.experiments.iter().flat_map(|experiment| &experiment.failures)
     }
@@ -87,14 +75,6 @@ pub struct Machine {
     pub hardware_counters: String,
 }
 
-impl Machine {
-    /// The machine that these files describe. Hardware counters are known to who counted.
-    #[must_use]
-    pub fn read(root: &Root) -> Self {
-        crate::bench::machine(root)
-    }
-}
-
 /// One experiment of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
@@ -104,11 +84,11 @@ pub struct Experiment {
     pub skipped: Option<Skipped>,
     /// The memory it ran on.
     pub memory: Option<String>,
-    /// What a reader must know to judge the figures.
+    /// Facts that a reader must know to judge the figures.
     pub notices: Vec<String>,
-    /// What was measured.
+    /// The measurements.
     pub cases: Vec<Case>,
-    /// What was compared.
+    /// The comparisons.
     pub ratios: Vec<Ratio>,
     /// How single events of some cases are distributed, where a sample sums up many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -116,12 +96,12 @@ pub struct Experiment {
     /// How some cases went on within one round, the last one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timelines: Vec<Timeline>,
-    /// What could not be measured although it was tried; the rest was.
+    /// Cases and parts that failed; the rest was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
-    /// How far to trust it; records of version 1 do not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust: Option<Trust>,
+    /// Its noise; records of version 1 do not say, those of version 2 say `trust`.
+    #[serde(default, alias = "trust", skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Noise>,
 }
 
 /// A writer's stores step by step.
@@ -129,9 +109,9 @@ pub struct Experiment {
 pub struct Timeline {
     /// `experiment/method/timeline`.
     pub id: String,
-    /// What one step sums up, in microseconds.
+    /// The time that one step sums up, in microseconds.
     pub step: f64,
-    /// When that began which the writer is watched for, in microseconds.
+    /// When the save began, in microseconds.
     pub began: f64,
     /// Stores in each step.
     pub stores: Vec<u64>,
@@ -147,7 +127,7 @@ pub(crate) const BUCKET: f64 = 1.25;
 pub struct Distribution {
     /// Id of the case.
     pub id: String,
-    /// What the values count.
+    /// The values' unit.
     pub unit: Unit,
     /// Events recorded.
     pub count: u64,
@@ -163,16 +143,16 @@ pub struct Distribution {
 pub struct Skipped {
     /// The reason.
     pub reason: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
-/// What failed within an experiment: one case, or a part of several.
+/// A failure within an experiment: one case, or a part of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
     /// Id of the case, or name of the part: `experiment` alone stands for all of it.
     pub case: String,
-    /// What went wrong, with every cause.
+    /// The reason, with every cause.
     pub reason: String,
 }
 
@@ -197,7 +177,7 @@ pub fn reason(error: &dyn Error) -> String {
     said
 }
 
-/// What a sample counts.
+/// A sample's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unit {
     /// Bandwidth in units of 2³⁰ bytes per second; more is faster.
@@ -242,12 +222,12 @@ impl Unit {
     }
 }
 
-/// One thing measured, round by round. Its JSON also holds the median, for those who need no more.
+/// One thing measured, round by round. Its JSON also holds the median, for readers that need no more.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Case {
     /// `experiment/method/workload`.
     pub id: String,
-    /// What a sample counts.
+    /// A sample's unit.
     pub unit: Unit,
     /// One per round.
     pub samples: Vec<f64>,

@@ -1,4 +1,4 @@
-//! What `demand` and `fault` share: where memory comes from, and what to say of it.
+//! The sources of memory that `demand` and `fault` share, and what to say of each.
 
 use hugekit::machine::{Memory, Root, hugepages};
 use hugekit::pool::{Backing, PoolBuilder};
@@ -11,11 +11,11 @@ use crate::record::{Experiment, Ratio};
 use crate::settings::huge_pages;
 use crate::size::{GIB, MIB, Size};
 
-/// What a pool's hand-out leaves behind, where only that is compared.
+/// The work that a comparison of hand-outs alone leaves out.
 pub(super) const CLEARED_EARLIER: &str = "the pool cleared these pages before they were asked for, in the background; `lab demand` counts \
      that, as dirty and as sustained";
 
-/// Memory that somebody got, to be given back by the drop.
+/// Memory that a case got, to be given back by the drop.
 #[derive(Debug)]
 pub(super) enum Held {
     Kernel(Anonymous),
@@ -65,7 +65,7 @@ impl Turns {
         })
     }
 
-    /// What the pool is on, and why it is not on anything better.
+    /// The pool's tier, and why it is on no better one.
     pub(super) fn standing(&self) -> &str {
         &self.standing
     }
@@ -96,7 +96,7 @@ pub(super) fn soil(pool: &Pool) -> Result<(), LabError> {
     Ok(())
 }
 
-/// What a pool is on, and why it is not on anything better.
+/// A pool's tier, and why it is on no better one.
 fn standing(pool: &Pool) -> String {
     let standing = pool.standing();
     let falls = standing.falls.iter().map(|fall| {
@@ -138,7 +138,7 @@ impl Given {
         Ok(Self { memory, thp, huge, gigantic })
     }
 
-    /// Whether so much of these pages is to be had, for everybody together.
+    /// Whether so much of these pages is to be had, for all cases together.
     pub(super) fn allows(&self, pages: Pages, bytes: usize) -> bool {
         match pages {
             Pages::Unsaid | Pages::Base => true,

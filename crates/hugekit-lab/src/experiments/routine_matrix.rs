@@ -1,4 +1,4 @@
-//! What `stores` and `copies` share: libc, every routine of a table, and the engine's own choice,
+//! The matrix that `stores` and `copies` share: libc, every routine of a table, and the engine's own choice,
 //! over one workload.
 
 use std::time::Instant;
@@ -17,14 +17,14 @@ const SAMPLE_BYTES: usize = 16 * MIB;
 /// Rounds of a GiB and more at least: they take a second, and half of them choose the best.
 const LONG_ROUNDS: usize = 4;
 
-/// One who takes part.
+/// A routine of the matrix, or the engine's choice of one.
 #[derive(Debug)]
-pub(super) enum Contender<F: 'static> {
+pub(super) enum Candidate<F: 'static> {
     Routine(&'static Routine<F>),
     Auto,
 }
 
-impl<F> Contender<F> {
+impl<F> Candidate<F> {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Routine(routine) => routine.name(),
@@ -34,16 +34,16 @@ impl<F> Contender<F> {
 }
 
 /// libc's routine, which is the table's first, the available ones (or the one named), and `auto`.
-pub(super) fn contenders<F>(table: &'static [Routine<F>], only: Option<&str>) -> Vec<Contender<F>> {
+pub(super) fn candidates<F>(table: &'static [Routine<F>], only: Option<&str>) -> Vec<Candidate<F>> {
     let wanted = |routine: &&Routine<F>| {
         let named = only.is_none_or(|only| only == routine.name());
         routine.is_available() && (named || **routine == table[0])
     };
-    let routines = table.iter().filter(wanted).map(Contender::Routine);
-    routines.chain([Contender::Auto]).collect()
+    let routines = table.iter().filter(wanted).map(Candidate::Routine);
+    routines.chain([Candidate::Auto]).collect()
 }
 
-/// Who cannot take part, and why.
+/// The routines that cannot take part, and why.
 pub(super) fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
     let missing: Vec<String> = table
         .iter()
@@ -113,13 +113,13 @@ pub(crate) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
     (passes * size) as f64 / GIB as f64 / start.elapsed().as_secs_f64()
 }
 
-/// The case of one contender on one workload.
+/// The case of one candidate on one workload.
 fn find<'a>(cases: &'a [Case], experiment: &str, name: &str, workload: &str) -> Option<&'a Case> {
     let id = format!("{experiment}/{name}/{workload}");
     cases.iter().find(|case| case.id == id)
 }
 
-/// Two contenders on one workload, if both took part.
+/// Two candidates on one workload, if both took part.
 pub(super) fn between(
     cases: &[Case],
     experiment: &str,

@@ -24,13 +24,13 @@ const WORDS: usize = LINE / size_of::<u64>();
 /// Stores that are drawn in advance where that takes longer than a store.
 const DRAWN: usize = 1 << 22;
 
-/// What a step of a timeline sums up.
+/// The time that a step of a timeline sums up.
 pub(crate) const STEP: Duration = Duration::from_millis(5);
 
 /// A minute: longer than any stall.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What is going on. The writer is told by a word that children of this process share.
+/// The part of the round. The writer is told by a word that children of this process share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Phase {
@@ -73,7 +73,7 @@ impl Workload {
     }
 }
 
-/// What the writer met.
+/// The writer's stores and stalls.
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// Latencies in nanoseconds, by phase.
@@ -174,7 +174,7 @@ pub(crate) struct Outside {
     len: usize,
 }
 
-// SAFETY: mapped as long as it lives; whoever uses it by its address says why he may.
+// SAFETY: mapped as long as it lives; each user of its address says why it may.
 unsafe impl Send for Outside {}
 // SAFETY: as above.
 unsafe impl Sync for Outside {}
@@ -213,12 +213,12 @@ impl Outside {
 
 impl Drop for Outside {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped, and nobody borrows it any more.
+        // SAFETY: exactly what was mapped, and no thread borrows it any more.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }
 
-/// The first CPUs that this process may use: one for the writer, one for whoever saves. The same one twice if
+/// The first CPUs that this process may use: one for the writer, one for the saver. The same one twice if
 /// there is only one.
 pub(crate) fn two_cpus() -> Result<[usize; 2], LabError> {
     let allowed = sched_getaffinity(None).map_err(|errno| LabError::Cpus(errno.into()))?;

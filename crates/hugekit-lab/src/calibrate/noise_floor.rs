@@ -6,7 +6,7 @@ use super::Effort;
 use super::routines::clear;
 use crate::LabError;
 use crate::bench::Bench;
-use crate::experiments::contest::sample;
+use crate::experiments::routine_matrix::sample;
 use crate::sampler::alternate;
 use crate::size::MIB;
 use crate::stats::median_ratio;
@@ -26,9 +26,9 @@ const TRIALS: usize = 3;
 
 /// How far apart two measurements of the same thing are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Noise(f64);
+pub struct NoiseFloor(f64);
 
-impl Noise {
+impl NoiseFloor {
     /// The largest distance from 1 of a ratio that should be 1, found as all others are: 0.03 is ±3 %.
     #[must_use]
     pub fn spread(self) -> f64 {
@@ -63,17 +63,17 @@ impl Noise {
 }
 
 /// Two equal cases alternate, on what fits a cache and on what does not; the worst trial counts.
-pub(super) fn measure(bench: &mut Bench<'_>, effort: Effort) -> Result<Noise, LabError> {
+pub(super) fn measure(bench: &mut Bench<'_>, effort: Effort) -> Result<NoiseFloor, LabError> {
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin("noise");
-    let mut worst = Noise(0.0);
+    let mut worst = NoiseFloor(0.0);
     for size in [MIB, 64 * MIB].repeat(TRIALS) {
         let bytes = &mut arena.bytes()[..size];
         let samples = alternate(effort.plan, 2, observer, |_| {
             sample(size, || clear(&clear_routines()[0], bytes));
             sample(size, || clear(&clear_routines()[0], bytes))
         })?;
-        worst = worst.max(Noise::of(&samples[0], &samples[1]));
+        worst = worst.max(NoiseFloor::of(&samples[0], &samples[1]));
     }
     Ok(worst)
 }
@@ -84,15 +84,21 @@ mod tests {
 
     #[test]
     fn rounds_that_were_disturbed_do_not_count_if_they_are_few() {
-        assert_eq!(Noise::of(&[10.0, 1.0, 10.0], &[10.0, 5.0, 10.0]), Noise(0.0));
-        assert!((Noise::of(&[9.0, 9.0, 10.0], &[10.0, 10.0, 10.0]).spread() - 0.1).abs() < 1e-9);
+        assert_eq!(NoiseFloor::of(&[10.0, 1.0, 10.0], &[10.0, 5.0, 10.0]), NoiseFloor(0.0));
+        assert!(
+            (NoiseFloor::of(&[9.0, 9.0, 10.0], &[10.0, 10.0, 10.0]).spread() - 0.1).abs() < 1e-9
+        );
     }
 
     #[test]
     fn a_margin_is_never_nothing_and_never_everything() {
-        assert_eq!(Noise(0.0).margin(), LEAST_MARGIN);
-        assert_eq!(Noise(0.06).margin(), 0.06);
-        assert_eq!(Noise(3.0).margin(), NOISY);
-        assert!(Noise(0.3).is_too_much() && Noise(0.3).is_doubtful() && !Noise(0.01).is_doubtful());
+        assert_eq!(NoiseFloor(0.0).margin(), LEAST_MARGIN);
+        assert_eq!(NoiseFloor(0.06).margin(), 0.06);
+        assert_eq!(NoiseFloor(3.0).margin(), NOISY);
+        assert!(
+            NoiseFloor(0.3).is_too_much()
+                && NoiseFloor(0.3).is_doubtful()
+                && !NoiseFloor(0.01).is_doubtful()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! How far an experiment's figures are to be trusted: what else happened on the machine meanwhile,
-//! which samples are odd, and what nobody here could control.
+//! Noise in an experiment's figures: what else happened on the machine meanwhile, which samples are odd,
+//! and what the lab cannot control.
 //!
 //! The machine is looked at before and after an experiment, never in between. What it does
 //! not show is left out and said once per record, instead of a zero that looks like a good one.
@@ -9,37 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 
-use crate::counters::Counters;
-use crate::record::{Case, Experiment};
+use crate::record::{AVAILABLE, Case, Counters, Experiment, Noise};
 use crate::stats::{median, median_interval};
-
-/// How far to trust an experiment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Trust {
-    /// How long it took, warming included.
-    pub seconds: f64,
-    /// Share of all CPUs' time that the hypervisor gave to others, in percent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub steal_percent: Option<f64>,
-    /// CPU time that other processes used, in percent of one CPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub others_percent: Option<f64>,
-    /// Share of the time in which some process waited for a CPU, in percent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waited_percent: Option<f64>,
-    /// The system's load average at the end, over the minute before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub load_average: Option<f64>,
-    /// The lowest and highest frequency of a CPU before and after, in MHz.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub megahertz: Option<(f64, f64)>,
-    /// What casts doubt on the figures, and what to do about it.
-    pub warnings: Vec<String>,
-    /// What was counted for each case that was measured in rounds.
-    pub counters: Vec<Counters>,
-}
 
 /// From here on, time given to others is worth a warning: in percent.
 const MUCH_STEAL: f64 = 1.0;
@@ -57,7 +29,7 @@ const UNCERTAIN: f64 = 0.1;
 const ODD_DEVIATIONS: f64 = 15.0;
 const ODD_FRACTION: f64 = 0.2;
 
-/// What the machine says at one moment.
+/// The machine's counters at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     at: Instant,
@@ -88,13 +60,13 @@ impl Moment {
     }
 }
 
-impl Trust {
+impl Noise {
     /// Of an experiment that began at this moment and ends now.
     pub(crate) fn since(before: &Moment, experiment: &Experiment, counters: Vec<Counters>) -> Self {
         let after = Moment::now();
         let elapsed = after.at - before.at;
         let frequencies = || before.megahertz.iter().chain(&after.megahertz).copied();
-        let mut trust = Self {
+        let mut noise = Self {
             seconds: elapsed.as_secs_f64(),
             load_average: fs::read_to_string("/proc/loadavg").ok().and_then(|text| load(&text)),
             megahertz: frequencies().reduce(f64::min).zip(frequencies().reduce(f64::max)),
@@ -103,20 +75,20 @@ impl Trust {
         };
         if let (Some(from), Some(to)) = (before.stat, after.stat) {
             let share = |part: u64| part as f64 * 100.0 / (to.all - from.all).max(1) as f64;
-            trust.steal_percent = Some(share(to.stolen.saturating_sub(from.stolen)));
+            noise.steal_percent = Some(share(to.stolen.saturating_sub(from.stolen)));
             let own = after.own.saturating_sub(before.own);
-            trust.others_percent = Some(others(to.busy.saturating_sub(from.busy), own, elapsed));
+            noise.others_percent = Some(others(to.busy.saturating_sub(from.busy), own, elapsed));
         }
         let waited = before.waited.zip(after.waited);
-        trust.waited_percent = waited.map(|(from, to)| {
+        noise.waited_percent = waited.map(|(from, to)| {
             to.saturating_sub(from).as_secs_f64() * 100.0 / elapsed.as_secs_f64()
         });
-        trust.warnings =
-            trust.of_the_machine().into_iter().chain(of_samples(&experiment.cases)).collect();
-        trust
+        noise.warnings =
+            noise.of_the_machine().into_iter().chain(of_samples(&experiment.cases)).collect();
+        noise
     }
 
-    /// Who else used the CPUs, if that was enough to spoil every figure.
+    /// The other users of the CPUs, if that was enough to spoil every figure.
     #[must_use]
     pub fn disturbance(&self) -> Option<String> {
         let steal = self.steal_percent.filter(|&percent| percent > MUCH_STEAL);
@@ -135,7 +107,7 @@ impl Trust {
         });
         let waited = self.waited_percent.filter(|&percent| percent > MUCH_WAITING);
         let waited = waited
-            .map(|percent| format!("somebody waited for a CPU during {percent:.0} % of the time"));
+            .map(|percent| format!("a thread waited for a CPU during {percent:.0} % of the time"));
         let hertz = self.megahertz.filter(|(low, high)| (high / low - 1.0) * 100.0 > MUCH_HERTZ);
         let hertz = hertz.map(|(low, high)| {
             format!(
@@ -147,7 +119,7 @@ impl Trust {
     }
 }
 
-/// What the samples themselves give away.
+/// Warnings that the samples themselves give.
 fn of_samples(cases: &[Case]) -> Vec<String> {
     let uncertain: Vec<(&Case, f64)> = cases
         .iter()
@@ -210,7 +182,7 @@ fn first_is_slow(case: &Case) -> bool {
     is_odd && case.unit.speed_up(case.median(), case.samples[0]) < 1.0
 }
 
-/// What bears on every figure of a record and was neither controlled nor seen.
+/// Influences on every figure of a record that were neither controlled nor seen.
 pub(crate) fn uncontrolled(hypervisor: Option<&str>, counters: &str) -> Vec<String> {
     let host = hypervisor.map(|name| {
         format!("{name}, the host underneath: where it runs these CPUs, what else it runs, and which of its pages are behind this memory")
@@ -221,7 +193,7 @@ pub(crate) fn uncontrolled(hypervisor: Option<&str>, counters: &str) -> Vec<Stri
         "the CPUs' frequency: it is looked at before and after, and not fixed"
     };
     let placement = "which physical pages were given, and so what meets in a cache; which CPU the scheduler chose";
-    let counters = (counters != crate::counters::AVAILABLE).then(|| {
+    let counters = (counters != AVAILABLE).then(|| {
         format!("caches and translations seen only through time: hardware counters are {counters}")
     });
     host.into_iter().chain([frequency.to_owned(), placement.to_owned()]).chain(counters).collect()
@@ -261,7 +233,7 @@ fn own_time() -> Duration {
     own + time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// How long somebody waited for a CPU since the machine started.
+/// How long a thread waited for a CPU since the machine started.
 fn waited(pressure: &str) -> Option<Duration> {
     let some = pressure.lines().find(|line| line.starts_with("some "))?;
     let micros = some.split("total=").nth(1)?.trim().parse().ok()?;
@@ -311,25 +283,25 @@ mod tests {
     fn a_run_says_what_it_could_see() {
         let before = Moment::now();
         let experiment = Experiment { cases: vec![case(&[1.0; 9])], ..Experiment::default() };
-        let trust = Trust::since(&before, &experiment, Vec::new());
-        assert!(trust.steal_percent.is_some_and(|percent| (0.0..=100.0).contains(&percent)));
-        assert!(trust.others_percent.is_some() && trust.load_average.is_some());
-        assert!(trust.seconds > 0.0);
+        let noise = Noise::since(&before, &experiment, Vec::new());
+        assert!(noise.steal_percent.is_some_and(|percent| (0.0..=100.0).contains(&percent)));
+        assert!(noise.others_percent.is_some() && noise.load_average.is_some());
+        assert!(noise.seconds > 0.0);
     }
 
     #[test]
     fn other_load_is_warned_of_and_silence_is_not() {
-        let busy = Trust {
+        let busy = Noise {
             steal_percent: Some(3.0),
             others_percent: Some(50.0),
             megahertz: Some((1000.0, 3000.0)),
-            ..Trust::default()
+            ..Noise::default()
         };
         let warnings = busy.of_the_machine().join("; ");
         for said in ["3.0 % of the CPUs' time", "used 50 % of a CPU", "1000 to 3000 MHz"] {
             assert!(warnings.contains(said), "{warnings}");
         }
-        assert!(Trust::default().of_the_machine().is_empty());
+        assert!(Noise::default().of_the_machine().is_empty());
         assert_eq!(others(0, Duration::from_secs(9), Duration::from_secs(1)), 0.0);
     }
 

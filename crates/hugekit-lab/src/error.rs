@@ -1,0 +1,102 @@
+//! Reasons to end a run early.
+
+use crate::observer::Interrupted;
+use crate::size::Size;
+
+/// Why a run could not go on. Settings are back as they were when this is returned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// More memory was asked for than there is; nothing was mapped.
+    #[error("{asked} of memory were asked for, {available} are available")]
+    TooLittleMemory {
+        /// The memory that was asked for.
+        asked: Size,
+        /// The memory that the machine, or the control group, would still give.
+        available: Size,
+    },
+    /// Less memory was asked for than the smallest experiment needs.
+    #[error("{asked} of memory are too few to measure on: at least {least} are needed")]
+    MemoryTooSmall {
+        /// The memory that was asked for.
+        asked: Size,
+        /// The least there must be.
+        least: Size,
+    },
+    /// The files that describe the machine could not be read.
+    #[error(transparent)]
+    Machine(#[from] hugekit::machine::Error),
+    /// The kernel refused to map or populate memory.
+    #[error("cannot map {len} to measure on")]
+    Map {
+        /// The memory that was to be mapped.
+        len: Size,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// The kernel refused to copy this process.
+    #[error("cannot fork a process that has {len} of memory to share")]
+    Fork {
+        /// The memory that the child was to share.
+        len: Size,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// A setting of the machine could not be read, changed or put back.
+    #[error("cannot {verb} {path}")]
+    Setting {
+        /// `read`, `change`, `restore`, `write to` or `lock`.
+        verb: &'static str,
+        /// The file.
+        path: String,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// Of so many writers, not all were ready in time.
+    #[error("of {0} writers, not all were ready to begin in time")]
+    Writers(usize),
+    /// No further thread could be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+    /// This user may not change the machine's settings.
+    #[error("settings of the machine are changed by root only: cannot write to {path}")]
+    NotRoot {
+        /// Where it would be noted what is changed.
+        path: String,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// Another lab may change the machine's settings now, and did not end while it was waited for.
+    #[error("{holder} has the machine's settings; it was waited for, {waited} s")]
+    Busy {
+        /// The other lab, in words.
+        holder: String,
+        /// For how many seconds.
+        waited: u64,
+    },
+    /// An experiment panicked: a mistake of hugekit's.
+    #[error("a mistake in hugekit: {0}")]
+    Panicked(String),
+    /// The kernel did not say which CPUs this process may use.
+    #[error("cannot find out which CPUs may be used")]
+    Cpus(#[source] std::io::Error),
+    /// A pool to measure could not be made, or could not hand out memory.
+    #[error(transparent)]
+    Pool(#[from] hugekit::PoolError),
+    /// A region to measure could not be prefaulted.
+    #[error(transparent)]
+    Region(#[from] hugekit::RegionError),
+    /// A region to measure could not be forked.
+    #[error(transparent)]
+    RegionFork(#[from] hugekit::region::ForkError),
+    /// Memory to measure could not be snapshotted, or not be saved.
+    #[error(transparent)]
+    Snapshot(#[from] hugekit::SnapshotError),
+    /// The observer stopped the run.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+}

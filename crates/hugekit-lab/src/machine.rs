@@ -1,0 +1,58 @@
+//! The machine that a record was made on, read from its files.
+
+use hugekit::machine::limits::Allowed;
+use hugekit::machine::{Memory, Root, cache};
+use hugekit::profile;
+use hugekit_doctor::Host;
+
+use crate::record::Machine;
+
+impl Machine {
+    /// The machine that these files describe. Of hardware counters the run knows that counts.
+    #[must_use]
+    pub fn read(root: &Root) -> Self {
+        let host = Host::read(root).ok();
+        let caches = cache::read(root).map(|caches| vec![caches.l1d, caches.l2, caches.llc]);
+        let (cpu, kernel, hypervisor) = match host {
+            Some(host) => (host.cpu_model, Some(host.kernel), host.hypervisor),
+            None => (None, None, None),
+        };
+        Self {
+            cpu: cpu.unwrap_or_else(unknown),
+            cpus: Allowed::read(root).map_or(1, |allowed| allowed.cpus.len()),
+            kernel: kernel.unwrap_or_else(unknown),
+            hypervisor,
+            cache_bytes: caches.unwrap_or_default(),
+            memory_bytes: Memory::read(root).map_or(0, |memory| memory.total),
+            profile: profile(),
+            // Known to the run that counted.
+            hardware_counters: String::new(),
+        }
+    }
+}
+
+fn profile() -> String {
+    let source = profile::source();
+    source.map_or_else(|| "built in".into(), |source| format!("`{}`", source.stored.tuned.command))
+}
+
+fn unknown() -> String {
+    "unknown".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_described_although_it_does_not_say_everything() {
+        for description in hugekit_machines::MACHINES {
+            let files = description.files().unwrap();
+            let machine = Machine::read(&Root::at(files.path()));
+            assert_eq!(machine.memory_bytes, description.memory);
+            assert_eq!(machine.cpus as u64, description.cpus);
+            assert_eq!(machine.cache_bytes.is_empty(), description.l1d == 0);
+            assert_ne!(machine.cpu, "unknown", "{}", description.name);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The user's wishes for a run.
+
+use crate::size::Size;
+
+/// The user's wishes for a run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// End within 15 s per experiment.
+    pub quick: bool,
+    /// Memory to measure on, in bytes; chosen by what is free if not given.
+    pub memory: Option<Size>,
+    /// Exactly so many rounds, instead of as many as the time allows.
+    pub rounds: Option<usize>,
+    /// Only routines of this name, beside libc's and the engine's own choice.
+    pub routine: Option<String>,
+    /// Whether huge-page settings may be changed for the time of the run.
+    pub setup: bool,
+}

@@ -1,0 +1,122 @@
+//! A run: experiments in their order, on memory that is warmed once, and their record.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hugekit::machine::Root;
+use jiff::Timestamp;
+
+use crate::bench::Bench;
+use crate::counters::Counting;
+use crate::error::LabError;
+use crate::experiments::Definition;
+use crate::noise::{Moment, uncontrolled};
+use crate::observer::{Interrupted, Observer};
+use crate::options::Options;
+use crate::plain::plain;
+use crate::record::{Experiment, Failure, KIND, Machine, Noise, Record, VERSION};
+
+/// The outcome of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The experiments that were finished, with what failed in them.
+    pub experiments: Vec<Experiment>,
+    /// Whether the observer stopped it before all of them were.
+    pub interrupted: bool,
+    /// Whether the CPU's counters were available, and if not, why.
+    pub hardware_counters: String,
+    /// Notes on settings that were put back for another run, or are left as another program wants
+    /// them.
+    pub settings: Vec<String>,
+    /// A setting that could not be put back.
+    pub not_restored: Option<LabError>,
+}
+
+impl Outcome {
+    /// A record of what came out of a run on this machine.
+    #[must_use]
+    pub fn record(self, command: &str) -> Record {
+        let Self { experiments, hardware_counters, .. } = self;
+        let machine = Machine { hardware_counters, ..Machine::read(&Root::default()) };
+        let host = machine.hypervisor.as_deref();
+        Record {
+            uncontrolled: uncontrolled(host, &machine.hardware_counters),
+            schema: format!("{KIND}{VERSION}"),
+            made: Some(Timestamp::now()),
+            // A file may be called anything.
+            command: plain(command),
+            machine,
+            experiments,
+        }
+    }
+}
+
+/// Runs experiments, in this order, on memory that is mapped and warmed once for all of them. What fails
+/// within one is noted in its record, and the rest runs.
+///
+/// # Errors
+/// [`LabError`] if there is too little memory for anything, or the machine's settings are not to be had. An
+/// interrupt is not an error: what was finished is returned.
+pub fn run(
+    chosen: &[&Definition],
+    options: &Options,
+    observer: &dyn Observer,
+) -> Result<Outcome, LabError> {
+    let counting = Counting::new(observer);
+    let mut bench = match Bench::new(options, &counting) {
+        Err(LabError::Interrupted(_)) => return Ok(nothing_but_interrupted(&counting)),
+        bench => bench?,
+    };
+    let mut experiments = Vec::new();
+    let mut interrupted = false;
+    for definition in chosen {
+        let before = Moment::now();
+        match run_one(definition, &mut bench) {
+            Ok(experiment) => experiments.push(with_noise(experiment, &before, &counting)),
+            Err(Interrupted) => {
+                interrupted = true;
+                break;
+            }
+        }
+    }
+    let not_restored = bench.restore_settings().err();
+    let settings = bench.settings_notes();
+    let hardware_counters = counting.hardware().to_owned();
+    Ok(Outcome { experiments, interrupted, hardware_counters, settings, not_restored })
+}
+
+fn nothing_but_interrupted(counting: &Counting<'_>) -> Outcome {
+    Outcome {
+        experiments: Vec::new(),
+        interrupted: true,
+        hardware_counters: counting.hardware().to_owned(),
+        settings: Vec::new(),
+        not_restored: None,
+    }
+}
+
+/// An experiment, or that all of it failed and why.
+fn run_one(definition: &Definition, bench: &mut Bench<'_>) -> Result<Experiment, Interrupted> {
+    let ran = catch_unwind(AssertUnwindSafe(|| (definition.run)(bench)));
+    let error = match ran {
+        Ok(Ok(experiment)) => return Ok(experiment),
+        Ok(Err(LabError::Interrupted(interrupted))) => return Err(interrupted),
+        Ok(Err(error)) => error,
+        Err(panic) => LabError::Panicked(message(&*panic)),
+    };
+    let failures = vec![Failure::of(definition.name, &error)];
+    Ok(Experiment { name: definition.name.to_owned(), failures, ..Experiment::default() })
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
+}
+
+/// With its noise, if it ran.
+fn with_noise(experiment: Experiment, before: &Moment, counting: &Counting<'_>) -> Experiment {
+    let counters = counting.take(&experiment.cases);
+    let ran = experiment.skipped.is_none();
+    let noise = ran.then(|| Noise::since(before, &experiment, counters));
+    Experiment { noise, ..experiment }
+}
