@@ -45,16 +45,16 @@ impl Arena {
 
     /// As memory that may be populated, which changes no byte of it.
     fn uninit(&mut self) -> &mut [std::mem::MaybeUninit<u8>] {
-        // SAFETY: mapped, and borrowed mutably; whoever populates it writes nothing.
+        // SAFETY: mapped, and borrowed mutably; a thread that populates it writes nothing.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) }
     }
 
-    /// A part as it is now. Writers serve themselves: nobody is woken for them.
+    /// A part as it is now. Writers serve themselves: no thread is woken for them.
     pub fn snapshot(&self, part: Range<usize>) -> Result<Snapshot, hugekit::SnapshotError> {
         let bytes = ptr::from_ref(&self[part]);
         let builder = Snapshot::builder().handling(Handling::InPlace);
         // SAFETY: no thread of this program blocks SIGBUS, only the server's thread writes here, and it has no
-        // system call do that; nobody else uses userfaultfd.
+        // system call do that; no other code uses userfaultfd.
         unsafe { builder.of_anonymous(bytes) }
     }
 }
@@ -77,7 +77,7 @@ impl DerefMut for Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped; nobody borrows it any more. A snapshot notices.
+        // SAFETY: exactly what was mapped; no borrow of it is left. A snapshot notices.
         let _ = unsafe { munmap(self.mapped.cast(), self.mapped_len) };
     }
 }

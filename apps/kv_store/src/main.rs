@@ -38,7 +38,7 @@ struct Options {
     /// Where to listen; 0 takes a free port and prints it
     #[arg(long, default_value_t = 6380)]
     port: u16,
-    /// The address to listen on: whoever reaches it may do everything
+    /// The address to listen on: a client that reaches it may do everything
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     bind: IpAddr,
     /// Where the dump is
@@ -88,7 +88,7 @@ fn main() -> Result<()> {
 }
 
 /// What one client's long request or reply took goes back to the kernel with it: glibc would keep blocks of up to 32 MiB,
-/// which nobody counts.
+/// which the server does not count.
 #[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
 fn keep_no_large_blocks() {

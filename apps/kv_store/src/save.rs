@@ -21,7 +21,7 @@ const DUMP: &str = "dump.hkv";
 /// What a save writes until it is whole. One that was killed leaves it behind, and the next one overwrites it.
 const PARTIAL: &str = "dump.hkv.part";
 
-/// Where dumps are. Nobody else may use it meanwhile.
+/// Where dumps are. No other process may use it meanwhile.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -133,7 +133,7 @@ impl Saver {
         self.running.is_some()
     }
 
-    /// Saves while everybody waits.
+    /// Saves while every client waits.
     pub fn save(&mut self, store: &Store, now: u64) -> Result<()> {
         let began = Instant::now();
         let saved = self.folder.save(now, |dumper| Ok(dumper.write_all(store.bytes())?));
@@ -163,7 +163,7 @@ impl Saver {
         let (folder, nice, cancel) = (Arc::clone(&self.folder), self.nice, Arc::new(Cancel::new()));
         let asked = Arc::clone(&cancel);
         let work = move || {
-            // Whoever waits for an answer comes first.
+            // Clients that wait for an answer come first.
             let _ = setpriority_process(None, nice);
             let progress = |bytes: usize, _| read.store(bytes, Ordering::Release);
             let mut stats = Stats::default();

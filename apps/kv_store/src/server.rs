@@ -73,7 +73,7 @@ impl Server {
         Ok(Self { listener, epoll, clients, most_clients, limits, database, buffer })
     }
 
-    /// Serves until a client or a signal ends it. Whoever ends it by a signal has it saved.
+    /// Serves until a client or a signal ends it. A signal has it saved first.
     pub fn run(&mut self, asked_to_end: &Arc<AtomicBool>) -> Result<()> {
         let mut events = Vec::with_capacity(1024);
         loop {
@@ -115,7 +115,7 @@ impl Server {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // Out of descriptors, most likely: it stays in the queue until somebody leaves.
+                    // Out of descriptors, most likely: it stays in the queue until a client leaves.
                     eprintln!("no client can be accepted: {error}");
                     return std::thread::sleep(Duration::from_millis(1));
                 }

@@ -754,7 +754,7 @@ fn keys_expire_and_are_not_saved() {
     assert_eq!(client.integer("INCR soon"), 1);
     let left = client.integer("PTTL later");
     assert!((1..=10_000_000).contains(&left));
-    // Nobody has looked at soon2 since: it is still counted, and not saved.
+    // No client has looked at soon2 since: it is still counted, and not saved.
     assert_eq!(client.integer("DBSIZE"), 4);
     while client.integer("PTTL later") > left - 40 {}
     client.background_save();
@@ -883,7 +883,7 @@ fn trials(checks: &'static [Check], lacking: Option<&str>) -> Vec<Trial> {
 fn no_snapshots() -> Option<String> {
     let memory = vec![1_u8; 8 << 20];
     let builder = Snapshot::builder().handling(Handling::InPlace);
-    // SAFETY: nobody writes to it.
+    // SAFETY: no thread writes to it.
     let made = unsafe { builder.of_anonymous(&raw const memory[..]) };
     made.err().map(|error| error.to_string())
 }

@@ -469,8 +469,8 @@ typedef struct hugekit_fork_options {
     // Bytes that are shared or copied as a whole, a power of two: a page of the backing on reserved huge pages,
     // less on others; 0: as usual.
     size_t granule;
-    // The most mappings that the family's copies may cost; 0: as many as half of `vm.max_map_count`, for all
-    // families together.
+    // The most mappings of the process that the fork group's copies may cost; 0: as many as half of
+    // `vm.max_map_count`, for all fork groups together.
     size_t max_vmas;
     // A `hugekit_handling`.
     uint32_t handling;

@@ -231,6 +231,6 @@ impl Connection {
         };
         let reply = reply[..len].escape_ascii();
         ensure!(len == OK.len() && reply.to_string().starts_with("+OK"), "SET: {reply}");
-        self.due.take().context("a reply that nobody waits for")
+        self.due.take().context("a reply that no request waits for")
     }
 }

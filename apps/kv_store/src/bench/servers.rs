@@ -132,7 +132,7 @@ impl Drop for Running {
 /// The real one, saving only when it is told to, and without compressing, as ours.
 fn real(kind: Kind, folder: &TempDir) -> Result<Command> {
     let mut command = redis::program("redis-server").map_err(|missing| anyhow!(missing))?;
-    // Whoever takes it in between makes the start fail.
+    // A process that takes it in between makes the start fail.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
     command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
     command.args(["--rdbcompression", "no", "--loglevel", "warning", "--dir"]).arg(folder.path());
