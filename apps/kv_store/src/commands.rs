@@ -126,7 +126,7 @@ pub fn run(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> A
         }
         Some(command) => (command.run)(database, &arguments[1..], reply),
     };
-    let outcome = match reply.take_back() {
+    let outcome = match reply.reclaim() {
         Some(bytes) => Err(no_room(bytes, &database.clients)),
         None => outcome,
     };
@@ -434,7 +434,7 @@ fn write_info(text: &mut String, database: &Database) -> std::fmt::Result {
     writeln!(text, "last_snapshot_microseconds:{}", last.stood_still.as_micros())?;
     writeln!(text, "last_snapshot_granules:{}", snapshot.granules)?;
     writeln!(text, "last_snapshot_copied_by_writers:{}", snapshot.copied_by_writers)?;
-    writeln!(text, "last_snapshot_most_bytes_held:{}", snapshot.most_held)?;
+    writeln!(text, "last_snapshot_most_bytes_retained:{}", snapshot.most_retained)?;
     let longest = snapshot.longest_fault.as_micros();
     writeln!(text, "last_snapshot_longest_fault_microseconds:{longest}")?;
     writeln!(text, "\n# Stats\ntotal_commands_processed:{commands}")?;

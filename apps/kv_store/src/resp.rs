@@ -249,7 +249,7 @@ impl Reply {
     }
 
     /// Takes the reply back if there was no room for all of it. Returns how many bytes found none.
-    pub fn take_back(&mut self) -> Option<usize> {
+    pub fn reclaim(&mut self) -> Option<usize> {
         if self.lacking == 0 {
             return None;
         }
@@ -401,11 +401,11 @@ mod tests {
         let mut reply = Reply::default();
         reply.begin(3);
         reply.bulk(b"abc");
-        assert_eq!(reply.take_back(), None);
+        assert_eq!(reply.reclaim(), None);
         reply.begin(3);
         reply.array(3);
         [b"ab".as_slice(), b"cd", b"e"].into_iter().for_each(|bytes| reply.bulk(bytes));
-        assert_eq!(reply.take_back(), Some(3));
+        assert_eq!(reply.reclaim(), Some(3));
         assert_eq!(reply.bytes, b"$3\r\nabc\r\n");
     }
 

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use hugekit::Snapshot;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use kv_store::redis;
 use libtest_mimic::{Arguments, Trial};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -882,7 +882,7 @@ fn trials(checks: &'static [Check], lacking: Option<&str>) -> Vec<Trial> {
 #[allow(unsafe_code)]
 fn no_snapshots() -> Option<String> {
     let memory = vec![1_u8; 8 << 20];
-    let builder = Snapshot::builder().handling(Handling::InPlace);
+    let builder = Snapshot::builder().handling(FaultMode::InPlace);
     // SAFETY: no thread writes to it.
     let made = unsafe { builder.of_anonymous(&raw const memory[..]) };
     made.err().map(|error| error.to_string())

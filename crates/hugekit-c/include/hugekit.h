@@ -425,11 +425,11 @@ typedef struct hugekit_stats {
     // Pages that hold what their last user left.
     size_t dirty;
     // Pages on base pages because no huge page was free.
-    size_t scattered;
+    size_t fragmented;
     // Bytes cleared by the scrubber's own threads.
     uint64_t scrubbed_in_background;
     // Bytes cleared when a region was asked for.
-    uint64_t scrubbed_at_hand_out;
+    uint64_t scrubbed_at_allocation;
     // Bytes cleared by `hugekit_pool_scrub`.
     uint64_t scrubbed_on_request;
     // Bytes cleared when part of a region was released.
@@ -439,7 +439,7 @@ typedef struct hugekit_stats {
     // Bytes that the kernel was asked to populate.
     uint64_t populated;
     // Regions handed out.
-    uint64_t hand_outs;
+    uint64_t allocations;
     // Of these, regions that had to wait for the scrubber to finish a piece.
     uint64_t waits;
 } hugekit_stats;
@@ -492,7 +492,7 @@ typedef struct hugekit_snapshot_options {
     size_t handling_threads;
     // Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
-    size_t hold_at_most;
+    size_t max_cow_bytes;
     // Of these, bytes whose memory is populated before the snapshot is taken, so that no write
     // waits for it.
     size_t populate_copies;
@@ -528,7 +528,7 @@ typedef struct hugekit_snapshot_stats {
     // Bytes that are held aside now.
     size_t held;
     // Bytes that were held aside at most.
-    size_t most_held;
+    size_t most_retained;
     // Bytes that may be held aside.
     size_t cap;
     // The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::mem::offset_of;
 
 use engine::Pool;
-use engine::pool::{Backing, Clearing, NodePolicy, PoolBuilder, Standing};
+use engine::pool::{Backing, BackingReport, Clearing, NodePolicy, PoolBuilder};
 
 use crate::status::{self, Answer, Refusal, answer, c_string, give, handle, hugekit_status};
 use crate::versioned::{self, Place, Versioned, Wish};
@@ -15,7 +15,7 @@ use crate::work::{hugekit_progress, threads, told};
 /// Memory that is handed out clean. Made by `hugekit_pool_new`.
 pub struct hugekit_pool {
     pub(crate) pool: Pool,
-    falls: CString,
+    fallbacks: CString,
 }
 
 /// The kinds of memory that a pool may be made of, the best first.
@@ -41,9 +41,9 @@ pub enum hugekit_clearing {
     /// As usual: for a pool, at hand-out; for a region, as its pool does.
     Default = 0,
     /// Before it is handed out, in parallel. Every access is a plain one then.
-    AtHandOut = 1,
+    OnAllocation = 1,
     /// When it is touched for the first time, near that address last. Needs userfaultfd(2).
-    AtFault = 2,
+    OnFault = 2,
 }
 
 /// Which NUMA nodes a pool's memory comes from.
@@ -183,8 +183,8 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
         builder = builder.progress(progress);
     }
     let pool = builder.build()?;
-    let falls = falls(pool.standing());
-    Ok(hugekit_pool { pool, falls })
+    let fallbacks = fallbacks(pool.backing_report());
+    Ok(hugekit_pool { pool, fallbacks })
 }
 
 fn backing(number: u32) -> Answer<Option<Backing>> {
@@ -204,8 +204,8 @@ fn backing(number: u32) -> Answer<Option<Backing>> {
 pub(crate) fn clearing(name: &str, number: u32) -> Answer<Option<Clearing>> {
     match number {
         0 => Ok(None),
-        1 => Ok(Some(Clearing::AtHandOut)),
-        2 => Ok(Some(Clearing::AtFault)),
+        1 => Ok(Some(Clearing::OnAllocation)),
+        2 => Ok(Some(Clearing::OnFault)),
         _ => Err(Refusal::invalid(format!("{name}.clearing is {number}, no hugekit_clearing"))),
     }
 }
@@ -232,11 +232,11 @@ unsafe fn nodes(options: &hugekit_pool_options) -> Answer<NodePolicy> {
     }
 }
 
-fn falls(standing: &Standing) -> CString {
+fn fallbacks(report: &BackingReport) -> CString {
     let mut text = String::new();
-    for fall in &standing.falls {
+    for fallback in &report.fallbacks {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{}: {}", fall.backing, fall.reason);
+        let _ = writeln!(text, "{}: {}", fallback.backing, fallback.reason);
     }
     c_string(text)
 }
@@ -277,7 +277,7 @@ pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_falls(pool: *const hugekit_pool) -> *const c_char {
     // SAFETY: the caller's to promise.
-    unsafe { pool.as_ref() }.map_or(c"", |pool| pool.falls.as_c_str()).as_ptr()
+    unsafe { pool.as_ref() }.map_or(c"", |pool| pool.fallbacks.as_c_str()).as_ptr()
 }
 
 /// Bytes of the pool. 0 for NULL.
@@ -318,11 +318,11 @@ pub struct hugekit_stats {
     /// Pages that hold what their last user left.
     pub dirty: usize,
     /// Pages on base pages because no huge page was free.
-    pub scattered: usize,
+    pub fragmented: usize,
     /// Bytes cleared by the scrubber's own threads.
     pub scrubbed_in_background: u64,
     /// Bytes cleared when a region was asked for.
-    pub scrubbed_at_hand_out: u64,
+    pub scrubbed_at_allocation: u64,
     /// Bytes cleared by `hugekit_pool_scrub`.
     pub scrubbed_on_request: u64,
     /// Bytes cleared when part of a region was released.
@@ -332,7 +332,7 @@ pub struct hugekit_stats {
     /// Bytes that the kernel was asked to populate.
     pub populated: u64,
     /// Regions handed out.
-    pub hand_outs: u64,
+    pub allocations: u64,
     /// Of these, regions that had to wait for the scrubber to finish a piece.
     pub waits: u64,
 }
@@ -363,14 +363,14 @@ pub unsafe extern "C" fn hugekit_pool_stats(
             clean: stats.clean,
             in_use: stats.in_use,
             dirty: stats.dirty,
-            scattered: stats.scattered,
+            fragmented: stats.fragmented,
             scrubbed_in_background: stats.scrubbed_in_background,
-            scrubbed_at_hand_out: stats.scrubbed_at_hand_out,
+            scrubbed_at_allocation: stats.scrubbed_at_allocation,
             scrubbed_on_request: stats.scrubbed_on_request,
             scrubbed_at_release: stats.scrubbed_at_release,
             scrubbed_at_fault: stats.scrubbed_at_fault,
             populated: stats.populated,
-            hand_outs: stats.hand_outs,
+            allocations: stats.allocations,
             waits: stats.waits,
         });
         Ok(())

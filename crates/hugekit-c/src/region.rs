@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use engine::SharedRegion;
-use engine::fault::Handling;
+use engine::fault::FaultMode;
 use engine::region::{ForkBuilder, PinnedRange, Region, RegionBuilder};
 
 use crate::pool::{clearing, hugekit_pool};
@@ -113,11 +113,11 @@ unsafe fn make(
     Ok(hugekit_region { region: builder.build()?.share() })
 }
 
-pub(crate) fn handling(name: &str, number: u32, threads: usize) -> Answer<Option<Handling>> {
+pub(crate) fn handling(name: &str, number: u32, threads: usize) -> Answer<Option<FaultMode>> {
     match number {
         0 => Ok(None),
-        1 => Ok(Some(Handling::InPlace)),
-        2 => Ok(Some(Handling::Threaded { threads: threads.max(1) })),
+        1 => Ok(Some(FaultMode::InPlace)),
+        2 => Ok(Some(FaultMode::Threaded { threads: threads.max(1) })),
         _ => Err(Refusal::invalid(format!("{name}.handling is {number}, no hugekit_handling"))),
     }
 }
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -
     // SAFETY: the caller's to promise.
     let serving = unsafe { region.as_ref() }.and_then(|region| region.region.serving());
     let number = serving.map(|serving| match serving.handling {
-        Handling::InPlace => hugekit_handling::InPlace,
+        FaultMode::InPlace => hugekit_handling::InPlace,
         _ => hugekit_handling::Threaded,
     });
     number.unwrap_or(hugekit_handling::Default) as u32

@@ -9,7 +9,7 @@ use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use engine::Snapshot;
-use engine::fault::Handling;
+use engine::fault::FaultMode;
 use engine::snapshot::{Granule, Reserve, Stats, View};
 
 use crate::region::{
@@ -101,7 +101,7 @@ pub struct hugekit_snapshot_options {
     pub handling_threads: usize,
     /// Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     /// least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
-    pub hold_at_most: usize,
+    pub max_cow_bytes: usize,
     /// Of these, bytes whose memory is populated before the snapshot is taken, so that no write
     /// waits for it.
     pub populate_copies: usize,
@@ -280,8 +280,8 @@ unsafe fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot
     if let Some(reserve) = unsafe { options.reserve.as_ref() } {
         builder = builder.reserve(&reserve.0);
     }
-    if options.hold_at_most > 0 {
-        builder = builder.hold_at_most(options.hold_at_most);
+    if options.max_cow_bytes > 0 {
+        builder = builder.max_cow_bytes(options.max_cow_bytes);
     }
     Ok(builder)
 }
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snaps
     let serving = |snapshot: &Arc<Snapshot>| {
         Ok(match snapshot.serving().map(|serving| serving.handling) {
             None => hugekit_handling::Default,
-            Some(Handling::InPlace) => hugekit_handling::InPlace,
+            Some(FaultMode::InPlace) => hugekit_handling::InPlace,
             Some(_) => hugekit_handling::Threaded,
         })
     };
@@ -566,7 +566,7 @@ pub struct hugekit_snapshot_stats {
     /// Bytes that are held aside now.
     pub held: usize,
     /// Bytes that were held aside at most.
-    pub most_held: usize,
+    pub most_retained: usize,
     /// Bytes that may be held aside.
     pub cap: usize,
     /// The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
@@ -605,7 +605,7 @@ pub unsafe extern "C" fn hugekit_snapshot_statistics(
             copied_by_writers: stats.copied_by_writers,
             copied_by_others: stats.copied_by_others,
             held: stats.held,
-            most_held: stats.most_held,
+            most_retained: stats.most_retained,
             cap: stats.cap,
             longest_fault_ns: stats.longest_fault.as_nanos().try_into().unwrap_or(u64::MAX),
             reserved: stats.reserved,

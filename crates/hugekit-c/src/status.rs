@@ -6,7 +6,7 @@ use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
 
 use engine::{
-    ClearError, CopyError, ErrorClass, PoolError, PopulateError, RegionError, SnapshotError,
+    ClearError, CopyError, ErrorKind, PoolError, PopulateError, RegionError, SnapshotError,
     parallel::JobError, profile::AlreadyInstalled, profile::ProfileError, region::ForkError,
     system_error,
 };
@@ -38,17 +38,17 @@ pub enum hugekit_status {
     Lost = 9,
 }
 
-impl From<ErrorClass> for hugekit_status {
-    fn from(class: ErrorClass) -> Self {
+impl From<ErrorKind> for hugekit_status {
+    fn from(class: ErrorKind) -> Self {
         match class {
-            ErrorClass::Invalid => Self::Invalid,
-            ErrorClass::NoMemory => Self::NoMemory,
-            ErrorClass::NotPermitted => Self::NotPermitted,
-            ErrorClass::Unsupported => Self::Unsupported,
-            ErrorClass::Conflict => Self::Conflict,
-            ErrorClass::Cancelled => Self::Cancelled,
-            ErrorClass::Forked => Self::Forked,
-            ErrorClass::Lost => Self::Lost,
+            ErrorKind::Invalid => Self::Invalid,
+            ErrorKind::NoMemory => Self::NoMemory,
+            ErrorKind::NotPermitted => Self::NotPermitted,
+            ErrorKind::Unsupported => Self::Unsupported,
+            ErrorKind::Conflict => Self::Conflict,
+            ErrorKind::Cancelled => Self::Cancelled,
+            ErrorKind::Forked => Self::Forked,
+            ErrorKind::Lost => Self::Lost,
             _ => Self::System,
         }
     }
@@ -82,7 +82,7 @@ impl Refusal {
         Self { status, message, remedy: None, errno: 0 }
     }
 
-    fn of(class: ErrorClass, error: &(dyn Error + 'static), remedy: Option<String>) -> Self {
+    fn of(class: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Self {
         let errno = system_error(error).unwrap_or(0);
         Self { status: class.into(), message: error.to_string(), remedy, errno }
     }

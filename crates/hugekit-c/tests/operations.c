@@ -461,7 +461,7 @@ static void snapshot(unsigned a, unsigned b, unsigned c, unsigned d)
     }
     hugekit_snapshot_options wishes = {.size = sizeof wishes, .handling = d % 3, .granule = d / 3 % 3};
     wishes.flags = d / 9 % 2 ? HUGEKIT_SNAPSHOT_IN_BACKGROUND : 0;
-    wishes.hold_at_most = d / 18 % 4 ? 0 : 2 * MIB;
+    wishes.max_cow_bytes = d / 18 % 4 ? 0 : 2 * MIB;
     wishes.populate_copies = d / 72 % 2 ? MIB : 0;
     wishes.reserve = d / 144 % 2 ? reserve : NULL;
     size_t offset = d % 5 ? 0 : (size_t)c * 7919 % of->len / WORD * WORD;
@@ -469,7 +469,7 @@ static void snapshot(unsigned a, unsigned b, unsigned c, unsigned d)
     if (!allowed(hugekit_snapshot_new(of->bytes + offset, len, &wishes, &moment->snapshot), FINE | LACKING | CONFLICT))
         return;
     note(moment, of, offset, len, first);
-    moment->may_be_lost = wishes.hold_at_most != 0;
+    moment->may_be_lost = wishes.max_cow_bytes != 0;
 }
 
 static void several(unsigned a, unsigned b, unsigned c, unsigned d)

@@ -47,7 +47,7 @@ static void hands_out_zeroes_again_and_again(void)
         memset(bytes, 0xff, mapped);
         hugekit_region_free(region);
     }
-    CHECK(stats_of(pool).hand_outs == 5);
+    CHECK(stats_of(pool).allocations == 5);
     CHECK(hugekit_pool_pause_scrubbing(pool) == HUGEKIT_STATUS_OK);
     uint64_t scrubbed = 0;
     CHECK(hugekit_pool_scrub(pool, &scrubbed) == HUGEKIT_STATUS_OK);

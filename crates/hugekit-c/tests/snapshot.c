@@ -79,7 +79,7 @@ static void a_file_has_one_moment(void)
     unsigned char *read = malloc(LEN);
     CHECK(written && read);
     memset(written, 1, LEN);
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN, .populate_copies = LEN};
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .max_cow_bytes = LEN, .populate_copies = LEN};
     hugekit_snapshot *snapshot = NULL;
     CHECK(hugekit_snapshot_new(written, LEN, &wishes, &snapshot) == HUGEKIT_STATUS_OK);
     pthread_t writer;
@@ -166,7 +166,7 @@ static void several_are_taken_together(void)
     hugekit_range ranges[COUNT] = {{bytes + LEN, LEN}, {bytes, LEN}, {bytes + 2 * LEN + MIB, LEN - MIB}};
     for (size_t at = 0; at < COUNT; at++)
         memset((void *)ranges[at].memory, (int)at + 1, ranges[at].len);
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN};
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .max_cow_bytes = LEN};
     hugekit_snapshot *snapshots[COUNT] = {NULL, NULL, NULL};
     CHECK(hugekit_snapshot_new_several(ranges, COUNT, &wishes, snapshots) == HUGEKIT_STATUS_OK);
     hugekit_snapshot_stats stats = {.size = sizeof stats};
@@ -196,7 +196,7 @@ static void a_reserve_is_used_again_and_again(void)
     CHECK(bytes);
     hugekit_reserve *reserve = NULL;
     CHECK(hugekit_reserve_new(LEN - 1, &reserve) == HUGEKIT_STATUS_OK && hugekit_reserve_len(reserve) == LEN);
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .hold_at_most = LEN, .reserve = reserve};
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .max_cow_bytes = LEN, .reserve = reserve};
     hugekit_snapshot_stats stats = {.size = sizeof stats};
     hugekit_snapshot *snapshot = NULL, *other = NULL;
     for (unsigned char round = 1; round < 4; round++) {

@@ -191,7 +191,7 @@ fn fork_compares_regions_with_processes_where_there_is_memory() {
         assert!(ratios.contains(&id.as_str()), "{id}");
         assert!(cases.contains(&format!("fork/fork2-nothing/4KiB{busy}").as_str()));
     }
-    for kind in ["", "-scattered"] {
+    for kind in ["", "-fragmented"] {
         assert!(cases.contains(&format!("fork/region-base{kind}/256MiB").as_str()));
     }
     let on = |backing: &str| notices.contains(&format!("region in ratios is region-{backing};"));

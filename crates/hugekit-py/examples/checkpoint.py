@@ -68,7 +68,7 @@ class Training:
                 np.copyto(self.copies[name], array)
             return self.in_thread(lambda: np.savez(self.path, **self.copies))
         elif way == "snapshot":
-            moment = hugekit.snapshot(self.arrays, hold_at_most=self.hold, reserve=self.reserve)
+            moment = hugekit.snapshot(self.arrays, max_cow_bytes=self.hold, reserve=self.reserve)
             return self.in_thread(lambda: moment.savez(self.path))
         return None
 

@@ -5,7 +5,7 @@ use std::error::Error;
 use hugekit::pool::FaultError;
 use hugekit::region::ForkError;
 use hugekit::{
-    ClearError, CopyError, ErrorClass, PoolError, RegionError, SnapshotError, system_error,
+    ClearError, CopyError, ErrorKind, PoolError, RegionError, SnapshotError, system_error,
 };
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -26,18 +26,18 @@ impl From<Raised> for PyErr {
     }
 }
 
-fn raised(class: ErrorClass, error: &(dyn Error + 'static), remedy: Option<String>) -> Raised {
+fn raised(class: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Raised {
     let text = error.to_string();
     let os = |number: i32, text: String| PyOSError::new_err((number, text));
     let exception = match class {
-        ErrorClass::Invalid => PyValueError::new_err(text),
-        ErrorClass::NoMemory => PyMemoryError::new_err(text),
+        ErrorKind::Invalid => PyValueError::new_err(text),
+        ErrorKind::NoMemory => PyMemoryError::new_err(text),
         // Python makes a PermissionError of it.
-        ErrorClass::NotPermitted => os(libc::EPERM, text),
-        ErrorClass::Unsupported => os(libc::EOPNOTSUPP, text),
-        ErrorClass::Conflict => os(libc::EBUSY, text),
-        ErrorClass::Cancelled | ErrorClass::Forked => PyRuntimeError::new_err(text),
-        ErrorClass::Lost => SnapshotLost::new_err(text),
+        ErrorKind::NotPermitted => os(libc::EPERM, text),
+        ErrorKind::Unsupported => os(libc::EOPNOTSUPP, text),
+        ErrorKind::Conflict => os(libc::EBUSY, text),
+        ErrorKind::Cancelled | ErrorKind::Forked => PyRuntimeError::new_err(text),
+        ErrorKind::Lost => SnapshotLost::new_err(text),
         _ => os(system_error(error).unwrap_or(libc::EIO), text),
     };
     if let Some(remedy) = remedy {

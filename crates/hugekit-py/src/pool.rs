@@ -21,7 +21,7 @@ use crate::region::{Region, handling};
 /// Args:
 ///     capacity: in bytes, rounded up to whole pages of the backing.
 ///     backing: "hugetlb 1G", "hugetlb 2M", "thp" or "base": what to ask for first; "hugetlb 2M" if not said. If it
-///         cannot be had, the next one is taken, and ``falls`` says why.
+///         cannot be had, the next one is taken, and ``fallbacks`` says why.
 ///     strict: rather fail than take another backing.
 ///     populate: let the kernel put all the memory there now.
 ///     threads: how many populate now, and clear for regions later; as many as pay off if not said.
@@ -66,8 +66,8 @@ impl Pool {
         name: Option<String>,
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let (rung, clearing) =
-            (backing.map(rung).transpose()?, clearing.map(self::clearing).transpose()?);
+        let (tier, clearing) =
+            (backing.map(tier).transpose()?, clearing.map(self::clearing).transpose()?);
         let teller = Teller::new(progress)?;
         let tell = |done, total| teller.tell(done, total);
         let build = || {
@@ -77,7 +77,7 @@ impl Pool {
                 .threads(self::threads(threads))
                 .scrub_threads(scrub_threads.0)
                 .progress(&tell);
-            builder = rung.into_iter().fold(builder, hugekit::pool::PoolBuilder::backing);
+            builder = tier.into_iter().fold(builder, hugekit::pool::PoolBuilder::backing);
             builder = clearing.into_iter().fold(builder, hugekit::pool::PoolBuilder::clearing);
             if let Some((Number(low), Number(high))) = watermarks {
                 builder = builder.watermarks(low, high);
@@ -183,18 +183,18 @@ impl Pool {
             ("clean", stats.clean),
             ("in_use", stats.in_use),
             ("dirty", stats.dirty),
-            ("scattered", stats.scattered),
+            ("fragmented", stats.fragmented),
         ] {
             dict.set_item(name, pages)?;
         }
         for (name, bytes) in [
             ("scrubbed_in_background", stats.scrubbed_in_background),
-            ("scrubbed_at_hand_out", stats.scrubbed_at_hand_out),
+            ("scrubbed_at_allocation", stats.scrubbed_at_allocation),
             ("scrubbed_on_request", stats.scrubbed_on_request),
             ("scrubbed_at_release", stats.scrubbed_at_release),
             ("scrubbed_at_fault", stats.scrubbed_at_fault),
             ("populated", stats.populated),
-            ("hand_outs", stats.hand_outs),
+            ("allocations", stats.allocations),
             ("waits", stats.waits),
         ] {
             dict.set_item(name, bytes)?;
@@ -210,9 +210,9 @@ impl Pool {
 
     /// Why each backing above the one taken could not be had, as ``(backing, reason)``.
     #[getter]
-    fn falls(&self) -> Vec<(&'static str, String)> {
-        let falls = self.0.standing().falls.iter();
-        falls.map(|fall| (word(fall.backing), fall.reason.to_string())).collect()
+    fn fallbacks(&self) -> Vec<(&'static str, String)> {
+        let fallbacks = self.0.backing_report().fallbacks.iter();
+        fallbacks.map(|fallback| (word(fallback.backing), fallback.reason.to_string())).collect()
     }
 
     /// Bytes of the pool.
@@ -239,7 +239,7 @@ const WORDS: [(&str, Backing); 4] = [
     ("base", Backing::Base),
 ];
 
-fn rung(word: &str) -> PyResult<Backing> {
+fn tier(word: &str) -> PyResult<Backing> {
     let found = WORDS.iter().find(|(name, _)| *name == word).map(|(_, backing)| *backing);
     found.ok_or_else(|| {
         PyValueError::new_err(format!(
@@ -249,13 +249,13 @@ fn rung(word: &str) -> PyResult<Backing> {
 }
 
 fn word(backing: Backing) -> &'static str {
-    WORDS.iter().find(|(_, rung)| *rung == backing).map_or("other", |(word, _)| word)
+    WORDS.iter().find(|(_, tier)| *tier == backing).map_or("other", |(word, _)| word)
 }
 
 fn clearing(word: &str) -> PyResult<Clearing> {
     match word {
-        "at hand-out" => Ok(Clearing::AtHandOut),
-        "at fault" => Ok(Clearing::AtFault),
+        "at hand-out" => Ok(Clearing::OnAllocation),
+        "at fault" => Ok(Clearing::OnFault),
         _ => Err(PyValueError::new_err(format!(
             "clearing is {word:?}, and can be \"at hand-out\" or \"at fault\""
         ))),

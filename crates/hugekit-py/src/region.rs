@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hugekit::SharedRegion;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::region::PinnedRange;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -248,16 +248,16 @@ impl Region {
     }
 }
 
-pub(crate) fn handling(word: &str) -> PyResult<Handling> {
+pub(crate) fn handling(word: &str) -> PyResult<FaultMode> {
     match word {
-        "threaded" => Ok(Handling::Threaded { threads: 1 }),
-        "in place" => Ok(Handling::InPlace),
+        "threaded" => Ok(FaultMode::Threaded { threads: 1 }),
+        "in place" => Ok(FaultMode::InPlace),
         _ => Err(PyValueError::new_err(format!(
             "handling is {word:?}, and can be \"threaded\" or \"in place\""
         ))),
     }
 }
 
-pub(crate) fn word(handling: Handling) -> &'static str {
-    if handling == Handling::InPlace { "in place" } else { "threaded" }
+pub(crate) fn word(handling: FaultMode) -> &'static str {
+    if handling == FaultMode::InPlace { "in place" } else { "threaded" }
 }

@@ -167,9 +167,9 @@ impl Reserve {
 #[derive(Clone, Copy)]
 struct Wishes<'a> {
     reserve: Option<&'a Reserve>,
-    handling: Option<hugekit::fault::Handling>,
+    handling: Option<hugekit::fault::FaultMode>,
     granule: Granule,
-    hold_at_most: Option<usize>,
+    max_cow_bytes: Option<usize>,
     populate_copies: usize,
 }
 
@@ -186,7 +186,7 @@ struct Wishes<'a> {
 ///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
 ///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
-///     hold_at_most: bytes of each array that may be held aside at a time; half of it, but at least 64 MiB or all of
+///     max_cow_bytes: bytes of each array that may be held aside at a time; half of it, but at least 64 MiB or all of
 ///         it, if not said. If writers need more, the snapshot is lost and the writers run. Arrays on a pool have all of
 ///         it, reserved.
 ///     populate_copies: of these, bytes whose memory is populated now, so that no write waits for it, which takes
@@ -207,14 +207,14 @@ struct Wishes<'a> {
 /// >>> float(saved.max()), float(weights.max())
 /// (1.0, 2.0)
 #[pyfunction]
-#[pyo3(signature = (arrays, *, handling=None, granule=None, hold_at_most=None, populate_copies=None, reserve=None))]
+#[pyo3(signature = (arrays, *, handling=None, granule=None, max_cow_bytes=None, populate_copies=None, reserve=None))]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn snapshot(
     py: Python<'_>,
     arrays: &Bound<'_, PyAny>,
     handling: Option<&str>,
     granule: Option<&str>,
-    hold_at_most: Option<Number>,
+    max_cow_bytes: Option<Number>,
     populate_copies: Option<Number>,
     reserve: Option<&Reserve>,
 ) -> PyResult<Snapshot> {
@@ -222,7 +222,7 @@ pub(crate) fn snapshot(
         reserve,
         handling: handling.map(self::handling).transpose()?,
         granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
-        hold_at_most: hold_at_most.map(|Number(bytes)| bytes),
+        max_cow_bytes: max_cow_bytes.map(|Number(bytes)| bytes),
         populate_copies: populate_copies.map_or(0, |Number(bytes)| bytes),
     };
     let (form, named) = named(arrays)?;
@@ -318,7 +318,7 @@ fn taken(
         .populate_copies(wishes.populate_copies);
     let builder = wishes.handling.into_iter().fold(builder, hugekit::snapshot::Builder::handling);
     let builder =
-        wishes.hold_at_most.into_iter().fold(builder, hugekit::snapshot::Builder::hold_at_most);
+        wishes.max_cow_bytes.into_iter().fold(builder, hugekit::snapshot::Builder::max_cow_bytes);
     let builder =
         wishes.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0));
     // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
@@ -568,7 +568,7 @@ impl Snapshot {
         lock(&self.parts).is_none()
     }
 
-    /// Its cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_held``, ``cap`` and
+    /// Its cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_retained``, ``cap`` and
     /// ``reserved`` (of these, bytes whose memory was there before) in bytes, and the ``longest_fault`` of a writer in seconds. As it was before it began to end.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = match &*lock(&self.parts) {
@@ -580,7 +580,7 @@ impl Snapshot {
         dict.set_item("copied_by_writers", sum(|stats| stats.copied_by_writers))?;
         dict.set_item("copied_by_others", sum(|stats| stats.copied_by_others))?;
         dict.set_item("held", sum(|stats| stats.held as u64))?;
-        dict.set_item("most_held", sum(|stats| stats.most_held as u64))?;
+        dict.set_item("most_retained", sum(|stats| stats.most_retained as u64))?;
         dict.set_item("cap", sum(|stats| stats.cap as u64))?;
         dict.set_item("reserved", sum(|stats| stats.reserved as u64))?;
         let longest = all.iter().map(|stats| stats.longest_fault).max().unwrap_or_default();

@@ -89,10 +89,10 @@ def test_process_wide_pools_grow_and_shrink():
 
 def test_a_pool_says_what_it_is():
     pool = hugekit.Pool(5 << 20, backing="base", name="mine", watermarks=(1 << 20, 2 << 20))
-    assert pool.backing == "base" and pool.falls == [] and pool.capacity >= 5 << 20
+    assert pool.backing == "base" and pool.fallbacks == [] and pool.capacity >= 5 << 20
     assert "mine" in open("/proc/self/maps").read()
     pool = hugekit.Pool(2 << 20)
-    assert (pool.backing == "hugetlb 2M") == (pool.falls == [])
+    assert (pool.backing == "hugetlb 2M") == (pool.fallbacks == [])
     for wrong in ({"backing": "gold"}, {"clearing": "never"}, {"watermarks": (2, 1)}):
         with pytest.raises(ValueError):
             hugekit.Pool(1 << 20, **wrong)

@@ -22,7 +22,7 @@ SIZES = {
     "watermarks": lambda number: hugekit.Pool(1 << 20, backing="base", watermarks=(0, number)),
     "region": POOL.region,
     "Reserve": hugekit.Reserve,
-    "hold_at_most": lambda number: hugekit.snapshot(ARRAY, hold_at_most=number),
+    "max_cow_bytes": lambda number: hugekit.snapshot(ARRAY, max_cow_bytes=number),
     "populate_copies": lambda number: hugekit.snapshot(ARRAY, populate_copies=number),
 }
 
@@ -67,7 +67,7 @@ def test_more_than_any_address_is_named(name):
     assert "8001 bits" in said(call, 2**8000, ValueError)
 
 
-@pytest.mark.parametrize("name", set(SIZES) - {"hold_at_most", "populate_copies", "watermarks", "Reserve"})
+@pytest.mark.parametrize("name", set(SIZES) - {"max_cow_bytes", "populate_copies", "watermarks", "Reserve"})
 def test_what_no_machine_has_is_refused_in_figures(name):
     assert re.search(r"\d{10}|GiB", said(SIZES[name], 2**48, MemoryError))
     for number in (2**62, 2**63 - 1, 2**63, 2**64 - 1):

@@ -229,7 +229,7 @@ def test_a_view_shows_what_was_there(order):
 
 def test_a_view_reads_no_more_than_it_is_asked_for():
     array = np.ones(64 << 20, "u1")
-    with hugekit.snapshot(array, hold_at_most=2 << 20, granule="small") as moment:
+    with hugekit.snapshot(array, max_cow_bytes=2 << 20, granule="small") as moment:
         view = moment.view()
         assert view[1 << 20] == 1
         array[:] = 2
@@ -303,7 +303,7 @@ def test_neighbours_are_read_each_for_itself(tmp_path, kind, handling):
     for at, array in enumerate(arrays):
         array[:] = at
     before = [array.copy() for array in arrays]
-    with hugekit.snapshot(arrays, handling=handling, granule="huge", hold_at_most=1 << 30) as moment:
+    with hugekit.snapshot(arrays, handling=handling, granule="huge", max_cow_bytes=1 << 30) as moment:
         cost = moment.stats()
         views = moment.view()
         for array in arrays:
@@ -318,7 +318,7 @@ def test_neighbours_are_read_each_for_itself(tmp_path, kind, handling):
     at_once = kind == "touching" or moment.serving == "threaded"
     between = 3 * 4096 if kind == "apart" else 0
     assert cost["cap"] == (sum(array.nbytes for array in arrays) + between if at_once else 4 << 30)
-    with hugekit.snapshot(dict(zip("abcd", arrays)), handling=handling, hold_at_most=1 << 30) as moment:
+    with hugekit.snapshot(dict(zip("abcd", arrays)), handling=handling, max_cow_bytes=1 << 30) as moment:
         for array in arrays:
             array += 10
         moment.savez(tmp_path / "x")
@@ -349,7 +349,7 @@ def test_a_reserve_is_one_snapshots_at_a_time():
                 assert (other.to_numpy() == mark - 1).all()
             arrays[0][:] = mark
             assert (moment.to_numpy() == mark - 1).all()
-    moment = hugekit.snapshot(arrays, reserve=reserve, hold_at_most=1 << 30)
+    moment = hugekit.snapshot(arrays, reserve=reserve, max_cow_bytes=1 << 30)
     del reserve
     for array in arrays:
         array[:] = 9
@@ -362,7 +362,7 @@ def test_a_reserve_is_one_snapshots_at_a_time():
 
 def test_a_snapshot_that_is_outrun_is_lost_and_the_writer_is_not():
     array = np.ones(256 << 20, "u1")
-    with hugekit.snapshot(array, granule="small", hold_at_most=4 << 20) as moment:
+    with hugekit.snapshot(array, granule="small", max_cow_bytes=4 << 20) as moment:
         array[:] = 2
         with pytest.raises(hugekit.SnapshotLost, match="faster"):
             moment.to_numpy()
@@ -384,7 +384,7 @@ def test_one_moment_while_threads_write(handling):
     thread.start()
     try:
         for _ in range(5):
-            with hugekit.snapshot(arrays, handling=handling, hold_at_most=1 << 30) as moment:
+            with hugekit.snapshot(arrays, handling=handling, max_cow_bytes=1 << 30) as moment:
                 assert moment.serving == handling
                 first, second, third = moment.to_numpy()
             assert (first[::1000] >= second[::1000]).all() and (second[::1000] >= third[::1000]).all()

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hugekit::Threads;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::parallel::{Job, JobError};
 
 use crate::footprint::{self, Footprint};
@@ -108,7 +108,7 @@ fn perform(
     }
 }
 
-fn world(status: &'static Status, actor: usize, handling: Handling) -> World {
+fn world(status: &'static Status, actor: usize, handling: FaultMode) -> World {
     let rng = fastrand::Rng::with_seed(0);
     World { rng, handling, size: Size::Soak, every: 0, actor, status }
 }

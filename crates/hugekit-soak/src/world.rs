@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, FaultError, PoolBuilder};
 use hugekit::region::ForkError;
 use hugekit::{Pool, PoolError, SnapshotError};
@@ -24,7 +24,7 @@ pub enum Size {
 #[derive(Debug)]
 pub struct World {
     pub rng: fastrand::Rng,
-    pub handling: Handling,
+    pub handling: FaultMode,
     pub size: Size,
     /// Instructions from one signal to the next, in each thread of a scenario; 0 if it is not stepped.
     pub every: u32,

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError};
 use hugekit_soak::operations::{HANDLINGS, OPERATIONS, Operation};
@@ -60,7 +60,7 @@ impl When {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     operation: &'static Operation,
-    served: Option<(&'static str, Handling)>,
+    served: Option<(&'static str, FaultMode)>,
     when: When,
 }
 
@@ -127,7 +127,7 @@ impl Case {
     }
 
     fn round(&self, status: &'static Status, seed: u64, round: u64) {
-        let handling = self.served.map_or(Handling::Auto, |(_, handling)| handling);
+        let handling = self.served.map_or(FaultMode::Auto, |(_, handling)| handling);
         let is_stepped = self.when == When::AtEachInstruction;
         let size = if is_stepped { Size::Stepped } else { Size::Short };
         let every = if is_stepped { EVERY[round as usize % EVERY.len()] } else { 0 };
@@ -151,7 +151,7 @@ fn number(name: &str, usual: u64) -> u64 {
 /// Why a case cannot be run here.
 fn lack(case: &Case, threaded: &Option<String>, traced: &Option<String>) -> Option<String> {
     match (case.when, case.served) {
-        (_, Some((_, Handling::Threaded { .. }))) if threaded.is_some() => threaded.clone(),
+        (_, Some((_, FaultMode::Threaded { .. }))) if threaded.is_some() => threaded.clone(),
         (When::AtEachSystemCall, _) => traced.clone(),
         (When::AtEachInstruction, _) if !step::POSSIBLE => {
             Some("only threads on x86-64 can step themselves".to_owned())
@@ -164,8 +164,8 @@ fn threads_cannot_serve() -> Option<String> {
     let pool = Pool::builder(4096).backing(Backing::Base).strict(true).scrub_threads(0).build();
     let pool = pool.expect("any machine has base pages");
     drop(pool.region(4096).expect("there is one"));
-    let builder = pool.region_builder(4096).clearing(Clearing::AtFault);
-    match builder.handling(Handling::Threaded { threads: 1 }).build() {
+    let builder = pool.region_builder(4096).clearing(Clearing::OnFault);
+    match builder.handling(FaultMode::Threaded { threads: 1 }).build() {
         Err(PoolError::Fault(error)) => Some(error.to_string()),
         _ => None,
     }

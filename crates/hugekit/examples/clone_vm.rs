@@ -48,7 +48,7 @@ mod clones {
     use std::error::Error;
     use std::time::{Duration, Instant};
 
-    use hugekit::fault::Handling;
+    use hugekit::fault::FaultMode;
     use hugekit::machine::{Memory, Root};
     use hugekit::region::ForkError;
     use hugekit::{Pool, SharedRegion};
@@ -131,13 +131,13 @@ mod clones {
             println!("{clones} of {wanted} clones fit: memory, or descriptors (ulimit -n)");
         }
         let pool = Pool::builder((clones + 1) * bytes).name("clones").build()?;
-        for fall in &pool.standing().falls {
-            println!("not on {}: {}", fall.backing, fall.reason);
+        for fallback in &pool.backing_report().fallbacks {
+            println!("not on {}: {}", fallback.backing, fallback.reason);
         }
         println!("clones of {} MiB on {}", bytes >> 20, pool.backing());
         let template = started_template(kvm, pool.region(bytes)?.share())?;
         // KVM cannot wait for a handler in place.
-        let fork = template.fork_builder().handling(Handling::Threaded { threads: 1 });
+        let fork = template.fork_builder().handling(FaultMode::Threaded { threads: 1 });
         if let Err(refused @ ForkError::Fault(_)) = fork.build() {
             println!("skipped: {refused}");
             return Ok(());

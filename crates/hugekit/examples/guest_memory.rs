@@ -47,7 +47,7 @@ mod guests {
     use std::ptr;
     use std::time::{Duration, Instant};
 
-    use hugekit::fault::Handling;
+    use hugekit::fault::FaultMode;
     use hugekit::pool::Clearing;
     use hugekit::{Pool, PoolError};
     use kvm_ioctls::Kvm;
@@ -111,15 +111,15 @@ mod guests {
         let pool =
             Pool::builder(bytes).name("guest").populate_now(true).scrub_threads(0).build()?;
         let made = begin.elapsed();
-        for fall in &pool.standing().falls {
-            println!("not on {}: {}", fall.backing, fall.reason);
+        for fallback in &pool.backing_report().fallbacks {
+            println!("not on {}: {}", fallback.backing, fallback.reason);
         }
         println!("{} MiB on {}, made in {}", bytes >> 20, pool.backing(), milliseconds(made));
         let (mut of_pool, mut dirty, mut anonymous) = (Vec::new(), Vec::new(), Vec::new());
         let threaded = pool
             .region_builder(bytes)
-            .clearing(Clearing::AtFault)
-            .handling(Handling::Threaded { threads: 1 });
+            .clearing(Clearing::OnFault)
+            .handling(FaultMode::Threaded { threads: 1 });
         for _ in 0..ROUNDS {
             pool.scrub()?;
             of_pool.push(start(kvm, || Ok(pool.region(bytes)?.share()))?);

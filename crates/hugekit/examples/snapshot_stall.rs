@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Builder, Granule, Reserve};
 use hugekit::{HUGE_PAGE_BYTES, Snapshot};
 
@@ -63,12 +63,12 @@ fn main() {
 
 /// What the arguments ask for, of a snapshot of so many bytes.
 fn wished(has: impl Fn(&str) -> bool, len: usize) -> Builder {
-    let threaded = Handling::Threaded { threads: 1 };
+    let threaded = FaultMode::Threaded { threads: 1 };
     Snapshot::builder()
-        .handling(if has("threaded") { threaded } else { Handling::InPlace })
+        .handling(if has("threaded") { threaded } else { FaultMode::InPlace })
         .in_background(has("background"))
         .granule(if has("small") { Granule::Small } else { Granule::Auto })
-        .hold_at_most(if has("all") { len } else { len / 2 })
+        .max_cow_bytes(if has("all") { len } else { len / 2 })
         .populate_copies(if has("populate") { len / 4 } else { 0 })
 }
 

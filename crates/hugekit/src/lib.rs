@@ -17,13 +17,13 @@
 //! | a dump of a moment, while writers go on | [`Snapshot`] |
 //! | a system call that writes what is forked or snapshotted | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
 //! | work of the program's own on each node's bytes | [`parallel::Job`] |
-//! | what the machine has, what an error means for the program | [`machine`], [`ErrorClass`] |
+//! | what the machine has, what an error means for the program | [`machine`], [`ErrorKind`] |
 //!
 //! # Concepts, each with a program
 //!
 //! The programs ask for base pages, so that they run on any machine; without `backing`, a pool
 //! takes reserved huge pages first, then transparent ones, then base pages, and
-//! [says](pool::Standing) what it took and why.
+//! [says](pool::BackingReport) what it took and why.
 //!
 //! **Folio**: what is processed as a whole, a page of the pool's backing; [`HUGE_PAGE_BYTES`] on
 //! huge pages. A fault names one *target* in it: its neighbourhood is processed last and stays in
@@ -53,14 +53,14 @@
 //! # Ok::<(), hugekit::PoolError>(())
 //! ```
 //!
-//! **Lazy clearing** ([`pool::Clearing::AtFault`]): what is dirty is handed out as it is, and each
+//! **Lazy clearing** ([`pool::Clearing::OnFault`]): what is dirty is handed out as it is, and each
 //! folio cleared when it is touched first, by userfaultfd(2). Where the kernel does not permit
-//! that, the region is cleared at hand-out, and [`Region::fall`] says why.
+//! that, the region is cleared at hand-out, and [`Region::fallback`] says why.
 //!
 //! ```
 //! use hugekit::pool::{Backing, Clearing, Pool};
 //!
-//! let pool = Pool::builder(4 << 20).backing(Backing::Base).clearing(Clearing::AtFault).build()?;
+//! let pool = Pool::builder(4 << 20).backing(Backing::Base).clearing(Clearing::OnFault).build()?;
 //! pool.region(4 << 20)?.fill(7); // dropped dirty
 //! let sparse = pool.region(4 << 20)?;
 //! assert_eq!(sparse[0x1234], 0); // cleared at the latest by this access
@@ -127,7 +127,7 @@
 //!   interrupts. The exceptions are handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP and SIGSYS
 //!   that run while their thread makes a snapshot: they may not write what it snapshots.
 //! - **Handlers of the library's.** The first region, fork or snapshot that is served *in place*
-//!   ([`fault::Handling`]) takes SIGBUS; on x86-64 the first fork or snapshot of any kind takes
+//!   ([`fault::FaultMode`]) takes SIGBUS; on x86-64 the first fork or snapshot of any kind takes
 //!   SIGBUS and SIGSEGV. They are kept. What is not hugekit's goes once to the handler that was
 //!   there before, so that a program installs its own ones first.
 //! - **Masks.** No thread may block SIGBUS while it touches memory that is served in place: the
@@ -154,12 +154,12 @@ compile_error!(
 );
 
 pub mod arch;
-mod class;
 mod clear;
 mod copy;
 mod cow;
 mod cpu_set;
 mod engine;
+mod error_kind;
 pub mod fault;
 mod huge_page;
 pub mod machine;
@@ -181,10 +181,10 @@ pub mod injection {
     pub use crate::sys::injection::{Call, Hit, Lasting, Plan, arm, disarm, hit, trace};
 }
 
-pub use class::{ErrorClass, system_error};
 pub use clear::{ClearError, ClearOptions, clear};
 pub use copy::{CopyError, CopyOptions, copy};
 pub use engine::{HintError, Method, Operation, Reuse};
+pub use error_kind::{ErrorKind, system_error};
 pub use huge_page::HUGE_PAGE_BYTES;
 pub use parallel::{Cancel, Threads};
 pub use pool::{Pool, PoolError};

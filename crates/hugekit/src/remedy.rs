@@ -65,7 +65,7 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::pool::{Backing, Fall};
+    use crate::pool::{Backing, Fallback};
 
     fn one_of_each() -> Vec<Box<dyn Error>> {
         let file = || PathBuf::from("/proc/meminfo");
@@ -104,10 +104,11 @@ mod tests {
     #[test]
     fn errors_print_the_remedy_below_it() {
         let fault = || FaultError::Blocked;
-        let falls = || vec![Fall { backing: Backing::Base, reason: PoolError::Fault(fault()) }];
+        let fallbacks =
+            || vec![Fallback { backing: Backing::Base, reason: PoolError::Fault(fault()) }];
         let errors: [(Box<dyn Error>, _); 4] = [
             (Box::new(fault()), fault().remedy()),
-            (Box::new(PoolError::NoBacking { falls: falls() }), fault().remedy()),
+            (Box::new(PoolError::NoBacking { fallbacks: fallbacks() }), fault().remedy()),
             (Box::new(ForkError::Fault(fault())), fault().remedy()),
             (Box::new(SnapshotError::Fault(fault())), fault().remedy()),
         ];

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::process::{Command, Output};
 
 use hugekit::Pool;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Runs an example as its reader would.
@@ -67,7 +67,7 @@ fn no_guest() -> Option<String> {
 fn no_guest_on_a_fork() -> Option<String> {
     let pool = Pool::builder(4 << 20).build();
     let region = pool.and_then(|pool| pool.region(2 << 20)).expect("4 MiB of memory");
-    let threaded = Handling::Threaded { threads: 1 };
+    let threaded = FaultMode::Threaded { threads: 1 };
     region.fork_builder().handling(threaded).build().err().map(|error| error.to_string())
 }
 

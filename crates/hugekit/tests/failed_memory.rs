@@ -11,14 +11,14 @@ use std::io::Write;
 use alias::{alias_of, fail};
 use backings::{Check, trials_on};
 use child::died_of;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::parallel::JobError;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
 use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, PopulateError, Region, RegionError};
 use libtest_mimic::Arguments;
 
-const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 const MARKER: &[u8] = b"this memory will fail";
 const REGIONS: usize = 3;
 
@@ -129,7 +129,7 @@ fn touching_it_ends_by_sigbus(backing: Backing) {
     }
 }
 
-fn each_of(backing: Backing, handling: Handling, by_write: bool) {
+fn each_of(backing: Backing, handling: FaultMode, by_write: bool) {
     let (_pool, mut region) = marked(backing);
     let mut fork = region.fork_builder().handling(handling).build().unwrap();
     fail_the_marker(backing, &region);

@@ -15,16 +15,16 @@ use std::thread;
 
 use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unscrubbed};
 use child::in_a_child;
-use hugekit::ErrorClass;
-use hugekit::fault::{Handling, MOST_THREADS};
+use hugekit::ErrorKind;
+use hugekit::fault::{FaultMode, MOST_THREADS};
 use hugekit::pool::{Backing, Clearing, FaultError};
 use hugekit::{Pool, PoolError, Region, RegionError, SharedRegion, Threads};
 use libtest_mimic::Arguments;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use served::{at_fault, soiled};
 
-const HANDLINGS: [Handling; 3] =
-    [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 3 }];
+const HANDLINGS: [FaultMode; 3] =
+    [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 3 }];
 
 /// Calls `check` with a region over all of a dirty pool, for every way to serve it.
 fn each(backing: Backing, check: impl Fn(&Pool, Region)) {
@@ -47,7 +47,7 @@ fn what_is_dirty_reads_as_zeroes(backing: Backing) {
         assert!(is_zero(&region));
         let stats = pool.stats().unwrap();
         assert_eq!(stats.scrubbed_at_fault, region.len() as u64);
-        assert_eq!(stats.scrubbed_at_hand_out, 0);
+        assert_eq!(stats.scrubbed_at_allocation, 0);
     });
 }
 
@@ -77,7 +77,7 @@ fn what_is_written_stays(backing: Backing) {
 /// Memory that is clean when it is handed out needs no handler, and the pool can say what its regions do.
 fn clean_memory_is_not_served(backing: Backing) {
     let pool =
-        builder(backing, FOLIOS).clearing(Clearing::AtFault).populate_now(true).build().unwrap();
+        builder(backing, FOLIOS).clearing(Clearing::OnFault).populate_now(true).build().unwrap();
     let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
     assert!(region.serving().is_none());
     region.fill(7);
@@ -87,7 +87,7 @@ fn clean_memory_is_not_served(backing: Backing) {
     let region = pool.region(FOLIOS * backing.page_size()).unwrap();
     assert_eq!(region.serving().is_some(), dirty > 0);
     assert!(is_zero(&region));
-    let asked = pool.region_builder(1).clearing(Clearing::AtHandOut);
+    let asked = pool.region_builder(1).clearing(Clearing::OnAllocation);
     drop(region);
     assert!(asked.build().unwrap().serving().is_none());
 }
@@ -98,7 +98,7 @@ fn holes_wait_where_their_memory_is_reserved(backing: Backing) {
     for handling in HANDLINGS {
         let (pool, page) = (unscrubbed(backing), backing.page_size());
         let build =
-            pool.region_builder(FOLIOS * page).clearing(Clearing::AtFault).handling(handling);
+            pool.region_builder(FOLIOS * page).clearing(Clearing::OnFault).handling(handling);
         let mut region = build.build().unwrap();
         let stats = pool.stats().unwrap();
         if !backing.is_reserved() {
@@ -114,7 +114,7 @@ fn holes_wait_where_their_memory_is_reserved(backing: Backing) {
         drop(region);
         assert_eq!(pool.stats().unwrap().dirty, FOLIOS);
         let fresh = unscrubbed(backing);
-        let untouched = fresh.region_builder(FOLIOS * page).clearing(Clearing::AtFault);
+        let untouched = fresh.region_builder(FOLIOS * page).clearing(Clearing::OnFault);
         let mut untouched = untouched.handling(handling).build().unwrap();
         untouched[page] = 1;
         drop(untouched);
@@ -163,7 +163,7 @@ fn what_is_cut_off_or_retired_is_for_others(backing: Backing) {
 fn system_calls_find_what_is_ready(backing: Backing) {
     each(backing, |_, mut region| {
         let page = backing.page_size();
-        let in_place = region.serving().unwrap().handling == Handling::InPlace;
+        let in_place = region.serving().unwrap().handling == FaultMode::InPlace;
         let (mut read, mut write) = std::io::pipe().unwrap();
         write.write_all(&[5; 4096]).unwrap();
         let early = read.read(&mut region[page..page + 4096]);
@@ -309,7 +309,7 @@ fn regions_come_and_go(backing: Backing) {
                 for round in 0..60 {
                     let handling = HANDLINGS[(thread + round) % HANDLINGS.len()];
                     let builder = pool.region_builder((1 + round % 2) * page);
-                    let builder = builder.clearing(Clearing::AtFault).handling(handling);
+                    let builder = builder.clearing(Clearing::OnFault).handling(handling);
                     let mut region = builder.build().unwrap();
                     if round % 3 == 0 {
                         assert_eq!(region[page - 1], 0);
@@ -397,15 +397,15 @@ fn nobody_looks_behind_it(backing: Backing) {
 
 fn what_makes_no_sense_is_refused(backing: Backing) {
     let pool = soiled(backing, FOLIOS);
-    let none = Handling::Threaded { threads: 0 };
-    let refused = pool.region_builder(1).clearing(Clearing::AtFault).handling(none).build();
+    let none = FaultMode::Threaded { threads: 0 };
+    let refused = pool.region_builder(1).clearing(Clearing::OnFault).handling(none).build();
     assert!(matches!(refused, Err(PoolError::Fault(FaultError::NoThreads))));
-    let many = Handling::Threaded { threads: MOST_THREADS + 1 };
-    let refused = pool.region_builder(1).clearing(Clearing::AtFault).handling(many).build();
+    let many = FaultMode::Threaded { threads: MOST_THREADS + 1 };
+    let refused = pool.region_builder(1).clearing(Clearing::OnFault).handling(many).build();
     let Err(PoolError::Fault(error @ FaultError::TooManyThreads { .. })) = refused else {
         panic!()
     };
-    assert_eq!(error.class(), ErrorClass::Invalid);
+    assert_eq!(error.class(), ErrorKind::Invalid);
     let stats = pool.stats().unwrap();
     assert_eq!((stats.in_use, stats.dirty), (0, FOLIOS));
 }
@@ -434,15 +434,15 @@ const CHECKS: &[Check] = &[
 fn a_gigantic_page_is_cleared_by_threads_or_before(backing: Backing) {
     let pool = builder(backing, 1).scrub_threads(0).build().unwrap();
     let ask = |handling| {
-        pool.region_builder(1).clearing(Clearing::AtFault).handling(handling).build().unwrap()
+        pool.region_builder(1).clearing(Clearing::OnFault).handling(handling).build().unwrap()
     };
     pool.region(1).unwrap()[0] = 7;
-    let mut in_place = ask(Handling::InPlace);
+    let mut in_place = ask(FaultMode::InPlace);
     assert!(in_place.serving().is_none());
     assert!(is_zero(&in_place));
     in_place[0] = 7;
     drop(in_place);
-    let threaded = ask(Handling::Threaded { threads: 1 });
+    let threaded = ask(FaultMode::Threaded { threads: 1 });
     assert!(threaded.serving().is_some());
     assert!(is_zero(&threaded));
     assert_eq!(pool.stats().unwrap().scrubbed_at_fault, backing.page_size() as u64);

@@ -13,7 +13,7 @@ use std::thread;
 
 use backings::{Check, FOLIOS, builder, is_zero, trials, trials_on, unscrubbed};
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::region::{ForkError, PinnedRange};
 use hugekit::{HUGE_PAGE_BYTES, Pool, Region, RegionError, SharedRegion};
@@ -24,7 +24,7 @@ use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// A pool for so many regions of as many folios as a test's have.
 fn pool(backing: Backing, regions: usize) -> Pool {
@@ -642,16 +642,16 @@ fn bad_terms_are_typed_errors(backing: Backing) {
             other => panic!("{granule}: {other:?}"),
         }
     }
-    let handling = Handling::Threaded { threads: 0 };
+    let handling = FaultMode::Threaded { threads: 0 };
     assert!(matches!(region.fork_builder().handling(handling).build(), Err(ForkError::Fault(_))));
     assert!(region.serving().is_none());
     let granule = *granules(backing).last().unwrap();
-    let how = || region.fork_builder().granule(granule).handling(Handling::InPlace);
+    let how = || region.fork_builder().granule(granule).handling(FaultMode::InPlace);
     let child = how().build().unwrap();
     let other = granule ^ 8192;
     let differs = child.fork_builder().granule(other).build();
     assert!(matches!(differs, Err(ForkError::GranuleDiffers { .. })), "{differs:?}");
-    let handling = Handling::Threaded { threads: 1 };
+    let handling = FaultMode::Threaded { threads: 1 };
     let differs = child.fork_builder().handling(handling).build();
     assert!(matches!(differs, Err(ForkError::HandlingDiffers { .. })), "{differs:?}");
     drop(child);
@@ -680,7 +680,7 @@ fn a_region_that_is_served_can_be_forked(backing: Backing) {
         let pool = builder(backing, 2 * FOLIOS).scrub_threads(0).build().unwrap();
         pool.region(2 * FOLIOS * backing.page_size()).unwrap().fill(0xd1);
         let region = pool.region_builder(FOLIOS * backing.page_size());
-        let mut region = region.clearing(Clearing::AtFault).handling(handling).build().unwrap();
+        let mut region = region.clearing(Clearing::OnFault).handling(handling).build().unwrap();
         region[7] = 7;
         let mut child = region.fork_builder().handling(handling).build().unwrap();
         child[8] = 8;
@@ -750,7 +750,7 @@ fn mappings_are_budgeted(backing: Backing) {
     }
 }
 
-/// A region whose frames are scattered is brought together before it is forked, where mappings are few:
+/// A region whose frames are fragmented is brought together before it is forked, where mappings are few:
 /// into its own place if it has all of that, else into a new one.
 fn what_is_scattered_is_brought_together(backing: Backing) {
     for handling in HANDLINGS {

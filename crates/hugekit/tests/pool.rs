@@ -62,16 +62,16 @@ fn folios_go_from_hole_to_clean_to_use_to_dirty_to_clean(backing: Backing) {
     assert!(is_zero(&pool.region(3 * page).unwrap()));
     let stats = pool.stats().unwrap();
     assert_eq!(stats.populated, 3 * page as u64);
-    assert_eq!((stats.scrubbed_on_request, stats.scrubbed_at_hand_out), (3 * page as u64, 0));
-    assert_eq!((stats.hand_outs, stats.waits, stats.page_size), (2, 0, page));
+    assert_eq!((stats.scrubbed_on_request, stats.scrubbed_at_allocation), (3 * page as u64, 0));
+    assert_eq!((stats.allocations, stats.waits, stats.page_size), (2, 0, page));
 }
 
-fn what_is_dirty_is_cleared_at_hand_out(backing: Backing) {
+fn what_is_dirty_is_cleared_at_allocation(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     pool.region(FOLIOS * page).unwrap().fill(1);
     assert_eq!(states(&pool), [0, 0, 0, FOLIOS]);
     assert!(is_zero(&pool.region(3 * page).unwrap()));
-    assert_eq!(pool.stats().unwrap().scrubbed_at_hand_out, 3 * page as u64);
+    assert_eq!(pool.stats().unwrap().scrubbed_at_allocation, 3 * page as u64);
 }
 
 fn clean_folios_are_handed_out_first(backing: Backing) {
@@ -85,7 +85,7 @@ fn clean_folios_are_handed_out_first(backing: Backing) {
     for _ in 0..3 {
         std::mem::forget(pool.region(page).unwrap());
     }
-    assert_eq!(pool.stats().unwrap().scrubbed_at_hand_out, 0);
+    assert_eq!(pool.stats().unwrap().scrubbed_at_allocation, 0);
 }
 
 fn the_scrubber_cleans_in_the_background(backing: Backing) {
@@ -94,7 +94,7 @@ fn the_scrubber_cleans_in_the_background(backing: Backing) {
     wait_until(&pool, |stats| stats.clean == FOLIOS);
     assert_eq!(pool.stats().unwrap().scrubbed_in_background, (FOLIOS * page) as u64);
     assert!(is_zero(&pool.region(FOLIOS * page).unwrap()));
-    assert_eq!(pool.stats().unwrap().scrubbed_at_hand_out, 0);
+    assert_eq!(pool.stats().unwrap().scrubbed_at_allocation, 0);
 }
 
 /// It naps while regions come and go, but it does not starve.
@@ -170,7 +170,7 @@ fn nonsense_is_refused_and_takes_nothing(backing: Backing) {
     let none = builder(backing, 0).build();
     assert!(matches!(none, Err(PoolError::NoBytes)));
     let nowhere = builder(backing, 1).ladder([]).build();
-    assert!(matches!(nowhere, Err(PoolError::NoRungs)));
+    assert!(matches!(nowhere, Err(PoolError::NoTiers)));
     let upside_down = builder(backing, 1).watermarks(2, 1).build();
     assert!(matches!(upside_down, Err(PoolError::Watermarks { low: 2, high: 1 })));
     assert!(matches!(
@@ -193,10 +193,10 @@ fn more_than_the_machine_has_is_an_error_in_figures(backing: Backing) {
 fn a_capacity_is_rounded_up_and_reported(backing: Backing) {
     let page = backing.page_size();
     let pool = Pool::builder(2 * page + 1).backing(backing).strict(true).build().unwrap();
-    let standing = pool.standing();
-    assert_eq!((standing.asked_capacity, standing.capacity), (2 * page + 1, 3 * page));
-    assert_eq!((standing.backing, standing.asked), (backing, backing));
-    assert!(standing.falls.is_empty());
+    let report = pool.backing_report();
+    assert_eq!((report.asked_capacity, report.capacity), (2 * page + 1, 3 * page));
+    assert_eq!((report.backing, report.asked), (backing, backing));
+    assert!(report.fallbacks.is_empty());
     assert_eq!(pool.region(3 * page).unwrap().len(), 3 * page);
 }
 
@@ -593,7 +593,7 @@ const CHECKS: &[Check] = &[
         "folios_go_from_hole_to_clean_to_use_to_dirty_to_clean",
         folios_go_from_hole_to_clean_to_use_to_dirty_to_clean,
     ),
-    ("what_is_dirty_is_cleared_at_hand_out", what_is_dirty_is_cleared_at_hand_out),
+    ("what_is_dirty_is_cleared_at_allocation", what_is_dirty_is_cleared_at_allocation),
     ("clean_folios_are_handed_out_first", clean_folios_are_handed_out_first),
     ("the_scrubber_cleans_in_the_background", the_scrubber_cleans_in_the_background),
     (
@@ -638,12 +638,13 @@ fn a_fall_is_reported_and_a_strict_pool_refuses_it() {
     let machine = || Root::at("/nonexistent");
     let ladder = [Backing::Hugetlb1G, Backing::Hugetlb2M, Backing::Base];
     let pool = Pool::builder(1 << 20).ladder(ladder).machine(machine()).build().unwrap();
-    let standing = pool.standing();
-    assert_eq!((standing.backing, standing.asked), (Backing::Base, Backing::Hugetlb1G));
-    let fallen: Vec<_> = standing.falls.iter().map(|fall| fall.backing).collect();
+    let report = pool.backing_report();
+    assert_eq!((report.backing, report.asked), (Backing::Base, Backing::Hugetlb1G));
+    let fallen: Vec<_> = report.fallbacks.iter().map(|fallback| fallback.backing).collect();
     assert_eq!(fallen, ladder[..2]);
     let lacks = |size| format!("this kernel has no huge pages of {size}");
-    let reasons: Vec<_> = standing.falls.iter().map(|fall| fall.reason.to_string()).collect();
+    let reasons: Vec<_> =
+        report.fallbacks.iter().map(|fallback| fallback.reason.to_string()).collect();
     assert_eq!(reasons, [lacks("1 GiB"), lacks("2 MiB")]);
     let strict = Pool::builder(1 << 20).machine(machine()).strict(true).build();
     assert!(matches!(strict, Err(PoolError::NoHugePages { .. })));
@@ -674,7 +675,7 @@ fn huge_pages_taken_meanwhile_are_an_error() {
         "{strict:?}"
     );
     let fallen = builder.ladder([Backing::Hugetlb2M, Backing::Base]).build().unwrap();
-    assert_eq!(fallen.standing().falls.len(), 1);
+    assert_eq!(fallen.backing_report().fallbacks.len(), 1);
     assert_eq!(fallen.region(1).unwrap()[0], 0);
 }
 

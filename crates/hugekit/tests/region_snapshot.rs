@@ -11,7 +11,7 @@ use std::thread;
 
 use backings::{Check, FOLIOS, builder, trials, trials_on};
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
 use hugekit::{
@@ -23,7 +23,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 
-const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Granules that are shared on a backing: the usual one, and a small one.
 fn granules(backing: Backing) -> Vec<usize> {
@@ -439,7 +439,7 @@ fn system_calls_write_where_they_may(backing: Backing) {
             sink.write_all(&[3; 100]).unwrap();
             source.read(&mut region[range.clone()])
         };
-        let in_place = snapshot.serving().unwrap().handling == Handling::InPlace;
+        let in_place = snapshot.serving().unwrap().handling == FaultMode::InPlace;
         if in_place {
             assert_eq!(write(&mut region).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         }
@@ -608,7 +608,7 @@ fn thousands_leave_nothing_behind(backing: Backing) {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         (maps, std::fs::read_dir("/proc/self/fd").unwrap().count())
     };
-    let take = |handling: Handling| {
+    let take = |handling: FaultMode| {
         let granule = granules(backing)[0];
         let pool = builder(backing, 2 * FOLIOS).scrub_threads(0).build().unwrap();
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();

@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::thread;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::machine::userfaultfd::Obstacle;
 use hugekit::parallel::JobError;
 use hugekit::pool::{Backing, Clearing, FaultError};
@@ -77,7 +77,7 @@ fn is_zero(bytes: &[u8]) -> bool {
 }
 
 fn in_place(pool: &Pool) -> Region {
-    at_fault(pool, pool.capacity(), Handling::InPlace)
+    at_fault(pool, pool.capacity(), FaultMode::InPlace)
 }
 
 /// Touches something that was not touched before.
@@ -222,7 +222,7 @@ fn snapshot() -> (*mut u8, Snapshot) {
     };
     let range = ptr::slice_from_raw_parts(memory, SNAPSHOTTED);
     // SAFETY: no thread blocks SIGBUS, and the memory stays, or what goes is the subject of the test.
-    let snapshot = unsafe { Snapshot::builder().handling(Handling::InPlace).of_anonymous(range) };
+    let snapshot = unsafe { Snapshot::builder().handling(FaultMode::InPlace).of_anonymous(range) };
     (memory, snapshot.unwrap())
 }
 
@@ -303,7 +303,7 @@ fn whoever_replaces_ours_is_noticed_and_never_called_by_us() {
     drop(region);
     install_counting();
     let build = || {
-        pool.region_builder(PAGE).clearing(Clearing::AtFault).handling(Handling::InPlace).build()
+        pool.region_builder(PAGE).clearing(Clearing::OnFault).handling(FaultMode::InPlace).build()
     };
     let error = build().unwrap_err();
     assert!(matches!(error, PoolError::Fault(FaultError::HandlerReplaced)), "{error}");
@@ -311,7 +311,7 @@ fn whoever_replaces_ours_is_noticed_and_never_called_by_us() {
     let stats = pool.stats().unwrap();
     assert_eq!((stats.in_use, CALLS.load(Ordering::SeqCst)), (0, 0));
     // Threaded, and at hand-out, all is as it was.
-    drop(at_fault(&pool, PAGE, Handling::Threaded { threads: 1 }));
+    drop(at_fault(&pool, PAGE, FaultMode::Threaded { threads: 1 }));
     assert!(is_zero(&pool.region(PAGE).unwrap()));
     // The other handler has gone, and no handler can call us in a circle.
     install(libc::SIG_DFL, 0);
@@ -346,9 +346,9 @@ fn a_thread_that_blocks_it_is_refused() {
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut());
     }
     let build =
-        pool.region_builder(1).clearing(Clearing::AtFault).handling(Handling::InPlace).build();
+        pool.region_builder(1).clearing(Clearing::OnFault).handling(FaultMode::InPlace).build();
     assert!(matches!(build, Err(PoolError::Fault(FaultError::Blocked))));
-    let threaded = at_fault(&pool, 1, Handling::Threaded { threads: 1 });
+    let threaded = at_fault(&pool, 1, FaultMode::Threaded { threads: 1 });
     assert_eq!(threaded[0], 0);
 }
 
@@ -429,7 +429,7 @@ extern "C" fn touches(_: c_int) {
 
 /// Threads that touch, release and make ready are interrupted by handlers that touch the same memory:
 /// no thread waits for itself, nor two for each other.
-fn faults_in_handlers_of_other_signals(handling: Handling) {
+fn faults_in_handlers_of_other_signals(handling: FaultMode) {
     let pool = pool();
     let region = at_fault(&pool, WIDTH, handling).share();
     TOUCHED_BY_SIGNAL.store(region.as_ptr(), Ordering::SeqCst);
@@ -472,11 +472,11 @@ fn faults_in_handlers_of_other_signals(handling: Handling) {
 }
 
 fn faults_in_handlers_in_place() {
-    faults_in_handlers_of_other_signals(Handling::InPlace);
+    faults_in_handlers_of_other_signals(FaultMode::InPlace);
 }
 
 fn faults_in_handlers_threaded() {
-    faults_in_handlers_of_other_signals(Handling::Threaded { threads: 1 });
+    faults_in_handlers_of_other_signals(FaultMode::Threaded { threads: 1 });
 }
 
 /// A handler that was there before us touches a region while it has one of our signals in hand.
@@ -527,7 +527,7 @@ fn faults_of_forks_keep_within_bounds() {
     let pool = Pool::builder(4 * WIDTH).backing(Backing::Base).scrub_threads(0).build().unwrap();
     let mut region = pool.region(WIDTH).unwrap();
     region.fill(1);
-    let how = region.fork_builder().granule(PAGE).handling(Handling::InPlace).max_vmas(4);
+    let how = region.fork_builder().granule(PAGE).handling(FaultMode::InPlace).max_vmas(4);
     let (mut first, mut second) = (how.build().unwrap(), how.build().unwrap());
     let used_by = stack_beyond_a_frame();
     let mut touch = |what: &str, touch: &mut dyn FnMut(&mut Region, &mut Region, &mut Region)| {
@@ -598,22 +598,22 @@ fn without_permission_it_is_in_place_and_says_why() {
     assert_eq!(become_nobody, 0);
     let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap();
     let build =
-        |handling| pool.region_builder(PAGE).clearing(Clearing::AtFault).handling(handling).build();
+        |handling| pool.region_builder(PAGE).clearing(Clearing::OnFault).handling(handling).build();
     if allowed.trim() == "1" {
-        assert!(build(Handling::Threaded { threads: 1 }).is_ok());
+        assert!(build(FaultMode::Threaded { threads: 1 }).is_ok());
         return;
     }
-    let error = build(Handling::Threaded { threads: 1 }).unwrap_err();
+    let error = build(FaultMode::Threaded { threads: 1 }).unwrap_err();
     let PoolError::Fault(FaultError::NotPermitted { user_mode: false, obstacles, .. }) = &error
     else {
         panic!("{error}")
     };
     assert_eq!(obstacles, &[Obstacle::Unprivileged]);
     assert!(error.to_string().contains("vm.unprivileged_userfaultfd"), "{error}");
-    let region = build(Handling::Auto).unwrap();
+    let region = build(FaultMode::Auto).unwrap();
     let serving = region.serving().unwrap();
-    assert_eq!(serving.handling, Handling::InPlace);
-    assert!(matches!(serving.fall, Some(FaultError::NotPermitted { .. })));
+    assert_eq!(serving.handling, FaultMode::InPlace);
+    assert!(matches!(serving.fallback, Some(FaultError::NotPermitted { .. })));
     assert!(is_zero(&region));
 }
 
@@ -637,9 +637,9 @@ fn filtered(action: u32) {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter), 0);
     }
-    for handling in [Handling::Auto, Handling::InPlace, Handling::Threaded { threads: 2 }] {
+    for handling in [FaultMode::Auto, FaultMode::InPlace, FaultMode::Threaded { threads: 2 }] {
         let build =
-            pool.region_builder(PAGE).clearing(Clearing::AtFault).handling(handling).build();
+            pool.region_builder(PAGE).clearing(Clearing::OnFault).handling(handling).build();
         let error = build.unwrap_err();
         let PoolError::Fault(FaultError::NotPermitted { obstacles, .. }) = &error else {
             panic!("{error}")

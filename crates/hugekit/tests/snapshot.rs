@@ -14,7 +14,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Granule, Reserve, Unsuitable, View, collapse};
 use hugekit::{Cancel, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use libtest_mimic::{Arguments, Trial};
@@ -25,24 +25,28 @@ use proptest::test_runner::{Config, TestRunner};
 const SMALL: usize = 64 << 10;
 const PAGE: usize = 4096;
 
-const HANDLINGS: [Handling; 3] =
-    [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 2 }];
+const HANDLINGS: [FaultMode; 3] =
+    [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 2 }];
 
 /// The test that comes first has it, so that some of the snapshots hold aside there and in memory of their own.
 static RESERVE: LazyLock<Reserve> = LazyLock::new(|| Reserve::new(2 * HUGE).unwrap());
 
 /// A snapshot that may hold everything aside.
-fn of(handling: Handling, range: *const [u8], granule: Granule) -> Result<Snapshot, SnapshotError> {
+fn of(
+    handling: FaultMode,
+    range: *const [u8],
+    granule: Granule,
+) -> Result<Snapshot, SnapshotError> {
     let builder = Snapshot::builder()
         .handling(handling)
         .granule(granule)
         .reserve(&RESERVE)
-        .hold_at_most(range.len().saturating_add(HUGE));
+        .max_cow_bytes(range.len().saturating_add(HUGE));
     // SAFETY: no test blocks SIGBUS or has the kernel write there but where it says so.
     unsafe { builder.of_anonymous(range) }
 }
 
-fn of_all(handling: Handling, memory: &Memory) -> Snapshot {
+fn of_all(handling: FaultMode, memory: &Memory) -> Snapshot {
     of(handling, memory.range(), Granule::Auto).unwrap()
 }
 
@@ -60,7 +64,7 @@ fn copied(snapshot: Snapshot) -> Vec<u8> {
     copy
 }
 
-fn what_is_written_afterwards_is_not_in_it(handling: Handling) {
+fn what_is_written_afterwards_is_not_in_it(handling: FaultMode) {
     for huge in [true, false] {
         let memory = Memory::filled(16 * HUGE, huge, 7);
         let snapshot = of_all(handling, &memory);
@@ -87,7 +91,7 @@ fn what_is_written_afterwards_is_not_in_it(handling: Handling) {
 
 /// Writers number the words at both ends of each block, the first one first: in the snapshot the second may be
 /// behind by one, never ahead, and neither is older than what was there before, or newer than afterwards.
-fn racing_writers_are_seen_in_order(handling: Handling) {
+fn racing_writers_are_seen_in_order(handling: FaultMode) {
     for granule in [Granule::Huge, Granule::Small] {
         let memory = Memory::filled(8 * HUGE, true, 0);
         let blocks = memory.len() / SMALL;
@@ -130,7 +134,7 @@ fn racing_writers_are_seen_in_order(handling: Handling) {
 
 /// Snapshots of overlapping ranges, made and dropped by several threads while others write: no thread hangs or
 /// dies, and each holds what was there.
-fn they_come_and_go_under_writers(handling: Handling) {
+fn they_come_and_go_under_writers(handling: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -218,7 +222,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Any steps, against plain copies.
-fn steps_follow_the_model(handling: Handling) {
+fn steps_follow_the_model(handling: FaultMode) {
     let mut runner =
         TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
     let steps = prop::collection::vec(step(), 1..40);
@@ -230,7 +234,7 @@ fn steps_follow_the_model(handling: Handling) {
         .unwrap();
 }
 
-fn run_steps(handling: Handling, steps: &[Step], huge: bool) {
+fn run_steps(handling: FaultMode, steps: &[Step], huge: bool) {
     let memory = Memory::untouched(MODELLED, huge);
     split(&memory, 2 * HUGE + PAGE, HUGE);
     let mut model = vec![0_u8; MODELLED];
@@ -302,7 +306,7 @@ fn split(memory: &Memory, at: usize, len: usize) {
     assert_eq!(advised, 0);
 }
 
-fn untouched_memory_is_zeroes(handling: Handling) {
+fn untouched_memory_is_zeroes(handling: FaultMode) {
     for huge in [true, false] {
         let memory = Memory::untouched(6 * HUGE, huge);
         let (first, second) = (of_all(handling, &memory), of_all(handling, &memory));
@@ -319,7 +323,7 @@ fn untouched_memory_is_zeroes(handling: Handling) {
 
 /// What lies in the same page as an end of the range can be written without the library noticing, by system calls too;
 /// and in the same granule.
-fn bystanders_are_left_alone(handling: Handling) {
+fn bystanders_are_left_alone(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 1);
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(HUGE - 999), 2 * HUGE + 1234);
     let snapshot = of(handling, range, Granule::Auto).unwrap();
@@ -353,9 +357,9 @@ fn bystanders_are_left_alone(handling: Handling) {
 }
 
 /// A writer that outruns the reader loses the snapshot and nothing else.
-fn writers_that_outrun_it_go_on(handling: Handling) {
+fn writers_that_outrun_it_go_on(handling: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 3);
-    let builder = Snapshot::builder().handling(handling).hold_at_most(3 * HUGE);
+    let builder = Snapshot::builder().handling(handling).max_cow_bytes(3 * HUGE);
     // SAFETY: no system call writes there.
     let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
     memory
@@ -366,7 +370,8 @@ fn writers_that_outrun_it_go_on(handling: Handling) {
         .for_each(|word| word.store(4, Ordering::Relaxed));
     snapshot.read_at(0, &mut [0; 8]).unwrap();
     memory.words().iter().for_each(|word| word.store(4, Ordering::Relaxed));
-    let is_outrun = |error| matches!(error, SnapshotError::Outrun { cap } if cap == 3 * HUGE);
+    let is_outrun =
+        |error| matches!(error, SnapshotError::CowLimitExceeded { cap } if cap == 3 * HUGE);
     assert!(is_outrun(snapshot.read_at(6 * HUGE, &mut [0; 8]).unwrap_err()));
     assert_eq!(snapshot.stats().copied_by_writers, 3);
     assert!(is_outrun(snapshot.copy_to(&mut vec![0; memory.len()]).unwrap_err()));
@@ -374,11 +379,11 @@ fn writers_that_outrun_it_go_on(handling: Handling) {
     assert_is_plain(&memory);
 }
 
-fn system_calls_write_where_they_may(handling: Handling) {
+fn system_calls_write_where_they_may(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 5);
     let snapshot = of_all(handling, &memory);
-    let in_place = snapshot.serving().unwrap().handling == Handling::InPlace;
-    assert_eq!(in_place, handling == Handling::InPlace);
+    let in_place = snapshot.serving().unwrap().handling == FaultMode::InPlace;
+    assert_eq!(in_place, handling == FaultMode::InPlace);
     let (mut read, mut write) = io::pipe().unwrap();
     write.write_all(&[6; PAGE]).unwrap();
     // SAFETY: only this thread uses the memory.
@@ -399,7 +404,7 @@ fn system_calls_write_where_they_may(handling: Handling) {
 }
 
 /// The destination may be what other snapshots, or this one, protect.
-fn it_is_copied_into_protected_memory(handling: Handling) {
+fn it_is_copied_into_protected_memory(handling: FaultMode) {
     let (memory, other) = (Memory::filled(4 * HUGE, true, 5), Memory::filled(4 * HUGE, true, 6));
     let (snapshot, of_other) = (of_all(handling, &memory), of_all(handling, &other));
     // SAFETY: only this thread uses the two.
@@ -481,7 +486,7 @@ unsafe fn page_out(at: *mut libc::c_void, len: usize) -> libc::c_int {
 }
 
 /// What its owner does to memory, and whether the snapshot of it can still be had.
-fn owners_do_as_they_like(handling: Handling) {
+fn owners_do_as_they_like(handling: FaultMode) {
     for (name, is_harmless, deed) in DEEDS {
         for huge in [true, false] {
             let memory = Memory::filled(6 * HUGE, huge, 7);
@@ -519,7 +524,7 @@ unsafe fn replace_by_nothing(at: *mut libc::c_void, len: usize) -> libc::c_int {
 }
 
 /// What its owner does while the memory is copied: by loads that stream, which end where there is nothing to load.
-fn owners_do_as_they_like_while_it_is_read(handling: Handling) {
+fn owners_do_as_they_like_while_it_is_read(handling: FaultMode) {
     let mut lost = 0;
     for round in 0..60 {
         let deed = [unmap, forbid, replace, replace_by_nothing, discard][round % 5];
@@ -562,7 +567,7 @@ impl Drop for Stops<'_> {
 
 /// Writers put what they change where all of it is being copied, and do not once the copy has ended, however it
 /// did: by then the memory may be any owner's.
-fn nothing_is_delivered_late(handling: Handling) {
+fn nothing_is_delivered_late(handling: FaultMode) {
     for granule in [Granule::Huge, Granule::Small] {
         let memory = Memory::filled(8 * HUGE, true, 7);
         let stop = AtomicBool::new(false);
@@ -613,7 +618,7 @@ fn nothing_is_delivered_late(handling: Handling) {
 }
 
 /// What was written before it was discarded is known all the same.
-fn what_was_put_aside_survives_its_owner(handling: Handling) {
+fn what_was_put_aside_survives_its_owner(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let snapshot = of_all(handling, &memory);
     snapshot.prepare_write(HUGE..2 * HUGE).unwrap();
@@ -625,7 +630,7 @@ fn what_was_put_aside_survives_its_owner(handling: Handling) {
 }
 
 /// A snapshot made after the discard must not make an older one believe that nothing happened.
-fn a_later_snapshot_hides_no_discard(handling: Handling) {
+fn a_later_snapshot_hides_no_discard(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let older = of_all(handling, &memory);
     // SAFETY: as above.
@@ -641,7 +646,7 @@ fn a_later_snapshot_hides_no_discard(handling: Handling) {
     assert!(matches!(lost, Err(SnapshotError::Changed { .. })));
 }
 
-fn a_forked_child_has_no_part_of_it(handling: Handling) {
+fn a_forked_child_has_no_part_of_it(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let snapshot = Mutex::new(Some(of_all(handling, &memory)));
     memory.words()[0].store(8, Ordering::Relaxed);
@@ -666,7 +671,7 @@ fn a_forked_child_has_no_part_of_it(handling: Handling) {
 }
 
 /// Children that are forked while writers run, and end at once.
-fn forks_meanwhile_change_nothing(handling: Handling) {
+fn forks_meanwhile_change_nothing(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -712,7 +717,7 @@ impl Write for Fails {
     }
 }
 
-fn writers_that_fail_are_told_of(handling: Handling) {
+fn writers_that_fail_are_told_of(handling: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let write = |writer: &mut dyn Write| {
         let failed = of_all(handling, &memory).write_to(writer).unwrap_err();
@@ -734,7 +739,7 @@ fn writers_that_fail_are_told_of(handling: Handling) {
 }
 
 /// A file that may not grow beyond 3 MiB: `SIGXFSZ` is ignored in the child that this is tried in.
-fn a_file_that_is_full_keeps_the_first_part(handling: Handling) {
+fn a_file_that_is_full_keeps_the_first_part(handling: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(4 * HUGE, true, 7);
         let limit = libc::rlimit { rlim_cur: 3 << 20, rlim_max: 3 << 20 };
@@ -755,7 +760,7 @@ fn a_file_that_is_full_keeps_the_first_part(handling: Handling) {
     assert_eq!(code, 0);
 }
 
-fn progress_is_told_and_cancelling_heard(handling: Handling) {
+fn progress_is_told_and_cancelling_heard(handling: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let (told, cancel) = (Mutex::new(Vec::new()), Cancel::new());
     let progress = |done: usize, len: usize| {
@@ -778,7 +783,7 @@ fn progress_is_told_and_cancelling_heard(handling: Handling) {
 }
 
 /// A list whose links are pointers, walked in the view while its owner breaks it.
-fn pointers_are_walked_in_a_view(handling: Handling) {
+fn pointers_are_walked_in_a_view(handling: FaultMode) {
     const LEN: usize = 1000;
     let memory = Memory::filled(4 * HUGE, true, 0);
     let link = |index: usize| &memory.words()[index * 7919 % (memory.words().len() - 1)];
@@ -807,7 +812,7 @@ fn pointers_are_walked_in_a_view(handling: Handling) {
 }
 
 /// Pieces are snapshots: read in any order, one by one, while a writer runs, and each for itself.
-fn pieces_are_read_apart(handling: Handling) {
+fn pieces_are_read_apart(handling: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 7);
     let cuts = [
         100..HUGE + 5,
@@ -863,7 +868,7 @@ fn pieces_are_read_apart(handling: Handling) {
 
 /// Ranges that lie side by side share a snapshot, unless other bytes lie between them, or what lies there would
 /// have to be served in place.
-fn neighbours_are_taken_at_once(handling: Handling) {
+fn neighbours_are_taken_at_once(handling: FaultMode) {
     let memory = Memory::filled(12 * HUGE, true, 7);
     let bytes = |start: usize, end: usize| {
         ptr::slice_from_raw_parts(memory.start().wrapping_add(start).cast_const(), end - start)
@@ -886,11 +891,11 @@ fn neighbours_are_taken_at_once(handling: Handling) {
         // SAFETY: within the memory, which only this thread uses.
         .map(|range| unsafe { (**range).to_vec() })
         .collect();
-    let builder = Snapshot::builder().handling(handling).hold_at_most(usize::MAX);
+    let builder = Snapshot::builder().handling(handling).max_cow_bytes(usize::MAX);
     // SAFETY: no system call writes there.
     let taken = unsafe { builder.of_several(&ranges) }.unwrap();
     let share = |one: usize, other: usize| taken[one].shares_cost_with(&taken[other]);
-    assert_eq!((share(1, 2), share(2, 0)), (true, handling != Handling::InPlace));
+    assert_eq!((share(1, 2), share(2, 0)), (true, handling != FaultMode::InPlace));
     assert!(!share(0, 3) && !share(3, 4) && !share(4, 5) && share(5, 5));
     let cap = if share(2, 0) { 8 * HUGE } else { padded.start - 100 };
     assert_eq!(taken[1].stats().cap, cap);
@@ -916,10 +921,10 @@ fn neighbours_are_taken_at_once(handling: Handling) {
     assert!(unsafe { builder.of_several(&[]) }.unwrap().is_empty());
 }
 
-fn all_is_put_aside_in_the_background(handling: Handling) {
+fn all_is_put_aside_in_the_background(handling: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let builder = Snapshot::builder().handling(handling).in_background(true);
-    let builder = builder.hold_at_most(14 * HUGE).populate_copies(2 * HUGE);
+    let builder = builder.max_cow_bytes(14 * HUGE).populate_copies(2 * HUGE);
     // SAFETY: no system call writes there.
     let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
     let all =
@@ -932,18 +937,18 @@ fn all_is_put_aside_in_the_background(handling: Handling) {
     // Dropped while it copies, or waits for room.
     for _ in 0..20 {
         let builder =
-            Snapshot::builder().handling(handling).in_background(true).hold_at_most(4 * HUGE);
+            Snapshot::builder().handling(handling).in_background(true).max_cow_bytes(4 * HUGE);
         // SAFETY: as above.
         drop(unsafe { builder.of_anonymous(memory.range()) }.unwrap());
     }
     assert_is_plain(&memory);
 }
 
-fn a_reserve_is_one_snapshots_at_a_time(handling: Handling) {
+fn a_reserve_is_one_snapshots_at_a_time(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let reserve = Reserve::new(HUGE).unwrap();
     let with_reserve = || {
-        let builder = Snapshot::builder().handling(handling).hold_at_most(3 * HUGE);
+        let builder = Snapshot::builder().handling(handling).max_cow_bytes(3 * HUGE);
         // SAFETY: no system call writes there.
         unsafe { builder.reserve(&reserve).of_anonymous(memory.range()) }.unwrap()
     };
@@ -978,7 +983,7 @@ fn resident() -> usize {
 }
 
 /// In a process of its own, where no other test comes and goes.
-fn thousands_leave_nothing_behind(handling: Handling) {
+fn thousands_leave_nothing_behind(handling: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(3 * HUGE, true, 7);
         let mut sum = 0;
@@ -1000,7 +1005,7 @@ fn thousands_leave_nothing_behind(handling: Handling) {
     assert_eq!(code, 0);
 }
 
-fn split_pages_are_put_together_again(handling: Handling) {
+fn split_pages_are_put_together_again(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let snapshot = of(handling, memory.range(), Granule::Small).unwrap();
     memory.words().iter().step_by(HUGE / 8).for_each(|word| word.store(8, Ordering::Relaxed));
@@ -1008,7 +1013,7 @@ fn split_pages_are_put_together_again(handling: Handling) {
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(1), memory.len() - 1);
     // SAFETY: private memory.
     let collapsed = unsafe { collapse(range) };
-    assert_eq!(collapsed.huge + collapsed.scattered, 3 * HUGE);
+    assert_eq!(collapsed.huge + collapsed.fragmented, 3 * HUGE);
     let expected = |index: usize| if index.is_multiple_of(HUGE / 8) { 8 } else { 7 };
     assert!(loaded(&memory).iter().enumerate().all(|(index, &word)| word == expected(index)));
     let short = ptr::slice_from_raw_parts(memory.start().wrapping_add(1), 7);
@@ -1016,7 +1021,7 @@ fn split_pages_are_put_together_again(handling: Handling) {
     assert_eq!(unsafe { collapse(short) }.huge, 0);
 }
 
-fn unsuitable(handling: Handling, range: *const [u8]) -> Unsuitable {
+fn unsuitable(handling: FaultMode, range: *const [u8]) -> Unsuitable {
     match of(handling, range, Granule::Auto) {
         Err(SnapshotError::Unsuitable { mapping, reason }) => {
             let start = range.cast::<u8>().addr();
@@ -1027,7 +1032,7 @@ fn unsuitable(handling: Handling, range: *const [u8]) -> Unsuitable {
     }
 }
 
-fn what_cannot_be_is_refused_and_named(handling: Handling) {
+fn what_cannot_be_is_refused_and_named(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let part =
         |at: usize, len: usize| ptr::slice_from_raw_parts(memory.start().wrapping_add(at), len);
@@ -1075,7 +1080,7 @@ fn what_cannot_be_is_refused_and_named(handling: Handling) {
     }
 }
 
-fn others_faults_are_left_to_them(handling: Handling) {
+fn others_faults_are_left_to_them(handling: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     // SAFETY: system calls with what they ask for; the memory is the test's own.
     let other = unsafe {
@@ -1092,10 +1097,10 @@ fn others_faults_are_left_to_them(handling: Handling) {
     memory.words()[0].store(8, Ordering::Relaxed);
     drop(other);
     let snapshot = of_all(handling, &memory);
-    let another = if handling == Handling::InPlace {
-        Handling::Threaded { threads: 1 }
+    let another = if handling == FaultMode::InPlace {
+        FaultMode::Threaded { threads: 1 }
     } else {
-        Handling::InPlace
+        FaultMode::InPlace
     };
     assert_eq!(unsuitable(another, memory.range()), Unsuitable::OtherHandling);
     memory.words()[0].store(9, Ordering::Relaxed);
@@ -1107,7 +1112,7 @@ fn others_faults_are_left_to_them(handling: Handling) {
 }
 
 /// Pages that the kernel merges meanwhile are noticed, or were not merged.
-fn merging_meanwhile_is_no_secret(handling: Handling) {
+fn merging_meanwhile_is_no_secret(handling: FaultMode) {
     let memory = Memory::filled(2 * HUGE, false, 7);
     let snapshot = of_all(handling, &memory);
     // SAFETY: changes no byte. Refused by a kernel without.
@@ -1123,7 +1128,7 @@ fn merging_meanwhile_is_no_secret(handling: Handling) {
 }
 
 /// In a process of its own: others refuse while it lasts.
-fn a_thread_that_blocks_sigbus_is_named(handling: Handling) {
+fn a_thread_that_blocks_sigbus_is_named(handling: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(2 * HUGE, true, 7);
         let (ready, done) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
@@ -1144,16 +1149,16 @@ fn a_thread_that_blocks_sigbus_is_named(handling: Handling) {
             done.wait();
             match made {
                 Err(SnapshotError::Blocked { thread }) => {
-                    i32::from(handling != Handling::InPlace || thread == std::process::id())
+                    i32::from(handling != FaultMode::InPlace || thread == std::process::id())
                 }
-                made => i32::from(made.is_err() || handling == Handling::InPlace),
+                made => i32::from(made.is_err() || handling == FaultMode::InPlace),
             }
         })
     });
     assert_eq!(code, 0);
 }
 
-type Check = (&'static str, fn(Handling));
+type Check = (&'static str, fn(FaultMode));
 
 const CHECKS: &[Check] = &[
     ("what_is_written_afterwards_is_not_in_it", what_is_written_afterwards_is_not_in_it),
@@ -1188,11 +1193,11 @@ const CHECKS: &[Check] = &[
     ("a_thread_that_blocks_sigbus_is_named", a_thread_that_blocks_sigbus_is_named),
 ];
 
-fn trials(handling: Handling) -> Vec<Trial> {
+fn trials(handling: FaultMode) -> Vec<Trial> {
     let memory = Memory::filled(2 * HUGE, true, 0);
     let lacking = of(handling, memory.range(), Granule::Auto).err().map(|error| error.to_string());
     let label = match handling {
-        Handling::Threaded { threads } => format!("threaded{threads}"),
+        FaultMode::Threaded { threads } => format!("threaded{threads}"),
         _ => "in_place".to_owned(),
     };
     let trial = |&(name, check): &Check| {

@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
@@ -20,7 +20,7 @@ const PAGE: usize = 4096;
 /// In each order of stores, of which each range has four.
 const ROUNDS: usize = 150;
 
-const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Dropped, it stops the writers: also if a test fails.
 struct Stops<'a>(&'a AtomicBool);
@@ -31,7 +31,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-fn can(handling: Handling) -> bool {
+fn can(handling: FaultMode) -> bool {
     let memory = Memory::filled(2 * HUGE, false, 0);
     let builder = Snapshot::builder().handling(handling);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
@@ -85,10 +85,10 @@ fn out_of_order(
 }
 
 /// Takes a snapshot of the range and reads the words in it.
-fn seen(handling: Handling, granule: Granule, range: *const [u8], words: &Words<'_>) -> Vec<u64> {
+fn seen(handling: FaultMode, granule: Granule, range: *const [u8], words: &Words<'_>) -> Vec<u64> {
     let builder = Snapshot::builder().handling(handling).granule(granule);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
-    let snapshot = unsafe { builder.hold_at_most(usize::MAX >> 1).of_anonymous(range) }.unwrap();
+    let snapshot = unsafe { builder.max_cow_bytes(usize::MAX >> 1).of_anonymous(range) }.unwrap();
     read(&snapshot, range, words)
 }
 
@@ -127,7 +127,7 @@ const RANGES: [(usize, usize, bool); 8] = [
     (2 * PAGE + 8, 3 * PAGE - 16, true),
 ];
 
-fn every_range_is_of_one_moment(handling: Handling) {
+fn every_range_is_of_one_moment(handling: FaultMode) {
     if !can(handling) {
         return;
     }
@@ -173,7 +173,7 @@ fn neighbours_that_never_rest_change_nothing() {
             match unsafe { builder.clone().of_anonymous(range) } {
                 Ok(snapshot) => read(&snapshot, range, words),
                 // Who may not serve faults of system calls may not make writers wait.
-                Err(SnapshotError::Unquiet { .. }) if handling == Handling::InPlace => {
+                Err(SnapshotError::Unquiet { .. }) if handling == FaultMode::InPlace => {
                     unquiet += 1;
                     vec![0]
                 }
@@ -181,7 +181,7 @@ fn neighbours_that_never_rest_change_nothing() {
             }
         };
         assert_eq!(out_of_order(words, &others, take), 0, "{handling:?}");
-        assert!(unquiet == 0 || !can(Handling::Threaded { threads: 1 }));
+        assert!(unquiet == 0 || !can(FaultMode::Threaded { threads: 1 }));
         assert!(others.iter().all(|word| word.load(Ordering::Relaxed) > 0));
     }
 }
@@ -242,7 +242,7 @@ fn snapshots_of_the_same_pages_stand_beside_each_other() {
         let mut round = 0_usize;
         let take = || {
             round += 1;
-            let builder = Snapshot::builder().handling(handling).hold_at_most(usize::MAX >> 1);
+            let builder = Snapshot::builder().handling(handling).max_cow_bytes(usize::MAX >> 1);
             // SAFETY: as above.
             let around = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
             if round.is_multiple_of(2) {
@@ -299,7 +299,7 @@ fn several_at_once_are_of_one_moment() {
         let words: Words<'_> =
             cuts[1..].iter().rev().map(|cut| word_at((start + cut - 8) & !7)).collect();
         let take = || {
-            let builder = Snapshot::builder().handling(handling).hold_at_most(usize::MAX >> 6);
+            let builder = Snapshot::builder().handling(handling).max_cow_bytes(usize::MAX >> 6);
             // SAFETY: as above.
             let taken = unsafe { builder.of_several(&ranges) }.unwrap();
             let each = taken.iter().zip(&ranges).rev().zip(&words);

@@ -11,20 +11,20 @@ use std::thread;
 
 use child::in_a_child;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
-use hugekit::{ErrorClass, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit::{ErrorKind, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
-const HANDLINGS: [Handling; 3] =
-    [Handling::InPlace, Handling::Threaded { threads: 1 }, Handling::Threaded { threads: 3 }];
+const HANDLINGS: [FaultMode; 3] =
+    [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 3 }];
 
 /// A snapshot of the second and third 2 MiB. The first may lie above a thread's stack in one mapping.
-fn of(handling: Handling, memory: &Memory) -> Result<Snapshot, SnapshotError> {
+fn of(handling: FaultMode, memory: &Memory) -> Result<Snapshot, SnapshotError> {
     of_part(handling, memory, HUGE)
 }
 
-fn of_part(handling: Handling, memory: &Memory, at: usize) -> Result<Snapshot, SnapshotError> {
+fn of_part(handling: FaultMode, memory: &Memory, at: usize) -> Result<Snapshot, SnapshotError> {
     let builder = Snapshot::builder().handling(handling).granule(Granule::Small);
     let range = std::ptr::slice_from_raw_parts(memory.start().wrapping_add(at), 2 * HUGE);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
@@ -80,7 +80,7 @@ fn close_userfaultfds() {
 }
 
 /// Writers run, readers are told, and everything can be dropped, when this was done to the process.
-fn is_survived(handling: Handling, done_to_it: impl Fn()) {
+fn is_survived(handling: FaultMode, done_to_it: impl Fn()) {
     let code = in_a_child(|| {
         let memory = Memory::filled(7 * HUGE, true, 7);
         let (first, second) = match (of(handling, &memory), of(handling, &memory)) {
@@ -96,7 +96,7 @@ fn is_survived(handling: Handling, done_to_it: impl Fn()) {
                 scope.spawn(move || words.for_each(|word| word.store(9, Ordering::Relaxed)));
             }
         });
-        let is_lost = |error: SnapshotError| error.class() == ErrorClass::Lost;
+        let is_lost = |error: SnapshotError| error.class() == ErrorKind::Lost;
         assert!(is_lost(first.read_at(HUGE, &mut [0; 100]).unwrap_err()));
         assert!(is_lost(of_other.prepare_write(0..HUGE).unwrap_err()));
         assert!(is_lost(second.copy_to(&mut vec![0; 2 * HUGE]).unwrap_err()));
@@ -111,7 +111,7 @@ fn is_survived(handling: Handling, done_to_it: impl Fn()) {
 /// Those of userfaultfd and of the page map.
 const GROUPS: [&[u8]; 3] = [&[0xaa], b"f", &[0xaa, b'f']];
 
-fn a_filter_is_survived(handling: Handling) {
+fn a_filter_is_survived(handling: FaultMode) {
     for errno in [libc::EPERM, libc::EAGAIN, libc::ENOENT, libc::EINVAL, libc::ENOSYS] {
         for groups in [GROUPS[0], GROUPS[2]] {
             is_survived(handling, || refuse_ioctls(errno, groups));

@@ -9,14 +9,14 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Granule, Reserve};
-use hugekit::{ErrorClass, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit::{ErrorKind, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
 const PAGE: usize = 4096;
 
-const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Maps pages until the kernel refuses, none like its neighbours so that each is a mapping, and unmaps some again.
 struct Full {
@@ -53,17 +53,17 @@ impl Drop for Full {
     }
 }
 
-fn builder(handling: Handling) -> hugekit::snapshot::Builder {
-    Snapshot::builder().handling(handling).granule(Granule::Small).hold_at_most(usize::MAX >> 6)
+fn builder(handling: FaultMode) -> hugekit::snapshot::Builder {
+    Snapshot::builder().handling(handling).granule(Granule::Small).max_cow_bytes(usize::MAX >> 6)
 }
 
 /// What worked, or that memory is short.
 fn short<T>(result: Result<T, SnapshotError>) -> Option<T> {
-    let is_short = |error: &SnapshotError| error.class() == ErrorClass::NoMemory;
+    let is_short = |error: &SnapshotError| error.class() == ErrorKind::NoMemory;
     result.inspect_err(|error| assert!(is_short(error), "{error:?}")).ok()
 }
 
-fn everything_works_or_says_what_is_short(handling: Handling, left: usize, background: bool) {
+fn everything_works_or_says_what_is_short(handling: FaultMode, left: usize, background: bool) {
     let memory = Memory::filled(4 * HUGE, false, 7);
     // As long as any of them, so that the test itself needs no memory later.
     let mut copy = vec![0; memory.len()];
@@ -98,7 +98,7 @@ fn everything_works_or_says_what_is_short(handling: Handling, left: usize, backg
     assert!(copy[..range.len()].chunks_exact(8).all(|word| word[0] == 7 || word[0] == 8));
 }
 
-fn no_mappings(handling: Handling) {
+fn no_mappings(handling: FaultMode) {
     for left in 0..9 {
         for background in [false, true] {
             let code = in_a_child(|| {

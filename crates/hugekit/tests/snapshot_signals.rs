@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
@@ -76,7 +76,7 @@ impl Drop for Interrupted {
 }
 
 fn of(
-    handling: Handling,
+    handling: FaultMode,
     memory: &Memory,
     first: usize,
     granule: Granule,
@@ -84,20 +84,20 @@ fn of(
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(first), memory.len() - first);
     let builder = Snapshot::builder().handling(handling).granule(granule);
     let builder = builder
-        .hold_at_most(usize::MAX >> 1)
+        .max_cow_bytes(usize::MAX >> 1)
         .in_background(first % PAGE == 24 && first % HUGE > HUGE / 2);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     unsafe { builder.of_anonymous(range) }
 }
 
 /// Whether snapshots can be handled so here.
-fn can(handling: Handling) -> bool {
+fn can(handling: FaultMode) -> bool {
     let memory = Memory::filled(HUGE, false, 0);
     of(handling, &memory, 0, Granule::Small).is_ok()
 }
 
 /// Everything that can be done with a snapshot, once.
-fn use_one(handling: Handling, memory: &Memory, round: usize) {
+fn use_one(handling: FaultMode, memory: &Memory, round: usize) {
     let granule = if round.is_multiple_of(2) { Granule::Huge } else { Granule::Small };
     let snapshot = of(handling, memory, round % 5 * (HUGE / 2 + PAGE) + 24, granule).unwrap();
     let (len, middle) = (snapshot.len(), snapshot.len() / 2);
@@ -111,7 +111,7 @@ fn use_one(handling: Handling, memory: &Memory, round: usize) {
     }
 }
 
-fn makers_are_interrupted(handling: Handling) {
+fn makers_are_interrupted(handling: FaultMode) {
     if !can(handling) {
         return;
     }
@@ -149,31 +149,31 @@ fn makers_are_interrupted(handling: Handling) {
 
 #[test]
 fn makers_are_interrupted_in_place() {
-    makers_are_interrupted(Handling::InPlace);
+    makers_are_interrupted(FaultMode::InPlace);
 }
 
 #[test]
 fn makers_are_interrupted_threaded() {
-    makers_are_interrupted(Handling::Threaded { threads: 2 });
+    makers_are_interrupted(FaultMode::Threaded { threads: 2 });
 }
 
 /// Regions that are served in place come and go, and change the table of ranges, under the same signals.
 #[test]
 fn regions_come_and_go_while_handlers_write_what_is_snapshotted() {
-    if !can(Handling::InPlace) {
+    if !can(FaultMode::InPlace) {
         return;
     }
     let code = in_a_child(|| {
         let memory = Memory::filled(4 * HUGE, true, 0);
         have_handlers_write(&memory);
         let until = Instant::now() + Duration::from_secs(4);
-        let pool = Pool::builder(4 << 20).backing(Backing::Base).clearing(Clearing::AtFault);
+        let pool = Pool::builder(4 << 20).backing(Backing::Base).clearing(Clearing::OnFault);
         let pool = pool.scrub_threads(0).build().unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 let _interrupted = Interrupted::start();
                 while Instant::now() < until {
-                    let region = pool.region_builder(1 << 20).handling(Handling::InPlace);
+                    let region = pool.region_builder(1 << 20).handling(FaultMode::InPlace);
                     let mut region = region.build().unwrap();
                     region[PAGE] = 1;
                 }
@@ -181,7 +181,7 @@ fn regions_come_and_go_while_handlers_write_what_is_snapshotted() {
             let _interrupted = Interrupted::start();
             let mut round = 0;
             while Instant::now() < until {
-                use_one(Handling::InPlace, &memory, round);
+                use_one(FaultMode::InPlace, &memory, round);
                 round += 1;
             }
         });
@@ -211,7 +211,7 @@ unsafe fn in_a_vfork_child(child: impl FnOnce()) -> bool {
 
 #[test]
 fn children_that_share_the_memory_write_it() {
-    for handling in [Handling::InPlace, Handling::Threaded { threads: 1 }] {
+    for handling in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
         if !can(handling) {
             continue;
         }
@@ -238,11 +238,11 @@ fn children_that_share_the_memory_write_it() {
 /// The same for memory that is made ready at its first touch, and for forks of regions.
 #[test]
 fn children_that_share_a_region_write_it() {
-    for handling in [Handling::InPlace, Handling::Threaded { threads: 1 }] {
+    for handling in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
         if !can(handling) {
             continue;
         }
-        let pool = Pool::builder(8 << 20).backing(Backing::Base).clearing(Clearing::AtFault);
+        let pool = Pool::builder(8 << 20).backing(Backing::Base).clearing(Clearing::OnFault);
         let pool = pool.scrub_threads(0).build().unwrap();
         pool.region(4 << 20).unwrap().fill(7);
         let mut region = pool.region_builder(HUGE).handling(handling).build().unwrap();

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::ptr;
 
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::{Granule, Reserve};
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
@@ -53,7 +53,7 @@ fn is_next(hole: &Range<usize>) {
 }
 
 /// A snapshot of memory that is not there any more, and where it was: there the kernel puts what is mapped next.
-fn gone(handling: Handling) -> Option<(Snapshot, Range<usize>)> {
+fn gone(handling: FaultMode) -> Option<(Snapshot, Range<usize>)> {
     let start = map(LEN);
     // SAFETY: mapped, and no other code's.
     unsafe { start.write_bytes(7, LEN) };
@@ -70,11 +70,11 @@ fn gone(handling: Handling) -> Option<(Snapshot, Range<usize>)> {
     Some((snapshot, addresses))
 }
 
-fn nothing_is_mapped_there(handling: Handling) -> i32 {
+fn nothing_is_mapped_there(handling: FaultMode) -> i32 {
     let Some((snapshot, gone)) = gone(handling) else { return 0 };
     let pool = Pool::builder(16 * LEN).backing(Backing::Base).build().unwrap();
     let mut regions = Vec::new();
-    for clearing in [Clearing::AtHandOut, Clearing::AtFault] {
+    for clearing in [Clearing::OnAllocation, Clearing::OnFault] {
         for len in [PART, HUGE, LEN] {
             let mut region = pool.region_builder(len).clearing(clearing).build().unwrap();
             region.fill(1);
@@ -103,11 +103,11 @@ fn nothing_is_mapped_there(handling: Handling) -> i32 {
 
 #[test]
 fn nothing_is_mapped_there_in_place() {
-    assert_eq!(in_a_child(|| nothing_is_mapped_there(Handling::InPlace)), 0);
+    assert_eq!(in_a_child(|| nothing_is_mapped_there(FaultMode::InPlace)), 0);
 }
 
 #[test]
 fn nothing_is_mapped_there_threaded() {
-    let handling = Handling::Threaded { threads: 1 };
+    let handling = FaultMode::Threaded { threads: 1 };
     assert_eq!(in_a_child(|| nothing_is_mapped_there(handling)), 0);
 }

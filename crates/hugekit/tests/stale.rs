@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use alias::alias_of;
 use backings::{Check, is_zero, trials_on};
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, Region, snapshot};
 use libtest_mimic::{Arguments, Trial};
@@ -29,7 +29,7 @@ use uring::Ring;
 
 const LEN: usize = 4 * HUGE;
 
-const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Calls `attack` with a region over all of a dirty pool, which no thread has touched yet, for every way to serve it.
 fn each(backing: Backing, attack: impl Fn(&mut Region)) {
@@ -40,7 +40,7 @@ fn each(backing: Backing, attack: impl Fn(&mut Region)) {
     }
 }
 
-fn untouched(backing: Backing, handling: Handling) -> (Pool, Region) {
+fn untouched(backing: Backing, handling: FaultMode) -> (Pool, Region) {
     let pool = soiled(backing, LEN / backing.page_size());
     let region = untouched_of(&pool, handling);
     (pool, region)
@@ -48,7 +48,7 @@ fn untouched(backing: Backing, handling: Handling) -> (Pool, Region) {
 
 /// A region over all of a dirty pool, at an address that is as far from a multiple of 2 MiB as its part of the file
 /// is, so that nothing but hugekit stands in the way of huge pages.
-fn untouched_of(pool: &Pool, handling: Handling) -> Region {
+fn untouched_of(pool: &Pool, handling: FaultMode) -> Region {
     let mut fillers = Vec::new();
     for _ in 0..64 {
         let region = at_fault(pool, LEN, handling);
@@ -119,7 +119,7 @@ fn collapse_by_the_library(backing: Backing) {
     each(backing, |region| {
         // SAFETY: a region of a pool.
         let collapsed = unsafe { snapshot::collapse(&raw const region[..]) };
-        assert_eq!((collapsed.huge, collapsed.scattered), (0, LEN));
+        assert_eq!((collapsed.huge, collapsed.fragmented), (0, LEN));
     });
 }
 
@@ -165,7 +165,7 @@ fn collapse_of_forks(backing: Backing) {
     }
 }
 
-fn half_of_a_pool(backing: Backing, handling: Handling) -> (Pool, Region) {
+fn half_of_a_pool(backing: Backing, handling: FaultMode) -> (Pool, Region) {
     let pool = soiled(backing, LEN / backing.page_size());
     let region = at_fault(&pool, LEN / 2, handling);
     (pool, region)
@@ -264,7 +264,7 @@ fn everything_is_locked_meanwhile(backing: Backing) {
     }
 }
 
-fn regions_come_and_go_while_locked(backing: Backing, handling: Handling) -> i32 {
+fn regions_come_and_go_while_locked(backing: Backing, handling: FaultMode) -> i32 {
     let pool = soiled(backing, LEN / backing.page_size());
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -289,7 +289,7 @@ fn regions_come_and_go_while_locked(backing: Backing, handling: Handling) -> i32
     })
 }
 
-fn a_fork_parts_at_a_write(pool: &Pool, handling: Handling) -> bool {
+fn a_fork_parts_at_a_write(pool: &Pool, handling: FaultMode) -> bool {
     let mut region = pool.region(LEN / 2).unwrap();
     let mut fork = region.fork_builder().handling(handling).build().unwrap();
     fork.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
@@ -371,7 +371,7 @@ fn khugepaged_at_full_speed(backing: Backing) {
 /// The kernel's thread that merges equal pages of processes finds nothing of a pool to merge.
 fn ksm_at_full_speed(backing: Backing) {
     let _alone = Setting::alone();
-    let (_pool, mut region) = untouched(backing, Handling::InPlace);
+    let (_pool, mut region) = untouched(backing, FaultMode::InPlace);
     advise(&region, libc::MADV_MERGEABLE);
     let _settings = [("pages_to_scan", "10000"), ("sleep_millisecs", "0"), ("run", "1")]
         .map(|(name, value)| Setting::change(&Path::new("/sys/kernel/mm/ksm").join(name), value));
@@ -429,7 +429,7 @@ fn swapped_out(backing: Backing) {
         unsafe { libc::madvise(alias, LEN, libc::MADV_PAGEOUT) };
         assert!(swap.used() > 0, "nothing was swapped out");
     });
-    let (_pool, mut region) = half_of_a_pool(backing, Handling::InPlace);
+    let (_pool, mut region) = half_of_a_pool(backing, FaultMode::InPlace);
     region.fill(1);
     let mut fork = region.fork().unwrap();
     for round in 2..4 {
@@ -464,7 +464,7 @@ fn what_io_uring_holds(backing: Backing) {
         let (pool, mut region) = untouched(backing, handling);
         let (start, ring, early) = (region.as_ptr(), Ring::new().unwrap(), Ring::new().unwrap());
         let held = early.register(start.wrapping_add(HUGE), 4096);
-        assert_eq!(held.is_err(), handling == Handling::InPlace, "{held:?}");
+        assert_eq!(held.is_err(), handling == FaultMode::InPlace, "{held:?}");
         if held.is_ok() {
             assert!(is_zero(&written_by(early, start.addr() + HUGE)));
         }

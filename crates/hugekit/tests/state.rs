@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use child::in_a_child;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::{Region, Snapshot, SnapshotError};
@@ -22,7 +22,7 @@ use memory::Memory;
 use rustix::mm::{MprotectFlags, mprotect};
 use rustix::param::page_size;
 
-const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 const BYTES: usize = 1 << 20;
 
 /// Private writable memory of no file that a snapshot may protect: the heap, other arenas, zeroed statics, and what
@@ -92,15 +92,15 @@ fn dirty_pool(bytes: usize) -> Pool {
     pool
 }
 
-fn lazy_region(pool: &Pool, handling: Handling) -> Region {
-    let builder = pool.region_builder(BYTES).clearing(Clearing::AtFault).handling(handling);
+fn lazy_region(pool: &Pool, handling: FaultMode) -> Region {
+    let builder = pool.region_builder(BYTES).clearing(Clearing::OnFault).handling(handling);
     builder.build().unwrap()
 }
 
 /// Whether this process may serve faults so.
-fn is_permitted(handling: Handling) -> bool {
+fn is_permitted(handling: FaultMode) -> bool {
     let pool = dirty_pool(BYTES);
-    pool.region_builder(BYTES).clearing(Clearing::AtFault).handling(handling).build().is_ok()
+    pool.region_builder(BYTES).clearing(Clearing::OnFault).handling(handling).build().is_ok()
 }
 
 fn touch(bytes: *mut u8, len: usize) {
@@ -187,12 +187,12 @@ fn nothing_hangs_while_the_heap_is_snapshotted() {
 }
 
 /// Has regions served and forked until it is told to stop.
-fn use_regions(handling: Handling, stop: &AtomicBool, served: &AtomicUsize) {
+fn use_regions(handling: FaultMode, stop: &AtomicBool, served: &AtomicUsize) {
     ALTERNATE_STACKS.lock().unwrap().extend(alternate_stack());
     let pool = dirty_pool(8 * BYTES);
     while !stop.load(Ordering::Relaxed) {
         // Refused where the kernel may not write to the heap.
-        let builder = pool.region_builder(BYTES).clearing(Clearing::AtFault).handling(handling);
+        let builder = pool.region_builder(BYTES).clearing(Clearing::OnFault).handling(handling);
         if let Ok(mut region) = builder.build() {
             touch(region.as_mut_ptr(), BYTES / 2);
             if let Ok(mut child) = region.fork_builder().handling(handling).build() {
@@ -205,7 +205,7 @@ fn use_regions(handling: Handling, stop: &AtomicBool, served: &AtomicUsize) {
 }
 
 /// Snapshots for a second or two; how many there were at a time.
-fn snapshot_everything(handling: Handling, served: &AtomicUsize) -> usize {
+fn snapshot_everything(handling: FaultMode, served: &AtomicUsize) -> usize {
     let (began, mut most) = (Instant::now(), 0);
     let ranges = protectable();
     let start = served.load(Ordering::Relaxed);
@@ -223,7 +223,7 @@ fn snapshot_everything(handling: Handling, served: &AtomicUsize) -> usize {
 }
 
 /// One of a mapping, or as much of it as is still there; none where it is refused.
-fn of(range: &Range<usize>, handling: Handling) -> Option<Snapshot> {
+fn of(range: &Range<usize>, handling: FaultMode) -> Option<Snapshot> {
     let start: *const u8 = ptr::with_exposed_provenance(range.start);
     let builder = Snapshot::builder().granule(Granule::Small).handling(handling);
     let slice = ptr::slice_from_raw_parts(start, range.len());

@@ -4,9 +4,9 @@
 
 use std::process::Command;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing, FaultError, Pool};
-use hugekit::{ErrorClass, PoolError, Snapshot, SnapshotError};
+use hugekit::{ErrorKind, PoolError, Snapshot, SnapshotError};
 
 /// What Valgrind is given as the name of the test that it runs.
 const INNER: &str = "on_valgrind";
@@ -17,14 +17,14 @@ fn on_valgrind() {
     let mut state = vec![7_u8; 1 << 20];
     let pool = Pool::builder(1 << 20).backing(Backing::Base).scrub_threads(0).build().unwrap();
     pool.region(1 << 20).unwrap().fill(1);
-    for handling in [Handling::Auto, Handling::InPlace, Handling::Threaded { threads: 1 }] {
+    for handling in [FaultMode::Auto, FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
         let builder = Snapshot::builder().handling(handling);
         // SAFETY: no thread blocks SIGBUS, and no system call writes there.
         let refused = unsafe { builder.of_anonymous(&raw const state[..]) }.unwrap_err();
         assert!(matches!(refused, SnapshotError::Fault(FaultError::OnValgrind)), "{refused}");
-        assert!(refused.class() == ErrorClass::Unsupported);
+        assert!(refused.class() == ErrorKind::Unsupported);
         assert!(refused.to_string().contains("Valgrind"), "{refused}");
-        let at_fault = pool.region_builder(1 << 19).clearing(Clearing::AtFault);
+        let at_fault = pool.region_builder(1 << 19).clearing(Clearing::OnFault);
         let refused = at_fault.handling(handling).build().unwrap_err();
         assert!(matches!(refused, PoolError::Fault(FaultError::OnValgrind)), "{refused}");
     }

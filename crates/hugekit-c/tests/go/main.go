@@ -144,7 +144,7 @@ func snapshotsHold(memory []byte, handling C.uint32_t) {
 		memory[at] = 1
 	}
 	wishes := C.snapshot_options(handling)
-	wishes.hold_at_most = C.size_t(len(memory) + 4*mib)
+	wishes.max_cow_bytes = C.size_t(len(memory) + 4*mib)
 	var snapshot *C.hugekit_snapshot
 	start := unsafe.Pointer(&memory[0])
 	check("snapshot", C.hugekit_snapshot_new(start, C.size_t(len(memory)), &wishes, &snapshot))

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
@@ -77,8 +77,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         notices: notices(bench, unit),
         ..Experiment::default()
     };
-    let (pool, falls) = pool(needed)?;
-    experiment.notices.extend(falls);
+    let (pool, fallbacks) = pool(needed)?;
+    experiment.notices.extend(fallbacks);
     let (mut origins, left_out) = origins(&pool, unit)?;
     experiment.notices.extend(left_out);
     for workload in &WORKLOADS {
@@ -118,15 +118,15 @@ fn notices(bench: &Bench<'_>, unit: usize) -> Vec<String> {
     caches.into_iter().chain([published]).collect()
 }
 
-/// The best rung there is, and why not a better one.
+/// The best tier there is, and why not a better one.
 fn pool(bytes: usize) -> Result<(Pool, Vec<String>), LabError> {
     let pool = unscrubbed(bytes).build()?;
-    let mut falls = vec![format!("the pool is on {}", pool.backing())];
-    falls.extend(pool.standing().falls.iter().map(|fall| {
-        let remedy = fall.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
-        format!("not on {}: {}{remedy}", fall.backing, fall.reason)
+    let mut fallbacks = vec![format!("the pool is on {}", pool.backing())];
+    fallbacks.extend(pool.backing_report().fallbacks.iter().map(|fallback| {
+        let remedy = fallback.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
+        format!("not on {}: {}{remedy}", fallback.backing, fallback.reason)
     }));
-    Ok((pool, falls))
+    Ok((pool, fallbacks))
 }
 
 /// The memory that writers diverge from.
@@ -182,7 +182,7 @@ impl Origin {
 }
 
 fn fork(region: &Region) -> Result<Region, LabError> {
-    Ok(region.fork_builder().handling(Handling::InPlace).build()?)
+    Ok(region.fork_builder().handling(FaultMode::InPlace).build()?)
 }
 
 /// The kernel's, as far as it has such pages, and the region last.

@@ -188,7 +188,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let sizes = Sizes::of(&given, bench.llc());
     let (brief, long) = (bench.plan(0.15, 40), bench.plan_of_long_rounds(0.4, 12));
     let walk = walk_group(given, sizes.walk);
-    let standing = walk.as_ref().ok().map(|walk| walk.turns.standing().to_owned());
+    let report = walk.as_ref().ok().map(|walk| walk.turns.backing_report().to_owned());
     experiment.add("walk", walk.and_then(|walk| walk.measure(brief, observer)))?;
     if largest(given.memory) == GIB {
         let region = region_group(given).and_then(|group| group.measure(long, observer));
@@ -198,7 +198,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.add("region-base", base)?;
     }
     experiment.add("sustained", sustained(given, sizes.ring, bench.plan(0.15, 20), observer))?;
-    experiment.notices.extend(standing);
+    experiment.notices.extend(report);
     Ok(experiment)
 }
 
@@ -280,7 +280,7 @@ fn group(given: Given, methods: &[Method], unit: usize, units: usize) -> Result<
     Ok(Group { turns: Turns::new(&given, unscrubbed(bytes))?, methods, unit, units })
 }
 
-/// The lowest rung against what it competes with there.
+/// The lowest tier against what it competes with there.
 fn base_group(given: Given) -> Result<Group, LabError> {
     let turns = Turns::new(&given, unscrubbed(GIB).backing(Backing::Base))?;
     let methods = vec![Method::Kernel(Pages::Base), Method::Dirty(1)];
@@ -395,15 +395,15 @@ mod tests {
     fn a_dirty_hand_out_clears_everything_and_a_clean_one_nothing() {
         let mut turns = turns(unscrubbed(4 * MIB));
         let pool = turns.pool().unwrap().clone();
-        let mut at_hand_out = |method: Method| {
+        let mut on_allocation = |method: Method| {
             method.prepare(&mut turns).unwrap();
-            let before = pool.stats().unwrap().scrubbed_at_hand_out;
+            let before = pool.stats().unwrap().scrubbed_at_allocation;
             drop(method.take(&mut turns, 4 * MIB).unwrap());
-            pool.stats().unwrap().scrubbed_at_hand_out - before
+            pool.stats().unwrap().scrubbed_at_allocation - before
         };
         for _ in 0..2 {
-            assert_eq!(at_hand_out(Method::Clean), 0);
-            assert_eq!(at_hand_out(Method::Dirty(1)), 4 * MIB as u64);
+            assert_eq!(on_allocation(Method::Clean), 0);
+            assert_eq!(on_allocation(Method::Dirty(1)), 4 * MIB as u64);
         }
     }
 
@@ -435,7 +435,7 @@ mod tests {
         assert!(sample_sustained(Method::Clean, &mut turns, 4).unwrap() > 0.0);
         let stats = turns.pool().unwrap().stats().unwrap();
         let cleared =
-            stats.scrubbed_in_background + stats.scrubbed_on_request + stats.scrubbed_at_hand_out;
+            stats.scrubbed_in_background + stats.scrubbed_on_request + stats.scrubbed_at_allocation;
         assert_eq!(stats.dirty, 0);
         assert_eq!(cleared, (4 + 16) * UNIT as u64);
     }

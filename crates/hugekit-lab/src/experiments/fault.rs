@@ -21,7 +21,7 @@ use super::memory_sources::{
     CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed,
 };
 use super::part::{Part, found};
-use super::served::{self, Busy, Recorded, Served};
+use super::served::{self, Busy, LazyRegion, Recorded};
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
 use crate::record::{Case, Experiment, Ratio, Unit};
@@ -55,7 +55,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
             return Ok(experiment);
         }
     };
-    experiment.notices.push(turns.standing().to_owned());
+    experiment.notices.push(turns.backing_report().to_owned());
     if largest(given.memory) == GIB {
         let prefault = prefault(&given, &mut turns, bench.plan(0.2, 12), observer);
         experiment.add("prefault", prefault)?;
@@ -111,7 +111,7 @@ fn microseconds(work: impl FnOnce()) -> f64 {
 enum Source {
     Kernel(Pages),
     Pool(Pool),
-    Served(Served),
+    LazyRegion(LazyRegion),
 }
 
 /// Which of a row's faults is looked at.
@@ -126,7 +126,7 @@ impl Source {
         match self {
             Self::Kernel(pages) => pages.size(),
             Self::Pool(pool) => pool.page_size(),
-            Self::Served(served) => served.page_size(),
+            Self::LazyRegion(served) => served.page_size(),
         }
     }
 
@@ -137,7 +137,7 @@ impl Source {
             Self::Kernel(Pages::Hugetlb2M) => "kernel-hugetlb".to_owned(),
             Self::Kernel(_) => "kernel-4k".to_owned(),
             Self::Pool(pool) => format!("clean-{}", short_name(pool.backing())),
-            Self::Served(served) => served.label(),
+            Self::LazyRegion(served) => served.label(),
         };
         let first = if look == Look::First { "-first" } else { "" };
         format!("{method}{first}/{}", Size(self.page_size()))
@@ -150,7 +150,7 @@ impl Source {
                 pool.scrub()?;
                 Held::Region(pool.region(row)?)
             }
-            Self::Served(served) => Held::Region(served.take(row)?),
+            Self::LazyRegion(served) => Held::Region(served.take(row)?),
         })
     }
 
@@ -159,7 +159,7 @@ impl Source {
         let page = self.page_size();
         touch(self.take(row)?.bytes(), page);
         let mut held = self.take(row)?;
-        let busy = matches!(self, Self::Served(served) if served.is_busy());
+        let busy = matches!(self, Self::LazyRegion(served) if served.is_busy());
         let _busy = busy.then(Busy::new).transpose()?;
         // The first page may have been touched to make the others what they are.
         let pages = held.bytes().chunks_mut(page).skip(1);
@@ -196,9 +196,9 @@ fn latency(
             }
         }
     }
-    let (served, left_out) = Served::all(row)?;
+    let (served, left_out) = LazyRegion::all(row)?;
     let plain = sources.len();
-    sources.extend(served.into_iter().map(Source::Served));
+    sources.extend(served.into_iter().map(Source::LazyRegion));
     measured.notices.extend(left_out);
     let rows = sources.iter().map(|source| (source, Look::Median));
     let looks: Vec<(&Source, Look)> =
@@ -415,7 +415,7 @@ mod tests {
         assert_eq!(faults.len(), 4 * MIB / pool.page_size() - 1);
         assert!(faults.iter().all(|&fault| fault > 0.0));
         assert!(source.first(4 * MIB).unwrap() > 0.0);
-        assert_eq!(pool.stats().unwrap().hand_outs, 3);
+        assert_eq!(pool.stats().unwrap().allocations, 3);
         assert_eq!(source.label(Look::First), "clean-base-first/4KiB");
     }
 

@@ -1,10 +1,10 @@
-//! Whole forks of 1 GiB: `fork(2)` by kind and size of pages, and regions by rung, all of it written by the
+//! Whole forks of 1 GiB: `fork(2)` by kind and size of pages, and regions by tier, all of it written by the
 //! parent since the last one; while the other CPUs are idle, and while another thread of the process runs.
 
 use std::fs;
 use std::time::Instant;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
@@ -30,7 +30,7 @@ const SMALL: usize = 256 * MIB;
 /// The kernel's memory on base pages and on huge pages; beside it a region and its fork.
 const NEEDED: usize = 2 * SHARED;
 
-/// The rungs, the best first.
+/// The tiers, the best first.
 const RUNGS: [Backing; 3] = [Backing::Hugetlb2M, Backing::Thp, Backing::Base];
 
 /// Folios that `fork(2)` finds mapped by single entries.
@@ -53,11 +53,11 @@ pub(super) fn run(bench: &mut Bench<'_>, experiment: &mut Experiment) -> Result<
         return Ok(());
     }
     let mut best = None;
-    for rung in RUNGS {
+    for tier in RUNGS {
         let is_best = best.is_none();
-        let (part, is_there) = on_rung(bench, rung, is_best);
-        best = best.or(is_there.then_some(rung));
-        experiment.add(&format!("region-{}", short_name(rung)), part)?;
+        let (part, is_there) = on_rung(bench, tier, is_best);
+        best = best.or(is_there.then_some(tier));
+        experiment.add(&format!("region-{}", short_name(tier)), part)?;
     }
     experiment.notices.extend(best.map(|best| {
         format!(
@@ -69,16 +69,16 @@ pub(super) fn run(bench: &mut Bench<'_>, experiment: &mut Experiment) -> Result<
     by_folio(bench, observer, experiment)
 }
 
-/// Forks of regions on one rung, beside the kernel's if it is the best one; and whether there is such a pool.
-fn on_rung(bench: &Bench<'_>, rung: Backing, is_best: bool) -> (Result<Part, LabError>, bool) {
-    // Quickly, other rungs are measured with less memory only: to fill it takes longer than to fork it.
+/// Forks of regions on one tier, beside the kernel's if it is the best one; and whether there is such a pool.
+fn on_rung(bench: &Bench<'_>, tier: Backing, is_best: bool) -> (Result<Part, LabError>, bool) {
+    // Quickly, other tiers are measured with less memory only: to fill it takes longer than to fork it.
     let whole = is_best || !bench.options().quick;
     let len = if whole { 2 * SHARED } else { 3 * SMALL };
-    match unscrubbed(len).backing(rung).strict(true).build() {
+    match unscrubbed(len).backing(tier).strict(true).build() {
         Ok(pool) => (of_pool(bench, &pool, whole, is_best), true),
         Err(error) => {
             let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
-            let left_out = format!("region-{} left out: {error}{remedy}", short_name(rung));
+            let left_out = format!("region-{} left out: {error}{remedy}", short_name(tier));
             (Ok(Part { notices: vec![left_out], ..Part::default() }), false)
         }
     }
@@ -132,8 +132,8 @@ const SIDES: [Side; 4] = [
 
 impl Side {
     /// Other differences from a region on this tier.
-    fn differs(self, rung: Backing) -> Option<&'static str> {
-        match (self.pages?, rung) {
+    fn differs(self, tier: Backing) -> Option<&'static str> {
+        match (self.pages?, tier) {
             (Pages::Hugetlb2M, Backing::Hugetlb2M)
             | (Pages::Thp, Backing::Thp)
             | (Pages::Base, Backing::Base) => None,
@@ -176,7 +176,7 @@ fn write(region: &mut Region) -> Result<(), LabError> {
 /// A fork and the microseconds that it took.
 fn timed(region: &Region) -> Result<(f64, Region), LabError> {
     // Which thread serves the faults of shared memory does not matter to the fork, and must not to the writes.
-    let builder = region.fork_builder().handling(Handling::InPlace);
+    let builder = region.fork_builder().handling(FaultMode::InPlace);
     let start = Instant::now();
     let fork = builder.build()?;
     Ok((start.elapsed().as_secs_f64() * 1e6, fork))
@@ -213,11 +213,11 @@ fn prepare(sides: &[Side], pool: &Pool) -> Result<(Vec<Named>, Vec<String>), Lab
 /// All of them, idle and busy, and how the kernel's compare with the region.
 fn measure(
     mut subjects: Vec<Named>,
-    rung: Backing,
+    tier: Backing,
     plan: Plan,
     observer: &dyn Observer,
 ) -> Result<Part, LabError> {
-    observer.begin(&format!("fork region-{}", short_name(rung)));
+    observer.begin(&format!("fork region-{}", short_name(tier)));
     let rounds = try_alternate(plan, 2 * subjects.len(), observer, |index| {
         subjects[index / 2].1.fork(index % 2 == 1)
     })?;
@@ -241,7 +241,7 @@ fn measure(
         let side = side.filter(|side| side.pages.is_some())?;
         let id = format!("fork/{name}-vs-region/{}", label(name, index));
         let ratio = Ratio::between(id, baseline.as_ref()?, regions[index % 2].as_ref()?);
-        Some(match side.differs(rung) {
+        Some(match side.differs(tier) {
             Some(differs) => ratio.unlike(differs),
             None => ratio,
         })
@@ -255,13 +255,13 @@ fn measure(
 /// itself since it was forked, so that its memory lies in two places.
 fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Part, LabError> {
     let name = short_name(pool.backing());
-    observer.begin(&format!("fork region-{name}-scattered"));
+    observer.begin(&format!("fork region-{name}-fragmented"));
     let mut region = pool.region(SMALL)?;
     write(&mut region)?;
-    let rounds = try_alternate(plan, 2, observer, |scattered| {
+    let rounds = try_alternate(plan, 2, observer, |fragmented| {
         write(&mut region)?;
         let (whole, mut fork) = timed(&region)?;
-        if scattered == 0 {
+        if fragmented == 0 {
             return Ok(whole);
         }
         let granule = granule(pool);
@@ -270,7 +270,7 @@ fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Part, LabEr
         }
         Ok(timed(&fork)?.0)
     })?;
-    let (label, kinds) = (Size(SMALL), ["", "-scattered"]);
+    let (label, kinds) = (Size(SMALL), ["", "-fragmented"]);
     let mut part = Part::default();
     let cases = part.cases_of(rounds, |index, samples| {
         case(format!("fork/region-{name}{}/{label}", kinds[index]), samples)

@@ -47,7 +47,7 @@ pub(super) fn unscrubbed(bytes: usize) -> PoolBuilder<'static> {
 #[derive(Debug)]
 pub(super) struct Turns {
     again: PoolBuilder<'static>,
-    standing: String,
+    report: String,
     gives_way: bool,
     pool: Option<Pool>,
 }
@@ -57,17 +57,17 @@ impl Turns {
         let (again, pool) = (pool.clone(), pool.build()?);
         let short = !given.allows(Pages::Hugetlb2M, 2 * pool.capacity());
         Ok(Self {
-            // On another rung it would be another comparison.
+            // On another tier it would be another comparison.
             again: again.backing(pool.backing()).strict(true),
-            standing: standing(&pool),
+            report: backing_report(&pool),
             gives_way: pool.backing() == Backing::Hugetlb2M && short,
             pool: Some(pool),
         })
     }
 
     /// The pool's tier, and why it is on no better one.
-    pub(super) fn standing(&self) -> &str {
-        &self.standing
+    pub(super) fn backing_report(&self) -> &str {
+        &self.report
     }
 
     /// The pool's turn.
@@ -97,13 +97,13 @@ pub(super) fn soil(pool: &Pool) -> Result<(), LabError> {
 }
 
 /// A pool's tier, and why it is on no better one.
-fn standing(pool: &Pool) -> String {
-    let standing = pool.standing();
-    let falls = standing.falls.iter().map(|fall| {
-        let remedy = fall.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
-        format!("; not on {}: {}{remedy}", fall.backing, fall.reason)
+fn backing_report(pool: &Pool) -> String {
+    let report = pool.backing_report();
+    let fallbacks = report.fallbacks.iter().map(|fallback| {
+        let remedy = fallback.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
+        format!("; not on {}: {}{remedy}", fallback.backing, fallback.reason)
     });
-    format!("the pool is on {}{}", standing.backing, falls.collect::<String>())
+    format!("the pool is on {}{}", report.backing, fallbacks.collect::<String>())
 }
 
 pub(super) const fn short_name(backing: Backing) -> &'static str {

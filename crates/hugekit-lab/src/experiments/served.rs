@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use hdrhistogram::Histogram;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region};
 
@@ -24,16 +24,16 @@ enum Kind {
 
 /// A kind of fault.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(super) struct LazyRegion {
     pool: Pool,
     kind: Kind,
-    handling: Handling,
+    handling: FaultMode,
     busy: bool,
 }
 
-const HANDLINGS: [Handling; 2] = [Handling::InPlace, Handling::Threaded { threads: 1 }];
+const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
-impl Served {
+impl LazyRegion {
     /// Every kind that this machine allows, on the best huge pages that it has, and why the others are not
     /// measured.
     pub(super) fn all(row: usize) -> Result<(Vec<Self>, Vec<String>), LabError> {
@@ -89,17 +89,17 @@ impl Served {
     }
 }
 
-fn name(handling: Handling) -> &'static str {
-    if handling == Handling::InPlace { "in-place" } else { "threaded" }
+fn name(handling: FaultMode) -> &'static str {
+    if handling == FaultMode::InPlace { "in-place" } else { "threaded" }
 }
 
-fn at_fault(pool: &Pool, len: usize, handling: Handling) -> Result<Region, PoolError> {
-    pool.region_builder(len).clearing(Clearing::AtFault).handling(handling).build()
+fn at_fault(pool: &Pool, len: usize, handling: FaultMode) -> Result<Region, PoolError> {
+    pool.region_builder(len).clearing(Clearing::OnFault).handling(handling).build()
 }
 
 /// A region that is clean but for its first page, which has the others served as well and is touched
 /// already.
-fn minor(pool: &Pool, len: usize, handling: Handling) -> Result<Region, PoolError> {
+fn minor(pool: &Pool, len: usize, handling: FaultMode) -> Result<Region, PoolError> {
     pool.scrub()?;
     drop(pool.region(1)?);
     let mut region = at_fault(pool, len, handling)?;
@@ -112,9 +112,9 @@ fn minor(pool: &Pool, len: usize, handling: Handling) -> Result<Region, PoolErro
 pub(super) fn two_regions(pool: &Pool, half: usize) -> Result<[Region; 2], LabError> {
     let (one, other) = (pool.region(half)?, pool.region(pool.capacity() - half)?);
     drop(one);
-    let one = minor(pool, half, Handling::InPlace)?;
+    let one = minor(pool, half, FaultMode::InPlace)?;
     drop(other);
-    Ok([one, minor(pool, pool.capacity() - half, Handling::InPlace)?])
+    Ok([one, minor(pool, pool.capacity() - half, FaultMode::InPlace)?])
 }
 
 /// Another thread of the process that runs all the time, until dropped.
@@ -244,7 +244,7 @@ mod tests {
         let pool = pool();
         for handling in HANDLINGS {
             for kind in [Kind::Minor, Kind::Dirty] {
-                let served = Served { pool: pool.clone(), kind, handling, busy: false };
+                let served = LazyRegion { pool: pool.clone(), kind, handling, busy: false };
                 let Ok(region) = served.take(4 * MIB) else {
                     continue; // A process that may not serve faults of system calls has the other handling.
                 };

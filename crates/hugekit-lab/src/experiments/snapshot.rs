@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
 use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
@@ -247,7 +247,7 @@ impl Subject {
             }
             // The pool's other half.
             Self::Region(_, region) => {
-                let snapshot = region.fork_builder().handling(Handling::InPlace).snapshot()?;
+                let snapshot = region.fork_builder().handling(FaultMode::InPlace).snapshot()?;
                 snapshot.prepare_write(0..region.len())?;
             }
             Self::CopyTo | Self::Plain => {}
@@ -427,18 +427,18 @@ fn save(
 ) -> Result<Saved, LabError> {
     let memory = std::ptr::slice_from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words));
     let phase = &board.words()[0];
-    let in_place = Snapshot::builder().handling(Handling::InPlace);
+    let in_place = Snapshot::builder().handling(FaultMode::InPlace);
     // SAFETY: no thread of the lab blocks SIGBUS, and no system call writes there.
     let of_memory = |builder: Builder| unsafe { builder.of_anonymous(memory) };
     let write_out = |snapshot: Snapshot| snapshot.write_to(Out(out.start()));
     match subject {
         Subject::Fork(_, _, shared) => save_by_child(shared, out, board),
         Subject::Region(_, region) => {
-            let builder = region.fork_builder().handling(Handling::InPlace);
+            let builder = region.fork_builder().handling(FaultMode::InPlace);
             save_by_snapshot(phase, || builder.snapshot(), write_out)
         }
         Subject::Anonymous(granule, reserve, _) => {
-            let mut builder = in_place.granule(*granule).hold_at_most(memory.len());
+            let mut builder = in_place.granule(*granule).max_cow_bytes(memory.len());
             if let Some(reserve) = reserve {
                 builder = builder.reserve(reserve);
             }
@@ -476,7 +476,7 @@ fn save_by_snapshot(
     let snapshot = take()?;
     let made = began.elapsed();
     let stats = save(snapshot)?;
-    Ok((made, began.elapsed(), Some(stats.most_held)))
+    Ok((made, began.elapsed(), Some(stats.most_retained)))
 }
 
 fn save_by_child(shared: &mut Shared, out: &Outside, board: &Outside) -> Result<Saved, LabError> {

@@ -12,7 +12,7 @@ mod several;
 
 use std::sync::atomic::Ordering;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 
 use crate::world::World;
 
@@ -51,8 +51,8 @@ pub const OPERATIONS: &[Operation] = &[
 ];
 
 /// The server of faults, of an operation that differs by it.
-pub const HANDLINGS: [(&str, Handling); 2] =
-    [("in_place", Handling::InPlace), ("threaded", Handling::Threaded { threads: 1 })];
+pub const HANDLINGS: [(&str, FaultMode); 2] =
+    [("in_place", FaultMode::InPlace), ("threaded", FaultMode::Threaded { threads: 1 })];
 
 impl Operation {
     /// Runs it once with a seed.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
 use hugekit::{Cancel, Snapshot, SnapshotError};
 
@@ -182,12 +182,12 @@ pub(super) unsafe fn snapshot(
     world: &mut World,
     memory: &Mapping,
     part: &Range<usize>,
-    handling: Handling,
+    handling: FaultMode,
 ) -> Option<Snapshot> {
     let granule = [Granule::Auto, Granule::Huge, Granule::Small][world.rng.usize(0..3)];
     let mut builder = Snapshot::builder().handling(handling).granule(granule);
     builder = if world.one_in(4) { builder.in_background(true) } else { builder };
-    builder = if world.one_in(4) { builder.hold_at_most(part.len() / 2) } else { builder };
+    builder = if world.one_in(4) { builder.max_cow_bytes(part.len() / 2) } else { builder };
     builder = if world.one_in(4) { builder.populate_copies(part.len() / 4) } else { builder };
     let start = memory.start().wrapping_add(part.start);
     let range = std::ptr::slice_from_raw_parts(start, part.len());
@@ -201,7 +201,7 @@ pub(super) unsafe fn snapshot(
 pub(super) fn unless_lost(world: &World, read: Result<(), SnapshotError>) {
     match read {
         Ok(()) => {}
-        Err(SnapshotError::Outrun { .. }) => world.count(Count::Lost),
+        Err(SnapshotError::CowLimitExceeded { .. }) => world.count(Count::Lost),
         Err(error) => panic!("{error}"),
     }
 }

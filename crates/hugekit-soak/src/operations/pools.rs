@@ -35,7 +35,7 @@ fn churn(world: &mut World, pool: &Pool, folios: usize) {
         2 => pool.resume_scrubbing().expect("it goes on"),
         _ => {
             let len = world.rng.usize(1..=folios) * pool.page_size();
-            let made = pool.region_builder(len).clearing(Clearing::AtHandOut).build();
+            let made = pool.region_builder(len).clearing(Clearing::OnAllocation).build();
             let Some(region) = world.unless_short(made) else { return };
             world.count(Count::Regions);
             let region = region.share();

@@ -40,7 +40,7 @@ pub(super) fn region(
     len: usize,
 ) -> Option<(SharedRegion, Tracked)> {
     let at_fault = !world.one_in(3);
-    let clearing = if at_fault { Clearing::AtFault } else { Clearing::AtHandOut };
+    let clearing = if at_fault { Clearing::OnFault } else { Clearing::OnAllocation };
     let threads = if world.rng.bool() { Threads::One } else { Threads::Exactly(2) };
     let builder = pool.region_builder(len).clearing(clearing).handling(world.handling);
     let region = world.unless_short(builder.threads(threads).build())?.share();

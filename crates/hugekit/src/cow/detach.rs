@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::entry::Entry;
 use super::group::CowHandle;
 use super::guard::{SlotGuards, TOGETHER};
-use crate::fault::unsure;
+use crate::fault::no_fault;
 use crate::sys::peek;
 use crate::sys::thread::without_signals;
 use crate::{CopyOptions, Reuse};
@@ -30,7 +30,7 @@ pub(crate) struct Lost;
 unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Result<(), Lost> {
     let (start, streams) = (from.expose_provenance(), reuse == Reuse::None);
     // SAFETY: the caller's to promise.
-    match unsafe { unsure::copy(to, start, std::iter::once((0..len, streams))) } {
+    match unsafe { no_fault::copy(to, start, std::iter::once((0..len, streams))) } {
         Ok(()) => Ok(()),
         // SAFETY: as above.
         Err(Errno::FAULT) => unsafe { copy_out_by_pages(to, start, len) },

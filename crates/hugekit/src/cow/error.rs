@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::fault::Handling;
+use crate::fault::FaultMode;
 use crate::parallel::JobError;
 use crate::pool::{FaultError, PoolError, Size};
 use crate::populate::PopulateError;
@@ -40,9 +40,9 @@ pub enum ForkError {
     #[error("faults of the region and its forks are served by {handling:?}, not by {asked:?}")]
     HandlingDiffers {
         /// What was asked for.
-        asked: Handling,
+        asked: FaultMode,
         /// What serves the fork group.
-        handling: Handling,
+        handling: FaultMode,
     },
     /// The pool cannot keep room for the fork's copies.
     #[error("no room for the fork's copies: {0}")]

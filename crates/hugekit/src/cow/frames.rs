@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
-use crate::fault::unsure;
+use crate::fault::no_fault;
 use crate::parallel::Bytes;
 use crate::pool::{Content, Memory, Reserved};
 use crate::profile::Profile;
@@ -231,8 +231,9 @@ impl Frames {
         // SAFETY: both lie within the alias mapping, which exists as long as the pool; no thread writes the
         // original, because it is shared or its only region is protected or gives it up, and of the copy
         // no user has seen anything.
-        match unsafe { unsure::copy(self.alias(to), self.alias(from).expose_provenance(), pieces) }
-        {
+        match unsafe {
+            no_fault::copy(self.alias(to), self.alias(from).expose_provenance(), pieces)
+        } {
             Ok(()) => Ok(()),
             Err(Errno::FAULT) => Err(self.note_broken(from, to)),
             // The kernel does not copy for this process, by a filter or because it cannot.

@@ -22,9 +22,9 @@ use super::room::Room;
 use super::sharers::Id;
 use super::slot::{Event, Pages, Slot};
 use super::tokens::Tokens;
+use crate::fault::no_fault;
 use crate::fault::open::{self, Of};
-use crate::fault::unsure;
-use crate::fault::{Faults, Handlers, Handling, Registration, Serving};
+use crate::fault::{FaultMode, Faults, Handlers, Registration, Serving};
 use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
 use crate::profile::Profile;
 use crate::sync::{Claims, Gate};
@@ -73,7 +73,7 @@ pub(super) struct Tables {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) granule_bytes: usize,
-    pub(crate) handling: Handling,
+    pub(crate) handling: FaultMode,
     pub(crate) max_vmas: Option<usize>,
 }
 
@@ -108,27 +108,28 @@ impl ForkGroup {
     pub(crate) fn found(pool: &Pool, len: usize, terms: Terms) -> Result<Arc<Self>, ForkError> {
         // The first look at it may allocate, which no fault may.
         let _ = Profile::current();
-        unsure::prepare();
+        no_fault::prepare();
         let Terms { granule_bytes, handling, max_vmas } = terms;
         let writes = Of::SharedWrites(pool.backing());
-        let (threads, fall) = match handling {
-            Handling::InPlace => (None, None),
-            Handling::Threaded { threads } => (Some(threads), None),
-            Handling::Auto => match open::for_handler_threads(writes) {
+        let (threads, fallback) = match handling {
+            FaultMode::InPlace => (None, None),
+            FaultMode::Threaded { threads } => (Some(threads), None),
+            FaultMode::Auto => match open::for_handler_threads(writes) {
                 Ok(_) => (Some(1), None),
-                Err(fall) => (None, Some(fall)),
+                Err(fallback) => (None, Some(fallback)),
             },
         };
         let descriptor = match threads {
             Some(_) => open::for_handler_threads(writes)?,
             None => open::for_handling_in_place(writes)?,
         };
-        let handling = threads.map_or(Handling::InPlace, |threads| Handling::Threaded { threads });
+        let handling =
+            threads.map_or(FaultMode::InPlace, |threads| FaultMode::Threaded { threads });
         let slots = len.div_ceil(granule_bytes);
         let spare = Spare::new(pool.memory().file(), pool.page_size());
         let group = Arc::new(Self {
             descriptor,
-            serving: Serving { handling, fall },
+            serving: Serving { handling, fallback },
             granule_bytes,
             slots: Claims::new(slots).map_err(unmapped)?,
             gate: Gate::new(Tables {
@@ -164,20 +165,20 @@ impl ForkGroup {
     pub(crate) fn check(
         &self,
         granule: Option<usize>,
-        handling: Option<Handling>,
+        handling: Option<FaultMode>,
     ) -> Result<(), ForkError> {
         let (own, served) = (self.granule_bytes, self.serving.handling);
         if let Some(asked) = granule.filter(|&asked| asked != own) {
             return Err(ForkError::GranuleDiffers { asked, granule: own });
         }
-        match handling.filter(|&asked| asked != Handling::Auto && asked != served) {
+        match handling.filter(|&asked| asked != FaultMode::Auto && asked != served) {
             Some(asked) => Err(ForkError::HandlingDiffers { asked, handling: served }),
             None => Ok(()),
         }
     }
 
     pub(super) fn is_in_place(&self) -> bool {
-        self.serving.handling == Handling::InPlace
+        self.serving.handling == FaultMode::InPlace
     }
 
     /// Has signals of this process's accesses at these addresses come to us, if that is how they come.

@@ -1,7 +1,7 @@
 //! What cannot be seen from outside.
 
 use super::ForkError;
-use crate::fault::Handling;
+use crate::fault::FaultMode;
 use crate::pool::{Backing, Pool};
 use crate::region::Region;
 use crate::sync::held;
@@ -11,7 +11,7 @@ const PAGES: usize = 8;
 
 /// Forks, and forks of a fork, of base pages, where each page is a granule.
 fn forked(region: &Region, most: usize) -> Result<Region, ForkError> {
-    let builder = region.fork_builder().granule(PAGE).handling(Handling::InPlace);
+    let builder = region.fork_builder().granule(PAGE).handling(FaultMode::InPlace);
     builder.max_vmas(most).build()
 }
 

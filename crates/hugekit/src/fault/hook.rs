@@ -55,7 +55,7 @@ impl Hook {
 
     /// Installs the handler over the handler that has replaced it since it was installed; what is not ours goes to the handler
     /// was there before that. By one thread at a time.
-    pub(super) fn take_back(&self) -> rustix::io::Result<()> {
+    pub(super) fn reclaim(&self) -> rustix::io::Result<()> {
         let is_replaced = !signal::in_force(self.signal)?.is(self.handler);
         if self.installed.load(Ordering::Acquire) && is_replaced {
             // SAFETY: as when it was installed first.

@@ -131,7 +131,7 @@ impl Ranges {
 /// # Errors
 /// What `sigaction` answered.
 pub fn take_back_sigbus() -> std::io::Result<()> {
-    Ok(Process::current()?.take_back()?)
+    Ok(Process::current()?.reclaim()?)
 }
 
 impl Process {
@@ -178,9 +178,9 @@ impl Process {
     }
 
     /// Installs the handler over the handler that has replaced it.
-    fn take_back(&self) -> rustix::io::Result<()> {
+    fn reclaim(&self) -> rustix::io::Result<()> {
         let _installer = self.lock_handlers();
-        self.hooks.bus.take_back()
+        self.hooks.bus.reclaim()
     }
 
     /// Serves the access that a signal tells of, if that is ours to serve.

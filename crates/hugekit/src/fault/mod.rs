@@ -1,11 +1,11 @@
 //! Faults served by us: memory that is made ready when it is touched for the first time.
 //!
-//! A region of which something is not clean when it is handed out ([`Clearing::AtFault`]) is registered
+//! A region of which something is not clean when it is handed out ([`Clearing::OnFault`]) is registered
 //! with userfaultfd(2), and the first access to a folio comes to us: the folio is cleared through the
 //! pool's own mapping, near the address that was touched last and cached, the rest streamed; then it is
 //! shown. A region of which everything is clean needs none of this, and is not registered.
 //!
-//! There are two ways to be told of an access ([`Handling`]). *In place*, the faulting thread serves
+//! There are two ways to be told of an access ([`FaultMode`]). *In place*, the faulting thread serves
 //! itself in a handler of SIGBUS: no privilege, no other thread, no wake-up. But an access by the kernel
 //! on behalf of the process fails instead of waiting: a system call returns EFAULT, and KVM leaves the
 //! guest as for a device. *Threaded*, handler threads are told of every access, and no program notices more
@@ -13,18 +13,18 @@
 //!
 //! `README.md` beside this file draws the states and locks, and names the races that were considered.
 //!
-//! [`Clearing::AtFault`]: crate::pool::Clearing::AtFault
+//! [`Clearing::OnFault`]: crate::pool::Clearing::OnFault
 
 mod granules;
 mod hook;
 mod in_place;
 mod late;
+pub(crate) mod no_fault;
 pub(crate) mod open;
 mod registry;
 mod served;
 mod show;
 mod threaded;
-pub(crate) mod unsure;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub use self::in_place::take_back_sigbus;
 pub(crate) use self::in_place::{Ranges, Registration};
 use self::open::Of;
 pub(crate) use self::registry::{Held, Registry};
-pub(crate) use self::served::Served;
+pub(crate) use self::served::LazyRegion;
 pub(crate) use self::show::show;
 pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
@@ -88,7 +88,7 @@ pub const MOST_THREADS: usize = 256;
 /// Who serves the faults of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Handling {
+pub enum FaultMode {
     /// Threaded, by one thread, where this process may serve faults of system calls and of KVM; else in
     /// place. The region says which ([`Serving`]).
     #[default]
@@ -108,16 +108,16 @@ pub enum Handling {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Serving {
-    /// [`Handling::InPlace`] or [`Handling::Threaded`].
-    pub handling: Handling,
-    /// Why [`Handling::Auto`] is not threaded, if it is not.
-    pub fall: Option<FaultError>,
+    /// [`FaultMode::InPlace`] or [`FaultMode::Threaded`].
+    pub handling: FaultMode,
+    /// Why [`FaultMode::Auto`] is not threaded, if it is not.
+    pub fallback: Option<FaultError>,
 }
 
 /// What serves the faults of one region, until dropped.
 #[derive(Debug)]
 pub(crate) struct Service {
-    served: Arc<Served>,
+    served: Arc<LazyRegion>,
     /// `None` once it was taken.
     serving: Option<Serving>,
     /// `None` once it has ended.
@@ -132,8 +132,8 @@ enum Handler {
 
 /// Whether this can be handled so at all: a page of 1 GiB takes so long to clear that a signal handler,
 /// which is alone, must not.
-pub(crate) fn suits(backing: Backing, handling: Handling) -> bool {
-    backing != Backing::Hugetlb1G || handling != Handling::InPlace
+pub(crate) fn suits(backing: Backing, handling: FaultMode) -> bool {
+    backing != Backing::Hugetlb1G || handling != FaultMode::InPlace
 }
 
 impl Service {
@@ -142,15 +142,15 @@ impl Service {
         pool: &Pool,
         mapped: &Mapped,
         contents: &[(usize, Content)],
-        handling: Handling,
+        handling: FaultMode,
     ) -> Result<Self, FaultError> {
         match handling {
-            Handling::InPlace => Self::in_place(pool, mapped, contents, None),
-            Handling::Threaded { threads } => Self::threaded(pool, mapped, contents, threads),
-            Handling::Auto => match Self::threaded(pool, mapped, contents, 1) {
-                Err(fall) if suits(pool.backing(), Handling::InPlace) => {
-                    tracing::info!("faults are served in place: {fall}");
-                    Self::in_place(pool, mapped, contents, Some(fall))
+            FaultMode::InPlace => Self::in_place(pool, mapped, contents, None),
+            FaultMode::Threaded { threads } => Self::threaded(pool, mapped, contents, threads),
+            FaultMode::Auto => match Self::threaded(pool, mapped, contents, 1) {
+                Err(fallback) if suits(pool.backing(), FaultMode::InPlace) => {
+                    tracing::info!("faults are served in place: {fallback}");
+                    Self::in_place(pool, mapped, contents, Some(fallback))
                 }
                 threaded => threaded,
             },
@@ -161,14 +161,18 @@ impl Service {
         pool: &Pool,
         mapped: &Mapped,
         contents: &[(usize, Content)],
-        fall: Option<FaultError>,
+        fallback: Option<FaultError>,
     ) -> Result<Self, FaultError> {
         let descriptor = open::for_handling_in_place(Of::FirstAccesses(pool.backing()))?;
-        let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
+        let served = Arc::new(LazyRegion::new(pool, mapped, contents, descriptor)?);
         let handler =
             Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
         let handler = Some(Handler::InPlace(handler));
-        Ok(Self { served, serving: Some(Serving { handling: Handling::InPlace, fall }), handler })
+        Ok(Self {
+            served,
+            serving: Some(Serving { handling: FaultMode::InPlace, fallback }),
+            handler,
+        })
     }
 
     fn threaded(
@@ -178,10 +182,10 @@ impl Service {
         threads: usize,
     ) -> Result<Self, FaultError> {
         let descriptor = open::for_handler_threads(Of::FirstAccesses(pool.backing()))?;
-        let served = Arc::new(Served::new(pool, mapped, contents, descriptor)?);
+        let served = Arc::new(LazyRegion::new(pool, mapped, contents, descriptor)?);
         let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn Faults>), threads)?;
         let serving =
-            Serving { handling: Handling::Threaded { threads: handlers.count() }, fall: None };
+            Serving { handling: FaultMode::Threaded { threads: handlers.count() }, fallback: None };
         Ok(Self { served, serving: Some(serving), handler: Some(Handler::Threaded(handlers)) })
     }
 
@@ -190,7 +194,7 @@ impl Service {
         self.serving.take().expect("taken once, when the region is made")
     }
 
-    pub(crate) fn served(&self) -> &Served {
+    pub(crate) fn served(&self) -> &LazyRegion {
         &self.served
     }
 

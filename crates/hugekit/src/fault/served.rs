@@ -35,7 +35,7 @@ const SHARED_FROM: usize = 1 << 30;
 
 /// The faults of one region.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub(crate) struct LazyRegion {
     descriptor: OwnedFd,
     pool: Pool,
     start: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Served {
     seen_through_file: AtomicBool,
 }
 
-impl Served {
+impl LazyRegion {
     /// Has every access to the memory come to `descriptor`. No user knows its addresses yet.
     pub(super) fn new(
         pool: &Pool,
@@ -321,7 +321,7 @@ impl Served {
     }
 }
 
-impl Faults for Served {
+impl Faults for LazyRegion {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }

@@ -5,7 +5,7 @@
 //! descriptor. Who wants a thread to stop touches a page, and waits as for any other fault; the thread
 //! that is told of it leaves that page to the kernel, which lets the toucher go on, and ends.
 //!
-//! Others touch these pages as well: `mlockall`(2), another process by `process_vm_readv`(2). So a page is *rung*
+//! Others touch these pages as well: `mlockall`(2), another process by `process_vm_readv`(2). So a page is *tier*
 //! only if that was noted before, and one that others have touched is made ready to be touched again first. One lock covers both sides, or a thread could leave the page to the kernel after it was
 //! made ready, and the touch would be heard by no thread.
 //!
@@ -98,9 +98,9 @@ impl Handlers {
 #[derive(Debug)]
 struct Bell {
     pages: Untouched,
-    /// Of each page, whether it was rung and no thread has ended for it yet. Changed under the lock below; both lie
+    /// Of each page, whether it was tier and no thread has ended for it yet. Changed under the lock below; both lie
     /// in memory that no snapshot protects, because threads that serve faults write them.
-    rung: OwnWords<AtomicU8>,
+    tier: OwnWords<AtomicU8>,
     /// Threads that have not ended: each hears one ring.
     listeners: Own<Mutex<usize>>,
 }
@@ -119,7 +119,7 @@ impl Bell {
         }
         let own = || Ok((OwnWords::new(count)?, Own::new(Mutex::new(count))?));
         match own() {
-            Ok((rung, listeners)) => Ok(Self { pages, rung, listeners }),
+            Ok((tier, listeners)) => Ok(Self { pages, tier, listeners }),
             Err(errno) => {
                 // SAFETY: as above.
                 let _ = unsafe { pages.unmap() };
@@ -139,7 +139,7 @@ impl Bell {
             if *listeners == 0 {
                 return;
             }
-            self.rung[index].store(1, Ordering::Relaxed);
+            self.tier[index].store(1, Ordering::Relaxed);
             // Others may have touched it.
             let _ = userfaultfd::register_untouched(descriptor, &self.page(index));
             self.forget(index);
@@ -168,7 +168,7 @@ impl Bell {
         let index = (address - self.pages.addresses().start) / page_size();
         let _listeners = self.listeners();
         userfaultfd::unregister(descriptor, &self.page(index))?;
-        Ok(self.rung[index].swap(0, Ordering::Relaxed) == 1)
+        Ok(self.tier[index].swap(0, Ordering::Relaxed) == 1)
     }
 
     /// A thread ends. After the last one, touches are left to the kernel.
@@ -302,7 +302,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::fault::Served;
+    use crate::fault::LazyRegion;
     use crate::fault::open::{self, Of};
     use crate::pool::{Backing, Pool};
 
@@ -316,7 +316,7 @@ mod tests {
         };
         // SAFETY: registered before any thread accesses it.
         let (mapped, contents) = unsafe { pool.hand_out_unready(len, None, None) }.unwrap();
-        let served = Served::new(&pool, &mapped, &contents, descriptor).unwrap();
+        let served = LazyRegion::new(&pool, &mapped, &contents, descriptor).unwrap();
         let bell = Bell::new(served.descriptor(), 1).unwrap();
         let start = mapped.mapping().start();
         thread::scope(|scope| {
@@ -334,7 +334,7 @@ mod tests {
         let contents = served.contents(0, len / page_size());
         // SAFETY: no thread uses the addresses any more.
         unsafe {
-            pool.take_back_as(mapped, &contents);
+            pool.reclaim_as(mapped, &contents);
             bell.pages.unmap().unwrap();
         }
     }

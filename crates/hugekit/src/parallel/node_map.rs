@@ -115,13 +115,13 @@ fn samples(piece: Range<usize>, page: usize) -> impl Iterator<Item = usize> {
     let count = pages.min(SAMPLES);
     (0..count).map(move |index| {
         let stratum = pages * index / count..pages * (index + 1) / count;
-        let chosen = stratum.start + scattered(piece.start / page + stratum.start) % stratum.len();
+        let chosen = stratum.start + fragmented(piece.start / page + stratum.start) % stratum.len();
         piece.start + chosen * page
     })
 }
 
 /// A number without visible relation to the one that it is made of (the finaliser of `SplitMix64`).
-fn scattered(number: usize) -> usize {
+fn fragmented(number: usize) -> usize {
     let mut mixed = (number as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

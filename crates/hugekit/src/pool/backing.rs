@@ -6,7 +6,7 @@ use super::PoolError;
 use crate::HUGE_PAGE_BYTES;
 use crate::sys::memfd::Pages;
 
-/// What a pool's memory is made of: the rungs of the ladder.
+/// What a pool's memory is made of: the tiers of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backing {
@@ -22,7 +22,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Every rung, the highest first.
+    /// Every tier, the highest first.
     pub const ALL: [Self; 4] = [Self::Hugetlb1G, Self::Hugetlb2M, Self::Thp, Self::Base];
 
     /// Bytes of a folio: what is populated, mapped and cleaned as a whole.
@@ -61,10 +61,10 @@ impl fmt::Display for Backing {
     }
 }
 
-/// A rung that was asked for and could not be taken.
+/// A tier that was asked for and could not be taken.
 #[derive(Debug)]
-pub struct Fall {
-    /// The rung.
+pub struct Fallback {
+    /// The tier.
     pub backing: Backing,
     /// Why not.
     pub reason: PoolError,
@@ -73,13 +73,13 @@ pub struct Fall {
 /// How a pool came to what it is made of.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Standing {
-    /// The rung taken.
+pub struct BackingReport {
+    /// The tier taken.
     pub backing: Backing,
-    /// The rung asked for first.
+    /// The tier asked for first.
     pub asked: Backing,
-    /// Why each rung above the one taken was not; empty if it is the one asked for.
-    pub falls: Vec<Fall>,
+    /// Why each tier above the one taken was not; empty if it is the one asked for.
+    pub fallbacks: Vec<Fallback>,
     /// Bytes of the pool: those asked for, rounded up to whole folios.
     pub capacity: usize,
     /// Bytes asked for.
@@ -89,12 +89,12 @@ pub struct Standing {
     pub by_collapse: bool,
 }
 
-impl Standing {
+impl BackingReport {
     /// Says once, in the log, what was taken and why.
     pub(super) fn log(&self, name: &str) {
         let Self { backing, asked, capacity, .. } = self;
-        for fall in &self.falls {
-            tracing::warn!(name, "pool not on {}: {}", fall.backing, fall.reason);
+        for fallback in &self.fallbacks {
+            tracing::warn!(name, "pool not on {}: {}", fallback.backing, fallback.reason);
         }
         tracing::info!(name, %backing, %asked, capacity, by_collapse = self.by_collapse, "pool made");
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::core::{Core, Orders};
 use super::memory::{Memory, Recipe};
 use super::scrubber::Scrubber;
-use super::{Backing, Clearing, Fall, Inner, NodePolicy, Pool, PoolError, Standing, limits};
+use super::{
+    Backing, BackingReport, Clearing, Fallback, Inner, NodePolicy, Pool, PoolError, limits,
+};
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
 
@@ -64,18 +66,18 @@ impl<'a> PoolBuilder<'a> {
 
     /// The backing to ask for first, and those below it: [`Backing::Hugetlb2M`] unless said.
     pub fn backing(self, backing: Backing) -> Self {
-        let from = Backing::ALL.into_iter().skip_while(|&rung| rung != backing);
+        let from = Backing::ALL.into_iter().skip_while(|&tier| tier != backing);
         self.ladder(from)
     }
 
     /// The backings to try, one after the other.
-    pub fn ladder(mut self, rungs: impl IntoIterator<Item = Backing>) -> Self {
-        self.ladder = rungs.into_iter().collect();
+    pub fn ladder(mut self, tiers: impl IntoIterator<Item = Backing>) -> Self {
+        self.ladder = tiers.into_iter().collect();
         self
     }
 
     /// The first backing or none: without it, the next one is tried and the pool says why
-    /// ([`Pool::standing`]).
+    /// ([`Pool::backing_report`]).
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
@@ -123,7 +125,7 @@ impl<'a> PoolBuilder<'a> {
     }
 
     /// When what is dirty is cleared for a region that says nothing about it:
-    /// [`Clearing::AtHandOut`] unless said.
+    /// [`Clearing::OnAllocation`] unless said.
     pub fn clearing(mut self, clearing: Clearing) -> Self {
         self.clearing = clearing;
         self
@@ -159,18 +161,18 @@ impl<'a> PoolBuilder<'a> {
     /// If the progress callback does.
     pub fn build(&self) -> Result<Pool, PoolError> {
         self.check()?;
-        let mut falls = Vec::new();
+        let mut fallbacks = Vec::new();
         for &backing in if self.strict { &self.ladder[..1] } else { &self.ladder } {
             match self.build_on(backing) {
-                Ok(core) => return Ok(self.finish(core, falls)),
-                Err(reason) => falls.push(Fall { backing, reason }),
+                Ok(core) => return Ok(self.finish(core, fallbacks)),
+                Err(reason) => fallbacks.push(Fallback { backing, reason }),
             }
         }
-        Err(match falls.pop() {
-            Some(only) if falls.is_empty() => only.reason,
+        Err(match fallbacks.pop() {
+            Some(only) if fallbacks.is_empty() => only.reason,
             last => {
-                falls.extend(last);
-                PoolError::NoBacking { falls }
+                fallbacks.extend(last);
+                PoolError::NoBacking { fallbacks }
             }
         })
     }
@@ -178,7 +180,7 @@ impl<'a> PoolBuilder<'a> {
     fn check(&self) -> Result<(), PoolError> {
         match self.watermarks {
             _ if self.capacity == 0 => Err(PoolError::NoBytes),
-            _ if self.ladder.is_empty() => Err(PoolError::NoRungs),
+            _ if self.ladder.is_empty() => Err(PoolError::NoTiers),
             Some((low, high)) if low > high => Err(PoolError::Watermarks { low, high }),
             _ => Ok(()),
         }
@@ -229,20 +231,20 @@ impl<'a> PoolBuilder<'a> {
         CString::new(bytes).expect("cut at the first NUL")
     }
 
-    fn finish(&self, core: Core, falls: Vec<Fall>) -> Pool {
+    fn finish(&self, core: Core, fallbacks: Vec<Fallback>) -> Pool {
         let backing = core.memory.backing();
-        let standing = Standing {
+        let report = BackingReport {
             backing,
             asked: self.ladder[0],
-            falls,
+            fallbacks,
             capacity: core.memory.capacity(),
             asked_capacity: self.capacity,
             by_collapse: core.memory.by_collapse(),
         };
-        standing.log(&self.name);
+        report.log(&self.name);
         let core = Arc::new(core);
         let scrubber = Scrubber::start(&core, self.scrub_threads);
         let (threads, clearing) = (self.threads, self.clearing);
-        Pool(Arc::new(Inner { _scrubber: scrubber, core, standing, threads, clearing }))
+        Pool(Arc::new(Inner { _scrubber: scrubber, core, report, threads, clearing }))
     }
 }

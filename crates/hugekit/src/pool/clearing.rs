@@ -7,9 +7,9 @@ pub enum Clearing {
     /// Before it is handed out, in parallel. Every access is a plain one then, that of a system call,
     /// a device or a guest included.
     #[default]
-    AtHandOut,
+    OnAllocation,
     /// Folio by folio when it is touched for the first time, by hugekit, near the address that was
     /// touched last and cached. What is not touched is never cleared, and a region is handed out in
     /// microseconds. Needs userfaultfd(2).
-    AtFault,
+    OnFault,
 }

@@ -141,7 +141,7 @@ impl Core {
     }
 
     /// Maps `count` folios that are all zeroes, for a user who has them alone.
-    pub(super) fn hand_out(
+    pub(super) fn allocate(
         &self,
         count: usize,
         threads: Threads,
@@ -158,7 +158,7 @@ impl Core {
         Ok(mapped)
     }
 
-    /// As [`hand_out`](Self::hand_out), but what is dirty stays so, and so do holes that only a fault
+    /// As [`allocate`](Self::allocate), but what is dirty stays so, and so do holes that only a fault
     /// away are memory in any case: says what each run of folios holds, if any is not clean.
     ///
     /// # Safety
@@ -352,7 +352,7 @@ impl Core {
         let clear = progress.into_iter().fold(clear, ClearOptions::progress);
         let scrubbed = self.memory.scrub(extent, &clear);
         let clean = scrubbed.map_err(|(dirty, failure)| (dirty.into(), failure))?;
-        self.counters.scrubbed(Scrubbed::AtHandOut, self.memory.bytes(&clean));
+        self.counters.scrubbed(Scrubbed::OnAllocation, self.memory.bytes(&clean));
         Ok(clean)
     }
 
@@ -429,18 +429,18 @@ impl Core {
     /// # Safety
     /// The user is done with the addresses.
     #[allow(unsafe_code)]
-    pub(super) unsafe fn take_back(&self, mapped: Mapped) {
+    pub(super) unsafe fn reclaim(&self, mapped: Mapped) {
         let contents = [(mapped.extent().folios().len(), Content::Dirty)];
         // SAFETY: the caller's to promise.
-        unsafe { self.take_back_as(mapped, &contents) }
+        unsafe { self.reclaim_as(mapped, &contents) }
     }
 
-    /// As [`take_back`](Self::take_back), where it is known what each run of folios holds.
+    /// As [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
     ///
     /// # Safety
     /// As there; and the runs hold that.
     #[allow(unsafe_code)]
-    pub(super) unsafe fn take_back_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
+    pub(super) unsafe fn reclaim_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
         if !self.memory.is_ours() {
             return;
         }
@@ -466,12 +466,12 @@ impl Core {
         let any = !unreturned.is_empty();
         for (mapped, contents) in unreturned {
             // SAFETY: its user was done with it when it was given back.
-            unsafe { self.take_back_as(mapped, &contents) };
+            unsafe { self.reclaim_as(mapped, &contents) };
         }
         any
     }
 
-    /// As [`take_back_as`](Self::take_back_as), for all but the first `count` folios, of which there
+    /// As [`reclaim_as`](Self::reclaim_as), for all but the first `count` folios, of which there
     /// are more.
     ///
     /// # Safety
@@ -489,7 +489,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`take_back`](Self::take_back), but the folios go back to the kernel.
+    /// As [`reclaim`](Self::reclaim), but the folios go back to the kernel.
     ///
     /// # Safety
     /// As there, of what this process can know; and this is the process that made the memory.
@@ -559,7 +559,7 @@ impl Core {
             clean: folios.clean(),
             in_use: state.capacity - folios.free() - state.scrubbing,
             dirty: folios.dirty() + state.scrubbing,
-            scattered: self.memory.scattered(),
+            fragmented: self.memory.fragmented(),
             ..self.counters.read()
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::{Fall, FaultError};
+use super::{Fallback, FaultError};
 use crate::machine::hugepages;
 use crate::parallel::JobError;
 use crate::{ClearError, PopulateError};
@@ -27,7 +27,7 @@ pub enum PoolError {
     },
     /// The ladder is empty.
     #[error("no backing was asked for: the ladder is empty")]
-    NoRungs,
+    NoTiers,
     /// The watermarks make no sense.
     #[error(
         "scrubbing from {low} up to {high} clean bytes makes no sense: the low watermark is above the high one"
@@ -38,11 +38,11 @@ pub enum PoolError {
         /// The high watermark in bytes.
         high: usize,
     },
-    /// None of the rungs could be taken.
-    #[error("none of the backings asked for can be had:{}", Falls(falls))]
+    /// None of the tiers could be taken.
+    #[error("none of the backings asked for can be had:{}", Fallbacks(fallbacks))]
     NoBacking {
-        /// Each rung and why not.
-        falls: Vec<Fall>,
+        /// Each tier and why not.
+        fallbacks: Vec<Fallback>,
     },
     /// The kernel has no pages of this size.
     #[error("this kernel has no huge pages of {}", Size(*page_size))]
@@ -175,8 +175,8 @@ impl PoolError {
                 "drop regions, ask for smaller ones or for a larger pool".to_owned()
             }
             Self::Fault(error) => return error.remedy(),
-            Self::NoBacking { falls } => {
-                return falls.first().and_then(|fall| fall.reason.remedy());
+            Self::NoBacking { fallbacks } => {
+                return fallbacks.first().and_then(|fallback| fallback.reason.remedy());
             }
             _ => return None,
         })
@@ -197,11 +197,13 @@ impl fmt::Display for Size {
     }
 }
 
-struct Falls<'a>(&'a [Fall]);
+struct Fallbacks<'a>(&'a [Fallback]);
 
-impl fmt::Display for Falls<'_> {
+impl fmt::Display for Fallbacks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|fall| write!(f, " {}: {};", fall.backing, fall.reason))
+        self.0
+            .iter()
+            .try_for_each(|fallback| write!(f, " {}: {};", fallback.backing, fallback.reason))
     }
 }
 
@@ -230,7 +232,7 @@ mod tests {
         };
         let expected = "echo 600 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
         assert_eq!(shortage.remedy().unwrap(), expected);
-        let falls = vec![Fall { backing: Backing::Hugetlb2M, reason: shortage }];
-        assert_eq!(PoolError::NoBacking { falls }.remedy().unwrap(), expected);
+        let fallbacks = vec![Fallback { backing: Backing::Hugetlb2M, reason: shortage }];
+        assert_eq!(PoolError::NoBacking { fallbacks }.remedy().unwrap(), expected);
     }
 }

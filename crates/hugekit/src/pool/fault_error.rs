@@ -6,7 +6,7 @@ use std::io;
 use crate::machine::userfaultfd::Obstacle;
 
 /// Why the faults of a region cannot be served, so that nothing of it can be cleared at the first access.
-/// Memory that is cleared at hand-out ([`Clearing::AtHandOut`](super::Clearing::AtHandOut)) needs none of
+/// Memory that is cleared at hand-out ([`Clearing::OnAllocation`](super::Clearing::OnAllocation)) needs none of
 /// this.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -56,10 +56,10 @@ pub enum FaultError {
         "the calling thread blocks SIGBUS: a fault that is handled in place would end the process"
     )]
     Blocked,
-    /// [`Handling::Threaded`](crate::fault::Handling::Threaded) with no threads.
+    /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with no threads.
     #[error("faults cannot be served by no threads")]
     NoThreads,
-    /// [`Handling::Threaded`](crate::fault::Handling::Threaded) with more threads than
+    /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with more threads than
     /// [`MOST_THREADS`](crate::fault::MOST_THREADS).
     #[error("faults cannot be served by {asked} threads, but by {most} at most")]
     TooManyThreads {

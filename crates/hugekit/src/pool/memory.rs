@@ -42,7 +42,7 @@ pub(crate) struct Memory {
     in_core_dumps: bool,
     mark: ForkMark,
     /// Folios that the kernel made of base pages where huge ones were asked for.
-    scattered: AtomicUsize,
+    fragmented: AtomicUsize,
 }
 
 /// An extent that is in use, with the addresses by which it is used.
@@ -149,7 +149,7 @@ impl Memory {
             by_collapse: false,
             in_core_dumps: recipe.in_core_dumps,
             mark: ForkMark::new(),
-            scattered: AtomicUsize::new(0),
+            fragmented: AtomicUsize::new(0),
         };
         memory.prepare(recipe)?;
         Ok(memory)
@@ -209,8 +209,8 @@ impl Memory {
         self.alias().len()
     }
 
-    pub(super) fn scattered(&self) -> usize {
-        self.scattered.load(Ordering::Relaxed)
+    pub(super) fn fragmented(&self) -> usize {
+        self.fragmented.load(Ordering::Relaxed)
     }
 
     /// Whether this process made the memory: one forked from it has the descriptor and nothing else.
@@ -299,7 +299,7 @@ impl Memory {
                 populate_pages(start.at(offset), page_size())?;
                 // SAFETY: accesses to the alias mapping wait for no thread.
                 if unsafe { collapse(start.at(offset), folio) }.is_err() {
-                    self.scattered.fetch_add(1, Ordering::Relaxed);
+                    self.fragmented.fetch_add(1, Ordering::Relaxed);
                     populate_pages(start.at(offset), folio)?;
                 }
             }

@@ -34,7 +34,7 @@ use self::stats::Scrubbed;
 use crate::ClearError;
 use crate::parallel::{Progress, Threads};
 
-pub use backing::{Backing, Fall, Standing};
+pub use backing::{Backing, BackingReport, Fallback};
 pub use builder::PoolBuilder;
 pub use clearing::Clearing;
 pub use error::PoolError;
@@ -70,7 +70,7 @@ struct Inner {
     /// Held for its drop.
     _scrubber: Scrubber,
     core: Arc<Core>,
-    standing: Standing,
+    report: BackingReport,
     threads: Threads,
     clearing: Clearing,
 }
@@ -83,20 +83,20 @@ impl Pool {
 
     /// What the pool's memory is made of, what was asked for, and why that was not to be had.
     #[must_use]
-    pub fn standing(&self) -> &Standing {
-        &self.0.standing
+    pub fn backing_report(&self) -> &BackingReport {
+        &self.0.report
     }
 
     /// What the pool's memory is made of.
     #[must_use]
     pub fn backing(&self) -> Backing {
-        self.0.standing.backing
+        self.0.report.backing
     }
 
     /// Bytes of the pool.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.0.standing.capacity
+        self.0.report.capacity
     }
 
     /// Bytes of a folio: regions take whole ones.
@@ -145,17 +145,17 @@ impl Pool {
     }
 
     /// Maps so many zeroed bytes, rounded up to whole folios.
-    pub(crate) fn hand_out(
+    pub(crate) fn allocate(
         &self,
         bytes: usize,
         threads: Option<Threads>,
         progress: Option<&Progress<'_>>,
     ) -> Result<Mapped, PoolError> {
         let count = self.folios(bytes)?;
-        self.0.core.hand_out(count, threads.unwrap_or(self.0.threads), progress)
+        self.0.core.allocate(count, threads.unwrap_or(self.0.threads), progress)
     }
 
-    /// As [`hand_out`](Self::hand_out), but what is not clean is left to the first access, and what each
+    /// As [`allocate`](Self::allocate), but what is not clean is left to the first access, and what each
     /// run of folios holds is said.
     ///
     /// # Safety
@@ -208,28 +208,28 @@ impl Pool {
         Ok(whole_folios(bytes, page_size)? / page_size)
     }
 
-    /// Takes back what [`hand_out`](Self::hand_out) mapped; in a forked child, which has no part of
+    /// Takes back what [`allocate`](Self::allocate) mapped; in a forked child, which has no part of
     /// it, nothing happens.
     ///
     /// # Safety
     /// No thread uses the addresses any more.
     #[allow(unsafe_code)]
-    pub(crate) unsafe fn take_back(&self, mapped: Mapped) {
+    pub(crate) unsafe fn reclaim(&self, mapped: Mapped) {
         // SAFETY: the caller's to promise.
-        unsafe { self.0.core.take_back(mapped) }
+        unsafe { self.0.core.reclaim(mapped) }
     }
 
-    /// As [`take_back`](Self::take_back), where it is known what each run of folios holds.
+    /// As [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
     ///
     /// # Safety
     /// As there; and the runs hold that.
     #[allow(unsafe_code)]
-    pub(crate) unsafe fn take_back_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
+    pub(crate) unsafe fn reclaim_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
         // SAFETY: the caller's to promise.
-        unsafe { self.0.core.take_back_as(mapped, contents) }
+        unsafe { self.0.core.reclaim_as(mapped, contents) }
     }
 
-    /// As [`take_back_as`](Self::take_back_as), for all but the first `bytes`, rounded up to whole
+    /// As [`reclaim_as`](Self::reclaim_as), for all but the first `bytes`, rounded up to whole
     /// folios, of which there are more.
     ///
     /// # Safety
@@ -246,10 +246,10 @@ impl Pool {
         unsafe { self.0.core.take_tail(mapped, count, contents) }
     }
 
-    /// As [`take_back`](Self::take_back), but the folios go back to the kernel.
+    /// As [`reclaim`](Self::reclaim), but the folios go back to the kernel.
     ///
     /// # Safety
-    /// As for [`take_back`](Self::take_back), of what this process can know; and it is the pool's.
+    /// As for [`reclaim`](Self::reclaim), of what this process can know; and it is the pool's.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
         // SAFETY: the caller's to promise.
@@ -279,7 +279,7 @@ impl Pool {
 
     /// Counts what a fault had cleared. Async-signal-safe.
     pub(crate) fn count_cleared_at_fault(&self, bytes: usize) {
-        self.0.core.counters.scrubbed(Scrubbed::AtFault, bytes);
+        self.0.core.counters.scrubbed(Scrubbed::OnFault, bytes);
     }
 
     pub(crate) fn count_cleared_at_release(&self, bytes: usize) {

@@ -10,10 +10,10 @@ use crate::sys::own::Own;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scrubbed {
     InBackground,
-    AtHandOut,
+    OnAllocation,
     OnRequest,
     AtRelease,
-    AtFault,
+    OnFault,
 }
 
 /// Counted since the pool was made, by fault handlers too: in memory that no snapshot can protect.
@@ -24,7 +24,7 @@ pub(super) struct Counters(Own<Counts>);
 struct Counts {
     scrubbed: [AtomicU64; 5],
     populated: AtomicU64,
-    hand_outs: AtomicU64,
+    allocations: AtomicU64,
     waits: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl Counters {
     }
 
     pub(super) fn handed_out(&self) {
-        self.0.hand_outs.fetch_add(1, Ordering::Relaxed);
+        self.0.allocations.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn waited(&self) {
@@ -54,12 +54,12 @@ impl Counters {
         let scrubbed = |who: Scrubbed| self.0.scrubbed[who as usize].load(Ordering::Relaxed);
         Stats {
             scrubbed_in_background: scrubbed(Scrubbed::InBackground),
-            scrubbed_at_hand_out: scrubbed(Scrubbed::AtHandOut),
+            scrubbed_at_allocation: scrubbed(Scrubbed::OnAllocation),
             scrubbed_on_request: scrubbed(Scrubbed::OnRequest),
             scrubbed_at_release: scrubbed(Scrubbed::AtRelease),
-            scrubbed_at_fault: scrubbed(Scrubbed::AtFault),
+            scrubbed_at_fault: scrubbed(Scrubbed::OnFault),
             populated: self.0.populated.load(Ordering::Relaxed),
-            hand_outs: self.0.hand_outs.load(Ordering::Relaxed),
+            allocations: self.0.allocations.load(Ordering::Relaxed),
             waits: self.0.waits.load(Ordering::Relaxed),
             ..Stats::default()
         }
@@ -81,22 +81,22 @@ pub struct Stats {
     /// Folios that hold what their last user left, those that are being cleared included.
     pub dirty: usize,
     /// Folios on base pages because no huge page was free ([`Backing::Thp`](super::Backing::Thp)).
-    pub scattered: usize,
+    pub fragmented: usize,
     /// Bytes cleared by the scrubber's own threads.
     pub scrubbed_in_background: u64,
     /// Bytes cleared when a region was asked for.
-    pub scrubbed_at_hand_out: u64,
+    pub scrubbed_at_allocation: u64,
     /// Bytes cleared by [`Pool::scrub`](super::Pool::scrub).
     pub scrubbed_on_request: u64,
     /// Bytes cleared when part of a region was released.
     pub scrubbed_at_release: u64,
     /// Bytes cleared when they were touched for the first time
-    /// ([`Clearing::AtFault`](super::Clearing::AtFault)).
+    /// ([`Clearing::OnFault`](super::Clearing::OnFault)).
     pub scrubbed_at_fault: u64,
     /// Bytes that the kernel was asked to populate.
     pub populated: u64,
     /// Regions handed out.
-    pub hand_outs: u64,
+    pub allocations: u64,
     /// Of these, regions that had to wait for the scrubber to finish a piece.
     pub waits: u64,
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::Region;
 use super::mapped::Memory;
-use crate::fault::{Handling, Service, suits};
+use crate::fault::{FaultMode, Service, suits};
 use crate::parallel::{Progress, Threads};
 use crate::pool::{Clearing, Content, FaultError, Mapped, Pool, PoolError};
 
@@ -16,7 +16,7 @@ pub struct RegionBuilder<'a> {
     pool: &'a Pool,
     len: usize,
     clearing: Clearing,
-    handling: Handling,
+    handling: FaultMode,
     threads: Option<Threads>,
     progress: Option<&'a Progress<'a>>,
 }
@@ -35,14 +35,14 @@ impl Pool {
     /// A region of so many bytes, of which more is to be said.
     ///
     /// ```no_run
-    /// use hugekit::fault::Handling;
+    /// use hugekit::fault::FaultMode;
     /// use hugekit::pool::{Backing, Clearing, Pool};
     ///
     /// let pool = Pool::builder(1 << 20).backing(Backing::Base).scrub_threads(0).build()?;
     /// pool.region(1 << 20)?.fill(7); // Dirty now.
-    /// let region = pool.region_builder(1 << 20).clearing(Clearing::AtFault).build()?;
+    /// let region = pool.region_builder(1 << 20).clearing(Clearing::OnFault).build()?;
     /// assert_eq!(region[5], 0); // Cleared now, with its surroundings.
-    /// assert!(matches!(region.serving().unwrap().handling, Handling::InPlace | Handling::Threaded { .. }));
+    /// assert!(matches!(region.serving().unwrap().handling, FaultMode::InPlace | FaultMode::Threaded { .. }));
     /// # Ok::<(), hugekit::pool::PoolError>(())
     /// ```
     pub fn region_builder(&self, len: usize) -> RegionBuilder<'_> {
@@ -50,7 +50,7 @@ impl Pool {
             pool: self,
             len,
             clearing: self.clearing(),
-            handling: Handling::default(),
+            handling: FaultMode::default(),
             threads: None,
             progress: None,
         }
@@ -59,14 +59,14 @@ impl Pool {
 
 impl<'a> RegionBuilder<'a> {
     /// When what is dirty is cleared, instead of when the pool says. At hand-out all the same where the kernel
-    /// could show dirty memory past the one who serves its faults: [`Region::fall`] says so.
+    /// could show dirty memory past the one who serves its faults: [`Region::fallback`] says so.
     pub fn clearing(mut self, clearing: Clearing) -> Self {
         self.clearing = clearing;
         self
     }
 
-    /// Who serves the faults of what is cleared then: [`Handling::Auto`] unless said.
-    pub fn handling(mut self, handling: Handling) -> Self {
+    /// Who serves the faults of what is cleared then: [`FaultMode::Auto`] unless said.
+    pub fn handling(mut self, handling: FaultMode) -> Self {
         self.handling = handling;
         self
     }
@@ -95,20 +95,20 @@ impl<'a> RegionBuilder<'a> {
     /// If the progress callback does. Nothing is taken from the pool then.
     pub fn build(&self) -> Result<Region, PoolError> {
         match self.clearing {
-            Clearing::AtFault if suits(self.pool.backing(), self.handling) => {
+            Clearing::OnFault if suits(self.pool.backing(), self.handling) => {
                 self.at_fault(|mapped, contents| {
                     Service::start(self.pool, mapped, contents, self.handling)
                 })
             }
-            _ => self.at_hand_out(None),
+            _ => self.on_allocation(None),
         }
     }
 
     /// Cleared now, for a reason if it was to be cleared at the fault.
-    fn at_hand_out(&self, fall: Option<FaultError>) -> Result<Region, PoolError> {
-        let mapped = self.pool.hand_out(self.len, self.threads, self.progress)?;
+    fn on_allocation(&self, fallback: Option<FaultError>) -> Result<Region, PoolError> {
+        let mapped = self.pool.allocate(self.len, self.threads, self.progress)?;
         let memory = Memory::new(self.pool.clone(), mapped, self.len, None);
-        Ok(Region::new(memory.cleared_because(fall)))
+        Ok(Region::new(memory.cleared_because(fallback)))
     }
 
     fn at_fault(
@@ -127,7 +127,7 @@ impl<'a> RegionBuilder<'a> {
             }
             Err(error) => {
                 // SAFETY: no user was told an address, so everything is as it was.
-                unsafe { self.pool.take_back_as(mapped, &contents) };
+                unsafe { self.pool.reclaim_as(mapped, &contents) };
                 self.or_at_hand_out(error)
             }
         }
@@ -137,7 +137,7 @@ impl<'a> RegionBuilder<'a> {
         match error {
             FaultError::Collapsible => {
                 tracing::info!("cleared at hand-out: {error}");
-                self.at_hand_out(Some(error))
+                self.on_allocation(Some(error))
             }
             other => Err(other.into()),
         }
@@ -150,15 +150,15 @@ mod tests {
     use crate::pool::Backing;
 
     #[test]
-    fn where_nothing_keeps_the_kernel_from_showing_dirty_memory_it_is_cleared_at_hand_out() {
+    fn where_nothing_keeps_the_kernel_from_showing_dirty_memory_it_is_cleared_at_allocation() {
         let len = 1 << 20;
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);
-        let builder = pool.region_builder(len).clearing(Clearing::AtFault);
+        let builder = pool.region_builder(len).clearing(Clearing::OnFault);
         let region = builder.at_fault(|_, _| Err(FaultError::Collapsible)).unwrap();
         assert!(region.serving().is_none());
-        assert!(matches!(region.fall(), Some(FaultError::Collapsible)));
-        assert_eq!(pool.stats().unwrap().scrubbed_at_hand_out, len as u64);
+        assert!(matches!(region.fallback(), Some(FaultError::Collapsible)));
+        assert_eq!(pool.stats().unwrap().scrubbed_at_allocation, len as u64);
         assert!(region.iter().all(|&byte| byte == 0));
         drop(region);
         let refused = builder.at_fault(|_, _| Err(FaultError::Blocked));

@@ -122,8 +122,8 @@ impl Region {
 
     /// Why it was cleared at hand-out although it was to be cleared at the fault; `None` if it was not.
     #[must_use]
-    pub fn fall(&self) -> Option<&FaultError> {
-        self.0.fall()
+    pub fn fallback(&self) -> Option<&FaultError> {
+        self.0.fallback()
     }
 
     /// Makes the range writable without a fault from now on, as a system call or a device needs it:

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::mapped::Memory;
 use super::{Region, SharedRegion};
 use crate::cow::{ForkError, ForkGroup, Terms};
-use crate::fault::Handling;
+use crate::fault::FaultMode;
 use crate::pool::{Backing, Pool};
 
 /// Bytes of a granule where a folio is a base page, unless said.
@@ -22,7 +22,7 @@ pub struct ForkBuilder<'a, R> {
     origin: &'a Memory,
     finish: fn(Memory) -> R,
     granule: Option<usize>,
-    handling: Option<Handling>,
+    handling: Option<FaultMode>,
     max_vmas: Option<usize>,
 }
 
@@ -53,8 +53,8 @@ impl<'a, R> ForkBuilder<'a, R> {
         self
     }
 
-    /// How faults of the fork group are served: [`Handling::Auto`] unless said.
-    pub fn handling(mut self, handling: Handling) -> Self {
+    /// How faults of the fork group are served: [`FaultMode::Auto`] unless said.
+    pub fn handling(mut self, handling: FaultMode) -> Self {
         self.handling = Some(handling);
         self
     }

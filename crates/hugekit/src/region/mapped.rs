@@ -77,7 +77,7 @@ pub(super) struct Memory {
     /// How its faults are served until it is forked, if they are not plain ones.
     serving: Option<Serving>,
     /// Why they are plain ones although it was to be cleared at the fault.
-    fall: Option<FaultError>,
+    fallback: Option<FaultError>,
     /// What it shares memory in, once it was forked.
     group: OnceLock<Arc<ForkGroup>>,
     /// Ranges that a fork copies at once.
@@ -150,7 +150,7 @@ impl Memory {
         Self {
             holds: RwLock::new(holds),
             serving,
-            fall: None,
+            fallback: None,
             group: OnceLock::new(),
             pins: Mutex::new(Vec::new()),
             file_given: AtomicBool::new(false),
@@ -163,8 +163,8 @@ impl Memory {
     }
 
     /// It was cleared at hand-out, for this reason if that was not what was asked for.
-    pub(super) fn cleared_because(mut self, fall: Option<FaultError>) -> Self {
-        self.fall = fall;
+    pub(super) fn cleared_because(mut self, fallback: Option<FaultError>) -> Self {
+        self.fallback = fallback;
         self
     }
 
@@ -181,8 +181,8 @@ impl Memory {
         self.group.get().map(|group| group.serving()).or(self.serving.as_ref())
     }
 
-    pub(super) fn fall(&self) -> Option<&FaultError> {
-        self.fall.as_ref()
+    pub(super) fn fallback(&self) -> Option<&FaultError> {
+        self.fallback.as_ref()
     }
 
     /// Where in the pool's file it lies, for code that may write there: no other owner's bytes are there.
@@ -533,8 +533,8 @@ impl Drop for Memory {
         // any more. What the folios hold is what faults have made of them.
         unsafe {
             match contents {
-                Some(contents) => self.pool.take_back_as(mapped, &contents),
-                None => self.pool.take_back(mapped),
+                Some(contents) => self.pool.reclaim_as(mapped, &contents),
+                None => self.pool.reclaim(mapped),
             }
         }
     }

@@ -98,10 +98,10 @@ impl SharedRegion {
         self.0.serving()
     }
 
-    /// As [`Region::fall`].
+    /// As [`Region::fallback`].
     #[must_use]
-    pub fn fall(&self) -> Option<&FaultError> {
-        self.0.fall()
+    pub fn fallback(&self) -> Option<&FaultError> {
+        self.0.fallback()
     }
 
     /// As [`Region::prepare_write`].

@@ -58,7 +58,7 @@ impl Anonymous {
 
     pub(super) fn stats(&self) -> Stats {
         let counts = self.snapshot.counts();
-        let (held, most_held) = self.snapshot.arena().held();
+        let (held, most_retained) = self.snapshot.arena().held();
         Stats {
             granules: self.snapshot.granules().len(),
             granule_bytes: self.snapshot.interval().granule_bytes(),
@@ -66,7 +66,7 @@ impl Anonymous {
             copied_by_others: counts.by_others,
             // A slot is as long as a whole granule, which the first and the last need not be.
             held: held.min(self.cap),
-            most_held: most_held.min(self.cap),
+            most_retained: most_retained.min(self.cap),
             cap: self.cap,
             reserved: self.snapshot.arena().reserved(),
             longest_fault: Duration::from_nanos(counts.longest_nanos),

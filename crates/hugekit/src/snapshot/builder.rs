@@ -18,7 +18,7 @@ use super::tracker::{NotAdded, Way, WriteTracker};
 use super::write_protector::WriteProtector;
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
 use crate::HUGE_PAGE_BYTES;
-use crate::fault::{Handling, Serving};
+use crate::fault::{FaultMode, Serving};
 use crate::machine::mappings::MappedRange;
 use crate::pool::FaultError;
 use crate::sys::pagemap;
@@ -51,7 +51,7 @@ const LEAST_HELD: usize = 64 << 20;
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until of_anonymous"]
 pub struct Builder {
-    pub(super) handling: Handling,
+    pub(super) handling: FaultMode,
     granule: Granule,
     pub(super) cap: Option<usize>,
     pub(super) populated: usize,
@@ -60,10 +60,10 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Who copies what is written: [`Handling::Auto`] unless said, which is threaded where this process may
+    /// Who copies what is written: [`FaultMode::Auto`] unless said, which is threaded where this process may
     /// serve the faults of system calls, else in place. Snapshots of the same memory must agree; the first of
     /// several says how many threads there are.
-    pub fn handling(mut self, handling: Handling) -> Self {
+    pub fn handling(mut self, handling: FaultMode) -> Self {
         self.handling = handling;
         self
     }
@@ -76,9 +76,9 @@ impl Builder {
 
     /// Bytes of granules that writers may have put aside at a time, in whole granules: half of the range
     /// unless said, but at least 64 MiB or all of it. When it does not suffice, the snapshot is lost
-    /// ([`SnapshotError::Outrun`]) and the writers go on. Memory is taken when it is used, and what was read
+    /// ([`SnapshotError::CowLimitExceeded`]) and the writers go on. Memory is taken when it is used, and what was read
     /// is used again.
-    pub fn hold_at_most(mut self, bytes: usize) -> Self {
+    pub fn max_cow_bytes(mut self, bytes: usize) -> Self {
         self.cap = Some(bytes);
         self
     }
@@ -187,14 +187,14 @@ impl Plan<'_> {
         Ok(snapshot)
     }
 
-    fn protected(&self, handling: Handling, taken: Taken) -> Result<Anonymous, SnapshotError> {
+    fn protected(&self, handling: FaultMode, taken: Taken) -> Result<Anonymous, SnapshotError> {
         let (snapshot, tracker, serving) = match handling {
-            Handling::InPlace => self.in_place(None),
-            Handling::Threaded { threads } => self.by(Way::Threaded, threads, None),
-            Handling::Auto => match self.by(Way::Threaded, 1, None) {
-                Err(SnapshotError::Fault(fall)) => {
-                    tracing::info!("writes are served in place: {fall}");
-                    self.in_place(Some(fall))
+            FaultMode::InPlace => self.in_place(None),
+            FaultMode::Threaded { threads } => self.by(Way::Threaded, threads, None),
+            FaultMode::Auto => match self.by(Way::Threaded, 1, None) {
+                Err(SnapshotError::Fault(fallback)) => {
+                    tracing::info!("writes are served in place: {fallback}");
+                    self.in_place(Some(fallback))
                 }
                 threaded => threaded,
             },
@@ -202,16 +202,16 @@ impl Plan<'_> {
         Ok(Anonymous { snapshot, tracker, cap: self.cap, serving, background: None, _taken: taken })
     }
 
-    fn in_place(&self, fall: Option<FaultError>) -> Result<Watched, SnapshotError> {
+    fn in_place(&self, fallback: Option<FaultError>) -> Result<Watched, SnapshotError> {
         survey::nobody_blocks_sigbus()?;
-        self.by(Way::InPlace, 0, fall)
+        self.by(Way::InPlace, 0, fallback)
     }
 
     fn by(
         &self,
         way: Way,
         threads: usize,
-        fall: Option<FaultError>,
+        fallback: Option<FaultError>,
     ) -> Result<Watched, SnapshotError> {
         let tracker = |way| WriteTracker::current(way).map_err(SnapshotError::kernel("mmap"));
         let other = tracker(way.other())?;
@@ -224,11 +224,11 @@ impl Plan<'_> {
         let tracker = tracker(way)?;
         let snapshot = self.add_to(tracker, threads)?;
         let handling = match way {
-            Way::InPlace => Handling::InPlace,
-            Way::Threaded => Handling::Threaded { threads: tracker.threads() },
+            Way::InPlace => FaultMode::InPlace,
+            Way::Threaded => FaultMode::Threaded { threads: tracker.threads() },
         };
         let serving =
-            (!snapshot.interval().inner().is_empty()).then_some(Serving { handling, fall });
+            (!snapshot.interval().inner().is_empty()).then_some(Serving { handling, fallback });
         Ok((snapshot, tracker, serving))
     }
 

@@ -13,7 +13,7 @@ pub struct Collapsed {
     /// Bytes that are on huge pages now.
     pub huge: usize,
     /// Bytes that are not: the kernel had no huge page, or they are protected, or no memory at all.
-    pub scattered: usize,
+    pub fragmented: usize,
 }
 
 /// Puts the memory on transparent huge pages (`MADV_COLLAPSE`, Linux 6.1), as far as it has whole aligned 2 MiB:
@@ -25,7 +25,7 @@ pub struct Collapsed {
 /// No first access to the memory waits for a userfaultfd(2) whose owner has yet to supply what *shared* memory is to
 /// show there (registered for minor faults): the kernel maps such memory as it is, past that owner. Private
 /// memory and a region of a pool always may be collapsed: of the latter, what is still to be cleared, or shared
-/// with forks, is refused by the kernel and counts as scattered.
+/// with forks, is refused by the kernel and counts as fragmented.
 pub unsafe fn collapse(memory: *const [u8]) -> Collapsed {
     let start = memory.cast::<u8>().expose_provenance();
     let end = start.saturating_add(memory.len());
@@ -39,7 +39,7 @@ pub unsafe fn collapse(memory: *const [u8]) -> Collapsed {
             // SAFETY: as above. Another thread held one of its pages at that moment.
             done = unsafe { mapping::collapse(piece, HUGE_PAGE_BYTES) };
         }
-        let count = if done.is_ok() { &mut collapsed.huge } else { &mut collapsed.scattered };
+        let count = if done.is_ok() { &mut collapsed.huge } else { &mut collapsed.fragmented };
         *count += HUGE_PAGE_BYTES;
         next += HUGE_PAGE_BYTES;
     }

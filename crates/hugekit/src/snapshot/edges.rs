@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use rustix::param::page_size;
 
 use super::write_protector::WriteProtector;
-use crate::fault::unsure;
+use crate::fault::no_fault;
 use crate::sys::own::OwnBytes;
 use crate::sys::userfaultfd;
 
@@ -138,7 +138,7 @@ impl Edges {
         for part in parts.iter().filter(|part| !part.is_empty()) {
             let whole = std::iter::once((0..part.len(), false));
             // SAFETY: as many bytes as are kept of this edge; they are read when the snapshot is there.
-            unsafe { unsure::copy(self.at(part.start), part.start, whole) }
+            unsafe { no_fault::copy(self.at(part.start), part.start, whole) }
                 .map_err(|_| Trouble::Changed(part.start))?;
         }
         Ok(())

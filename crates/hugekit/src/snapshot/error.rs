@@ -79,7 +79,7 @@ pub enum SnapshotError {
         "the memory was written faster than its snapshot was read: all {cap} bytes for granules put aside \
          were in use"
     )]
-    Outrun {
+    CowLimitExceeded {
         /// Bytes that were allowed for it.
         cap: usize,
     },
@@ -190,7 +190,7 @@ impl SnapshotError {
                 "unblock SIGBUS in that thread, or permit faults to be served by a thread"
                     .to_owned()
             }
-            Self::Outrun { .. } => {
+            Self::CowLimitExceeded { .. } => {
                 "let the snapshot hold more bytes aside, or read it sooner".to_owned()
             }
             _ => return None,

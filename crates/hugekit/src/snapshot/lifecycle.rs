@@ -19,7 +19,7 @@ pub(super) enum Phase {
 /// Why the snapshot is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    Outrun,
+    CowLimitExceeded,
     Changed(usize),
     /// The thread that served writes died.
     Unserved,
@@ -56,7 +56,7 @@ impl Lifecycle {
     /// Marks it lost; returns the first cause.
     pub(super) fn fail(&self, failure: Failure) -> Failure {
         let word = match failure {
-            Failure::Outrun => 1,
+            Failure::CowLimitExceeded => 1,
             Failure::Unserved => 3,
             Failure::Refused => 5,
             Failure::Changed(address) => address & !3 | 2,
@@ -68,7 +68,7 @@ impl Lifecycle {
     pub(super) fn failure(&self) -> Option<Failure> {
         match self.failure.load(Ordering::SeqCst) {
             0 => None,
-            1 => Some(Failure::Outrun),
+            1 => Some(Failure::CowLimitExceeded),
             3 => Some(Failure::Unserved),
             5 => Some(Failure::Refused),
             word => Some(Failure::Changed(word & !3)),
@@ -82,8 +82,12 @@ mod tests {
 
     #[test]
     fn fail_keeps_the_first_cause_whichever_it_is() {
-        let causes =
-            [Failure::Outrun, Failure::Unserved, Failure::Refused, Failure::Changed(0x7000)];
+        let causes = [
+            Failure::CowLimitExceeded,
+            Failure::Unserved,
+            Failure::Refused,
+            Failure::Changed(0x7000),
+        ];
         for first in causes {
             let lifecycle = Lifecycle::new();
             assert_eq!((lifecycle.phase(), lifecycle.failure()), (Phase::Forming, None));

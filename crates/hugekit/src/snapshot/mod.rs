@@ -16,7 +16,7 @@
 //! before the snapshot (`io_uring` fixed buffers, `vmsplice`, `O_DIRECT` reads in flight).
 //!
 //! # System calls
-//! *Threaded* ([`Handling`]), a thread of ours is told of each write and copies; no program notices
+//! *Threaded* ([`FaultMode`]), a thread of ours is told of each write and copies; no program notices
 //! more than that it takes longer, system calls and KVM included. *In place*, the writer itself
 //! copies, in a handler of SIGBUS. The kernel has no such handler: a system call that is to write
 //! into a granule that is still protected fails with EFAULT and transfers nothing.
@@ -66,7 +66,7 @@ use self::stream::Buffer;
 pub use self::view::View;
 use crate::Reuse;
 #[cfg(doc)]
-use crate::fault::Handling;
+use crate::fault::FaultMode;
 use crate::fault::Serving;
 #[cfg(doc)]
 use crate::region::Region;
@@ -96,7 +96,7 @@ pub struct Stats {
     /// Bytes of granules that are held aside now. A region's are held until the snapshot is dropped.
     pub held: usize,
     /// Bytes that were held aside at most.
-    pub most_held: usize,
+    pub most_retained: usize,
     /// Bytes that may be held aside: of a region all, reserved.
     pub cap: usize,
     /// Bytes of those that were there before, in a [`Reserve`] or the region's pool.
@@ -142,7 +142,7 @@ impl Snapshot {
     /// Copies bytes from `offset` on. Any number of threads may, and each byte may be read often.
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`], nothing is copied then; [`Outrun`](SnapshotError::Outrun) and
+    /// [`SnapshotError::OutOfRange`], nothing is copied then; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
     /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What
     /// `bytes` holds after these is of no use.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), SnapshotError> {
@@ -161,7 +161,7 @@ impl Snapshot {
     /// lifted. The snapshot keeps its bytes.
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`]; and [`Outrun`](SnapshotError::Outrun), [`Changed`](SnapshotError::Changed)
+    /// [`SnapshotError::OutOfRange`]; and [`CowLimitExceeded`](SnapshotError::CowLimitExceeded), [`Changed`](SnapshotError::Changed)
     /// if the snapshot is lost, [`Forked`](SnapshotError::Forked).
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         let range = self.addresses(range.start, range.end.saturating_sub(range.start))?;

@@ -42,7 +42,7 @@ impl OfRegion {
             copied_by_writers: cost.copied_by_writers,
             copied_by_others,
             held,
-            most_held: held,
+            most_retained: held,
             cap: len.next_multiple_of(granule_bytes),
             reserved: len.next_multiple_of(granule_bytes),
             longest_fault: cost.longest_fault,

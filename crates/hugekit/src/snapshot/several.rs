@@ -10,7 +10,7 @@ use super::builder::Builder;
 use super::interval::inner_of;
 use super::{Snapshot, SnapshotError};
 use crate::HUGE_PAGE_BYTES;
-use crate::fault::Handling;
+use crate::fault::FaultMode;
 use crate::sys::peek;
 
 /// What an allocator writes before the memory that it gives out: two words.
@@ -21,7 +21,7 @@ impl Builder {
     /// one after the other, but in less time where ranges lie side by side: 1 ms less for each that
     /// begins where another one ends, and that is on huge pages. So do arrays that an allocator
     /// mapped one by one, with a few words of its own and the rest of a page between them.
-    /// [`hold_at_most`](Self::hold_at_most) and [`populate_copies`](Self::populate_copies) are
+    /// [`max_cow_bytes`](Self::max_cow_bytes) and [`populate_copies`](Self::populate_copies) are
     /// meant for each range, and ranges that lie side by side share what they have together; so is
     /// what they [cost](Snapshot::stats).
     ///
@@ -93,9 +93,9 @@ impl Builder {
         let mut wishes = self.clone();
         match self.handling {
             _ if touch => {}
-            Handling::InPlace => return None,
-            Handling::Auto => wishes.handling = Handling::Threaded { threads: 1 },
-            Handling::Threaded { .. } => {}
+            FaultMode::InPlace => return None,
+            FaultMode::Auto => wishes.handling = FaultMode::Threaded { threads: 1 },
+            FaultMode::Threaded { .. } => {}
         }
         let (start, len) = (first.range.start, last.range.end - first.range.start);
         // All of each range is all that there is, with what lies between.

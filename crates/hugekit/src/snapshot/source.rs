@@ -197,7 +197,7 @@ impl Source {
 
     pub(super) fn error(&self, failure: Failure) -> SnapshotError {
         match failure {
-            Failure::Outrun => SnapshotError::Outrun { cap: self.stats().cap },
+            Failure::CowLimitExceeded => SnapshotError::CowLimitExceeded { cap: self.stats().cap },
             Failure::Unserved => SnapshotError::Unserved,
             Failure::Refused => SnapshotError::Refused,
             Failure::Changed(address) => SnapshotError::Changed { address },

@@ -14,7 +14,7 @@ use super::interval::Interval;
 use super::lifecycle::{Failure, Lifecycle, Phase};
 use super::reserve::Reserve;
 use super::write_protector::WriteProtector;
-use crate::fault::unsure;
+use crate::fault::no_fault;
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
 use crate::sys::own::Own;
@@ -153,7 +153,7 @@ impl SnapshotState {
         } else if let Some(slot) = self.arena.take() {
             (Place::Slot(slot), self.arena.slot(slot))
         } else {
-            self.fail(Failure::Outrun);
+            self.fail(Failure::CowLimitExceeded);
             return Place::Lost;
         };
         let target = match preserver {
@@ -236,7 +236,7 @@ impl SnapshotState {
                 Place::Owner => {
                     // SAFETY: the caller's to promise.
                     let read = unsafe {
-                        unsure::copy(
+                        no_fault::copy(
                             to,
                             part.start,
                             std::iter::once((0..part.len(), reuse == Reuse::None)),
@@ -345,5 +345,5 @@ unsafe fn copy_from_owner(
     let extents = order.extents(granule.len(), target, near_bytes);
     let pieces = extents.map(|extent| (extent.bytes, extent.reach == Reach::Far));
     // SAFETY: the extents lie within the granule; the rest is the caller's to promise.
-    unsafe { unsure::copy(to, granule.start, pieces) }
+    unsafe { no_fault::copy(to, granule.start, pieces) }
 }

@@ -50,7 +50,7 @@ impl Snapshot {
     /// Copies all of it, and ends it.
     ///
     /// # Errors
-    /// [`SnapshotError::LengthsDiffer`]; [`Outrun`](SnapshotError::Outrun) and
+    /// [`SnapshotError::LengthsDiffer`]; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
     /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What
     /// `bytes` holds after these is of no use.
     pub fn copy_to(self, bytes: &mut [u8]) -> Result<Stats, SnapshotError> {
@@ -94,7 +94,7 @@ impl Snapshot {
     /// those that were put aside, and no thread waits for it.
     ///
     /// # Errors
-    /// [`SnapshotError::Write`] if the writer fails; [`Outrun`](SnapshotError::Outrun) and
+    /// [`SnapshotError::Write`] if the writer fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
     /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What was
     /// written then is the first part of the snapshot.
     pub fn write_to(self, writer: impl Write) -> Result<Stats, SnapshotError> {

@@ -14,8 +14,8 @@ use super::lifecycle::Phase;
 use super::segment::{Hindrance, Segment};
 use super::state::SnapshotState;
 use super::write_protector::{Refused, WriteProtector};
+use crate::fault::no_fault;
 use crate::fault::open::{self, Of};
-use crate::fault::unsure;
 use crate::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
 use crate::machine::mappings::MappedRange;
 use crate::populate::PopulateError;
@@ -191,7 +191,7 @@ impl WriteTracker {
             Way::InPlace => Some(Ranges::of_this_process()?),
             Way::Threaded => None,
         };
-        unsure::prepare();
+        no_fault::prepare();
         let protector = self.open(state, threads)?;
         let snapshot = Arc::new(make(Arc::clone(&protector))?);
         if snapshot.edges().pages().iter().any(Option::is_some) {
@@ -480,7 +480,7 @@ fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::Handling;
+    use crate::fault::FaultMode;
     use crate::snapshot::{Granule, Snapshot};
     use crate::sys::own::OwnBytes;
 
@@ -492,7 +492,7 @@ mod tests {
         // SAFETY: so many bytes, which no other thread uses.
         unsafe { memory.start().write_bytes(7, len) };
         let builder = Snapshot::builder().granule(Granule::Small);
-        let builder = builder.handling(Handling::Threaded { threads: 1 });
+        let builder = builder.handling(FaultMode::Threaded { threads: 1 });
         let range = std::ptr::slice_from_raw_parts(memory.start(), len);
         // SAFETY: the memory stays until the snapshot has gone.
         let snapshot = match unsafe { builder.of_anonymous(range) } {

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{fs, ptr, thread};
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::injection::{self, Call, Hit, Lasting, Plan};
 use hugekit::pool::Backing;
-use hugekit::{ErrorClass, system_error};
+use hugekit::{ErrorKind, system_error};
 
 use crate::shortage::Shortage;
 
@@ -29,9 +29,9 @@ pub(crate) const SIGNALLED: &str = "signalled: ";
 /// What is to be tried, and on what: it arms its point once, and checks what it can.
 #[derive(Clone, Copy)]
 pub(crate) struct Operation {
-    pub(crate) run: fn(&Point, Backing, Handling),
+    pub(crate) run: fn(&Point, Backing, FaultMode),
     pub(crate) backing: Backing,
-    pub(crate) handling: Handling,
+    pub(crate) handling: FaultMode,
     /// Whether it ends only when memory that forks share has been written.
     pub(crate) writes_what_is_shared: bool,
     /// Instead of refusing calls: how many mappings the process may still have.
@@ -68,14 +68,14 @@ impl Point {
     pub(crate) fn unless_lost<T, E: Error + 'static>(
         &self,
         result: Result<T, E>,
-        class: impl FnOnce(&E) -> ErrorClass,
+        class: impl FnOnce(&E) -> ErrorKind,
     ) -> Option<T> {
         let is_lost = self.hit.get().is_some() || injection::hit().is_some();
         match result {
             Ok(value) => Some(value),
             Err(error) => {
                 let class = class(&error);
-                if !(is_lost && class == ErrorClass::Lost) {
+                if !(is_lost && class == ErrorKind::Lost) {
                     self.failed(&error, class);
                 }
                 None
@@ -84,9 +84,9 @@ impl Point {
     }
 
     /// Takes an error, which must say what was refused.
-    pub(crate) fn failed(&self, error: &(dyn Error + 'static), class: ErrorClass) {
+    pub(crate) fn failed(&self, error: &(dyn Error + 'static), class: ErrorKind) {
         self.failed.set(true);
-        if self.mappings_left.is_some() && class == ErrorClass::NoMemory {
+        if self.mappings_left.is_some() && class == ErrorKind::NoMemory {
             return;
         }
         let refused = self.hit.get().or_else(|| injection::hit().filter(|hit| hit.errno != 0));
@@ -103,7 +103,7 @@ impl Point {
     pub(crate) fn unless_refused<T, E: Error + 'static>(
         &self,
         result: Result<T, E>,
-        class: impl FnOnce(&E) -> ErrorClass,
+        class: impl FnOnce(&E) -> ErrorKind,
     ) -> Option<T> {
         result.map_err(|error| self.failed(&error, class(&error))).ok()
     }
@@ -159,8 +159,8 @@ impl Point {
 }
 
 /// Whether an error's class says what a refused call means.
-fn fits(hit: Hit, class: ErrorClass) -> bool {
-    use ErrorClass::{Kernel, NoMemory, NotPermitted, Unsupported};
+fn fits(hit: Hit, class: ErrorKind) -> bool {
+    use ErrorKind::{Kernel, NoMemory, NotPermitted, Unsupported};
     match hit.errno {
         // The kernel says so of what is not registered any more, of another's, or of what cannot be.
         libc::ENOENT | libc::EBUSY if is_of_userfaultfd(hit.call) => true,

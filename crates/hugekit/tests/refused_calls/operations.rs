@@ -8,7 +8,7 @@ mod regions;
 mod work;
 
 use hugekit::Pool;
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::injection::Call;
 use hugekit::pool::Backing;
 
@@ -17,18 +17,18 @@ use crate::case::{Operation, Point};
 /// Folios of an operation's region.
 pub(crate) const FOLIOS: usize = 3;
 
-type Run = fn(&Point, Backing, Handling);
+type Run = fn(&Point, Backing, FaultMode);
 
 const BACKINGS: [Backing; 3] = [Backing::Base, Backing::Thp, Backing::Hugetlb2M];
-const HANDLINGS: [(&str, Handling); 3] = [
-    ("auto", Handling::Auto),
-    ("in_place", Handling::InPlace),
-    ("threaded", Handling::Threaded { threads: 2 }),
+const HANDLINGS: [(&str, FaultMode); 3] = [
+    ("auto", FaultMode::Auto),
+    ("in_place", FaultMode::InPlace),
+    ("threaded", FaultMode::Threaded { threads: 2 }),
 ];
 
 /// Every operation with its name; without the time for all, those of which others say little new.
 pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
-    let (auto, base) = (Handling::Auto, Backing::Base);
+    let (auto, base) = (FaultMode::Auto, Backing::Base);
     let mut all = Vec::new();
     let mut add = |prefix: String, operations: &[(&str, Run)], backing, handling| {
         all.extend(operations.iter().map(|&(name, run)| {
@@ -58,7 +58,7 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
 /// Operations of a process that may have few mappings more; some of them, and of these numbers, where there is no
 /// time for all.
 pub(crate) fn short_of_mappings(thorough: bool) -> Vec<(String, Operation)> {
-    let (backing, handling) = (Backing::Base, Handling::Auto);
+    let (backing, handling) = (Backing::Base, FaultMode::Auto);
     let few = [pools::EACH, work::EACH].concat();
     let all = [&few[..], regions::EACH, forks::EACH].concat();
     let operations = if thorough { all } else { few };
@@ -76,7 +76,7 @@ fn operation(
     name: &str,
     run: Run,
     backing: Backing,
-    handling: Handling,
+    handling: FaultMode,
     mappings_left: Option<usize>,
 ) -> Operation {
     let writes_what_is_shared = name.ends_with("written");

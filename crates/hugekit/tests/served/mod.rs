@@ -1,6 +1,6 @@
 //! Regions whose faults are served by us.
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
 
@@ -13,9 +13,9 @@ pub(crate) fn soiled(backing: Backing, folios: usize) -> Pool {
 }
 
 /// A region of it that is cleared when it is touched, served as asked.
-pub(crate) fn at_fault(pool: &Pool, len: usize, handling: Handling) -> Region {
+pub(crate) fn at_fault(pool: &Pool, len: usize, handling: FaultMode) -> Region {
     let region =
-        pool.region_builder(len).clearing(Clearing::AtFault).handling(handling).build().unwrap();
+        pool.region_builder(len).clearing(Clearing::OnFault).handling(handling).build().unwrap();
     assert_eq!(region.serving().unwrap().handling, handling);
     region
 }

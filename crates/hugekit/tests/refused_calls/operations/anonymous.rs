@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Reserve, View};
 use hugekit::{HUGE_PAGE_BYTES, Snapshot, SnapshotError};
@@ -42,8 +42,8 @@ fn is_first(copy: &[u8]) -> bool {
     copy.chunks_exact(8).all(|word| word == 7_u64.to_ne_bytes())
 }
 
-fn builder(handling: Handling) -> Builder {
-    Snapshot::builder().handling(handling).hold_at_most(LEN + HUGE_PAGE_BYTES)
+fn builder(handling: FaultMode) -> Builder {
+    Snapshot::builder().handling(handling).max_cow_bytes(LEN + HUGE_PAGE_BYTES)
 }
 
 fn taken(builder: Builder, memory: &Memory) -> Result<Snapshot, SnapshotError> {
@@ -59,7 +59,7 @@ fn is_read_as_taken(point: &Point, snapshot: Snapshot) {
     }
 }
 
-fn memory_is_snapshotted(point: &Point, _: Backing, handling: Handling) {
+fn memory_is_snapshotted(point: &Point, _: Backing, handling: FaultMode) {
     let memory = memory();
     let snapshot = point.refuse(|| taken(builder(handling), &memory));
     let snapshot = point.unless_refused(snapshot, SnapshotError::class);
@@ -70,7 +70,7 @@ fn memory_is_snapshotted(point: &Point, _: Backing, handling: Handling) {
     point.check(holds(&memory, 8), "not as written");
 }
 
-fn several_are_snapshotted(point: &Point, _: Backing, handling: Handling) {
+fn several_are_snapshotted(point: &Point, _: Backing, handling: FaultMode) {
     let memory = [memory(), memory()];
     let ranges = memory.each_ref().map(Memory::range);
     // SAFETY: as above.
@@ -83,7 +83,7 @@ fn several_are_snapshotted(point: &Point, _: Backing, handling: Handling) {
     point.check(memory.iter().all(|memory| holds(memory, 8)), "not as written");
 }
 
-fn snapshotted_memory_is_written(point: &Point, _: Backing, handling: Handling) {
+fn snapshotted_memory_is_written(point: &Point, _: Backing, handling: FaultMode) {
     let memory = memory();
     let snapshot = taken(builder(handling), &memory).unwrap();
     point.refuse(|| write(&memory, 8));
@@ -91,7 +91,7 @@ fn snapshotted_memory_is_written(point: &Point, _: Backing, handling: Handling) 
     is_read_as_taken(point, snapshot);
 }
 
-fn a_snapshot_is_read(point: &Point, _: Backing, handling: Handling) {
+fn a_snapshot_is_read(point: &Point, _: Backing, handling: FaultMode) {
     let memory = memory();
     let snapshot = taken(builder(handling), &memory).unwrap();
     memory.words()[0].store(8, Ordering::Relaxed);
@@ -100,7 +100,7 @@ fn a_snapshot_is_read(point: &Point, _: Backing, handling: Handling) {
     point.check(holds(&memory, 9), "not as written");
 }
 
-fn a_snapshot_is_copied(point: &Point, _: Backing, handling: Handling) {
+fn a_snapshot_is_copied(point: &Point, _: Backing, handling: FaultMode) {
     let memory = memory();
     let snapshot = taken(builder(handling), &memory).unwrap();
     memory.words()[0].store(8, Ordering::Relaxed);
@@ -113,7 +113,7 @@ fn a_snapshot_is_copied(point: &Point, _: Backing, handling: Handling) {
     point.check(holds(&memory, 9), "not as written");
 }
 
-fn a_snapshot_is_viewed(point: &Point, _: Backing, handling: Handling) {
+fn a_snapshot_is_viewed(point: &Point, _: Backing, handling: FaultMode) {
     let memory = memory();
     let snapshot = taken(builder(handling), &memory).unwrap();
     memory.words()[0].store(8, Ordering::Relaxed);
@@ -129,7 +129,7 @@ fn a_snapshot_is_viewed(point: &Point, _: Backing, handling: Handling) {
     point.check(holds(&memory, 9), "not as written");
 }
 
-fn a_snapshot_is_dropped(point: &Point, _: Backing, handling: Handling) {
+fn a_snapshot_is_dropped(point: &Point, _: Backing, handling: FaultMode) {
     let memory = memory();
     let snapshot = taken(builder(handling), &memory).unwrap();
     memory.words()[0].store(8, Ordering::Relaxed);
@@ -138,7 +138,7 @@ fn a_snapshot_is_dropped(point: &Point, _: Backing, handling: Handling) {
     point.check(holds(&memory, 9), "not as written");
 }
 
-fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, handling: Handling) {
+fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, handling: FaultMode) {
     let memory = memory();
     point.refuse(|| {
         let snapshot = taken(builder(handling).in_background(true), &memory);
@@ -151,7 +151,7 @@ fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, handling: H
     point.check(holds(&memory, 8), "not as written");
 }
 
-fn a_reserve_is_made(point: &Point, _: Backing, handling: Handling) {
+fn a_reserve_is_made(point: &Point, _: Backing, handling: FaultMode) {
     let memory = memory();
     let reserve = point.refuse(|| Reserve::new(LEN));
     let reserve = point.unless_refused(reserve, SnapshotError::class);

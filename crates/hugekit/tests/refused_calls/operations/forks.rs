@@ -1,6 +1,6 @@
 //! Forks of regions, and snapshots of regions.
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
 use hugekit::{Pool, Region, RegionError, Snapshot, SnapshotError};
@@ -39,11 +39,11 @@ fn region_bytes() -> [u8; 16] {
     bytes
 }
 
-fn fork(region: &Region, handling: Handling) -> Result<Region, ForkError> {
+fn fork(region: &Region, handling: FaultMode) -> Result<Region, ForkError> {
     region.fork_builder().handling(handling).build()
 }
 
-fn a_region_is_forked(point: &Point, backing: Backing, handling: Handling) {
+fn a_region_is_forked(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, mut region) = pool(backing);
     let forked = point.refuse(|| fork(&region, handling));
     if let Some(mut other) = point.unless_refused(forked, ForkError::class) {
@@ -59,7 +59,7 @@ fn a_region_is_forked(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_forked(point: &Point, backing: Backing, handling: Handling) {
+fn a_fork_is_forked(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, mut region) = pool(backing);
     let mut child = fork(&region, handling).unwrap();
     child[0] = !child[0];
@@ -76,7 +76,7 @@ fn a_fork_is_forked(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn forks_are_written(point: &Point, backing: Backing, handling: Handling) {
+fn forks_are_written(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, mut region) = pool(backing);
     let mut child = fork(&region, handling).unwrap();
     let last = fork(&child, handling).unwrap();
@@ -93,7 +93,7 @@ fn forks_are_written(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
+fn a_fork_is_made_ready(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, region) = pool(backing);
     let child = fork(&region, handling).unwrap();
     let ready = point.refuse(|| child.prepare_write(0..child.len()));
@@ -103,7 +103,7 @@ fn a_fork_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
+fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, mut region) = pool(backing);
     let child = fork(&region, handling).unwrap();
     point.check(is_painted(&child), "the fork differs");
@@ -115,7 +115,7 @@ fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, handling:
     is_whole(point, &pool);
 }
 
-fn a_fork_is_prefaulted(point: &Point, backing: Backing, handling: Handling) {
+fn a_fork_is_prefaulted(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, region) = pool(backing);
     let child = fork(&region, handling).unwrap();
     let done = point.refuse(|| child.populate(0..child.len()));
@@ -125,7 +125,7 @@ fn a_fork_is_prefaulted(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_released(point: &Point, backing: Backing, handling: Handling) {
+fn a_fork_is_released(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, region) = pool(backing);
     let mut child = fork(&region, handling).unwrap();
     let len = child.len();
@@ -144,7 +144,7 @@ fn a_fork_is_released(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_truncated(point: &Point, backing: Backing, handling: Handling) {
+fn a_fork_is_truncated(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, region) = pool(backing);
     let mut child = fork(&region, handling).unwrap();
     let len = backing.page_size();
@@ -157,7 +157,7 @@ fn a_fork_is_truncated(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn forks_are_dropped(point: &Point, backing: Backing, handling: Handling) {
+fn forks_are_dropped(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, mut region) = pool(backing);
     let mut child = fork(&region, handling).unwrap();
     child[0] = 7;
@@ -166,7 +166,7 @@ fn forks_are_dropped(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_retired(point: &Point, backing: Backing, handling: Handling) {
+fn a_fork_is_retired(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, region) = pool(backing);
     let child = fork(&region, handling).unwrap();
     let retired = point.refuse(|| child.retire());
@@ -178,7 +178,7 @@ fn a_fork_is_retired(point: &Point, backing: Backing, handling: Handling) {
     }
 }
 
-fn a_range_is_pinned(point: &Point, backing: Backing, handling: Handling) {
+fn a_range_is_pinned(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, region) = pool(backing);
     let fork = fork(&region, handling).unwrap();
     let region = region.share();
@@ -195,7 +195,7 @@ fn a_range_is_pinned(point: &Point, backing: Backing, handling: Handling) {
     is_whole(point, &pool);
 }
 
-fn snapshot(region: &Region, handling: Handling) -> Result<Snapshot, SnapshotError> {
+fn snapshot(region: &Region, handling: FaultMode) -> Result<Snapshot, SnapshotError> {
     region.fork_builder().handling(handling).snapshot()
 }
 
@@ -205,7 +205,7 @@ fn copied(point: &Point, snapshot: Snapshot) -> Option<Vec<u8>> {
     point.unless_refused(read, SnapshotError::class).map(|_| copy)
 }
 
-fn a_region_is_snapshotted(point: &Point, backing: Backing, handling: Handling) {
+fn a_region_is_snapshotted(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, mut region) = pool(backing);
     let taken = point.refuse(|| snapshot(&region, handling));
     if let Some(snapshot) = point.unless_refused(taken, SnapshotError::class) {
@@ -219,7 +219,7 @@ fn a_region_is_snapshotted(point: &Point, backing: Backing, handling: Handling) 
     is_whole(point, &pool);
 }
 
-fn a_snapshotted_region_is_written(point: &Point, backing: Backing, handling: Handling) {
+fn a_snapshotted_region_is_written(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, mut region) = pool(backing);
     let snapshot = snapshot(&region, handling).unwrap();
     point.refuse(|| region.fill(2));
@@ -231,7 +231,7 @@ fn a_snapshotted_region_is_written(point: &Point, backing: Backing, handling: Ha
     is_whole(point, &pool);
 }
 
-fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, handling: Handling) {
+fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, handling: FaultMode) {
     let (pool, mut region) = pool(backing);
     let snapshot = snapshot(&region, handling).unwrap();
     region[0] = !region[0];

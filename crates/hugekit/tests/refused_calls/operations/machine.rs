@@ -1,6 +1,6 @@
 //! What is read of the machine, and the profile.
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::machine::{self, Root};
 use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
@@ -18,7 +18,7 @@ pub(super) const EACH: &[(&str, Run)] = &[
 ];
 
 /// Whatever cannot be read is an error that names the file, and nothing else.
-fn the_machine_is_read(point: &Point, _: Backing, _: Handling) {
+fn the_machine_is_read(point: &Point, _: Backing, _: FaultMode) {
     let root = &Root::default();
     point.refuse(|| {
         let _ = machine::cache::read(root);
@@ -34,7 +34,7 @@ fn the_machine_is_read(point: &Point, _: Backing, _: Handling) {
 }
 
 /// The doctor says what it could not find out.
-fn the_machine_is_examined(point: &Point, _: Backing, _: Handling) {
+fn the_machine_is_examined(point: &Point, _: Backing, _: FaultMode) {
     let report = point.refuse(|| hugekit_doctor::examine(&Root::default()));
     match report {
         Some(report) => point.check(!report.lines.is_empty(), "nothing was found"),
@@ -42,7 +42,7 @@ fn the_machine_is_examined(point: &Point, _: Backing, _: Handling) {
     }
 }
 
-fn a_stored_profile_is_read(point: &Point, _: Backing, _: Handling) {
+fn a_stored_profile_is_read(point: &Point, _: Backing, _: FaultMode) {
     let tuned = Tuned { command: "a test".to_owned(), spread: 0.5 };
     let measured = Measured { thread_cap: Some(3), ..Measured::default() };
     let stored = StoredProfile::of_this_machine(tuned, measured);
@@ -61,7 +61,7 @@ fn a_stored_profile_is_read(point: &Point, _: Backing, _: Handling) {
     }
 }
 
-fn the_profile_is_found(point: &Point, _: Backing, _: Handling) {
+fn the_profile_is_found(point: &Point, _: Backing, _: FaultMode) {
     let mut memory = vec![7_u8; 1 << 16];
     point.refuse(|| {
         let _ = Profile::current();

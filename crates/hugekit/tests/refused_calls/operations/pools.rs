@@ -1,6 +1,6 @@
 //! Pools, and regions that are cleared when they are handed out.
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::parallel::Threads;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, RegionError};
@@ -22,7 +22,7 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("a_region_is_retired", a_region_is_retired),
 ];
 
-fn a_pool_is_built(point: &Point, backing: Backing, _: Handling) {
+fn a_pool_is_built(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
     let builder = builder.in_core_dumps(false).scrub_threads(2).populate_now(true);
     let built = point.refuse(|| builder.build());
@@ -30,29 +30,29 @@ fn a_pool_is_built(point: &Point, backing: Backing, _: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_pool_is_dropped(point: &Point, backing: Backing, _: Handling) {
+fn a_pool_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
     let pool = builder.populate_now(true).build().unwrap();
     point.refuse(|| drop(pool));
 }
 
-fn a_ladder_is_gone_down(point: &Point, backing: Backing, _: Handling) {
+fn a_ladder_is_gone_down(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).scrub_threads(0);
     let built = point.refuse(|| builder.build());
     let Some(pool) = point.unless_refused(built, PoolError::class) else { return };
     is_whole(point, &pool);
 }
 
-fn dirty_folios_are_handed_out(point: &Point, backing: Backing, _: Handling) {
-    hand_out(point, &soiled(backing, 1));
+fn dirty_folios_are_handed_out(point: &Point, backing: Backing, _: FaultMode) {
+    allocate(point, &soiled(backing, 1));
 }
 
-fn holes_are_handed_out(point: &Point, backing: Backing, _: Handling) {
+fn holes_are_handed_out(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
-    hand_out(point, &builder.scrub_threads(0).build().unwrap());
+    allocate(point, &builder.scrub_threads(0).build().unwrap());
 }
 
-fn hand_out(point: &Point, pool: &Pool) {
+fn allocate(point: &Point, pool: &Pool) {
     let threads = Some(Threads::Exactly(2));
     let region = point.refuse(|| pool.region_with(pool.capacity(), threads, None));
     if let Some(mut region) = point.unless_refused(region, PoolError::class) {
@@ -63,14 +63,14 @@ fn hand_out(point: &Point, pool: &Pool) {
     is_whole(point, pool);
 }
 
-fn a_pool_is_scrubbed(point: &Point, backing: Backing, _: Handling) {
+fn a_pool_is_scrubbed(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let scrubbed = point.refuse(|| pool.scrub());
     point.unless_refused(scrubbed, PoolError::class);
     is_whole(point, &pool);
 }
 
-fn a_region_is_dropped(point: &Point, backing: Backing, _: Handling) {
+fn a_region_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let mut region = pool.region(pool.capacity()).unwrap();
     paint(&mut region);
@@ -78,7 +78,7 @@ fn a_region_is_dropped(point: &Point, backing: Backing, _: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_region_is_prefaulted(point: &Point, backing: Backing, _: Handling) {
+fn a_region_is_prefaulted(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let region = pool.region(pool.capacity()).unwrap();
     let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
@@ -88,7 +88,7 @@ fn a_region_is_prefaulted(point: &Point, backing: Backing, _: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_region_is_released(point: &Point, backing: Backing, _: Handling) {
+fn a_region_is_released(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let mut region = pool.region(pool.capacity()).unwrap();
     paint(&mut region);
@@ -102,7 +102,7 @@ fn a_region_is_released(point: &Point, backing: Backing, _: Handling) {
     is_whole(point, &pool);
 }
 
-fn a_region_is_truncated(point: &Point, backing: Backing, _: Handling) {
+fn a_region_is_truncated(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let mut region = pool.region(pool.capacity()).unwrap();
     paint(&mut region);
@@ -116,9 +116,9 @@ fn a_region_is_truncated(point: &Point, backing: Backing, _: Handling) {
 }
 
 /// Its folios go to the kernel, and come anew.
-fn a_region_is_retired(point: &Point, backing: Backing, _: Handling) {
+fn a_region_is_retired(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 2);
-    let region = pool.region_builder(pool.capacity() / 2).clearing(Clearing::AtHandOut).build();
+    let region = pool.region_builder(pool.capacity() / 2).clearing(Clearing::OnAllocation).build();
     let mut region = region.unwrap();
     paint(&mut region);
     let retired = point.refuse(|| region.retire());

@@ -1,6 +1,6 @@
 //! Regions that are cleared when they are touched.
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::parallel::Threads;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region, RegionError};
@@ -19,12 +19,12 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("a_served_region_is_retired", a_served_region_is_retired),
 ];
 
-fn build(pool: &Pool, handling: Handling) -> Result<Region, PoolError> {
-    let builder = pool.region_builder(pool.capacity()).clearing(Clearing::AtFault);
+fn build(pool: &Pool, handling: FaultMode) -> Result<Region, PoolError> {
+    let builder = pool.region_builder(pool.capacity()).clearing(Clearing::OnFault);
     builder.handling(handling).build()
 }
 
-fn a_served_region_is_built(point: &Point, backing: Backing, handling: Handling) {
+fn a_served_region_is_built(point: &Point, backing: Backing, handling: FaultMode) {
     let pool = soiled(backing, 1);
     let region = point.refuse(|| build(&pool, handling));
     if let Some(mut region) = point.unless_refused(region, PoolError::class) {
@@ -35,7 +35,7 @@ fn a_served_region_is_built(point: &Point, backing: Backing, handling: Handling)
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_touched(point: &Point, backing: Backing, handling: Handling) {
+fn a_served_region_is_touched(point: &Point, backing: Backing, handling: FaultMode) {
     let pool = soiled(backing, 1);
     let mut region = build(&pool, handling).unwrap();
     let clean = point.refuse(|| {
@@ -49,7 +49,7 @@ fn a_served_region_is_touched(point: &Point, backing: Backing, handling: Handlin
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_made_ready(point: &Point, backing: Backing, handling: Handling) {
+fn a_served_region_is_made_ready(point: &Point, backing: Backing, handling: FaultMode) {
     let pool = soiled(backing, 1);
     let region = build(&pool, handling).unwrap();
     let ready = point.refuse(|| region.prepare_write(0..region.len()));
@@ -59,7 +59,7 @@ fn a_served_region_is_made_ready(point: &Point, backing: Backing, handling: Hand
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_prefaulted(point: &Point, backing: Backing, handling: Handling) {
+fn a_served_region_is_prefaulted(point: &Point, backing: Backing, handling: FaultMode) {
     let pool = soiled(backing, 1);
     let region = build(&pool, handling).unwrap();
     let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
@@ -69,7 +69,7 @@ fn a_served_region_is_prefaulted(point: &Point, backing: Backing, handling: Hand
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_released(point: &Point, backing: Backing, handling: Handling) {
+fn a_served_region_is_released(point: &Point, backing: Backing, handling: FaultMode) {
     let pool = soiled(backing, 1);
     let mut region = build(&pool, handling).unwrap();
     paint(&mut region);
@@ -83,7 +83,7 @@ fn a_served_region_is_released(point: &Point, backing: Backing, handling: Handli
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_truncated(point: &Point, backing: Backing, handling: Handling) {
+fn a_served_region_is_truncated(point: &Point, backing: Backing, handling: FaultMode) {
     let pool = soiled(backing, 1);
     let mut region = build(&pool, handling).unwrap();
     region[5] = 7;
@@ -96,7 +96,7 @@ fn a_served_region_is_truncated(point: &Point, backing: Backing, handling: Handl
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_dropped(point: &Point, backing: Backing, handling: Handling) {
+fn a_served_region_is_dropped(point: &Point, backing: Backing, handling: FaultMode) {
     let pool = soiled(backing, 1);
     let mut region = build(&pool, handling).unwrap();
     region[0] = 7;
@@ -104,7 +104,7 @@ fn a_served_region_is_dropped(point: &Point, backing: Backing, handling: Handlin
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_retired(point: &Point, backing: Backing, handling: Handling) {
+fn a_served_region_is_retired(point: &Point, backing: Backing, handling: FaultMode) {
     let pool = soiled(backing, 1);
     let mut region = build(&pool, handling).unwrap();
     region[0] = 7;

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use hugekit::fault::Handling;
+use hugekit::fault::FaultMode;
 use hugekit::parallel::{JobError, Threads};
 use hugekit::pool::Backing;
 use hugekit::{ClearError, ClearOptions, CopyError, CopyOptions, PopulateError, PopulateOptions};
@@ -19,7 +19,7 @@ pub(super) const EACH: &[(&str, Run)] = &[
 const LEN: usize = 4 << 20;
 const THREADS: Threads = Threads::Exactly(2);
 
-fn memory_is_cleared(point: &Point, _: Backing, _: Handling) {
+fn memory_is_cleared(point: &Point, _: Backing, _: FaultMode) {
     let mut memory = vec![7_u8; LEN];
     let clear = ClearOptions::new().threads(THREADS).low_priority(true);
     let cleared = point.refuse(|| clear.run(&mut memory));
@@ -28,7 +28,7 @@ fn memory_is_cleared(point: &Point, _: Backing, _: Handling) {
     }
 }
 
-fn memory_is_copied(point: &Point, _: Backing, _: Handling) {
+fn memory_is_copied(point: &Point, _: Backing, _: FaultMode) {
     let (mut from, mut to) = (vec![0_u8; LEN], vec![0_u8; LEN]);
     paint(&mut from);
     let copied = point.refuse(|| CopyOptions::new().threads(THREADS).run(&mut to, &from));
@@ -37,7 +37,7 @@ fn memory_is_copied(point: &Point, _: Backing, _: Handling) {
     }
 }
 
-fn memory_is_populated(point: &Point, _: Backing, _: Handling) {
+fn memory_is_populated(point: &Point, _: Backing, _: FaultMode) {
     let mut memory = Box::<[u8]>::new_uninit_slice(LEN);
     let memory: &mut [MaybeUninit<u8>] = &mut memory;
     let populated = point.refuse(|| PopulateOptions::new().threads(THREADS).run(memory));

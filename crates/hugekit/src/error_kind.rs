@@ -20,7 +20,7 @@ use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError, Snapsh
 /// What an error means for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ErrorClass {
+pub enum ErrorKind {
     /// An argument makes no sense: a mistake of the program.
     Invalid,
     /// Memory, huge pages, addresses or mappings are short.
@@ -49,54 +49,54 @@ pub fn system_error(error: &(dyn Error + 'static)) -> Option<i32> {
 }
 
 /// What an error of the kernel means where nothing more is known.
-fn of_kind(kind: io::ErrorKind) -> ErrorClass {
+fn of_kind(kind: io::ErrorKind) -> ErrorKind {
     match kind {
         // `clone` and `madvise` say EAGAIN where threads or mappings are short.
         io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::WouldBlock => {
-            ErrorClass::NoMemory
+            ErrorKind::NoMemory
         }
-        io::ErrorKind::PermissionDenied => ErrorClass::NotPermitted,
-        io::ErrorKind::Unsupported => ErrorClass::Unsupported,
-        _ => ErrorClass::Kernel,
+        io::ErrorKind::PermissionDenied => ErrorKind::NotPermitted,
+        io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+        _ => ErrorKind::Kernel,
     }
 }
 
 /// What a job's own error means.
 trait Classified {
-    fn class(&self) -> ErrorClass;
+    fn class(&self) -> ErrorKind;
 }
 
 impl Classified for Infallible {
-    fn class(&self) -> ErrorClass {
+    fn class(&self) -> ErrorKind {
         match *self {}
     }
 }
 
 impl Classified for PopulateError {
-    fn class(&self) -> ErrorClass {
+    fn class(&self) -> ErrorKind {
         Self::class(self)
     }
 }
 
-fn of_job<E: Classified>(error: &JobError<E>) -> ErrorClass {
+fn of_job<E: Classified>(error: &JobError<E>) -> ErrorKind {
     match error {
-        JobError::NoThreads => ErrorClass::Invalid,
-        JobError::NoCpus => ErrorClass::Unsupported,
-        JobError::Cancelled { .. } => ErrorClass::Cancelled,
+        JobError::NoThreads => ErrorKind::Invalid,
+        JobError::NoCpus => ErrorKind::Unsupported,
+        JobError::Cancelled { .. } => ErrorKind::Cancelled,
         JobError::Chunk { error, .. } => error.class(),
-        JobError::Forked => ErrorClass::Forked,
+        JobError::Forked => ErrorKind::Forked,
     }
 }
 
 impl PopulateError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
-            Self::Unsupported => ErrorClass::Unsupported,
-            Self::NotMapped | Self::NotWritable => ErrorClass::Invalid,
-            Self::NothingBehind | Self::OutOfMemory => ErrorClass::NoMemory,
-            Self::Poisoned => ErrorClass::Kernel,
+            Self::Unsupported => ErrorKind::Unsupported,
+            Self::NotMapped | Self::NotWritable => ErrorKind::Invalid,
+            Self::NothingBehind | Self::OutOfMemory => ErrorKind::NoMemory,
+            Self::Poisoned => ErrorKind::Kernel,
             Self::Kernel(kind) => of_kind(*kind),
         }
     }
@@ -105,7 +105,7 @@ impl PopulateError {
 impl JobError<PopulateError> {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         of_job(self)
     }
 }
@@ -113,10 +113,10 @@ impl JobError<PopulateError> {
 impl HintError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
-            Self::TargetOutside { .. } => ErrorClass::Invalid,
-            Self::RoutineUnavailable { .. } => ErrorClass::Unsupported,
+            Self::TargetOutside { .. } => ErrorKind::Invalid,
+            Self::RoutineUnavailable { .. } => ErrorKind::Unsupported,
         }
     }
 }
@@ -124,7 +124,7 @@ impl HintError {
 impl ClearError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
             Self::Hint(error) => error.class(),
             Self::Job(error) => of_job(error),
@@ -135,9 +135,9 @@ impl ClearError {
 impl CopyError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
-            Self::LengthsDiffer { .. } | Self::Overlap { .. } => ErrorClass::Invalid,
+            Self::LengthsDiffer { .. } | Self::Overlap { .. } => ErrorKind::Invalid,
             Self::Hint(error) => error.class(),
             Self::Job(error) => of_job(error),
         }
@@ -147,8 +147,8 @@ impl CopyError {
 impl AlreadyInstalled {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
-        ErrorClass::Conflict
+    pub fn class(&self) -> ErrorKind {
+        ErrorKind::Conflict
     }
 }
 
@@ -156,16 +156,16 @@ impl AlreadyInstalled {
 impl ProfileError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match &self.problem {
             Problem::Unreadable(source) => of_kind(source.kind()),
             Problem::Damaged(_) | Problem::Bands { .. } | Problem::Value { .. } => {
-                ErrorClass::Invalid
+                ErrorKind::Invalid
             }
             Problem::Schema { .. }
             | Problem::Version { .. }
             | Problem::Machine { .. }
-            | Problem::Routine { .. } => ErrorClass::Unsupported,
+            | Problem::Routine { .. } => ErrorKind::Unsupported,
         }
     }
 }
@@ -173,12 +173,12 @@ impl ProfileError {
 impl FaultError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
-            Self::NotPermitted { .. } => ErrorClass::NotPermitted,
-            Self::Lacking { .. } | Self::Collapsible | Self::OnValgrind => ErrorClass::Unsupported,
-            Self::HandlerReplaced | Self::Blocked => ErrorClass::Conflict,
-            Self::NoThreads | Self::TooManyThreads { .. } => ErrorClass::Invalid,
+            Self::NotPermitted { .. } => ErrorKind::NotPermitted,
+            Self::Lacking { .. } | Self::Collapsible | Self::OnValgrind => ErrorKind::Unsupported,
+            Self::HandlerReplaced | Self::Blocked => ErrorKind::Conflict,
+            Self::NoThreads | Self::TooManyThreads { .. } => ErrorKind::Invalid,
             Self::NotStarted(source) => of_kind(source.kind()),
             Self::Kernel { source, .. } => of_kind(source.kind()),
         }
@@ -188,29 +188,29 @@ impl FaultError {
 impl PoolError {
     /// What it means for a program. Of several backings that could not be had, the last one's.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
-            Self::NoBytes | Self::TooLarge { .. } | Self::NoRungs | Self::Watermarks { .. } => {
-                ErrorClass::Invalid
+            Self::NoBytes | Self::TooLarge { .. } | Self::NoTiers | Self::Watermarks { .. } => {
+                ErrorKind::Invalid
             }
-            Self::NoBacking { falls } => {
-                falls.last().map_or(ErrorClass::Unsupported, |fall| fall.reason.class())
+            Self::NoBacking { fallbacks } => {
+                fallbacks.last().map_or(ErrorKind::Unsupported, |fallback| fallback.reason.class())
             }
             Self::NotEnoughHugePages { .. }
             | Self::NotEnoughMemory { .. }
             | Self::OverGroupLimit { .. }
-            | Self::NoRoom { .. } => ErrorClass::NoMemory,
+            | Self::NoRoom { .. } => ErrorKind::NoMemory,
             Self::NotMapped { source, .. } => of_kind(source.kind()),
-            Self::NoHugePages { .. } | Self::NoThp { .. } => ErrorClass::Unsupported,
+            Self::NoHugePages { .. } | Self::NoThp { .. } => ErrorKind::Unsupported,
             Self::Populate(error) => error.class(),
             Self::Clear(error) => error.class(),
             Self::NodePolicy(source) if source.kind() == io::ErrorKind::InvalidInput => {
-                ErrorClass::Invalid
+                ErrorKind::Invalid
             }
             Self::NodePolicy(source) => of_kind(source.kind()),
             Self::Fault(error) => error.class(),
             Self::NoDescriptor(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
-            Self::Forked => ErrorClass::Forked,
+            Self::Forked => ErrorKind::Forked,
         }
     }
 }
@@ -218,18 +218,18 @@ impl PoolError {
 impl RegionError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
             Self::OutOfRange { .. }
             | Self::Unaligned { .. }
             | Self::NotWholeFolios { .. }
-            | Self::NoBytes => ErrorClass::Invalid,
+            | Self::NoBytes => ErrorKind::Invalid,
             Self::Populate(error) => error.class(),
             Self::Clear(error) => error.class(),
             Self::Kept(kind) => of_kind(*kind),
             Self::Copy(error) => error.class(),
-            Self::Forks => ErrorClass::Conflict,
-            Self::Forked => ErrorClass::Forked,
+            Self::Forks => ErrorKind::Conflict,
+            Self::Forked => ErrorKind::Forked,
         }
     }
 }
@@ -237,21 +237,21 @@ impl RegionError {
 impl ForkError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
-            Self::Gigantic => ErrorClass::Unsupported,
+            Self::Gigantic => ErrorKind::Unsupported,
             Self::Granule { .. } | Self::GranuleDiffers { .. } | Self::HandlingDiffers { .. } => {
-                ErrorClass::Invalid
+                ErrorKind::Invalid
             }
             Self::Pool(error) => error.class(),
             Self::Fault(error) => error.class(),
-            Self::FileGiven => ErrorClass::Conflict,
-            Self::Mappings { .. } => ErrorClass::NoMemory,
+            Self::FileGiven => ErrorKind::Conflict,
+            Self::Mappings { .. } => ErrorKind::NoMemory,
             Self::NotMapped { source, .. } => of_kind(source.kind()),
             Self::NotReady(error) => error.class(),
             Self::Copy(error) => error.class(),
             Self::Kept(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
-            Self::Forked => ErrorClass::Forked,
+            Self::Forked => ErrorKind::Forked,
         }
     }
 }
@@ -259,28 +259,29 @@ impl ForkError {
 impl SnapshotError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorClass {
+    pub fn class(&self) -> ErrorKind {
         match self {
             Self::Empty { .. }
             | Self::Unmapped { .. }
             | Self::OutOfRange { .. }
-            | Self::LengthsDiffer { .. } => ErrorClass::Invalid,
+            | Self::LengthsDiffer { .. } => ErrorKind::Invalid,
             Self::Unsuitable { reason, .. } => match reason {
-                Unsuitable::OtherUserfaultfd | Unsuitable::OtherHandling => ErrorClass::Conflict,
-                _ => ErrorClass::Unsupported,
+                Unsuitable::OtherUserfaultfd | Unsuitable::OtherHandling => ErrorKind::Conflict,
+                _ => ErrorKind::Unsupported,
             },
-            Self::Blocked { .. } | Self::Unquiet { .. } => ErrorClass::Conflict,
+            Self::Blocked { .. } | Self::Unquiet { .. } => ErrorKind::Conflict,
             Self::Fault(error) => error.class(),
             Self::Memory(error) => error.class(),
             Self::Fork(error) => error.class(),
-            Self::Machine(error) => error.kind().map_or(ErrorClass::Kernel, of_kind),
-            Self::Write { .. } => ErrorClass::Kernel,
+            Self::Machine(error) => error.kind().map_or(ErrorKind::Kernel, of_kind),
+            Self::Write { .. } => ErrorKind::Kernel,
             Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
-            Self::Outrun { .. } | Self::Changed { .. } | Self::Unserved | Self::Refused => {
-                ErrorClass::Lost
-            }
-            Self::Cancelled { .. } => ErrorClass::Cancelled,
-            Self::Forked => ErrorClass::Forked,
+            Self::CowLimitExceeded { .. }
+            | Self::Changed { .. }
+            | Self::Unserved
+            | Self::Refused => ErrorKind::Lost,
+            Self::Cancelled { .. } => ErrorKind::Cancelled,
+            Self::Forked => ErrorKind::Forked,
         }
     }
 }
@@ -288,23 +289,23 @@ impl SnapshotError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::{Backing, Fall};
+    use crate::pool::{Backing, Fallback};
 
     #[test]
     fn the_class_is_that_of_the_innermost_reason() {
         let short = PoolError::NoRoom { wanted: 2, free: 1, longest: 1 };
-        let falls = vec![Fall { backing: Backing::Base, reason: short }];
-        let fork = ForkError::Pool(PoolError::NoBacking { falls });
-        assert_eq!(fork.class(), ErrorClass::NoMemory);
+        let fallbacks = vec![Fallback { backing: Backing::Base, reason: short }];
+        let fork = ForkError::Pool(PoolError::NoBacking { fallbacks });
+        assert_eq!(fork.class(), ErrorKind::NoMemory);
         let chunk = JobError::Chunk { range: 0..1, bytes: 0, error: PopulateError::NotWritable };
-        assert_eq!(RegionError::Populate(chunk).class(), ErrorClass::Invalid);
+        assert_eq!(RegionError::Populate(chunk).class(), ErrorKind::Invalid);
     }
 
     #[test]
     fn system_errors_are_found_below_others() {
         let source = io::Error::from_raw_os_error(libc::EMFILE);
         let inner = PoolError::Kernel { call: "memfd_create", source };
-        assert_eq!(inner.class(), ErrorClass::Kernel);
+        assert_eq!(inner.class(), ErrorKind::Kernel);
         assert_eq!(system_error(&ForkError::Pool(inner)), Some(libc::EMFILE));
         assert_eq!(system_error(&PoolError::NoBytes), None);
     }
