@@ -52,7 +52,7 @@ impl Arena {
     /// A part as it is now. Writers serve themselves: no thread is woken for them.
     pub fn snapshot(&self, part: Range<usize>) -> Result<Snapshot, hugekit::SnapshotError> {
         let bytes = ptr::from_ref(&self[part]);
-        let builder = Snapshot::builder().handling(FaultMode::InPlace);
+        let builder = Snapshot::builder().fault_mode(FaultMode::InPlace);
         // SAFETY: no thread of this program blocks SIGBUS, only the server's thread writes here, and it has no
         // system call do that; no other code uses userfaultfd.
         unsafe { builder.of_anonymous(bytes) }

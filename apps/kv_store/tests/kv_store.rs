@@ -882,7 +882,7 @@ fn trials(checks: &'static [Check], lacking: Option<&str>) -> Vec<Trial> {
 #[allow(unsafe_code)]
 fn no_snapshots() -> Option<String> {
     let memory = vec![1_u8; 8 << 20];
-    let builder = Snapshot::builder().handling(FaultMode::InPlace);
+    let builder = Snapshot::builder().fault_mode(FaultMode::InPlace);
     // SAFETY: no thread writes to it.
     let made = unsafe { builder.of_anonymous(&raw const memory[..]) };
     made.err().map(|error| error.to_string())

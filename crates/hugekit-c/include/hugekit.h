@@ -194,26 +194,26 @@ typedef uint32_t hugekit_nodes;
 #endif // __cplusplus
 
 // The server of faults of memory that is cleared at its first touch, forked or snapshotted.
-enum hugekit_handling
+enum hugekit_fault_mode
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     // As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
     // answer: no thread does, all accesses are plain ones.
-    HUGEKIT_HANDLING_DEFAULT = 0,
+    HUGEKIT_FAULT_MODE_DEFAULT = 0,
     // The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with
     // EFAULT (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never
     // for guest memory.
-    HUGEKIT_HANDLING_IN_PLACE = 1,
+    HUGEKIT_FAULT_MODE_IN_PLACE = 1,
     // Threads of the library's own. The program notices only that an access takes longer.
-    HUGEKIT_HANDLING_THREADED = 2,
+    HUGEKIT_FAULT_MODE_THREADED = 2,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
-typedef enum hugekit_handling hugekit_handling;
+typedef enum hugekit_fault_mode hugekit_fault_mode;
 #else
-typedef uint32_t hugekit_handling;
+typedef uint32_t hugekit_fault_mode;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -456,10 +456,10 @@ typedef struct hugekit_region_options {
     void *context;
     // A `hugekit_clearing`: when what is dirty is cleared.
     uint32_t clearing;
-    // A `hugekit_handling`: the server of faults of memory that is cleared at its first touch.
-    uint32_t handling;
-    // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
-    size_t handling_threads;
+    // A `hugekit_fault_mode`: the server of faults of memory that is cleared at its first touch.
+    uint32_t fault_mode;
+    // Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    size_t handler_threads;
 } hugekit_region_options;
 
 // Wishes for a fork. What the first fork of a region is told holds for its other forks, and theirs.
@@ -472,24 +472,24 @@ typedef struct hugekit_fork_options {
     // The most mappings of the process that the fork group's copies may cost; 0: as many as half of
     // `vm.max_map_count`, for all fork groups together.
     size_t max_vmas;
-    // A `hugekit_handling`.
-    uint32_t handling;
+    // A `hugekit_fault_mode`.
+    uint32_t fault_mode;
     // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     uint32_t reserved;
-    // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
-    size_t handling_threads;
+    // Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    size_t handler_threads;
 } hugekit_fork_options;
 
 // Wishes for a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
 typedef struct hugekit_snapshot_options {
     // `sizeof(hugekit_snapshot_options)`.
     size_t size;
-    // A `hugekit_handling`: the thread that copies what is written. Snapshots of the same memory must agree.
-    uint32_t handling;
+    // A `hugekit_fault_mode`: the thread that copies what is written. Snapshots of the same memory must agree.
+    uint32_t fault_mode;
     // A `hugekit_granule`.
     uint32_t granule;
-    // Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
-    size_t handling_threads;
+    // Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    size_t handler_threads;
     // Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     size_t max_cow_bytes;
@@ -824,7 +824,7 @@ size_t hugekit_region_len(const struct hugekit_region *region);
 // NULL, or a region.
 size_t hugekit_region_mapped_len(const struct hugekit_region *region);
 
-// A `hugekit_handling`: how its faults are served, if it is cleared at its first touch; 0 if accesses are
+// A `hugekit_fault_mode`: how its faults are served, if it is cleared at its first touch; 0 if accesses are
 // plain ones, and for NULL.
 //
 // # Safety
@@ -983,7 +983,7 @@ void hugekit_snapshot_free(struct hugekit_snapshot *snapshot);
 // NULL, or a snapshot.
 size_t hugekit_snapshot_len(const struct hugekit_snapshot *snapshot);
 
-// A `hugekit_handling`: how writes to the memory are handled, and so whether system calls may write to it; 0 if
+// A `hugekit_fault_mode`: how writes to the memory are handled, and so whether system calls may write to it; 0 if
 // nothing is protected, once it has ended, and for NULL.
 //
 // # Safety

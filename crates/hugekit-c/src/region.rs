@@ -22,7 +22,7 @@ pub struct hugekit_region {
 
 /// The server of faults of memory that is cleared at its first touch, forked or snapshotted.
 #[repr(u32)]
-pub enum hugekit_handling {
+pub enum hugekit_fault_mode {
     /// As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
     /// answer: no thread does, all accesses are plain ones.
     Default = 0,
@@ -48,17 +48,17 @@ pub struct hugekit_region_options {
     pub context: *mut c_void,
     /// A `hugekit_clearing`: when what is dirty is cleared.
     pub clearing: u32,
-    /// A `hugekit_handling`: the server of faults of memory that is cleared at its first touch.
-    pub handling: u32,
-    /// Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
-    pub handling_threads: usize,
+    /// A `hugekit_fault_mode`: the server of faults of memory that is cleared at its first touch.
+    pub fault_mode: u32,
+    /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    pub handler_threads: usize,
 }
 
 // SAFETY: integers and pointers, the first of which is the size; the function is null or what the caller
 // put there.
 unsafe impl Versioned for hugekit_region_options {
     const NAME: &str = "hugekit_region_options";
-    const FIRST: usize = offset_of!(Self, handling_threads) + size_of::<usize>();
+    const FIRST: usize = offset_of!(Self, handler_threads) + size_of::<usize>();
 }
 
 impl Wish for hugekit_region_options {
@@ -108,17 +108,18 @@ unsafe fn make(
     if let Some(clearing) = clearing("hugekit_region_options", options.clearing)? {
         builder = builder.clearing(clearing);
     }
-    let handling = handling("hugekit_region_options", options.handling, options.handling_threads)?;
-    builder = handling.into_iter().fold(builder, RegionBuilder::handling);
+    let fault_mode =
+        fault_mode("hugekit_region_options", options.fault_mode, options.handler_threads)?;
+    builder = fault_mode.into_iter().fold(builder, RegionBuilder::fault_mode);
     Ok(hugekit_region { region: builder.build()?.share() })
 }
 
-pub(crate) fn handling(name: &str, number: u32, threads: usize) -> Answer<Option<FaultMode>> {
+pub(crate) fn fault_mode(name: &str, number: u32, threads: usize) -> Answer<Option<FaultMode>> {
     match number {
         0 => Ok(None),
         1 => Ok(Some(FaultMode::InPlace)),
         2 => Ok(Some(FaultMode::Threaded { threads: threads.max(1) })),
-        _ => Err(Refusal::invalid(format!("{name}.handling is {number}, no hugekit_handling"))),
+        _ => Err(Refusal::invalid(format!("{name}.fault_mode is {number}, no hugekit_fault_mode"))),
     }
 }
 
@@ -234,7 +235,7 @@ pub unsafe extern "C" fn hugekit_region_mapped_len(region: *const hugekit_region
     unsafe { region.as_ref() }.map_or(0, |region| region.region.mapped_len())
 }
 
-/// A `hugekit_handling`: how its faults are served, if it is cleared at its first touch; 0 if accesses are
+/// A `hugekit_fault_mode`: how its faults are served, if it is cleared at its first touch; 0 if accesses are
 /// plain ones, and for NULL.
 ///
 /// # Safety
@@ -243,11 +244,11 @@ pub unsafe extern "C" fn hugekit_region_mapped_len(region: *const hugekit_region
 pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -> u32 {
     // SAFETY: the caller's to promise.
     let serving = unsafe { region.as_ref() }.and_then(|region| region.region.serving());
-    let number = serving.map(|serving| match serving.handling {
-        FaultMode::InPlace => hugekit_handling::InPlace,
-        _ => hugekit_handling::Threaded,
+    let number = serving.map(|serving| match serving.fault_mode {
+        FaultMode::InPlace => hugekit_fault_mode::InPlace,
+        _ => hugekit_fault_mode::Threaded,
     });
-    number.unwrap_or(hugekit_handling::Default) as u32
+    number.unwrap_or(hugekit_fault_mode::Default) as u32
 }
 
 /// The file behind the region, and where in it the region begins, in bytes: for a program that maps it, such as a
@@ -354,18 +355,18 @@ pub struct hugekit_fork_options {
     /// The most mappings of the process that the fork group's copies may cost; 0: as many as half of
     /// `vm.max_map_count`, for all fork groups together.
     pub max_vmas: usize,
-    /// A `hugekit_handling`.
-    pub handling: u32,
+    /// A `hugekit_fault_mode`.
+    pub fault_mode: u32,
     /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
-    /// Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
-    pub handling_threads: usize,
+    /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    pub handler_threads: usize,
 }
 
 // SAFETY: integers, the first of which is the size.
 unsafe impl Versioned for hugekit_fork_options {
     const NAME: &str = "hugekit_fork_options";
-    const FIRST: usize = offset_of!(Self, handling_threads) + size_of::<usize>();
+    const FIRST: usize = offset_of!(Self, handler_threads) + size_of::<usize>();
 }
 
 impl Wish for hugekit_fork_options {
@@ -405,7 +406,7 @@ pub(crate) fn fork_builder<'a>(
     region: &'a SharedRegion,
     options: &hugekit_fork_options,
 ) -> Answer<ForkBuilder<'a, Region>> {
-    let hugekit_fork_options { granule, max_vmas, handling_threads, .. } = *options;
+    let hugekit_fork_options { granule, max_vmas, handler_threads, .. } = *options;
     let mut builder = region.fork_builder();
     if granule > 0 {
         builder = builder.granule(granule);
@@ -413,8 +414,10 @@ pub(crate) fn fork_builder<'a>(
     if max_vmas > 0 {
         builder = builder.max_vmas(max_vmas);
     }
-    if let Some(handling) = handling("hugekit_fork_options", options.handling, handling_threads)? {
-        builder = builder.handling(handling);
+    if let Some(fault_mode) =
+        fault_mode("hugekit_fork_options", options.fault_mode, handler_threads)?
+    {
+        builder = builder.fault_mode(fault_mode);
     }
     Ok(builder)
 }

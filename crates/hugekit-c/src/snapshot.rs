@@ -13,7 +13,7 @@ use engine::fault::FaultMode;
 use engine::snapshot::{Granule, Reserve, Stats, View};
 
 use crate::region::{
-    fork_builder, handling, hugekit_fork_options, hugekit_handling, hugekit_region, range,
+    fault_mode, fork_builder, hugekit_fault_mode, hugekit_fork_options, hugekit_region, range,
 };
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
 use crate::versioned::{self, Place, Versioned, Wish};
@@ -93,12 +93,12 @@ pub const HUGEKIT_SNAPSHOT_IN_BACKGROUND: u32 = 1;
 pub struct hugekit_snapshot_options {
     /// `sizeof(hugekit_snapshot_options)`.
     pub size: usize,
-    /// A `hugekit_handling`: the thread that copies what is written. Snapshots of the same memory must agree.
-    pub handling: u32,
+    /// A `hugekit_fault_mode`: the thread that copies what is written. Snapshots of the same memory must agree.
+    pub fault_mode: u32,
     /// A `hugekit_granule`.
     pub granule: u32,
-    /// Threads for `HUGEKIT_HANDLING_THREADED`; 0: one.
-    pub handling_threads: usize,
+    /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
+    pub handler_threads: usize,
     /// Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
     /// least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     pub max_cow_bytes: usize,
@@ -273,8 +273,8 @@ unsafe fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot
     };
     let mut builder = Snapshot::builder().granule(granule).populate_copies(options.populate_copies);
     builder = builder.in_background(options.flags & HUGEKIT_SNAPSHOT_IN_BACKGROUND != 0);
-    if let Some(handling) = handling(name, options.handling, options.handling_threads)? {
-        builder = builder.handling(handling);
+    if let Some(fault_mode) = fault_mode(name, options.fault_mode, options.handler_threads)? {
+        builder = builder.fault_mode(fault_mode);
     }
     // SAFETY: the caller's to promise.
     if let Some(reserve) = unsafe { options.reserve.as_ref() } {
@@ -329,7 +329,7 @@ pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot)
     snapshot.and_then(|snapshot| snapshot.with(|snapshot| Ok(snapshot.len()))).unwrap_or(0)
 }
 
-/// A `hugekit_handling`: how writes to the memory are handled, and so whether system calls may write to it; 0 if
+/// A `hugekit_fault_mode`: how writes to the memory are handled, and so whether system calls may write to it; 0 if
 /// nothing is protected, once it has ended, and for NULL.
 ///
 /// # Safety
@@ -337,15 +337,15 @@ pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snapshot) -> u32 {
     let serving = |snapshot: &Arc<Snapshot>| {
-        Ok(match snapshot.serving().map(|serving| serving.handling) {
-            None => hugekit_handling::Default,
-            Some(FaultMode::InPlace) => hugekit_handling::InPlace,
-            Some(_) => hugekit_handling::Threaded,
+        Ok(match snapshot.serving().map(|serving| serving.fault_mode) {
+            None => hugekit_fault_mode::Default,
+            Some(FaultMode::InPlace) => hugekit_fault_mode::InPlace,
+            Some(_) => hugekit_fault_mode::Threaded,
         })
     };
     // SAFETY: the caller's to promise.
     let snapshot = unsafe { handle(snapshot, "snapshot") };
-    snapshot.and_then(|snapshot| snapshot.with(serving)).map_or(0, |handling| handling as u32)
+    snapshot.and_then(|snapshot| snapshot.with(serving)).map_or(0, |fault_mode| fault_mode as u32)
 }
 
 /// Copies `len` bytes of the snapshot, from `offset` on, to `to`. Any number of threads may, and each byte may be

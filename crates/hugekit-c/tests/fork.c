@@ -90,8 +90,8 @@ static void wishes_are_checked(const hugekit_pool *pool)
     hugekit_fork_options wishes = {.size = sizeof wishes, .granule = 3};
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &wishes, &fork), "granules");
     wishes.granule = 4096;
-    wishes.handling = 7;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &wishes, &fork), "handling");
+    wishes.fault_mode = 7;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &wishes, &fork), "fault_mode");
     hugekit_fork_options reserved = {.size = sizeof reserved, .reserved = 7};
     hugekit_snapshot *snapshot = NULL;
     const char *named = "hugekit_fork_options.reserved is 0x7";

@@ -278,7 +278,7 @@ static void region(unsigned a, unsigned b, unsigned c, unsigned d)
     drop_place(place);
     if (!pool)
         return;
-    hugekit_region_options wishes = {.size = sizeof wishes, .clearing = d % 3, .handling = d / 3 % 3};
+    hugekit_region_options wishes = {.size = sizeof wishes, .clearing = d % 3, .fault_mode = d / 3 % 3};
     size_t len = (size_t)c * 4099 % MOST + 1;
     if (!allowed(hugekit_region_new(pool, len, &wishes, &place->region), FINE | LACKING))
         return;
@@ -411,10 +411,10 @@ static void divide(unsigned a, unsigned b, unsigned c, unsigned d)
     if (!of->region || of == fork)
         return;
     drop_place(fork);
-    hugekit_fork_options wishes = {.size = sizeof wishes, .handling = c % 3, .granule = d % 3 ? 0 : 64 << 10};
+    hugekit_fork_options wishes = {.size = sizeof wishes, .fault_mode = c % 3, .granule = d % 3 ? 0 : 64 << 10};
     uint64_t first = atomic_load(&of->round);
     /* What the family's first fork was told holds. */
-    unsigned set = FINE | LACKING | CONFLICT | (wishes.granule || wishes.handling ? INVALID : 0);
+    unsigned set = FINE | LACKING | CONFLICT | (wishes.granule || wishes.fault_mode ? INVALID : 0);
     if (!allowed(hugekit_region_fork(of->region, &wishes, &fork->region), set))
         return;
     uint64_t last = atomic_load(&of->round);
@@ -459,7 +459,7 @@ static void snapshot(unsigned a, unsigned b, unsigned c, unsigned d)
             note(moment, of, 0, of->len, first);
         return;
     }
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .handling = d % 3, .granule = d / 3 % 3};
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .fault_mode = d % 3, .granule = d / 3 % 3};
     wishes.flags = d / 9 % 2 ? HUGEKIT_SNAPSHOT_IN_BACKGROUND : 0;
     wishes.max_cow_bytes = d / 18 % 4 ? 0 : 2 * MIB;
     wishes.populate_copies = d / 72 % 2 ? MIB : 0;
@@ -486,7 +486,7 @@ static void several(unsigned a, unsigned b, unsigned c, unsigned d)
         ranges[at] = (hugekit_range){of[at]->bytes, of[at]->len};
         first[at] = atomic_load(&of[at]->round);
     }
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .handling = d % 3, .granule = d / 3 % 3};
+    hugekit_snapshot_options wishes = {.size = sizeof wishes, .fault_mode = d % 3, .granule = d / 3 % 3};
     if (!allowed(hugekit_snapshot_new_several(ranges, 2, &wishes, made), FINE | LACKING | CONFLICT))
         return;
     for (size_t at = 0; at < 2; at++) {

@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use crate::errors::{Raised, with_sigbus};
 use crate::numbers::Number;
 use crate::progress::{Teller, threads};
-use crate::region::{Region, handling};
+use crate::region::{Region, fault_mode};
 
 /// Memory that is handed out clean.
 ///
@@ -94,7 +94,7 @@ impl Pool {
     ///     length: in bytes.
     ///     threads: how many clear what is still dirty; as the pool says if not said.
     ///     clearing: "at hand-out" or "at fault"; as the pool says if not said.
-    ///     handling: "threaded" or "in place": the server of faults of memory that is cleared at its first touch.
+    ///     fault_mode: "threaded" or "in place": the server of faults of memory that is cleared at its first touch.
     ///     progress: told how many bytes are cleared or populated; see :func:`clear`.
     ///
     /// Raises:
@@ -106,7 +106,7 @@ impl Pool {
     /// >>> region = hugekit.Pool(1 << 20, backing="base").region(1000)
     /// >>> bytes(region) == bytes(1000)
     /// True
-    #[pyo3(signature = (length, *, threads=None, clearing=None, handling=None, progress=None))]
+    #[pyo3(signature = (length, *, threads=None, clearing=None, fault_mode=None, progress=None))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     pub(crate) fn region(
         &self,
@@ -114,11 +114,11 @@ impl Pool {
         length: Number,
         threads: Option<Number>,
         clearing: Option<&str>,
-        handling: Option<&str>,
+        fault_mode: Option<&str>,
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Region> {
         let clearing = clearing.map(self::clearing).transpose()?;
-        let handling = handling.map(self::handling).transpose()?;
+        let fault_mode = fault_mode.map(self::fault_mode).transpose()?;
         let teller = Teller::new(progress)?;
         let tell = |done, total| teller.tell(done, total);
         let build = || {
@@ -127,7 +127,7 @@ impl Pool {
                 builder.threads(hugekit::Threads::Exactly(number))
             });
             builder = clearing.into_iter().fold(builder, hugekit::region::RegionBuilder::clearing);
-            handling.into_iter().fold(builder, hugekit::region::RegionBuilder::handling).build()
+            fault_mode.into_iter().fold(builder, hugekit::region::RegionBuilder::fault_mode).build()
         };
         let made = with_sigbus(py, || py.detach(build));
         Ok(Region::new(teller.result(made)?.share()))

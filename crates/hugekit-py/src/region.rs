@@ -62,33 +62,33 @@ impl Region {
     ///
     /// Args:
     ///     granule: bytes that are shared or copied as a whole, a power of two.
-    ///     handling: "threaded" or "in place": the thread that copies.
+    ///     fault_mode: "threaded" or "in place": the thread that copies.
     ///
     /// Raises:
     ///     MemoryError: the pool has not as many bytes left.
     ///     PermissionError: this process may not serve faults.
     ///     OSError: memory on pages of 1 GiB.
-    #[pyo3(signature = (*, granule=None, handling=None))]
+    #[pyo3(signature = (*, granule=None, fault_mode=None))]
     pub(crate) fn fork(
         &self,
         py: Python<'_>,
         granule: Option<Number>,
-        handling: Option<&str>,
+        fault_mode: Option<&str>,
     ) -> PyResult<Self> {
-        let handling = handling.map(self::handling).transpose()?;
+        let fault_mode = fault_mode.map(self::fault_mode).transpose()?;
         let fork = with_sigbus(py, || {
             let builder = self.0.fork_builder();
             let builder =
                 granule.into_iter().fold(builder, |builder, Number(bytes)| builder.granule(bytes));
-            handling.into_iter().fold(builder, hugekit::region::ForkBuilder::handling).build()
+            fault_mode.into_iter().fold(builder, hugekit::region::ForkBuilder::fault_mode).build()
         })?;
         Ok(Self::new(fork.share()))
     }
 
     /// The region as it is now, while writers go on; as :func:`hugekit.snapshot` of all of it.
-    #[pyo3(signature = (*, handling=None))]
-    fn snapshot(slf: &Bound<'_, Self>, handling: Option<&str>) -> PyResult<Snapshot> {
-        crate::snapshot::snapshot(slf.py(), slf.as_any(), handling, None, None, None, None)
+    #[pyo3(signature = (*, fault_mode=None))]
+    fn snapshot(slf: &Bound<'_, Self>, fault_mode: Option<&str>) -> PyResult<Snapshot> {
+        crate::snapshot::snapshot(slf.py(), slf.as_any(), fault_mode, None, None, None, None)
     }
 
     /// Give up what a range holds: it reads as zeroes again. Whole pages of the backing, but the end may be the
@@ -172,7 +172,7 @@ impl Region {
     /// are plain ones.
     #[getter]
     fn serving(&self) -> Option<&'static str> {
-        self.0.serving().map(|serving| word(serving.handling))
+        self.0.serving().map(|serving| word(serving.fault_mode))
     }
 
     /// Bytes that it shares with forks at this moment.
@@ -248,16 +248,16 @@ impl Region {
     }
 }
 
-pub(crate) fn handling(word: &str) -> PyResult<FaultMode> {
+pub(crate) fn fault_mode(word: &str) -> PyResult<FaultMode> {
     match word {
         "threaded" => Ok(FaultMode::Threaded { threads: 1 }),
         "in place" => Ok(FaultMode::InPlace),
         _ => Err(PyValueError::new_err(format!(
-            "handling is {word:?}, and can be \"threaded\" or \"in place\""
+            "fault_mode is {word:?}, and can be \"threaded\" or \"in place\""
         ))),
     }
 }
 
-pub(crate) fn word(handling: FaultMode) -> &'static str {
-    if handling == FaultMode::InPlace { "in place" } else { "threaded" }
+pub(crate) fn word(fault_mode: FaultMode) -> &'static str {
+    if fault_mode == FaultMode::InPlace { "in place" } else { "threaded" }
 }

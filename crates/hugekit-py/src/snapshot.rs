@@ -24,7 +24,7 @@ use crate::buffer::Buffer;
 use crate::errors::{Raised, with_sigbus};
 use crate::numbers::Number;
 use crate::progress::Teller;
-use crate::region::{Region, handling, word};
+use crate::region::{Region, fault_mode, word};
 use crate::view::{Shown, View};
 
 /// Bytes that are read together where the library does not stream by itself.
@@ -167,7 +167,7 @@ impl Reserve {
 #[derive(Clone, Copy)]
 struct Wishes<'a> {
     reserve: Option<&'a Reserve>,
-    handling: Option<hugekit::fault::FaultMode>,
+    fault_mode: Option<hugekit::fault::FaultMode>,
     granule: Granule,
     max_cow_bytes: Option<usize>,
     populate_copies: usize,
@@ -182,7 +182,7 @@ struct Wishes<'a> {
 /// Args:
 ///     arrays: an array, a list, tuple or dict of arrays; contiguous, in C or Fortran order, of anything but Python
 ///         objects. Instead of an array, anything with a buffer; a torch tensor on the CPU through ``tensor.numpy()``.
-///     handling: "threaded" or "in place": the thread that copies what is written. In place, the thread that writes does, in a handler
+///     fault_mode: "threaded" or "in place": the thread that copies what is written. In place, the thread that writes does, in a handler
 ///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
 ///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
@@ -207,12 +207,12 @@ struct Wishes<'a> {
 /// >>> float(saved.max()), float(weights.max())
 /// (1.0, 2.0)
 #[pyfunction]
-#[pyo3(signature = (arrays, *, handling=None, granule=None, max_cow_bytes=None, populate_copies=None, reserve=None))]
+#[pyo3(signature = (arrays, *, fault_mode=None, granule=None, max_cow_bytes=None, populate_copies=None, reserve=None))]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn snapshot(
     py: Python<'_>,
     arrays: &Bound<'_, PyAny>,
-    handling: Option<&str>,
+    fault_mode: Option<&str>,
     granule: Option<&str>,
     max_cow_bytes: Option<Number>,
     populate_copies: Option<Number>,
@@ -220,7 +220,7 @@ pub(crate) fn snapshot(
 ) -> PyResult<Snapshot> {
     let wishes = Wishes {
         reserve,
-        handling: handling.map(self::handling).transpose()?,
+        fault_mode: fault_mode.map(self::fault_mode).transpose()?,
         granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
         max_cow_bytes: max_cow_bytes.map(|Number(bytes)| bytes),
         populate_copies: populate_copies.map_or(0, |Number(bytes)| bytes),
@@ -245,7 +245,7 @@ pub(crate) fn snapshot(
         })
         .collect();
     let serving =
-        |part: &Part| part.memory.snapshot()?.serving().map(|serving| word(serving.handling));
+        |part: &Part| part.memory.snapshot()?.serving().map(|serving| word(serving.fault_mode));
     Ok(Snapshot {
         form,
         nbytes: parts.iter().map(|part| part.len).sum(),
@@ -316,7 +316,8 @@ fn taken(
     let builder = hugekit::Snapshot::builder()
         .granule(wishes.granule)
         .populate_copies(wishes.populate_copies);
-    let builder = wishes.handling.into_iter().fold(builder, hugekit::snapshot::Builder::handling);
+    let builder =
+        wishes.fault_mode.into_iter().fold(builder, hugekit::snapshot::Builder::fault_mode);
     let builder =
         wishes.max_cow_bytes.into_iter().fold(builder, hugekit::snapshot::Builder::max_cow_bytes);
     let builder =
@@ -345,8 +346,8 @@ fn within(
         Entry::Vacant(place) => {
             let take = || {
                 let builder = region.shared().fork_builder();
-                let handling = wishes.handling.into_iter();
-                handling.fold(builder, hugekit::region::ForkBuilder::handling).snapshot()
+                let fault_mode = wishes.fault_mode.into_iter();
+                fault_mode.fold(builder, hugekit::region::ForkBuilder::fault_mode).snapshot()
             };
             Arc::clone(place.insert(Arc::new(with_sigbus(py, take)?)))
         }

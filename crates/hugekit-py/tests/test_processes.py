@@ -83,13 +83,13 @@ assert array.sum() == 100_000
 IN_PLACE = """
 def snapshot():
     array = np.ones(8 << 20, "u1")
-    with hugekit.snapshot(array, handling="in place") as moment:
+    with hugekit.snapshot(array, fault_mode="in place") as moment:
         array[:] = 2
         assert moment.serving == "in place" and (moment.to_numpy() == 1).all()
 
 def fork():
     region = hugekit.Pool(8 << 20, backing="base").region(1 << 20)
-    other = region.fork(handling="in place")
+    other = region.fork(fault_mode="in place")
     memoryview(region)[0] = 1
     assert memoryview(other)[0] == 0
 """

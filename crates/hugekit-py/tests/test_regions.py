@@ -63,29 +63,29 @@ def test_forks_have_bytes_of_their_own(pool, serves):
         hugekit.fork(np.ones(5))
 
 
-@pytest.mark.parametrize("handling", ["threaded", "in place"])
-def test_forks_however_they_are_served(pool, serves, handling):
+@pytest.mark.parametrize("fault_mode", ["threaded", "in place"])
+def test_forks_however_they_are_served(pool, serves, fault_mode):
     region = pool.region(1 << 20)
     memoryview(region)[:5] = b"hello"
-    fork = region.fork(granule=64 << 10, handling=handling)
+    fork = region.fork(granule=64 << 10, fault_mode=fault_mode)
     assert region.shared_bytes == 1 << 20
     memoryview(fork)[:5] = b"HELLO"
     assert bytes(memoryview(region)[:5]) == b"hello" and region.shared_bytes < 1 << 20
-    for wrong in ({"granule": 5}, {"handling": "neither"}):
+    for wrong in ({"granule": 5}, {"fault_mode": "neither"}):
         with pytest.raises(ValueError):
             region.fork(**wrong)
     with pytest.raises(MemoryError):
         pool.region(15 << 20).fork()
 
 
-@pytest.mark.parametrize("handling", ["threaded", "in place"])
-def test_what_is_dirty_is_cleared_at_its_first_touch(pool, serves, handling):
+@pytest.mark.parametrize("fault_mode", ["threaded", "in place"])
+def test_what_is_dirty_is_cleared_at_its_first_touch(pool, serves, fault_mode):
     dirty = pool.region(pool.capacity)
     memoryview(dirty)[:] = b"x" * len(dirty)
     pool.pause_scrubbing()
     del dirty
-    region = pool.region(pool.capacity, clearing="at fault", handling=handling)
-    assert region.serving == handling
+    region = pool.region(pool.capacity, clearing="at fault", fault_mode=fault_mode)
+    assert region.serving == fault_mode
     assert not np.frombuffer(region, "u1").any()
     assert pool.stats()["scrubbed_at_fault"] == pool.capacity
 

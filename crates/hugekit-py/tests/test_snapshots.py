@@ -296,14 +296,14 @@ def neighbours(count, length, kind="apart"):
 
 
 @pytest.mark.parametrize("kind", ["apart", "touching"])
-@pytest.mark.parametrize("handling", ["threaded", "in place", None])
-def test_neighbours_are_read_each_for_itself(tmp_path, kind, handling):
+@pytest.mark.parametrize("fault_mode", ["threaded", "in place", None])
+def test_neighbours_are_read_each_for_itself(tmp_path, kind, fault_mode):
     _flat, arrays = neighbours(4, (5 << 20) + 77, kind)
     arrays = [arrays[at] for at in (2, 0, 3, 1)]
     for at, array in enumerate(arrays):
         array[:] = at
     before = [array.copy() for array in arrays]
-    with hugekit.snapshot(arrays, handling=handling, granule="huge", max_cow_bytes=1 << 30) as moment:
+    with hugekit.snapshot(arrays, fault_mode=fault_mode, granule="huge", max_cow_bytes=1 << 30) as moment:
         cost = moment.stats()
         views = moment.view()
         for array in arrays:
@@ -318,7 +318,7 @@ def test_neighbours_are_read_each_for_itself(tmp_path, kind, handling):
     at_once = kind == "touching" or moment.serving == "threaded"
     between = 3 * 4096 if kind == "apart" else 0
     assert cost["cap"] == (sum(array.nbytes for array in arrays) + between if at_once else 4 << 30)
-    with hugekit.snapshot(dict(zip("abcd", arrays)), handling=handling, max_cow_bytes=1 << 30) as moment:
+    with hugekit.snapshot(dict(zip("abcd", arrays)), fault_mode=fault_mode, max_cow_bytes=1 << 30) as moment:
         for array in arrays:
             array += 10
         moment.savez(tmp_path / "x")
@@ -369,8 +369,8 @@ def test_a_snapshot_that_is_outrun_is_lost_and_the_writer_is_not():
     assert issubclass(hugekit.SnapshotLost, OSError) and (array == 2).all()
 
 
-@pytest.mark.parametrize("handling", ["threaded", "in place"])
-def test_one_moment_while_threads_write(handling):
+@pytest.mark.parametrize("fault_mode", ["threaded", "in place"])
+def test_one_moment_while_threads_write(fault_mode):
     arrays = [np.zeros(2 << 20, "i8") for _ in range(3)]
     stop = threading.Event()
 
@@ -384,8 +384,8 @@ def test_one_moment_while_threads_write(handling):
     thread.start()
     try:
         for _ in range(5):
-            with hugekit.snapshot(arrays, handling=handling, max_cow_bytes=1 << 30) as moment:
-                assert moment.serving == handling
+            with hugekit.snapshot(arrays, fault_mode=fault_mode, max_cow_bytes=1 << 30) as moment:
+                assert moment.serving == fault_mode
                 first, second, third = moment.to_numpy()
             assert (first[::1000] >= second[::1000]).all() and (second[::1000] >= third[::1000]).all()
             assert (first[::1000] - third[::1000] <= 1).all()
@@ -397,7 +397,7 @@ def test_one_moment_while_threads_write(handling):
 def test_a_system_call_into_what_is_served_in_place(tmp_path):
     array = np.ones(8 << 20, "u1")
     (tmp_path / "data").write_bytes(b"x" * array.nbytes)
-    with open(tmp_path / "data", "rb", buffering=0) as file, hugekit.snapshot(array, handling="in place") as moment:
+    with open(tmp_path / "data", "rb", buffering=0) as file, hugekit.snapshot(array, fault_mode="in place") as moment:
         # What lies before the first whole page was copied at once, and may be written.
         try:
             assert file.readinto(array) < array.nbytes
@@ -406,7 +406,7 @@ def test_a_system_call_into_what_is_served_in_place(tmp_path):
         file.seek(0)
         assert (moment.to_numpy() == 1).all()
         assert file.readinto(array) == array.nbytes
-    with open(tmp_path / "data", "rb", buffering=0) as file, hugekit.snapshot(array, handling="threaded"):
+    with open(tmp_path / "data", "rb", buffering=0) as file, hugekit.snapshot(array, fault_mode="threaded"):
         assert file.readinto(array) == array.nbytes
 
 

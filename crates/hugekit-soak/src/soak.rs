@@ -11,7 +11,7 @@ use hugekit::fault::FaultMode;
 use hugekit::parallel::{Job, JobError};
 
 use crate::footprint::{self, Footprint};
-use crate::operations::{HANDLINGS, OPERATIONS, Operation};
+use crate::operations::{FAULT_MODES, OPERATIONS, Operation};
 use crate::status::{ACTORS, Status};
 use crate::storm::Storm;
 use crate::world::{Size, World};
@@ -103,14 +103,14 @@ fn perform(
         }
         let seed = mix(seed, round);
         let operation = chosen[seed as usize % chosen.len()];
-        let handling = HANDLINGS[(seed >> 32) as usize % HANDLINGS.len()].1;
-        operation.run(&mut world(status, actor, handling), seed);
+        let fault_mode = FAULT_MODES[(seed >> 32) as usize % FAULT_MODES.len()].1;
+        operation.run(&mut world(status, actor, fault_mode), seed);
     }
 }
 
-fn world(status: &'static Status, actor: usize, handling: FaultMode) -> World {
+fn world(status: &'static Status, actor: usize, fault_mode: FaultMode) -> World {
     let rng = fastrand::Rng::with_seed(0);
-    World { rng, handling, size: Size::Soak, every: 0, actor, status }
+    World { rng, fault_mode, size: Size::Soak, every: 0, actor, status }
 }
 
 /// One number of two, as far from its neighbours' as can be.

@@ -24,7 +24,7 @@ pub enum Size {
 #[derive(Debug)]
 pub struct World {
     pub rng: fastrand::Rng,
-    pub handling: FaultMode,
+    pub fault_mode: FaultMode,
     pub size: Size,
     /// Instructions from one signal to the next, in each thread of a scenario; 0 if it is not stepped.
     pub every: u32,

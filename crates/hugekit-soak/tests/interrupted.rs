@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError};
-use hugekit_soak::operations::{HANDLINGS, OPERATIONS, Operation};
+use hugekit_soak::operations::{FAULT_MODES, OPERATIONS, Operation};
 use hugekit_soak::status::{Count, Status};
 use hugekit_soak::storm::Storm;
 use hugekit_soak::supervisor::{self, Ended};
@@ -69,7 +69,7 @@ impl Case {
         let mut all = Vec::new();
         for operation in OPERATIONS {
             let ways: Vec<_> =
-                if operation.is_served { HANDLINGS.map(Some).to_vec() } else { vec![None] };
+                if operation.is_served { FAULT_MODES.map(Some).to_vec() } else { vec![None] };
             for served in ways {
                 let can = |&when: &When| operation.can_step || when != When::AtEachInstruction;
                 let cases = When::ALL.into_iter().filter(can);
@@ -127,12 +127,12 @@ impl Case {
     }
 
     fn round(&self, status: &'static Status, seed: u64, round: u64) {
-        let handling = self.served.map_or(FaultMode::Auto, |(_, handling)| handling);
+        let fault_mode = self.served.map_or(FaultMode::Auto, |(_, fault_mode)| fault_mode);
         let is_stepped = self.when == When::AtEachInstruction;
         let size = if is_stepped { Size::Stepped } else { Size::Short };
         let every = if is_stepped { EVERY[round as usize % EVERY.len()] } else { 0 };
         let rng = fastrand::Rng::with_seed(0);
-        let mut world = World { rng, handling, size, every, actor: 0, status };
+        let mut world = World { rng, fault_mode, size, every, actor: 0, status };
         if self.when == When::AtEachSystemCall {
             tracer::toggle();
         }
@@ -165,7 +165,7 @@ fn threads_cannot_serve() -> Option<String> {
     let pool = pool.expect("any machine has base pages");
     drop(pool.region(4096).expect("there is one"));
     let builder = pool.region_builder(4096).clearing(Clearing::OnFault);
-    match builder.handling(FaultMode::Threaded { threads: 1 }).build() {
+    match builder.fault_mode(FaultMode::Threaded { threads: 1 }).build() {
         Err(PoolError::Fault(error)) => Some(error.to_string()),
         _ => None,
     }

@@ -137,7 +137,7 @@ mod clones {
         println!("clones of {} MiB on {}", bytes >> 20, pool.backing());
         let template = started_template(kvm, pool.region(bytes)?.share())?;
         // KVM cannot wait for a handler in place.
-        let fork = template.fork_builder().handling(FaultMode::Threaded { threads: 1 });
+        let fork = template.fork_builder().fault_mode(FaultMode::Threaded { threads: 1 });
         if let Err(refused @ ForkError::Fault(_)) = fork.build() {
             println!("skipped: {refused}");
             return Ok(());

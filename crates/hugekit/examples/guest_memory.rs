@@ -119,7 +119,7 @@ mod guests {
         let threaded = pool
             .region_builder(bytes)
             .clearing(Clearing::OnFault)
-            .handling(FaultMode::Threaded { threads: 1 });
+            .fault_mode(FaultMode::Threaded { threads: 1 });
         for _ in 0..ROUNDS {
             pool.scrub()?;
             of_pool.push(start(kvm, || Ok(pool.region(bytes)?.share()))?);

@@ -65,7 +65,7 @@ fn main() {
 fn wished(has: impl Fn(&str) -> bool, len: usize) -> Builder {
     let threaded = FaultMode::Threaded { threads: 1 };
     Snapshot::builder()
-        .handling(if has("threaded") { threaded } else { FaultMode::InPlace })
+        .fault_mode(if has("threaded") { threaded } else { FaultMode::InPlace })
         .in_background(has("background"))
         .granule(if has("small") { Granule::Small } else { Granule::Auto })
         .max_cow_bytes(if has("all") { len } else { len / 2 })

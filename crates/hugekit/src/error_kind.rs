@@ -240,7 +240,7 @@ impl ForkError {
     pub fn class(&self) -> ErrorKind {
         match self {
             Self::Gigantic => ErrorKind::Unsupported,
-            Self::Granule { .. } | Self::GranuleDiffers { .. } | Self::HandlingDiffers { .. } => {
+            Self::Granule { .. } | Self::GranuleDiffers { .. } | Self::FaultModeDiffers { .. } => {
                 ErrorKind::Invalid
             }
             Self::Pool(error) => error.class(),
@@ -266,7 +266,7 @@ impl SnapshotError {
             | Self::OutOfRange { .. }
             | Self::LengthsDiffer { .. } => ErrorKind::Invalid,
             Self::Unsuitable { reason, .. } => match reason {
-                Unsuitable::OtherUserfaultfd | Unsuitable::OtherHandling => ErrorKind::Conflict,
+                Unsuitable::OtherUserfaultfd | Unsuitable::OtherFaultMode => ErrorKind::Conflict,
                 _ => ErrorKind::Unsupported,
             },
             Self::Blocked { .. } | Self::Unquiet { .. } => ErrorKind::Conflict,

@@ -68,7 +68,7 @@ fn no_guest_on_a_fork() -> Option<String> {
     let pool = Pool::builder(4 << 20).build();
     let region = pool.and_then(|pool| pool.region(2 << 20)).expect("4 MiB of memory");
     let threaded = FaultMode::Threaded { threads: 1 };
-    region.fork_builder().handling(threaded).build().err().map(|error| error.to_string())
+    region.fork_builder().fault_mode(threaded).build().err().map(|error| error.to_string())
 }
 
 fn main() {

@@ -18,7 +18,7 @@ use hugekit::region::ForkError;
 use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, PopulateError, Region, RegionError};
 use libtest_mimic::Arguments;
 
-const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 const MARKER: &[u8] = b"this memory will fail";
 const REGIONS: usize = 3;
 
@@ -50,9 +50,9 @@ fn fail_the_marker(backing: Backing, region: &Region) {
 
 /// Calls `check` with a region and a fork of it, after memory that they share has failed.
 fn each(backing: Backing, check: impl Fn(Region, Region)) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let (pool, region) = marked(backing);
-        let fork = region.fork_builder().handling(handling).build().unwrap();
+        let fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
         fail_the_marker(backing, &region);
         check(region, fork);
         // Memory that has failed has no owner any more: a granule, or the folio that it is part of.
@@ -119,19 +119,19 @@ fn forks_of_forks_have_lost_it_too(backing: Backing) {
 
 /// An access to what is lost ends as one to failed memory does: by SIGBUS, not in waiting for ever.
 fn touching_it_ends_by_sigbus(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for by_write in [false, true] {
             let signal = died_of(|| {
-                each_of(backing, handling, by_write);
+                each_of(backing, fault_mode, by_write);
             });
-            assert_eq!(signal, Some(libc::SIGBUS), "{handling:?}, by_write: {by_write}");
+            assert_eq!(signal, Some(libc::SIGBUS), "{fault_mode:?}, by_write: {by_write}");
         }
     }
 }
 
-fn each_of(backing: Backing, handling: FaultMode, by_write: bool) {
+fn each_of(backing: Backing, fault_mode: FaultMode, by_write: bool) {
     let (_pool, mut region) = marked(backing);
-    let mut fork = region.fork_builder().handling(handling).build().unwrap();
+    let mut fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
     fail_the_marker(backing, &region);
     if by_write {
         fork[at(backing) + 100] = 9;

@@ -23,14 +23,14 @@ use libtest_mimic::Arguments;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use served::{at_fault, soiled};
 
-const HANDLINGS: [FaultMode; 3] =
+const FAULT_MODES: [FaultMode; 3] =
     [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 3 }];
 
 /// Calls `check` with a region over all of a dirty pool, for every way to serve it.
 fn each(backing: Backing, check: impl Fn(&Pool, Region)) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let pool = soiled(backing, FOLIOS);
-        let region = at_fault(&pool, FOLIOS * backing.page_size(), handling);
+        let region = at_fault(&pool, FOLIOS * backing.page_size(), fault_mode);
         check(&pool, region);
         assert_eq!(pool.stats().unwrap().in_use, 0);
     }
@@ -95,10 +95,10 @@ fn clean_memory_is_not_served(backing: Backing) {
 /// Nothing is behind a hole of reserved pages before it is touched; elsewhere no kernel promises that
 /// memory is left then, so it is populated at hand-out.
 fn holes_wait_where_their_memory_is_reserved(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let (pool, page) = (unscrubbed(backing), backing.page_size());
         let build =
-            pool.region_builder(FOLIOS * page).clearing(Clearing::OnFault).handling(handling);
+            pool.region_builder(FOLIOS * page).clearing(Clearing::OnFault).fault_mode(fault_mode);
         let mut region = build.build().unwrap();
         let stats = pool.stats().unwrap();
         if !backing.is_reserved() {
@@ -115,7 +115,7 @@ fn holes_wait_where_their_memory_is_reserved(backing: Backing) {
         assert_eq!(pool.stats().unwrap().dirty, FOLIOS);
         let fresh = unscrubbed(backing);
         let untouched = fresh.region_builder(FOLIOS * page).clearing(Clearing::OnFault);
-        let mut untouched = untouched.handling(handling).build().unwrap();
+        let mut untouched = untouched.fault_mode(fault_mode).build().unwrap();
         untouched[page] = 1;
         drop(untouched);
         let stats = fresh.stats().unwrap();
@@ -163,7 +163,7 @@ fn what_is_cut_off_or_retired_is_for_others(backing: Backing) {
 fn system_calls_find_what_is_ready(backing: Backing) {
     each(backing, |_, mut region| {
         let page = backing.page_size();
-        let in_place = region.serving().unwrap().handling == FaultMode::InPlace;
+        let in_place = region.serving().unwrap().fault_mode == FaultMode::InPlace;
         let (mut read, mut write) = std::io::pipe().unwrap();
         write.write_all(&[5; 4096]).unwrap();
         let early = read.read(&mut region[page..page + 4096]);
@@ -307,9 +307,9 @@ fn regions_come_and_go(backing: Backing) {
             let pool = &pool;
             scope.spawn(move || {
                 for round in 0..60 {
-                    let handling = HANDLINGS[(thread + round) % HANDLINGS.len()];
+                    let fault_mode = FAULT_MODES[(thread + round) % FAULT_MODES.len()];
                     let builder = pool.region_builder((1 + round % 2) * page);
-                    let builder = builder.clearing(Clearing::OnFault).handling(handling);
+                    let builder = builder.clearing(Clearing::OnFault).fault_mode(fault_mode);
                     let mut region = builder.build().unwrap();
                     if round % 3 == 0 {
                         assert_eq!(region[page - 1], 0);
@@ -344,8 +344,8 @@ fn a_forked_child_has_no_part_of_it(backing: Backing) {
             }
             drop(region);
             let pool = soiled(Backing::Base, FOLIOS);
-            for handling in HANDLINGS {
-                let own = at_fault(&pool, FOLIOS * 4096, handling);
+            for fault_mode in FAULT_MODES {
+                let own = at_fault(&pool, FOLIOS * 4096, fault_mode);
                 if !is_zero(&own) {
                     return 2;
                 }
@@ -398,10 +398,10 @@ fn nobody_looks_behind_it(backing: Backing) {
 fn what_makes_no_sense_is_refused(backing: Backing) {
     let pool = soiled(backing, FOLIOS);
     let none = FaultMode::Threaded { threads: 0 };
-    let refused = pool.region_builder(1).clearing(Clearing::OnFault).handling(none).build();
+    let refused = pool.region_builder(1).clearing(Clearing::OnFault).fault_mode(none).build();
     assert!(matches!(refused, Err(PoolError::Fault(FaultError::NoThreads))));
     let many = FaultMode::Threaded { threads: MOST_THREADS + 1 };
-    let refused = pool.region_builder(1).clearing(Clearing::OnFault).handling(many).build();
+    let refused = pool.region_builder(1).clearing(Clearing::OnFault).fault_mode(many).build();
     let Err(PoolError::Fault(error @ FaultError::TooManyThreads { .. })) = refused else {
         panic!()
     };
@@ -433,8 +433,8 @@ const CHECKS: &[Check] = &[
 /// Too long for a handler that is alone: cleared at hand-out in place, by threads otherwise.
 fn a_gigantic_page_is_cleared_by_threads_or_before(backing: Backing) {
     let pool = builder(backing, 1).scrub_threads(0).build().unwrap();
-    let ask = |handling| {
-        pool.region_builder(1).clearing(Clearing::OnFault).handling(handling).build().unwrap()
+    let ask = |fault_mode| {
+        pool.region_builder(1).clearing(Clearing::OnFault).fault_mode(fault_mode).build().unwrap()
     };
     pool.region(1).unwrap()[0] = 7;
     let mut in_place = ask(FaultMode::InPlace);

@@ -24,7 +24,7 @@ use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// A pool for so many regions of as many folios as a test's have.
 fn pool(backing: Backing, regions: usize) -> Pool {
@@ -53,16 +53,16 @@ fn each(
     regions: usize,
     check: impl Fn(&Pool, Region, &dyn Fn(&Region) -> Region, usize),
 ) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = pool(backing, regions);
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
             paint(&mut region, 1);
             let fork = |region: &Region| {
-                region.fork_builder().granule(granule).handling(handling).build().unwrap()
+                region.fork_builder().granule(granule).fault_mode(fault_mode).build().unwrap()
             };
             check(&pool, region, &fork, granule);
-            assert_eq!(pool.stats().unwrap().in_use, 0, "{handling:?} {granule}");
+            assert_eq!(pool.stats().unwrap().in_use, 0, "{fault_mode:?} {granule}");
         }
     }
 }
@@ -201,11 +201,11 @@ fn what_is_released_is_zero_on_one_side(backing: Backing) {
 }
 
 fn a_shortage_is_an_error_and_changes_nothing(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let pool = unscrubbed(backing);
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         paint(&mut region, 1);
-        let refused = region.fork_builder().handling(handling).build().unwrap_err();
+        let refused = region.fork_builder().fault_mode(fault_mode).build().unwrap_err();
         let message = refused.to_string();
         assert!(message.contains("0 bytes are free"), "{message}");
         assert!(matches!(refused, ForkError::Pool(_)));
@@ -384,7 +384,7 @@ fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) 
 
 /// Random operations on trees of regions, against a plain vector for each.
 fn like_vectors(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let cases = if backing == Backing::Base { 200 } else { 24 };
             let config =
@@ -399,7 +399,7 @@ fn like_vectors(backing: Backing) {
                 let bytes = region.to_vec();
                 let mut tree = vec![Modelled::new(region, bytes)];
                 let how = |region: &SharedRegion| {
-                    let fork = region.fork_builder().granule(granule).handling(handling);
+                    let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
                     fork.max_vmas(most).build()
                 };
                 for step in &steps {
@@ -429,7 +429,7 @@ fn like_vectors(backing: Backing) {
 /// everything that was written before, nothing that was written after, and of each thread a state that was.
 fn forks_are_moments(backing: Backing) {
     const WRITERS: usize = 2;
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = pool(backing, 4);
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
@@ -461,7 +461,7 @@ fn forks_are_moments(backing: Backing) {
                 let mut kept: Option<(Region, Vec<u8>)> = None;
                 for round in 0..60 {
                     let before = [0, 1].map(|writer| done[writer].load(Ordering::SeqCst));
-                    let fork = region.fork_builder().granule(granule).handling(handling);
+                    let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
                     let mut fork = fork.build().unwrap();
                     let after = [0, 1].map(|writer| begun[writer].load(Ordering::SeqCst));
                     if round % 3 == 0 {
@@ -500,7 +500,7 @@ fn forks_are_moments(backing: Backing) {
 /// A fork that is made ready, and read meanwhile, shows what it showed before, whatever its parent writes: first copies
 /// are made, then they are mapped, and in between its page tables may not have what the parent goes on writing.
 fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = pool(backing, 3);
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
@@ -523,7 +523,7 @@ fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
                     }
                 });
                 for _ in 0..20 {
-                    let fork = region.fork_builder().granule(granule).handling(handling);
+                    let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
                     let fork = fork.build().unwrap();
                     let before: Vec<u64> = (0..slots).map(|slot| seen(&fork, slot)).collect();
                     let is_ready = AtomicBool::new(false);
@@ -551,13 +551,13 @@ fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
 /// Forks of one region are written, forked and dropped by threads of their own, all at a time.
 fn fork_groups_in_threads(backing: Backing) {
     const THREADS: usize = 4;
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = pool(backing, 4 * THREADS);
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
             paint(&mut region, 1);
             let fork = |region: &Region| {
-                region.fork_builder().granule(granule).handling(handling).build().unwrap()
+                region.fork_builder().granule(granule).fault_mode(fault_mode).build().unwrap()
             };
             let rounds = if backing == Backing::Base { 40 } else { 6 };
             thread::scope(|scope| {
@@ -642,18 +642,21 @@ fn bad_terms_are_typed_errors(backing: Backing) {
             other => panic!("{granule}: {other:?}"),
         }
     }
-    let handling = FaultMode::Threaded { threads: 0 };
-    assert!(matches!(region.fork_builder().handling(handling).build(), Err(ForkError::Fault(_))));
+    let fault_mode = FaultMode::Threaded { threads: 0 };
+    assert!(matches!(
+        region.fork_builder().fault_mode(fault_mode).build(),
+        Err(ForkError::Fault(_))
+    ));
     assert!(region.serving().is_none());
     let granule = *granules(backing).last().unwrap();
-    let how = || region.fork_builder().granule(granule).handling(FaultMode::InPlace);
+    let how = || region.fork_builder().granule(granule).fault_mode(FaultMode::InPlace);
     let child = how().build().unwrap();
     let other = granule ^ 8192;
     let differs = child.fork_builder().granule(other).build();
     assert!(matches!(differs, Err(ForkError::GranuleDiffers { .. })), "{differs:?}");
-    let handling = FaultMode::Threaded { threads: 1 };
-    let differs = child.fork_builder().handling(handling).build();
-    assert!(matches!(differs, Err(ForkError::HandlingDiffers { .. })), "{differs:?}");
+    let fault_mode = FaultMode::Threaded { threads: 1 };
+    let differs = child.fork_builder().fault_mode(fault_mode).build();
+    assert!(matches!(differs, Err(ForkError::FaultModeDiffers { .. })), "{differs:?}");
     drop(child);
     assert!(is_painted(&region, 1));
 }
@@ -676,13 +679,13 @@ fn forks_and_the_file_exclude_each_other(backing: Backing) {
 
 /// A region that is cleared when it is touched is cleared by its first fork.
 fn a_region_that_is_served_can_be_forked(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let pool = builder(backing, 2 * FOLIOS).scrub_threads(0).build().unwrap();
         pool.region(2 * FOLIOS * backing.page_size()).unwrap().fill(0xd1);
         let region = pool.region_builder(FOLIOS * backing.page_size());
-        let mut region = region.clearing(Clearing::OnFault).handling(handling).build().unwrap();
+        let mut region = region.clearing(Clearing::OnFault).fault_mode(fault_mode).build().unwrap();
         region[7] = 7;
-        let mut child = region.fork_builder().handling(handling).build().unwrap();
+        let mut child = region.fork_builder().fault_mode(fault_mode).build().unwrap();
         child[8] = 8;
         assert_eq!((region[7], region[8], child[7], child[8]), (7, 0, 7, 8));
         assert!(is_zero(&region[9..]) && is_zero(&child[9..]));
@@ -691,14 +694,14 @@ fn a_region_that_is_served_can_be_forked(backing: Backing) {
 
 /// What a ring holds goes on in the parent's pages: the kernel writes there by a reference of its own.
 fn what_is_pinned_stays_where_it_is(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let pool = pool(backing, 3);
         let page = backing.page_size();
         let region = pool.region(FOLIOS * page).unwrap().share();
         region.write_at(page + 5, b"before").unwrap();
         let pin = region.pin(page..page + 100).unwrap();
         assert_eq!((pin.range(), pin.region().len()), (page..page + 100, region.len()));
-        let how = || region.fork_builder().handling(handling).build().unwrap();
+        let how = || region.fork_builder().fault_mode(fault_mode).build().unwrap();
         let child = how();
         // Not by a fault: nothing holds the write back.
         let (mut source, mut sink) = std::io::pipe().unwrap();
@@ -730,11 +733,11 @@ fn mappings(region: &Region) -> usize {
 
 /// Where forks may cost no more mappings, a region copies what it shares and is one mapping again.
 fn mappings_are_budgeted(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let pool = pool(backing, 2);
         let granule = *granules(backing).first().unwrap();
         let region = pool.region(FOLIOS * backing.page_size()).unwrap();
-        let how = region.fork_builder().granule(granule).handling(handling).max_vmas(4);
+        let how = region.fork_builder().granule(granule).fault_mode(fault_mode).max_vmas(4);
         let mut child = how.build().unwrap();
         child[granule] = 1;
         child[3 * granule] = 3;
@@ -753,13 +756,13 @@ fn mappings_are_budgeted(backing: Backing) {
 /// A region whose frames are fragmented is brought together before it is forked, where mappings are few:
 /// into its own place if it has all of that, else into a new one.
 fn what_is_scattered_is_brought_together(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let pool = pool(backing, 3);
         let (page, granule) = (backing.page_size(), backing.page_size());
         let mut region = pool.region(FOLIOS * page).unwrap();
         paint(&mut region, 1);
         let how = |region: &Region| {
-            let fork = region.fork_builder().granule(granule).handling(handling);
+            let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
             fork.max_vmas(8).build()
         };
         let mut child = how(&region).unwrap();
@@ -803,10 +806,10 @@ fn neighbours_become_one_mapping(backing: Backing) {
     let granule = granules(backing)[0];
     let folios = (SLOTS * granule).div_ceil(backing.page_size());
     for step in [1, 5, 27] {
-        for handling in HANDLINGS {
+        for fault_mode in FAULT_MODES {
             let Ok(pool) = builder(backing, 2 * folios).scrub_threads(0).build() else { return };
             let region = pool.region(folios * backing.page_size()).unwrap();
-            let fork = region.fork_builder().granule(granule).handling(handling);
+            let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
             let mut child = fork.build().unwrap();
             for index in 0..SLOTS {
                 let slot = index * step % SLOTS;
@@ -826,13 +829,13 @@ fn neighbours_become_one_mapping(backing: Backing) {
 
 /// A process that has no mapping left can still write its forks, and cannot make more of them.
 fn a_process_without_mappings_goes_on(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let pool = pool(backing, 3);
             let granule = granules(backing)[0];
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
             paint(&mut region, 1);
-            let how = || region.fork_builder().granule(granule).handling(handling).build();
+            let how = || region.fork_builder().granule(granule).fault_mode(fault_mode).build();
             let mut child = how().unwrap();
             child[granule] = 9;
             // Neighbours with different rights never become one.
@@ -853,21 +856,21 @@ fn a_process_without_mappings_goes_on(backing: Backing) {
             let refused = matches!(how(), Err(ForkError::NotMapped { .. }));
             i32::from(seen != expected) + 2 * i32::from(!refused) + 4 * i32::from(used < 1000)
         });
-        assert_eq!(code, 0, "{handling:?}");
+        assert_eq!(code, 0, "{fault_mode:?}");
     }
 }
 
 /// A process that locks all it maps has pages mapped by the kernel that no thread touched: none of them may
 /// let a write through.
 fn a_process_that_locks_its_memory(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let pool = pool(backing, 4);
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
             paint(&mut region, 1);
             let granule = granules(backing)[0];
             let how = |region: &Region| {
-                region.fork_builder().granule(granule).handling(handling).build().unwrap()
+                region.fork_builder().granule(granule).fault_mode(fault_mode).build().unwrap()
             };
             let early = how(&region);
             // SAFETY: changes no byte.
@@ -886,7 +889,7 @@ fn a_process_that_locks_its_memory(backing: Backing) {
                 && is_painted(&region[..granule], 1);
             i32::from(!fine)
         });
-        assert_eq!(code, 0, "{handling:?}");
+        assert_eq!(code, 0, "{fault_mode:?}");
     }
 }
 
@@ -894,7 +897,7 @@ fn a_process_that_locks_its_memory(backing: Backing) {
 /// written, and stays what it is.
 fn forks_against_release(backing: Backing) {
     const WRITTEN: u64 = 0x5a5a_5a5a_5a5a_5a5a;
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let granule = *granules(backing).last().unwrap();
         let pool = pool(backing, 4);
         let page = backing.page_size();
@@ -912,7 +915,7 @@ fn forks_against_release(backing: Backing) {
                 }
             });
             for _ in 0..40 {
-                let fork = region.fork_builder().granule(granule).handling(handling);
+                let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
                 let fork = fork.build().unwrap().share();
                 let words: Vec<u64> =
                     fork.words().iter().map(|word| word.load(Ordering::Relaxed)).collect();

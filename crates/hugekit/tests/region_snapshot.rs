@@ -23,7 +23,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 
-const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Granules that are shared on a backing: the usual one, and a small one.
 fn granules(backing: Backing) -> Vec<usize> {
@@ -43,16 +43,16 @@ type Take<'a> = &'a dyn Fn(&Region) -> Snapshot;
 
 /// Calls `check` with a pool, a region of it that is painted and how to take snapshots, in every way.
 fn each(backing: Backing, regions: usize, check: impl Fn(&Pool, Region, Take<'_>, usize)) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = builder(backing, regions * FOLIOS).scrub_threads(0).build().unwrap();
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
             region.iter_mut().enumerate().for_each(|(at, byte)| *byte = painted(at));
             let take = |region: &Region| {
-                region.fork_builder().granule(granule).handling(handling).snapshot().unwrap()
+                region.fork_builder().granule(granule).fault_mode(fault_mode).snapshot().unwrap()
             };
             check(&pool, region, &take, granule);
-            assert_eq!(pool.stats().unwrap().in_use, 0, "{handling:?} {granule}");
+            assert_eq!(pool.stats().unwrap().in_use, 0, "{fault_mode:?} {granule}");
         }
     }
 }
@@ -262,7 +262,7 @@ impl Model {
 /// Any steps on regions, forks and snapshots, against plain vectors.
 fn steps_follow_the_model(backing: Backing) {
     let (page, folios) = (backing.page_size(), 5);
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let cases = if backing == Backing::Base { 200 } else { 24 };
             let config =
@@ -277,11 +277,11 @@ fn steps_follow_the_model(backing: Backing) {
                 let bytes = region.to_vec();
                 model.regions.push((region, bytes));
                 let take = |region: &Region| {
-                    let builder = region.fork_builder().granule(granule).handling(handling);
+                    let builder = region.fork_builder().granule(granule).fault_mode(fault_mode);
                     builder.snapshot().unwrap()
                 };
                 let fork = |region: &Region| {
-                    let builder = region.fork_builder().granule(granule).handling(handling);
+                    let builder = region.fork_builder().granule(granule).fault_mode(fault_mode);
                     builder.build().unwrap()
                 };
                 steps.iter().for_each(|step| model.step(step, page, &take, &fork));
@@ -304,7 +304,7 @@ fn steps_follow_the_model(backing: Backing) {
 /// Writers number both ends of each granule, the first one first: in a snapshot the second may be behind by one,
 /// never ahead, and neither is older than what was there before, or newer than afterwards.
 fn racing_writers_are_seen_in_order(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = builder(backing, 3 * FOLIOS).scrub_threads(0).build().unwrap();
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
@@ -332,7 +332,7 @@ fn racing_writers_are_seen_in_order(backing: Backing) {
                 }
                 for round in 0..20 {
                     let before = loaded();
-                    let snapshot = region.fork_builder().granule(granule).handling(handling);
+                    let snapshot = region.fork_builder().granule(granule).fault_mode(fault_mode);
                     let snapshot = snapshot.snapshot().unwrap();
                     let after = loaded();
                     let mut copy = vec![0; region.len()];
@@ -361,7 +361,7 @@ fn racing_writers_are_seen_in_order(backing: Backing) {
 /// Snapshots and forks of one region, made, read and dropped by several threads while others write, and a region
 /// that is retired while its snapshot is read.
 fn they_come_and_go_under_writers(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let granule = granules(backing)[0];
         let pool = builder(backing, 8 * FOLIOS).scrub_threads(0).build().unwrap();
         let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
@@ -384,7 +384,7 @@ fn they_come_and_go_under_writers(backing: Backing) {
                         for round in 0..30 {
                             let before = written.load(Ordering::SeqCst);
                             let builder = region.fork_builder();
-                            let builder = builder.granule(granule).handling(handling);
+                            let builder = builder.granule(granule).fault_mode(fault_mode);
                             let snapshot = builder.snapshot().unwrap();
                             let after = written.load(Ordering::SeqCst);
                             let fork = builder.build().unwrap();
@@ -439,7 +439,7 @@ fn system_calls_write_where_they_may(backing: Backing) {
             sink.write_all(&[3; 100]).unwrap();
             source.read(&mut region[range.clone()])
         };
-        let in_place = snapshot.serving().unwrap().handling == FaultMode::InPlace;
+        let in_place = snapshot.serving().unwrap().fault_mode == FaultMode::InPlace;
         if in_place {
             assert_eq!(write(&mut region).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         }
@@ -577,11 +577,11 @@ fn a_forked_process_has_no_part_of_it(backing: Backing) {
 }
 
 fn what_cannot_be_is_refused_and_nothing_changes(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let pool = builder(backing, FOLIOS).scrub_threads(0).build().unwrap();
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         region.iter_mut().enumerate().for_each(|(at, byte)| *byte = painted(at));
-        let refused = region.fork_builder().handling(handling).snapshot().unwrap_err();
+        let refused = region.fork_builder().fault_mode(fault_mode).snapshot().unwrap_err();
         assert!(matches!(refused, SnapshotError::Fork(ForkError::Pool(_))), "{refused}");
         let odd = region.fork_builder().granule(3 << 12).snapshot().unwrap_err();
         assert!(matches!(odd, SnapshotError::Fork(ForkError::Granule { .. })), "{odd}");
@@ -608,13 +608,13 @@ fn thousands_leave_nothing_behind(backing: Backing) {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         (maps, std::fs::read_dir("/proc/self/fd").unwrap().count())
     };
-    let take = |handling: FaultMode| {
+    let take = |fault_mode: FaultMode| {
         let granule = granules(backing)[0];
         let pool = builder(backing, 2 * FOLIOS).scrub_threads(0).build().unwrap();
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         let mut before = None;
         for round in 0..2000_usize {
-            let snapshot = region.fork_builder().granule(granule).handling(handling).snapshot();
+            let snapshot = region.fork_builder().granule(granule).fault_mode(fault_mode).snapshot();
             let snapshot = snapshot.unwrap();
             let at = round * 4099 % region.len();
             let seen = region[at];
@@ -631,9 +631,9 @@ fn thousands_leave_nothing_behind(backing: Backing) {
         assert_eq!(pool.stats().unwrap().in_use, FOLIOS);
         0
     };
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         // Where no other test has mappings and descriptors come and go.
-        assert_eq!(in_a_child(|| take(handling)), 0);
+        assert_eq!(in_a_child(|| take(fault_mode)), 0);
     }
 }
 

@@ -222,7 +222,8 @@ fn snapshot() -> (*mut u8, Snapshot) {
     };
     let range = ptr::slice_from_raw_parts(memory, SNAPSHOTTED);
     // SAFETY: no thread blocks SIGBUS, and the memory stays, or what goes is the subject of the test.
-    let snapshot = unsafe { Snapshot::builder().handling(FaultMode::InPlace).of_anonymous(range) };
+    let snapshot =
+        unsafe { Snapshot::builder().fault_mode(FaultMode::InPlace).of_anonymous(range) };
     (memory, snapshot.unwrap())
 }
 
@@ -303,7 +304,7 @@ fn whoever_replaces_ours_is_noticed_and_never_called_by_us() {
     drop(region);
     install_counting();
     let build = || {
-        pool.region_builder(PAGE).clearing(Clearing::OnFault).handling(FaultMode::InPlace).build()
+        pool.region_builder(PAGE).clearing(Clearing::OnFault).fault_mode(FaultMode::InPlace).build()
     };
     let error = build().unwrap_err();
     assert!(matches!(error, PoolError::Fault(FaultError::HandlerReplaced)), "{error}");
@@ -346,7 +347,7 @@ fn a_thread_that_blocks_it_is_refused() {
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut());
     }
     let build =
-        pool.region_builder(1).clearing(Clearing::OnFault).handling(FaultMode::InPlace).build();
+        pool.region_builder(1).clearing(Clearing::OnFault).fault_mode(FaultMode::InPlace).build();
     assert!(matches!(build, Err(PoolError::Fault(FaultError::Blocked))));
     let threaded = at_fault(&pool, 1, FaultMode::Threaded { threads: 1 });
     assert_eq!(threaded[0], 0);
@@ -429,9 +430,9 @@ extern "C" fn touches(_: c_int) {
 
 /// Threads that touch, release and make ready are interrupted by handlers that touch the same memory:
 /// no thread waits for itself, nor two for each other.
-fn faults_in_handlers_of_other_signals(handling: FaultMode) {
+fn faults_in_handlers_of_other_signals(fault_mode: FaultMode) {
     let pool = pool();
-    let region = at_fault(&pool, WIDTH, handling).share();
+    let region = at_fault(&pool, WIDTH, fault_mode).share();
     TOUCHED_BY_SIGNAL.store(region.as_ptr(), Ordering::SeqCst);
     // SAFETY: `touches` allocates nothing and locks nothing.
     unsafe { libc::signal(libc::SIGUSR1, touches as *const () as usize) };
@@ -527,7 +528,7 @@ fn faults_of_forks_keep_within_bounds() {
     let pool = Pool::builder(4 * WIDTH).backing(Backing::Base).scrub_threads(0).build().unwrap();
     let mut region = pool.region(WIDTH).unwrap();
     region.fill(1);
-    let how = region.fork_builder().granule(PAGE).handling(FaultMode::InPlace).max_vmas(4);
+    let how = region.fork_builder().granule(PAGE).fault_mode(FaultMode::InPlace).max_vmas(4);
     let (mut first, mut second) = (how.build().unwrap(), how.build().unwrap());
     let used_by = stack_beyond_a_frame();
     let mut touch = |what: &str, touch: &mut dyn FnMut(&mut Region, &mut Region, &mut Region)| {
@@ -597,8 +598,9 @@ fn without_permission_it_is_in_place_and_says_why() {
     let become_nobody = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
     assert_eq!(become_nobody, 0);
     let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap();
-    let build =
-        |handling| pool.region_builder(PAGE).clearing(Clearing::OnFault).handling(handling).build();
+    let build = |fault_mode| {
+        pool.region_builder(PAGE).clearing(Clearing::OnFault).fault_mode(fault_mode).build()
+    };
     if allowed.trim() == "1" {
         assert!(build(FaultMode::Threaded { threads: 1 }).is_ok());
         return;
@@ -612,7 +614,7 @@ fn without_permission_it_is_in_place_and_says_why() {
     assert!(error.to_string().contains("vm.unprivileged_userfaultfd"), "{error}");
     let region = build(FaultMode::Auto).unwrap();
     let serving = region.serving().unwrap();
-    assert_eq!(serving.handling, FaultMode::InPlace);
+    assert_eq!(serving.fault_mode, FaultMode::InPlace);
     assert!(matches!(serving.fallback, Some(FaultError::NotPermitted { .. })));
     assert!(is_zero(&region));
 }
@@ -637,9 +639,9 @@ fn filtered(action: u32) {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter), 0);
     }
-    for handling in [FaultMode::Auto, FaultMode::InPlace, FaultMode::Threaded { threads: 2 }] {
+    for fault_mode in [FaultMode::Auto, FaultMode::InPlace, FaultMode::Threaded { threads: 2 }] {
         let build =
-            pool.region_builder(PAGE).clearing(Clearing::OnFault).handling(handling).build();
+            pool.region_builder(PAGE).clearing(Clearing::OnFault).fault_mode(fault_mode).build();
         let error = build.unwrap_err();
         let PoolError::Fault(FaultError::NotPermitted { obstacles, .. }) = &error else {
             panic!("{error}")

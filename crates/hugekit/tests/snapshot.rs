@@ -25,7 +25,7 @@ use proptest::test_runner::{Config, TestRunner};
 const SMALL: usize = 64 << 10;
 const PAGE: usize = 4096;
 
-const HANDLINGS: [FaultMode; 3] =
+const FAULT_MODES: [FaultMode; 3] =
     [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 2 }];
 
 /// The test that comes first has it, so that some of the snapshots hold aside there and in memory of their own.
@@ -33,12 +33,12 @@ static RESERVE: LazyLock<Reserve> = LazyLock::new(|| Reserve::new(2 * HUGE).unwr
 
 /// A snapshot that may hold everything aside.
 fn of(
-    handling: FaultMode,
+    fault_mode: FaultMode,
     range: *const [u8],
     granule: Granule,
 ) -> Result<Snapshot, SnapshotError> {
     let builder = Snapshot::builder()
-        .handling(handling)
+        .fault_mode(fault_mode)
         .granule(granule)
         .reserve(&RESERVE)
         .max_cow_bytes(range.len().saturating_add(HUGE));
@@ -46,8 +46,8 @@ fn of(
     unsafe { builder.of_anonymous(range) }
 }
 
-fn of_all(handling: FaultMode, memory: &Memory) -> Snapshot {
-    of(handling, memory.range(), Granule::Auto).unwrap()
+fn of_all(fault_mode: FaultMode, memory: &Memory) -> Snapshot {
+    of(fault_mode, memory.range(), Granule::Auto).unwrap()
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
@@ -64,10 +64,10 @@ fn copied(snapshot: Snapshot) -> Vec<u8> {
     copy
 }
 
-fn what_is_written_afterwards_is_not_in_it(handling: FaultMode) {
+fn what_is_written_afterwards_is_not_in_it(fault_mode: FaultMode) {
     for huge in [true, false] {
         let memory = Memory::filled(16 * HUGE, huge, 7);
-        let snapshot = of_all(handling, &memory);
+        let snapshot = of_all(fault_mode, &memory);
         let step = HUGE / 8 / 2 + 1;
         memory.words().iter().step_by(step).for_each(|word| word.store(8, Ordering::Relaxed));
         let stats = snapshot.stats();
@@ -91,7 +91,7 @@ fn what_is_written_afterwards_is_not_in_it(handling: FaultMode) {
 
 /// Writers number the words at both ends of each block, the first one first: in the snapshot the second may be
 /// behind by one, never ahead, and neither is older than what was there before, or newer than afterwards.
-fn racing_writers_are_seen_in_order(handling: FaultMode) {
+fn racing_writers_are_seen_in_order(fault_mode: FaultMode) {
     for granule in [Granule::Huge, Granule::Small] {
         let memory = Memory::filled(8 * HUGE, true, 0);
         let blocks = memory.len() / SMALL;
@@ -115,7 +115,7 @@ fn racing_writers_are_seen_in_order(handling: FaultMode) {
             }
             for _ in 0..12 {
                 let before = loaded(&memory);
-                let snapshot = of(handling, memory.range(), granule).unwrap();
+                let snapshot = of(fault_mode, memory.range(), granule).unwrap();
                 let after = loaded(&memory);
                 let copy: Vec<u64> = words(&copied(snapshot)).collect();
                 for block in 0..blocks {
@@ -134,7 +134,7 @@ fn racing_writers_are_seen_in_order(handling: FaultMode) {
 
 /// Snapshots of overlapping ranges, made and dropped by several threads while others write: no thread hangs or
 /// dies, and each holds what was there.
-fn they_come_and_go_under_writers(handling: FaultMode) {
+fn they_come_and_go_under_writers(fault_mode: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -161,7 +161,7 @@ fn they_come_and_go_under_writers(handling: FaultMode) {
                         let word = &memory.words()[(first + at) / 8];
                         let before = word.load(Ordering::SeqCst);
                         let range = ptr::slice_from_raw_parts(start, len);
-                        let snapshot = of(handling, range, granule).unwrap();
+                        let snapshot = of(fault_mode, range, granule).unwrap();
                         let after = word.load(Ordering::SeqCst);
                         let mut seen = [0; 8];
                         for _ in 0..2 {
@@ -222,19 +222,19 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Any steps, against plain copies.
-fn steps_follow_the_model(handling: FaultMode) {
+fn steps_follow_the_model(fault_mode: FaultMode) {
     let mut runner =
         TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
     let steps = prop::collection::vec(step(), 1..40);
     runner
         .run(&(steps, any::<bool>()), |(steps, huge)| {
-            run_steps(handling, &steps, huge);
+            run_steps(fault_mode, &steps, huge);
             Ok(())
         })
         .unwrap();
 }
 
-fn run_steps(handling: FaultMode, steps: &[Step], huge: bool) {
+fn run_steps(fault_mode: FaultMode, steps: &[Step], huge: bool) {
     let memory = Memory::untouched(MODELLED, huge);
     split(&memory, 2 * HUGE + PAGE, HUGE);
     let mut model = vec![0_u8; MODELLED];
@@ -250,7 +250,7 @@ fn run_steps(handling: FaultMode, steps: &[Step], huge: bool) {
             Step::Take { at, len, granule } => {
                 let len = len.min(MODELLED - at);
                 let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(at), len);
-                let snapshot = of(handling, range, granule).unwrap();
+                let snapshot = of(fault_mode, range, granule).unwrap();
                 taken.push((snapshot, model[at..at + len].to_vec()));
             }
             _ if taken.is_empty() => {}
@@ -306,10 +306,10 @@ fn split(memory: &Memory, at: usize, len: usize) {
     assert_eq!(advised, 0);
 }
 
-fn untouched_memory_is_zeroes(handling: FaultMode) {
+fn untouched_memory_is_zeroes(fault_mode: FaultMode) {
     for huge in [true, false] {
         let memory = Memory::untouched(6 * HUGE, huge);
-        let (first, second) = (of_all(handling, &memory), of_all(handling, &memory));
+        let (first, second) = (of_all(fault_mode, &memory), of_all(fault_mode, &memory));
         memory.words().iter().step_by(PAGE / 8).for_each(|word| word.store(9, Ordering::Relaxed));
         let mut copy = Vec::new();
         first.write_to(&mut copy).unwrap();
@@ -323,10 +323,10 @@ fn untouched_memory_is_zeroes(handling: FaultMode) {
 
 /// What lies in the same page as an end of the range can be written without the library noticing, by system calls too;
 /// and in the same granule.
-fn bystanders_are_left_alone(handling: FaultMode) {
+fn bystanders_are_left_alone(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 1);
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(HUGE - 999), 2 * HUGE + 1234);
-    let snapshot = of(handling, range, Granule::Auto).unwrap();
+    let snapshot = of(fault_mode, range, Granule::Auto).unwrap();
     assert_eq!(snapshot.stats().granules, 2);
     let write = |at: usize| memory.words()[at / 8].store(2, Ordering::Relaxed);
     [0, HUGE - 1000, HUGE - 8, 3 * HUGE, 3 * HUGE + 240, 4 * HUGE - 8].into_iter().for_each(write);
@@ -338,7 +338,7 @@ fn bystanders_are_left_alone(handling: FaultMode) {
     let memory = Memory::filled(HUGE, true, 1);
     for (at, len, granules) in [(8, 100 << 10, 2), (3 * PAGE + 8, PAGE - 16, 0), (8, 0x1100, 0)] {
         let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(at), len);
-        let snapshot = of(handling, range, Granule::Auto).unwrap();
+        let snapshot = of(fault_mode, range, Granule::Auto).unwrap();
         assert_eq!(
             (snapshot.stats().granules, snapshot.serving().is_none()),
             (granules, granules == 0)
@@ -357,9 +357,9 @@ fn bystanders_are_left_alone(handling: FaultMode) {
 }
 
 /// A writer that outruns the reader loses the snapshot and nothing else.
-fn writers_that_outrun_it_go_on(handling: FaultMode) {
+fn writers_that_outrun_it_go_on(fault_mode: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 3);
-    let builder = Snapshot::builder().handling(handling).max_cow_bytes(3 * HUGE);
+    let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(3 * HUGE);
     // SAFETY: no system call writes there.
     let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
     memory
@@ -379,11 +379,11 @@ fn writers_that_outrun_it_go_on(handling: FaultMode) {
     assert_is_plain(&memory);
 }
 
-fn system_calls_write_where_they_may(handling: FaultMode) {
+fn system_calls_write_where_they_may(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 5);
-    let snapshot = of_all(handling, &memory);
-    let in_place = snapshot.serving().unwrap().handling == FaultMode::InPlace;
-    assert_eq!(in_place, handling == FaultMode::InPlace);
+    let snapshot = of_all(fault_mode, &memory);
+    let in_place = snapshot.serving().unwrap().fault_mode == FaultMode::InPlace;
+    assert_eq!(in_place, fault_mode == FaultMode::InPlace);
     let (mut read, mut write) = io::pipe().unwrap();
     write.write_all(&[6; PAGE]).unwrap();
     // SAFETY: only this thread uses the memory.
@@ -404,9 +404,9 @@ fn system_calls_write_where_they_may(handling: FaultMode) {
 }
 
 /// The destination may be what other snapshots, or this one, protect.
-fn it_is_copied_into_protected_memory(handling: FaultMode) {
+fn it_is_copied_into_protected_memory(fault_mode: FaultMode) {
     let (memory, other) = (Memory::filled(4 * HUGE, true, 5), Memory::filled(4 * HUGE, true, 6));
-    let (snapshot, of_other) = (of_all(handling, &memory), of_all(handling, &other));
+    let (snapshot, of_other) = (of_all(fault_mode, &memory), of_all(fault_mode, &other));
     // SAFETY: only this thread uses the two.
     let (bytes, others) = unsafe {
         (
@@ -486,11 +486,11 @@ unsafe fn page_out(at: *mut libc::c_void, len: usize) -> libc::c_int {
 }
 
 /// What its owner does to memory, and whether the snapshot of it can still be had.
-fn owners_do_as_they_like(handling: FaultMode) {
+fn owners_do_as_they_like(fault_mode: FaultMode) {
     for (name, is_harmless, deed) in DEEDS {
         for huge in [true, false] {
             let memory = Memory::filled(6 * HUGE, huge, 7);
-            let (snapshot, second) = (of_all(handling, &memory), of_all(handling, &memory));
+            let (snapshot, second) = (of_all(fault_mode, &memory), of_all(fault_mode, &memory));
             let at = 2 * HUGE + 5 * PAGE;
             // SAFETY: the test's own memory, which no thread uses afterwards but as the deed allows.
             let done = unsafe { deed(memory.start().wrapping_add(at).cast(), 3 * PAGE) };
@@ -524,12 +524,12 @@ unsafe fn replace_by_nothing(at: *mut libc::c_void, len: usize) -> libc::c_int {
 }
 
 /// What its owner does while the memory is copied: by loads that stream, which end where there is nothing to load.
-fn owners_do_as_they_like_while_it_is_read(handling: FaultMode) {
+fn owners_do_as_they_like_while_it_is_read(fault_mode: FaultMode) {
     let mut lost = 0;
     for round in 0..60 {
         let deed = [unmap, forbid, replace, replace_by_nothing, discard][round % 5];
         let memory = Memory::filled(8 * HUGE, round % 2 == 0, 7);
-        let snapshot = of_all(handling, &memory);
+        let snapshot = of_all(fault_mode, &memory);
         let begun = AtomicBool::new(false);
         let result = thread::scope(|scope| {
             let copier = scope.spawn(|| {
@@ -567,7 +567,7 @@ impl Drop for Stops<'_> {
 
 /// Writers put what they change where all of it is being copied, and do not once the copy has ended, however it
 /// did: by then the memory may be any owner's.
-fn nothing_is_delivered_late(handling: FaultMode) {
+fn nothing_is_delivered_late(fault_mode: FaultMode) {
     for granule in [Granule::Huge, Granule::Small] {
         let memory = Memory::filled(8 * HUGE, true, 7);
         let stop = AtomicBool::new(false);
@@ -589,7 +589,7 @@ fn nothing_is_delivered_late(handling: FaultMode) {
             let mut copy = vec![0; memory.len()];
             for round in 0..30 {
                 copy.fill(0);
-                let snapshot = of(handling, memory.range(), granule).unwrap();
+                let snapshot = of(fault_mode, memory.range(), granule).unwrap();
                 let cancel = Cancel::new();
                 let tell = |done: usize, _: usize| match round % 3 {
                     0 if done >= 3 * HUGE => cancel.cancel(),
@@ -618,9 +618,9 @@ fn nothing_is_delivered_late(handling: FaultMode) {
 }
 
 /// What was written before it was discarded is known all the same.
-fn what_was_put_aside_survives_its_owner(handling: FaultMode) {
+fn what_was_put_aside_survives_its_owner(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
-    let snapshot = of_all(handling, &memory);
+    let snapshot = of_all(fault_mode, &memory);
     snapshot.prepare_write(HUGE..2 * HUGE).unwrap();
     // SAFETY: the test's own memory, which no other thread uses.
     let discarded =
@@ -630,14 +630,14 @@ fn what_was_put_aside_survives_its_owner(handling: FaultMode) {
 }
 
 /// A snapshot made after the discard must not make an older one believe that nothing happened.
-fn a_later_snapshot_hides_no_discard(handling: FaultMode) {
+fn a_later_snapshot_hides_no_discard(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
-    let older = of_all(handling, &memory);
+    let older = of_all(fault_mode, &memory);
     // SAFETY: as above.
     let discarded =
         unsafe { libc::madvise(memory.start().add(HUGE).cast(), PAGE, libc::MADV_DONTNEED) };
     assert_eq!(discarded, 0);
-    let later = of_all(handling, &memory);
+    let later = of_all(fault_mode, &memory);
     let copy = copied(later);
     assert!(copy[HUGE..HUGE + PAGE].iter().all(|&byte| byte == 0));
     let lost = older
@@ -646,9 +646,9 @@ fn a_later_snapshot_hides_no_discard(handling: FaultMode) {
     assert!(matches!(lost, Err(SnapshotError::Changed { .. })));
 }
 
-fn a_forked_child_has_no_part_of_it(handling: FaultMode) {
+fn a_forked_child_has_no_part_of_it(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
-    let snapshot = Mutex::new(Some(of_all(handling, &memory)));
+    let snapshot = Mutex::new(Some(of_all(fault_mode, &memory)));
     memory.words()[0].store(8, Ordering::Relaxed);
     let code = in_a_child(|| {
         // All of it is the child's to write, and no other process sees any of that.
@@ -658,7 +658,7 @@ fn a_forked_child_has_no_part_of_it(handling: FaultMode) {
         let stays_out = matches!(refused, SnapshotError::Forked)
             && matches!(snapshot.prepare_write(0..HUGE), Err(SnapshotError::Forked));
         drop(snapshot);
-        let own = of_all(handling, &memory);
+        let own = of_all(fault_mode, &memory);
         memory.words()[HUGE / 8].store(2, Ordering::Relaxed);
         let is_right = words(&copied(own)).all(|word| word == 1);
         i32::from(!(stays_out && is_right))
@@ -671,7 +671,7 @@ fn a_forked_child_has_no_part_of_it(handling: FaultMode) {
 }
 
 /// Children that are forked while writers run, and end at once.
-fn forks_meanwhile_change_nothing(handling: FaultMode) {
+fn forks_meanwhile_change_nothing(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -687,7 +687,7 @@ fn forks_meanwhile_change_nothing(handling: FaultMode) {
         });
         for _ in 0..10 {
             let before = loaded(&memory);
-            let snapshot = of(handling, memory.range(), Granule::Small).unwrap();
+            let snapshot = of(fault_mode, memory.range(), Granule::Small).unwrap();
             let after = loaded(&memory);
             assert_eq!(in_a_child(|| 0), 0);
             for (index, word) in words(&copied(snapshot)).enumerate() {
@@ -717,10 +717,10 @@ impl Write for Fails {
     }
 }
 
-fn writers_that_fail_are_told_of(handling: FaultMode) {
+fn writers_that_fail_are_told_of(fault_mode: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let write = |writer: &mut dyn Write| {
-        let failed = of_all(handling, &memory).write_to(writer).unwrap_err();
+        let failed = of_all(fault_mode, &memory).write_to(writer).unwrap_err();
         memory.words().iter().step_by(PAGE / 8).for_each(|word| word.store(7, Ordering::Relaxed));
         match failed {
             SnapshotError::Write { written, source } => (written, source),
@@ -739,7 +739,7 @@ fn writers_that_fail_are_told_of(handling: FaultMode) {
 }
 
 /// A file that may not grow beyond 3 MiB: `SIGXFSZ` is ignored in the child that this is tried in.
-fn a_file_that_is_full_keeps_the_first_part(handling: FaultMode) {
+fn a_file_that_is_full_keeps_the_first_part(fault_mode: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(4 * HUGE, true, 7);
         let limit = libc::rlimit { rlim_cur: 3 << 20, rlim_max: 3 << 20 };
@@ -749,7 +749,7 @@ fn a_file_that_is_full_keeps_the_first_part(handling: FaultMode) {
             assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
         }
         let mut file = tempfile::tempfile().unwrap();
-        let failed = of_all(handling, &memory).write_to(&mut file).unwrap_err();
+        let failed = of_all(fault_mode, &memory).write_to(&mut file).unwrap_err();
         let SnapshotError::Write { written, source } = failed else { return 1 };
         assert_eq!((written, source.kind()), (HUGE, io::ErrorKind::FileTooLarge));
         let mut kept = Vec::new();
@@ -760,7 +760,7 @@ fn a_file_that_is_full_keeps_the_first_part(handling: FaultMode) {
     assert_eq!(code, 0);
 }
 
-fn progress_is_told_and_cancelling_heard(handling: FaultMode) {
+fn progress_is_told_and_cancelling_heard(fault_mode: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let (told, cancel) = (Mutex::new(Vec::new()), Cancel::new());
     let progress = |done: usize, len: usize| {
@@ -771,19 +771,19 @@ fn progress_is_told_and_cancelling_heard(handling: FaultMode) {
         }
     };
     let mut copy = vec![0; memory.len()];
-    let snapshot = of_all(handling, &memory);
+    let snapshot = of_all(fault_mode, &memory);
     let stopped = snapshot.copy_to_with(&mut copy, Some(&progress), Some(&cancel)).unwrap_err();
     assert!(matches!(stopped, SnapshotError::Cancelled { bytes, .. } if bytes == 4 * HUGE));
     assert_eq!(told.into_inner().unwrap(), [HUGE, 2 * HUGE, 3 * HUGE, 4 * HUGE]);
     assert!(words(&copy[..4 * HUGE]).all(|word| word == 7));
-    let differ = of_all(handling, &memory).copy_to(&mut copy[1..]).unwrap_err();
+    let differ = of_all(fault_mode, &memory).copy_to(&mut copy[1..]).unwrap_err();
     assert!(matches!(differ, SnapshotError::LengthsDiffer { .. }));
-    let outside = of_all(handling, &memory).read_at(usize::MAX, &mut [0; 2]).unwrap_err();
+    let outside = of_all(fault_mode, &memory).read_at(usize::MAX, &mut [0; 2]).unwrap_err();
     assert!(matches!(outside, SnapshotError::OutOfRange { .. }));
 }
 
 /// A list whose links are pointers, walked in the view while its owner breaks it.
-fn pointers_are_walked_in_a_view(handling: FaultMode) {
+fn pointers_are_walked_in_a_view(fault_mode: FaultMode) {
     const LEN: usize = 1000;
     let memory = Memory::filled(4 * HUGE, true, 0);
     let link = |index: usize| &memory.words()[index * 7919 % (memory.words().len() - 1)];
@@ -791,7 +791,7 @@ fn pointers_are_walked_in_a_view(handling: FaultMode) {
         link(index).store(ptr::from_ref(link(index + 1)).addr() as u64, Ordering::Relaxed);
     }
     link(LEN).store(0, Ordering::Relaxed);
-    let snapshot = of_all(handling, &memory);
+    let snapshot = of_all(fault_mode, &memory);
     (0..=LEN).for_each(|index| link(index).store(1, Ordering::Relaxed));
     let view = View::of(Arc::new(snapshot)).unwrap();
     let (mut at, mut count) = (ptr::from_ref(link(0)).cast::<u64>(), 0);
@@ -812,7 +812,7 @@ fn pointers_are_walked_in_a_view(handling: FaultMode) {
 }
 
 /// Pieces are snapshots: read in any order, one by one, while a writer runs, and each for itself.
-fn pieces_are_read_apart(handling: FaultMode) {
+fn pieces_are_read_apart(fault_mode: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 7);
     let cuts = [
         100..HUGE + 5,
@@ -823,7 +823,7 @@ fn pieces_are_read_apart(handling: FaultMode) {
     for granule in [Granule::Huge, Granule::Small] {
         // Less than a page at both ends is in no granule, but is cut as well.
         let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(50), memory.len() - 100);
-        let mut pieces = of(handling, range, granule).unwrap().split(&cuts[..3]).unwrap();
+        let mut pieces = of(fault_mode, range, granule).unwrap().split(&cuts[..3]).unwrap();
         assert!(pieces.iter().map(Snapshot::len).eq(cuts[..3].iter().map(ExactSizeIterator::len)));
         memory.words().iter().for_each(|word| word.store(8, Ordering::Relaxed));
         let mut read = [0; 16];
@@ -851,24 +851,25 @@ fn pieces_are_read_apart(handling: FaultMode) {
     }
     // What a piece has alone is let go with it, what it shares is not. In memory that is still on huge pages.
     let memory = Memory::filled(8 * HUGE, true, 7);
-    let mut pieces =
-        of_all(handling, &memory).split(&[0..3 * HUGE + PAGE, 3 * HUGE + PAGE..8 * HUGE]).unwrap();
+    let mut pieces = of_all(fault_mode, &memory)
+        .split(&[0..3 * HUGE + PAGE, 3 * HUGE + PAGE..8 * HUGE])
+        .unwrap();
     drop(pieces.remove(0));
     memory.words().iter().for_each(|word| word.store(8, Ordering::Relaxed));
     assert_eq!(pieces[0].stats().copied_by_writers, 5);
     assert!(words(&copied(pieces.remove(0))[PAGE..]).all(|word| word == 7));
     let wrong = [[0..9, 8..10], [3..5, 5..5], [0..1, 1..memory.len() + 1], [9..10, 0..1]];
     for wrong in &wrong {
-        let refused = of_all(handling, &memory).split(wrong).unwrap_err();
+        let refused = of_all(fault_mode, &memory).split(wrong).unwrap_err();
         assert!(matches!(refused, SnapshotError::OutOfRange { .. }));
     }
-    assert!(of_all(handling, &memory).split(&[]).unwrap().is_empty());
+    assert!(of_all(fault_mode, &memory).split(&[]).unwrap().is_empty());
     assert_is_plain(&memory);
 }
 
 /// Ranges that lie side by side share a snapshot, unless other bytes lie between them, or what lies there would
 /// have to be served in place.
-fn neighbours_are_taken_at_once(handling: FaultMode) {
+fn neighbours_are_taken_at_once(fault_mode: FaultMode) {
     let memory = Memory::filled(12 * HUGE, true, 7);
     let bytes = |start: usize, end: usize| {
         ptr::slice_from_raw_parts(memory.start().wrapping_add(start).cast_const(), end - start)
@@ -891,11 +892,11 @@ fn neighbours_are_taken_at_once(handling: FaultMode) {
         // SAFETY: within the memory, which only this thread uses.
         .map(|range| unsafe { (**range).to_vec() })
         .collect();
-    let builder = Snapshot::builder().handling(handling).max_cow_bytes(usize::MAX);
+    let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(usize::MAX);
     // SAFETY: no system call writes there.
     let taken = unsafe { builder.of_several(&ranges) }.unwrap();
     let share = |one: usize, other: usize| taken[one].shares_cost_with(&taken[other]);
-    assert_eq!((share(1, 2), share(2, 0)), (true, handling != FaultMode::InPlace));
+    assert_eq!((share(1, 2), share(2, 0)), (true, fault_mode != FaultMode::InPlace));
     assert!(!share(0, 3) && !share(3, 4) && !share(4, 5) && share(5, 5));
     let cap = if share(2, 0) { 8 * HUGE } else { padded.start - 100 };
     assert_eq!(taken[1].stats().cap, cap);
@@ -908,7 +909,7 @@ fn neighbours_are_taken_at_once(handling: FaultMode) {
     // SAFETY: reads a number.
     let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
     let vdso = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(vdso), 64);
-    let builder = Snapshot::builder().handling(handling);
+    let builder = Snapshot::builder().fault_mode(fault_mode);
     // SAFETY: as above.
     let refused =
         unsafe { builder.clone().of_several(&[bytes(0, HUGE), bytes(HUGE, 4 * HUGE), vdso]) };
@@ -921,9 +922,9 @@ fn neighbours_are_taken_at_once(handling: FaultMode) {
     assert!(unsafe { builder.of_several(&[]) }.unwrap().is_empty());
 }
 
-fn all_is_put_aside_in_the_background(handling: FaultMode) {
+fn all_is_put_aside_in_the_background(fault_mode: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
-    let builder = Snapshot::builder().handling(handling).in_background(true);
+    let builder = Snapshot::builder().fault_mode(fault_mode).in_background(true);
     let builder = builder.max_cow_bytes(14 * HUGE).populate_copies(2 * HUGE);
     // SAFETY: no system call writes there.
     let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
@@ -937,18 +938,18 @@ fn all_is_put_aside_in_the_background(handling: FaultMode) {
     // Dropped while it copies, or waits for room.
     for _ in 0..20 {
         let builder =
-            Snapshot::builder().handling(handling).in_background(true).max_cow_bytes(4 * HUGE);
+            Snapshot::builder().fault_mode(fault_mode).in_background(true).max_cow_bytes(4 * HUGE);
         // SAFETY: as above.
         drop(unsafe { builder.of_anonymous(memory.range()) }.unwrap());
     }
     assert_is_plain(&memory);
 }
 
-fn a_reserve_is_one_snapshots_at_a_time(handling: FaultMode) {
+fn a_reserve_is_one_snapshots_at_a_time(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let reserve = Reserve::new(HUGE).unwrap();
     let with_reserve = || {
-        let builder = Snapshot::builder().handling(handling).max_cow_bytes(3 * HUGE);
+        let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(3 * HUGE);
         // SAFETY: no system call writes there.
         unsafe { builder.reserve(&reserve).of_anonymous(memory.range()) }.unwrap()
     };
@@ -983,12 +984,12 @@ fn resident() -> usize {
 }
 
 /// In a process of its own, where no other test comes and goes.
-fn thousands_leave_nothing_behind(handling: FaultMode) {
+fn thousands_leave_nothing_behind(fault_mode: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(3 * HUGE, true, 7);
         let mut sum = 0;
         let mut round = |number: usize| {
-            let snapshot = of_all(handling, &memory);
+            let snapshot = of_all(fault_mode, &memory);
             memory.words()[number % memory.words().len()].store(7, Ordering::Relaxed);
             let mut bytes = [0; 8];
             snapshot.read_at(number * 8 % memory.len(), &mut bytes).unwrap();
@@ -1005,9 +1006,9 @@ fn thousands_leave_nothing_behind(handling: FaultMode) {
     assert_eq!(code, 0);
 }
 
-fn split_pages_are_put_together_again(handling: FaultMode) {
+fn split_pages_are_put_together_again(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
-    let snapshot = of(handling, memory.range(), Granule::Small).unwrap();
+    let snapshot = of(fault_mode, memory.range(), Granule::Small).unwrap();
     memory.words().iter().step_by(HUGE / 8).for_each(|word| word.store(8, Ordering::Relaxed));
     drop(snapshot);
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(1), memory.len() - 1);
@@ -1021,8 +1022,8 @@ fn split_pages_are_put_together_again(handling: FaultMode) {
     assert_eq!(unsafe { collapse(short) }.huge, 0);
 }
 
-fn unsuitable(handling: FaultMode, range: *const [u8]) -> Unsuitable {
-    match of(handling, range, Granule::Auto) {
+fn unsuitable(fault_mode: FaultMode, range: *const [u8]) -> Unsuitable {
+    match of(fault_mode, range, Granule::Auto) {
         Err(SnapshotError::Unsuitable { mapping, reason }) => {
             let start = range.cast::<u8>().addr();
             assert!(mapping.addresses.start < start + range.len() && start < mapping.addresses.end);
@@ -1032,25 +1033,25 @@ fn unsuitable(handling: FaultMode, range: *const [u8]) -> Unsuitable {
     }
 }
 
-fn what_cannot_be_is_refused_and_named(handling: FaultMode) {
+fn what_cannot_be_is_refused_and_named(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let part =
         |at: usize, len: usize| ptr::slice_from_raw_parts(memory.start().wrapping_add(at), len);
-    assert!(matches!(of(handling, part(0, 0), Granule::Auto), Err(SnapshotError::Empty { .. })));
+    assert!(matches!(of(fault_mode, part(0, 0), Granule::Auto), Err(SnapshotError::Empty { .. })));
     let endless = ptr::slice_from_raw_parts(memory.start(), usize::MAX);
-    assert!(matches!(of(handling, endless, Granule::Auto), Err(SnapshotError::Empty { .. })));
+    assert!(matches!(of(fault_mode, endless, Granule::Auto), Err(SnapshotError::Empty { .. })));
     let stack = [0_u8; PAGE];
-    let refused = unsuitable(handling, &raw const stack);
+    let refused = unsuitable(fault_mode, &raw const stack);
     assert!(matches!(refused, Unsuitable::Stack { .. }), "{refused}");
     thread_local!(static OWN: AtomicU64 = const { AtomicU64::new(0) });
     OWN.with(|own| {
         let range = ptr::slice_from_raw_parts(ptr::from_ref(own).cast::<u8>(), 8);
-        assert!(matches!(unsuitable(handling, range), Unsuitable::Stack { .. }));
+        assert!(matches!(unsuitable(fault_mode, range), Unsuitable::Stack { .. }));
     });
     // SAFETY: of the test's own memory, which no thread uses, all of it.
     unsafe {
         assert_eq!(libc::munmap(part(HUGE, 0).cast_mut().cast(), PAGE), 0);
-        match of(handling, part(0, 2 * HUGE), Granule::Auto) {
+        match of(fault_mode, part(0, 2 * HUGE), Granule::Auto) {
             Err(SnapshotError::Unmapped { hole }) => {
                 let start = memory.start().addr() + HUGE;
                 assert_eq!(hole, start..start + PAGE);
@@ -1064,23 +1065,23 @@ fn what_cannot_be_is_refused_and_named(handling: FaultMode) {
         };
         let (read_write, anonymous) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_ANONYMOUS);
         place(read_write, libc::MAP_SHARED | anonymous, -1);
-        assert_eq!(unsuitable(handling, part(2 * HUGE, 2 * HUGE)), Unsuitable::Shared);
+        assert_eq!(unsuitable(fault_mode, part(2 * HUGE, 2 * HUGE)), Unsuitable::Shared);
         let file = File::open("/proc/self/exe").unwrap();
         place(libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd());
-        assert_eq!(unsuitable(handling, at), Unsuitable::File);
+        assert_eq!(unsuitable(fault_mode, at), Unsuitable::File);
         place(libc::PROT_NONE, libc::MAP_PRIVATE | anonymous, -1);
-        assert_eq!(unsuitable(handling, at), Unsuitable::Unreadable);
+        assert_eq!(unsuitable(fault_mode, at), Unsuitable::Unreadable);
         place(read_write, libc::MAP_PRIVATE | anonymous, -1);
         if libc::madvise(at.cast_mut().cast(), PAGE, libc::MADV_MERGEABLE) == 0 {
-            assert_eq!(unsuitable(handling, at), Unsuitable::Mergeable);
+            assert_eq!(unsuitable(fault_mode, at), Unsuitable::Mergeable);
         }
         let vdso = ptr::with_exposed_provenance(libc::getauxval(libc::AT_SYSINFO_EHDR) as usize);
         let vdso = ptr::slice_from_raw_parts(vdso, 64);
-        assert_eq!(unsuitable(handling, vdso), Unsuitable::Kernels);
+        assert_eq!(unsuitable(fault_mode, vdso), Unsuitable::Kernels);
     }
 }
 
-fn others_faults_are_left_to_them(handling: FaultMode) {
+fn others_faults_are_left_to_them(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     // SAFETY: system calls with what they ask for; the memory is the test's own.
     let other = unsafe {
@@ -1093,16 +1094,16 @@ fn others_faults_are_left_to_them(handling: FaultMode) {
         assert_eq!(libc::ioctl(other.as_raw_fd(), 0xc020_aa00, &raw mut register), 0);
         other
     };
-    assert_eq!(unsuitable(handling, memory.range()), Unsuitable::OtherUserfaultfd);
+    assert_eq!(unsuitable(fault_mode, memory.range()), Unsuitable::OtherUserfaultfd);
     memory.words()[0].store(8, Ordering::Relaxed);
     drop(other);
-    let snapshot = of_all(handling, &memory);
-    let another = if handling == FaultMode::InPlace {
+    let snapshot = of_all(fault_mode, &memory);
+    let another = if fault_mode == FaultMode::InPlace {
         FaultMode::Threaded { threads: 1 }
     } else {
         FaultMode::InPlace
     };
-    assert_eq!(unsuitable(another, memory.range()), Unsuitable::OtherHandling);
+    assert_eq!(unsuitable(another, memory.range()), Unsuitable::OtherFaultMode);
     memory.words()[0].store(9, Ordering::Relaxed);
     assert!(words(&copied(snapshot)).eq((0..memory.words().len()).map(|at| if at == 0 {
         8
@@ -1112,9 +1113,9 @@ fn others_faults_are_left_to_them(handling: FaultMode) {
 }
 
 /// Pages that the kernel merges meanwhile are noticed, or were not merged.
-fn merging_meanwhile_is_no_secret(handling: FaultMode) {
+fn merging_meanwhile_is_no_secret(fault_mode: FaultMode) {
     let memory = Memory::filled(2 * HUGE, false, 7);
-    let snapshot = of_all(handling, &memory);
+    let snapshot = of_all(fault_mode, &memory);
     // SAFETY: changes no byte. Refused by a kernel without.
     let merged =
         unsafe { libc::madvise(memory.start().cast(), memory.len(), libc::MADV_MERGEABLE) };
@@ -1128,7 +1129,7 @@ fn merging_meanwhile_is_no_secret(handling: FaultMode) {
 }
 
 /// In a process of its own: others refuse while it lasts.
-fn a_thread_that_blocks_sigbus_is_named(handling: FaultMode) {
+fn a_thread_that_blocks_sigbus_is_named(fault_mode: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(2 * HUGE, true, 7);
         let (ready, done) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
@@ -1145,13 +1146,13 @@ fn a_thread_that_blocks_sigbus_is_named(handling: FaultMode) {
                 done.wait();
             });
             ready.wait();
-            let made = of(handling, memory.range(), Granule::Auto);
+            let made = of(fault_mode, memory.range(), Granule::Auto);
             done.wait();
             match made {
                 Err(SnapshotError::Blocked { thread }) => {
-                    i32::from(handling != FaultMode::InPlace || thread == std::process::id())
+                    i32::from(fault_mode != FaultMode::InPlace || thread == std::process::id())
                 }
-                made => i32::from(made.is_err() || handling == FaultMode::InPlace),
+                made => i32::from(made.is_err() || fault_mode == FaultMode::InPlace),
             }
         })
     });
@@ -1193,16 +1194,17 @@ const CHECKS: &[Check] = &[
     ("a_thread_that_blocks_sigbus_is_named", a_thread_that_blocks_sigbus_is_named),
 ];
 
-fn trials(handling: FaultMode) -> Vec<Trial> {
+fn trials(fault_mode: FaultMode) -> Vec<Trial> {
     let memory = Memory::filled(2 * HUGE, true, 0);
-    let lacking = of(handling, memory.range(), Granule::Auto).err().map(|error| error.to_string());
-    let label = match handling {
+    let lacking =
+        of(fault_mode, memory.range(), Granule::Auto).err().map(|error| error.to_string());
+    let label = match fault_mode {
         FaultMode::Threaded { threads } => format!("threaded{threads}"),
         _ => "in_place".to_owned(),
     };
     let trial = |&(name, check): &Check| {
         let run = move || {
-            check(handling);
+            check(fault_mode);
             Ok(())
         };
         let trial = Trial::test(format!("{label}::{name}"), run);
@@ -1217,6 +1219,6 @@ fn trials(handling: FaultMode) -> Vec<Trial> {
 fn main() {
     // Not while a child is forked, which would wait for it.
     LazyLock::force(&RESERVE);
-    let trials = HANDLINGS.into_iter().flat_map(trials).collect();
+    let trials = FAULT_MODES.into_iter().flat_map(trials).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

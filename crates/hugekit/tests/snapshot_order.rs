@@ -20,7 +20,7 @@ const PAGE: usize = 4096;
 /// In each order of stores, of which each range has four.
 const ROUNDS: usize = 150;
 
-const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Dropped, it stops the writers: also if a test fails.
 struct Stops<'a>(&'a AtomicBool);
@@ -31,9 +31,9 @@ impl Drop for Stops<'_> {
     }
 }
 
-fn can(handling: FaultMode) -> bool {
+fn can(fault_mode: FaultMode) -> bool {
     let memory = Memory::filled(2 * HUGE, false, 0);
-    let builder = Snapshot::builder().handling(handling);
+    let builder = Snapshot::builder().fault_mode(fault_mode);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     unsafe { builder.of_anonymous(memory.range()) }.is_ok()
 }
@@ -85,8 +85,13 @@ fn out_of_order(
 }
 
 /// Takes a snapshot of the range and reads the words in it.
-fn seen(handling: FaultMode, granule: Granule, range: *const [u8], words: &Words<'_>) -> Vec<u64> {
-    let builder = Snapshot::builder().handling(handling).granule(granule);
+fn seen(
+    fault_mode: FaultMode,
+    granule: Granule,
+    range: *const [u8],
+    words: &Words<'_>,
+) -> Vec<u64> {
+    let builder = Snapshot::builder().fault_mode(fault_mode).granule(granule);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let snapshot = unsafe { builder.max_cow_bytes(usize::MAX >> 1).of_anonymous(range) }.unwrap();
     read(&snapshot, range, words)
@@ -127,8 +132,8 @@ const RANGES: [(usize, usize, bool); 8] = [
     (2 * PAGE + 8, 3 * PAGE - 16, true),
 ];
 
-fn every_range_is_of_one_moment(handling: FaultMode) {
-    if !can(handling) {
+fn every_range_is_of_one_moment(fault_mode: FaultMode) {
+    if !can(fault_mode) {
         return;
     }
     for (at, len, huge) in RANGES {
@@ -136,9 +141,9 @@ fn every_range_is_of_one_moment(handling: FaultMode) {
         let start = memory.start().expose_provenance() + at;
         let range = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(start), len);
         for words in orders(start, len) {
-            let take = || seen(handling, Granule::Auto, range, &words);
+            let take = || seen(fault_mode, Granule::Auto, range, &words);
             let wrong = out_of_order(&words, &vec![], take);
-            assert_eq!(wrong, 0, "{handling:?} {at} {len}: of {ROUNDS}");
+            assert_eq!(wrong, 0, "{fault_mode:?} {at} {len}: of {ROUNDS}");
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
     }
@@ -146,19 +151,19 @@ fn every_range_is_of_one_moment(handling: FaultMode) {
 
 #[test]
 fn every_range_is_of_one_moment_in_place() {
-    every_range_is_of_one_moment(HANDLINGS[0]);
+    every_range_is_of_one_moment(FAULT_MODES[0]);
 }
 
 #[test]
 fn every_range_is_of_one_moment_threaded() {
-    every_range_is_of_one_moment(HANDLINGS[1]);
+    every_range_is_of_one_moment(FAULT_MODES[1]);
 }
 
 /// What lies beside the ends, in the same pages, is written all the time.
 #[test]
 fn neighbours_that_never_rest_change_nothing() {
-    for handling in HANDLINGS {
-        if !can(handling) {
+    for fault_mode in FAULT_MODES {
+        if !can(fault_mode) {
             continue;
         }
         let memory = Memory::filled(5 * HUGE, false, 0);
@@ -166,21 +171,21 @@ fn neighbours_that_never_rest_change_nothing() {
         let (len, words) = (HUGE, &orders(start, HUGE)[3]);
         let range = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(start), len);
         let others = vec![word_at(start - 8), word_at(start + len + 8)];
-        let builder = Snapshot::builder().handling(handling);
+        let builder = Snapshot::builder().fault_mode(fault_mode);
         let mut unquiet = 0;
         let take = || {
             // SAFETY: no thread blocks SIGBUS, and no system call writes there.
             match unsafe { builder.clone().of_anonymous(range) } {
                 Ok(snapshot) => read(&snapshot, range, words),
                 // Who may not serve faults of system calls may not make writers wait.
-                Err(SnapshotError::Unquiet { .. }) if handling == FaultMode::InPlace => {
+                Err(SnapshotError::Unquiet { .. }) if fault_mode == FaultMode::InPlace => {
                     unquiet += 1;
                     vec![0]
                 }
                 Err(other) => panic!("{other}"),
             }
         };
-        assert_eq!(out_of_order(words, &others, take), 0, "{handling:?}");
+        assert_eq!(out_of_order(words, &others, take), 0, "{fault_mode:?}");
         assert!(unquiet == 0 || !can(FaultMode::Threaded { threads: 1 }));
         assert!(others.iter().all(|word| word.load(Ordering::Relaxed) > 0));
     }
@@ -189,8 +194,8 @@ fn neighbours_that_never_rest_change_nothing() {
 /// System calls write what lies beside the ends, in the same pages, while snapshots are made: none fails.
 #[test]
 fn system_calls_beside_the_ends_go_on() {
-    for handling in HANDLINGS {
-        if !can(handling) {
+    for fault_mode in FAULT_MODES {
+        if !can(fault_mode) {
             continue;
         }
         let memory = Memory::filled(3 * HUGE, false, 0);
@@ -214,7 +219,7 @@ fn system_calls_beside_the_ends_go_on() {
             });
             let _stops = Stops(&stop);
             for _ in 0..2 * ROUNDS {
-                let builder = Snapshot::builder().handling(handling);
+                let builder = Snapshot::builder().fault_mode(fault_mode);
                 // SAFETY: no thread blocks SIGBUS, and no system call writes within the range.
                 match unsafe { builder.of_anonymous(range) } {
                     Ok(snapshot) => drop(read(&snapshot, range, words)),
@@ -230,8 +235,8 @@ fn system_calls_beside_the_ends_go_on() {
 /// Beside a snapshot of the memory around, whose pages are the other's edges.
 #[test]
 fn snapshots_of_the_same_pages_stand_beside_each_other() {
-    for handling in HANDLINGS {
-        if !can(handling) {
+    for fault_mode in FAULT_MODES {
+        if !can(fault_mode) {
             continue;
         }
         let memory = Memory::filled(5 * HUGE, true, 0);
@@ -242,28 +247,28 @@ fn snapshots_of_the_same_pages_stand_beside_each_other() {
         let mut round = 0_usize;
         let take = || {
             round += 1;
-            let builder = Snapshot::builder().handling(handling).max_cow_bytes(usize::MAX >> 1);
+            let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(usize::MAX >> 1);
             // SAFETY: as above.
             let around = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
             if round.is_multiple_of(2) {
                 around.prepare_write(HUGE..2 * HUGE).unwrap();
             }
-            let seen = seen(handling, Granule::Small, range, words);
+            let seen = seen(fault_mode, Granule::Small, range, words);
             // Older than the other one, and complete.
             let whole = read(&around, memory.range(), words);
             assert!(whole.iter().zip(&seen).all(|(older, newer)| older <= newer));
             assert!(whole.is_sorted_by(|one, next| next <= one));
             seen
         };
-        assert_eq!(out_of_order(words, &others, take), 0, "{handling:?}");
+        assert_eq!(out_of_order(words, &others, take), 0, "{fault_mode:?}");
     }
 }
 
 /// As an allocator hands memory out: a few words behind the beginning of a page, side by side.
 #[test]
 fn what_an_allocator_gave_is_of_one_moment() {
-    for handling in HANDLINGS {
-        if !can(handling) {
+    for fault_mode in FAULT_MODES {
+        if !can(fault_mode) {
             continue;
         }
         for len in [1 << 10, 24 << 10, 100 << 10, 3 << 20] {
@@ -272,8 +277,8 @@ fn what_an_allocator_gave_is_of_one_moment() {
             let start = block.as_ptr().expose_provenance();
             let range = ptr::slice_from_raw_parts(block.as_ptr().cast::<u8>(), block.len() * 8);
             let words = &orders(start, range.len())[3];
-            let take = || seen(handling, Granule::Auto, range, words);
-            assert_eq!(out_of_order(words, &vec![], take), 0, "{handling:?} {len}");
+            let take = || seen(fault_mode, Granule::Auto, range, words);
+            assert_eq!(out_of_order(words, &vec![], take), 0, "{fault_mode:?} {len}");
         }
     }
 }
@@ -281,8 +286,8 @@ fn what_an_allocator_gave_is_of_one_moment() {
 /// Several ranges that lie side by side are of one moment, each of them in any case.
 #[test]
 fn several_at_once_are_of_one_moment() {
-    for handling in HANDLINGS {
-        if !can(handling) {
+    for fault_mode in FAULT_MODES {
+        if !can(fault_mode) {
             continue;
         }
         let memory = Memory::filled(8 * HUGE, true, 0);
@@ -299,14 +304,14 @@ fn several_at_once_are_of_one_moment() {
         let words: Words<'_> =
             cuts[1..].iter().rev().map(|cut| word_at((start + cut - 8) & !7)).collect();
         let take = || {
-            let builder = Snapshot::builder().handling(handling).max_cow_bytes(usize::MAX >> 6);
+            let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(usize::MAX >> 6);
             // SAFETY: as above.
             let taken = unsafe { builder.of_several(&ranges) }.unwrap();
             let each = taken.iter().zip(&ranges).rev().zip(&words);
             each.flat_map(|((snapshot, &range), &word)| read(snapshot, range, &vec![word]))
                 .collect()
         };
-        assert_eq!(out_of_order(&words, &vec![], take), 0, "{handling:?}");
+        assert_eq!(out_of_order(&words, &vec![], take), 0, "{fault_mode:?}");
     }
 }
 

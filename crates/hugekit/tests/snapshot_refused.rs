@@ -16,16 +16,16 @@ use hugekit::snapshot::Granule;
 use hugekit::{ErrorKind, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
-const HANDLINGS: [FaultMode; 3] =
+const FAULT_MODES: [FaultMode; 3] =
     [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 3 }];
 
 /// A snapshot of the second and third 2 MiB. The first may lie above a thread's stack in one mapping.
-fn of(handling: FaultMode, memory: &Memory) -> Result<Snapshot, SnapshotError> {
-    of_part(handling, memory, HUGE)
+fn of(fault_mode: FaultMode, memory: &Memory) -> Result<Snapshot, SnapshotError> {
+    of_part(fault_mode, memory, HUGE)
 }
 
-fn of_part(handling: FaultMode, memory: &Memory, at: usize) -> Result<Snapshot, SnapshotError> {
-    let builder = Snapshot::builder().handling(handling).granule(Granule::Small);
+fn of_part(fault_mode: FaultMode, memory: &Memory, at: usize) -> Result<Snapshot, SnapshotError> {
+    let builder = Snapshot::builder().fault_mode(fault_mode).granule(Granule::Small);
     let range = std::ptr::slice_from_raw_parts(memory.start().wrapping_add(at), 2 * HUGE);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     unsafe { builder.of_anonymous(range) }
@@ -80,14 +80,14 @@ fn close_userfaultfds() {
 }
 
 /// Writers run, readers are told, and everything can be dropped, when this was done to the process.
-fn is_survived(handling: FaultMode, done_to_it: impl Fn()) {
+fn is_survived(fault_mode: FaultMode, done_to_it: impl Fn()) {
     let code = in_a_child(|| {
         let memory = Memory::filled(7 * HUGE, true, 7);
-        let (first, second) = match (of(handling, &memory), of(handling, &memory)) {
+        let (first, second) = match (of(fault_mode, &memory), of(fault_mode, &memory)) {
             (Err(SnapshotError::Fault(_)), _) => return 0,
             (first, second) => (first.unwrap(), second.unwrap()),
         };
-        let of_other = of_part(handling, &memory, 5 * HUGE).unwrap();
+        let of_other = of_part(fault_mode, &memory, 5 * HUGE).unwrap();
         memory.words()[HUGE / 8].store(8, Ordering::Relaxed);
         done_to_it();
         thread::scope(|scope| {
@@ -105,52 +105,52 @@ fn is_survived(handling: FaultMode, done_to_it: impl Fn()) {
         assert!(memory.words().iter().filter(written).count() >= memory.len() / 8 / 1021 * 3);
         0
     });
-    assert_eq!(code, 0, "{handling:?}");
+    assert_eq!(code, 0, "{fault_mode:?}");
 }
 
 /// Those of userfaultfd and of the page map.
 const GROUPS: [&[u8]; 3] = [&[0xaa], b"f", &[0xaa, b'f']];
 
-fn a_filter_is_survived(handling: FaultMode) {
+fn a_filter_is_survived(fault_mode: FaultMode) {
     for errno in [libc::EPERM, libc::EAGAIN, libc::ENOENT, libc::EINVAL, libc::ENOSYS] {
         for groups in [GROUPS[0], GROUPS[2]] {
-            is_survived(handling, || refuse_ioctls(errno, groups));
+            is_survived(fault_mode, || refuse_ioctls(errno, groups));
         }
     }
 }
 
 #[test]
 fn a_system_call_filter_in_place() {
-    a_filter_is_survived(HANDLINGS[0]);
+    a_filter_is_survived(FAULT_MODES[0]);
 }
 
 #[test]
 fn a_system_call_filter_threaded() {
-    HANDLINGS[1..].iter().copied().for_each(a_filter_is_survived);
+    FAULT_MODES[1..].iter().copied().for_each(a_filter_is_survived);
 }
 
 /// Nothing can be known of the owner's memory then, but protection is lifted as ever.
 #[test]
 fn a_page_map_that_is_refused() {
-    for handling in HANDLINGS {
-        is_survived(handling, || refuse_ioctls(libc::EPERM, GROUPS[1]));
+    for fault_mode in FAULT_MODES {
+        is_survived(fault_mode, || refuse_ioctls(libc::EPERM, GROUPS[1]));
     }
 }
 
 #[test]
 fn descriptors_that_are_closed() {
-    for handling in HANDLINGS {
-        is_survived(handling, close_userfaultfds);
+    for fault_mode in FAULT_MODES {
+        is_survived(fault_mode, close_userfaultfds);
     }
 }
 
 /// No thread writes: dropping it is all that is done.
 #[test]
 fn what_is_dropped_after_a_filter_leaves_writers_alone() {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let memory = Memory::filled(3 * HUGE, true, 7);
-            let snapshots = match (of(handling, &memory), of(handling, &memory)) {
+            let snapshots = match (of(fault_mode, &memory), of(fault_mode, &memory)) {
                 (Err(SnapshotError::Fault(_)), _) => return 0,
                 made => made,
             };
@@ -159,25 +159,25 @@ fn what_is_dropped_after_a_filter_leaves_writers_alone() {
             memory.words().iter().for_each(|word| word.store(9, Ordering::Relaxed));
             0
         });
-        assert_eq!(code, 0, "{handling:?}");
+        assert_eq!(code, 0, "{fault_mode:?}");
     }
 }
 
 #[test]
 fn there_is_no_new_one_beside_those_that_are_lost() {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let memory = Memory::filled(3 * HUGE, true, 7);
-            let Ok(lost) = of(handling, &memory) else { return 0 };
+            let Ok(lost) = of(fault_mode, &memory) else { return 0 };
             refuse_ioctls(libc::EPERM, GROUPS[2]);
             memory.words()[HUGE / 8].store(9, Ordering::Relaxed);
             assert!(matches!(lost.read_at(0, &mut [0]), Err(SnapshotError::Refused)));
-            let refused = of(handling, &memory).unwrap_err();
+            let refused = of(fault_mode, &memory).unwrap_err();
             assert!(!refused.to_string().is_empty());
             drop(lost);
-            assert!(of(handling, &memory).is_err());
+            assert!(of(fault_mode, &memory).is_err());
             0
         });
-        assert_eq!(code, 0, "{handling:?}");
+        assert_eq!(code, 0, "{fault_mode:?}");
     }
 }

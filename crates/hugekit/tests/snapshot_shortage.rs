@@ -16,7 +16,7 @@ use memory::Memory;
 
 const PAGE: usize = 4096;
 
-const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Maps pages until the kernel refuses, none like its neighbours so that each is a mapping, and unmaps some again.
 struct Full {
@@ -53,8 +53,11 @@ impl Drop for Full {
     }
 }
 
-fn builder(handling: FaultMode) -> hugekit::snapshot::Builder {
-    Snapshot::builder().handling(handling).granule(Granule::Small).max_cow_bytes(usize::MAX >> 6)
+fn builder(fault_mode: FaultMode) -> hugekit::snapshot::Builder {
+    Snapshot::builder()
+        .fault_mode(fault_mode)
+        .granule(Granule::Small)
+        .max_cow_bytes(usize::MAX >> 6)
 }
 
 /// What worked, or that memory is short.
@@ -63,7 +66,7 @@ fn short<T>(result: Result<T, SnapshotError>) -> Option<T> {
     result.inspect_err(|error| assert!(is_short(error), "{error:?}")).ok()
 }
 
-fn everything_works_or_says_what_is_short(handling: FaultMode, left: usize, background: bool) {
+fn everything_works_or_says_what_is_short(fault_mode: FaultMode, left: usize, background: bool) {
     let memory = Memory::filled(4 * HUGE, false, 7);
     // As long as any of them, so that the test itself needs no memory later.
     let mut copy = vec![0; memory.len()];
@@ -71,9 +74,9 @@ fn everything_works_or_says_what_is_short(handling: FaultMode, left: usize, back
     // Not all: below it may lie a thread's stack, in the same mapping.
     let whole = ptr::slice_from_raw_parts(memory.start().wrapping_add(HUGE), 3 * HUGE);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
-    let make = || unsafe { builder(handling).in_background(background).of_anonymous(range) };
+    let make = || unsafe { builder(fault_mode).in_background(background).of_anonymous(range) };
     // SAFETY: as above.
-    let several = || unsafe { builder(handling).of_several(&[range, whole]) };
+    let several = || unsafe { builder(fault_mode).of_several(&[range, whole]) };
     let before = match make() {
         Err(SnapshotError::Fault(_)) => return,
         made => made.unwrap(),
@@ -98,24 +101,24 @@ fn everything_works_or_says_what_is_short(handling: FaultMode, left: usize, back
     assert!(copy[..range.len()].chunks_exact(8).all(|word| word[0] == 7 || word[0] == 8));
 }
 
-fn no_mappings(handling: FaultMode) {
+fn no_mappings(fault_mode: FaultMode) {
     for left in 0..9 {
         for background in [false, true] {
             let code = in_a_child(|| {
-                everything_works_or_says_what_is_short(handling, left, background);
+                everything_works_or_says_what_is_short(fault_mode, left, background);
                 0
             });
-            assert_eq!(code, 0, "{handling:?}, {left} left");
+            assert_eq!(code, 0, "{fault_mode:?}, {left} left");
         }
     }
 }
 
 #[test]
 fn no_mappings_in_place() {
-    no_mappings(HANDLINGS[0]);
+    no_mappings(FAULT_MODES[0]);
 }
 
 #[test]
 fn no_mappings_threaded() {
-    no_mappings(HANDLINGS[1]);
+    no_mappings(FAULT_MODES[1]);
 }

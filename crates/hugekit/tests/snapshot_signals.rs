@@ -76,13 +76,13 @@ impl Drop for Interrupted {
 }
 
 fn of(
-    handling: FaultMode,
+    fault_mode: FaultMode,
     memory: &Memory,
     first: usize,
     granule: Granule,
 ) -> Result<Snapshot, SnapshotError> {
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(first), memory.len() - first);
-    let builder = Snapshot::builder().handling(handling).granule(granule);
+    let builder = Snapshot::builder().fault_mode(fault_mode).granule(granule);
     let builder = builder
         .max_cow_bytes(usize::MAX >> 1)
         .in_background(first % PAGE == 24 && first % HUGE > HUGE / 2);
@@ -91,15 +91,15 @@ fn of(
 }
 
 /// Whether snapshots can be handled so here.
-fn can(handling: FaultMode) -> bool {
+fn can(fault_mode: FaultMode) -> bool {
     let memory = Memory::filled(HUGE, false, 0);
-    of(handling, &memory, 0, Granule::Small).is_ok()
+    of(fault_mode, &memory, 0, Granule::Small).is_ok()
 }
 
 /// Everything that can be done with a snapshot, once.
-fn use_one(handling: FaultMode, memory: &Memory, round: usize) {
+fn use_one(fault_mode: FaultMode, memory: &Memory, round: usize) {
     let granule = if round.is_multiple_of(2) { Granule::Huge } else { Granule::Small };
-    let snapshot = of(handling, memory, round % 5 * (HUGE / 2 + PAGE) + 24, granule).unwrap();
+    let snapshot = of(fault_mode, memory, round % 5 * (HUGE / 2 + PAGE) + 24, granule).unwrap();
     let (len, middle) = (snapshot.len(), snapshot.len() / 2);
     snapshot.prepare_write(middle..middle + PAGE).unwrap();
     snapshot.read_at(middle - 100, &mut [0; 200]).unwrap();
@@ -111,8 +111,8 @@ fn use_one(handling: FaultMode, memory: &Memory, round: usize) {
     }
 }
 
-fn makers_are_interrupted(handling: FaultMode) {
-    if !can(handling) {
+fn makers_are_interrupted(fault_mode: FaultMode) {
+    if !can(fault_mode) {
         return;
     }
     let code = in_a_child(|| {
@@ -131,7 +131,7 @@ fn makers_are_interrupted(handling: FaultMode) {
                 let _interrupted = Interrupted::start();
                 let mut rounds = 0;
                 while Instant::now() < until {
-                    use_one(handling, &memory, maker + rounds);
+                    use_one(fault_mode, &memory, maker + rounds);
                     rounds += 1;
                 }
                 rounds
@@ -173,7 +173,7 @@ fn regions_come_and_go_while_handlers_write_what_is_snapshotted() {
             scope.spawn(|| {
                 let _interrupted = Interrupted::start();
                 while Instant::now() < until {
-                    let region = pool.region_builder(1 << 20).handling(FaultMode::InPlace);
+                    let region = pool.region_builder(1 << 20).fault_mode(FaultMode::InPlace);
                     let mut region = region.build().unwrap();
                     region[PAGE] = 1;
                 }
@@ -211,12 +211,12 @@ unsafe fn in_a_vfork_child(child: impl FnOnce()) -> bool {
 
 #[test]
 fn children_that_share_the_memory_write_it() {
-    for handling in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
-        if !can(handling) {
+    for fault_mode in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
+        if !can(fault_mode) {
             continue;
         }
         let memory = Memory::filled(4 * HUGE, true, 7);
-        let snapshot = of(handling, &memory, 0, Granule::Huge).unwrap();
+        let snapshot = of(fault_mode, &memory, 0, Granule::Huge).unwrap();
         // SAFETY: stores to memory.
         let lived = unsafe {
             in_a_vfork_child(|| {
@@ -225,7 +225,7 @@ fn children_that_share_the_memory_write_it() {
                 });
             })
         };
-        assert!(lived, "{handling:?}");
+        assert!(lived, "{fault_mode:?}");
         assert!(Command::new("true").status().unwrap().success());
         assert_eq!(snapshot.stats().copied_by_writers, 4);
         let mut copy = vec![0; memory.len()];
@@ -238,21 +238,21 @@ fn children_that_share_the_memory_write_it() {
 /// The same for memory that is made ready at its first touch, and for forks of regions.
 #[test]
 fn children_that_share_a_region_write_it() {
-    for handling in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
-        if !can(handling) {
+    for fault_mode in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
+        if !can(fault_mode) {
             continue;
         }
         let pool = Pool::builder(8 << 20).backing(Backing::Base).clearing(Clearing::OnFault);
         let pool = pool.scrub_threads(0).build().unwrap();
         pool.region(4 << 20).unwrap().fill(7);
-        let mut region = pool.region_builder(HUGE).handling(handling).build().unwrap();
+        let mut region = pool.region_builder(HUGE).fault_mode(fault_mode).build().unwrap();
         assert!(region.serving().is_some(), "nothing of it is dirty");
         // SAFETY: stores to memory.
-        assert!(unsafe { in_a_vfork_child(|| region[PAGE] = 3) }, "{handling:?}");
+        assert!(unsafe { in_a_vfork_child(|| region[PAGE] = 3) }, "{fault_mode:?}");
         assert_eq!((region[PAGE], region[PAGE + 1]), (3, 0));
-        let mut fork = region.fork_builder().handling(handling).build().unwrap();
+        let mut fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
         // SAFETY: as above.
-        assert!(unsafe { in_a_vfork_child(|| (fork[0], region[PAGE]) = (1, 4)) }, "{handling:?}");
+        assert!(unsafe { in_a_vfork_child(|| (fork[0], region[PAGE]) = (1, 4)) }, "{fault_mode:?}");
         assert_eq!((fork[0], fork[PAGE], region[0], region[PAGE]), (1, 3, 0, 4));
     }
 }

@@ -53,11 +53,11 @@ fn is_next(hole: &Range<usize>) {
 }
 
 /// A snapshot of memory that is not there any more, and where it was: there the kernel puts what is mapped next.
-fn gone(handling: FaultMode) -> Option<(Snapshot, Range<usize>)> {
+fn gone(fault_mode: FaultMode) -> Option<(Snapshot, Range<usize>)> {
     let start = map(LEN);
     // SAFETY: mapped, and no other code's.
     unsafe { start.write_bytes(7, LEN) };
-    let builder = Snapshot::builder().handling(handling).granule(Granule::Small);
+    let builder = Snapshot::builder().fault_mode(fault_mode).granule(Granule::Small);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let made = unsafe { builder.of_anonymous(ptr::slice_from_raw_parts(start, LEN)) };
     let snapshot = match made {
@@ -70,8 +70,8 @@ fn gone(handling: FaultMode) -> Option<(Snapshot, Range<usize>)> {
     Some((snapshot, addresses))
 }
 
-fn nothing_is_mapped_there(handling: FaultMode) -> i32 {
-    let Some((snapshot, gone)) = gone(handling) else { return 0 };
+fn nothing_is_mapped_there(fault_mode: FaultMode) -> i32 {
+    let Some((snapshot, gone)) = gone(fault_mode) else { return 0 };
     let pool = Pool::builder(16 * LEN).backing(Backing::Base).build().unwrap();
     let mut regions = Vec::new();
     for clearing in [Clearing::OnAllocation, Clearing::OnFault] {
@@ -108,6 +108,6 @@ fn nothing_is_mapped_there_in_place() {
 
 #[test]
 fn nothing_is_mapped_there_threaded() {
-    let handling = FaultMode::Threaded { threads: 1 };
-    assert_eq!(in_a_child(|| nothing_is_mapped_there(handling)), 0);
+    let fault_mode = FaultMode::Threaded { threads: 1 };
+    assert_eq!(in_a_child(|| nothing_is_mapped_there(fault_mode)), 0);
 }

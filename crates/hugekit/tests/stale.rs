@@ -29,29 +29,29 @@ use uring::Ring;
 
 const LEN: usize = 4 * HUGE;
 
-const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 /// Calls `attack` with a region over all of a dirty pool, which no thread has touched yet, for every way to serve it.
 fn each(backing: Backing, attack: impl Fn(&mut Region)) {
-    for handling in HANDLINGS {
-        let (_pool, mut region) = untouched(backing, handling);
+    for fault_mode in FAULT_MODES {
+        let (_pool, mut region) = untouched(backing, fault_mode);
         attack(&mut region);
-        assert!(is_zero(&region), "{handling:?}: bytes of an earlier owner");
+        assert!(is_zero(&region), "{fault_mode:?}: bytes of an earlier owner");
     }
 }
 
-fn untouched(backing: Backing, handling: FaultMode) -> (Pool, Region) {
+fn untouched(backing: Backing, fault_mode: FaultMode) -> (Pool, Region) {
     let pool = soiled(backing, LEN / backing.page_size());
-    let region = untouched_of(&pool, handling);
+    let region = untouched_of(&pool, fault_mode);
     (pool, region)
 }
 
 /// A region over all of a dirty pool, at an address that is as far from a multiple of 2 MiB as its part of the file
 /// is, so that nothing but hugekit stands in the way of huge pages.
-fn untouched_of(pool: &Pool, handling: FaultMode) -> Region {
+fn untouched_of(pool: &Pool, fault_mode: FaultMode) -> Region {
     let mut fillers = Vec::new();
     for _ in 0..64 {
-        let region = at_fault(pool, LEN, handling);
+        let region = at_fault(pool, LEN, fault_mode);
         let start = region.as_ptr().addr();
         if start.is_multiple_of(HUGE) {
             return region;
@@ -146,10 +146,10 @@ fn collapse_after_a_release(backing: Backing) {
 
 /// What is shared with a fork stays its own, too: neither writes the other's page.
 fn collapse_of_forks(backing: Backing) {
-    for handling in HANDLINGS {
-        let (_pool, mut region) = half_of_a_pool(backing, handling);
+    for fault_mode in FAULT_MODES {
+        let (_pool, mut region) = half_of_a_pool(backing, fault_mode);
         region.fill(1);
-        let mut fork = region.fork_builder().handling(handling).build().unwrap();
+        let mut fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
         for _ in 0..2 {
             advise(&region, libc::MADV_COLLAPSE);
             advise(&fork, libc::MADV_COLLAPSE);
@@ -165,9 +165,9 @@ fn collapse_of_forks(backing: Backing) {
     }
 }
 
-fn half_of_a_pool(backing: Backing, handling: FaultMode) -> (Pool, Region) {
+fn half_of_a_pool(backing: Backing, fault_mode: FaultMode) -> (Pool, Region) {
     let pool = soiled(backing, LEN / backing.page_size());
-    let region = at_fault(&pool, LEN / 2, handling);
+    let region = at_fault(&pool, LEN / 2, fault_mode);
     (pool, region)
 }
 
@@ -258,13 +258,13 @@ fn readers_in_another_process(backing: Backing) {
 /// Another thread locks and unlocks all that the process has, which populates it, while regions come and go: none
 /// shows what it should not, and each one's handler threads hear that it ends.
 fn everything_is_locked_meanwhile(backing: Backing) {
-    for handling in HANDLINGS {
-        let code = in_a_child(|| regions_come_and_go_while_locked(backing, handling));
-        assert_eq!(code, 0, "{handling:?}");
+    for fault_mode in FAULT_MODES {
+        let code = in_a_child(|| regions_come_and_go_while_locked(backing, fault_mode));
+        assert_eq!(code, 0, "{fault_mode:?}");
     }
 }
 
-fn regions_come_and_go_while_locked(backing: Backing, handling: FaultMode) -> i32 {
+fn regions_come_and_go_while_locked(backing: Backing, fault_mode: FaultMode) -> i32 {
     let pool = soiled(backing, LEN / backing.page_size());
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -278,20 +278,20 @@ fn regions_come_and_go_while_locked(backing: Backing, handling: FaultMode) -> i3
             }
         });
         let clean = (0..60).all(|_| {
-            let mut region = at_fault(&pool, LEN, handling);
+            let mut region = at_fault(&pool, LEN, fault_mode);
             let clean = region.iter().step_by(4096).all(|&byte| byte == 0);
             region.iter_mut().step_by(4096).for_each(|byte| *byte = 0xd1);
             clean
         });
-        let clean = clean && (0..30).all(|_| a_fork_parts_at_a_write(&pool, handling));
+        let clean = clean && (0..30).all(|_| a_fork_parts_at_a_write(&pool, fault_mode));
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         i32::from(!clean)
     })
 }
 
-fn a_fork_parts_at_a_write(pool: &Pool, handling: FaultMode) -> bool {
+fn a_fork_parts_at_a_write(pool: &Pool, fault_mode: FaultMode) -> bool {
     let mut region = pool.region(LEN / 2).unwrap();
-    let mut fork = region.fork_builder().handling(handling).build().unwrap();
+    let mut fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
     fork.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     let is_own = region.iter().step_by(4096).all(|&byte| byte == 0);
     region.iter_mut().step_by(4096).for_each(|byte| *byte = 2);
@@ -301,9 +301,9 @@ fn a_fork_parts_at_a_write(pool: &Pool, handling: FaultMode) -> bool {
 /// Another process reads all that this one has, the pages by which handler threads are told to end, too: they go on
 /// serving, and still end.
 fn all_memory_is_read_meanwhile(backing: Backing) {
-    for handling in HANDLINGS {
+    for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
-            let (_pool, region) = untouched(backing, handling);
+            let (_pool, region) = untouched(backing, fault_mode);
             let (me, pages) = (std::process::id(), pages_of_small_mappings());
             in_a_child(|| {
                 let mut bytes = [0; 8];
@@ -312,7 +312,7 @@ fn all_memory_is_read_meanwhile(backing: Backing) {
             });
             i32::from(!is_zero(&region))
         });
-        assert_eq!(code, 0, "{handling:?}");
+        assert_eq!(code, 0, "{fault_mode:?}");
     }
 }
 
@@ -344,7 +344,7 @@ fn khugepaged(counter: &str) -> u64 {
 fn khugepaged_at_full_speed(backing: Backing) {
     let _alone = Setting::alone();
     let pools: Vec<Pool> =
-        HANDLINGS.iter().map(|_| soiled(backing, LEN / backing.page_size())).collect();
+        FAULT_MODES.iter().map(|_| soiled(backing, LEN / backing.page_size())).collect();
     let _settings = [
         ("/sys/kernel/mm/transparent_hugepage/shmem_enabled".to_owned(), "always"),
         (format!("{KHUGEPAGED}/scan_sleep_millisecs"), "0"),
@@ -352,8 +352,11 @@ fn khugepaged_at_full_speed(backing: Backing) {
         (format!("{KHUGEPAGED}/pages_to_scan"), "1000000"),
     ]
     .map(|(path, value)| Setting::change(Path::new(&path), value));
-    let regions: Vec<Region> =
-        pools.iter().zip(HANDLINGS).map(|(pool, handling)| untouched_of(pool, handling)).collect();
+    let regions: Vec<Region> = pools
+        .iter()
+        .zip(FAULT_MODES)
+        .map(|(pool, fault_mode)| untouched_of(pool, fault_mode))
+        .collect();
     for region in &regions {
         advise(region, libc::MADV_HUGEPAGE);
     }
@@ -460,11 +463,11 @@ const CHECKS: &[Check] = &[
 /// What `io_uring` holds of a region that was retired stays what it was: the next owner is not heard in it. Of one
 /// that is cleared at the fault it holds zeroes, or the kernel refuses to hold it.
 fn what_io_uring_holds(backing: Backing) {
-    for handling in HANDLINGS {
-        let (pool, mut region) = untouched(backing, handling);
+    for fault_mode in FAULT_MODES {
+        let (pool, mut region) = untouched(backing, fault_mode);
         let (start, ring, early) = (region.as_ptr(), Ring::new().unwrap(), Ring::new().unwrap());
         let held = early.register(start.wrapping_add(HUGE), 4096);
-        assert_eq!(held.is_err(), handling == FaultMode::InPlace, "{held:?}");
+        assert_eq!(held.is_err(), fault_mode == FaultMode::InPlace, "{held:?}");
         if held.is_ok() {
             assert!(is_zero(&written_by(early, start.addr() + HUGE)));
         }

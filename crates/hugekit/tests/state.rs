@@ -22,7 +22,7 @@ use memory::Memory;
 use rustix::mm::{MprotectFlags, mprotect};
 use rustix::param::page_size;
 
-const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 const BYTES: usize = 1 << 20;
 
 /// Private writable memory of no file that a snapshot may protect: the heap, other arenas, zeroed statics, and what
@@ -92,15 +92,15 @@ fn dirty_pool(bytes: usize) -> Pool {
     pool
 }
 
-fn lazy_region(pool: &Pool, handling: FaultMode) -> Region {
-    let builder = pool.region_builder(BYTES).clearing(Clearing::OnFault).handling(handling);
+fn lazy_region(pool: &Pool, fault_mode: FaultMode) -> Region {
+    let builder = pool.region_builder(BYTES).clearing(Clearing::OnFault).fault_mode(fault_mode);
     builder.build().unwrap()
 }
 
 /// Whether this process may serve faults so.
-fn is_permitted(handling: FaultMode) -> bool {
+fn is_permitted(fault_mode: FaultMode) -> bool {
     let pool = dirty_pool(BYTES);
-    pool.region_builder(BYTES).clearing(Clearing::OnFault).handling(handling).build().is_ok()
+    pool.region_builder(BYTES).clearing(Clearing::OnFault).fault_mode(fault_mode).build().is_ok()
 }
 
 fn touch(bytes: *mut u8, len: usize) {
@@ -129,17 +129,18 @@ fn with_read_only<R>(ranges: &[Range<usize>], act: impl FnOnce() -> R) -> R {
 /// all its like can only be read: a handler that wrote there would end the process.
 #[test]
 fn handlers_write_to_nothing_that_a_snapshot_may_protect() {
-    for handling in HANDLINGS.into_iter().filter(|&handling| is_permitted(handling)) {
+    for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| is_permitted(fault_mode)) {
         let code = in_a_child(|| {
             let pool = dirty_pool(8 * BYTES);
-            let mut lazy = lazy_region(&pool, handling);
+            let mut lazy = lazy_region(&pool, fault_mode);
             let mut parent = pool.region(BYTES).unwrap();
             parent.fill(3);
-            let fork = |region: &Region| region.fork_builder().handling(handling).build().unwrap();
+            let fork =
+                |region: &Region| region.fork_builder().fault_mode(fault_mode).build().unwrap();
             let mut child = fork(&parent);
             let mut grandchild = fork(&child);
             let memory = Memory::filled(BYTES, false, 5);
-            let builder = Snapshot::builder().granule(Granule::Small).handling(handling);
+            let builder = Snapshot::builder().granule(Granule::Small).fault_mode(fault_mode);
             // SAFETY: the memory stays, and no system call writes there.
             let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
             let written = [
@@ -158,7 +159,7 @@ fn handlers_write_to_nothing_that_a_snapshot_may_protect() {
             let copied = snapshot.stats().copied_by_writers;
             i32::from(seen != (0, 3, 3, 3)) + 2 * i32::from(copied == 0) + 4 * i32::from(bytes == 0)
         });
-        assert_eq!(code, 0, "{handling:?}");
+        assert_eq!(code, 0, "{fault_mode:?}");
     }
 }
 
@@ -166,36 +167,36 @@ fn handlers_write_to_nothing_that_a_snapshot_may_protect() {
 /// calls of hugekit's may fail, where the kernel may not write to what is protected, but none may hang.
 #[test]
 fn nothing_hangs_while_the_heap_is_snapshotted() {
-    for handling in HANDLINGS.into_iter().filter(|&handling| is_permitted(handling)) {
+    for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| is_permitted(fault_mode)) {
         let code = in_a_child(|| {
             let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
             let most = thread::scope(|scope| {
                 for _ in 0..2 {
-                    scope.spawn(|| use_regions(handling, &stop, &served));
+                    scope.spawn(|| use_regions(fault_mode, &stop, &served));
                 }
                 while served.load(Ordering::Relaxed) < 2 {
                     thread::yield_now();
                 }
-                let most = snapshot_everything(handling, &served);
+                let most = snapshot_everything(fault_mode, &served);
                 stop.store(true, Ordering::Relaxed);
                 most
             });
             i32::from(most == 0)
         });
-        assert_eq!(code, 0, "{handling:?}");
+        assert_eq!(code, 0, "{fault_mode:?}");
     }
 }
 
 /// Has regions served and forked until it is told to stop.
-fn use_regions(handling: FaultMode, stop: &AtomicBool, served: &AtomicUsize) {
+fn use_regions(fault_mode: FaultMode, stop: &AtomicBool, served: &AtomicUsize) {
     ALTERNATE_STACKS.lock().unwrap().extend(alternate_stack());
     let pool = dirty_pool(8 * BYTES);
     while !stop.load(Ordering::Relaxed) {
         // Refused where the kernel may not write to the heap.
-        let builder = pool.region_builder(BYTES).clearing(Clearing::OnFault).handling(handling);
+        let builder = pool.region_builder(BYTES).clearing(Clearing::OnFault).fault_mode(fault_mode);
         if let Ok(mut region) = builder.build() {
             touch(region.as_mut_ptr(), BYTES / 2);
-            if let Ok(mut child) = region.fork_builder().handling(handling).build() {
+            if let Ok(mut child) = region.fork_builder().fault_mode(fault_mode).build() {
                 touch(region.as_mut_ptr(), BYTES);
                 touch(child.as_mut_ptr(), BYTES);
             }
@@ -205,7 +206,7 @@ fn use_regions(handling: FaultMode, stop: &AtomicBool, served: &AtomicUsize) {
 }
 
 /// Snapshots for a second or two; how many there were at a time.
-fn snapshot_everything(handling: FaultMode, served: &AtomicUsize) -> usize {
+fn snapshot_everything(fault_mode: FaultMode, served: &AtomicUsize) -> usize {
     let (began, mut most) = (Instant::now(), 0);
     let ranges = protectable();
     let start = served.load(Ordering::Relaxed);
@@ -215,17 +216,19 @@ fn snapshot_everything(handling: FaultMode, served: &AtomicUsize) -> usize {
         elapsed > Duration::from_secs(10) || is_used && elapsed > Duration::from_secs(1)
     };
     while !is_over() {
-        let first: Vec<Snapshot> = ranges.iter().filter_map(|range| of(range, handling)).collect();
-        let second: Vec<Snapshot> = ranges.iter().filter_map(|range| of(range, handling)).collect();
+        let first: Vec<Snapshot> =
+            ranges.iter().filter_map(|range| of(range, fault_mode)).collect();
+        let second: Vec<Snapshot> =
+            ranges.iter().filter_map(|range| of(range, fault_mode)).collect();
         most = most.max(first.len() + second.len());
     }
     most
 }
 
 /// One of a mapping, or as much of it as is still there; none where it is refused.
-fn of(range: &Range<usize>, handling: FaultMode) -> Option<Snapshot> {
+fn of(range: &Range<usize>, fault_mode: FaultMode) -> Option<Snapshot> {
     let start: *const u8 = ptr::with_exposed_provenance(range.start);
-    let builder = Snapshot::builder().granule(Granule::Small).handling(handling);
+    let builder = Snapshot::builder().granule(Granule::Small).fault_mode(fault_mode);
     let slice = ptr::slice_from_raw_parts(start, range.len());
     // SAFETY: snapshots are not read, so that it does not matter whose the bytes are; system calls that write there
     // fail, which this test puts up with.

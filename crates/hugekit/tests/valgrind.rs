@@ -17,15 +17,15 @@ fn on_valgrind() {
     let mut state = vec![7_u8; 1 << 20];
     let pool = Pool::builder(1 << 20).backing(Backing::Base).scrub_threads(0).build().unwrap();
     pool.region(1 << 20).unwrap().fill(1);
-    for handling in [FaultMode::Auto, FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
-        let builder = Snapshot::builder().handling(handling);
+    for fault_mode in [FaultMode::Auto, FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
+        let builder = Snapshot::builder().fault_mode(fault_mode);
         // SAFETY: no thread blocks SIGBUS, and no system call writes there.
         let refused = unsafe { builder.of_anonymous(&raw const state[..]) }.unwrap_err();
         assert!(matches!(refused, SnapshotError::Fault(FaultError::OnValgrind)), "{refused}");
         assert!(refused.class() == ErrorKind::Unsupported);
         assert!(refused.to_string().contains("Valgrind"), "{refused}");
         let at_fault = pool.region_builder(1 << 19).clearing(Clearing::OnFault);
-        let refused = at_fault.handling(handling).build().unwrap_err();
+        let refused = at_fault.fault_mode(fault_mode).build().unwrap_err();
         assert!(matches!(refused, PoolError::Fault(FaultError::OnValgrind)), "{refused}");
     }
     state[1] = 8;

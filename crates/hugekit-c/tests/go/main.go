@@ -11,17 +11,17 @@ static hugekit_pool_options pool_options(void) {
     hugekit_pool_options options = {.size = sizeof options, .backing = HUGEKIT_BACKING_BASE};
     return options;
 }
-static hugekit_region_options region_options(uint32_t handling) {
+static hugekit_region_options region_options(uint32_t fault_mode) {
     hugekit_region_options options = {.size = sizeof options, .clearing = HUGEKIT_CLEARING_AT_FAULT,
-                                      .handling = handling};
+                                      .fault_mode = fault_mode};
     return options;
 }
-static hugekit_fork_options fork_options(uint32_t handling) {
-    hugekit_fork_options options = {.size = sizeof options, .handling = handling};
+static hugekit_fork_options fork_options(uint32_t fault_mode) {
+    hugekit_fork_options options = {.size = sizeof options, .fault_mode = fault_mode};
     return options;
 }
-static hugekit_snapshot_options snapshot_options(uint32_t handling) {
-    hugekit_snapshot_options options = {.size = sizeof options, .handling = handling};
+static hugekit_snapshot_options snapshot_options(uint32_t fault_mode) {
+    hugekit_snapshot_options options = {.size = sizeof options, .fault_mode = fault_mode};
     return options;
 }
 */
@@ -98,14 +98,14 @@ func deep(frames int, bytes []byte, at int) byte {
 }
 
 // Dirty memory of a pool is cleared in goroutines that touch it.
-func regionsAreCleared(handling C.uint32_t) {
+func regionsAreCleared(fault_mode C.uint32_t) {
 	options := C.pool_options()
 	var pool *C.hugekit_pool
 	check("pool", C.hugekit_pool_new(2*length, &options, &pool))
 	check("pause", C.hugekit_pool_pause_scrubbing(pool))
 	for round := range 6 {
 		var region *C.hugekit_region
-		wishes := C.region_options(handling)
+		wishes := C.region_options(fault_mode)
 		check("region", C.hugekit_region_new(pool, length, &wishes, &region))
 		touch(bytesAt(C.hugekit_region_address(region), length), byte(round+1))
 		C.hugekit_region_free(region)
@@ -114,14 +114,14 @@ func regionsAreCleared(handling C.uint32_t) {
 }
 
 // Both sides of a fork are written by goroutines.
-func forksDiverge(handling C.uint32_t) {
+func forksDiverge(fault_mode C.uint32_t) {
 	options := C.pool_options()
 	var pool *C.hugekit_pool
 	var parent, child *C.hugekit_region
 	check("pool", C.hugekit_pool_new(2*length, &options, &pool))
 	check("region", C.hugekit_region_new(pool, length, nil, &parent))
 	ours := bytesAt(C.hugekit_region_address(parent), length)
-	wishes := C.fork_options(handling)
+	wishes := C.fork_options(fault_mode)
 	check("fork", C.hugekit_region_fork(parent, &wishes, &child))
 	theirs := bytesAt(C.hugekit_region_address(child), length)
 	var group sync.WaitGroup
@@ -139,11 +139,11 @@ func forksDiverge(handling C.uint32_t) {
 }
 
 // A snapshot of memory, of the runtime's or not, that goroutines write meanwhile.
-func snapshotsHold(memory []byte, handling C.uint32_t) {
+func snapshotsHold(memory []byte, fault_mode C.uint32_t) {
 	for at := range memory {
 		memory[at] = 1
 	}
-	wishes := C.snapshot_options(handling)
+	wishes := C.snapshot_options(fault_mode)
 	wishes.max_cow_bytes = C.size_t(len(memory) + 4*mib)
 	var snapshot *C.hugekit_snapshot
 	start := unsafe.Pointer(&memory[0])
@@ -233,11 +233,11 @@ func main() {
 	disturb(&stop, &group)
 	heap := make([]byte, length+12345)
 	outside := C.malloc(length)
-	for _, handling := range []C.uint32_t{C.HUGEKIT_HANDLING_IN_PLACE, C.HUGEKIT_HANDLING_DEFAULT} {
-		regionsAreCleared(handling)
-		forksDiverge(handling)
-		snapshotsHold(bytesAt(outside, length), handling)
-		snapshotsHold(heap[77:], handling)
+	for _, fault_mode := range []C.uint32_t{C.HUGEKIT_FAULT_MODE_IN_PLACE, C.HUGEKIT_FAULT_MODE_DEFAULT} {
+		regionsAreCleared(fault_mode)
+		forksDiverge(fault_mode)
+		snapshotsHold(bytesAt(outside, length), fault_mode)
+		snapshotsHold(heap[77:], fault_mode)
 		foreignFaultsAreGos()
 	}
 	stop.Store(true)

@@ -182,7 +182,7 @@ impl Origin {
 }
 
 fn fork(region: &Region) -> Result<Region, LabError> {
-    Ok(region.fork_builder().handling(FaultMode::InPlace).build()?)
+    Ok(region.fork_builder().fault_mode(FaultMode::InPlace).build()?)
 }
 
 /// The kernel's, as far as it has such pages, and the region last.

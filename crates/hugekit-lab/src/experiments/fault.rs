@@ -6,7 +6,7 @@
 //! each touch. A sample is the median of the faults in a row that touch memory page by page, right
 //! after as much was touched and given back, as in a program that uses the same memory again and again.
 //! The *first* fault after something else ran, which finds the kernel's code and its data of the page
-//! out of the cache and page tables to be made, is a case of its own. `served.rs` has the faults that
+//! out of the cache and page tables to be made, is a case of its own. `lazy_region.rs` has the faults that
 //! hugekit serves itself.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -176,7 +176,7 @@ fn write(region: &mut Region) -> Result<(), LabError> {
 /// A fork and the microseconds that it took.
 fn timed(region: &Region) -> Result<(f64, Region), LabError> {
     // Which thread serves the faults of shared memory does not matter to the fork, and must not to the writes.
-    let builder = region.fork_builder().handling(FaultMode::InPlace);
+    let builder = region.fork_builder().fault_mode(FaultMode::InPlace);
     let start = Instant::now();
     let fork = builder.build()?;
     Ok((start.elapsed().as_secs_f64() * 1e6, fork))

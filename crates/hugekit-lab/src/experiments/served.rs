@@ -27,11 +27,11 @@ enum Kind {
 pub(super) struct LazyRegion {
     pool: Pool,
     kind: Kind,
-    handling: FaultMode,
+    fault_mode: FaultMode,
     busy: bool,
 }
 
-const HANDLINGS: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
 impl LazyRegion {
     /// Every kind that this machine allows, on the best huge pages that it has, and why the others are not
@@ -42,17 +42,17 @@ impl LazyRegion {
         let Ok(pool) = build(Backing::Hugetlb2M).or_else(|_| build(Backing::Thp)) else {
             return Ok((all, vec!["faults served by hugekit left out: no huge pages".into()]));
         };
-        for handling in HANDLINGS {
+        for fault_mode in FAULT_MODES {
             soil(&pool)?;
-            if let Err(error) = at_fault(&pool, row, handling) {
-                left_out.push(format!("{} left out: {error}", name(handling)));
+            if let Err(error) = at_fault(&pool, row, fault_mode) {
+                left_out.push(format!("{} left out: {error}", name(fault_mode)));
                 continue;
             }
             // A hole of other memory is populated when it is handed out.
             let holes = pool.backing().is_reserved().then_some(Kind::Hole);
             for kind in [Kind::Minor, Kind::Dirty].into_iter().chain(holes) {
                 for busy in [false, true] {
-                    all.push(Self { pool: pool.clone(), kind, handling, busy });
+                    all.push(Self { pool: pool.clone(), kind, fault_mode, busy });
                 }
             }
         }
@@ -75,34 +75,34 @@ impl LazyRegion {
             Kind::Hole => "hole",
         };
         let busy = if self.busy { "-busy" } else { "" };
-        format!("{kind}-{}{busy}", name(self.handling))
+        format!("{kind}-{}{busy}", name(self.fault_mode))
     }
 
     /// A region, all of it of this kind but the first page.
     pub(super) fn take(&self, row: usize) -> Result<Region, LabError> {
         match self.kind {
-            Kind::Minor => return Ok(minor(&self.pool, row, self.handling)?),
+            Kind::Minor => return Ok(minor(&self.pool, row, self.fault_mode)?),
             Kind::Dirty => soil(&self.pool)?,
             Kind::Hole => self.pool.region(self.pool.capacity())?.retire()?,
         }
-        Ok(at_fault(&self.pool, row, self.handling)?)
+        Ok(at_fault(&self.pool, row, self.fault_mode)?)
     }
 }
 
-fn name(handling: FaultMode) -> &'static str {
-    if handling == FaultMode::InPlace { "in-place" } else { "threaded" }
+fn name(fault_mode: FaultMode) -> &'static str {
+    if fault_mode == FaultMode::InPlace { "in-place" } else { "threaded" }
 }
 
-fn at_fault(pool: &Pool, len: usize, handling: FaultMode) -> Result<Region, PoolError> {
-    pool.region_builder(len).clearing(Clearing::OnFault).handling(handling).build()
+fn at_fault(pool: &Pool, len: usize, fault_mode: FaultMode) -> Result<Region, PoolError> {
+    pool.region_builder(len).clearing(Clearing::OnFault).fault_mode(fault_mode).build()
 }
 
 /// A region that is clean but for its first page, which has the others served as well and is touched
 /// already.
-fn minor(pool: &Pool, len: usize, handling: FaultMode) -> Result<Region, PoolError> {
+fn minor(pool: &Pool, len: usize, fault_mode: FaultMode) -> Result<Region, PoolError> {
     pool.scrub()?;
     drop(pool.region(1)?);
-    let mut region = at_fault(pool, len, handling)?;
+    let mut region = at_fault(pool, len, fault_mode)?;
     region[0] = 1;
     Ok(region)
 }
@@ -242,11 +242,11 @@ mod tests {
     #[test]
     fn all_but_the_first_page_is_of_the_kind() {
         let pool = pool();
-        for handling in HANDLINGS {
+        for fault_mode in FAULT_MODES {
             for kind in [Kind::Minor, Kind::Dirty] {
-                let served = LazyRegion { pool: pool.clone(), kind, handling, busy: false };
+                let served = LazyRegion { pool: pool.clone(), kind, fault_mode, busy: false };
                 let Ok(region) = served.take(4 * MIB) else {
-                    continue; // A process that may not serve faults of system calls has the other handling.
+                    continue; // A process that may not serve faults of system calls has the other fault_mode.
                 };
                 let before = pool.stats().unwrap().scrubbed_at_fault;
                 assert!(region.iter().step_by(4096).skip(1).all(|&byte| byte == 0));

@@ -247,7 +247,7 @@ impl Subject {
             }
             // The pool's other half.
             Self::Region(_, region) => {
-                let snapshot = region.fork_builder().handling(FaultMode::InPlace).snapshot()?;
+                let snapshot = region.fork_builder().fault_mode(FaultMode::InPlace).snapshot()?;
                 snapshot.prepare_write(0..region.len())?;
             }
             Self::CopyTo | Self::Plain => {}
@@ -427,14 +427,14 @@ fn save(
 ) -> Result<Saved, LabError> {
     let memory = std::ptr::slice_from_raw_parts(words.as_ptr().cast::<u8>(), size_of_val(words));
     let phase = &board.words()[0];
-    let in_place = Snapshot::builder().handling(FaultMode::InPlace);
+    let in_place = Snapshot::builder().fault_mode(FaultMode::InPlace);
     // SAFETY: no thread of the lab blocks SIGBUS, and no system call writes there.
     let of_memory = |builder: Builder| unsafe { builder.of_anonymous(memory) };
     let write_out = |snapshot: Snapshot| snapshot.write_to(Out(out.start()));
     match subject {
         Subject::Fork(_, _, shared) => save_by_child(shared, out, board),
         Subject::Region(_, region) => {
-            let builder = region.fork_builder().handling(FaultMode::InPlace);
+            let builder = region.fork_builder().fault_mode(FaultMode::InPlace);
             save_by_snapshot(phase, || builder.snapshot(), write_out)
         }
         Subject::Anonymous(granule, reserve, _) => {

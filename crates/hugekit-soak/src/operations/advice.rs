@@ -52,7 +52,7 @@ fn on_snapshot(world: &mut World) {
     written.while_written(world, |world| {
         for _ in 0..world.steps() {
             // SAFETY: no thread blocks SIGBUS, and no system call writes to the memory, which stays.
-            let made = unsafe { snapshot(world, &memory, &(0..bytes), world.handling) };
+            let made = unsafe { snapshot(world, &memory, &(0..bytes), world.fault_mode) };
             let Some(made) = made else { return };
             advise(world, memory.start(), bytes, &HARMLESS);
             let check =
@@ -69,7 +69,7 @@ fn on_snapshot(world: &mut World) {
 /// Memory that its owner discards is gone from the snapshot, and the snapshot says so, unless it was put aside.
 fn discarded(world: &mut World, memory: &Mapping, written: &Written<'_>) {
     // SAFETY: as above.
-    let made = unsafe { snapshot(world, memory, &(0..memory.range().len()), world.handling) };
+    let made = unsafe { snapshot(world, memory, &(0..memory.range().len()), world.fault_mode) };
     let Some(made) = made else { return };
     advise(world, memory.start(), memory.range().len(), &[libc::MADV_DONTNEED]);
     let check = |offset, bytes: &[u8]| written.check(offset, bytes, "discarded memory's snapshot");

@@ -31,7 +31,7 @@ pub(super) fn children(world: &mut World) {
     written.while_written(world, |world| {
         for _ in 0..world.steps() {
             // SAFETY: no thread blocks SIGBUS but while it starts a process, when it writes none of it.
-            let made = unsafe { snapshot(world, &memory, &(0..bytes), world.handling) };
+            let made = unsafe { snapshot(world, &memory, &(0..bytes), world.fault_mode) };
             let Some(made) = made else { return };
             match world.rng.u32(0..3) {
                 0 => by_fork(&made, &fork, &written),

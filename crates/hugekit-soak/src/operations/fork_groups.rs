@@ -64,10 +64,10 @@ fn fork(world: &mut World, pool: &Pool, parent: &Forked) -> Option<Forked> {
     let made = match parent.region.shared_bytes() {
         // What the first fork says holds for the fork group.
         Ok(_) if world.rng.bool() => parent.region.fork(),
-        _ => parent.region.fork_builder().handling(world.handling).build(),
+        _ => parent.region.fork_builder().fault_mode(world.fault_mode).build(),
     };
     let made = match made {
-        Err(hugekit::region::ForkError::HandlingDiffers { .. }) => return None,
+        Err(hugekit::region::ForkError::FaultModeDiffers { .. }) => return None,
         made => made,
     };
     let region: Region = world.unless_short(made)?;

@@ -51,7 +51,7 @@ pub const OPERATIONS: &[Operation] = &[
 ];
 
 /// The server of faults, of an operation that differs by it.
-pub const HANDLINGS: [(&str, FaultMode); 2] =
+pub const FAULT_MODES: [(&str, FaultMode); 2] =
     [("in_place", FaultMode::InPlace), ("threaded", FaultMode::Threaded { threads: 1 })];
 
 impl Operation {

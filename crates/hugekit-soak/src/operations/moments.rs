@@ -102,7 +102,7 @@ pub(super) fn forks(world: &mut World) {
     let written = unsafe { Written::new(region.as_ptr(), region.mapped_len(), 1) };
     written.while_written(world, |world| {
         for _ in 0..world.steps() {
-            let forked = region.fork_builder().handling(world.handling).build();
+            let forked = region.fork_builder().fault_mode(world.fault_mode).build();
             let Some(mut child) = world.unless_short(forked) else { return };
             world.count(Count::Forks);
             world.verified(written.check(0, &child, "fork"));
@@ -126,7 +126,7 @@ pub(super) fn of_region(world: &mut World) {
     let written = unsafe { Written::new(region.as_ptr(), region.mapped_len(), 1) };
     written.while_written(world, |world| {
         for _ in 0..world.steps() {
-            let made = region.fork_builder().handling(world.handling).snapshot();
+            let made = region.fork_builder().fault_mode(world.fault_mode).snapshot();
             let Some(snapshot) = world.unless_short(made) else { return };
             world.count(Count::Snapshots);
             read_out(world, snapshot, &|offset, bytes| written.check(offset, bytes, "snapshot"))
@@ -144,7 +144,7 @@ pub(super) fn of_anonymous(world: &mut World) {
         for _ in 0..world.steps() {
             let part = unaligned_part(world, bytes);
             // SAFETY: no thread blocks SIGBUS, and no system call writes to the memory, which stays.
-            let Some(snapshot) = (unsafe { snapshot(world, &memory, &part, world.handling) })
+            let Some(snapshot) = (unsafe { snapshot(world, &memory, &part, world.fault_mode) })
             else {
                 return;
             };
@@ -182,10 +182,10 @@ pub(super) unsafe fn snapshot(
     world: &mut World,
     memory: &Mapping,
     part: &Range<usize>,
-    handling: FaultMode,
+    fault_mode: FaultMode,
 ) -> Option<Snapshot> {
     let granule = [Granule::Auto, Granule::Huge, Granule::Small][world.rng.usize(0..3)];
-    let mut builder = Snapshot::builder().handling(handling).granule(granule);
+    let mut builder = Snapshot::builder().fault_mode(fault_mode).granule(granule);
     builder = if world.one_in(4) { builder.in_background(true) } else { builder };
     builder = if world.one_in(4) { builder.max_cow_bytes(part.len() / 2) } else { builder };
     builder = if world.one_in(4) { builder.populate_copies(part.len() / 4) } else { builder };

@@ -27,7 +27,7 @@ pub(super) fn overlapping(world: &mut World) {
             }
             for round in 0..2 * world.steps() {
                 // SAFETY: no thread blocks SIGBUS, and no system call writes to the memory, which stays.
-                let made = unsafe { snapshot(world, &memory, &(0..bytes), world.handling) };
+                let made = unsafe { snapshot(world, &memory, &(0..bytes), world.fault_mode) };
                 let Some(made) = made else { return };
                 if lines[round % 2].send(made).is_err() {
                     return; // Its reader has failed, and the scope says so.

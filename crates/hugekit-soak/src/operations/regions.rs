@@ -42,7 +42,7 @@ pub(super) fn region(
     let at_fault = !world.one_in(3);
     let clearing = if at_fault { Clearing::OnFault } else { Clearing::OnAllocation };
     let threads = if world.rng.bool() { Threads::One } else { Threads::Exactly(2) };
-    let builder = pool.region_builder(len).clearing(clearing).handling(world.handling);
+    let builder = pool.region_builder(len).clearing(clearing).fault_mode(world.fault_mode);
     let region = world.unless_short(builder.threads(threads).build())?.share();
     world.count(Count::Regions);
     // SAFETY: `region` outlives what tracks it, in every caller.

@@ -29,7 +29,7 @@ pub(super) fn several(world: &mut World) {
                 )
             };
             let ranges: Vec<*const [u8]> = pieces.iter().map(slice).collect();
-            let builder = Snapshot::builder().handling(world.handling);
+            let builder = Snapshot::builder().fault_mode(world.fault_mode);
             // SAFETY: no thread blocks SIGBUS, and no system call writes to the memory, which stays.
             let made = world.unless_short(unsafe { builder.of_several(&ranges) });
             for (snapshot, piece) in made.into_iter().flatten().zip(&pieces) {
@@ -54,7 +54,7 @@ pub(super) fn reserves(world: &mut World) {
     written.while_written(world, |world| {
         for _ in 0..world.steps().min(4) {
             assert!(reserve.touch(), "no snapshot has it");
-            let builder = Snapshot::builder().handling(world.handling).reserve(&reserve);
+            let builder = Snapshot::builder().fault_mode(world.fault_mode).reserve(&reserve);
             // SAFETY: as above.
             let made = world.unless_short(unsafe { builder.of_anonymous(memory.range()) });
             let Some(snapshot) = made else { return };

@@ -10,7 +10,7 @@ use rustix::io;
 
 use crate::machine::Root;
 use crate::machine::limits::max_map_count;
-use crate::sys::own::Own;
+use crate::sys::private_pages::Private;
 
 /// What the kernel has if it does not say.
 const USUAL: u64 = 65530;
@@ -21,7 +21,7 @@ fn spent_by_all() -> io::Result<&'static AtomicIsize> {
     static SPENT: OnceLock<&'static AtomicIsize> = OnceLock::new();
     if SPENT.get().is_none() {
         // Of two threads that are first, one makes it in vain.
-        let _ = SPENT.set(Own::new(AtomicIsize::new(0))?.leak());
+        let _ = SPENT.set(Private::new(AtomicIsize::new(0))?.leak());
     }
     Ok(SPENT.get().expect("set above"))
 }
@@ -30,7 +30,7 @@ fn spent_by_all() -> io::Result<&'static AtomicIsize> {
 #[derive(Debug)]
 pub(super) struct Budget {
     most: isize,
-    spent: Own<AtomicIsize>,
+    spent: Private<AtomicIsize>,
     all: &'static AtomicIsize,
 }
 
@@ -44,7 +44,7 @@ impl Budget {
     /// Looks at the limit, which no fault may.
     pub(super) fn new(most: Option<usize>) -> io::Result<Self> {
         let most = most.unwrap_or(usize::MAX).min(of_process()) as isize;
-        Ok(Self { most, spent: Own::new(AtomicIsize::new(0))?, all: spent_by_all()? })
+        Ok(Self { most, spent: Private::new(AtomicIsize::new(0))?, all: spent_by_all()? })
     }
 
     /// Whether so many more can be had; they are taken then. Fewer than none always can.

@@ -37,12 +37,12 @@ pub enum ForkError {
         granule: usize,
     },
     /// An earlier fork has decided for the fork group.
-    #[error("faults of the region and its forks are served by {handling:?}, not by {asked:?}")]
-    HandlingDiffers {
+    #[error("faults of the region and its forks are served by {fault_mode:?}, not by {asked:?}")]
+    FaultModeDiffers {
         /// What was asked for.
         asked: FaultMode,
         /// What serves the fork group.
-        handling: FaultMode,
+        fault_mode: FaultMode,
     },
     /// The pool cannot keep room for the fork's copies.
     #[error("no room for the fork's copies: {0}")]

@@ -16,8 +16,8 @@ use crate::parallel::Bytes;
 use crate::pool::{Content, Memory, Reserved};
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
-use crate::sys::own::{OwnPiece, OwnSlice};
 use crate::sys::peek;
+use crate::sys::private_pages::{PrivatePiece, PrivateSlice};
 use crate::{ClearOptions, CopyOptions, Reuse};
 
 /// An extent that came into the group with one region, and what is left of it. Its token is kept outside of the gate
@@ -28,7 +28,7 @@ pub(super) struct Holding {
     first_slot: usize,
     slots: usize,
     /// What each folio holds, and whether the group has given it up.
-    contents: OwnSlice<AtomicU8>,
+    contents: PrivateSlice<AtomicU8>,
     /// Granules of each folio that are still a region's, or whose place is kept for one.
     kept: Box<[u32]>,
     /// Folios that the pool does not have again, and those of them that are given up.
@@ -302,16 +302,17 @@ pub(super) struct Reservation {
 
 impl Reservation {
     /// Memory for what faults change of so many pieces, which no snapshot can protect.
-    pub(super) fn room(pieces: &[Reserved]) -> io::Result<OwnPiece> {
-        let bytes =
-            pieces.iter().map(|(extent, _)| OwnPiece::bytes_of::<AtomicU8>(extent.folios().len()));
-        OwnPiece::new(bytes.sum())
+    pub(super) fn room(pieces: &[Reserved]) -> io::Result<PrivatePiece> {
+        let bytes = pieces
+            .iter()
+            .map(|(extent, _)| PrivatePiece::bytes_of::<AtomicU8>(extent.folios().len()));
+        PrivatePiece::new(bytes.sum())
     }
 
     /// In the [`room`](Self::room) for these pieces.
     pub(super) fn new(
         pieces: &[Reserved],
-        mut room: OwnPiece,
+        mut room: PrivatePiece,
         memory: &Memory,
         granule_bytes: usize,
         page_size: usize,

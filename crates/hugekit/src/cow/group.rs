@@ -30,7 +30,7 @@ use crate::profile::Profile;
 use crate::sync::{Claims, Gate};
 use crate::sys::mapping::{Mapping, Spare};
 use crate::sys::memfd::{self, Pages as FilePages};
-use crate::sys::own::{self, OwnPiece};
+use crate::sys::private_pages::{self, PrivatePiece};
 use crate::sys::thread::without_signals;
 use crate::sys::{pagemap, userfaultfd};
 
@@ -45,13 +45,13 @@ pub(crate) struct ForkGroup {
     pub(super) slots: Claims<()>,
     pub(super) gate: Gate<Tables>,
     pub(super) budget: Budget,
-    pub(super) spare: own::Own<Spare>,
+    pub(super) spare: private_pages::Private<Spare>,
     /// The handlers have ended because the kernel refused them: nothing can be shared any more.
-    pub(super) unserved: own::Own<AtomicBool>,
+    pub(super) unserved: private_pages::Private<AtomicBool>,
     /// The kernel refused to wake threads that wait: they are to be seen to by [`Faults::leave`].
-    pub(super) unwoken: own::Own<AtomicBool>,
+    pub(super) unwoken: private_pages::Private<AtomicBool>,
     /// With what the kernel refuses to handler threads.
-    pub(super) patience: own::Own<Patience>,
+    pub(super) patience: private_pages::Private<Patience>,
     /// Shared by readers of frames that others may give up meanwhile.
     pub(super) reading: RwLock<()>,
     handlers: Mutex<Option<Handlers>>,
@@ -73,7 +73,7 @@ pub(super) struct Tables {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) granule_bytes: usize,
-    pub(crate) handling: FaultMode,
+    pub(crate) fault_mode: FaultMode,
     pub(crate) max_vmas: Option<usize>,
 }
 
@@ -109,9 +109,9 @@ impl ForkGroup {
         // The first look at it may allocate, which no fault may.
         let _ = Profile::current();
         no_fault::prepare();
-        let Terms { granule_bytes, handling, max_vmas } = terms;
+        let Terms { granule_bytes, fault_mode, max_vmas } = terms;
         let writes = Of::SharedWrites(pool.backing());
-        let (threads, fallback) = match handling {
+        let (threads, fallback) = match fault_mode {
             FaultMode::InPlace => (None, None),
             FaultMode::Threaded { threads } => (Some(threads), None),
             FaultMode::Auto => match open::for_handler_threads(writes) {
@@ -121,15 +121,15 @@ impl ForkGroup {
         };
         let descriptor = match threads {
             Some(_) => open::for_handler_threads(writes)?,
-            None => open::for_handling_in_place(writes)?,
+            None => open::for_serving_in_place(writes)?,
         };
-        let handling =
+        let fault_mode =
             threads.map_or(FaultMode::InPlace, |threads| FaultMode::Threaded { threads });
         let slots = len.div_ceil(granule_bytes);
         let spare = Spare::new(pool.memory().file(), pool.page_size());
         let group = Arc::new(Self {
             descriptor,
-            serving: Serving { handling, fallback },
+            serving: Serving { fault_mode, fallback },
             granule_bytes,
             slots: Claims::new(slots).map_err(unmapped)?,
             gate: Gate::new(Tables {
@@ -138,10 +138,10 @@ impl ForkGroup {
             })
             .map_err(unmapped)?,
             budget: Budget::new(max_vmas).map_err(unmapped)?,
-            spare: own::Own::new(spare).map_err(unmapped)?,
-            unserved: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
-            unwoken: own::Own::new(AtomicBool::new(false)).map_err(unmapped)?,
-            patience: own::Own::new(Patience::default()).map_err(unmapped)?,
+            spare: private_pages::Private::new(spare).map_err(unmapped)?,
+            unserved: private_pages::Private::new(AtomicBool::new(false)).map_err(unmapped)?,
+            unwoken: private_pages::Private::new(AtomicBool::new(false)).map_err(unmapped)?,
+            patience: private_pages::Private::new(Patience::default()).map_err(unmapped)?,
             reading: RwLock::new(()),
             handlers: Mutex::new(None),
             tokens: Tokens::default(),
@@ -165,20 +165,20 @@ impl ForkGroup {
     pub(crate) fn check(
         &self,
         granule: Option<usize>,
-        handling: Option<FaultMode>,
+        fault_mode: Option<FaultMode>,
     ) -> Result<(), ForkError> {
-        let (own, served) = (self.granule_bytes, self.serving.handling);
+        let (own, served) = (self.granule_bytes, self.serving.fault_mode);
         if let Some(asked) = granule.filter(|&asked| asked != own) {
             return Err(ForkError::GranuleDiffers { asked, granule: own });
         }
-        match handling.filter(|&asked| asked != FaultMode::Auto && asked != served) {
-            Some(asked) => Err(ForkError::HandlingDiffers { asked, handling: served }),
+        match fault_mode.filter(|&asked| asked != FaultMode::Auto && asked != served) {
+            Some(asked) => Err(ForkError::FaultModeDiffers { asked, fault_mode: served }),
             None => Ok(()),
         }
     }
 
     pub(super) fn is_in_place(&self) -> bool {
-        self.serving.handling == FaultMode::InPlace
+        self.serving.fault_mode == FaultMode::InPlace
     }
 
     /// Has signals of this process's accesses at these addresses come to us, if that is how they come.
@@ -203,14 +203,14 @@ impl ForkGroup {
         pieces: &[Reserved],
         bytes: usize,
         whole: bool,
-    ) -> Result<(OwnPiece, Words), ForkError> {
+    ) -> Result<(PrivatePiece, Words), ForkError> {
         let slots = bytes.div_ceil(self.granule_bytes);
         let room = Reservation::room(pieces);
         room.and_then(|room| Ok((room, Words::new(slots, whole)?))).map_err(unmapped)
     }
 
     /// What these pieces are in the gate. Their tokens stay outside.
-    pub(super) fn reservation_of(&self, pieces: Vec<Reserved>, room: OwnPiece) -> Reservation {
+    pub(super) fn reservation_of(&self, pieces: Vec<Reserved>, room: PrivatePiece) -> Reservation {
         let (memory, page_size) = (self.pool.memory(), self.pool.page_size());
         let reservation = Reservation::new(&pieces, room, memory, self.granule_bytes, page_size);
         self.tokens.add(pieces.into_iter().map(|(extent, _)| extent));

@@ -11,7 +11,7 @@ use super::sharers::{Id, Links};
 use super::slot::{Pages, Slot};
 use super::table::{Marks, Table};
 use crate::sys::mapping::Mapping;
-use crate::sys::own::{OwnPiece, OwnSlice};
+use crate::sys::private_pages::{PrivatePiece, PrivateSlice};
 
 /// Where neighbours do not become one mapping by themselves, so many are made one.
 pub(super) const BLOCK: usize = 8;
@@ -41,7 +41,7 @@ pub(super) struct Words {
     pub(super) links: Links,
     /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping of the kernel's.
     pub(super) blocks: Vec<Marks>,
-    counts: OwnSlice<Counts>,
+    counts: PrivateSlice<Counts>,
 }
 
 /// What is counted of one region.
@@ -61,8 +61,9 @@ impl Words {
     /// Of so many slots; `whole` if every block is one mapping of the kernel's.
     pub(super) fn new(slots: usize, whole: bool) -> io::Result<Self> {
         let of_blocks: usize = block_lens(slots).map(|len| Marks::bytes_of(slots / len)).sum();
-        let of_slots = 2 * OwnPiece::bytes_of::<AtomicU64>(slots);
-        let mut piece = OwnPiece::new(of_slots + of_blocks + OwnPiece::bytes_of::<Counts>(1))?;
+        let of_slots = 2 * PrivatePiece::bytes_of::<AtomicU64>(slots);
+        let mut piece =
+            PrivatePiece::new(of_slots + of_blocks + PrivatePiece::bytes_of::<Counts>(1))?;
         let blocks =
             block_lens(slots).map(|len| Marks::new(&mut piece, slots / len, whole)).collect();
         let (table, links) =

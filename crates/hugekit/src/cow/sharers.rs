@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::sys::own::{OwnPiece, OwnSlice};
+use crate::sys::private_pages::{PrivatePiece, PrivateSlice};
 
 /// A mapping's number in its fork group, for as long as it is one of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) struct Id(pub(super) u32);
 /// The neighbours of one mapping in the ring of each slot. Changed only by
 /// [`SlotGuard`](super::guard::SlotGuard), whose thread has the slot of all mappings: so nothing is ordered here.
 #[derive(Debug)]
-pub(super) struct Links(OwnSlice<AtomicU64>);
+pub(super) struct Links(PrivateSlice<AtomicU64>);
 
 /// Both neighbours: itself where no other mapping shows the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) struct Neighbours {
 
 impl Links {
     /// Without meaning until each slot is set, cut from a piece.
-    pub(super) fn unfilled(piece: &mut OwnPiece, slots: usize) -> Self {
+    pub(super) fn unfilled(piece: &mut PrivatePiece, slots: usize) -> Self {
         Self(piece.filled(slots, |_| AtomicU64::new(0)))
     }
 

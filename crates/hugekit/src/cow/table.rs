@@ -4,15 +4,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry::Entry;
-use crate::sys::own::{OwnPiece, OwnSlice};
+use crate::sys::private_pages::{PrivatePiece, PrivateSlice};
 
 /// One entry for each slot, changed only by [`SlotGuard`](super::guard::SlotGuard).
 #[derive(Debug)]
-pub(super) struct Table(OwnSlice<AtomicU64>);
+pub(super) struct Table(PrivateSlice<AtomicU64>);
 
 impl Table {
     /// One without meaning until it is filled, cut from a piece.
-    pub(super) fn unfilled(piece: &mut OwnPiece, slots: usize) -> Self {
+    pub(super) fn unfilled(piece: &mut PrivatePiece, slots: usize) -> Self {
         Self(piece.filled(slots, |_| AtomicU64::new(0)))
     }
 
@@ -55,18 +55,18 @@ impl Table {
 
 /// One bit for each slot.
 #[derive(Debug)]
-pub(super) struct Marks(OwnSlice<AtomicU64>);
+pub(super) struct Marks(PrivateSlice<AtomicU64>);
 
 impl Marks {
     /// All of them clear, or all set, cut from a piece.
-    pub(super) fn new(piece: &mut OwnPiece, slots: usize, set: bool) -> Self {
+    pub(super) fn new(piece: &mut PrivatePiece, slots: usize, set: bool) -> Self {
         let words = if set { u64::MAX } else { 0 };
         Self(piece.filled(slots.div_ceil(64), |_| AtomicU64::new(words)))
     }
 
     /// What they take of a piece.
     pub(super) const fn bytes_of(slots: usize) -> usize {
-        OwnPiece::bytes_of::<AtomicU64>(slots.div_ceil(64))
+        PrivatePiece::bytes_of::<AtomicU64>(slots.div_ceil(64))
     }
 
     /// Async-signal-safe, as the others.
@@ -90,7 +90,7 @@ mod tests {
 
     fn table(entries: &[(u64, Slot)]) -> Table {
         let slots = entries.len();
-        let mut piece = OwnPiece::new(OwnPiece::bytes_of::<AtomicU64>(slots)).unwrap();
+        let mut piece = PrivatePiece::new(PrivatePiece::bytes_of::<AtomicU64>(slots)).unwrap();
         let table = Table::unfilled(&mut piece, slots);
         for (at, &(frame, slot)) in entries.iter().enumerate() {
             table.set(at, Entry { frame, slot });

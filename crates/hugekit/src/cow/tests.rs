@@ -11,7 +11,7 @@ const PAGES: usize = 8;
 
 /// Forks, and forks of a fork, of base pages, where each page is a granule.
 fn forked(region: &Region, most: usize) -> Result<Region, ForkError> {
-    let builder = region.fork_builder().granule(PAGE).handling(FaultMode::InPlace);
+    let builder = region.fork_builder().granule(PAGE).fault_mode(FaultMode::InPlace);
     builder.max_vmas(most).build()
 }
 

@@ -10,7 +10,7 @@ use crate::sync::{Claim, Claims, State};
 
 /// What a granule lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lacks {
+pub(crate) enum Pending {
     /// Nothing: it may be mapped.
     Nothing,
     /// A clear: part of it holds what an earlier user left.
@@ -19,7 +19,7 @@ pub(crate) enum Lacks {
     Page,
 }
 
-impl State for Lacks {
+impl State for Pending {
     fn bits(self) -> u32 {
         self as u32
     }
@@ -35,14 +35,14 @@ impl State for Lacks {
 
 /// The granules of one region. Async-signal-safe, all but `new`.
 #[derive(Debug)]
-pub(crate) struct Granules(Claims<Lacks>);
+pub(crate) struct Granules(Claims<Pending>);
 
 /// The memory behind a granule is broken.
 #[derive(Debug)]
 pub(crate) struct Broken;
 
 impl Granules {
-    pub(crate) fn new(lacks: &[Lacks]) -> io::Result<Self> {
+    pub(crate) fn new(lacks: &[Pending]) -> io::Result<Self> {
         Ok(Self(Claims::with(lacks.len(), lacks.iter().copied())?))
     }
 
@@ -51,13 +51,13 @@ impl Granules {
     }
 
     /// What it lacks at this moment, and whether its memory is broken. A claimed one lacks what it did.
-    pub(crate) fn look(&self, index: usize) -> Result<Lacks, Broken> {
+    pub(crate) fn look(&self, index: usize) -> Result<Pending, Broken> {
         let seen = self.0.look(index);
         if seen.is_broken { Err(Broken) } else { Ok(seen.state) }
     }
 
     /// Claims it, after another thread that has it.
-    pub(crate) fn claim(&self, index: usize) -> Result<Claim<'_, Lacks>, Broken> {
+    pub(crate) fn claim(&self, index: usize) -> Result<Claim<'_, Pending>, Broken> {
         let claim = self.0.claim(index);
         if claim.is_broken() { Err(Broken) } else { Ok(claim) }
     }
@@ -77,16 +77,16 @@ mod tests {
 
     #[test]
     fn work_is_done_once_and_others_wait_for_it() {
-        let granules = Granules::new(&[Lacks::Clearing; 64]).unwrap();
+        let granules = Granules::new(&[Pending::Clearing; 64]).unwrap();
         let done: Vec<AtomicUsize> = (0..64).map(|_| AtomicUsize::new(0)).collect();
         let serve = || {
             for (index, done) in done.iter().enumerate() {
                 let busy = granules.claim(index).unwrap();
-                if busy.state() == Lacks::Clearing {
+                if busy.state() == Pending::Clearing {
                     thread::yield_now();
                     done.fetch_add(1, Ordering::Relaxed);
                 }
-                busy.finish(Lacks::Nothing);
+                busy.finish(Pending::Nothing);
                 assert_eq!(done.load(Ordering::Relaxed), 1);
             }
         };
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn work_that_fails_is_somebody_elses() {
-        for lacks in [Lacks::Nothing, Lacks::Clearing, Lacks::Page] {
+        for lacks in [Pending::Nothing, Pending::Clearing, Pending::Page] {
             let granules = Granules::new(&[lacks]).unwrap();
             drop(granules.claim(0).unwrap());
             assert_eq!(granules.look(0).unwrap(), lacks);
@@ -109,11 +109,11 @@ mod tests {
 
     #[test]
     fn a_broken_granule_stays_so_whoever_was_busy() {
-        let granules = Granules::new(&[Lacks::Clearing, Lacks::Nothing]).unwrap();
+        let granules = Granules::new(&[Pending::Clearing, Pending::Nothing]).unwrap();
         let busy = granules.claim(0).unwrap();
         granules.break_(0);
         granules.break_(1);
-        busy.finish(Lacks::Nothing);
+        busy.finish(Pending::Nothing);
         for index in 0..granules.len() {
             assert!(granules.claim(index).is_err());
             assert!(granules.look(index).is_err());

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::pool::FaultError;
-use crate::sys::own::Own;
+use crate::sys::private_pages::Private;
 use crate::sys::signal::{self, Disposition, Handler};
 
 /// One signal of one process.
@@ -45,7 +45,7 @@ impl Hook {
             tracing::warn!("hugekit's handler of a signal had been taken away, and is put back");
         }
         // Known before the first signal can come.
-        let previous = Own::new(in_force).map_err(failed_to("mmap"))?.leak();
+        let previous = Private::new(in_force).map_err(failed_to("mmap"))?.leak();
         self.previous.store(std::ptr::from_ref(previous).cast_mut(), Ordering::Release);
         // SAFETY: our handlers do only what signal-safety(7) allows.
         unsafe { signal::install(self.signal, self.handler) }.map_err(failed)?;

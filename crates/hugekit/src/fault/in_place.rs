@@ -17,7 +17,7 @@ use crate::arch::{self, abandonable};
 use crate::pool::FaultError;
 use crate::sync::{OfProcess, PerProcess};
 use crate::sys::fork_mark::ForkMark;
-use crate::sys::own::Own;
+use crate::sys::private_pages::Private;
 use crate::sys::signal::{self, Cause, ErrnoKept};
 
 /// What one process serves in place. A forked child that wants to serve regions of its own makes
@@ -31,7 +31,7 @@ struct Process {
     mark: ForkMark,
     regions: Registry<dyn Faults>,
     snapshots: Registry<dyn Faults>,
-    hooks: Own<Hooks>,
+    hooks: Private<Hooks>,
     /// Held by the thread that installs a handler.
     installer: Mutex<()>,
 }
@@ -158,7 +158,7 @@ impl Process {
             mark: ForkMark::new(),
             regions: Registry::new()?,
             snapshots: Registry::new()?,
-            hooks: Own::new(Hooks {
+            hooks: Private::new(Hooks {
                 late: Late::new(),
                 bus: Hook::new(libc::SIGBUS, on_sigbus, hooks.map(|hooks| &hooks.bus)),
                 segv: Hook::new(libc::SIGSEGV, on_sigsegv, hooks.map(|hooks| &hooks.segv)),

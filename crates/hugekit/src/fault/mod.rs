@@ -19,10 +19,10 @@ mod granules;
 mod hook;
 mod in_place;
 mod late;
+mod lazy_region;
 pub(crate) mod no_fault;
 pub(crate) mod open;
 mod registry;
-mod served;
 mod show;
 mod threaded;
 
@@ -33,9 +33,9 @@ use std::sync::Arc;
 
 pub use self::in_place::take_back_sigbus;
 pub(crate) use self::in_place::{Ranges, Registration};
+pub(crate) use self::lazy_region::LazyRegion;
 use self::open::Of;
 pub(crate) use self::registry::{Held, Registry};
-pub(crate) use self::served::LazyRegion;
 pub(crate) use self::show::show;
 pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
@@ -109,7 +109,7 @@ pub enum FaultMode {
 #[non_exhaustive]
 pub struct Serving {
     /// [`FaultMode::InPlace`] or [`FaultMode::Threaded`].
-    pub handling: FaultMode,
+    pub fault_mode: FaultMode,
     /// Why [`FaultMode::Auto`] is not threaded, if it is not.
     pub fallback: Option<FaultError>,
 }
@@ -132,8 +132,8 @@ enum Handler {
 
 /// Whether this can be handled so at all: a page of 1 GiB takes so long to clear that a signal handler,
 /// which is alone, must not.
-pub(crate) fn suits(backing: Backing, handling: FaultMode) -> bool {
-    backing != Backing::Hugetlb1G || handling != FaultMode::InPlace
+pub(crate) fn suits(backing: Backing, fault_mode: FaultMode) -> bool {
+    backing != Backing::Hugetlb1G || fault_mode != FaultMode::InPlace
 }
 
 impl Service {
@@ -142,9 +142,9 @@ impl Service {
         pool: &Pool,
         mapped: &Mapped,
         contents: &[(usize, Content)],
-        handling: FaultMode,
+        fault_mode: FaultMode,
     ) -> Result<Self, FaultError> {
-        match handling {
+        match fault_mode {
             FaultMode::InPlace => Self::in_place(pool, mapped, contents, None),
             FaultMode::Threaded { threads } => Self::threaded(pool, mapped, contents, threads),
             FaultMode::Auto => match Self::threaded(pool, mapped, contents, 1) {
@@ -163,14 +163,14 @@ impl Service {
         contents: &[(usize, Content)],
         fallback: Option<FaultError>,
     ) -> Result<Self, FaultError> {
-        let descriptor = open::for_handling_in_place(Of::FirstAccesses(pool.backing()))?;
+        let descriptor = open::for_serving_in_place(Of::FirstAccesses(pool.backing()))?;
         let served = Arc::new(LazyRegion::new(pool, mapped, contents, descriptor)?);
         let handler =
             Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
         let handler = Some(Handler::InPlace(handler));
         Ok(Self {
             served,
-            serving: Some(Serving { handling: FaultMode::InPlace, fallback }),
+            serving: Some(Serving { fault_mode: FaultMode::InPlace, fallback }),
             handler,
         })
     }
@@ -184,8 +184,10 @@ impl Service {
         let descriptor = open::for_handler_threads(Of::FirstAccesses(pool.backing()))?;
         let served = Arc::new(LazyRegion::new(pool, mapped, contents, descriptor)?);
         let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn Faults>), threads)?;
-        let serving =
-            Serving { handling: FaultMode::Threaded { threads: handlers.count() }, fallback: None };
+        let serving = Serving {
+            fault_mode: FaultMode::Threaded { threads: handlers.count() },
+            fallback: None,
+        };
         Ok(Self { served, serving: Some(serving), handler: Some(Handler::Threaded(handlers)) })
     }
 

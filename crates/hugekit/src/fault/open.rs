@@ -70,7 +70,7 @@ pub(super) fn is_collapsible(backing: Backing) -> bool {
 }
 
 /// One whose faults raise SIGBUS in the thread that faulted. Any process may have it.
-pub(crate) fn for_handling_in_place(of: Of) -> Result<OwnedFd, FaultError> {
+pub(crate) fn for_serving_in_place(of: Of) -> Result<OwnedFd, FaultError> {
     accesses_are_the_cpus()?;
     // Before Linux 5.11 there is no flag for faults of user code alone.
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];

@@ -28,7 +28,7 @@ use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sync::Latch;
 use crate::sys::mapping::Untouched;
-use crate::sys::own::{Own, OwnWords};
+use crate::sys::private_pages::{OwnWords, Private};
 use crate::sys::thread::{Watched, affinity, current_cpu, pin_to, spawn};
 use crate::sys::userfaultfd::{self, Fault};
 
@@ -53,7 +53,7 @@ impl Handlers {
         }
         let failed =
             |errno: rustix::io::Errno| FaultError::Kernel { call: "mmap", source: errno.into() };
-        let ready = Arc::new(Own::new(Latch::new()).map_err(failed)?);
+        let ready = Arc::new(Private::new(Latch::new()).map_err(failed)?);
         let bell = Arc::new(Bell::new(served.descriptor(), count)?);
         let mut handlers =
             Self { served: Arc::clone(served), bell: Arc::clone(&bell), threads: Vec::new() };
@@ -102,7 +102,7 @@ struct Bell {
     /// in memory that no snapshot protects, because threads that serve faults write them.
     tier: OwnWords<AtomicU8>,
     /// Threads that have not ended: each hears one ring.
-    listeners: Own<Mutex<usize>>,
+    listeners: Private<Mutex<usize>>,
 }
 
 impl Bell {
@@ -117,7 +117,7 @@ impl Bell {
             let _ = unsafe { pages.unmap() };
             return Err(failed("UFFDIO_REGISTER")(errno));
         }
-        let own = || Ok((OwnWords::new(count)?, Own::new(Mutex::new(count))?));
+        let own = || Ok((OwnWords::new(count)?, Private::new(Mutex::new(count))?));
         match own() {
             Ok((tier, listeners)) => Ok(Self { pages, tier, listeners }),
             Err(errno) => {

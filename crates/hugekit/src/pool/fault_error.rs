@@ -16,7 +16,7 @@ pub enum FaultError {
         "no permission to serve {}: {}; {device}; {} still works",
         if *.user_mode { "any faults" } else { "the faults of system calls and of KVM" },
         Obstacles(obstacles),
-        if *.user_mode { "clearing at hand-out" } else { "handling in place, or clearing at hand-out," }
+        if *.user_mode { "clearing at hand-out" } else { "fault_mode in place, or clearing at hand-out," }
     )]
     NotPermitted {
         /// Whether faults of user code are refused as well.
@@ -161,7 +161,7 @@ mod tests {
             unprivileged.to_string(),
             "no permission to serve the faults of system calls and of KVM: \
              vm.unprivileged_userfaultfd is 0 and the process holds no CAP_SYS_PTRACE; \
-             /dev/userfaultfd: Permission denied; handling in place, or clearing at hand-out, still works"
+             /dev/userfaultfd: Permission denied; fault_mode in place, or clearing at hand-out, still works"
         );
         assert!(unprivileged.remedy().unwrap().contains("sysctl vm.unprivileged_userfaultfd=1"));
         let filtered = refused(true, vec![Obstacle::Filter(Some(1)), Obstacle::Unprivileged]);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io;
 
-use crate::sys::own::Own;
+use crate::sys::private_pages::Private;
 
 /// Who cleared a dirty folio.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(crate) enum Scrubbed {
 
 /// Counted since the pool was made, by fault handlers too: in memory that no snapshot can protect.
 #[derive(Debug)]
-pub(super) struct Counters(Own<Counts>);
+pub(super) struct Counters(Private<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -30,7 +30,7 @@ struct Counts {
 
 impl Counters {
     pub(super) fn new() -> io::Result<Self> {
-        Own::new(Counts::default()).map(Self)
+        Private::new(Counts::default()).map(Self)
     }
 
     pub(super) fn scrubbed(&self, who: Scrubbed, bytes: usize) {

@@ -16,7 +16,7 @@ pub struct RegionBuilder<'a> {
     pool: &'a Pool,
     len: usize,
     clearing: Clearing,
-    handling: FaultMode,
+    fault_mode: FaultMode,
     threads: Option<Threads>,
     progress: Option<&'a Progress<'a>>,
 }
@@ -26,7 +26,7 @@ impl fmt::Debug for RegionBuilder<'_> {
         f.debug_struct("RegionBuilder")
             .field("len", &self.len)
             .field("clearing", &self.clearing)
-            .field("handling", &self.handling)
+            .field("fault_mode", &self.fault_mode)
             .finish_non_exhaustive()
     }
 }
@@ -42,7 +42,7 @@ impl Pool {
     /// pool.region(1 << 20)?.fill(7); // Dirty now.
     /// let region = pool.region_builder(1 << 20).clearing(Clearing::OnFault).build()?;
     /// assert_eq!(region[5], 0); // Cleared now, with its surroundings.
-    /// assert!(matches!(region.serving().unwrap().handling, FaultMode::InPlace | FaultMode::Threaded { .. }));
+    /// assert!(matches!(region.serving().unwrap().fault_mode, FaultMode::InPlace | FaultMode::Threaded { .. }));
     /// # Ok::<(), hugekit::pool::PoolError>(())
     /// ```
     pub fn region_builder(&self, len: usize) -> RegionBuilder<'_> {
@@ -50,7 +50,7 @@ impl Pool {
             pool: self,
             len,
             clearing: self.clearing(),
-            handling: FaultMode::default(),
+            fault_mode: FaultMode::default(),
             threads: None,
             progress: None,
         }
@@ -66,8 +66,8 @@ impl<'a> RegionBuilder<'a> {
     }
 
     /// Who serves the faults of what is cleared then: [`FaultMode::Auto`] unless said.
-    pub fn handling(mut self, handling: FaultMode) -> Self {
-        self.handling = handling;
+    pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
+        self.fault_mode = fault_mode;
         self
     }
 
@@ -95,9 +95,9 @@ impl<'a> RegionBuilder<'a> {
     /// If the progress callback does. Nothing is taken from the pool then.
     pub fn build(&self) -> Result<Region, PoolError> {
         match self.clearing {
-            Clearing::OnFault if suits(self.pool.backing(), self.handling) => {
+            Clearing::OnFault if suits(self.pool.backing(), self.fault_mode) => {
                 self.at_fault(|mapped, contents| {
-                    Service::start(self.pool, mapped, contents, self.handling)
+                    Service::start(self.pool, mapped, contents, self.fault_mode)
                 })
             }
             _ => self.on_allocation(None),

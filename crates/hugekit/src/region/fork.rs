@@ -22,7 +22,7 @@ pub struct ForkBuilder<'a, R> {
     origin: &'a Memory,
     finish: fn(Memory) -> R,
     granule: Option<usize>,
-    handling: Option<FaultMode>,
+    fault_mode: Option<FaultMode>,
     max_vmas: Option<usize>,
 }
 
@@ -30,7 +30,7 @@ impl<R> fmt::Debug for ForkBuilder<'_, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ForkBuilder")
             .field("granule", &self.granule)
-            .field("handling", &self.handling)
+            .field("fault_mode", &self.fault_mode)
             .finish_non_exhaustive()
     }
 }
@@ -43,7 +43,7 @@ impl<R> Clone for ForkBuilder<'_, R> {
 
 impl<'a, R> ForkBuilder<'a, R> {
     pub(super) fn new(origin: &'a Memory, finish: fn(Memory) -> R) -> Self {
-        Self { origin, finish, granule: None, handling: None, max_vmas: None }
+        Self { origin, finish, granule: None, fault_mode: None, max_vmas: None }
     }
 
     /// How many bytes are shared or copied as a whole, a power of two: a folio on reserved huge pages; up
@@ -54,8 +54,8 @@ impl<'a, R> ForkBuilder<'a, R> {
     }
 
     /// How faults of the fork group are served: [`FaultMode::Auto`] unless said.
-    pub fn handling(mut self, handling: FaultMode) -> Self {
-        self.handling = Some(handling);
+    pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
+        self.fault_mode = Some(fault_mode);
         self
     }
 
@@ -78,10 +78,10 @@ impl<'a, R> ForkBuilder<'a, R> {
     pub(super) fn memory(&self) -> Result<Memory, ForkError> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
-            let handling = self.handling.unwrap_or_default();
-            Ok(Terms { granule_bytes, handling, max_vmas: self.max_vmas })
+            let fault_mode = self.fault_mode.unwrap_or_default();
+            Ok(Terms { granule_bytes, fault_mode, max_vmas: self.max_vmas })
         };
-        let agree = |group: &Arc<ForkGroup>| group.check(self.granule, self.handling);
+        let agree = |group: &Arc<ForkGroup>| group.check(self.granule, self.fault_mode);
         self.origin.fork(terms, agree)
     }
 

@@ -10,7 +10,7 @@ use rustix::param::page_size;
 use super::reserve::Lease;
 use crate::HUGE_PAGE_BYTES;
 use crate::sys::memory;
-use crate::sys::own::{Own, OwnBytes, OwnWords};
+use crate::sys::private_pages::{OwnWords, Private, PrivateBytes};
 
 const BITS: usize = u64::BITS as usize;
 
@@ -21,12 +21,12 @@ pub(super) struct Arena {
     /// The first slots, as many as there are here.
     reserved: Option<Lease>,
     /// The other ones.
-    bytes: OwnBytes,
+    bytes: PrivateBytes,
     slot_bytes: usize,
     count: usize,
     /// A bit for each slot that is taken, and for those beyond the last one.
     taken: OwnWords<AtomicU64>,
-    held: Own<Held>,
+    held: Private<Held>,
 }
 
 /// Slots that are taken.
@@ -45,7 +45,7 @@ impl Arena {
     ) -> io::Result<Self> {
         let rest = count - slots_of(reserved.as_ref(), slot_bytes).min(count);
         let len = rest.checked_mul(slot_bytes).ok_or(io::Errno::NOMEM)?;
-        let bytes = OwnBytes::new(len, slot_bytes)?;
+        let bytes = PrivateBytes::new(len, slot_bytes)?;
         if rest > 0 {
             bytes.keep_from_children()?;
         }
@@ -57,7 +57,7 @@ impl Arena {
         if let Some(last) = taken.last().filter(|_| !count.is_multiple_of(BITS)) {
             last.store(u64::MAX << (count % BITS), Ordering::Relaxed);
         }
-        Ok(Self { reserved, bytes, slot_bytes, count, taken, held: Own::new(Held::default())? })
+        Ok(Self { reserved, bytes, slot_bytes, count, taken, held: Private::new(Held::default())? })
     }
 
     /// Has memory for the first slots, as far as there is any. Before any thread takes one.

@@ -51,7 +51,7 @@ const LEAST_HELD: usize = 64 << 20;
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until of_anonymous"]
 pub struct Builder {
-    pub(super) handling: FaultMode,
+    pub(super) fault_mode: FaultMode,
     granule: Granule,
     pub(super) cap: Option<usize>,
     pub(super) populated: usize,
@@ -63,8 +63,8 @@ impl Builder {
     /// Who copies what is written: [`FaultMode::Auto`] unless said, which is threaded where this process may
     /// serve the faults of system calls, else in place. Snapshots of the same memory must agree; the first of
     /// several says how many threads there are.
-    pub fn handling(mut self, handling: FaultMode) -> Self {
-        self.handling = handling;
+    pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
+        self.fault_mode = fault_mode;
         self
     }
 
@@ -137,7 +137,7 @@ impl Builder {
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
         let (populated, reserve) = (self.populated, self.reserve.as_ref());
         let plan = Plan { range: &range, mappings: &mappings, granule, cap, populated, reserve };
-        let mut made = plan.protected(self.handling, taken)?;
+        let mut made = plan.protected(self.fault_mode, taken)?;
         if self.background {
             made.background = Some(Background::start(&made.snapshot, made.tracker, cap / 2)?);
         }
@@ -187,8 +187,8 @@ impl Plan<'_> {
         Ok(snapshot)
     }
 
-    fn protected(&self, handling: FaultMode, taken: Taken) -> Result<Anonymous, SnapshotError> {
-        let (snapshot, tracker, serving) = match handling {
+    fn protected(&self, fault_mode: FaultMode, taken: Taken) -> Result<Anonymous, SnapshotError> {
+        let (snapshot, tracker, serving) = match fault_mode {
             FaultMode::InPlace => self.in_place(None),
             FaultMode::Threaded { threads } => self.by(Way::Threaded, threads, None),
             FaultMode::Auto => match self.by(Way::Threaded, 1, None) {
@@ -218,17 +218,17 @@ impl Plan<'_> {
         if let Some(mapping) =
             self.mappings.iter().find(|mapping| other.has_part_of(&self.part_of(mapping)))
         {
-            let reason = Unsuitable::OtherHandling;
+            let reason = Unsuitable::OtherFaultMode;
             return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
         }
         let tracker = tracker(way)?;
         let snapshot = self.add_to(tracker, threads)?;
-        let handling = match way {
+        let fault_mode = match way {
             Way::InPlace => FaultMode::InPlace,
             Way::Threaded => FaultMode::Threaded { threads: tracker.threads() },
         };
         let serving =
-            (!snapshot.interval().inner().is_empty()).then_some(Serving { handling, fallback });
+            (!snapshot.interval().inner().is_empty()).then_some(Serving { fault_mode, fallback });
         Ok((snapshot, tracker, serving))
     }
 

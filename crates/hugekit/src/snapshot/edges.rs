@@ -23,7 +23,7 @@ use rustix::param::page_size;
 
 use super::write_protector::WriteProtector;
 use crate::fault::no_fault;
-use crate::sys::own::OwnBytes;
+use crate::sys::private_pages::PrivateBytes;
 use crate::sys::userfaultfd;
 
 /// Copies of a page that is watched until it counts as one that is written all the time.
@@ -38,7 +38,7 @@ pub(super) struct Edges {
     /// What was asked for, and the whole pages of it.
     range: Range<usize>,
     inner: Range<usize>,
-    kept: OwnBytes,
+    kept: PrivateBytes,
 }
 
 /// What keeps the bytes of an edge from changing unnoticed.
@@ -61,7 +61,7 @@ pub(super) enum Trouble {
 
 impl Edges {
     pub(super) fn new(range: &Range<usize>, inner: &Range<usize>) -> rustix::io::Result<Self> {
-        let kept = OwnBytes::new(range.len() - inner.len(), 1)?;
+        let kept = PrivateBytes::new(range.len() - inner.len(), 1)?;
         // Touched here: a page fault while writers wait takes longer than the copy.
         (0..range.len() - inner.len()).step_by(page_size()).for_each(|at| {
             // SAFETY: within the bytes, which no other value has.

@@ -172,7 +172,7 @@ pub enum Unsuitable {
     #[error(
         "another snapshot of it is handled in another way: in place or threaded, all must be the same"
     )]
-    OtherHandling,
+    OtherFaultMode,
     /// The kernel cannot protect it.
     #[error("the kernel cannot protect it against writes")]
     Unprotectable,

@@ -13,7 +13,7 @@ use crate::machine::Root;
 use crate::pool::{Backing, limits};
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::memory;
-use crate::sys::own::OwnBytes;
+use crate::sys::private_pages::PrivateBytes;
 
 /// Memory that writers copy granules to, touched once, and kept from one snapshot to the next.
 ///
@@ -45,7 +45,7 @@ pub struct Reserve(Arc<Memory>);
 
 #[derive(Debug)]
 struct Memory {
-    bytes: ManuallyDrop<OwnBytes>,
+    bytes: ManuallyDrop<PrivateBytes>,
     len: usize,
     leased: AtomicBool,
     mark: ForkMark,
@@ -67,7 +67,8 @@ impl Reserve {
         let too_many = SnapshotError::kernel("mmap")(rustix::io::Errno::NOMEM);
         let len = bytes.max(1).checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(too_many)?;
         limits::check_use(&Root::default(), Backing::Thp, len)?;
-        let bytes = OwnBytes::new(len, HUGE_PAGE_BYTES).map_err(SnapshotError::kernel("mmap"))?;
+        let bytes =
+            PrivateBytes::new(len, HUGE_PAGE_BYTES).map_err(SnapshotError::kernel("mmap"))?;
         bytes.keep_from_children().map_err(SnapshotError::kernel("madvise(MADV_DONTFORK)"))?;
         // A kernel without them has base pages.
         let _ = bytes.want_huge_pages();

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn segments_have_the_same_images_throughout() {
-        let Ok(descriptor) = open::for_handling_in_place(Of::PrivateWrites) else { return };
+        let Ok(descriptor) = open::for_serving_in_place(Of::PrivateWrites) else { return };
         let Ok(protector) = WriteProtector::new(descriptor) else { return };
         let protector = Arc::new(protector);
         let snapshot = |range: Range<usize>| {

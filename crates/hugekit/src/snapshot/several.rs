@@ -91,10 +91,10 @@ impl Builder {
         }
         let touch = group.windows(2).all(|pair| pair[0].range.end == pair[1].range.start);
         let mut wishes = self.clone();
-        match self.handling {
+        match self.fault_mode {
             _ if touch => {}
             FaultMode::InPlace => return None,
-            FaultMode::Auto => wishes.handling = FaultMode::Threaded { threads: 1 },
+            FaultMode::Auto => wishes.fault_mode = FaultMode::Threaded { threads: 1 },
             FaultMode::Threaded { .. } => {}
         }
         let (start, len) = (first.range.start, last.range.end - first.range.start);

@@ -17,7 +17,7 @@ use super::write_protector::WriteProtector;
 use crate::fault::no_fault;
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
-use crate::sys::own::Own;
+use crate::sys::private_pages::Private;
 use crate::{CopyOptions, Reuse};
 
 /// The bytes of an interval at one point in time.
@@ -29,7 +29,7 @@ pub(super) struct SnapshotState {
     /// The bytes before and behind the whole pages, copied when it was made.
     edges: Edges,
     protector: Arc<WriteProtector>,
-    live: Own<Live>,
+    live: Private<Live>,
 }
 
 /// What fault handlers write, in memory that no snapshot can protect.
@@ -86,7 +86,7 @@ impl SnapshotState {
             granules: Granules::new(count)?,
             arena: Arena::new(slots, granule_bytes, reserved)?,
             protector,
-            live: Own::new(live)?,
+            live: Private::new(live)?,
             interval,
         })
     }

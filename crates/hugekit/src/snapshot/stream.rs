@@ -8,7 +8,7 @@ use super::lifecycle::Failure;
 use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
 use crate::parallel::{Cancel, Progress};
-use crate::sys::own::OwnBytes;
+use crate::sys::private_pages::PrivateBytes;
 use crate::{HUGE_PAGE_BYTES, Reuse};
 
 /// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
@@ -17,12 +17,12 @@ const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
 
 /// Where bytes go before any other code sees them, so that the code that takes them may take its time.
 #[derive(Debug)]
-pub(super) struct Buffer(OwnBytes);
+pub(super) struct Buffer(PrivateBytes);
 
 impl Buffer {
     pub(super) fn new() -> Result<Self, SnapshotError> {
         let bytes =
-            OwnBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
+            PrivateBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
         // A kernel without them has base pages.
         let _ = bytes.want_huge_pages();
         Ok(Self(bytes))

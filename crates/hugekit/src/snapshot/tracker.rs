@@ -139,7 +139,7 @@ impl WriteTracker {
             };
         }
         let protector = match self.way {
-            Way::InPlace => WriteProtector::new(open::for_handling_in_place(Of::PrivateWrites)?)?,
+            Way::InPlace => WriteProtector::new(open::for_serving_in_place(Of::PrivateWrites)?)?,
             Way::Threaded => WriteProtector::new(open::for_handler_threads(Of::PrivateWrites)?)?,
         };
         let protector = Arc::new(protector);
@@ -482,17 +482,17 @@ mod tests {
     use super::*;
     use crate::fault::FaultMode;
     use crate::snapshot::{Granule, Snapshot};
-    use crate::sys::own::OwnBytes;
+    use crate::sys::private_pages::PrivateBytes;
 
     #[test]
     #[allow(unsafe_code)]
     fn when_a_thread_dies_the_snapshot_is_lost_and_writers_go_on() {
         let len = 1 << 20;
-        let memory = OwnBytes::new(len, 1 << 16).unwrap();
+        let memory = PrivateBytes::new(len, 1 << 16).unwrap();
         // SAFETY: so many bytes, which no other thread uses.
         unsafe { memory.start().write_bytes(7, len) };
         let builder = Snapshot::builder().granule(Granule::Small);
-        let builder = builder.handling(FaultMode::Threaded { threads: 1 });
+        let builder = builder.fault_mode(FaultMode::Threaded { threads: 1 });
         let range = std::ptr::slice_from_raw_parts(memory.start(), len);
         // SAFETY: the memory stays until the snapshot has gone.
         let snapshot = match unsafe { builder.of_anonymous(range) } {

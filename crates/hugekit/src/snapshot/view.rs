@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::param::page_size;
 
 use super::{Snapshot, SnapshotError};
-use crate::sys::own::{OwnBytes, OwnWords};
+use crate::sys::private_pages::{OwnWords, PrivateBytes};
 
 /// Bytes that are filled together.
 const PIECE_BYTES: usize = 64 << 10;
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct View<S> {
     snapshot: S,
-    bytes: OwnBytes,
+    bytes: PrivateBytes,
     /// Where the first byte lies, as far into its page as the owner's.
     first: usize,
     /// 1 for each piece that is filled and does not change any more.
@@ -51,7 +51,7 @@ impl<S: Borrow<Snapshot>> View<S> {
         let (first, kernel) = (start % page_size(), SnapshotError::kernel("mmap"));
         Ok(Self {
             snapshot,
-            bytes: OwnBytes::new(first + len, page_size()).map_err(&kernel)?,
+            bytes: PrivateBytes::new(first + len, page_size()).map_err(&kernel)?,
             first,
             filled: OwnWords::new(len.div_ceil(PIECE_BYTES)).map_err(&kernel)?,
             filling: Mutex::default(),

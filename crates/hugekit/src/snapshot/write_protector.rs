@@ -10,7 +10,7 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::error::SnapshotError;
-use crate::sys::own::Own;
+use crate::sys::private_pages::Private;
 use crate::sys::{pagemap, userfaultfd};
 
 /// The two descriptors of one process that protecting and looking take. Its functions are async-signal-safe,
@@ -19,7 +19,7 @@ use crate::sys::{pagemap, userfaultfd};
 pub(super) struct WriteProtector {
     descriptor: ManuallyDrop<OwnedFd>,
     pagemap: OwnedFd,
-    shared: Own<Shared>,
+    shared: Private<Shared>,
 }
 
 /// What handlers write and read.
@@ -46,7 +46,7 @@ impl WriteProtector {
         // Asked once of nothing, so that a kernel without it says so before anything is protected.
         pagemap::is_protected(pagemap.as_fd(), &(0..page_size()))
             .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
-        let shared = Own::new(Shared::default()).map_err(SnapshotError::kernel("mmap"))?;
+        let shared = Private::new(Shared::default()).map_err(SnapshotError::kernel("mmap"))?;
         Ok(Self { descriptor: ManuallyDrop::new(descriptor), pagemap, shared })
     }
 

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use rustix::io;
 
 use super::event::Event;
-use super::primitives::{Ordering, Own, Words};
+use super::primitives::{Ordering, Private, Words};
 
 /// What a word can say, in the lower 30 bits. 0 is a state, because the kernel's memory is zero at first.
 pub(crate) trait State: Copy + fmt::Debug + PartialEq {
@@ -35,7 +35,7 @@ const BROKEN: u32 = 1 << 30;
 #[derive(Debug)]
 pub(crate) struct Claims<S> {
     words: Words,
-    ended: Own<Event>,
+    ended: Private<Event>,
     of: PhantomData<S>,
 }
 
@@ -67,7 +67,7 @@ impl<S: State> Seen<S> {
 impl<S: State> Claims<S> {
     /// So many, in state 0.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        Ok(Self { words: Words::new(len)?, ended: Own::new(Event::new())?, of: PhantomData })
+        Ok(Self { words: Words::new(len)?, ended: Private::new(Event::new())?, of: PhantomData })
     }
 
     /// In these states, of which there are `len`.

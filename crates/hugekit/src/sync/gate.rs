@@ -15,14 +15,14 @@ use std::ops::{Deref, DerefMut};
 use rustix::io;
 
 use super::event::Event;
-use super::primitives::{AtomicU32, Ordering, Own};
+use super::primitives::{AtomicU32, Ordering, Private};
 
 /// Set while a thread has it alone, or is about to.
 const ALONE: u32 = 1 << 31;
 
 #[derive(Debug)]
 pub(crate) struct Gate<T> {
-    words: Own<Words>,
+    words: Private<Words>,
     value: UnsafeCell<T>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Alone<'a, T> {
 impl<T> Gate<T> {
     pub(crate) fn new(value: T) -> io::Result<Self> {
         let words = Words { holders: AtomicU32::new(0), opened: Event::new() };
-        Ok(Self { words: Own::new(words)?, value: UnsafeCell::new(value) })
+        Ok(Self { words: Private::new(words)?, value: UnsafeCell::new(value) })
     }
 
     /// Waits until no thread has it alone. Async-signal-safe.

@@ -2,7 +2,7 @@
 //!
 //! Handlers take part in all of it, so nothing here allocates once it is made, looks at thread-local state, or
 //! waits for a thread that could be waiting for a fault. Words that handlers write lie in memory that no
-//! snapshot can protect ([`Own`](crate::sys::own::Own)).
+//! snapshot can protect ([`Private`](crate::sys::private_pages::Private)).
 //!
 //! `README.md` beside this file draws the states, says of each memory ordering why it suffices, and names the
 //! races with the model or test of each. All of it compiles against std or, in models, against loom:

@@ -16,14 +16,14 @@ pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
 
 #[cfg(not(loom))]
-pub(crate) use crate::sys::own::Own;
+pub(crate) use crate::sys::private_pages::Private;
 
 /// Words that are 0 at first.
 #[cfg(not(loom))]
-pub(crate) type Words = crate::sys::own::OwnSlice<AtomicU32>;
+pub(crate) type Words = crate::sys::private_pages::PrivateSlice<AtomicU32>;
 
 #[cfg(loom)]
-pub(crate) use self::on_the_heap::{Own, Words};
+pub(crate) use self::on_the_heap::{Private, Words};
 
 /// Stand-ins for memory of our own. In a model no snapshot protects the heap.
 #[cfg(loom)]
@@ -35,15 +35,15 @@ mod on_the_heap {
     use super::AtomicU32;
 
     #[derive(Debug)]
-    pub(crate) struct Own<T>(Box<T>);
+    pub(crate) struct Private<T>(Box<T>);
 
-    impl<T> Own<T> {
+    impl<T> Private<T> {
         pub(crate) fn new(value: T) -> io::Result<Self> {
             Ok(Self(Box::new(value)))
         }
     }
 
-    impl<T> Deref for Own<T> {
+    impl<T> Deref for Private<T> {
         type Target = T;
 
         fn deref(&self) -> &T {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::io;
 
-use super::primitives::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, Own, yield_now};
+use super::primitives::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, Private, yield_now};
 
 /// Looks at the counters before a waiting writer sleeps.
 const LOOKS: u32 = 64;
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 pub(crate) struct Published<T> {
     /// Made by `Box::into_raw`. Only writers store it.
     value: AtomicPtr<T>,
-    words: Own<Words>,
+    words: Private<Words>,
 }
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl<T> Published<T> {
     pub(crate) fn new(value: T) -> io::Result<Self> {
         let counter = || AtomicUsize::new(0);
         let readers = [counter(), counter()];
-        let words = Own::new(Words { turn: counter(), readers, writer: Mutex::new(()) })?;
+        let words = Private::new(Words { turn: counter(), readers, writer: Mutex::new(()) })?;
         Ok(Self { value: AtomicPtr::new(Box::into_raw(Box::new(value))), words })
     }
 

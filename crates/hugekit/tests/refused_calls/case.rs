@@ -31,7 +31,7 @@ pub(crate) const SIGNALLED: &str = "signalled: ";
 pub(crate) struct Operation {
     pub(crate) run: fn(&Point, Backing, FaultMode),
     pub(crate) backing: Backing,
-    pub(crate) handling: FaultMode,
+    pub(crate) fault_mode: FaultMode,
     /// Whether it ends only when memory that forks share has been written.
     pub(crate) writes_what_is_shared: bool,
     /// Instead of refusing calls: how many mappings the process may still have.
@@ -148,7 +148,7 @@ impl Point {
         self.hit.set(None);
         self.failed.set(false);
         if catch_unwind(AssertUnwindSafe(|| {
-            (operation.run)(self, operation.backing, operation.handling);
+            (operation.run)(self, operation.backing, operation.fault_mode);
         }))
         .is_err()
         {

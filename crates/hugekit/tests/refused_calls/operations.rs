@@ -20,7 +20,7 @@ pub(crate) const FOLIOS: usize = 3;
 type Run = fn(&Point, Backing, FaultMode);
 
 const BACKINGS: [Backing; 3] = [Backing::Base, Backing::Thp, Backing::Hugetlb2M];
-const HANDLINGS: [(&str, FaultMode); 3] = [
+const FAULT_MODES: [(&str, FaultMode); 3] = [
     ("auto", FaultMode::Auto),
     ("in_place", FaultMode::InPlace),
     ("threaded", FaultMode::Threaded { threads: 2 }),
@@ -30,9 +30,9 @@ const HANDLINGS: [(&str, FaultMode); 3] = [
 pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
     let (auto, base) = (FaultMode::Auto, Backing::Base);
     let mut all = Vec::new();
-    let mut add = |prefix: String, operations: &[(&str, Run)], backing, handling| {
+    let mut add = |prefix: String, operations: &[(&str, Run)], backing, fault_mode| {
         all.extend(operations.iter().map(|&(name, run)| {
-            (format!("{prefix}{name}"), operation(name, run, backing, handling, None))
+            (format!("{prefix}{name}"), operation(name, run, backing, fault_mode, None))
         }));
     };
     for backing in BACKINGS {
@@ -41,14 +41,14 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
         if !thorough && backing != base {
             continue; // The same calls, on memory that takes longer to fill.
         }
-        for (name, handling) in HANDLINGS {
-            add(format!("{prefix}{name}::"), regions::EACH, backing, handling);
-            add(format!("{prefix}{name}::"), forks::EACH, backing, handling);
+        for (name, fault_mode) in FAULT_MODES {
+            add(format!("{prefix}{name}::"), regions::EACH, backing, fault_mode);
+            add(format!("{prefix}{name}::"), forks::EACH, backing, fault_mode);
         }
     }
     // In the long form only: not all of these are mended yet.
-    for (name, handling) in HANDLINGS.into_iter().filter(|_| thorough) {
-        add(format!("anonymous::{name}::"), anonymous::EACH, base, handling);
+    for (name, fault_mode) in FAULT_MODES.into_iter().filter(|_| thorough) {
+        add(format!("anonymous::{name}::"), anonymous::EACH, base, fault_mode);
     }
     add("work::".to_owned(), work::EACH, base, auto);
     add("machine::".to_owned(), machine::EACH, base, auto);
@@ -58,14 +58,14 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
 /// Operations of a process that may have few mappings more; some of them, and of these numbers, where there is no
 /// time for all.
 pub(crate) fn short_of_mappings(thorough: bool) -> Vec<(String, Operation)> {
-    let (backing, handling) = (Backing::Base, FaultMode::Auto);
+    let (backing, fault_mode) = (Backing::Base, FaultMode::Auto);
     let few = [pools::EACH, work::EACH].concat();
     let all = [&few[..], regions::EACH, forks::EACH].concat();
     let operations = if thorough { all } else { few };
     let each = |(name, run): (&'static str, Run)| {
         let step = if thorough { 1 } else { 2 };
         (0..=MOST_LEFT).step_by(step).map(move |left| {
-            let operation = operation(name, run, backing, handling, Some(left));
+            let operation = operation(name, run, backing, fault_mode, Some(left));
             (format!("mappings::{name}::{left}_left"), operation)
         })
     };
@@ -76,11 +76,11 @@ fn operation(
     name: &str,
     run: Run,
     backing: Backing,
-    handling: FaultMode,
+    fault_mode: FaultMode,
     mappings_left: Option<usize>,
 ) -> Operation {
     let writes_what_is_shared = name.ends_with("written");
-    Operation { run, backing, handling, writes_what_is_shared, mappings_left }
+    Operation { run, backing, fault_mode, writes_what_is_shared, mappings_left }
 }
 
 const MOST_LEFT: usize = 8;

@@ -13,9 +13,13 @@ pub(crate) fn soiled(backing: Backing, folios: usize) -> Pool {
 }
 
 /// A region of it that is cleared when it is touched, served as asked.
-pub(crate) fn at_fault(pool: &Pool, len: usize, handling: FaultMode) -> Region {
-    let region =
-        pool.region_builder(len).clearing(Clearing::OnFault).handling(handling).build().unwrap();
-    assert_eq!(region.serving().unwrap().handling, handling);
+pub(crate) fn at_fault(pool: &Pool, len: usize, fault_mode: FaultMode) -> Region {
+    let region = pool
+        .region_builder(len)
+        .clearing(Clearing::OnFault)
+        .fault_mode(fault_mode)
+        .build()
+        .unwrap();
+    assert_eq!(region.serving().unwrap().fault_mode, fault_mode);
     region
 }

@@ -42,8 +42,8 @@ fn is_first(copy: &[u8]) -> bool {
     copy.chunks_exact(8).all(|word| word == 7_u64.to_ne_bytes())
 }
 
-fn builder(handling: FaultMode) -> Builder {
-    Snapshot::builder().handling(handling).max_cow_bytes(LEN + HUGE_PAGE_BYTES)
+fn builder(fault_mode: FaultMode) -> Builder {
+    Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(LEN + HUGE_PAGE_BYTES)
 }
 
 fn taken(builder: Builder, memory: &Memory) -> Result<Snapshot, SnapshotError> {
@@ -59,9 +59,9 @@ fn is_read_as_taken(point: &Point, snapshot: Snapshot) {
     }
 }
 
-fn memory_is_snapshotted(point: &Point, _: Backing, handling: FaultMode) {
+fn memory_is_snapshotted(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
-    let snapshot = point.refuse(|| taken(builder(handling), &memory));
+    let snapshot = point.refuse(|| taken(builder(fault_mode), &memory));
     let snapshot = point.unless_refused(snapshot, SnapshotError::class);
     write(&memory, 8);
     if let Some(snapshot) = snapshot {
@@ -70,11 +70,11 @@ fn memory_is_snapshotted(point: &Point, _: Backing, handling: FaultMode) {
     point.check(holds(&memory, 8), "not as written");
 }
 
-fn several_are_snapshotted(point: &Point, _: Backing, handling: FaultMode) {
+fn several_are_snapshotted(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = [memory(), memory()];
     let ranges = memory.each_ref().map(Memory::range);
     // SAFETY: as above.
-    let snapshots = point.refuse(|| unsafe { builder(handling).of_several(&ranges) });
+    let snapshots = point.refuse(|| unsafe { builder(fault_mode).of_several(&ranges) });
     let snapshots = point.unless_refused(snapshots, SnapshotError::class);
     memory.iter().for_each(|memory| write(memory, 8));
     for snapshot in snapshots.into_iter().flatten() {
@@ -83,26 +83,26 @@ fn several_are_snapshotted(point: &Point, _: Backing, handling: FaultMode) {
     point.check(memory.iter().all(|memory| holds(memory, 8)), "not as written");
 }
 
-fn snapshotted_memory_is_written(point: &Point, _: Backing, handling: FaultMode) {
+fn snapshotted_memory_is_written(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
-    let snapshot = taken(builder(handling), &memory).unwrap();
+    let snapshot = taken(builder(fault_mode), &memory).unwrap();
     point.refuse(|| write(&memory, 8));
     point.check(holds(&memory, 8), "not as written");
     is_read_as_taken(point, snapshot);
 }
 
-fn a_snapshot_is_read(point: &Point, _: Backing, handling: FaultMode) {
+fn a_snapshot_is_read(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
-    let snapshot = taken(builder(handling), &memory).unwrap();
+    let snapshot = taken(builder(fault_mode), &memory).unwrap();
     memory.words()[0].store(8, Ordering::Relaxed);
     point.refuse(|| is_read_as_taken(point, snapshot));
     write(&memory, 9);
     point.check(holds(&memory, 9), "not as written");
 }
 
-fn a_snapshot_is_copied(point: &Point, _: Backing, handling: FaultMode) {
+fn a_snapshot_is_copied(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
-    let snapshot = taken(builder(handling), &memory).unwrap();
+    let snapshot = taken(builder(fault_mode), &memory).unwrap();
     memory.words()[0].store(8, Ordering::Relaxed);
     let mut copy = vec![0; LEN];
     let read = point.refuse(|| snapshot.copy_to(&mut copy));
@@ -113,9 +113,9 @@ fn a_snapshot_is_copied(point: &Point, _: Backing, handling: FaultMode) {
     point.check(holds(&memory, 9), "not as written");
 }
 
-fn a_snapshot_is_viewed(point: &Point, _: Backing, handling: FaultMode) {
+fn a_snapshot_is_viewed(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
-    let snapshot = taken(builder(handling), &memory).unwrap();
+    let snapshot = taken(builder(fault_mode), &memory).unwrap();
     memory.words()[0].store(8, Ordering::Relaxed);
     point.refuse(|| {
         let view = View::of(&snapshot);
@@ -129,19 +129,19 @@ fn a_snapshot_is_viewed(point: &Point, _: Backing, handling: FaultMode) {
     point.check(holds(&memory, 9), "not as written");
 }
 
-fn a_snapshot_is_dropped(point: &Point, _: Backing, handling: FaultMode) {
+fn a_snapshot_is_dropped(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
-    let snapshot = taken(builder(handling), &memory).unwrap();
+    let snapshot = taken(builder(fault_mode), &memory).unwrap();
     memory.words()[0].store(8, Ordering::Relaxed);
     point.refuse(|| drop(snapshot));
     write(&memory, 9);
     point.check(holds(&memory, 9), "not as written");
 }
 
-fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, handling: FaultMode) {
+fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
     point.refuse(|| {
-        let snapshot = taken(builder(handling).in_background(true), &memory);
+        let snapshot = taken(builder(fault_mode).in_background(true), &memory);
         let snapshot = point.unless_refused(snapshot, SnapshotError::class);
         write(&memory, 8);
         if let Some(snapshot) = snapshot {
@@ -151,11 +151,11 @@ fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, handling: F
     point.check(holds(&memory, 8), "not as written");
 }
 
-fn a_reserve_is_made(point: &Point, _: Backing, handling: FaultMode) {
+fn a_reserve_is_made(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
     let reserve = point.refuse(|| Reserve::new(LEN));
     let reserve = point.unless_refused(reserve, SnapshotError::class);
-    let wishes = reserve.iter().fold(builder(handling), Builder::reserve);
+    let wishes = reserve.iter().fold(builder(fault_mode), Builder::reserve);
     let snapshot = taken(wishes, &memory).unwrap();
     write(&memory, 8);
     is_read_as_taken(point, snapshot);

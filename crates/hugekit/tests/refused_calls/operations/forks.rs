@@ -39,13 +39,13 @@ fn region_bytes() -> [u8; 16] {
     bytes
 }
 
-fn fork(region: &Region, handling: FaultMode) -> Result<Region, ForkError> {
-    region.fork_builder().handling(handling).build()
+fn fork(region: &Region, fault_mode: FaultMode) -> Result<Region, ForkError> {
+    region.fork_builder().fault_mode(fault_mode).build()
 }
 
-fn a_region_is_forked(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_region_is_forked(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
-    let forked = point.refuse(|| fork(&region, handling));
+    let forked = point.refuse(|| fork(&region, fault_mode));
     if let Some(mut other) = point.unless_refused(forked, ForkError::class) {
         region.fill(2);
         point.check(is_painted(&other), "the fork changed");
@@ -59,9 +59,9 @@ fn a_region_is_forked(point: &Point, backing: Backing, handling: FaultMode) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_forked(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_fork_is_forked(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
-    let mut child = fork(&region, handling).unwrap();
+    let mut child = fork(&region, fault_mode).unwrap();
     child[0] = !child[0];
     region[1] = !region[1];
     let forked = point.refuse(|| child.fork());
@@ -76,10 +76,10 @@ fn a_fork_is_forked(point: &Point, backing: Backing, handling: FaultMode) {
     is_whole(point, &pool);
 }
 
-fn forks_are_written(point: &Point, backing: Backing, handling: FaultMode) {
+fn forks_are_written(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
-    let mut child = fork(&region, handling).unwrap();
-    let last = fork(&child, handling).unwrap();
+    let mut child = fork(&region, fault_mode).unwrap();
+    let last = fork(&child, fault_mode).unwrap();
     point.refuse(|| {
         region.fill(2);
         point.keeps(&region, 2);
@@ -93,9 +93,9 @@ fn forks_are_written(point: &Point, backing: Backing, handling: FaultMode) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_made_ready(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_fork_is_made_ready(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, region) = pool(backing);
-    let child = fork(&region, handling).unwrap();
+    let child = fork(&region, fault_mode).unwrap();
     let ready = point.refuse(|| child.prepare_write(0..child.len()));
     point.unless_refused(ready, RegionError::class);
     point.check(is_painted(&region) && is_painted(&child), "changed");
@@ -103,9 +103,9 @@ fn a_fork_is_made_ready(point: &Point, backing: Backing, handling: FaultMode) {
     is_whole(point, &pool);
 }
 
-fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
-    let child = fork(&region, handling).unwrap();
+    let child = fork(&region, fault_mode).unwrap();
     point.check(is_painted(&child), "the fork differs");
     let ready = point.refuse(|| child.prepare_write(0..child.len()));
     point.unless_refused(ready, RegionError::class);
@@ -115,9 +115,9 @@ fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, handling:
     is_whole(point, &pool);
 }
 
-fn a_fork_is_prefaulted(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_fork_is_prefaulted(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, region) = pool(backing);
-    let child = fork(&region, handling).unwrap();
+    let child = fork(&region, fault_mode).unwrap();
     let done = point.refuse(|| child.populate(0..child.len()));
     point.unless_refused(done, RegionError::class);
     point.check(is_painted(&region) && is_painted(&child), "changed");
@@ -125,9 +125,9 @@ fn a_fork_is_prefaulted(point: &Point, backing: Backing, handling: FaultMode) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_released(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_fork_is_released(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, region) = pool(backing);
-    let mut child = fork(&region, handling).unwrap();
+    let mut child = fork(&region, fault_mode).unwrap();
     let len = child.len();
     let released = point.refuse(|| child.release(0..len));
     match point.unless_refused(released, RegionError::class) {
@@ -144,9 +144,9 @@ fn a_fork_is_released(point: &Point, backing: Backing, handling: FaultMode) {
     is_whole(point, &pool);
 }
 
-fn a_fork_is_truncated(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_fork_is_truncated(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, region) = pool(backing);
-    let mut child = fork(&region, handling).unwrap();
+    let mut child = fork(&region, fault_mode).unwrap();
     let len = backing.page_size();
     let truncated = point.refuse(|| child.truncate(len));
     let truncated = point.unless_refused(truncated, RegionError::class);
@@ -157,18 +157,18 @@ fn a_fork_is_truncated(point: &Point, backing: Backing, handling: FaultMode) {
     is_whole(point, &pool);
 }
 
-fn forks_are_dropped(point: &Point, backing: Backing, handling: FaultMode) {
+fn forks_are_dropped(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
-    let mut child = fork(&region, handling).unwrap();
+    let mut child = fork(&region, fault_mode).unwrap();
     child[0] = 7;
     region[1] = 7;
     point.refuse(|| drop((region, child)));
     is_whole(point, &pool);
 }
 
-fn a_fork_is_retired(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_fork_is_retired(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, region) = pool(backing);
-    let child = fork(&region, handling).unwrap();
+    let child = fork(&region, fault_mode).unwrap();
     let retired = point.refuse(|| child.retire());
     let retired = point.unless_refused(retired, RegionError::class);
     point.check(is_painted(&region), "the region changed");
@@ -178,9 +178,9 @@ fn a_fork_is_retired(point: &Point, backing: Backing, handling: FaultMode) {
     }
 }
 
-fn a_range_is_pinned(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_range_is_pinned(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, region) = pool(backing);
-    let fork = fork(&region, handling).unwrap();
+    let fork = fork(&region, fault_mode).unwrap();
     let region = region.share();
     let len = region.len();
     let pinned = point.refuse(|| region.pin(0..len));
@@ -195,8 +195,8 @@ fn a_range_is_pinned(point: &Point, backing: Backing, handling: FaultMode) {
     is_whole(point, &pool);
 }
 
-fn snapshot(region: &Region, handling: FaultMode) -> Result<Snapshot, SnapshotError> {
-    region.fork_builder().handling(handling).snapshot()
+fn snapshot(region: &Region, fault_mode: FaultMode) -> Result<Snapshot, SnapshotError> {
+    region.fork_builder().fault_mode(fault_mode).snapshot()
 }
 
 fn copied(point: &Point, snapshot: Snapshot) -> Option<Vec<u8>> {
@@ -205,9 +205,9 @@ fn copied(point: &Point, snapshot: Snapshot) -> Option<Vec<u8>> {
     point.unless_refused(read, SnapshotError::class).map(|_| copy)
 }
 
-fn a_region_is_snapshotted(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_region_is_snapshotted(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
-    let taken = point.refuse(|| snapshot(&region, handling));
+    let taken = point.refuse(|| snapshot(&region, fault_mode));
     if let Some(snapshot) = point.unless_refused(taken, SnapshotError::class) {
         region.fill(2);
         let copy = copied(point, snapshot);
@@ -219,9 +219,9 @@ fn a_region_is_snapshotted(point: &Point, backing: Backing, handling: FaultMode)
     is_whole(point, &pool);
 }
 
-fn a_snapshotted_region_is_written(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_snapshotted_region_is_written(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
-    let snapshot = snapshot(&region, handling).unwrap();
+    let snapshot = snapshot(&region, fault_mode).unwrap();
     point.refuse(|| region.fill(2));
     point.check(region.iter().all(|&byte| byte == 2), "not as written");
     if let Some(copy) = copied(point, snapshot) {
@@ -231,9 +231,9 @@ fn a_snapshotted_region_is_written(point: &Point, backing: Backing, handling: Fa
     is_whole(point, &pool);
 }
 
-fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
-    let snapshot = snapshot(&region, handling).unwrap();
+    let snapshot = snapshot(&region, fault_mode).unwrap();
     region[0] = !region[0];
     let mut copy = Vec::new();
     let read = point.refuse(|| snapshot.write_to(&mut copy));

@@ -19,14 +19,14 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("a_served_region_is_retired", a_served_region_is_retired),
 ];
 
-fn build(pool: &Pool, handling: FaultMode) -> Result<Region, PoolError> {
+fn build(pool: &Pool, fault_mode: FaultMode) -> Result<Region, PoolError> {
     let builder = pool.region_builder(pool.capacity()).clearing(Clearing::OnFault);
-    builder.handling(handling).build()
+    builder.fault_mode(fault_mode).build()
 }
 
-fn a_served_region_is_built(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_served_region_is_built(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let region = point.refuse(|| build(&pool, handling));
+    let region = point.refuse(|| build(&pool, fault_mode));
     if let Some(mut region) = point.unless_refused(region, PoolError::class) {
         point.check(is_zero(&region), "not clean");
         paint(&mut region);
@@ -35,9 +35,9 @@ fn a_served_region_is_built(point: &Point, backing: Backing, handling: FaultMode
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_touched(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_served_region_is_touched(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let mut region = build(&pool, handling).unwrap();
+    let mut region = build(&pool, fault_mode).unwrap();
     let clean = point.refuse(|| {
         let clean = is_zero(&region[..1]);
         paint(&mut region);
@@ -49,9 +49,9 @@ fn a_served_region_is_touched(point: &Point, backing: Backing, handling: FaultMo
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_made_ready(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_served_region_is_made_ready(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let region = build(&pool, handling).unwrap();
+    let region = build(&pool, fault_mode).unwrap();
     let ready = point.refuse(|| region.prepare_write(0..region.len()));
     point.unless_refused(ready, RegionError::class);
     point.check(is_zero(&region), "not clean");
@@ -59,9 +59,9 @@ fn a_served_region_is_made_ready(point: &Point, backing: Backing, handling: Faul
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_prefaulted(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_served_region_is_prefaulted(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let region = build(&pool, handling).unwrap();
+    let region = build(&pool, fault_mode).unwrap();
     let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
     point.unless_refused(done, RegionError::class);
     point.check(is_zero(&region), "not clean");
@@ -69,9 +69,9 @@ fn a_served_region_is_prefaulted(point: &Point, backing: Backing, handling: Faul
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_released(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_served_region_is_released(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let mut region = build(&pool, handling).unwrap();
+    let mut region = build(&pool, fault_mode).unwrap();
     paint(&mut region);
     let len = region.len();
     let released = point.refuse(|| region.release(0..len));
@@ -83,9 +83,9 @@ fn a_served_region_is_released(point: &Point, backing: Backing, handling: FaultM
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_truncated(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_served_region_is_truncated(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let mut region = build(&pool, handling).unwrap();
+    let mut region = build(&pool, fault_mode).unwrap();
     region[5] = 7;
     let (before, len) = (region.len(), backing.page_size());
     let truncated = point.refuse(|| region.truncate(len));
@@ -96,17 +96,17 @@ fn a_served_region_is_truncated(point: &Point, backing: Backing, handling: Fault
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_dropped(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_served_region_is_dropped(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let mut region = build(&pool, handling).unwrap();
+    let mut region = build(&pool, fault_mode).unwrap();
     region[0] = 7;
     point.refuse(|| drop(region));
     is_whole(point, &pool);
 }
 
-fn a_served_region_is_retired(point: &Point, backing: Backing, handling: FaultMode) {
+fn a_served_region_is_retired(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
-    let mut region = build(&pool, handling).unwrap();
+    let mut region = build(&pool, fault_mode).unwrap();
     region[0] = 7;
     let retired = point.refuse(|| region.retire());
     if point.unless_refused(retired, RegionError::class).is_some() {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
-use super::granules::{Granules, Lacks};
+use super::granules::{Granules, Pending};
 use super::show::show;
 use super::{Access, Faults, open};
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
@@ -76,7 +76,7 @@ impl LazyRegion {
             offset: pool.memory().offset(mapped.extent()),
             alias: pool.memory().alias_of(mapped.extent()),
             granule_bytes,
-            granules: Granules::new(&lacks(contents, granule_bytes / pool.page_size()))
+            granules: Granules::new(&pending(contents, granule_bytes / pool.page_size()))
                 .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?,
             uncollapsed: open::is_collapsible(pool.backing()),
             seen_through_file: AtomicBool::new(false),
@@ -136,7 +136,7 @@ impl LazyRegion {
         self.supply(index, &busy, target)?;
         // Before others may be at it: who takes it back must find it shown or not at all.
         let shown = self.show(index);
-        busy.finish(Lacks::Nothing);
+        busy.finish(Pending::Nothing);
         shown
     }
 
@@ -144,17 +144,17 @@ impl LazyRegion {
     fn supply(
         &self,
         index: usize,
-        busy: &Claim<'_, Lacks>,
+        busy: &Claim<'_, Pending>,
         target: Option<usize>,
     ) -> Result<(), PopulateError> {
         let bytes = self.bytes_of(index);
         match busy.state() {
-            Lacks::Nothing => {}
-            Lacks::Page => {
+            Pending::Nothing => {}
+            Pending::Page => {
                 populate_pages(self.alias.at(bytes.start), bytes.len())?;
                 self.pool.count_populated_at_fault(bytes.len());
             }
-            Lacks::Clearing => {
+            Pending::Clearing => {
                 self.clear(bytes.clone(), target);
                 self.pool.count_cleared_at_fault(bytes.len());
             }
@@ -238,7 +238,7 @@ impl LazyRegion {
             } else {
                 Ok(())
             };
-        busy.finish(Lacks::Nothing);
+        busy.finish(Pending::Nothing);
         shown
     }
 
@@ -256,11 +256,11 @@ impl LazyRegion {
 
     fn release_part(&self, index: usize, part: Range<usize>, whole: bool) {
         let Ok(busy) = self.granules.claim(index) else { return };
-        if busy.state() != Lacks::Nothing {
+        if busy.state() != Pending::Nothing {
             return; // No user has been shown anything since it was last cleared.
         }
         if whole && !self.seen_through_file.load(Ordering::SeqCst) && self.take_from_user(index) {
-            busy.finish(Lacks::Clearing);
+            busy.finish(Pending::Clearing);
         } else {
             self.clear(part.clone(), None);
             self.pool.count_cleared_at_release(part.len());
@@ -292,8 +292,8 @@ impl LazyRegion {
     /// Clears a granule that lacks it and does not map it.
     fn clear_only(&self, index: usize) {
         let Ok(busy) = self.granules.claim(index) else { return };
-        if busy.state() == Lacks::Clearing && self.supply(index, &busy, None).is_ok() {
-            busy.finish(Lacks::Nothing);
+        if busy.state() == Pending::Clearing && self.supply(index, &busy, None).is_ok() {
+            busy.finish(Pending::Nothing);
         }
     }
 
@@ -309,7 +309,7 @@ impl LazyRegion {
         for folio in first..first + count {
             let content = match self.granules.look(folio / per_granule) {
                 Err(_broken) => Content::Broken,
-                Ok(Lacks::Page) => Content::Hole,
+                Ok(Pending::Page) => Content::Hole,
                 Ok(_) => Content::Dirty,
             };
             match contents.last_mut() {
@@ -337,7 +337,7 @@ impl Faults for LazyRegion {
     fn leave(&self, address: usize) -> io::Result<()> {
         let index = (address - self.start) / self.granule_bytes;
         match self.granules.look(index) {
-            Ok(Lacks::Page | Lacks::Nothing) => {
+            Ok(Pending::Page | Pending::Nothing) => {
                 userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses_of(index))
             }
             _ => Ok(()),
@@ -352,7 +352,7 @@ impl Faults for LazyRegion {
         let offset = self.offset + self.bytes_of(index).start as u64;
         let (addresses, dumped) = (self.addresses_of(index), memory.in_core_dumps());
         // SAFETY: addresses of the region, whose user expects just this part of the file there.
-        busy.state() == Lacks::Nothing
+        busy.state() == Pending::Nothing
             && unsafe { replace(memory.file(), offset, &addresses, dumped) }.is_ok()
     }
 
@@ -372,16 +372,16 @@ impl Faults for LazyRegion {
 }
 
 /// What each granule of so many folios lacks.
-fn lacks(contents: &[(usize, Content)], per_granule: usize) -> Vec<Lacks> {
+fn pending(contents: &[(usize, Content)], per_granule: usize) -> Vec<Pending> {
     let folios: Vec<Content> =
         contents.iter().flat_map(|&(count, content)| std::iter::repeat_n(content, count)).collect();
     let lacks = |granule: &[Content]| {
         if granule.contains(&Content::Dirty) {
-            Lacks::Clearing
+            Pending::Clearing
         } else if granule.contains(&Content::Hole) {
-            Lacks::Page
+            Pending::Page
         } else {
-            Lacks::Nothing
+            Pending::Nothing
         }
     };
     folios.chunks(per_granule).map(lacks).collect()
@@ -395,7 +395,7 @@ mod tests {
     fn a_granule_lacks_what_any_of_its_folios_lacks() {
         use Content::{Clean, Dirty, Hole};
         let contents = [(3, Clean), (2, Dirty), (3, Clean), (1, Hole)];
-        assert_eq!(lacks(&contents, 4), [Lacks::Clearing, Lacks::Clearing, Lacks::Page],);
-        assert_eq!(lacks(&contents[..1], 1), [Lacks::Nothing; 3]);
+        assert_eq!(pending(&contents, 4), [Pending::Clearing, Pending::Clearing, Pending::Page],);
+        assert_eq!(pending(&contents[..1], 1), [Pending::Nothing; 3]);
     }
 }

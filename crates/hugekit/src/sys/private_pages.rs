@@ -21,18 +21,18 @@ use super::{apart, mapping};
 /// Zeroed bytes that take memory when they are touched. Readable and writable, and unmapped on drop, in a
 /// forked child too, which has them all as a copy unless they are [kept from it](Self::keep_from_children).
 #[derive(Debug)]
-pub(crate) struct OwnBytes {
+pub(crate) struct PrivateBytes {
     mapped: NonNull<u8>,
     mapped_len: usize,
     start: NonNull<u8>,
 }
 
 // SAFETY: an address range; the code that follows its addresses says why that is sound.
-unsafe impl Send for OwnBytes {}
+unsafe impl Send for PrivateBytes {}
 // SAFETY: as above.
-unsafe impl Sync for OwnBytes {}
+unsafe impl Sync for PrivateBytes {}
 
-impl OwnBytes {
+impl PrivateBytes {
     /// `len` bytes at a multiple of `align`, a power of two.
     pub(crate) fn new(len: usize, align: usize) -> io::Result<Self> {
         Self::mapped(len, align, ProtFlags::READ | ProtFlags::WRITE)
@@ -77,7 +77,7 @@ impl OwnBytes {
     }
 }
 
-impl Drop for OwnBytes {
+impl Drop for PrivateBytes {
     fn drop(&mut self) {
         // SAFETY: exactly the addresses that were mapped; a reference into them borrows this value.
         let _ = unsafe { mapping::unmap(self.mapped.as_ptr(), self.mapped_len) };
@@ -85,19 +85,19 @@ impl Drop for OwnBytes {
 }
 
 /// A value in memory of our own.
-pub(crate) struct Own<T> {
-    bytes: OwnBytes,
+pub(crate) struct Private<T> {
+    bytes: PrivateBytes,
     value: NonNull<T>,
 }
 
 // SAFETY: owns its value, as a `Box` does.
-unsafe impl<T: Send> Send for Own<T> {}
+unsafe impl<T: Send> Send for Private<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Own<T> {}
+unsafe impl<T: Sync> Sync for Private<T> {}
 
-impl<T> Own<T> {
+impl<T> Private<T> {
     pub(crate) fn new(value: T) -> io::Result<Self> {
-        let bytes = OwnBytes::for_handlers(size_of::<T>(), align_of::<T>())?;
+        let bytes = PrivateBytes::for_handlers(size_of::<T>(), align_of::<T>())?;
         let place = bytes.start.cast::<T>();
         // SAFETY: as many bytes as the value has, aligned, and no other value has them.
         unsafe { place.write(value) };
@@ -112,7 +112,7 @@ impl<T> Own<T> {
     }
 }
 
-impl<T> Deref for Own<T> {
+impl<T> Deref for Private<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -121,44 +121,44 @@ impl<T> Deref for Own<T> {
     }
 }
 
-impl<T> Drop for Own<T> {
+impl<T> Drop for Private<T> {
     fn drop(&mut self) {
         // SAFETY: the value is there, and no reference is left to it any more; its memory goes afterwards.
         unsafe { self.value.drop_in_place() };
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Own<T> {
+impl<T: fmt::Debug> fmt::Debug for Private<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Own").field(&**self).field(&self.bytes.mapped_len).finish()
+        f.debug_tuple("Private").field(&**self).field(&self.bytes.mapped_len).finish()
     }
 }
 
 /// One piece of memory of our own, from which slices are cut one after the other: a mapping for each would take
 /// longer than what they are for.
 #[derive(Debug)]
-pub(crate) struct OwnPiece {
-    bytes: Arc<OwnBytes>,
+pub(crate) struct PrivatePiece {
+    bytes: Arc<PrivateBytes>,
     len: usize,
     used: usize,
 }
 
 /// Values in memory of our own that nothing happens to when they go, such as atomic words.
 #[derive(Debug)]
-pub(crate) struct OwnSlice<T> {
+pub(crate) struct PrivateSlice<T> {
     /// Kept mapped.
-    _bytes: Arc<OwnBytes>,
+    _bytes: Arc<PrivateBytes>,
     start: NonNull<T>,
     len: usize,
 }
 
 // SAFETY: owns its values, as a boxed slice does.
-unsafe impl<T: Send> Send for OwnSlice<T> {}
+unsafe impl<T: Send> Send for PrivateSlice<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for OwnSlice<T> {}
+unsafe impl<T: Sync> Sync for PrivateSlice<T> {}
 
 /// Words that are 0 at first.
-pub(crate) type OwnWords<T> = OwnSlice<T>;
+pub(crate) type OwnWords<T> = PrivateSlice<T>;
 
 /// An atomic integer, of which zeroed memory is a valid one.
 pub(crate) trait Word: Sync {}
@@ -166,9 +166,9 @@ impl Word for AtomicU8 {}
 impl Word for AtomicU32 {}
 impl Word for AtomicU64 {}
 
-impl OwnPiece {
+impl PrivatePiece {
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let bytes = Arc::new(OwnBytes::for_handlers(len, rustix::param::page_size())?);
+        let bytes = Arc::new(PrivateBytes::for_handlers(len, rustix::param::page_size())?);
         Ok(Self { bytes, len, used: 0 })
     }
 
@@ -177,7 +177,7 @@ impl OwnPiece {
         len * size_of::<T>() + align_of::<T>()
     }
 
-    fn cut<T>(&mut self, len: usize) -> OwnSlice<T> {
+    fn cut<T>(&mut self, len: usize) -> PrivateSlice<T> {
         const { assert!(!std::mem::needs_drop::<T>()) }
         let start = self.used.next_multiple_of(align_of::<T>());
         self.used = start + len * size_of::<T>();
@@ -189,11 +189,11 @@ impl OwnPiece {
         );
         // SAFETY: within the piece, as was checked.
         let start = unsafe { self.bytes.start.add(start) }.cast::<T>();
-        OwnSlice { _bytes: Arc::clone(&self.bytes), start, len }
+        PrivateSlice { _bytes: Arc::clone(&self.bytes), start, len }
     }
 
     /// The next so many words, all of them 0.
-    pub(crate) fn words<T: Word>(&mut self, len: usize) -> OwnSlice<T> {
+    pub(crate) fn words<T: Word>(&mut self, len: usize) -> PrivateSlice<T> {
         self.cut(len)
     }
 
@@ -202,7 +202,7 @@ impl OwnPiece {
         &mut self,
         len: usize,
         mut make: impl FnMut(usize) -> T,
-    ) -> OwnSlice<T> {
+    ) -> PrivateSlice<T> {
         let slice = self.cut::<T>(len);
         for index in 0..len {
             // SAFETY: within the slice, which no other one overlaps; it has room for so many, aligned.
@@ -212,21 +212,21 @@ impl OwnPiece {
     }
 }
 
-impl<T: Word> OwnSlice<T> {
+impl<T: Word> PrivateSlice<T> {
     /// So many words, all of them 0, in a piece of their own.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        Ok(OwnPiece::new(OwnPiece::bytes_of::<T>(len))?.words(len))
+        Ok(PrivatePiece::new(PrivatePiece::bytes_of::<T>(len))?.words(len))
     }
 }
 
-impl<T> OwnSlice<T> {
+impl<T> PrivateSlice<T> {
     /// The last ones go.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 }
 
-impl<T> Deref for OwnSlice<T> {
+impl<T> Deref for PrivateSlice<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn values_live_and_die_as_in_a_box() {
         let inner = Arc::new(7);
-        let own = Own::new(Arc::clone(&inner)).unwrap();
+        let own = Private::new(Arc::clone(&inner)).unwrap();
         assert_eq!((**own, Arc::strong_count(&inner)), (7, 2));
         drop(own);
         assert_eq!(Arc::strong_count(&inner), 1);
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn bytes_are_aligned_and_words_are_zero() {
         for align in [1, 4096, HUGE_PAGE_BYTES] {
-            let bytes = OwnBytes::new(5000, align).unwrap();
+            let bytes = PrivateBytes::new(5000, align).unwrap();
             assert_eq!(bytes.start().addr() % align, 0);
             // SAFETY: within the bytes, which no other value has.
             unsafe { bytes.start().add(4999).write(1) };
@@ -266,8 +266,8 @@ mod tests {
 
     #[test]
     fn slices_of_one_piece_are_apart_and_hold_what_they_were_made_of() {
-        let len = OwnPiece::bytes_of::<u8>(3) + OwnPiece::bytes_of::<u64>(700);
-        let mut piece = OwnPiece::new(len).unwrap();
+        let len = PrivatePiece::bytes_of::<u8>(3) + PrivatePiece::bytes_of::<u64>(700);
+        let mut piece = PrivatePiece::new(len).unwrap();
         let bytes = piece.filled(3, |index| index as u8);
         let mut numbers = piece.filled(700, |index| index as u64 + 1);
         drop(piece);
@@ -280,13 +280,13 @@ mod tests {
     #[test]
     #[should_panic(expected = "too short")]
     fn no_slice_is_longer_than_its_piece() {
-        let _ = OwnPiece::new(100).unwrap().words::<AtomicU64>(100);
+        let _ = PrivatePiece::new(100).unwrap().words::<AtomicU64>(100);
     }
 
     /// A snapshot refuses what `/proc/self/maps` does not call readable.
     #[test]
     fn what_handlers_write_is_readable_and_nobody_is_told_so() {
-        let own = Own::new(AtomicU32::new(7)).unwrap();
+        let own = Private::new(AtomicU32::new(7)).unwrap();
         assert_eq!(own.load(Ordering::Relaxed), 7);
         let all = mappings::read(&Root::default()).unwrap();
         let address = std::ptr::from_ref(&*own).addr();
