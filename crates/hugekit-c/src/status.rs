@@ -39,8 +39,8 @@ pub enum hugekit_status {
 }
 
 impl From<ErrorKind> for hugekit_status {
-    fn from(class: ErrorKind) -> Self {
-        match class {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
             ErrorKind::Invalid => Self::Invalid,
             ErrorKind::NoMemory => Self::NoMemory,
             ErrorKind::NotPermitted => Self::NotPermitted,
@@ -82,63 +82,63 @@ impl Refusal {
         Self { status, message, remedy: None, errno: 0 }
     }
 
-    fn of(class: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Self {
+    fn of(kind: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Self {
         let errno = system_error(error).unwrap_or(0);
-        Self { status: class.into(), message: error.to_string(), remedy, errno }
+        Self { status: kind.into(), message: error.to_string(), remedy, errno }
     }
 }
 
 impl From<ClearError> for Refusal {
     fn from(error: ClearError) -> Self {
-        Self::of(error.class(), &error, None)
+        Self::of(error.kind(), &error, None)
     }
 }
 
 impl From<CopyError> for Refusal {
     fn from(error: CopyError) -> Self {
-        Self::of(error.class(), &error, None)
+        Self::of(error.kind(), &error, None)
     }
 }
 
 impl From<JobError<PopulateError>> for Refusal {
     fn from(error: JobError<PopulateError>) -> Self {
-        Self::of(error.class(), &error, None)
+        Self::of(error.kind(), &error, None)
     }
 }
 
 impl From<ProfileError> for Refusal {
     fn from(error: ProfileError) -> Self {
-        Self::of(error.class(), &error, None)
+        Self::of(error.kind(), &error, None)
     }
 }
 
 impl From<AlreadyInstalled> for Refusal {
     fn from(error: AlreadyInstalled) -> Self {
-        Self::of(error.class(), &error, None)
+        Self::of(error.kind(), &error, None)
     }
 }
 
 impl From<PoolError> for Refusal {
     fn from(error: PoolError) -> Self {
-        Self::of(error.class(), &error, error.remedy())
+        Self::of(error.kind(), &error, error.remedy())
     }
 }
 
 impl From<RegionError> for Refusal {
     fn from(error: RegionError) -> Self {
-        Self::of(error.class(), &error, None)
+        Self::of(error.kind(), &error, None)
     }
 }
 
 impl From<ForkError> for Refusal {
     fn from(error: ForkError) -> Self {
-        Self::of(error.class(), &error, error.remedy())
+        Self::of(error.kind(), &error, error.remedy())
     }
 }
 
 impl From<SnapshotError> for Refusal {
     fn from(error: SnapshotError) -> Self {
-        Self::of(error.class(), &error, error.remedy())
+        Self::of(error.kind(), &error, error.remedy())
     }
 }
 

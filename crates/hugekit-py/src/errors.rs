@@ -1,4 +1,4 @@
-//! The library's errors as Python's own, by class.
+//! The library's errors as Python's own, by kind.
 
 use std::error::Error;
 
@@ -26,10 +26,10 @@ impl From<Raised> for PyErr {
     }
 }
 
-fn raised(class: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Raised {
+fn raised(kind: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Raised {
     let text = error.to_string();
     let os = |number: i32, text: String| PyOSError::new_err((number, text));
-    let exception = match class {
+    let exception = match kind {
         ErrorKind::Invalid => PyValueError::new_err(text),
         ErrorKind::NoMemory => PyMemoryError::new_err(text),
         // Python makes a PermissionError of it.
@@ -51,37 +51,37 @@ fn raised(class: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String
 
 impl From<ClearError> for Raised {
     fn from(error: ClearError) -> Self {
-        raised(error.class(), &error, None)
+        raised(error.kind(), &error, None)
     }
 }
 
 impl From<CopyError> for Raised {
     fn from(error: CopyError) -> Self {
-        raised(error.class(), &error, None)
+        raised(error.kind(), &error, None)
     }
 }
 
 impl From<PoolError> for Raised {
     fn from(error: PoolError) -> Self {
-        raised(error.class(), &error, error.remedy())
+        raised(error.kind(), &error, error.remedy())
     }
 }
 
 impl From<RegionError> for Raised {
     fn from(error: RegionError) -> Self {
-        raised(error.class(), &error, None)
+        raised(error.kind(), &error, None)
     }
 }
 
 impl From<ForkError> for Raised {
     fn from(error: ForkError) -> Self {
-        raised(error.class(), &error, error.remedy())
+        raised(error.kind(), &error, error.remedy())
     }
 }
 
 impl From<SnapshotError> for Raised {
     fn from(error: SnapshotError) -> Self {
-        raised(error.class(), &error, error.remedy())
+        raised(error.kind(), &error, error.remedy())
     }
 }
 

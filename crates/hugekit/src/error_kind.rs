@@ -1,7 +1,7 @@
 //! What an error means for a program: one word for each, whatever layer it comes from.
 //!
 //! The typed errors say what happened in figures; a face in another language, or a caller who only
-//! decides whether to go on, needs the class. One table, so that all faces agree.
+//! decides whether to go on, needs the kind. One table, so that all faces agree.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -63,18 +63,18 @@ fn of_kind(kind: io::ErrorKind) -> ErrorKind {
 
 /// What a job's own error means.
 trait Classified {
-    fn class(&self) -> ErrorKind;
+    fn kind(&self) -> ErrorKind;
 }
 
 impl Classified for Infallible {
-    fn class(&self) -> ErrorKind {
+    fn kind(&self) -> ErrorKind {
         match *self {}
     }
 }
 
 impl Classified for PopulateError {
-    fn class(&self) -> ErrorKind {
-        Self::class(self)
+    fn kind(&self) -> ErrorKind {
+        Self::kind(self)
     }
 }
 
@@ -83,7 +83,7 @@ fn of_job<E: Classified>(error: &JobError<E>) -> ErrorKind {
         JobError::NoThreads => ErrorKind::Invalid,
         JobError::NoCpus => ErrorKind::Unsupported,
         JobError::Cancelled { .. } => ErrorKind::Cancelled,
-        JobError::Chunk { error, .. } => error.class(),
+        JobError::Chunk { error, .. } => error.kind(),
         JobError::Forked => ErrorKind::Forked,
     }
 }
@@ -91,7 +91,7 @@ fn of_job<E: Classified>(error: &JobError<E>) -> ErrorKind {
 impl PopulateError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Unsupported => ErrorKind::Unsupported,
             Self::NotMapped | Self::NotWritable => ErrorKind::Invalid,
@@ -105,7 +105,7 @@ impl PopulateError {
 impl JobError<PopulateError> {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         of_job(self)
     }
 }
@@ -113,7 +113,7 @@ impl JobError<PopulateError> {
 impl HintError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::TargetOutside { .. } => ErrorKind::Invalid,
             Self::RoutineUnavailable { .. } => ErrorKind::Unsupported,
@@ -124,9 +124,9 @@ impl HintError {
 impl ClearError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Hint(error) => error.class(),
+            Self::Hint(error) => error.kind(),
             Self::Job(error) => of_job(error),
         }
     }
@@ -135,10 +135,10 @@ impl ClearError {
 impl CopyError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::LengthsDiffer { .. } | Self::Overlap { .. } => ErrorKind::Invalid,
-            Self::Hint(error) => error.class(),
+            Self::Hint(error) => error.kind(),
             Self::Job(error) => of_job(error),
         }
     }
@@ -147,7 +147,7 @@ impl CopyError {
 impl AlreadyInstalled {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         ErrorKind::Conflict
     }
 }
@@ -156,7 +156,7 @@ impl AlreadyInstalled {
 impl ProfileError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match &self.problem {
             Problem::Unreadable(source) => of_kind(source.kind()),
             Problem::Damaged(_) | Problem::Bands { .. } | Problem::Value { .. } => {
@@ -173,7 +173,7 @@ impl ProfileError {
 impl FaultError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NotPermitted { .. } => ErrorKind::NotPermitted,
             Self::Lacking { .. } | Self::Collapsible | Self::OnValgrind => ErrorKind::Unsupported,
@@ -188,13 +188,13 @@ impl FaultError {
 impl PoolError {
     /// What it means for a program. Of several backings that could not be had, the last one's.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NoBytes | Self::TooLarge { .. } | Self::NoTiers | Self::Watermarks { .. } => {
                 ErrorKind::Invalid
             }
             Self::NoBacking { fallbacks } => {
-                fallbacks.last().map_or(ErrorKind::Unsupported, |fallback| fallback.reason.class())
+                fallbacks.last().map_or(ErrorKind::Unsupported, |fallback| fallback.reason.kind())
             }
             Self::NotEnoughHugePages { .. }
             | Self::NotEnoughMemory { .. }
@@ -202,13 +202,13 @@ impl PoolError {
             | Self::NoRoom { .. } => ErrorKind::NoMemory,
             Self::NotMapped { source, .. } => of_kind(source.kind()),
             Self::NoHugePages { .. } | Self::NoThp { .. } => ErrorKind::Unsupported,
-            Self::Populate(error) => error.class(),
-            Self::Clear(error) => error.class(),
+            Self::Populate(error) => error.kind(),
+            Self::Clear(error) => error.kind(),
             Self::NodePolicy(source) if source.kind() == io::ErrorKind::InvalidInput => {
                 ErrorKind::Invalid
             }
             Self::NodePolicy(source) => of_kind(source.kind()),
-            Self::Fault(error) => error.class(),
+            Self::Fault(error) => error.kind(),
             Self::NoDescriptor(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Forked => ErrorKind::Forked,
         }
@@ -218,16 +218,16 @@ impl PoolError {
 impl RegionError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::OutOfRange { .. }
             | Self::Unaligned { .. }
             | Self::NotWholeFolios { .. }
             | Self::NoBytes => ErrorKind::Invalid,
-            Self::Populate(error) => error.class(),
-            Self::Clear(error) => error.class(),
+            Self::Populate(error) => error.kind(),
+            Self::Clear(error) => error.kind(),
             Self::Kept(kind) => of_kind(*kind),
-            Self::Copy(error) => error.class(),
+            Self::Copy(error) => error.kind(),
             Self::Forks => ErrorKind::Conflict,
             Self::Forked => ErrorKind::Forked,
         }
@@ -237,19 +237,19 @@ impl RegionError {
 impl ForkError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Gigantic => ErrorKind::Unsupported,
             Self::Granule { .. } | Self::GranuleDiffers { .. } | Self::FaultModeDiffers { .. } => {
                 ErrorKind::Invalid
             }
-            Self::Pool(error) => error.class(),
-            Self::Fault(error) => error.class(),
+            Self::Pool(error) => error.kind(),
+            Self::Fault(error) => error.kind(),
             Self::FileGiven => ErrorKind::Conflict,
             Self::Mappings { .. } => ErrorKind::NoMemory,
             Self::NotMapped { source, .. } => of_kind(source.kind()),
-            Self::NotReady(error) => error.class(),
-            Self::Copy(error) => error.class(),
+            Self::NotReady(error) => error.kind(),
+            Self::Copy(error) => error.kind(),
             Self::Kept(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Forked => ErrorKind::Forked,
         }
@@ -259,7 +259,7 @@ impl ForkError {
 impl SnapshotError {
     /// What it means for a program.
     #[must_use]
-    pub fn class(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Empty { .. }
             | Self::Unmapped { .. }
@@ -270,9 +270,9 @@ impl SnapshotError {
                 _ => ErrorKind::Unsupported,
             },
             Self::Blocked { .. } | Self::Unquiet { .. } => ErrorKind::Conflict,
-            Self::Fault(error) => error.class(),
-            Self::Memory(error) => error.class(),
-            Self::Fork(error) => error.class(),
+            Self::Fault(error) => error.kind(),
+            Self::Memory(error) => error.kind(),
+            Self::Fork(error) => error.kind(),
             Self::Machine(error) => error.kind().map_or(ErrorKind::Kernel, of_kind),
             Self::Write { .. } => ErrorKind::Kernel,
             Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
@@ -296,16 +296,16 @@ mod tests {
         let short = PoolError::NoRoom { wanted: 2, free: 1, longest: 1 };
         let fallbacks = vec![Fallback { backing: Backing::Base, reason: short }];
         let fork = ForkError::Pool(PoolError::NoBacking { fallbacks });
-        assert_eq!(fork.class(), ErrorKind::NoMemory);
+        assert_eq!(fork.kind(), ErrorKind::NoMemory);
         let chunk = JobError::Chunk { range: 0..1, bytes: 0, error: PopulateError::NotWritable };
-        assert_eq!(RegionError::Populate(chunk).class(), ErrorKind::Invalid);
+        assert_eq!(RegionError::Populate(chunk).kind(), ErrorKind::Invalid);
     }
 
     #[test]
     fn system_errors_are_found_below_others() {
         let source = io::Error::from_raw_os_error(libc::EMFILE);
         let inner = PoolError::Kernel { call: "memfd_create", source };
-        assert_eq!(inner.class(), ErrorKind::Kernel);
+        assert_eq!(inner.kind(), ErrorKind::Kernel);
         assert_eq!(system_error(&ForkError::Pool(inner)), Some(libc::EMFILE));
         assert_eq!(system_error(&PoolError::NoBytes), None);
     }

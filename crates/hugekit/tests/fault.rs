@@ -405,7 +405,7 @@ fn what_makes_no_sense_is_refused(backing: Backing) {
     let Err(PoolError::Fault(error @ FaultError::TooManyThreads { .. })) = refused else {
         panic!()
     };
-    assert_eq!(error.class(), ErrorKind::Invalid);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
     let stats = pool.stats().unwrap();
     assert_eq!((stats.in_use, stats.dirty), (0, FOLIOS));
 }

@@ -96,7 +96,7 @@ fn is_survived(fault_mode: FaultMode, done_to_it: impl Fn()) {
                 scope.spawn(move || words.for_each(|word| word.store(9, Ordering::Relaxed)));
             }
         });
-        let is_lost = |error: SnapshotError| error.class() == ErrorKind::Lost;
+        let is_lost = |error: SnapshotError| error.kind() == ErrorKind::Lost;
         assert!(is_lost(first.read_at(HUGE, &mut [0; 100]).unwrap_err()));
         assert!(is_lost(of_other.prepare_write(0..HUGE).unwrap_err()));
         assert!(is_lost(second.copy_to(&mut vec![0; 2 * HUGE]).unwrap_err()));

@@ -62,7 +62,7 @@ fn builder(fault_mode: FaultMode) -> hugekit::snapshot::Builder {
 
 /// What worked, or that memory is short.
 fn short<T>(result: Result<T, SnapshotError>) -> Option<T> {
-    let is_short = |error: &SnapshotError| error.class() == ErrorKind::NoMemory;
+    let is_short = |error: &SnapshotError| error.kind() == ErrorKind::NoMemory;
     result.inspect_err(|error| assert!(is_short(error), "{error:?}")).ok()
 }
 

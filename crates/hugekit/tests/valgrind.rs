@@ -22,7 +22,7 @@ fn on_valgrind() {
         // SAFETY: no thread blocks SIGBUS, and no system call writes there.
         let refused = unsafe { builder.of_anonymous(&raw const state[..]) }.unwrap_err();
         assert!(matches!(refused, SnapshotError::Fault(FaultError::OnValgrind)), "{refused}");
-        assert!(refused.class() == ErrorKind::Unsupported);
+        assert!(refused.kind() == ErrorKind::Unsupported);
         assert!(refused.to_string().contains("Valgrind"), "{refused}");
         let at_fault = pool.region_builder(1 << 19).clearing(Clearing::OnFault);
         let refused = at_fault.fault_mode(fault_mode).build().unwrap_err();

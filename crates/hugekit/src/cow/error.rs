@@ -106,7 +106,7 @@ impl ForkError {
     }
 
     /// What the kernel said, of an error that is only that.
-    pub(crate) fn kind(&self) -> io::ErrorKind {
+    pub(crate) fn io_kind(&self) -> io::ErrorKind {
         match self {
             Self::Kernel { source, .. } | Self::Kept(source) => source.kind(),
             _ => io::ErrorKind::Other,

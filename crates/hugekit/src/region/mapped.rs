@@ -331,7 +331,7 @@ impl Memory {
         let (mapped, service) = match self.holds_mut() {
             _ if kept == cut => return Ok(cut),
             Holds::CopyOnWrite(fork) => {
-                return fork.truncate(len).map_err(|error| RegionError::Kept(error.kind()));
+                return fork.truncate(len).map_err(|error| RegionError::Kept(error.io_kind()));
             }
             Holds::Plain(mapped) => (mapped, None),
             Holds::Lazy(mapped, service) => (mapped, Some(service)),
@@ -362,7 +362,7 @@ impl Memory {
 
     fn give_to_kernel(&mut self) -> Result<(), RegionError> {
         self.check_ours()?;
-        let kept = |error: ForkError| RegionError::Kept(error.kind());
+        let kept = |error: ForkError| RegionError::Kept(error.io_kind());
         match self.holds_mut().take() {
             Holds::CopyOnWrite(fork) => fork.leave(true).map_err(kept),
             extent => match extent.into_extent() {

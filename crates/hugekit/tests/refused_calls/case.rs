@@ -68,15 +68,15 @@ impl Point {
     pub(crate) fn unless_lost<T, E: Error + 'static>(
         &self,
         result: Result<T, E>,
-        class: impl FnOnce(&E) -> ErrorKind,
+        kind: impl FnOnce(&E) -> ErrorKind,
     ) -> Option<T> {
         let is_lost = self.hit.get().is_some() || injection::hit().is_some();
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                let class = class(&error);
-                if !(is_lost && class == ErrorKind::Lost) {
-                    self.failed(&error, class);
+                let kind = kind(&error);
+                if !(is_lost && kind == ErrorKind::Lost) {
+                    self.failed(&error, kind);
                 }
                 None
             }
@@ -84,18 +84,18 @@ impl Point {
     }
 
     /// Takes an error, which must say what was refused.
-    pub(crate) fn failed(&self, error: &(dyn Error + 'static), class: ErrorKind) {
+    pub(crate) fn failed(&self, error: &(dyn Error + 'static), kind: ErrorKind) {
         self.failed.set(true);
-        if self.mappings_left.is_some() && class == ErrorKind::NoMemory {
+        if self.mappings_left.is_some() && kind == ErrorKind::NoMemory {
             return;
         }
         let refused = self.hit.get().or_else(|| injection::hit().filter(|hit| hit.errno != 0));
         let Some(hit) = refused else {
-            return self.problem(format!("nothing was refused, but {class:?}: {error}"));
+            return self.problem(format!("nothing was refused, but {kind:?}: {error}"));
         };
-        if !fits(hit, class) {
+        if !fits(hit, kind) {
             let errno = system_error(error);
-            self.problem(format!("is {class:?} ({errno:?}): {error}"));
+            self.problem(format!("is {kind:?} ({errno:?}): {error}"));
         }
     }
 
@@ -103,9 +103,9 @@ impl Point {
     pub(crate) fn unless_refused<T, E: Error + 'static>(
         &self,
         result: Result<T, E>,
-        class: impl FnOnce(&E) -> ErrorKind,
+        kind: impl FnOnce(&E) -> ErrorKind,
     ) -> Option<T> {
-        result.map_err(|error| self.failed(&error, class(&error))).ok()
+        result.map_err(|error| self.failed(&error, kind(&error))).ok()
     }
 
     /// What was answered in the kernel's place.
@@ -158,29 +158,29 @@ impl Point {
     }
 }
 
-/// Whether an error's class says what a refused call means.
-fn fits(hit: Hit, class: ErrorKind) -> bool {
+/// Whether an error's kind says what a refused call means.
+fn fits(hit: Hit, kind: ErrorKind) -> bool {
     use ErrorKind::{Kernel, NoMemory, NotPermitted, Unsupported};
     match hit.errno {
         // The kernel says so of what is not registered any more, of another's, or of what cannot be.
         libc::ENOENT | libc::EBUSY if is_of_userfaultfd(hit.call) => true,
-        libc::EPERM if is_of_userfaultfd(hit.call) => matches!(class, NotPermitted | Unsupported),
+        libc::EPERM if is_of_userfaultfd(hit.call) => matches!(kind, NotPermitted | Unsupported),
         // What is not there in `/sys`, this kernel has not.
-        libc::ENOENT if hit.call == Call::Open => matches!(class, Kernel | Unsupported),
+        libc::ENOENT if hit.call == Call::Open => matches!(kind, Kernel | Unsupported),
         // For a mapping that may not be written.
         libc::EINVAL if hit.call == Call::MadvisePopulate => true,
         libc::EAGAIN | libc::EBUSY if hit.call == Call::MadviseCollapse => {
-            matches!(class, NoMemory | Unsupported)
+            matches!(kind, NoMemory | Unsupported)
         }
-        libc::ENOMEM | libc::ENOSPC => class == NoMemory,
+        libc::ENOMEM | libc::ENOSPC => kind == NoMemory,
         // Threads, locked memory, or memory that could not be moved at the moment.
-        libc::EAGAIN if hit.call == Call::Clone => class == NoMemory,
-        libc::EPERM | libc::EACCES => class == NotPermitted,
+        libc::EAGAIN if hit.call == Call::Clone => kind == NoMemory,
+        libc::EPERM | libc::EACCES => kind == NotPermitted,
         libc::ENOSYS | libc::EINVAL | libc::ENODEV | libc::ENOTTY => {
-            matches!(class, Kernel | Unsupported)
+            matches!(kind, Kernel | Unsupported)
         }
-        libc::EFAULT => matches!(class, Kernel | NoMemory | Unsupported),
-        _ => matches!(class, Kernel | NoMemory),
+        libc::EFAULT => matches!(kind, Kernel | NoMemory | Unsupported),
+        _ => matches!(kind, Kernel | NoMemory),
     }
 }
 

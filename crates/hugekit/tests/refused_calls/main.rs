@@ -1,7 +1,7 @@
 //! Every system call fails once: `cargo xtask faults`.
 //!
 //! For each public operation and each n, the n-th call is refused, with each answer that it may give; then it and all
-//! of its kind from there on. The answer is a typed error of the right class, nothing is lost or leaked, and the
+//! of its kind from there on. The answer is a typed error of the right kind, nothing is lost or leaked, and the
 //! operation works afterwards. With `HUGEKIT_FAULTS=all` every answer is given, else one for each call.
 
 #![allow(unsafe_code)]

@@ -54,7 +54,7 @@ fn taken(builder: Builder, memory: &Memory) -> Result<Snapshot, SnapshotError> {
 fn is_read_as_taken(point: &Point, snapshot: Snapshot) {
     let mut copy = Vec::new();
     let read = snapshot.write_to(&mut copy);
-    if point.unless_lost(read, SnapshotError::class).is_some() {
+    if point.unless_lost(read, SnapshotError::kind).is_some() {
         point.check(copy.len() == LEN && is_first(&copy), "the snapshot changed");
     }
 }
@@ -62,7 +62,7 @@ fn is_read_as_taken(point: &Point, snapshot: Snapshot) {
 fn memory_is_snapshotted(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
     let snapshot = point.refuse(|| taken(builder(fault_mode), &memory));
-    let snapshot = point.unless_refused(snapshot, SnapshotError::class);
+    let snapshot = point.unless_refused(snapshot, SnapshotError::kind);
     write(&memory, 8);
     if let Some(snapshot) = snapshot {
         is_read_as_taken(point, snapshot);
@@ -75,7 +75,7 @@ fn several_are_snapshotted(point: &Point, _: Backing, fault_mode: FaultMode) {
     let ranges = memory.each_ref().map(Memory::range);
     // SAFETY: as above.
     let snapshots = point.refuse(|| unsafe { builder(fault_mode).of_several(&ranges) });
-    let snapshots = point.unless_refused(snapshots, SnapshotError::class);
+    let snapshots = point.unless_refused(snapshots, SnapshotError::kind);
     memory.iter().for_each(|memory| write(memory, 8));
     for snapshot in snapshots.into_iter().flatten() {
         is_read_as_taken(point, snapshot);
@@ -106,7 +106,7 @@ fn a_snapshot_is_copied(point: &Point, _: Backing, fault_mode: FaultMode) {
     memory.words()[0].store(8, Ordering::Relaxed);
     let mut copy = vec![0; LEN];
     let read = point.refuse(|| snapshot.copy_to(&mut copy));
-    if point.unless_lost(read, SnapshotError::class).is_some() {
+    if point.unless_lost(read, SnapshotError::kind).is_some() {
         point.check(is_first(&copy), "the snapshot changed");
     }
     write(&memory, 9);
@@ -119,8 +119,8 @@ fn a_snapshot_is_viewed(point: &Point, _: Backing, fault_mode: FaultMode) {
     memory.words()[0].store(8, Ordering::Relaxed);
     point.refuse(|| {
         let view = View::of(&snapshot);
-        let Some(view) = point.unless_lost(view, SnapshotError::class) else { return };
-        if let Some(bytes) = point.unless_lost(view.bytes(0..LEN), SnapshotError::class) {
+        let Some(view) = point.unless_lost(view, SnapshotError::kind) else { return };
+        if let Some(bytes) = point.unless_lost(view.bytes(0..LEN), SnapshotError::kind) {
             point.check(is_first(bytes), "the snapshot changed");
         }
     });
@@ -142,7 +142,7 @@ fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, fault_mode:
     let memory = memory();
     point.refuse(|| {
         let snapshot = taken(builder(fault_mode).in_background(true), &memory);
-        let snapshot = point.unless_refused(snapshot, SnapshotError::class);
+        let snapshot = point.unless_refused(snapshot, SnapshotError::kind);
         write(&memory, 8);
         if let Some(snapshot) = snapshot {
             is_read_as_taken(point, snapshot);
@@ -154,7 +154,7 @@ fn a_snapshot_is_copied_in_the_background(point: &Point, _: Backing, fault_mode:
 fn a_reserve_is_made(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = memory();
     let reserve = point.refuse(|| Reserve::new(LEN));
-    let reserve = point.unless_refused(reserve, SnapshotError::class);
+    let reserve = point.unless_refused(reserve, SnapshotError::kind);
     let wishes = reserve.iter().fold(builder(fault_mode), Builder::reserve);
     let snapshot = taken(wishes, &memory).unwrap();
     write(&memory, 8);

@@ -46,7 +46,7 @@ fn fork(region: &Region, fault_mode: FaultMode) -> Result<Region, ForkError> {
 fn a_region_is_forked(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
     let forked = point.refuse(|| fork(&region, fault_mode));
-    if let Some(mut other) = point.unless_refused(forked, ForkError::class) {
+    if let Some(mut other) = point.unless_refused(forked, ForkError::kind) {
         region.fill(2);
         point.check(is_painted(&other), "the fork changed");
         other.fill(3);
@@ -65,7 +65,7 @@ fn a_fork_is_forked(point: &Point, backing: Backing, fault_mode: FaultMode) {
     child[0] = !child[0];
     region[1] = !region[1];
     let forked = point.refuse(|| child.fork());
-    if let Some(grandchild) = point.unless_refused(forked, ForkError::class) {
+    if let Some(grandchild) = point.unless_refused(forked, ForkError::kind) {
         point.check(*grandchild == *child, "the fork differs");
         child.fill(2);
         point.check(grandchild[1..9] == region_bytes()[1..9], "the fork changed");
@@ -97,7 +97,7 @@ fn a_fork_is_made_ready(point: &Point, backing: Backing, fault_mode: FaultMode) 
     let (pool, region) = pool(backing);
     let child = fork(&region, fault_mode).unwrap();
     let ready = point.refuse(|| child.prepare_write(0..child.len()));
-    point.unless_refused(ready, RegionError::class);
+    point.unless_refused(ready, RegionError::kind);
     point.check(is_painted(&region) && is_painted(&child), "changed");
     drop((region, child));
     is_whole(point, &pool);
@@ -108,7 +108,7 @@ fn a_fork_that_was_read_is_made_ready(point: &Point, backing: Backing, fault_mod
     let child = fork(&region, fault_mode).unwrap();
     point.check(is_painted(&child), "the fork differs");
     let ready = point.refuse(|| child.prepare_write(0..child.len()));
-    point.unless_refused(ready, RegionError::class);
+    point.unless_refused(ready, RegionError::kind);
     region.fill(2);
     point.check(is_painted(&child), "the fork changed");
     drop((region, child));
@@ -119,7 +119,7 @@ fn a_fork_is_prefaulted(point: &Point, backing: Backing, fault_mode: FaultMode) 
     let (pool, region) = pool(backing);
     let child = fork(&region, fault_mode).unwrap();
     let done = point.refuse(|| child.populate(0..child.len()));
-    point.unless_refused(done, RegionError::class);
+    point.unless_refused(done, RegionError::kind);
     point.check(is_painted(&region) && is_painted(&child), "changed");
     drop((region, child));
     is_whole(point, &pool);
@@ -130,7 +130,7 @@ fn a_fork_is_released(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let mut child = fork(&region, fault_mode).unwrap();
     let len = child.len();
     let released = point.refuse(|| child.release(0..len));
-    match point.unless_refused(released, RegionError::class) {
+    match point.unless_refused(released, RegionError::kind) {
         Some(()) => point.check(is_zero(&child), "not zero"),
         None => {
             let is_either = child.iter().enumerate();
@@ -149,7 +149,7 @@ fn a_fork_is_truncated(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let mut child = fork(&region, fault_mode).unwrap();
     let len = backing.page_size();
     let truncated = point.refuse(|| child.truncate(len));
-    let truncated = point.unless_refused(truncated, RegionError::class);
+    let truncated = point.unless_refused(truncated, RegionError::kind);
     let expected = if truncated.is_some() { len } else { region.len() };
     point.check(child.len() == expected, "length");
     point.check(is_painted(&region) && is_painted(&child), "changed");
@@ -170,7 +170,7 @@ fn a_fork_is_retired(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, region) = pool(backing);
     let child = fork(&region, fault_mode).unwrap();
     let retired = point.refuse(|| child.retire());
-    let retired = point.unless_refused(retired, RegionError::class);
+    let retired = point.unless_refused(retired, RegionError::kind);
     point.check(is_painted(&region), "the region changed");
     drop(region);
     if retired.is_some() {
@@ -184,7 +184,7 @@ fn a_range_is_pinned(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let region = region.share();
     let len = region.len();
     let pinned = point.refuse(|| region.pin(0..len));
-    if let Some(pinned) = point.unless_refused(pinned, RegionError::class) {
+    if let Some(pinned) = point.unless_refused(pinned, RegionError::kind) {
         let moment = region.fork().unwrap();
         region.words()[0].store(7, std::sync::atomic::Ordering::Relaxed);
         point.check(is_painted(&moment), "the fork changed");
@@ -202,13 +202,13 @@ fn snapshot(region: &Region, fault_mode: FaultMode) -> Result<Snapshot, Snapshot
 fn copied(point: &Point, snapshot: Snapshot) -> Option<Vec<u8>> {
     let mut copy = Vec::new();
     let read = snapshot.write_to(&mut copy);
-    point.unless_refused(read, SnapshotError::class).map(|_| copy)
+    point.unless_refused(read, SnapshotError::kind).map(|_| copy)
 }
 
 fn a_region_is_snapshotted(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let (pool, mut region) = pool(backing);
     let taken = point.refuse(|| snapshot(&region, fault_mode));
-    if let Some(snapshot) = point.unless_refused(taken, SnapshotError::class) {
+    if let Some(snapshot) = point.unless_refused(taken, SnapshotError::kind) {
         region.fill(2);
         let copy = copied(point, snapshot);
         point.check(copy.is_some_and(|copy| is_painted(&copy)), "the snapshot changed");
@@ -237,7 +237,7 @@ fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, fault_mode: F
     region[0] = !region[0];
     let mut copy = Vec::new();
     let read = point.refuse(|| snapshot.write_to(&mut copy));
-    if point.unless_refused(read, SnapshotError::class).is_some() {
+    if point.unless_refused(read, SnapshotError::kind).is_some() {
         point.check(is_painted(&copy), "the snapshot changed");
     }
     region[0] = !region[0];

@@ -26,7 +26,7 @@ fn a_pool_is_built(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
     let builder = builder.in_core_dumps(false).scrub_threads(2).populate_now(true);
     let built = point.refuse(|| builder.build());
-    let Some(pool) = point.unless_refused(built, PoolError::class) else { return };
+    let Some(pool) = point.unless_refused(built, PoolError::kind) else { return };
     is_whole(point, &pool);
 }
 
@@ -39,7 +39,7 @@ fn a_pool_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
 fn a_ladder_is_gone_down(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).scrub_threads(0);
     let built = point.refuse(|| builder.build());
-    let Some(pool) = point.unless_refused(built, PoolError::class) else { return };
+    let Some(pool) = point.unless_refused(built, PoolError::kind) else { return };
     is_whole(point, &pool);
 }
 
@@ -55,7 +55,7 @@ fn holes_are_handed_out(point: &Point, backing: Backing, _: FaultMode) {
 fn allocate(point: &Point, pool: &Pool) {
     let threads = Some(Threads::Exactly(2));
     let region = point.refuse(|| pool.region_with(pool.capacity(), threads, None));
-    if let Some(mut region) = point.unless_refused(region, PoolError::class) {
+    if let Some(mut region) = point.unless_refused(region, PoolError::kind) {
         point.check(is_zero(&region), "not clean");
         paint(&mut region);
         point.check(is_painted(&region), "not as written");
@@ -66,7 +66,7 @@ fn allocate(point: &Point, pool: &Pool) {
 fn a_pool_is_scrubbed(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let scrubbed = point.refuse(|| pool.scrub());
-    point.unless_refused(scrubbed, PoolError::class);
+    point.unless_refused(scrubbed, PoolError::kind);
     is_whole(point, &pool);
 }
 
@@ -82,7 +82,7 @@ fn a_region_is_prefaulted(point: &Point, backing: Backing, _: FaultMode) {
     let pool = soiled(backing, 1);
     let region = pool.region(pool.capacity()).unwrap();
     let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
-    point.unless_refused(done, RegionError::class);
+    point.unless_refused(done, RegionError::kind);
     point.check(is_zero(&region), "not clean");
     drop(region);
     is_whole(point, &pool);
@@ -94,7 +94,7 @@ fn a_region_is_released(point: &Point, backing: Backing, _: FaultMode) {
     paint(&mut region);
     let len = region.len();
     let released = point.refuse(|| region.release(0..len));
-    match point.unless_refused(released, RegionError::class) {
+    match point.unless_refused(released, RegionError::kind) {
         Some(()) => point.check(is_zero(&region), "not zero"),
         None => point.check(is_painted(&region), "changed"),
     }
@@ -108,7 +108,7 @@ fn a_region_is_truncated(point: &Point, backing: Backing, _: FaultMode) {
     paint(&mut region);
     let (before, len) = (region.len(), backing.page_size());
     let truncated = point.refuse(|| region.truncate(len));
-    let truncated = point.unless_refused(truncated, RegionError::class);
+    let truncated = point.unless_refused(truncated, RegionError::kind);
     point.check(region.len() == if truncated.is_some() { len } else { before }, "length");
     point.check(is_painted(&region), "changed");
     drop(region);
@@ -122,7 +122,7 @@ fn a_region_is_retired(point: &Point, backing: Backing, _: FaultMode) {
     let mut region = region.unwrap();
     paint(&mut region);
     let retired = point.refuse(|| region.retire());
-    if point.unless_refused(retired, RegionError::class).is_some() {
+    if point.unless_refused(retired, RegionError::kind).is_some() {
         is_whole(point, &pool);
     }
     let other = pool.region(pool.capacity() / 2).unwrap();

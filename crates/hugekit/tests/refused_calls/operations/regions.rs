@@ -27,7 +27,7 @@ fn build(pool: &Pool, fault_mode: FaultMode) -> Result<Region, PoolError> {
 fn a_served_region_is_built(point: &Point, backing: Backing, fault_mode: FaultMode) {
     let pool = soiled(backing, 1);
     let region = point.refuse(|| build(&pool, fault_mode));
-    if let Some(mut region) = point.unless_refused(region, PoolError::class) {
+    if let Some(mut region) = point.unless_refused(region, PoolError::kind) {
         point.check(is_zero(&region), "not clean");
         paint(&mut region);
         point.check(is_painted(&region), "not as written");
@@ -53,7 +53,7 @@ fn a_served_region_is_made_ready(point: &Point, backing: Backing, fault_mode: Fa
     let pool = soiled(backing, 1);
     let region = build(&pool, fault_mode).unwrap();
     let ready = point.refuse(|| region.prepare_write(0..region.len()));
-    point.unless_refused(ready, RegionError::class);
+    point.unless_refused(ready, RegionError::kind);
     point.check(is_zero(&region), "not clean");
     drop(region);
     is_whole(point, &pool);
@@ -63,7 +63,7 @@ fn a_served_region_is_prefaulted(point: &Point, backing: Backing, fault_mode: Fa
     let pool = soiled(backing, 1);
     let region = build(&pool, fault_mode).unwrap();
     let done = point.refuse(|| region.populate_with(0..region.len(), Threads::Exactly(2), None));
-    point.unless_refused(done, RegionError::class);
+    point.unless_refused(done, RegionError::kind);
     point.check(is_zero(&region), "not clean");
     drop(region);
     is_whole(point, &pool);
@@ -75,7 +75,7 @@ fn a_served_region_is_released(point: &Point, backing: Backing, fault_mode: Faul
     paint(&mut region);
     let len = region.len();
     let released = point.refuse(|| region.release(0..len));
-    match point.unless_refused(released, RegionError::class) {
+    match point.unless_refused(released, RegionError::kind) {
         Some(()) => point.check(is_zero(&region), "not zero"),
         None => point.check(is_painted(&region), "changed"),
     }
@@ -89,7 +89,7 @@ fn a_served_region_is_truncated(point: &Point, backing: Backing, fault_mode: Fau
     region[5] = 7;
     let (before, len) = (region.len(), backing.page_size());
     let truncated = point.refuse(|| region.truncate(len));
-    let truncated = point.unless_refused(truncated, RegionError::class);
+    let truncated = point.unless_refused(truncated, RegionError::kind);
     point.check(region.len() == if truncated.is_some() { len } else { before }, "length");
     point.check(region[5] == 7 && is_zero(&region[6..]), "changed");
     drop(region);
@@ -109,7 +109,7 @@ fn a_served_region_is_retired(point: &Point, backing: Backing, fault_mode: Fault
     let mut region = build(&pool, fault_mode).unwrap();
     region[0] = 7;
     let retired = point.refuse(|| region.retire());
-    if point.unless_refused(retired, RegionError::class).is_some() {
+    if point.unless_refused(retired, RegionError::kind).is_some() {
         is_whole(point, &pool);
     }
 }
