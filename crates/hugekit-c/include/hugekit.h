@@ -50,7 +50,7 @@
 // The kernel puts all the memory there while the pool is made, instead of region by region.
 #define HUGEKIT_POOL_POPULATE 2
 
-// No thread cleans in the background: everything is cleared when it is handed out, or by
+// No thread cleans in the background: everything is cleared when it is allocated, or by
 // `hugekit_pool_scrub`.
 #define HUGEKIT_POOL_NO_SCRUBBER 4
 
@@ -153,12 +153,12 @@ enum hugekit_clearing
   : uint32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    // As usual: for a pool, at hand-out; for a region, as its pool does.
+    // As usual: for a pool, at allocation; for a region, as its pool does.
     HUGEKIT_CLEARING_DEFAULT = 0,
-    // Before it is handed out, in parallel. Every access is a plain one then.
-    HUGEKIT_CLEARING_AT_HAND_OUT = 1,
+    // Before it is allocated, in parallel. Every access is a plain one then.
+    HUGEKIT_CLEARING_ON_ALLOCATION = 1,
     // When it is touched for the first time, near that address last. Needs userfaultfd(2).
-    HUGEKIT_CLEARING_AT_FAULT = 2,
+    HUGEKIT_CLEARING_ON_FAULT = 2,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -265,7 +265,7 @@ typedef struct hugekit_cancel hugekit_cancel;
 // A range of a region that forks and snapshots copy at once. Made by `hugekit_region_pin`.
 typedef struct hugekit_pin hugekit_pin;
 
-// Memory that is handed out clean. Made by `hugekit_pool_new`.
+// Memory that is allocated clean. Made by `hugekit_pool_new`.
 typedef struct hugekit_pool hugekit_pool;
 
 // Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
@@ -418,7 +418,7 @@ typedef struct hugekit_stats {
     size_t page_size;
     // Pages that nothing is behind yet.
     size_t holes;
-    // Pages ready to be handed out.
+    // Pages ready to be allocated.
     size_t clean;
     // Pages of regions, and those that are being made ready for one.
     size_t in_use;
@@ -438,7 +438,7 @@ typedef struct hugekit_stats {
     uint64_t scrubbed_at_fault;
     // Bytes that the kernel was asked to populate.
     uint64_t populated;
-    // Regions handed out.
+    // Regions allocated.
     uint64_t allocations;
     // Of these, regions that had to wait for the scrubber to finish a piece.
     uint64_t waits;
@@ -490,7 +490,7 @@ typedef struct hugekit_snapshot_options {
     uint32_t granule;
     // Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
     size_t handler_threads;
-    // Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
+    // Bytes that writers may have preserved at a time, in whole granules; 0: half of the memory, but at
     // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     size_t max_cow_bytes;
     // Of these, bytes whose memory is populated before the snapshot is taken, so that no write
@@ -521,20 +521,20 @@ typedef struct hugekit_snapshot_stats {
     size_t granules;
     // Bytes of each.
     size_t granule_bytes;
-    // Granules that writers copied aside.
+    // Granules that writers preserved.
     uint64_t copied_by_writers;
-    // Granules that were put aside by others.
+    // Granules that were preserved by others.
     uint64_t copied_by_others;
-    // Bytes that are held aside now.
-    size_t held;
-    // Bytes that were held aside at most.
+    // Bytes that are retained now.
+    size_t retained;
+    // Bytes that were retained at most.
     size_t most_retained;
-    // Bytes that may be held aside.
+    // Bytes that may be retained.
     size_t cap;
     // The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
     // not counted.
     uint64_t longest_fault_ns;
-    // Bytes of those that may be held aside whose memory was there before: of a reserve, or of a region's pool.
+    // Bytes of those that may be retained whose memory was there before: of a reserve, or of a region's pool.
     size_t reserved;
 } hugekit_snapshot_stats;
 
@@ -948,7 +948,7 @@ hugekit_status hugekit_snapshot_new(const void *memory,
 // handles in `snapshots[0]` and on, in the ranges' order. It takes less time where ranges lie side by side, 1 ms less
 // for each on huge pages that begins where another one ends, or within a page after it with nothing but an
 // allocator's words in between. `options` are meant for each range; ranges that lie side by side share what they may
-// hold aside, and what they cost (`hugekit_snapshot_statistics`).
+// retain, and what they cost (`hugekit_snapshot_statistics`).
 //
 // Fails as `hugekit_snapshot_new` does, for the first range that is refused; none is taken then.
 //
@@ -1005,7 +1005,7 @@ hugekit_status hugekit_snapshot_read(const struct hugekit_snapshot *snapshot,
                                      size_t len);
 
 // Copies all of it to `to`, of as many bytes as the snapshot has, and ends it: what was copied is let go, so
-// that writers need not put it aside any more. `options` (progress and cancel only) may be NULL.
+// that writers need not preserve it any more. `options` (progress and cancel only) may be NULL.
 //
 // Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
 // was not begun because `len` differs, or, with `HUGEKIT_STATUS_CONFLICT`, because the snapshot has a view.
@@ -1081,7 +1081,7 @@ hugekit_status hugekit_view_rebase(const struct hugekit_view *view,
                                    const void **there);
 
 // Makes a range of the memory writable without a fault from now on, as a system call needs it
-// where writes are handled in place: what it holds is put aside, and stays in the snapshot. Fails
+// where writes are handled in place: what it holds is preserved, and stays in the snapshot. Fails
 // as `hugekit_snapshot_read` does.
 //
 // # Safety

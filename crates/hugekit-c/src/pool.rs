@@ -12,7 +12,7 @@ use crate::status::{self, Answer, Refusal, answer, c_string, give, handle, hugek
 use crate::versioned::{self, Place, Versioned, Wish};
 use crate::work::{hugekit_progress, threads, told};
 
-/// Memory that is handed out clean. Made by `hugekit_pool_new`.
+/// Memory that is allocated clean. Made by `hugekit_pool_new`.
 pub struct hugekit_pool {
     pub(crate) pool: Pool,
     fallbacks: CString,
@@ -38,9 +38,9 @@ pub enum hugekit_backing {
 #[repr(u32)]
 #[expect(dead_code, reason = "C has the names, the library is given numbers")]
 pub enum hugekit_clearing {
-    /// As usual: for a pool, at hand-out; for a region, as its pool does.
+    /// As usual: for a pool, at allocation; for a region, as its pool does.
     Default = 0,
-    /// Before it is handed out, in parallel. Every access is a plain one then.
+    /// Before it is allocated, in parallel. Every access is a plain one then.
     OnAllocation = 1,
     /// When it is touched for the first time, near that address last. Needs userfaultfd(2).
     OnFault = 2,
@@ -68,7 +68,7 @@ pub const HUGEKIT_POOL_STRICT: u32 = 1;
 /// The kernel puts all the memory there while the pool is made, instead of region by region.
 pub const HUGEKIT_POOL_POPULATE: u32 = 2;
 
-/// No thread cleans in the background: everything is cleared when it is handed out, or by
+/// No thread cleans in the background: everything is cleared when it is allocated, or by
 /// `hugekit_pool_scrub`.
 pub const HUGEKIT_POOL_NO_SCRUBBER: u32 = 4;
 
@@ -311,7 +311,7 @@ pub struct hugekit_stats {
     pub page_size: usize,
     /// Pages that nothing is behind yet.
     pub holes: usize,
-    /// Pages ready to be handed out.
+    /// Pages ready to be allocated.
     pub clean: usize,
     /// Pages of regions, and those that are being made ready for one.
     pub in_use: usize,
@@ -331,7 +331,7 @@ pub struct hugekit_stats {
     pub scrubbed_at_fault: u64,
     /// Bytes that the kernel was asked to populate.
     pub populated: u64,
-    /// Regions handed out.
+    /// Regions allocated.
     pub allocations: u64,
     /// Of these, regions that had to wait for the scrubber to finish a piece.
     pub waits: u64,

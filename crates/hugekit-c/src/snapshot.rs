@@ -99,7 +99,7 @@ pub struct hugekit_snapshot_options {
     pub granule: u32,
     /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
     pub handler_threads: usize,
-    /// Bytes that writers may have copied aside at a time, in whole granules; 0: half of the memory, but at
+    /// Bytes that writers may have preserved at a time, in whole granules; 0: half of the memory, but at
     /// least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
     pub max_cow_bytes: usize,
     /// Of these, bytes whose memory is populated before the snapshot is taken, so that no write
@@ -217,7 +217,7 @@ pub struct hugekit_range {
 /// handles in `snapshots[0]` and on, in the ranges' order. It takes less time where ranges lie side by side, 1 ms less
 /// for each on huge pages that begins where another one ends, or within a page after it with nothing but an
 /// allocator's words in between. `options` are meant for each range; ranges that lie side by side share what they may
-/// hold aside, and what they cost (`hugekit_snapshot_statistics`).
+/// retain, and what they cost (`hugekit_snapshot_statistics`).
 ///
 /// Fails as `hugekit_snapshot_new` does, for the first range that is refused; none is taken then.
 ///
@@ -372,7 +372,7 @@ pub unsafe extern "C" fn hugekit_snapshot_read(
 }
 
 /// Copies all of it to `to`, of as many bytes as the snapshot has, and ends it: what was copied is let go, so
-/// that writers need not put it aside any more. `options` (progress and cancel only) may be NULL.
+/// that writers need not preserve it any more. `options` (progress and cancel only) may be NULL.
 ///
 /// Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
 /// was not begun because `len` differs, or, with `HUGEKIT_STATUS_CONFLICT`, because the snapshot has a view.
@@ -532,7 +532,7 @@ unsafe fn show<'a>(
 }
 
 /// Makes a range of the memory writable without a fault from now on, as a system call needs it
-/// where writes are handled in place: what it holds is put aside, and stays in the snapshot. Fails
+/// where writes are handled in place: what it holds is preserved, and stays in the snapshot. Fails
 /// as `hugekit_snapshot_read` does.
 ///
 /// # Safety
@@ -559,20 +559,20 @@ pub struct hugekit_snapshot_stats {
     pub granules: usize,
     /// Bytes of each.
     pub granule_bytes: usize,
-    /// Granules that writers copied aside.
+    /// Granules that writers preserved.
     pub copied_by_writers: u64,
-    /// Granules that were put aside by others.
+    /// Granules that were preserved by others.
     pub copied_by_others: u64,
-    /// Bytes that are held aside now.
-    pub held: usize,
-    /// Bytes that were held aside at most.
+    /// Bytes that are retained now.
+    pub retained: usize,
+    /// Bytes that were retained at most.
     pub most_retained: usize,
-    /// Bytes that may be held aside.
+    /// Bytes that may be retained.
     pub cap: usize,
     /// The longest time in nanoseconds that a write to the memory took because of snapshots, signal delivery
     /// not counted.
     pub longest_fault_ns: u64,
-    /// Bytes of those that may be held aside whose memory was there before: of a reserve, or of a region's pool.
+    /// Bytes of those that may be retained whose memory was there before: of a reserve, or of a region's pool.
     pub reserved: usize,
 }
 
@@ -604,7 +604,7 @@ pub unsafe extern "C" fn hugekit_snapshot_statistics(
             granule_bytes: stats.granule_bytes,
             copied_by_writers: stats.copied_by_writers,
             copied_by_others: stats.copied_by_others,
-            held: stats.held,
+            retained: stats.retained,
             most_retained: stats.most_retained,
             cap: stats.cap,
             longest_fault_ns: stats.longest_fault.as_nanos().try_into().unwrap_or(u64::MAX),

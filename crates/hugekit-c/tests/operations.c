@@ -60,7 +60,7 @@ static unsigned char *pages(size_t len)
 }
 
 struct place {
-    /* What a pool handed out, or NULL for plain memory. */
+    /* What a pool allocated, or NULL for plain memory. */
     hugekit_region *region;
     unsigned char *bytes;
     size_t len;
@@ -81,7 +81,7 @@ struct moment {
     size_t len;
     struct place *of;
     size_t offset;
-    /* Part of the memory was discarded or unmapped since, or little may be held aside. */
+    /* Part of the memory was discarded or unmapped since, or little may be retained. */
     int may_be_lost;
     /* Bytes from here on raced with a writer, between these rounds. */
     size_t raced;
@@ -587,7 +587,7 @@ static void protect(unsigned a, unsigned b, unsigned c, unsigned d)
         return;
     compare(place);
     if (mprotect(place->bytes, MOST, PROT_READ | PROT_WRITE) != 0)
-        fail("the protection cannot be taken back");
+        fail("the protection cannot be reclaimed");
 }
 
 static void threaded(unsigned a, unsigned b, unsigned c, unsigned d)
@@ -689,7 +689,7 @@ static void run(const char *name, unsigned a, unsigned b, unsigned c, unsigned d
     fail("there is no such verb");
 }
 
-/* Nothing that was handed out, and no thread, is left. */
+/* Nothing that was allocated, and no thread, is left. */
 static void drop_all(void)
 {
     check(0, 0, 0, 0);

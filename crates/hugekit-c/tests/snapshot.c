@@ -42,7 +42,7 @@ static void reads_what_was_there(void)
     CHECK(hugekit_snapshot_prepare_write(snapshot, 0, MIB) == HUGEKIT_STATUS_OK);
     hugekit_snapshot_stats stats = {.size = sizeof stats};
     CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK);
-    CHECK(stats.granules > 0 && stats.copied_by_writers > 0 && stats.held <= stats.cap);
+    CHECK(stats.granules > 0 && stats.copied_by_writers > 0 && stats.retained <= stats.cap);
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_copy(snapshot, copy, 5, NULL), "not 5");
     CHECK(hugekit_snapshot_copy(snapshot, copy, LEN, NULL) == HUGEKIT_STATUS_OK);
     CHECK(all(copy, LEN, 1));

@@ -84,7 +84,7 @@ pub enum LabError {
     /// The kernel did not say which CPUs this process may use.
     #[error("cannot find out which CPUs may be used")]
     Cpus(#[source] std::io::Error),
-    /// A pool to measure could not be made, or could not hand out memory.
+    /// A pool to measure could not be made, or could not allocate memory.
     #[error(transparent)]
     Pool(#[from] hugekit::PoolError),
     /// A region to measure could not be prefaulted.

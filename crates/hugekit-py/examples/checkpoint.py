@@ -30,7 +30,7 @@ WAYS = ("none", "save", "copy", "snapshot")
 
 
 class Training:
-    """Arrays and a step that changes some of them. The memory for copies, and for what a snapshot holds aside, is there
+    """Arrays and a step that changes some of them. The memory for copies, and for what a snapshot retains , is there
     before anything is timed."""
 
     def __init__(self, options, folder):
@@ -42,7 +42,7 @@ class Training:
         block = max(1, min(rows, int(options.touched * (1 << 20)) // (1024 * 4)))
         self.gradient = np.random.default_rng(1).standard_normal((block, 1024), "f4")
         self.blocks = max(1, rows // block)
-        # These steps write faster than any disk: all of it may have to be held aside.
+        # These steps write faster than any disk: all of it may have to be retained.
         self.hold = options.hold or max(array.nbytes for array in self.arrays.values())
         held = sum(min(self.hold, array.nbytes) for array in self.arrays.values())
         self.reserve = None if options.no_reserve else hugekit.Reserve(held)
@@ -166,7 +166,7 @@ def main():
     parser.add_argument("--touched", type=float, default=4, help="MiB that a step updates")
     parser.add_argument("--steps", type=int, default=50, help="before each checkpoint")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--hold", type=int, help="bytes of each array that a snapshot may hold aside; all if not said")
+    parser.add_argument("--hold", type=int, help="bytes of each array that a snapshot may retain ; all if not said")
     parser.add_argument("--no-reserve", action="store_true", help="let snapshots take memory when they need some")
     parser.add_argument("--folder", help="where files are written and removed again")
     parser.add_argument("--plot", help="where a plot goes, if matplotlib is installed")

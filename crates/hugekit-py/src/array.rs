@@ -66,7 +66,7 @@ pub(crate) fn zeros<'py>(
     shaped(&numpy, region, 0, shape, &dtype, order)
 }
 
-/// An array on huge pages; as :func:`zeros`, because clean memory is all that pools hand out.
+/// An array on huge pages; as :func:`zeros`, because clean memory is all that pools allocate.
 ///
 /// >>> bool(hugekit.empty(1000).any())
 /// False

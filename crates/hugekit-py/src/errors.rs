@@ -14,7 +14,7 @@ pyo3::create_exception!(
     hugekit,
     SnapshotLost,
     PyOSError,
-    "The snapshot is lost: writers outran what it may hold aside, or its memory was taken away."
+    "The snapshot is lost: writers outran what it may retain, or its memory was taken away."
 );
 
 /// An error of the library on its way to Python.

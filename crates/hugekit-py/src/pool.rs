@@ -13,9 +13,9 @@ use crate::numbers::Number;
 use crate::progress::{Teller, threads};
 use crate::region::{Region, fault_mode};
 
-/// Memory that is handed out clean.
+/// Memory that is allocated clean.
 ///
-/// A pool owns a file of memory on huge pages, or on what the machine has instead, and hands out zeroed regions
+/// A pool owns a file of memory on huge pages, or on what the machine has instead, and allocates zeroed regions
 /// of it. What they leave behind is cleared in the background. It lives until its last array and region are gone.
 ///
 /// Args:
@@ -27,7 +27,7 @@ use crate::region::{Region, fault_mode};
 ///     threads: how many populate now, and clear for regions later; as many as pay off if not said.
 ///     scrub_threads: how many clean in the background, at low priority.
 ///     watermarks: ``(low, high)`` in bytes: clean in the background when fewer than low are clean, until high are.
-///     clearing: "at hand-out" or "at fault": when what is still dirty is cleared.
+///     clearing: "at allocation" or "at fault": when what is still dirty is cleared.
 ///     name: by which /proc/self/maps shows it, as ``/memfd:hugekit:NAME``.
 ///     progress: told how many bytes are populated; see :func:`clear`.
 ///
@@ -93,7 +93,7 @@ impl Pool {
     /// Args:
     ///     length: in bytes.
     ///     threads: how many clear what is still dirty; as the pool says if not said.
-    ///     clearing: "at hand-out" or "at fault"; as the pool says if not said.
+    ///     clearing: "at allocation" or "at fault"; as the pool says if not said.
     ///     fault_mode: "threaded" or "in place": the server of faults of memory that is cleared at its first touch.
     ///     progress: told how many bytes are cleared or populated; see :func:`clear`.
     ///
@@ -254,16 +254,16 @@ fn word(backing: Backing) -> &'static str {
 
 fn clearing(word: &str) -> PyResult<Clearing> {
     match word {
-        "at hand-out" => Ok(Clearing::OnAllocation),
+        "at allocation" => Ok(Clearing::OnAllocation),
         "at fault" => Ok(Clearing::OnFault),
         _ => Err(PyValueError::new_err(format!(
-            "clearing is {word:?}, and can be \"at hand-out\" or \"at fault\""
+            "clearing is {word:?}, and can be \"at allocation\" or \"at fault\""
         ))),
     }
 }
 
 /// Where arrays come from that name no pool: pools are added as they are needed, and kept, because what was
-/// freed is what is handed out next.
+/// freed is what is allocated next.
 #[derive(Default)]
 struct Defaults {
     /// Of which process: those of a parent are no use to a child.

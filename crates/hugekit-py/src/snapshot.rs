@@ -186,7 +186,7 @@ struct Wishes<'a> {
 ///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
 ///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
-///     max_cow_bytes: bytes of each array that may be held aside at a time; half of it, but at least 64 MiB or all of
+///     max_cow_bytes: bytes of each array that may be retained at a time; half of it, but at least 64 MiB or all of
 ///         it, if not said. If writers need more, the snapshot is lost and the writers run. Arrays on a pool have all of
 ///         it, reserved.
 ///     populate_copies: of these, bytes whose memory is populated now, so that no write waits for it, which takes
@@ -569,7 +569,7 @@ impl Snapshot {
         lock(&self.parts).is_none()
     }
 
-    /// Its cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``held``, ``most_retained``, ``cap`` and
+    /// Its cost: ``copied_by_writers`` and ``copied_by_others`` in granules, ``retained``, ``most_retained``, ``cap`` and
     /// ``reserved`` (of these, bytes whose memory was there before) in bytes, and the ``longest_fault`` of a writer in seconds. As it was before it began to end.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = match &*lock(&self.parts) {
@@ -580,7 +580,7 @@ impl Snapshot {
         let sum = |of: fn(&Stats) -> u64| all.iter().map(of).sum::<u64>();
         dict.set_item("copied_by_writers", sum(|stats| stats.copied_by_writers))?;
         dict.set_item("copied_by_others", sum(|stats| stats.copied_by_others))?;
-        dict.set_item("held", sum(|stats| stats.held as u64))?;
+        dict.set_item("retained", sum(|stats| stats.retained as u64))?;
         dict.set_item("most_retained", sum(|stats| stats.most_retained as u64))?;
         dict.set_item("cap", sum(|stats| stats.cap as u64))?;
         dict.set_item("reserved", sum(|stats| stats.reserved as u64))?;

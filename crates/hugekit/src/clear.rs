@@ -114,8 +114,8 @@ impl ClearOptions<'_> {
     pub unsafe fn run_raw(&self, start: *mut u8, len: usize) -> Result<Report, ClearError> {
         let memory = Bytes(start);
         self.share(start, len, |routine, bytes| {
-            // SAFETY: extents and chunks lie within 0..len and are handed out once each, so these
-            // bytes are the caller's and this thread's; the routines handed out are available.
+            // SAFETY: extents and chunks lie within 0..len and are allocated once each, so these
+            // bytes are the caller's and this thread's; the routines allocated are available.
             unsafe { routine.run(memory.at(bytes.start), bytes.len()) }
         })
     }

@@ -153,9 +153,9 @@ impl CopyOptions<'_> {
         let (destination, source) = (Bytes(dst), Bytes(src.cast_mut()));
         self.share(dst, len, |routine, bytes| {
             let (dst, src) = (destination.at(bytes.start), source.at(bytes.start));
-            // SAFETY: extents and chunks lie within 0..len and are handed out once each, so these
+            // SAFETY: extents and chunks lie within 0..len and are allocated once each, so these
             // bytes are the caller's and this thread's to write; the two sides are at least `len`
-            // apart; the routines handed out are available.
+            // apart; the routines allocated are available.
             unsafe { routine.run(dst, src, bytes.len()) }
         })
     }

@@ -1,6 +1,6 @@
 //! hugekit: a huge-page memory engine for user space on Linux.
 //!
-//! It clears and copies memory measured in gigabytes close to what the hardware allows, hands out
+//! It clears and copies memory measured in gigabytes close to what the hardware allows, allocates
 //! memory that was cleared before the program asked, forks that memory within a process, and takes
 //! snapshots of any memory without a second process.
 //!
@@ -53,9 +53,9 @@
 //! # Ok::<(), hugekit::PoolError>(())
 //! ```
 //!
-//! **Lazy clearing** ([`pool::Clearing::OnFault`]): what is dirty is handed out as it is, and each
+//! **Lazy clearing** ([`pool::Clearing::OnFault`]): what is dirty is allocated as it is, and each
 //! folio cleared when it is touched first, by userfaultfd(2). Where the kernel does not permit
-//! that, the region is cleared at hand-out, and [`Region::fallback`] says why.
+//! that, the region is cleared at allocation, and [`Region::fallback`] says why.
 //!
 //! ```
 //! use hugekit::pool::{Backing, Clearing, Pool};

@@ -74,7 +74,7 @@ fn what_is_written_stays(backing: Backing) {
     });
 }
 
-/// Memory that is clean when it is handed out needs no handler, and the pool can say what its regions do.
+/// Memory that is clean when it is allocated needs no handler, and the pool can say what its regions do.
 fn clean_memory_is_not_served(backing: Backing) {
     let pool =
         builder(backing, FOLIOS).clearing(Clearing::OnFault).populate_now(true).build().unwrap();
@@ -93,7 +93,7 @@ fn clean_memory_is_not_served(backing: Backing) {
 }
 
 /// Nothing is behind a hole of reserved pages before it is touched; elsewhere no kernel promises that
-/// memory is left then, so it is populated at hand-out.
+/// memory is left then, so it is populated at allocation.
 fn holes_wait_where_their_memory_is_reserved(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let (pool, page) = (unscrubbed(backing), backing.page_size());
@@ -267,7 +267,7 @@ fn many_threads_on_one_folio(backing: Backing) {
 }
 
 /// Folios are released while others write them: a word is zero or what was written since, never what was
-/// there before it was handed out, and nothing older comes back once the writers have stopped.
+/// there before it was allocated, and nothing older comes back once the writers have stopped.
 fn release_against_faults(backing: Backing) {
     each_shared(backing, |region| {
         let page = backing.page_size();
@@ -430,7 +430,7 @@ const CHECKS: &[Check] = &[
     ("what_makes_no_sense_is_refused", what_makes_no_sense_is_refused),
 ];
 
-/// Too long for a handler that is alone: cleared at hand-out in place, by threads otherwise.
+/// Too long for a handler that is alone: cleared at allocation in place, by threads otherwise.
 fn a_gigantic_page_is_cleared_by_threads_or_before(backing: Backing) {
     let pool = builder(backing, 1).scrub_threads(0).build().unwrap();
     let ask = |fault_mode| {

@@ -1,5 +1,5 @@
-//! Pools on every backing: what is handed out is zero, whatever happened before, and what cannot be
-//! handed out is an error in figures.
+//! Pools on every backing: what is allocated is zero, whatever happened before, and what cannot be
+//! allocated is an error in figures.
 //!
 //! A harness of its own, because which backings there are is known only at run time: one that this
 //! machine lacks is listed as ignored, with what the pool says about it.
@@ -387,7 +387,7 @@ fn a_limit_of_addresses_is_an_error_that_loses_nothing(backing: Backing) {
     assert_eq!(code, 0);
 }
 
-/// Killed while it makes pools, hands out, scrubs and drops, a process leaves nothing behind: together
+/// Killed while it makes pools, allocates, scrubs and drops, a process leaves nothing behind: together
 /// these have more huge pages than a machine reserves for tests.
 fn a_killed_process_leaves_nothing_behind(backing: Backing) {
     let page = backing.page_size();

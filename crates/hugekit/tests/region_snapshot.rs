@@ -77,7 +77,7 @@ fn what_is_written_afterwards_is_not_in_it(backing: Backing) {
         let stats = snapshot.stats();
         assert_eq!((stats.granules, stats.granule_bytes), (region.len() / granule, granule));
         assert_eq!((stats.copied_by_writers, stats.copied_by_others), (written as u64, 0));
-        assert_eq!((stats.held, stats.cap), (written * granule, region.len()));
+        assert_eq!((stats.retained, stats.cap), (written * granule, region.len()));
         // A thread counts after it has let the writer go on.
         while snapshot.stats().longest_fault.is_zero() {
             thread::yield_now();
@@ -126,7 +126,7 @@ fn what_was_read_costs_writers_nothing(backing: Backing) {
         let region = region.share();
         let chases = Chases { region: &region, granule, taken: 0 };
         let stats = snapshot.write_to(chases).unwrap();
-        assert_eq!((stats.copied_by_writers, stats.held), (0, 0));
+        assert_eq!((stats.copied_by_writers, stats.retained), (0, 0));
         assert!(stats.longest_fault.is_zero(), "{stats:?}");
         let mut bytes = vec![0; region.len()];
         region.read_at(0, &mut bytes).unwrap();
@@ -464,7 +464,7 @@ fn what_is_pinned_is_copied_at_once(backing: Backing) {
         assert_eq!(snapshot.stats().copied_by_others, 1);
         region.write_at(granule, &[!painted(granule)]).unwrap();
         let stats = snapshot.stats();
-        assert_eq!((stats.copied_by_writers, stats.held), (0, granule));
+        assert_eq!((stats.copied_by_writers, stats.retained), (0, granule));
         assert!(is_painted(&copied(snapshot)));
         drop(pin);
     });

@@ -311,7 +311,7 @@ fn whoever_replaces_ours_is_noticed_and_never_called_by_us() {
     assert!(error.remedy().is_some());
     let stats = pool.stats().unwrap();
     assert_eq!((stats.in_use, CALLS.load(Ordering::SeqCst)), (0, 0));
-    // Threaded, and at hand-out, all is as it was.
+    // Threaded, and at allocation, all is as it was.
     drop(at_fault(&pool, PAGE, FaultMode::Threaded { threads: 1 }));
     assert!(is_zero(&pool.region(PAGE).unwrap()));
     // The other handler has gone, and no handler can call us in a circle.

@@ -28,10 +28,10 @@ const PAGE: usize = 4096;
 const FAULT_MODES: [FaultMode; 3] =
     [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 2 }];
 
-/// The test that comes first has it, so that some of the snapshots hold aside there and in memory of their own.
+/// The test that comes first has it, so that some of the snapshots retain there and in memory of their own.
 static RESERVE: LazyLock<Reserve> = LazyLock::new(|| Reserve::new(2 * HUGE).unwrap());
 
-/// A snapshot that may hold everything aside.
+/// A snapshot that may retain everything.
 fn of(
     fault_mode: FaultMode,
     range: *const [u8],
@@ -73,7 +73,7 @@ fn what_is_written_afterwards_is_not_in_it(fault_mode: FaultMode) {
         let stats = snapshot.stats();
         assert_eq!(stats.granule_bytes, if huge { HUGE } else { SMALL });
         assert!(stats.copied_by_writers >= 16, "{stats:?}");
-        assert_eq!(stats.held as u64, stats.copied_by_writers * stats.granule_bytes as u64);
+        assert_eq!(stats.retained as u64, stats.copied_by_writers * stats.granule_bytes as u64);
         assert!(!stats.longest_fault.is_zero());
         let mut some = [0; 100];
         snapshot.read_at(HUGE - 50, &mut some).unwrap();
@@ -81,7 +81,7 @@ fn what_is_written_afterwards_is_not_in_it(fault_mode: FaultMode) {
         assert!(some.iter().eq(pattern.iter().cycle().skip(6).take(100)));
         let mut copy = Vec::new();
         let stats = snapshot.write_to(&mut copy).unwrap();
-        assert_eq!(stats.held, 0);
+        assert_eq!(stats.retained, 0);
         assert_eq!(copy.len(), memory.len());
         assert!(words(&copy).all(|word| word == 7));
         let changed = |word: &&AtomicU64| word.load(Ordering::Relaxed) == 8;
@@ -605,7 +605,7 @@ fn nothing_is_delivered_late(fault_mode: FaultMode) {
                     }
                     (2, Ok(Ok(stats))) => {
                         assert!(words(&copy).all(|word| word == 7));
-                        assert_eq!(stats.held, 0);
+                        assert_eq!(stats.retained, 0);
                     }
                     (_, other) => panic!("{other:?}"),
                 }
@@ -959,7 +959,7 @@ fn a_reserve_is_one_snapshots_at_a_time(fault_mode: FaultMode) {
         assert_eq!((first.stats().reserved, second.stats().reserved), (HUGE, 0));
         let changed = memory.words().iter().step_by(HUGE / 8).take(3);
         changed.for_each(|word| word.store(value, Ordering::Relaxed));
-        assert_eq!(first.stats().held, 3 * HUGE);
+        assert_eq!(first.stats().retained, 3 * HUGE);
         drop(second);
         assert_eq!(with_reserve().stats().reserved, 0);
         assert!(words(&copied(first)).eq(before));

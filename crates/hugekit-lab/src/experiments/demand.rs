@@ -1,7 +1,7 @@
 //! Idea 1's own workload: map memory, touch each of its pages once, and ask how fast that was.
 //!
 //! The kernel clears a page when it is touched. A pool clears what comes back to it: in the
-//! background (*clean*), or, where the scrubber has not got round to it, when it is handed out (*dirty*, on
+//! background (*clean*), or, where the scrubber has not got round to it, when it is allocated (*dirty*, on
 //! one thread or two). Everything from the request to the last touch is timed; giving back is not,
 //! except in *sustained*, which counts the CPU time of a loop that maps, touches and gives back, on
 //! every thread of the process, until nothing dirty is left behind.

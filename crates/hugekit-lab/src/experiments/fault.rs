@@ -249,7 +249,7 @@ fn latency_ratios(cases: &[Case], look: Look) -> Vec<Ratio> {
     pairs.into_iter().filter_map(ratio).collect()
 }
 
-/// A GiB ready to be used: mapped and populated by one call, or handed out and prefaulted.
+/// A GiB ready to be used: mapped and populated by one call, or allocated and prefaulted.
 fn prefault(
     given: &Given,
     turns: &mut Turns,

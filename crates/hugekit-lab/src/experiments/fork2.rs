@@ -335,7 +335,7 @@ fn of_folio(
     Ok(part)
 }
 
-/// Memory on folios of one size, of which the kernel counts how many it hands out; `None` if it was too few.
+/// Memory on folios of one size, of which the kernel counts how many it allocates; `None` if it was too few.
 fn on_folios(root: &Root, folio: usize) -> Result<Option<Shared>, LabError> {
     let kib = folio >> 10;
     let stats =

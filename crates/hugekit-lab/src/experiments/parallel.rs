@@ -26,7 +26,7 @@ use crate::threads::spawn;
 const SMALL: usize = MIB;
 
 /// The bytes that are given back and populated at a time. So little comes from the pages given back just before,
-/// whose guest memory is there; more would come from pages that a hypervisor has taken back meanwhile
+/// whose guest memory is there; more would come from pages that a hypervisor has reclaimed meanwhile
 /// (free page reporting), and would measure its faults.
 const POPULATED: usize = 512 * MIB;
 

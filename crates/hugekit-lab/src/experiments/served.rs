@@ -48,7 +48,7 @@ impl LazyRegion {
                 left_out.push(format!("{} left out: {error}", name(fault_mode)));
                 continue;
             }
-            // A hole of other memory is populated when it is handed out.
+            // A hole of other memory is populated when it is allocated.
             let holes = pool.backing().is_reserved().then_some(Kind::Hole);
             for kind in [Kind::Minor, Kind::Dirty].into_iter().chain(holes) {
                 for busy in [false, true] {
@@ -107,7 +107,7 @@ fn minor(pool: &Pool, len: usize, fault_mode: FaultMode) -> Result<Region, PoolE
     Ok(region)
 }
 
-/// Two such regions, served in place, each of half of the pool: what is clean would be handed out before
+/// Two such regions, served in place, each of half of the pool: what is clean would be allocated before
 /// what is mixed.
 pub(super) fn two_regions(pool: &Pool, half: usize) -> Result<[Region; 2], LabError> {
     let (one, other) = (pool.region(half)?, pool.region(pool.capacity() - half)?);

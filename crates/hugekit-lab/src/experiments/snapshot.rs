@@ -418,7 +418,7 @@ fn region(backing: Backing, name: &'static str, state: usize) -> Result<Subject,
 
 type Saved = (Duration, Duration, Option<usize>);
 
-/// Takes a snapshot and saves it: how long the first took, and both, and what was held aside, where that is known.
+/// Takes a snapshot and saves it: how long the first took, and both, and what was retained, where that is known.
 fn save(
     subject: &mut Subject,
     words: &[AtomicU64],

@@ -96,7 +96,7 @@ def zeros_like(array, dtype=None, *, pool=None, threads=None):
 
 
 def empty_like(array, dtype=None, *, pool=None, threads=None):
-    """As :func:`zeros_like`: clean memory is all that pools hand out.
+    """As :func:`zeros_like`: clean memory is all that pools allocate.
 
     >>> hugekit.empty_like(numpy.ones((2, 3), "f4")).dtype.name
     'float32'

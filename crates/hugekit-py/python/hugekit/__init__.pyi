@@ -10,7 +10,7 @@ __version__: str
 
 Array = npt.NDArray[Any]
 Backing = Literal["hugetlb 1G", "hugetlb 2M", "thp", "base"]
-Clearing = Literal["at hand-out", "at fault"]
+Clearing = Literal["at allocation", "at fault"]
 FaultMode = Literal["threaded", "in place"]
 
 _One = SupportsIndex | slice | EllipsisType | None

@@ -66,7 +66,7 @@ fn on_snapshot(world: &mut World) {
     discarded(world, &memory, &written);
 }
 
-/// Memory that its owner discards is gone from the snapshot, and the snapshot says so, unless it was put aside.
+/// Memory that its owner discards is gone from the snapshot, and the snapshot says so, unless it was preserved.
 fn discarded(world: &mut World, memory: &Mapping, written: &Written<'_>) {
     // SAFETY: as above.
     let made = unsafe { snapshot(world, memory, &(0..memory.range().len()), world.fault_mode) };

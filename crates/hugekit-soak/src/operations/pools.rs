@@ -1,4 +1,4 @@
-//! Pools with scrubbers of their own: what comes back dirty is clean when it is handed out again.
+//! Pools with scrubbers of their own: what comes back dirty is clean when it is allocated again.
 
 use hugekit::pool::Clearing;
 use hugekit::{Pool, Threads};
@@ -42,7 +42,7 @@ fn churn(world: &mut World, pool: &Pool, folios: usize) {
             let model = Model::zeroed(region.mapped_len());
             // SAFETY: the region outlives it.
             let mut tracked = unsafe { Tracked::new(region.as_ptr(), model) };
-            world.verified(tracked.check("handed out"));
+            world.verified(tracked.check("allocated"));
             tracked.write(world.part_of(region.mapped_len() / CELL_BYTES), world.tag());
             world.verified(tracked.check("written"));
             drop(tracked);

@@ -1,4 +1,4 @@
-//! Regions, cleared at hand-out and at the fault: touched, released, made ready, cut, dropped.
+//! Regions, cleared at allocation and at the fault: touched, released, made ready, cut, dropped.
 
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, SharedRegion, Threads};

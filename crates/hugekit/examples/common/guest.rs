@@ -38,7 +38,7 @@ pub(crate) unsafe trait GuestMemory {
     fn bytes(&self) -> usize;
 }
 
-// SAFETY: a shared region hands out no slices, and stays mapped as long as there is a handle.
+// SAFETY: a shared region allocates no slices, and stays mapped as long as there is a handle.
 unsafe impl GuestMemory for SharedRegion {
     fn address(&self) -> *mut u8 {
         self.as_ptr()

@@ -1,6 +1,6 @@
 //! Faults served by us: memory that is made ready when it is touched for the first time.
 //!
-//! A region of which something is not clean when it is handed out ([`Clearing::OnFault`]) is registered
+//! A region of which something is not clean when it is allocated ([`Clearing::OnFault`]) is registered
 //! with userfaultfd(2), and the first access to a folio comes to us: the folio is cleared through the
 //! pool's own mapping, near the address that was touched last and cached, the rest streamed; then it is
 //! shown. A region of which everything is clean needs none of this, and is not registered.

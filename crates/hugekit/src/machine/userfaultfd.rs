@@ -26,7 +26,7 @@ pub struct Userfaultfd {
     pub features: Features,
     /// What keeps the system call from the whole use, in the order to remove it; empty if nothing does.
     pub obstacles: Vec<Obstacle>,
-    /// Whether the device node hands out a descriptor.
+    /// Whether the device node allocates a descriptor.
     pub device: Result<(), Error>,
 }
 

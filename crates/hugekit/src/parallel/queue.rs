@@ -168,7 +168,7 @@ mod models {
 
     use super::*;
 
-    /// Two threads that begin at different lanes: every byte is handed out exactly once.
+    /// Two threads that begin at different lanes: every byte is allocated exactly once.
     #[test]
     fn every_chunk_is_taken_once() {
         loom::model(|| {

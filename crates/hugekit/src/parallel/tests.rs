@@ -16,7 +16,7 @@ use super::*;
 use crate::HUGE_PAGE_BYTES;
 use crate::machine::CpuSet;
 
-/// How often each byte of a job was handed out.
+/// How often each byte of a job was allocated.
 struct Counts(Vec<AtomicUsize>);
 
 impl Counts {

@@ -110,7 +110,7 @@ impl<'a> PoolBuilder<'a> {
 
     /// The scrubber begins when fewer than `low` bytes are clean and rests when `high` are, or none
     /// is dirty. Unless said, it cleans whatever is dirty, but slowly while regions come and go: what
-    /// they leave is handed out again soon, and clearing it at the same time on another CPU costs more
+    /// they leave is allocated again soon, and clearing it at the same time on another CPU costs more
     /// than clearing it then.
     pub fn watermarks(mut self, low: usize, high: usize) -> Self {
         self.watermarks = Some((low, high));
@@ -118,7 +118,7 @@ impl<'a> PoolBuilder<'a> {
     }
 
     /// How many threads of low priority scrub, one unless said. With 0 of them, everything is
-    /// cleared when it is handed out, or by [`Pool::scrub`].
+    /// cleared when it is allocated, or by [`Pool::scrub`].
     pub fn scrub_threads(mut self, threads: usize) -> Self {
         self.scrub_threads = threads;
         self

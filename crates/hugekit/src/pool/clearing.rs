@@ -4,12 +4,12 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Clearing {
-    /// Before it is handed out, in parallel. Every access is a plain one then, that of a system call,
+    /// Before it is allocated, in parallel. Every access is a plain one then, that of a system call,
     /// a device or a guest included.
     #[default]
     OnAllocation,
     /// Folio by folio when it is touched for the first time, by hugekit, near the address that was
-    /// touched last and cached. What is not touched is never cleared, and a region is handed out in
+    /// touched last and cached. What is not touched is never cleared, and a region is allocated in
     /// microseconds. Needs userfaultfd(2).
     OnFault,
 }

@@ -15,15 +15,15 @@ use crate::parallel::{Progress, Threads};
 use crate::{ClearError, ClearOptions, Reuse};
 
 /// Folios at most that one round of [`Core::scrub_all`] takes, in bytes: enough for many threads,
-/// and little enough that a hand-out which needs them does not wait long.
+/// and little enough that a allocation which needs them does not wait long.
 const ROUND_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(super) memory: Memory,
     pub(super) root: Root,
-    /// As it was when the pool was made: to look at control groups for each hand-out takes longer than to map
-    /// what is handed out.
+    /// As it was when the pool was made: to look at control groups for each allocation takes longer than to map
+    /// what is allocated.
     holes_may_wait: bool,
     state: Mutex<State>,
     /// What users gave back and the kernel would not unmap, and what its folios hold: tried again when folios are
@@ -55,7 +55,7 @@ pub(super) struct State {
     pub(super) in_background: usize,
     /// Hand-outs that need what is being scrubbed: the scrubber takes nothing more meanwhile.
     waiting: usize,
-    /// How often folios were handed out or came back.
+    /// How often folios were allocated or came back.
     pub(super) traffic: u64,
     pub(super) orders: Orders,
 }

@@ -6,7 +6,7 @@ use std::io;
 use crate::machine::userfaultfd::Obstacle;
 
 /// Why the faults of a region cannot be served, so that nothing of it can be cleared at the first access.
-/// Memory that is cleared at hand-out ([`Clearing::OnAllocation`](super::Clearing::OnAllocation)) needs none of
+/// Memory that is cleared at allocation ([`Clearing::OnAllocation`](super::Clearing::OnAllocation)) needs none of
 /// this.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -16,7 +16,7 @@ pub enum FaultError {
         "no permission to serve {}: {}; {device}; {} still works",
         if *.user_mode { "any faults" } else { "the faults of system calls and of KVM" },
         Obstacles(obstacles),
-        if *.user_mode { "clearing at hand-out" } else { "fault_mode in place, or clearing at hand-out," }
+        if *.user_mode { "clearing at allocation" } else { "fault_mode in place, or clearing at allocation," }
     )]
     NotPermitted {
         /// Whether faults of user code are refused as well.
@@ -27,7 +27,7 @@ pub enum FaultError {
         device: String,
     },
     /// The kernel lacks a feature of userfaultfd(2) that this needs.
-    #[error("this kernel's userfaultfd lacks {}; clearing at hand-out still works", missing.join(", "))]
+    #[error("this kernel's userfaultfd lacks {}; clearing at allocation still works", missing.join(", "))]
     Lacking {
         /// Names of the features, and the version of Linux that brought each.
         missing: Vec<&'static str>,
@@ -37,12 +37,12 @@ pub enum FaultError {
     /// memory (Linux 5.19, on some architectures later).
     #[error(
         "this kernel's MADV_COLLAPSE shows memory that is not clear yet, because its userfaultfd watches no \
-         writes to shared memory; clearing at hand-out still works"
+         writes to shared memory; clearing at allocation still works"
     )]
     Collapsible,
     /// The program runs on Valgrind, under which it would hang, and no signal end it, or go on with wrong registers:
     /// Valgrind neither runs a thread while another one waits for a fault, nor returns to the instruction that faulted.
-    #[error("faults cannot be served on Valgrind; clearing at hand-out still works")]
+    #[error("faults cannot be served on Valgrind; clearing at allocation still works")]
     OnValgrind,
     /// Another handler has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
     /// end in that handler, or end the process.
@@ -161,7 +161,7 @@ mod tests {
             unprivileged.to_string(),
             "no permission to serve the faults of system calls and of KVM: \
              vm.unprivileged_userfaultfd is 0 and the process holds no CAP_SYS_PTRACE; \
-             /dev/userfaultfd: Permission denied; fault_mode in place, or clearing at hand-out, still works"
+             /dev/userfaultfd: Permission denied; fault_mode in place, or clearing at allocation, still works"
         );
         assert!(unprivileged.remedy().unwrap().contains("sysctl vm.unprivileged_userfaultfd=1"));
         let filtered = refused(true, vec![Obstacle::Filter(Some(1)), Obstacle::Unprivileged]);
@@ -170,7 +170,7 @@ mod tests {
             message.contains("any faults: a system-call filter (seccomp) answers"),
             "{message}"
         );
-        assert!(message.ends_with("clearing at hand-out still works"), "{message}");
+        assert!(message.ends_with("clearing at allocation still works"), "{message}");
         assert!(filtered.remedy().unwrap().contains("filter"));
     }
 

@@ -1,7 +1,7 @@
-//! Which folios no thread uses, in which state, and which of them to hand out.
+//! Which folios no thread uses, in which state, and which of them to allocate.
 //!
 //! Five sets of runs overlap on purpose, because each answers another question at once: *clean* runs
-//! are handed out as they are, *populated* ones (clean or dirty) after a clear, *free* ones (holes
+//! are allocated as they are, *populated* ones (clean or dirty) after a clear, *free* ones (holes
 //! too) after the kernel has been asked for memory; *dirty* ones are the scrubber's and *holes* the
 //! populate's.
 #![allow(unsafe_code)]

@@ -345,7 +345,7 @@ impl Memory {
     }
 
     /// What is left of an extent without folios whose memory has failed: their tokens end here, and they are never
-    /// handed out again.
+    /// allocated again.
     pub(super) fn without_failed(&self, mut rest: Extent<Dirty>) -> Vec<Idle> {
         let mut sound = Vec::new();
         while !rest.folios().is_empty() {

@@ -1,6 +1,6 @@
 //! Pools of clean memory: huge pages that are cleared before any program asks for them.
 //!
-//! A [`Pool`] owns one file of memory and hands out contiguous extents of it, mapped, as
+//! A [`Pool`] owns one file of memory and allocates contiguous extents of it, mapped, as
 //! [`Region`](crate::Region)s. What a region leaves behind is dirty; a scrubber clears it at low
 //! priority, and what is still dirty when it is wanted is cleared then, in parallel. No owner ever
 //! receives a byte that another owner wrote. `README.md` beside this file draws the states, the order
@@ -45,7 +45,7 @@ pub(crate) use memory::{Mapped, Memory};
 pub use nodes::NodePolicy;
 pub use stats::Stats;
 
-/// Memory that is handed out clean. A handle: clones are the same pool.
+/// Memory that is allocated clean. A handle: clones are the same pool.
 ///
 /// The pool lives until the last handle and the last region are gone. In a process forked from the
 /// pool's there is no such memory: every call is refused there, and dropping changes nothing.

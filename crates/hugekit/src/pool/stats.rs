@@ -74,7 +74,7 @@ pub struct Stats {
     pub page_size: usize,
     /// Folios that nothing is behind yet.
     pub holes: usize,
-    /// Folios ready to be handed out.
+    /// Folios ready to be allocated.
     pub clean: usize,
     /// Folios of regions, and those that are being made ready for one.
     pub in_use: usize,
@@ -95,7 +95,7 @@ pub struct Stats {
     pub scrubbed_at_fault: u64,
     /// Bytes that the kernel was asked to populate.
     pub populated: u64,
-    /// Regions handed out.
+    /// Regions allocated.
     pub allocations: u64,
     /// Of these, regions that had to wait for the scrubber to finish a piece.
     pub waits: u64,

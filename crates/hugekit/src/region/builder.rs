@@ -58,7 +58,7 @@ impl Pool {
 }
 
 impl<'a> RegionBuilder<'a> {
-    /// When what is dirty is cleared, instead of when the pool says. At hand-out all the same where the kernel
+    /// When what is dirty is cleared, instead of when the pool says. At allocation all the same where the kernel
     /// could show dirty memory past the one who serves its faults: [`Region::fallback`] says so.
     pub fn clearing(mut self, clearing: Clearing) -> Self {
         self.clearing = clearing;
@@ -71,13 +71,13 @@ impl<'a> RegionBuilder<'a> {
         self
     }
 
-    /// How many threads clear or populate at hand-out, instead of what the pool says.
+    /// How many threads clear or populate at allocation, instead of what the pool says.
     pub fn threads(mut self, threads: Threads) -> Self {
         self.threads = Some(threads);
         self
     }
 
-    /// Whom to tell how many bytes of each extent are cleared or populated at hand-out.
+    /// Whom to tell how many bytes of each extent are cleared or populated at allocation.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
         self.progress = Some(progress);
         self
@@ -136,7 +136,7 @@ impl<'a> RegionBuilder<'a> {
     fn or_at_hand_out(&self, error: FaultError) -> Result<Region, PoolError> {
         match error {
             FaultError::Collapsible => {
-                tracing::info!("cleared at hand-out: {error}");
+                tracing::info!("cleared at allocation: {error}");
                 self.on_allocation(Some(error))
             }
             other => Err(other.into()),

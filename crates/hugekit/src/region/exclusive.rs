@@ -114,13 +114,13 @@ impl Region {
     }
 
     /// How its faults are served, if it is cleared when it is touched; `None` if accesses are plain
-    /// ones, because it was cleared at hand-out or nothing was dirty.
+    /// ones, because it was cleared at allocation or nothing was dirty.
     #[must_use]
     pub fn serving(&self) -> Option<&Serving> {
         self.0.serving()
     }
 
-    /// Why it was cleared at hand-out although it was to be cleared at the fault; `None` if it was not.
+    /// Why it was cleared at allocation although it was to be cleared at the fault; `None` if it was not.
     #[must_use]
     pub fn fallback(&self) -> Option<&FaultError> {
         self.0.fallback()

@@ -162,7 +162,7 @@ impl Memory {
         }
     }
 
-    /// It was cleared at hand-out, for this reason if that was not what was asked for.
+    /// It was cleared at allocation, for this reason if that was not what was asked for.
     pub(super) fn cleared_because(mut self, fallback: Option<FaultError>) -> Self {
         self.fallback = fallback;
         self

@@ -1,4 +1,4 @@
-//! Regions: memory that a pool has handed out, mapped and zeroed.
+//! Regions: memory that a pool has allocated, mapped and zeroed.
 //!
 //! - A [`Region`] has one owner, who reads and writes it as a slice.
 //! - A [`SharedRegion`] has as many handles as wanted, for writers that race: guest memory, a
@@ -12,7 +12,7 @@ mod builder;
 mod exclusive;
 mod fork;
 mod mapped;
-mod moment;
+mod read_only_fork;
 mod shared;
 
 pub use crate::cow::ForkError;
@@ -20,5 +20,5 @@ pub use builder::RegionBuilder;
 pub use exclusive::Region;
 pub use fork::ForkBuilder;
 pub use mapped::RegionError;
-pub(crate) use moment::Moment;
+pub(crate) use read_only_fork::ReadOnlyFork;
 pub use shared::{PinnedRange, SharedRegion};

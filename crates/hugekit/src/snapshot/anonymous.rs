@@ -34,7 +34,7 @@ impl Anonymous {
         self.tracker.lift_unneeded(range);
     }
 
-    /// Puts the granule of a part aside, and lets it be written.
+    /// Preserves the granule of a part, and lets it be written.
     pub(super) fn preserve(&self, part: &Range<usize>) {
         if !self.snapshot.interval().inner().contains(&part.start) {
             return;
@@ -65,7 +65,7 @@ impl Anonymous {
             copied_by_writers: counts.by_writers,
             copied_by_others: counts.by_others,
             // A slot is as long as a whole granule, which the first and the last need not be.
-            held: held.min(self.cap),
+            retained: held.min(self.cap),
             most_retained: most_retained.min(self.cap),
             cap: self.cap,
             reserved: self.snapshot.arena().reserved(),

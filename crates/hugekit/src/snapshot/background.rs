@@ -1,4 +1,4 @@
-//! A thread that puts granules aside before writers meet them.
+//! A thread that preserves granules before writers meet them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

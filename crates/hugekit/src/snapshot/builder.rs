@@ -43,7 +43,7 @@ pub enum Granule {
     Small,
 }
 
-/// Of the range, so much may be held aside unless said: half, but not less than [`LEAST_HELD`].
+/// Of the range, so much may be retained unless said: half, but not less than [`LEAST_HELD`].
 const HELD_PART: usize = 2;
 const LEAST_HELD: usize = 64 << 20;
 
@@ -74,7 +74,7 @@ impl Builder {
         self
     }
 
-    /// Bytes of granules that writers may have put aside at a time, in whole granules: half of the range
+    /// Bytes of granules that writers may have preserved at a time, in whole granules: half of the range
     /// unless said, but at least 64 MiB or all of it. When it does not suffice, the snapshot is lost
     /// ([`SnapshotError::CowLimitExceeded`]) and the writers go on. Memory is taken when it is used, and what was read
     /// is used again.
@@ -83,7 +83,7 @@ impl Builder {
         self
     }
 
-    /// Populates memory for so many bytes of the copies that may be held aside, before the snapshot
+    /// Populates memory for so many bytes of the copies that may be retained, before the snapshot
     /// is taken; none unless said. A write need not wait then until the kernel has cleared a page
     /// for its copy. It takes the calling thread 0.1 to 0.2 seconds a gigabyte, while writers still
     /// run freely.
@@ -100,7 +100,7 @@ impl Builder {
         self
     }
 
-    /// Has a thread of low priority put granules aside as well, from the end on, until half of what may be held
+    /// Has a thread of low priority preserve granules as well, from the end on, until half of what may be held
     /// is: writers meet fewer faults then, at the price of copies that might not have been needed. Not unless said.
     pub fn in_background(mut self, copy: bool) -> Self {
         self.background = copy;

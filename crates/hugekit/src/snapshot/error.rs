@@ -73,10 +73,10 @@ pub enum SnapshotError {
         /// What it answered.
         source: io::Error,
     },
-    /// Writers changed more than could be put aside before it was read. The snapshot is lost, and the
+    /// Writers changed more than could be preserved before it was read. The snapshot is lost, and the
     /// writers run.
     #[error(
-        "the memory was written faster than its snapshot was read: all {cap} bytes for granules put aside \
+        "the memory was written faster than its snapshot was read: all {cap} bytes for granules preserved \
          were in use"
     )]
     CowLimitExceeded {
@@ -191,7 +191,7 @@ impl SnapshotError {
                     .to_owned()
             }
             Self::CowLimitExceeded { .. } => {
-                "let the snapshot hold more bytes aside, or read it sooner".to_owned()
+                "let the snapshot retain more bytes, or read it sooner".to_owned()
             }
             _ => return None,
         })

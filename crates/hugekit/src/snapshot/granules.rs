@@ -1,4 +1,4 @@
-//! Where the bytes of each granule are: still with their owner, copied aside, or nowhere any more.
+//! Where the bytes of each granule are: still with their owner, preserved, or nowhere any more.
 //!
 //! A granule's state is one word of a table of [claims](Claims), in memory that no snapshot protects. It leaves
 //! `Owner` once and never comes back, and protection is lifted only after it has left: so a reader that reads

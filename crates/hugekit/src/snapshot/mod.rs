@@ -7,7 +7,7 @@
 //! stay as they are.
 //!
 //! [`Region::snapshot`] does the same for memory of a pool, by a fork that is only read: the bytes that it may
-//! take to hold granules aside are reserved, so that writers never outrun it and nothing that the owner does
+//! take to retain granules are reserved, so that writers never outrun it and nothing that the owner does
 //! takes anything from it.
 //!
 //! The snapshot is what `fork(2)` would have given a child, granule by granule: a store that happened before the
@@ -20,7 +20,7 @@
 //! more than that it takes longer, system calls and KVM included. *In place*, the writer itself
 //! copies, in a handler of SIGBUS. The kernel has no such handler: a system call that is to write
 //! into a granule that is still protected fails with EFAULT and transfers nothing.
-//! [`Snapshot::prepare_write`] puts the granules of a range aside before such a call. No thread may
+//! [`Snapshot::prepare_write`] preserves the granules of a range before such a call. No thread may
 //! block SIGBUS while it writes: the kernel ends a process for that. System calls that read the
 //! memory work either way. [`Snapshot::serving`] says which it is.
 //!
@@ -88,16 +88,16 @@ pub struct Stats {
     pub granules: usize,
     /// Bytes of each.
     pub granule_bytes: usize,
-    /// Granules that writers copied aside.
+    /// Granules that writers preserved.
     pub copied_by_writers: u64,
-    /// Granules that were put aside by [`Snapshot::prepare_write`], in the background, and at once
+    /// Granules that were preserved by [`Snapshot::prepare_write`], in the background, and at once
     /// because a region has them pinned.
     pub copied_by_others: u64,
-    /// Bytes of granules that are held aside now. A region's are held until the snapshot is dropped.
-    pub held: usize,
-    /// Bytes that were held aside at most.
+    /// Bytes of granules that are retained now. A region's are held until the snapshot is dropped.
+    pub retained: usize,
+    /// Bytes that were retained at most.
     pub most_retained: usize,
-    /// Bytes that may be held aside: of a region all, reserved.
+    /// Bytes that may be retained: of a region all, reserved.
     pub cap: usize,
     /// Bytes of those that were there before, in a [`Reserve`] or the region's pool.
     pub reserved: usize,
@@ -120,7 +120,7 @@ impl Snapshot {
         unsafe { Self::builder().of_anonymous(memory) }
     }
 
-    /// A snapshot with wishes: granule, bytes held aside.
+    /// A snapshot with wishes: granule, bytes retained.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -157,7 +157,7 @@ impl Snapshot {
     }
 
     /// Makes a range of the memory writable without a fault from now on, as a system call or a
-    /// device needs it: its granules are put aside, and protection that no other snapshot needs is
+    /// device needs it: its granules are preserved, and protection that no other snapshot needs is
     /// lifted. The snapshot keeps its bytes.
     ///
     /// # Errors

@@ -5,35 +5,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
-use crate::region::{ForkBuilder, Moment, Region, SharedRegion};
+use crate::region::{ForkBuilder, ReadOnlyFork, Region, SharedRegion};
 
 /// A point in time of a region, and what reading it has cost.
 #[derive(Debug)]
 pub(super) struct OfRegion {
-    moment: Moment,
-    /// Granules that were put aside by others than writers.
+    fork: ReadOnlyFork,
+    /// Granules that were preserved by others than writers.
     by_others: AtomicU64,
 }
 
 impl OfRegion {
-    pub(super) fn moment(&self) -> &Moment {
-        &self.moment
+    pub(super) fn read_only(&self) -> &ReadOnlyFork {
+        &self.fork
     }
 
     /// Offsets of a range of addresses.
     pub(super) fn offsets(&self, range: &Range<usize>) -> Range<usize> {
-        let start = self.moment.addresses().start;
+        let start = self.fork.addresses().start;
         range.start - start..range.end - start
     }
 
     pub(super) fn preserve(&self, part: &Range<usize>) {
-        let copied = self.moment.preserve(&self.offsets(part));
+        let copied = self.fork.preserve(&self.offsets(part));
         self.by_others.fetch_add(copied as u64, Ordering::Relaxed);
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let (cost, granule_bytes) = (self.moment.cost(), self.moment.granule_bytes());
-        let len = self.moment.addresses().len();
+        let (cost, granule_bytes) = (self.fork.cost(), self.fork.granule_bytes());
+        let len = self.fork.addresses().len();
         let copied_by_others = cost.copied_at_once + self.by_others.load(Ordering::Relaxed);
         let held = (cost.copied_by_writers + copied_by_others) as usize * granule_bytes;
         Stats {
@@ -41,7 +41,7 @@ impl OfRegion {
             granule_bytes,
             copied_by_writers: cost.copied_by_writers,
             copied_by_others,
-            held,
+            retained: held,
             most_retained: held,
             cap: len.next_multiple_of(granule_bytes),
             reserved: len.next_multiple_of(granule_bytes),
@@ -95,7 +95,7 @@ impl<R> ForkBuilder<'_, R> {
     /// # Errors
     /// [`SnapshotError::Fork`]; the region is as it was then.
     pub fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
-        let of_region = OfRegion { moment: self.moment()?, by_others: AtomicU64::new(0) };
+        let of_region = OfRegion { fork: self.read_only()?, by_others: AtomicU64::new(0) };
         Ok(Snapshot { source: Source::Region(of_region) })
     }
 }

@@ -17,7 +17,7 @@ use crate::sys::private_pages::PrivateBytes;
 
 /// Memory that writers copy granules to, touched once, and kept from one snapshot to the next.
 ///
-/// Without one, a snapshot takes such memory when a granule is put aside, and a writer waits until the kernel has
+/// Without one, a snapshot takes such memory when a granule is preserved, and a writer waits until the kernel has
 /// found and cleared a huge page, as long as for the copy itself, or several times as long where free memory is
 /// in pieces. A program that takes snapshots again and again makes a reserve when it starts:
 ///

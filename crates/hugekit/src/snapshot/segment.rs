@@ -68,7 +68,7 @@ impl Segment {
         self.snapshots.iter().all(|other| Arc::ptr_eq(other, snapshot))
     }
 
-    /// Has the granules of a write put aside and lets it pass. Async-signal-safe.
+    /// Has the granules of a write preserved and lets it pass. Async-signal-safe.
     pub(super) fn let_write(&self, address: usize) -> Result<(), Hindrance> {
         let began = Instant::now();
         let block = address - address % BLOCK_BYTES;

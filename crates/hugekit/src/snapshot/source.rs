@@ -1,5 +1,5 @@
 //! Where the bytes of a snapshot come from: anonymous memory that is protected, or a fork of a region. Both have
-//! granules that are read, put aside and let go; addresses are the owner's.
+//! granules that are read, preserved and let go; addresses are the owner's.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -25,7 +25,7 @@ impl Source {
     pub(super) fn range(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().range().clone(),
-            Self::Region(of) => of.moment().addresses(),
+            Self::Region(of) => of.fork().addresses(),
             Self::Piece(piece) => piece.range().clone(),
         }
     }
@@ -34,7 +34,7 @@ impl Source {
     pub(super) fn inner(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().inner().clone(),
-            Self::Region(of) => of.moment().addresses(),
+            Self::Region(of) => of.fork().addresses(),
             Self::Piece(piece) => piece.whole().inner(),
         }
     }
@@ -43,7 +43,7 @@ impl Source {
     pub(super) fn origin(&self) -> usize {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().origin(),
-            Self::Region(of) => of.moment().addresses().start,
+            Self::Region(of) => of.fork().addresses().start,
             Self::Piece(piece) => piece.whole().origin(),
         }
     }
@@ -51,7 +51,7 @@ impl Source {
     pub(super) fn granule_bytes(&self) -> usize {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().granule_bytes(),
-            Self::Region(of) => of.moment().granule_bytes(),
+            Self::Region(of) => of.fork().granule_bytes(),
             Self::Piece(piece) => piece.whole().granule_bytes(),
         }
     }
@@ -91,7 +91,7 @@ impl Source {
             Self::Anonymous(of) => unsafe { of.snapshot.try_read(part, to, reuse) },
             Self::Region(of) => {
                 // SAFETY: as above.
-                unsafe { of.moment().read(of.offsets(part), to, reuse) }
+                unsafe { of.fork().read(of.offsets(part), to, reuse) }
                     .map_err(|_lost| Trouble::Failed(Failure::Changed(part.start)))
             }
             // SAFETY: as above.
@@ -109,7 +109,7 @@ impl Source {
             Self::Anonymous(of) => unsafe { of.snapshot.read(part, to) },
             Self::Region(of) => {
                 // SAFETY: as above.
-                unsafe { of.moment().read(of.offsets(part), to, Reuse::All) }
+                unsafe { of.fork().read(of.offsets(part), to, Reuse::All) }
                     .map_err(|_lost| Failure::Changed(part.start))
             }
             // SAFETY: as above.
@@ -117,7 +117,7 @@ impl Source {
         }
     }
 
-    /// Bytes of one part that are held aside, and so do not change until it is let go.
+    /// Bytes of one part that are retained, and so do not change until it is let go.
     pub(super) fn kept(&self, part: &Range<usize>) -> Option<*const u8> {
         match self {
             Self::Anonymous(of) => of.snapshot.kept(part),
@@ -126,7 +126,7 @@ impl Source {
         }
     }
 
-    /// Has each thread that puts a granule aside put it where all of it is being copied to, where that is possible.
+    /// Has each thread that preserves a granule put it where all of it is being copied to, where that is possible.
     ///
     /// # Safety
     /// As many bytes of `to` as there are may be written until the delivery ends, by any thread, and none but
@@ -139,11 +139,11 @@ impl Source {
         }
     }
 
-    /// No reader wants the granules that begin in a range any more: writers need not put them aside.
+    /// No reader wants the granules that begin in a range any more: writers need not preserve them.
     pub(super) fn let_go(&self, range: &Range<usize>) {
         match self {
             Self::Anonymous(of) => of.let_go(range),
-            Self::Region(of) => of.moment().let_go(&of.offsets(range)),
+            Self::Region(of) => of.fork().let_go(&of.offsets(range)),
             Self::Piece(piece) => {
                 let own = piece.own(range);
                 if !own.is_empty() {
@@ -153,7 +153,7 @@ impl Source {
         }
     }
 
-    /// Puts aside what a part lies in.
+    /// Preserves what a part lies in.
     pub(super) fn preserve(&self, part: &Range<usize>) -> Result<(), SnapshotError> {
         match self {
             Self::Anonymous(of) => {
@@ -171,7 +171,7 @@ impl Source {
     pub(super) fn serving(&self) -> Option<&Serving> {
         match self {
             Self::Anonymous(of) => of.serving.as_ref(),
-            Self::Region(of) => of.moment().serving(),
+            Self::Region(of) => of.fork().serving(),
             Self::Piece(piece) => piece.whole().serving(),
         }
     }
@@ -189,7 +189,7 @@ impl Source {
     pub(super) fn is_here(&self) -> Result<(), SnapshotError> {
         let is_here = match self {
             Self::Anonymous(of) => of.tracker.is_ours(),
-            Self::Region(of) => of.moment().is_ours(),
+            Self::Region(of) => of.fork().is_ours(),
             Self::Piece(piece) => return piece.whole().is_here(),
         };
         if is_here { Ok(()) } else { Err(SnapshotError::Forked) }

@@ -262,7 +262,7 @@ impl SnapshotState {
         }
     }
 
-    /// Bytes of one granule that was put aside, if it was. They do not change until it is let go.
+    /// Bytes of one granule that was preserved, if it was. They do not change until it is let go.
     pub(super) fn kept(&self, part: &Range<usize>) -> Option<*const u8> {
         if !self.interval.inner().contains(&part.start) {
             return None;

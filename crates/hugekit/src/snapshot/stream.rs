@@ -91,7 +91,7 @@ impl Snapshot {
     }
 
     /// Writes all of it in order, and ends it. The writer may take its time: it is given bytes of a buffer, or
-    /// those that were put aside, and no thread waits for it.
+    /// those that were preserved, and no thread waits for it.
     ///
     /// # Errors
     /// [`SnapshotError::Write`] if the writer fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
@@ -164,7 +164,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Lets go what was read: writers need not put it aside any more.
+    /// Lets go what was read: writers need not preserve it any more.
     fn done_with(&self, batch: &[Range<usize>]) {
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return };
         // Granules larger than a batch are let go with their last part.

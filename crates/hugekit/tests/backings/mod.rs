@@ -13,7 +13,7 @@ pub(crate) fn builder(backing: Backing, folios: usize) -> PoolBuilder<'static> {
     Pool::builder(folios * backing.page_size()).backing(backing).strict(true)
 }
 
-/// A pool that clears only at hand-out, or on request.
+/// A pool that clears only at allocation, or on request.
 pub(crate) fn unscrubbed(backing: Backing) -> Pool {
     builder(backing, FOLIOS).scrub_threads(0).build().unwrap()
 }

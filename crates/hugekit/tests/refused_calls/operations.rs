@@ -112,13 +112,13 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// That all of a pool is there, and clean when it is handed out.
+/// That all of a pool is there, and clean when it is allocated.
 fn is_whole(point: &Point, pool: &Pool) {
     match pool.region(pool.capacity()) {
         Ok(region) => point.check(is_zero(&region), "not clean"),
         // What is mapped may still be accessed.
         Err(_) if point.is_refused_for_good(Call::Munmap) => return,
-        // What failed is handed out no more.
+        // What failed is allocated no more.
         Err(_) if point.had_all_memory_fail() => return,
         Err(error) => {
             let stats = pool.stats().unwrap();

@@ -1,4 +1,4 @@
-//! Pools, and regions that are cleared when they are handed out.
+//! Pools, and regions that are cleared when they are allocated.
 
 use hugekit::fault::FaultMode;
 use hugekit::parallel::Threads;

@@ -12,7 +12,7 @@ use crate::fault::Serving;
 
 /// What a region held at one point in time. Offsets are the region's.
 #[derive(Debug)]
-pub(crate) struct Moment {
+pub(crate) struct ReadOnlyFork {
     memory: Box<Memory>,
     origin: usize,
     granule_bytes: usize,
@@ -30,18 +30,18 @@ pub(crate) struct Cost {
 
 impl<R> ForkBuilder<'_, R> {
     /// The region as it is now.
-    pub(crate) fn moment(&self) -> Result<Moment, ForkError> {
+    pub(crate) fn read_only(&self) -> Result<ReadOnlyFork, ForkError> {
         let origin = self.origin().start().as_ptr().expose_provenance();
         let memory = Box::new(self.memory()?);
         let (granule_bytes, copied_at_once) = memory.as_fork(|fork| {
             fork.observe();
             (fork.granule_bytes(), fork.count_owned())
         });
-        Ok(Moment { memory, origin, granule_bytes, copied_at_once })
+        Ok(ReadOnlyFork { memory, origin, granule_bytes, copied_at_once })
     }
 }
 
-impl Moment {
+impl ReadOnlyFork {
     /// The addresses of the region that it is of.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.origin..self.origin + self.memory.len()
