@@ -16,7 +16,7 @@ pub(super) struct OfRegion {
 }
 
 impl OfRegion {
-    pub(super) fn read_only(&self) -> &ReadOnlyFork {
+    pub(super) fn fork(&self) -> &ReadOnlyFork {
         &self.fork
     }
 
