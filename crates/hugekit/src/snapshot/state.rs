@@ -235,23 +235,10 @@ impl SnapshotState {
                 }
                 Place::Owner => {
                     // SAFETY: the caller's to promise.
-                    let read = unsafe {
-                        no_fault::copy(
-                            to,
-                            part.start,
-                            std::iter::once((0..part.len(), reuse == Reuse::None)),
-                        )
-                    };
-                    let is_protected = self.protector.is_protected(part);
-                    // Protection is lifted only after it has left its owner.
-                    if !self.granules.is_still_with_owner(index) {
-                        continue;
+                    let read = unsafe { self.read_from_owner(index, part, to, reuse) };
+                    if let Some(read) = read {
+                        return read;
                     }
-                    return match read {
-                        Ok(()) if is_protected => Ok(()),
-                        Err(_) if is_protected => Err(Trouble::Refused),
-                        _ => Err(Trouble::Failed(self.fail_at(part.start))),
-                    };
                 }
                 Place::Gone if is_delivered => return Ok(()),
                 Place::Gone | Place::Lost => {
@@ -260,6 +247,38 @@ impl SnapshotState {
                 }
             }
         }
+    }
+
+    /// Copies bytes that are still with their owner; `None` if a writer took them meanwhile.
+    ///
+    /// Optimistic, as a reader of a sequence lock: the bytes are copied first, and looked at afterwards, in this
+    /// order: is the page protected, is the granule still with its owner? A writer goes the other way: it claims the
+    /// granule, copies it, says where it is now, and lifts the protection last. So what was copied while both answers
+    /// are yes, no thread has written meanwhile. Asked the other way round, a writer that did all of that between the
+    /// two questions would look like an owner that has discarded the page. Where the granule is still the owner's and
+    /// the page is not protected, that is what the owner did.
+    ///
+    /// # Safety
+    /// As for [`try_read`](Self::try_read).
+    unsafe fn read_from_owner(
+        &self,
+        index: usize,
+        part: &Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Option<Result<(), Trouble>> {
+        let whole = std::iter::once((0..part.len(), reuse == Reuse::None));
+        // SAFETY: the caller's to promise.
+        let read = unsafe { no_fault::copy(to, part.start, whole) };
+        let is_protected = self.protector.is_protected(part);
+        if !self.granules.is_still_with_owner(index) {
+            return None;
+        }
+        Some(match read {
+            Ok(()) if is_protected => Ok(()),
+            Err(_) if is_protected => Err(Trouble::Refused),
+            _ => Err(Trouble::Failed(self.fail_at(part.start))),
+        })
     }
 
     /// Bytes of one granule that was preserved, if it was. They do not change until it is let go.
