@@ -6,6 +6,7 @@ use std::collections::hash_map::Entry;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
+use std::ops::Range;
 use std::os::fd::{FromRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::slice_from_raw_parts;
@@ -76,6 +77,20 @@ struct Part {
     kind: Option<Kind>,
     /// Keeps the memory where it is.
     buffer: Arc<Buffer>,
+}
+
+impl Part {
+    /// The bytes of its snapshot that a buffer has too, or all of its own.
+    fn overlap(&self, buffer: Option<&Buffer>) -> Option<(Arc<hugekit::Snapshot>, Range<usize>)> {
+        let (snapshot, offset) = self.memory.0.as_ref()?;
+        let start = self.buffer.start().addr();
+        let bytes = buffer.map_or(start..start + self.len, |buffer| {
+            let other = buffer.start().addr();
+            start.max(other)..(start + self.len).min(other + buffer.len())
+        });
+        let bytes = (!bytes.is_empty()).then(|| bytes.start - start..bytes.end - start)?;
+        Some((Arc::clone(snapshot), offset + bytes.start..offset + bytes.end))
+    }
 }
 
 pub(crate) struct Kind {
@@ -549,6 +564,29 @@ impl Snapshot {
         }
         py.detach(|| archive.finish()).map_err(io::Error::from)?;
         Ok(py.detach(|| replacing.finish(fsync))?)
+    }
+
+    /// Have writes to the arrays pass without a wait from now on, those of system calls too, such as ``readinto``: the
+    /// bytes that are there now are copied first.
+    ///
+    /// Args:
+    ///     array: one of the arrays, or a contiguous view of one; all of them if none is said.
+    ///
+    /// Raises:
+    ///     SnapshotLost: writers outran it, or the memory was taken away.
+    ///     ValueError: it has ended.
+    #[pyo3(signature = (array=None))]
+    fn prepare_write(&self, py: Python<'_>, array: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let written = array.map(|array| Buffer::of(array, true)).transpose()?;
+        let parts: Vec<_> = {
+            let parts = lock(&self.parts);
+            let parts = parts.as_ref().ok_or_else(ended)?.iter();
+            parts.filter_map(|part| part.overlap(written.as_ref())).collect()
+        };
+        let prepared = py.detach(|| {
+            parts.into_iter().try_for_each(|(snapshot, bytes)| snapshot.prepare_write(bytes))
+        });
+        Ok(prepared.map_err(Raised::from)?)
     }
 
     /// Bytes of all arrays.

@@ -410,6 +410,21 @@ def test_a_system_call_into_what_is_served_in_place(tmp_path):
         assert file.readinto(array) == array.nbytes
 
 
+@pytest.mark.parametrize("all_of_them", [True, False])
+def test_prepare_write_in_place_lets_system_calls_write(tmp_path, all_of_them):
+    array, other = np.ones(8 << 20, "u1"), np.ones(8 << 20, "u1")
+    (tmp_path / "data").write_bytes(b"x" * array.nbytes)
+    with open(tmp_path / "data", "rb", buffering=0) as file:
+        moment = hugekit.snapshot([array, other], fault_mode="in place", max_cow_bytes=8 << 20)
+        with moment:
+            moment.prepare_write(None if all_of_them else array[:])
+            assert file.readinto(array) == array.nbytes
+            assert moment.stats()["copied_by_others"] >= (8 if all_of_them else 4) - 2
+            assert all((was == 1).all() for was in moment.to_numpy())
+            with pytest.raises(ValueError):
+                moment.prepare_write()
+
+
 def test_what_cannot_be_snapshotted(tmp_path):
     import mmap
 
