@@ -247,7 +247,7 @@ pub unsafe extern "C" fn hugekit_snapshot_new_several(
             check_range(&format!("ranges[{index}].memory"), memory, len)?;
             memories.push(slice_from_raw_parts(memory.cast::<u8>(), len));
         }
-        let taken = builder(&versioned::read(options)?)?.of_several(&memories)?;
+        let taken = builder(&versioned::read(options)?)?.take_many(&memories)?;
         for (index, snapshot) in taken.into_iter().enumerate() {
             snapshots.add(index).write(Box::into_raw(Box::new(hugekit_snapshot::new(snapshot))));
         }

@@ -340,7 +340,7 @@ fn taken(
     // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
     // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
     // documented for later; EFAULT is an OSError.
-    let snapshots = with_sigbus(py, || unsafe { builder.clone().of_several(&ranges) })?;
+    let snapshots = with_sigbus(py, || unsafe { builder.clone().take_many(&ranges) })?;
     for ((index, _), snapshot) in elsewhere.into_iter().zip(snapshots) {
         memories[index] = Memory(Some((Arc::new(snapshot), 0)));
     }

@@ -894,7 +894,7 @@ fn neighbours_are_taken_at_once(fault_mode: FaultMode) {
         .collect();
     let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(usize::MAX);
     // SAFETY: no system call writes there.
-    let taken = unsafe { builder.of_several(&ranges) }.unwrap();
+    let taken = unsafe { builder.take_many(&ranges) }.unwrap();
     let share = |one: usize, other: usize| taken[one].shares_cost_with(&taken[other]);
     assert_eq!((share(1, 2), share(2, 0)), (true, fault_mode != FaultMode::InPlace));
     assert!(!share(0, 3) && !share(3, 4) && !share(4, 5) && share(5, 5));
@@ -912,14 +912,14 @@ fn neighbours_are_taken_at_once(fault_mode: FaultMode) {
     let builder = Snapshot::builder().fault_mode(fault_mode);
     // SAFETY: as above.
     let refused =
-        unsafe { builder.clone().of_several(&[bytes(0, HUGE), bytes(HUGE, 4 * HUGE), vdso]) };
+        unsafe { builder.clone().take_many(&[bytes(0, HUGE), bytes(HUGE, 4 * HUGE), vdso]) };
     assert!(matches!(refused, Err(SnapshotError::Unsuitable { reason: Unsuitable::Kernels, .. })));
     assert_is_plain(&memory);
     // SAFETY: as above.
-    let refused = unsafe { builder.clone().of_several(&[bytes(0, HUGE), bytes(HUGE, HUGE)]) };
+    let refused = unsafe { builder.clone().take_many(&[bytes(0, HUGE), bytes(HUGE, HUGE)]) };
     assert!(matches!(refused, Err(SnapshotError::Empty { .. })));
     // SAFETY: as above.
-    assert!(unsafe { builder.of_several(&[]) }.unwrap().is_empty());
+    assert!(unsafe { builder.take_many(&[]) }.unwrap().is_empty());
 }
 
 fn all_is_put_aside_in_the_background(fault_mode: FaultMode) {

@@ -306,7 +306,7 @@ fn several_at_once_are_of_one_moment() {
         let take = || {
             let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(usize::MAX >> 6);
             // SAFETY: as above.
-            let taken = unsafe { builder.of_several(&ranges) }.unwrap();
+            let taken = unsafe { builder.take_many(&ranges) }.unwrap();
             let each = taken.iter().zip(&ranges).rev().zip(&words);
             each.flat_map(|((snapshot, &range), &word)| read(snapshot, range, &vec![word]))
                 .collect()

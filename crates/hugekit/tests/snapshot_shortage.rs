@@ -76,7 +76,7 @@ fn everything_works_or_says_what_is_short(fault_mode: FaultMode, left: usize, ba
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let make = || unsafe { builder(fault_mode).in_background(background).of_anonymous(range) };
     // SAFETY: as above.
-    let several = || unsafe { builder(fault_mode).of_several(&[range, whole]) };
+    let several = || unsafe { builder(fault_mode).take_many(&[range, whole]) };
     let before = match make() {
         Err(SnapshotError::Fault(_)) => return,
         made => made.unwrap(),

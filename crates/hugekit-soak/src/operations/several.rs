@@ -31,7 +31,7 @@ pub(super) fn several(world: &mut World) {
             let ranges: Vec<*const [u8]> = pieces.iter().map(slice).collect();
             let builder = Snapshot::builder().fault_mode(world.fault_mode);
             // SAFETY: no thread blocks SIGBUS, and no system call writes to the memory, which stays.
-            let made = world.unless_short(unsafe { builder.of_several(&ranges) });
+            let made = world.unless_short(unsafe { builder.take_many(&ranges) });
             for (snapshot, piece) in made.into_iter().flatten().zip(&pieces) {
                 world.count(Count::Snapshots);
                 let check = |offset, bytes: &[u8]| {

@@ -30,7 +30,7 @@ impl Builder {
     ///
     /// # Safety
     /// As for [`of_anonymous`](Self::of_anonymous), for all of the ranges.
-    pub unsafe fn of_several(self, memory: &[*const [u8]]) -> Result<Vec<Snapshot>, SnapshotError> {
+    pub unsafe fn take_many(self, memory: &[*const [u8]]) -> Result<Vec<Snapshot>, SnapshotError> {
         let mut ranges: Vec<Place> = memory.iter().enumerate().map(Place::of).collect();
         ranges.sort_by_key(|place| place.range.start);
         let mut taken: Vec<Option<Snapshot>> = memory.iter().map(|_| None).collect();

@@ -74,7 +74,7 @@ fn several_are_snapshotted(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = [memory(), memory()];
     let ranges = memory.each_ref().map(Memory::range);
     // SAFETY: as above.
-    let snapshots = point.refuse(|| unsafe { builder(fault_mode).of_several(&ranges) });
+    let snapshots = point.refuse(|| unsafe { builder(fault_mode).take_many(&ranges) });
     let snapshots = point.unless_refused(snapshots, SnapshotError::kind);
     memory.iter().for_each(|memory| write(memory, 8));
     for snapshot in snapshots.into_iter().flatten() {
