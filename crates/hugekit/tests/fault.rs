@@ -1,5 +1,5 @@
 //! Faults served by us, on every backing, in place and threaded: what is shown is clean, whichever thread comes
-//! first and whatever happens meanwhile. What becomes of signals is in `signals.rs`.
+//! first and whatever happens meanwhile. What becomes of signals is in `signals/`.
 #![allow(unsafe_code)]
 
 mod backings;
