@@ -6,7 +6,7 @@ use crate::Check;
 use crate::models::{model, set_all};
 use crate::server::{Server, folder};
 
-fn damaged_dumps_are_refused_and_left() {
+fn start_on_a_damaged_dump_is_refused_and_leaves_it() {
     let folder = folder();
     let server = Server::start(folder.path());
     let saved = model(&mut fastrand::Rng::with_seed(6), 300);
@@ -35,5 +35,7 @@ fn damaged_dumps_are_refused_and_left() {
     Server::start(folder.path()).client().holds(&saved);
 }
 
-pub(crate) const CHECKS: &[Check] =
-    &[("damaged_dumps_are_refused_and_left", damaged_dumps_are_refused_and_left)];
+pub(crate) const CHECKS: &[Check] = &[(
+    "start_on_a_damaged_dump_is_refused_and_leaves_it",
+    start_on_a_damaged_dump_is_refused_and_leaves_it,
+)];

@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::Check;
 use crate::server::{Server, folder};
 
-fn it_ends_as_it_is_told() {
+fn shutdown_of_each_kind_saves_as_it_is_told() {
     let folder = folder();
     let value = |server: &Server| server.client().get("a").map(|value| value[0] - b'0');
     let set = |server: &Server, digit: u8| server.client().set("a", &[digit + b'0']);
@@ -28,4 +28,5 @@ fn it_ends_as_it_is_told() {
     assert!(Server::refused(folder.path(), "64MiB").contains("in use by another server"));
 }
 
-pub(crate) const CHECKS: &[Check] = &[("it_ends_as_it_is_told", it_ends_as_it_is_told)];
+pub(crate) const CHECKS: &[Check] =
+    &[("shutdown_of_each_kind_saves_as_it_is_told", shutdown_of_each_kind_saves_as_it_is_told)];

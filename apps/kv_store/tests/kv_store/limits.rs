@@ -10,7 +10,7 @@ use crate::Check;
 use crate::client::{Answer, Client};
 use crate::server::{Server, folder};
 
-fn clients_are_limited() {
+fn client_beyond_the_limit_is_turned_away() {
     let folder = folder();
     let server = Server::start_with(folder.path(), &["--memory", "16MiB", "--max-clients", "2"]);
     let mut clients = [server.client(), server.client()];
@@ -30,7 +30,7 @@ fn resident(server: &Server) -> usize {
 }
 
 /// Requests that never end, and replies that are never fetched, are held up to a bound, and no other client notices.
-fn what_clients_hold_is_bounded() {
+fn memory_held_by_many_clients_is_bounded() {
     let folder = folder();
     let server = Server::start_with(folder.path(), &["--memory", "64MiB"]);
     let mut bystander = server.client();
@@ -66,7 +66,7 @@ fn what_clients_hold_is_bounded() {
 }
 
 /// A request beyond the bound is refused as soon as its length is known, and a reply beyond it costs the client that one.
-fn what_no_client_may_hold_is_refused() {
+fn request_beyond_a_clients_memory_is_refused() {
     let folder = folder();
     let arguments = ["--memory", "64MiB", "--client-memory", "8MiB"];
     let server = Server::start_with(folder.path(), &arguments);
@@ -82,7 +82,7 @@ fn what_no_client_may_hold_is_refused() {
 }
 
 /// What does not fit is refused and changes nothing; what is deleted makes room.
-fn without_room_nothing_is_lost() {
+fn set_without_room_is_refused_and_loses_nothing() {
     let folder = folder();
     let arguments = ["--memory", "192MiB", "--client-memory", "512MiB"];
     let server = Server::start_with(folder.path(), &arguments);
@@ -113,8 +113,11 @@ fn without_room_nothing_is_lost() {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("clients_are_limited", clients_are_limited),
-    ("what_clients_hold_is_bounded", what_clients_hold_is_bounded),
-    ("what_no_client_may_hold_is_refused", what_no_client_may_hold_is_refused),
-    ("without_room_nothing_is_lost", without_room_nothing_is_lost),
+    ("client_beyond_the_limit_is_turned_away", client_beyond_the_limit_is_turned_away),
+    ("memory_held_by_many_clients_is_bounded", memory_held_by_many_clients_is_bounded),
+    ("request_beyond_a_clients_memory_is_refused", request_beyond_a_clients_memory_is_refused),
+    (
+        "set_without_room_is_refused_and_loses_nothing",
+        set_without_room_is_refused_and_loses_nothing,
+    ),
 ];

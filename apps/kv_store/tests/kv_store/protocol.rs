@@ -8,7 +8,7 @@ use crate::Check;
 use crate::client::{Answer, request};
 use crate::server::{Server, folder};
 
-fn nonsense_is_answered_and_survived() {
+fn request_of_nonsense_is_answered_and_survived() {
     let folder = folder();
     let server = Server::start_with(folder.path(), &["--memory", "16MiB", "--max-value", "1KiB"]);
     let long = vec![b'x'; 70_000];
@@ -57,7 +57,7 @@ fn nonsense_is_answered_and_survived() {
     assert_eq!(client.info("connected_clients"), "1");
 }
 
-fn requests_come_in_any_pieces() {
+fn request_in_any_pieces_is_answered() {
     let folder = folder();
     let server = Server::start(folder.path());
     let mut client = server.client();
@@ -78,6 +78,6 @@ fn requests_come_in_any_pieces() {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("nonsense_is_answered_and_survived", nonsense_is_answered_and_survived),
-    ("requests_come_in_any_pieces", requests_come_in_any_pieces),
+    ("request_of_nonsense_is_answered_and_survived", request_of_nonsense_is_answered_and_survived),
+    ("request_in_any_pieces_is_answered", request_in_any_pieces_is_answered),
 ];

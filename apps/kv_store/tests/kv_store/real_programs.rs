@@ -9,7 +9,7 @@ use crate::Check;
 use crate::client::{Answer, request};
 use crate::server::{PROGRAM, Server, folder};
 
-fn redis_cli_is_answered() {
+fn redis_cli_with_each_command_is_answered() {
     let folder = folder();
     let server = Server::start(folder.path());
     let run = |words: &[&str]| {
@@ -58,7 +58,7 @@ fn redis_cli_is_answered() {
     assert!(server.ended().success());
 }
 
-fn redis_cli_pipes() {
+fn redis_cli_with_a_pipe_of_requests_gets_every_reply() {
     let folder = folder();
     let server = Server::start(folder.path());
     let mut command = redis::program("redis-cli").unwrap();
@@ -81,7 +81,7 @@ fn redis_cli_pipes() {
     }
 }
 
-fn redis_benchmark_runs() {
+fn redis_benchmark_of_each_command_sees_no_error() {
     let folder = folder();
     let server = Server::start(folder.path());
     let port = server.port.to_string();
@@ -101,7 +101,7 @@ fn redis_benchmark_runs() {
     assert_eq!(server.client().info("rdb_last_bgsave_status"), "ok");
 }
 
-fn it_is_compared_with_the_real_one() {
+fn bench_beside_the_real_server_prints_the_ratios() {
     let mut bench = Command::new(PROGRAM);
     bench.args(["bench", "--keys", "3000", "--rate", "2000", "--rounds", "2", "--seconds", "0.1"]);
     let output = bench.output().unwrap();
@@ -116,8 +116,17 @@ fn it_is_compared_with_the_real_one() {
 }
 
 pub(crate) const WITH_REDIS: &[Check] = &[
-    ("redis_cli_is_answered", redis_cli_is_answered),
-    ("redis_cli_pipes", redis_cli_pipes),
-    ("redis_benchmark_runs", redis_benchmark_runs),
-    ("it_is_compared_with_the_real_one", it_is_compared_with_the_real_one),
+    ("redis_cli_with_each_command_is_answered", redis_cli_with_each_command_is_answered),
+    (
+        "redis_cli_with_a_pipe_of_requests_gets_every_reply",
+        redis_cli_with_a_pipe_of_requests_gets_every_reply,
+    ),
+    (
+        "redis_benchmark_of_each_command_sees_no_error",
+        redis_benchmark_of_each_command_sees_no_error,
+    ),
+    (
+        "bench_beside_the_real_server_prints_the_ratios",
+        bench_beside_the_real_server_prints_the_ratios,
+    ),
 ];

@@ -13,7 +13,7 @@ use crate::server::{Server, folder};
 
 /// What was set before BGSAVE is in the dump, and nothing that came after, although all of it is overwritten while
 /// the save runs; all that one MSET has set is there or not.
-fn a_save_under_load_is_a_point_in_time() {
+fn bgsave_under_load_is_one_moment() {
     let folder = folder();
     let server = Server::start_with(folder.path(), &["--memory", "128MiB"]);
     let mut random = fastrand::Rng::with_seed(7);
@@ -69,7 +69,7 @@ fn a_save_under_load_is_a_point_in_time() {
 }
 
 /// Killed at any moment, it has the one dump or the other.
-fn killed_at_any_moment_it_has_one_dump_or_the_other() {
+fn bgsave_killed_at_any_moment_leaves_one_dump_or_the_other() {
     let folder = folder();
     let models =
         [11, 12].map(|seed| model(&mut fastrand::Rng::with_seed(seed), 2000 + seed as usize));
@@ -94,7 +94,7 @@ fn killed_at_any_moment_it_has_one_dump_or_the_other() {
     }
 }
 
-fn a_save_that_fails_keeps_the_dump() {
+fn save_that_fails_keeps_the_last_dump() {
     let folder = folder();
     let server = Server::start(folder.path());
     let mut client = server.client();
@@ -135,10 +135,10 @@ fn a_save_that_fails_keeps_the_dump() {
 }
 
 pub(crate) const SAVING: &[Check] = &[
-    ("a_save_under_load_is_a_point_in_time", a_save_under_load_is_a_point_in_time),
+    ("bgsave_under_load_is_one_moment", bgsave_under_load_is_one_moment),
     (
-        "killed_at_any_moment_it_has_one_dump_or_the_other",
-        killed_at_any_moment_it_has_one_dump_or_the_other,
+        "bgsave_killed_at_any_moment_leaves_one_dump_or_the_other",
+        bgsave_killed_at_any_moment_leaves_one_dump_or_the_other,
     ),
-    ("a_save_that_fails_keeps_the_dump", a_save_that_fails_keeps_the_dump),
+    ("save_that_fails_keeps_the_last_dump", save_that_fails_keeps_the_last_dump),
 ];

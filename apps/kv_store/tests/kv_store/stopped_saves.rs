@@ -33,7 +33,7 @@ impl Stopped {
     }
 }
 
-fn killed_in_the_middle_it_keeps_the_dump() {
+fn bgsave_killed_in_the_middle_keeps_the_last_dump() {
     let folder = folder();
     let saved = model(&mut fastrand::Rng::with_seed(1), 3000);
     let server = Server::start(folder.path());
@@ -60,7 +60,7 @@ fn killed_in_the_middle_it_keeps_the_dump() {
 }
 
 /// A save that cannot end holds what it has: writers change everything, and what comes out is what was.
-fn a_save_that_stands_still_holds_what_was() {
+fn bgsave_that_stands_still_holds_what_was() {
     let folder = folder();
     let server = Server::start(folder.path());
     let mut client = server.client();
@@ -78,7 +78,7 @@ fn a_save_that_stands_still_holds_what_was() {
 }
 
 /// As before, with so little room that writers must write what is protected, and copy it aside.
-fn without_free_slabs_writers_copy_aside() {
+fn set_without_free_slabs_beside_a_save_copies_aside() {
     let folder = folder();
     let small = ["--memory", "24MiB"];
     let server = Server::start_with(folder.path(), &small);
@@ -102,7 +102,13 @@ fn without_free_slabs_writers_copy_aside() {
 }
 
 pub(crate) const SAVING: &[Check] = &[
-    ("killed_in_the_middle_it_keeps_the_dump", killed_in_the_middle_it_keeps_the_dump),
-    ("a_save_that_stands_still_holds_what_was", a_save_that_stands_still_holds_what_was),
-    ("without_free_slabs_writers_copy_aside", without_free_slabs_writers_copy_aside),
+    (
+        "bgsave_killed_in_the_middle_keeps_the_last_dump",
+        bgsave_killed_in_the_middle_keeps_the_last_dump,
+    ),
+    ("bgsave_that_stands_still_holds_what_was", bgsave_that_stands_still_holds_what_was),
+    (
+        "set_without_free_slabs_beside_a_save_copies_aside",
+        set_without_free_slabs_beside_a_save_copies_aside,
+    ),
 ];

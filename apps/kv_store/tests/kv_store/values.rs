@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::Check;
 use crate::server::{Server, folder};
 
-fn keys_expire_and_are_not_saved() {
+fn save_of_expired_keys_leaves_them_out() {
     let folder = folder();
     let server = Server::start(folder.path());
     let mut client = server.client();
@@ -32,7 +32,7 @@ fn keys_expire_and_are_not_saved() {
     assert_eq!(client.integer("TTL later"), -1);
 }
 
-fn large_values_are_kept() {
+fn save_of_large_values_keeps_them() {
     let folder = folder();
     let server = Server::start_with(folder.path(), &["--memory", "128MiB"]);
     let mut client = server.client();
@@ -55,6 +55,6 @@ fn large_values_are_kept() {
 }
 
 pub(crate) const SAVING: &[Check] = &[
-    ("keys_expire_and_are_not_saved", keys_expire_and_are_not_saved),
-    ("large_values_are_kept", large_values_are_kept),
+    ("save_of_expired_keys_leaves_them_out", save_of_expired_keys_leaves_them_out),
+    ("save_of_large_values_keeps_them", save_of_large_values_keeps_them),
 ];

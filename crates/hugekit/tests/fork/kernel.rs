@@ -13,7 +13,7 @@ use crate::fixture::{FAULT_MODES, each, granules, is_painted, paint, pool};
 
 /// A fork group whose slots are in every state there is is made ready by all of its regions at the same time: each
 /// has its own bytes, and the kernel may write them.
-fn what_is_ready_is_open_to_the_kernel(backing: Backing) {
+fn prepare_write_in_any_state_lets_the_kernel_write(backing: Backing) {
     each(backing, 4, |_, mut region, fork, granule| {
         let mut forks = [(); 3].map(|()| fork(&region));
         let mut models = [(); 4].map(|()| region.to_vec());
@@ -53,7 +53,7 @@ fn what_is_ready_is_open_to_the_kernel(backing: Backing) {
 }
 
 /// What a ring holds goes on in the parent's pages: the kernel writes there by a reference of its own.
-fn what_is_pinned_stays_where_it_is(backing: Backing) {
+fn fork_of_pinned_pages_leaves_them_to_the_parent(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let pool = pool(backing, 3);
         let page = backing.page_size();
@@ -82,7 +82,7 @@ fn what_is_pinned_stays_where_it_is(backing: Backing) {
 
 /// A process that locks all it maps has pages mapped by the kernel that no thread touched: none of them may
 /// let a write through.
-fn a_process_that_locks_its_memory(backing: Backing) {
+fn fork_under_mlockall_keeps_each_sides_bytes(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let pool = pool(backing, 4);
@@ -114,7 +114,13 @@ fn a_process_that_locks_its_memory(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("what_is_ready_is_open_to_the_kernel", what_is_ready_is_open_to_the_kernel),
-    ("what_is_pinned_stays_where_it_is", what_is_pinned_stays_where_it_is),
-    ("a_process_that_locks_its_memory", a_process_that_locks_its_memory),
+    (
+        "prepare_write_in_any_state_lets_the_kernel_write",
+        prepare_write_in_any_state_lets_the_kernel_write,
+    ),
+    (
+        "fork_of_pinned_pages_leaves_them_to_the_parent",
+        fork_of_pinned_pages_leaves_them_to_the_parent,
+    ),
+    ("fork_under_mlockall_keeps_each_sides_bytes", fork_under_mlockall_keeps_each_sides_bytes),
 ];

@@ -5,7 +5,7 @@ use hugekit::pool::Backing;
 use crate::backings::{Check, FOLIOS};
 use crate::fixture::{each, folios_in_use, is_painted, paint};
 
-fn any_order_of_dropping(backing: Backing) {
+fn drop_of_forks_in_any_order_keeps_the_others_bytes(backing: Backing) {
     each(backing, 4, |pool, mut region, fork, granule| {
         for parent_first in [true, false] {
             let mut child = fork(&region);
@@ -30,7 +30,7 @@ fn any_order_of_dropping(backing: Backing) {
     });
 }
 
-fn the_last_sharer_copies_nothing(backing: Backing) {
+fn write_by_the_last_sharer_copies_nothing(backing: Backing) {
     each(backing, 2, |pool, mut region, fork, _| {
         let child = fork(&region);
         drop(child);
@@ -45,7 +45,7 @@ fn the_last_sharer_copies_nothing(backing: Backing) {
     });
 }
 
-fn what_is_retired_is_the_kernels_again(backing: Backing) {
+fn retire_of_a_fork_gives_its_pages_to_the_kernel(backing: Backing) {
     each(backing, 3, |pool, region, fork, granule| {
         let mut child = fork(&region);
         let other = fork(&region);
@@ -59,7 +59,13 @@ fn what_is_retired_is_the_kernels_again(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("any_order_of_dropping", any_order_of_dropping),
-    ("the_last_sharer_copies_nothing", the_last_sharer_copies_nothing),
-    ("what_is_retired_is_the_kernels_again", what_is_retired_is_the_kernels_again),
+    (
+        "drop_of_forks_in_any_order_keeps_the_others_bytes",
+        drop_of_forks_in_any_order_keeps_the_others_bytes,
+    ),
+    ("write_by_the_last_sharer_copies_nothing", write_by_the_last_sharer_copies_nothing),
+    (
+        "retire_of_a_fork_gives_its_pages_to_the_kernel",
+        retire_of_a_fork_gives_its_pages_to_the_kernel,
+    ),
 ];

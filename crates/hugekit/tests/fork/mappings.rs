@@ -21,7 +21,7 @@ fn mappings(region: &Region) -> usize {
 }
 
 /// Where forks may cost no more mappings, a region copies what it shares and is one mapping again.
-fn mappings_are_budgeted(backing: Backing) {
+fn fork_beyond_max_vmas_becomes_one_mapping(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let pool = pool(backing, 2);
         let granule = *granules(backing).first().unwrap();
@@ -44,7 +44,7 @@ fn mappings_are_budgeted(backing: Backing) {
 
 /// A region whose frames are fragmented is brought together before it is forked, where mappings are few:
 /// into its own place if it has all of that, else into a new one.
-fn what_is_scattered_is_brought_together(backing: Backing) {
+fn fork_of_a_scattered_region_brings_it_together(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let pool = pool(backing, 3);
         let (page, granule) = (backing.page_size(), backing.page_size());
@@ -90,7 +90,7 @@ fn what_is_scattered_is_brought_together(backing: Backing) {
 }
 
 /// Neighbours that were written are one mapping again, whatever the order.
-fn neighbours_become_one_mapping(backing: Backing) {
+fn write_to_neighbouring_granules_leaves_one_mapping(backing: Backing) {
     const SLOTS: usize = 64;
     let granule = granules(backing)[0];
     let folios = (SLOTS * granule).div_ceil(backing.page_size());
@@ -117,7 +117,7 @@ fn neighbours_become_one_mapping(backing: Backing) {
 }
 
 /// A process that has no mapping left can still write its forks, and cannot make more of them.
-fn a_process_without_mappings_goes_on(backing: Backing) {
+fn write_without_a_mapping_left_goes_on(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let pool = pool(backing, 3);
@@ -150,8 +150,14 @@ fn a_process_without_mappings_goes_on(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("mappings_are_budgeted", mappings_are_budgeted),
-    ("what_is_scattered_is_brought_together", what_is_scattered_is_brought_together),
-    ("neighbours_become_one_mapping", neighbours_become_one_mapping),
-    ("a_process_without_mappings_goes_on", a_process_without_mappings_goes_on),
+    ("fork_beyond_max_vmas_becomes_one_mapping", fork_beyond_max_vmas_becomes_one_mapping),
+    (
+        "fork_of_a_scattered_region_brings_it_together",
+        fork_of_a_scattered_region_brings_it_together,
+    ),
+    (
+        "write_to_neighbouring_granules_leaves_one_mapping",
+        write_to_neighbouring_granules_leaves_one_mapping,
+    ),
+    ("write_without_a_mapping_left_goes_on", write_without_a_mapping_left_goes_on),
 ];

@@ -182,7 +182,7 @@ fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) 
 }
 
 /// Random operations on trees of regions, against a plain vector for each.
-fn like_vectors(backing: Backing) {
+fn forks_under_any_operations_are_like_vectors(backing: Backing) {
     for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let cases = if backing == Backing::Base { 200 } else { 24 };
@@ -224,4 +224,5 @@ fn like_vectors(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[("like_vectors", like_vectors)];
+pub(crate) const CHECKS: &[Check] =
+    &[("forks_under_any_operations_are_like_vectors", forks_under_any_operations_are_like_vectors)];

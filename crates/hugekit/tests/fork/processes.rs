@@ -12,7 +12,7 @@ use crate::fixture::{each, is_painted};
 
 /// In a child process nothing of a fork group is there, in whatever state it is, and what it does changes
 /// nothing for the parent.
-fn a_forked_process_has_no_part_of_it(backing: Backing) {
+fn fork_group_in_a_child_process_is_refused(backing: Backing) {
     each(backing, 3, |pool, mut region, fork, _| {
         let mut child = fork(&region);
         let grandchild = fork(&child);
@@ -52,4 +52,4 @@ fn a_forked_process_has_no_part_of_it(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] =
-    &[("a_forked_process_has_no_part_of_it", a_forked_process_has_no_part_of_it)];
+    &[("fork_group_in_a_child_process_is_refused", fork_group_in_a_child_process_is_refused)];

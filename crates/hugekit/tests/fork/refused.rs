@@ -8,7 +8,7 @@ use hugekit::{HUGE_PAGE_BYTES, RegionError};
 use crate::backings::{Check, FOLIOS, builder, unscrubbed};
 use crate::fixture::{FAULT_MODES, granules, is_painted, paint, pool};
 
-fn a_shortage_is_an_error_and_changes_nothing(backing: Backing) {
+fn fork_beyond_the_pool_is_an_error_and_changes_nothing(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let pool = unscrubbed(backing);
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
@@ -24,7 +24,7 @@ fn a_shortage_is_an_error_and_changes_nothing(backing: Backing) {
     }
 }
 
-fn bad_terms_are_typed_errors(backing: Backing) {
+fn fork_on_bad_terms_is_a_typed_error(backing: Backing) {
     let pool = pool(backing, 2);
     let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
     paint(&mut region, 1);
@@ -57,7 +57,7 @@ fn bad_terms_are_typed_errors(backing: Backing) {
 }
 
 /// A holder of the file writes past any protection, so one excludes the other.
-fn forks_and_the_file_exclude_each_other(backing: Backing) {
+fn fork_and_file_of_one_region_exclude_each_other(backing: Backing) {
     let pool = pool(backing, 2);
     let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
     // SAFETY: no thread writes the file.
@@ -72,7 +72,7 @@ fn forks_and_the_file_exclude_each_other(backing: Backing) {
     }
 }
 
-fn a_gigantic_page_cannot_be_forked(backing: Backing) {
+fn fork_of_a_gigantic_page_is_refused(backing: Backing) {
     let pool = builder(backing, 1).build().unwrap();
     let mut region = pool.region(1).unwrap();
     region[0] = 7;
@@ -81,10 +81,16 @@ fn a_gigantic_page_cannot_be_forked(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("bad_terms_are_typed_errors", bad_terms_are_typed_errors),
-    ("forks_and_the_file_exclude_each_other", forks_and_the_file_exclude_each_other),
-    ("a_shortage_is_an_error_and_changes_nothing", a_shortage_is_an_error_and_changes_nothing),
+    ("fork_on_bad_terms_is_a_typed_error", fork_on_bad_terms_is_a_typed_error),
+    (
+        "fork_and_file_of_one_region_exclude_each_other",
+        fork_and_file_of_one_region_exclude_each_other,
+    ),
+    (
+        "fork_beyond_the_pool_is_an_error_and_changes_nothing",
+        fork_beyond_the_pool_is_an_error_and_changes_nothing,
+    ),
 ];
 
 pub(crate) const GIGANTIC: &[Check] =
-    &[("a_gigantic_page_cannot_be_forked", a_gigantic_page_cannot_be_forked)];
+    &[("fork_of_a_gigantic_page_is_refused", fork_of_a_gigantic_page_is_refused)];

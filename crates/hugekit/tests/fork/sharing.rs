@@ -5,7 +5,7 @@ use hugekit::pool::{Backing, Clearing};
 use crate::backings::{Check, FOLIOS, builder, is_zero};
 use crate::fixture::{FAULT_MODES, each, is_painted, paint};
 
-fn a_fork_has_the_same_bytes(backing: Backing) {
+fn fork_of_a_region_has_its_bytes(backing: Backing) {
     each(backing, 2, |_, region, fork, _| {
         let child = fork(&region);
         assert_eq!((child.len(), child.mapped_len()), (region.len(), region.mapped_len()));
@@ -16,7 +16,7 @@ fn a_fork_has_the_same_bytes(backing: Backing) {
     });
 }
 
-fn what_a_child_writes_is_its_own(backing: Backing) {
+fn write_to_a_fork_leaves_its_parent_as_it_was(backing: Backing) {
     each(backing, 2, |_, region, fork, _| {
         let mut child = fork(&region);
         let page = backing.page_size();
@@ -32,7 +32,7 @@ fn what_a_child_writes_is_its_own(backing: Backing) {
     });
 }
 
-fn what_a_parent_writes_is_its_own(backing: Backing) {
+fn write_to_a_parent_leaves_its_fork_as_it_was(backing: Backing) {
     each(backing, 2, |_, mut region, fork, _| {
         let child = fork(&region);
         let half = region.len() / 2;
@@ -44,7 +44,7 @@ fn what_a_parent_writes_is_its_own(backing: Backing) {
     });
 }
 
-fn forks_of_forks(backing: Backing) {
+fn fork_of_a_fork_has_bytes_of_its_own(backing: Backing) {
     each(backing, 5, |_, mut region, fork, _| {
         let page = backing.page_size();
         let mut first = fork(&region);
@@ -70,7 +70,7 @@ fn forks_of_forks(backing: Backing) {
     });
 }
 
-fn what_is_released_is_zero_on_one_side(backing: Backing) {
+fn release_of_shared_granules_reads_zero_on_one_side(backing: Backing) {
     each(backing, 2, |_, mut region, fork, _| {
         let page = backing.page_size();
         let mut child = fork(&region);
@@ -85,7 +85,7 @@ fn what_is_released_is_zero_on_one_side(backing: Backing) {
 }
 
 /// A region that is cleared when it is touched is cleared by its first fork.
-fn a_region_that_is_served_can_be_forked(backing: Backing) {
+fn fork_of_a_region_cleared_on_fault_reads_zero(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let pool = builder(backing, 2 * FOLIOS).scrub_threads(0).build().unwrap();
         pool.region(2 * FOLIOS * backing.page_size()).unwrap().fill(0xd1);
@@ -100,10 +100,13 @@ fn a_region_that_is_served_can_be_forked(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("a_fork_has_the_same_bytes", a_fork_has_the_same_bytes),
-    ("what_a_child_writes_is_its_own", what_a_child_writes_is_its_own),
-    ("what_a_parent_writes_is_its_own", what_a_parent_writes_is_its_own),
-    ("forks_of_forks", forks_of_forks),
-    ("what_is_released_is_zero_on_one_side", what_is_released_is_zero_on_one_side),
-    ("a_region_that_is_served_can_be_forked", a_region_that_is_served_can_be_forked),
+    ("fork_of_a_region_has_its_bytes", fork_of_a_region_has_its_bytes),
+    ("write_to_a_fork_leaves_its_parent_as_it_was", write_to_a_fork_leaves_its_parent_as_it_was),
+    ("write_to_a_parent_leaves_its_fork_as_it_was", write_to_a_parent_leaves_its_fork_as_it_was),
+    ("fork_of_a_fork_has_bytes_of_its_own", fork_of_a_fork_has_bytes_of_its_own),
+    (
+        "release_of_shared_granules_reads_zero_on_one_side",
+        release_of_shared_granules_reads_zero_on_one_side,
+    ),
+    ("fork_of_a_region_cleared_on_fault_reads_zero", fork_of_a_region_cleared_on_fault_reads_zero),
 ];

@@ -11,7 +11,7 @@ use crate::fixture::{FAULT_MODES, granules, is_painted, paint, pool};
 
 /// Threads write numbered generations in the same order again and again while forks are taken: a fork has
 /// everything that was written before, nothing that was written after, and of each thread a state that was.
-fn forks_are_moments(backing: Backing) {
+fn fork_under_writers_is_one_moment(backing: Backing) {
     const WRITERS: usize = 2;
     for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
@@ -133,7 +133,7 @@ fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
 }
 
 /// Forks of one region are written, forked and dropped by threads of their own, all at a time.
-fn fork_groups_in_threads(backing: Backing) {
+fn forks_by_several_threads_keep_their_bytes(backing: Backing) {
     const THREADS: usize = 4;
     for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
@@ -174,7 +174,7 @@ fn fork_groups_in_threads(backing: Backing) {
 
 /// Folios are released and written again while forks are made: in a fork a word is zero or what was
 /// written, and stays what it is.
-fn forks_against_release(backing: Backing) {
+fn fork_beside_release_reads_zero_or_what_was_written(backing: Backing) {
     const WRITTEN: u64 = 0x5a5a_5a5a_5a5a_5a5a;
     for fault_mode in FAULT_MODES {
         let granule = *granules(backing).last().unwrap();
@@ -209,11 +209,14 @@ fn forks_against_release(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("forks_are_moments", forks_are_moments),
+    ("fork_under_writers_is_one_moment", fork_under_writers_is_one_moment),
     (
         "prepare_write_beside_a_writing_parent_changes_no_byte",
         prepare_write_beside_a_writing_parent_changes_no_byte,
     ),
-    ("fork_groups_in_threads", fork_groups_in_threads),
-    ("forks_against_release", forks_against_release),
+    ("forks_by_several_threads_keep_their_bytes", forks_by_several_threads_keep_their_bytes),
+    (
+        "fork_beside_release_reads_zero_or_what_was_written",
+        fork_beside_release_reads_zero_or_what_was_written,
+    ),
 ];

@@ -8,7 +8,7 @@ use hugekit::{Pool, Threads};
 use crate::backings::{Check, FOLIOS, is_zero, unscrubbed};
 use crate::fixture::states;
 
-fn any_length_is_zeroed_and_writable(backing: Backing) {
+fn region_of_any_length_is_zeroed_and_writable(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     for len in [1, 8, page - 1, page, page + 1, FOLIOS * page - 5, FOLIOS * page] {
         let mut region = pool.region(len).unwrap();
@@ -20,7 +20,7 @@ fn any_length_is_zeroed_and_writable(backing: Backing) {
     }
 }
 
-fn folios_go_from_hole_to_clean_to_use_to_dirty_to_clean(backing: Backing) {
+fn folios_used_and_scrubbed_go_from_hole_to_dirty_to_clean(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     assert_eq!(states(&pool), [FOLIOS, 0, 0, 0]);
     let mut region = pool.region(3 * page).unwrap();
@@ -37,7 +37,7 @@ fn folios_go_from_hole_to_clean_to_use_to_dirty_to_clean(backing: Backing) {
     assert_eq!((stats.allocations, stats.waits, stats.page_size), (2, 0, page));
 }
 
-fn what_is_dirty_is_cleared_at_allocation(backing: Backing) {
+fn region_of_dirty_folios_is_cleared_at_allocation(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     pool.region(FOLIOS * page).unwrap().fill(1);
     assert_eq!(states(&pool), [0, 0, 0, FOLIOS]);
@@ -45,7 +45,7 @@ fn what_is_dirty_is_cleared_at_allocation(backing: Backing) {
     assert_eq!(pool.stats().unwrap().scrubbed_at_allocation, 3 * page as u64);
 }
 
-fn clean_folios_are_handed_out_first(backing: Backing) {
+fn region_beside_clean_folios_gets_those_first(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let regions: Vec<_> = (0..FOLIOS).map(|_| pool.region(page).unwrap()).collect();
     let mut dirtied = regions.into_iter();
@@ -59,7 +59,7 @@ fn clean_folios_are_handed_out_first(backing: Backing) {
     assert_eq!(pool.stats().unwrap().scrubbed_at_allocation, 0);
 }
 
-fn a_capacity_is_rounded_up_and_reported(backing: Backing) {
+fn build_of_an_uneven_capacity_rounds_it_up_and_reports_it(backing: Backing) {
     let page = backing.page_size();
     let pool = Pool::builder(2 * page + 1).backing(backing).strict(true).build().unwrap();
     let report = pool.backing_report();
@@ -69,7 +69,7 @@ fn a_capacity_is_rounded_up_and_reported(backing: Backing) {
     assert_eq!(pool.region(3 * page).unwrap().len(), 3 * page);
 }
 
-fn populating_now_leaves_no_hole_and_is_watched(backing: Backing) {
+fn build_that_populates_now_leaves_no_hole_and_is_watched(backing: Backing) {
     let bytes = FOLIOS * backing.page_size();
     for threads in [Threads::One, Threads::Auto, Threads::Exactly(2)] {
         let told = Mutex::new(Vec::new());
@@ -82,7 +82,7 @@ fn populating_now_leaves_no_hole_and_is_watched(backing: Backing) {
     }
 }
 
-fn a_callback_that_panics_loses_no_folio(backing: Backing) {
+fn region_whose_progress_panics_loses_no_folio(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     for dirty in [0, 2] {
         let before = states(&pool);
@@ -97,14 +97,23 @@ fn a_callback_that_panics_loses_no_folio(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("any_length_is_zeroed_and_writable", any_length_is_zeroed_and_writable),
+    ("region_of_any_length_is_zeroed_and_writable", region_of_any_length_is_zeroed_and_writable),
     (
-        "folios_go_from_hole_to_clean_to_use_to_dirty_to_clean",
-        folios_go_from_hole_to_clean_to_use_to_dirty_to_clean,
+        "folios_used_and_scrubbed_go_from_hole_to_dirty_to_clean",
+        folios_used_and_scrubbed_go_from_hole_to_dirty_to_clean,
     ),
-    ("what_is_dirty_is_cleared_at_allocation", what_is_dirty_is_cleared_at_allocation),
-    ("clean_folios_are_handed_out_first", clean_folios_are_handed_out_first),
-    ("a_capacity_is_rounded_up_and_reported", a_capacity_is_rounded_up_and_reported),
-    ("populating_now_leaves_no_hole_and_is_watched", populating_now_leaves_no_hole_and_is_watched),
-    ("a_callback_that_panics_loses_no_folio", a_callback_that_panics_loses_no_folio),
+    (
+        "region_of_dirty_folios_is_cleared_at_allocation",
+        region_of_dirty_folios_is_cleared_at_allocation,
+    ),
+    ("region_beside_clean_folios_gets_those_first", region_beside_clean_folios_gets_those_first),
+    (
+        "build_of_an_uneven_capacity_rounds_it_up_and_reports_it",
+        build_of_an_uneven_capacity_rounds_it_up_and_reports_it,
+    ),
+    (
+        "build_that_populates_now_leaves_no_hole_and_is_watched",
+        build_that_populates_now_leaves_no_hole_and_is_watched,
+    ),
+    ("region_whose_progress_panics_loses_no_folio", region_whose_progress_panics_loses_no_folio),
 ];

@@ -5,7 +5,7 @@ use hugekit::machine::Root;
 use hugekit::pool::{Backing, PoolError};
 
 /// A machine without huge pages of any kind.
-fn a_fall_is_reported_and_a_strict_pool_refuses_it() {
+fn build_without_huge_pages_reports_the_fallback_or_refuses_it() {
     let machine = || Root::at("/nonexistent");
     let ladder = [Backing::Hugetlb1G, Backing::Hugetlb2M, Backing::Base];
     let pool = Pool::builder(1 << 20).ladder(ladder).machine(machine()).build().unwrap();
@@ -26,7 +26,7 @@ fn a_fall_is_reported_and_a_strict_pool_refuses_it() {
 
 /// A machine whose files say that there are more huge pages than there are, as if another process took them
 /// between the check and the use.
-fn huge_pages_taken_meanwhile_are_an_error() {
+fn build_with_huge_pages_taken_meanwhile_is_an_error() {
     let machine = tempfile::tempdir().unwrap();
     let pages = machine.path().join("sys/kernel/mm/hugepages/hugepages-2048kB");
     std::fs::create_dir_all(&pages).unwrap();
@@ -52,8 +52,11 @@ fn huge_pages_taken_meanwhile_are_an_error() {
 
 pub(crate) const CHECKS: &[(&str, fn())] = &[
     (
-        "a_fall_is_reported_and_a_strict_pool_refuses_it",
-        a_fall_is_reported_and_a_strict_pool_refuses_it,
+        "build_without_huge_pages_reports_the_fallback_or_refuses_it",
+        build_without_huge_pages_reports_the_fallback_or_refuses_it,
     ),
-    ("huge_pages_taken_meanwhile_are_an_error", huge_pages_taken_meanwhile_are_an_error),
+    (
+        "build_with_huge_pages_taken_meanwhile_is_an_error",
+        build_with_huge_pages_taken_meanwhile_is_an_error,
+    ),
 ];

@@ -4,7 +4,7 @@ use hugekit::pool::{Backing, NodePolicy, PoolError};
 
 use crate::backings::{Check, builder, unscrubbed};
 
-fn every_node_policy_is_in_force(backing: Backing) {
+fn build_with_any_node_policy_has_it_in_force(backing: Backing) {
     let policies = [
         (NodePolicy::Process, "default"),
         (NodePolicy::Local, "local"),
@@ -36,7 +36,7 @@ fn mapping_at(address: *const u8) -> (String, String) {
     (first, lines.find(|line| line.starts_with("VmFlags:")).unwrap().to_owned())
 }
 
-fn the_kernel_knows_its_name_and_whom_to_keep_it_from(backing: Backing) {
+fn build_with_a_name_and_no_core_dumps_tells_the_kernel(backing: Backing) {
     for dumped in [true, false] {
         let pool = builder(backing, 1).name("test\0cut").in_core_dumps(dumped).build().unwrap();
         let region = pool.region(1).unwrap();
@@ -47,7 +47,7 @@ fn the_kernel_knows_its_name_and_whom_to_keep_it_from(backing: Backing) {
     }
 }
 
-fn the_file_is_sealed_and_closed_on_exec(backing: Backing) {
+fn file_of_a_region_is_sealed_and_closed_on_exec(backing: Backing) {
     let pool = unscrubbed(backing);
     let region = pool.region(1).unwrap().share();
     // SAFETY: the descriptor is only asked about and refused.
@@ -60,10 +60,13 @@ fn the_file_is_sealed_and_closed_on_exec(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("every_node_policy_is_in_force", every_node_policy_is_in_force),
+    ("build_with_any_node_policy_has_it_in_force", build_with_any_node_policy_has_it_in_force),
     (
-        "the_kernel_knows_its_name_and_whom_to_keep_it_from",
-        the_kernel_knows_its_name_and_whom_to_keep_it_from,
+        "build_with_a_name_and_no_core_dumps_tells_the_kernel",
+        build_with_a_name_and_no_core_dumps_tells_the_kernel,
     ),
-    ("the_file_is_sealed_and_closed_on_exec", the_file_is_sealed_and_closed_on_exec),
+    (
+        "file_of_a_region_is_sealed_and_closed_on_exec",
+        file_of_a_region_is_sealed_and_closed_on_exec,
+    ),
 ];

@@ -146,7 +146,7 @@ impl Drop for Model {
     }
 }
 
-fn no_byte_is_ever_seen_by_another_region(backing: Backing) {
+fn region_after_any_steps_shows_no_earlier_owners_bytes(backing: Backing) {
     let cases = if cfg!(debug_assertions) { 24 } else { 96 };
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new(config)
@@ -161,7 +161,7 @@ fn no_byte_is_ever_seen_by_another_region(backing: Backing) {
         .unwrap();
 }
 
-fn threads_that_race_see_only_their_own_bytes(backing: Backing) {
+fn region_of_racing_threads_shows_only_its_own_bytes(backing: Backing) {
     let page = backing.page_size();
     let pool = builder(backing, FOLIOS).scrub_threads(2).build().unwrap();
     let rounds = 4_000_000_usize / page.max(8192);
@@ -194,6 +194,12 @@ fn threads_that_race_see_only_their_own_bytes(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("no_byte_is_ever_seen_by_another_region", no_byte_is_ever_seen_by_another_region),
-    ("threads_that_race_see_only_their_own_bytes", threads_that_race_see_only_their_own_bytes),
+    (
+        "region_after_any_steps_shows_no_earlier_owners_bytes",
+        region_after_any_steps_shows_no_earlier_owners_bytes,
+    ),
+    (
+        "region_of_racing_threads_shows_only_its_own_bytes",
+        region_of_racing_threads_shows_only_its_own_bytes,
+    ),
 ];

@@ -9,7 +9,7 @@ use hugekit::pool::{Backing, PoolError};
 use crate::backings::{Check, FOLIOS, builder, is_zero};
 use crate::child::{in_a_child, killed};
 
-fn a_child_has_nothing_and_breaks_nothing(backing: Backing) {
+fn pool_in_a_child_is_refused_and_breaks_nothing(backing: Backing) {
     // A name of its own: other tests may be mapping theirs, which a child sees without any access.
     let name = format!("parent's of {backing:?}");
     let pool = builder(backing, FOLIOS).name(&name).build().unwrap();
@@ -46,7 +46,7 @@ fn a_child_has_nothing_and_breaks_nothing(backing: Backing) {
     assert_eq!(byte, [9]);
 }
 
-fn a_child_makes_a_pool_of_its_own(backing: Backing) {
+fn build_in_a_child_makes_a_pool_of_its_own(backing: Backing) {
     let pool = builder(backing, FOLIOS).build().unwrap();
     let code = in_a_child(|| {
         let own = builder(backing, FOLIOS).build().unwrap();
@@ -58,7 +58,7 @@ fn a_child_makes_a_pool_of_its_own(backing: Backing) {
 }
 
 /// Forks while other threads hold the pool's lock as often as they can.
-fn a_child_born_in_the_middle_of_it_all_is_refused(backing: Backing) {
+fn region_in_a_child_born_meanwhile_is_refused(backing: Backing) {
     let (pool, page) = (builder(backing, FOLIOS).build().unwrap(), backing.page_size());
     let done = hugekit::Cancel::new();
     std::thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn a_child_born_in_the_middle_of_it_all_is_refused(backing: Backing) {
 
 /// Killed while it makes pools, allocates, scrubs and drops, a process leaves nothing behind: together
 /// these have more huge pages than a machine reserves for tests.
-fn a_killed_process_leaves_nothing_behind(backing: Backing) {
+fn pool_of_a_killed_process_leaves_nothing_behind(backing: Backing) {
     let page = backing.page_size();
     for round in 0..100 {
         killed(Duration::from_micros(200 * round), || {
@@ -98,11 +98,14 @@ fn a_killed_process_leaves_nothing_behind(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("a_child_has_nothing_and_breaks_nothing", a_child_has_nothing_and_breaks_nothing),
-    ("a_child_makes_a_pool_of_its_own", a_child_makes_a_pool_of_its_own),
     (
-        "a_child_born_in_the_middle_of_it_all_is_refused",
-        a_child_born_in_the_middle_of_it_all_is_refused,
+        "pool_in_a_child_is_refused_and_breaks_nothing",
+        pool_in_a_child_is_refused_and_breaks_nothing,
     ),
-    ("a_killed_process_leaves_nothing_behind", a_killed_process_leaves_nothing_behind),
+    ("build_in_a_child_makes_a_pool_of_its_own", build_in_a_child_makes_a_pool_of_its_own),
+    ("region_in_a_child_born_meanwhile_is_refused", region_in_a_child_born_meanwhile_is_refused),
+    (
+        "pool_of_a_killed_process_leaves_nothing_behind",
+        pool_of_a_killed_process_leaves_nothing_behind,
+    ),
 ];

@@ -12,7 +12,7 @@ use crate::backings::{Check, FOLIOS, builder, is_zero, unscrubbed};
 use crate::child::in_a_child;
 use crate::fixture::states;
 
-fn a_full_pool_says_what_is_left(backing: Backing) {
+fn region_of_a_full_pool_is_an_error_in_figures(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let regions: Vec<_> = (0..FOLIOS).map(|_| pool.region(page).unwrap()).collect();
     assert!(matches!(pool.region(1), Err(PoolError::NoRoom { free: 0, .. })));
@@ -27,7 +27,7 @@ fn a_full_pool_says_what_is_left(backing: Backing) {
     assert!(is_zero(&pool.region(FOLIOS * page).unwrap()));
 }
 
-fn nonsense_is_refused_and_takes_nothing(backing: Backing) {
+fn region_on_nonsense_terms_is_refused_and_takes_nothing(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     assert!(matches!(pool.region(0), Err(PoolError::NoBytes)));
     assert!(matches!(pool.region(usize::MAX), Err(PoolError::TooLarge { .. })));
@@ -50,7 +50,7 @@ fn nonsense_is_refused_and_takes_nothing(backing: Backing) {
     ));
 }
 
-fn more_than_the_machine_has_is_an_error_in_figures(backing: Backing) {
+fn build_beyond_the_machine_is_an_error_in_figures(backing: Backing) {
     let pool = Pool::builder(1 << 50).backing(backing).strict(true).build();
     match (pool.unwrap_err(), backing.is_reserved()) {
         (PoolError::NotEnoughHugePages { wanted, total, .. }, true) => assert!(total < wanted),
@@ -67,7 +67,7 @@ fn limit(resource: Resource, soft: Option<u64>) {
     setrlimit(resource, Rlimit { current: soft, ..limits }).unwrap();
 }
 
-fn a_limit_of_descriptors_is_an_error(backing: Backing) {
+fn build_beyond_the_limit_of_descriptors_is_an_error(backing: Backing) {
     let code = in_a_child(|| {
         let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
         let root = Root::at("/nonexistent"); // Reading the machine would take a descriptor, too.
@@ -80,7 +80,7 @@ fn a_limit_of_descriptors_is_an_error(backing: Backing) {
     assert_eq!(code, 0);
 }
 
-fn a_limit_of_addresses_is_an_error_that_loses_nothing(backing: Backing) {
+fn region_beyond_the_limit_of_addresses_is_an_error_and_loses_nothing(backing: Backing) {
     let code = in_a_child(|| {
         let pool = unscrubbed(backing);
         drop(pool.region(1));
@@ -97,15 +97,21 @@ fn a_limit_of_addresses_is_an_error_that_loses_nothing(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("a_full_pool_says_what_is_left", a_full_pool_says_what_is_left),
-    ("nonsense_is_refused_and_takes_nothing", nonsense_is_refused_and_takes_nothing),
+    ("region_of_a_full_pool_is_an_error_in_figures", region_of_a_full_pool_is_an_error_in_figures),
     (
-        "more_than_the_machine_has_is_an_error_in_figures",
-        more_than_the_machine_has_is_an_error_in_figures,
+        "region_on_nonsense_terms_is_refused_and_takes_nothing",
+        region_on_nonsense_terms_is_refused_and_takes_nothing,
     ),
-    ("a_limit_of_descriptors_is_an_error", a_limit_of_descriptors_is_an_error),
     (
-        "a_limit_of_addresses_is_an_error_that_loses_nothing",
-        a_limit_of_addresses_is_an_error_that_loses_nothing,
+        "build_beyond_the_machine_is_an_error_in_figures",
+        build_beyond_the_machine_is_an_error_in_figures,
+    ),
+    (
+        "build_beyond_the_limit_of_descriptors_is_an_error",
+        build_beyond_the_limit_of_descriptors_is_an_error,
+    ),
+    (
+        "region_beyond_the_limit_of_addresses_is_an_error_and_loses_nothing",
+        region_beyond_the_limit_of_addresses_is_an_error_and_loses_nothing,
     ),
 ];

@@ -5,7 +5,7 @@ use hugekit::pool::Backing;
 use crate::backings::{Check, FOLIOS, builder, is_zero};
 use crate::fixture::{states, wait_until};
 
-fn the_scrubber_cleans_in_the_background(backing: Backing) {
+fn scrubber_of_dirty_folios_cleans_them_in_the_background(backing: Backing) {
     let (pool, page) = (builder(backing, FOLIOS).build().unwrap(), backing.page_size());
     pool.region(FOLIOS * page).unwrap().fill(1);
     wait_until(&pool, |stats| stats.clean == FOLIOS);
@@ -15,7 +15,7 @@ fn the_scrubber_cleans_in_the_background(backing: Backing) {
 }
 
 /// It naps while regions come and go, but it does not starve.
-fn the_scrubber_goes_on_while_regions_come_and_go(backing: Backing) {
+fn scrubber_while_regions_come_and_go_does_not_starve(backing: Backing) {
     let (pool, page) = (builder(backing, FOLIOS).build().unwrap(), backing.page_size());
     drop(pool.region(FOLIOS * page).unwrap());
     while pool.stats().unwrap().scrubbed_in_background == 0 {
@@ -24,7 +24,7 @@ fn the_scrubber_goes_on_while_regions_come_and_go(backing: Backing) {
     wait_until(&pool, |stats| stats.clean == FOLIOS);
 }
 
-fn the_scrubber_keeps_between_its_watermarks(backing: Backing) {
+fn scrubber_with_watermarks_keeps_between_them(backing: Backing) {
     let page = backing.page_size();
     let pool = builder(backing, FOLIOS).watermarks(2 * page, 4 * page).build().unwrap();
     pool.region(FOLIOS * page).unwrap().fill(1);
@@ -39,7 +39,7 @@ fn the_scrubber_keeps_between_its_watermarks(backing: Backing) {
     assert_eq!(states(&pool), [0, 4, 0, 4]);
 }
 
-fn a_paused_scrubber_cleans_nothing(backing: Backing) {
+fn scrubber_while_paused_cleans_nothing(backing: Backing) {
     let (pool, page) = (builder(backing, FOLIOS).build().unwrap(), backing.page_size());
     pool.pause_scrubbing().unwrap();
     for _ in 0..3 {
@@ -59,11 +59,14 @@ fn a_paused_scrubber_cleans_nothing(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("the_scrubber_cleans_in_the_background", the_scrubber_cleans_in_the_background),
     (
-        "the_scrubber_goes_on_while_regions_come_and_go",
-        the_scrubber_goes_on_while_regions_come_and_go,
+        "scrubber_of_dirty_folios_cleans_them_in_the_background",
+        scrubber_of_dirty_folios_cleans_them_in_the_background,
     ),
-    ("the_scrubber_keeps_between_its_watermarks", the_scrubber_keeps_between_its_watermarks),
-    ("a_paused_scrubber_cleans_nothing", a_paused_scrubber_cleans_nothing),
+    (
+        "scrubber_while_regions_come_and_go_does_not_starve",
+        scrubber_while_regions_come_and_go_does_not_starve,
+    ),
+    ("scrubber_with_watermarks_keeps_between_them", scrubber_with_watermarks_keeps_between_them),
+    ("scrubber_while_paused_cleans_nothing", scrubber_while_paused_cleans_nothing),
 ];

@@ -9,7 +9,7 @@ use hugekit::{Region, SharedRegion, SnapshotError};
 use crate::backings::Check;
 use crate::fixture::{copied, each, is_painted, painted};
 
-fn what_is_written_afterwards_is_not_in_it(backing: Backing) {
+fn snapshot_written_afterwards_holds_what_was(backing: Backing) {
     each(backing, 2, |_, mut region, take, granule| {
         let snapshot = take(&region);
         assert_eq!(snapshot.len(), region.len());
@@ -62,7 +62,7 @@ impl Write for Chases<'_> {
     }
 }
 
-fn what_was_read_costs_writers_nothing(backing: Backing) {
+fn write_to_what_was_read_copies_nothing(backing: Backing) {
     each(backing, 2, |_, region, take, granule| {
         let snapshot = take(&region);
         let region = region.share();
@@ -77,7 +77,7 @@ fn what_was_read_costs_writers_nothing(backing: Backing) {
     });
 }
 
-fn it_outlives_its_region(backing: Backing) {
+fn snapshot_of_a_dropped_region_holds_what_was(backing: Backing) {
     each(backing, 5, |pool, mut region, take, granule| {
         let snapshots = [take(&region), take(&region), take(&region)];
         region[granule] = !painted(granule);
@@ -94,7 +94,7 @@ fn it_outlives_its_region(backing: Backing) {
 }
 
 /// Links are addresses in the region, found again in the view.
-fn pointers_are_walked_in_a_view(backing: Backing) {
+fn view_of_a_list_rebases_its_pointers(backing: Backing) {
     each(backing, 2, |_, mut region, take, granule| {
         let (len, step) = (region.len() / granule, granule + 8 * 3);
         let link = |region: &Region, index: usize| {
@@ -126,8 +126,8 @@ fn pointers_are_walked_in_a_view(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("what_is_written_afterwards_is_not_in_it", what_is_written_afterwards_is_not_in_it),
-    ("what_was_read_costs_writers_nothing", what_was_read_costs_writers_nothing),
-    ("it_outlives_its_region", it_outlives_its_region),
-    ("pointers_are_walked_in_a_view", pointers_are_walked_in_a_view),
+    ("snapshot_written_afterwards_holds_what_was", snapshot_written_afterwards_holds_what_was),
+    ("write_to_what_was_read_copies_nothing", write_to_what_was_read_copies_nothing),
+    ("snapshot_of_a_dropped_region_holds_what_was", snapshot_of_a_dropped_region_holds_what_was),
+    ("view_of_a_list_rebases_its_pointers", view_of_a_list_rebases_its_pointers),
 ];

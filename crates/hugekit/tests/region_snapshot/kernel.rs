@@ -9,7 +9,7 @@ use hugekit::{Region, SnapshotError};
 use crate::backings::Check;
 use crate::fixture::{copied, each, is_painted, painted};
 
-fn system_calls_write_where_they_may(backing: Backing) {
+fn system_call_into_a_snapshots_memory_writes_where_it_may(backing: Backing) {
     each(backing, 2, |_, mut region, take, granule| {
         let snapshot = take(&region);
         let range = granule + 10..granule + 110;
@@ -35,7 +35,7 @@ fn system_calls_write_where_they_may(backing: Backing) {
     });
 }
 
-fn what_is_pinned_is_copied_at_once(backing: Backing) {
+fn snapshot_of_pinned_pages_copies_them_at_once(backing: Backing) {
     each(backing, 2, |_, region, _, granule| {
         let region = region.share();
         let pin = region.pin(granule..granule + 1).unwrap();
@@ -50,6 +50,9 @@ fn what_is_pinned_is_copied_at_once(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("system_calls_write_where_they_may", system_calls_write_where_they_may),
-    ("what_is_pinned_is_copied_at_once", what_is_pinned_is_copied_at_once),
+    (
+        "system_call_into_a_snapshots_memory_writes_where_it_may",
+        system_call_into_a_snapshots_memory_writes_where_it_may,
+    ),
+    ("snapshot_of_pinned_pages_copies_them_at_once", snapshot_of_pinned_pages_copies_them_at_once),
 ];

@@ -135,7 +135,7 @@ impl Model {
 }
 
 /// Any steps on regions, forks and snapshots, against plain vectors.
-fn steps_follow_the_model(backing: Backing) {
+fn snapshots_under_any_steps_follow_the_model(backing: Backing) {
     let (page, folios) = (backing.page_size(), 5);
     for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
@@ -176,4 +176,5 @@ fn steps_follow_the_model(backing: Backing) {
     }
 }
 
-pub(crate) const CHECKS: &[Check] = &[("steps_follow_the_model", steps_follow_the_model)];
+pub(crate) const CHECKS: &[Check] =
+    &[("snapshots_under_any_steps_follow_the_model", snapshots_under_any_steps_follow_the_model)];

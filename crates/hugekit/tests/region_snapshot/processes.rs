@@ -9,7 +9,7 @@ use crate::backings::{Check, FOLIOS, builder};
 use crate::child::in_a_child;
 use crate::fixture::{FAULT_MODES, copied, each, granules, is_painted, painted};
 
-fn a_forked_process_has_no_part_of_it(backing: Backing) {
+fn snapshot_in_a_forked_child_is_refused(backing: Backing) {
     each(backing, 2, |_, mut region, take, granule| {
         let snapshot = take(&region);
         let code = in_a_child(|| {
@@ -31,7 +31,7 @@ fn a_forked_process_has_no_part_of_it(backing: Backing) {
     });
 }
 
-fn thousands_leave_nothing_behind(backing: Backing) {
+fn snapshots_by_the_thousand_leave_nothing_behind(backing: Backing) {
     let possessions = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         (maps, std::fs::read_dir("/proc/self/fd").unwrap().count())
@@ -66,6 +66,9 @@ fn thousands_leave_nothing_behind(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("a_forked_process_has_no_part_of_it", a_forked_process_has_no_part_of_it),
-    ("thousands_leave_nothing_behind", thousands_leave_nothing_behind),
+    ("snapshot_in_a_forked_child_is_refused", snapshot_in_a_forked_child_is_refused),
+    (
+        "snapshots_by_the_thousand_leave_nothing_behind",
+        snapshots_by_the_thousand_leave_nothing_behind,
+    ),
 ];

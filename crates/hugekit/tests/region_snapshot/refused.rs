@@ -26,7 +26,7 @@ impl Write for Fails {
     }
 }
 
-fn who_fails_is_told_of_and_nothing_stays_protected(backing: Backing) {
+fn write_that_fails_is_an_error_and_nothing_stays_protected(backing: Backing) {
     each(backing, 2, |pool, mut region, take, granule| {
         let after_all = |region: &mut Region| {
             assert_eq!(region.shared_bytes().unwrap(), 0);
@@ -61,7 +61,7 @@ fn who_fails_is_told_of_and_nothing_stays_protected(backing: Backing) {
     });
 }
 
-fn what_cannot_be_is_refused_and_nothing_changes(backing: Backing) {
+fn snapshot_that_cannot_be_is_refused_and_changes_nothing(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let pool = builder(backing, FOLIOS).scrub_threads(0).build().unwrap();
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
@@ -88,7 +88,7 @@ fn what_cannot_be_is_refused_and_nothing_changes(backing: Backing) {
     }
 }
 
-fn a_gigantic_page_cannot_be_snapshotted(backing: Backing) {
+fn snapshot_of_a_gigantic_page_is_refused(backing: Backing) {
     let pool = builder(backing, 1).build().unwrap();
     let refused = pool.region(1).unwrap().snapshot().unwrap_err();
     assert!(matches!(refused, SnapshotError::Fork(ForkError::Gigantic)));
@@ -96,14 +96,14 @@ fn a_gigantic_page_cannot_be_snapshotted(backing: Backing) {
 
 pub(crate) const CHECKS: &[Check] = &[
     (
-        "who_fails_is_told_of_and_nothing_stays_protected",
-        who_fails_is_told_of_and_nothing_stays_protected,
+        "write_that_fails_is_an_error_and_nothing_stays_protected",
+        write_that_fails_is_an_error_and_nothing_stays_protected,
     ),
     (
-        "what_cannot_be_is_refused_and_nothing_changes",
-        what_cannot_be_is_refused_and_nothing_changes,
+        "snapshot_that_cannot_be_is_refused_and_changes_nothing",
+        snapshot_that_cannot_be_is_refused_and_changes_nothing,
     ),
 ];
 
 pub(crate) const GIGANTIC: &[Check] =
-    &[("a_gigantic_page_cannot_be_snapshotted", a_gigantic_page_cannot_be_snapshotted)];
+    &[("snapshot_of_a_gigantic_page_is_refused", snapshot_of_a_gigantic_page_is_refused)];

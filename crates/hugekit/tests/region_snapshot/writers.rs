@@ -11,7 +11,7 @@ use crate::fixture::{FAULT_MODES, copied, granules};
 
 /// Writers number both ends of each granule, the first one first: in a snapshot the second may be behind by one,
 /// never ahead, and neither is older than what was there before, or newer than afterwards.
-fn racing_writers_are_seen_in_order(backing: Backing) {
+fn snapshot_under_racing_writers_keeps_their_order(backing: Backing) {
     for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = builder(backing, 3 * FOLIOS).scrub_threads(0).build().unwrap();
@@ -68,7 +68,7 @@ fn racing_writers_are_seen_in_order(backing: Backing) {
 
 /// Snapshots and forks of one region, made, read and dropped by several threads while others write, and a region
 /// that is retired while its snapshot is read.
-fn they_come_and_go_under_writers(backing: Backing) {
+fn snapshots_that_come_and_go_under_writers_hold_what_was(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let granule = granules(backing)[0];
         let pool = builder(backing, 8 * FOLIOS).scrub_threads(0).build().unwrap();
@@ -123,6 +123,12 @@ fn they_come_and_go_under_writers(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("racing_writers_are_seen_in_order", racing_writers_are_seen_in_order),
-    ("they_come_and_go_under_writers", they_come_and_go_under_writers),
+    (
+        "snapshot_under_racing_writers_keeps_their_order",
+        snapshot_under_racing_writers_keeps_their_order,
+    ),
+    (
+        "snapshots_that_come_and_go_under_writers_hold_what_was",
+        snapshots_that_come_and_go_under_writers_hold_what_was,
+    ),
 ];

@@ -7,7 +7,7 @@ use crate::fixture::{
     install_counting, pool, send, still_serves,
 };
 
-fn a_handler_with_information_is_called_once_for_each() {
+fn sigbus_to_a_handler_with_information_calls_it_once_each() {
     install_counting();
     let pool = pool();
     let mut region = in_place(&pool);
@@ -24,7 +24,7 @@ fn a_handler_with_information_is_called_once_for_each() {
     assert_eq!(CALLS.load(Ordering::SeqCst), 3);
 }
 
-fn a_plain_handler_is_called_once_for_each() {
+fn sigbus_to_a_plain_handler_calls_it_once_each() {
     install(counts_plainly as *const () as usize, 0);
     let pool = pool();
     let mut region = in_place(&pool);
@@ -35,7 +35,7 @@ fn a_plain_handler_is_called_once_for_each() {
     }
 }
 
-fn a_handler_for_once_is_called_once_and_then_the_default_kills() {
+fn sigbus_to_a_handler_for_once_calls_it_once_and_then_kills() {
     install(counts as *const () as usize, libc::SA_SIGINFO | libc::SA_RESETHAND);
     let _region = in_place(&pool());
     send();
@@ -43,7 +43,7 @@ fn a_handler_for_once_is_called_once_and_then_the_default_kills() {
     send();
 }
 
-fn what_is_ignored_stays_so() {
+fn sigbus_that_is_ignored_stays_so() {
     install(libc::SIG_IGN, 0);
     let pool = pool();
     let mut region = in_place(&pool);
@@ -52,21 +52,21 @@ fn what_is_ignored_stays_so() {
     access_nothing(); // No program can ignore that.
 }
 
-fn the_default_kills_who_is_sent_it() {
+fn sigbus_sent_under_the_default_kills() {
     install(libc::SIG_DFL, 0);
     let mut region = in_place(&pool());
     still_serves(&mut region);
     send();
 }
 
-fn the_default_kills_who_accesses_nothing() {
+fn sigbus_of_an_access_under_the_default_kills() {
     install(libc::SIG_DFL, 0);
     let mut region = in_place(&pool());
     still_serves(&mut region);
     access_nothing();
 }
 
-fn rusts_own_handler_lets_it_die() {
+fn sigbus_to_rusts_own_handler_kills() {
     let mut region = in_place(&pool());
     still_serves(&mut region);
     access_nothing();
@@ -74,22 +74,30 @@ fn rusts_own_handler_lets_it_die() {
 
 pub(crate) const CASES: &[Case] = &[
     (
-        "a_handler_with_information_is_called_once_for_each",
-        a_handler_with_information_is_called_once_for_each,
+        "sigbus_to_a_handler_with_information_calls_it_once_each",
+        sigbus_to_a_handler_with_information_calls_it_once_each,
         None,
     ),
-    ("a_plain_handler_is_called_once_for_each", a_plain_handler_is_called_once_for_each, None),
     (
-        "a_handler_for_once_is_called_once_and_then_the_default_kills",
-        a_handler_for_once_is_called_once_and_then_the_default_kills,
+        "sigbus_to_a_plain_handler_calls_it_once_each",
+        sigbus_to_a_plain_handler_calls_it_once_each,
+        None,
+    ),
+    (
+        "sigbus_to_a_handler_for_once_calls_it_once_and_then_kills",
+        sigbus_to_a_handler_for_once_calls_it_once_and_then_kills,
         Some(libc::SIGBUS),
     ),
-    ("what_is_ignored_stays_so", what_is_ignored_stays_so, Some(libc::SIGBUS)),
-    ("the_default_kills_who_is_sent_it", the_default_kills_who_is_sent_it, Some(libc::SIGBUS)),
+    ("sigbus_that_is_ignored_stays_so", sigbus_that_is_ignored_stays_so, Some(libc::SIGBUS)),
     (
-        "the_default_kills_who_accesses_nothing",
-        the_default_kills_who_accesses_nothing,
+        "sigbus_sent_under_the_default_kills",
+        sigbus_sent_under_the_default_kills,
         Some(libc::SIGBUS),
     ),
-    ("rusts_own_handler_lets_it_die", rusts_own_handler_lets_it_die, Some(libc::SIGBUS)),
+    (
+        "sigbus_of_an_access_under_the_default_kills",
+        sigbus_of_an_access_under_the_default_kills,
+        Some(libc::SIGBUS),
+    ),
+    ("sigbus_to_rusts_own_handler_kills", sigbus_to_rusts_own_handler_kills, Some(libc::SIGBUS)),
 ];

@@ -28,7 +28,7 @@ fn report_broken(address: *const u8, code: c_int) {
     }
 }
 
-fn broken_memory_is_passed_on_and_never_handed_out_again() {
+fn sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back() {
     install_counting();
     let pool = pool();
     let region = in_place(&pool);
@@ -55,7 +55,7 @@ fn broken_memory_is_passed_on_and_never_handed_out_again() {
 }
 
 pub(crate) const CASES: &[Case] = &[(
-    "broken_memory_is_passed_on_and_never_handed_out_again",
-    broken_memory_is_passed_on_and_never_handed_out_again,
+    "sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back",
+    sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back,
     None,
 )];

@@ -13,7 +13,7 @@ use crate::fixture::{
 };
 use crate::served::at_fault;
 
-fn whoever_replaces_ours_is_noticed_and_never_called_by_us() {
+fn build_after_our_handler_was_replaced_is_refused() {
     let pool = pool();
     let mut region = in_place(&pool);
     still_serves(&mut region);
@@ -36,7 +36,7 @@ fn whoever_replaces_ours_is_noticed_and_never_called_by_us() {
     still_serves(&mut region);
 }
 
-fn what_is_taken_back_serves_and_passes_on_to_whoever_was_there_first() {
+fn take_back_after_a_replacement_serves_and_passes_on_to_the_first() {
     // Not installed yet: there is nothing to take back.
     hugekit::fault::take_back_sigbus().unwrap();
     let pool = pool();
@@ -53,7 +53,7 @@ fn what_is_taken_back_serves_and_passes_on_to_whoever_was_there_first() {
     access_nothing();
 }
 
-fn a_thread_that_blocks_it_is_refused() {
+fn build_in_a_thread_that_blocks_sigbus_is_refused() {
     let pool = pool();
     // SAFETY: sets are initialised before they are read.
     unsafe {
@@ -70,7 +70,7 @@ fn a_thread_that_blocks_it_is_refused() {
 }
 
 /// Blocked where it is needed, the kernel ends the process: documented, and seen to.
-fn a_fault_where_it_is_blocked_kills() {
+fn fault_with_sigbus_blocked_kills() {
     let region = in_place(&pool());
     // SAFETY: as above.
     unsafe {
@@ -83,15 +83,19 @@ fn a_fault_where_it_is_blocked_kills() {
 
 pub(crate) const CASES: &[Case] = &[
     (
-        "what_is_taken_back_serves_and_passes_on_to_whoever_was_there_first",
-        what_is_taken_back_serves_and_passes_on_to_whoever_was_there_first,
+        "take_back_after_a_replacement_serves_and_passes_on_to_the_first",
+        take_back_after_a_replacement_serves_and_passes_on_to_the_first,
         Some(libc::SIGBUS),
     ),
     (
-        "whoever_replaces_ours_is_noticed_and_never_called_by_us",
-        whoever_replaces_ours_is_noticed_and_never_called_by_us,
+        "build_after_our_handler_was_replaced_is_refused",
+        build_after_our_handler_was_replaced_is_refused,
         None,
     ),
-    ("a_thread_that_blocks_it_is_refused", a_thread_that_blocks_it_is_refused, None),
-    ("a_fault_where_it_is_blocked_kills", a_fault_where_it_is_blocked_kills, Some(libc::SIGBUS)),
+    (
+        "build_in_a_thread_that_blocks_sigbus_is_refused",
+        build_in_a_thread_that_blocks_sigbus_is_refused,
+        None,
+    ),
+    ("fault_with_sigbus_blocked_kills", fault_with_sigbus_blocked_kills, Some(libc::SIGBUS)),
 ];

@@ -71,16 +71,16 @@ fn faults_in_handlers_of_other_signals(fault_mode: FaultMode) {
     });
 }
 
-fn faults_in_handlers_in_place() {
+fn fault_in_a_signal_handler_in_place_is_served() {
     faults_in_handlers_of_other_signals(FaultMode::InPlace);
 }
 
-fn faults_in_handlers_threaded() {
+fn fault_in_a_signal_handler_threaded_is_served() {
     faults_in_handlers_of_other_signals(FaultMode::Threaded { threads: 1 });
 }
 
 /// A handler that was there before us touches a region while it has one of our signals in hand.
-fn a_fault_inside_a_fault() {
+fn fault_inside_the_handling_of_another_is_served() {
     extern "C" fn nested(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
         CALLS.fetch_add(1, Ordering::SeqCst);
         touches(0);
@@ -95,7 +95,19 @@ fn a_fault_inside_a_fault() {
 }
 
 pub(crate) const CASES: &[Case] = &[
-    ("faults_in_handlers_in_place", faults_in_handlers_in_place, None),
-    ("faults_in_handlers_threaded", faults_in_handlers_threaded, None),
-    ("a_fault_inside_a_fault", a_fault_inside_a_fault, None),
+    (
+        "fault_in_a_signal_handler_in_place_is_served",
+        fault_in_a_signal_handler_in_place_is_served,
+        None,
+    ),
+    (
+        "fault_in_a_signal_handler_threaded_is_served",
+        fault_in_a_signal_handler_threaded_is_served,
+        None,
+    ),
+    (
+        "fault_inside_the_handling_of_another_is_served",
+        fault_inside_the_handling_of_another_is_served,
+        None,
+    ),
 ];

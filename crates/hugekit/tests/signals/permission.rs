@@ -9,7 +9,7 @@ use crate::fixture::{Case, PAGE, is_zero, pool};
 
 /// An unprivileged user, where faults of the kernel are not every user's: in place still works, and the region
 /// says why it is not threaded.
-fn without_permission_it_is_in_place_and_says_why() {
+fn build_without_permission_is_in_place_and_says_why() {
     let pool = pool();
     // SAFETY: this process has no other thread that minds.
     let become_nobody = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
@@ -70,20 +70,28 @@ fn filtered(action: u32) {
     assert!(is_zero(&pool.region(PAGE).unwrap()));
 }
 
-fn a_filter_that_refuses_is_named() {
+fn build_under_a_filter_that_refuses_names_it() {
     filtered(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
 }
 
-fn a_filter_that_kills_is_not_asked() {
+fn build_under_a_filter_that_kills_does_not_ask_it() {
     filtered(libc::SECCOMP_RET_KILL_PROCESS);
 }
 
 pub(crate) const CASES: &[Case] = &[
     (
-        "without_permission_it_is_in_place_and_says_why",
-        without_permission_it_is_in_place_and_says_why,
+        "build_without_permission_is_in_place_and_says_why",
+        build_without_permission_is_in_place_and_says_why,
         None,
     ),
-    ("a_filter_that_refuses_is_named", a_filter_that_refuses_is_named, None),
-    ("a_filter_that_kills_is_not_asked", a_filter_that_kills_is_not_asked, None),
+    (
+        "build_under_a_filter_that_refuses_names_it",
+        build_under_a_filter_that_refuses_names_it,
+        None,
+    ),
+    (
+        "build_under_a_filter_that_kills_does_not_ask_it",
+        build_under_a_filter_that_kills_does_not_ask_it,
+        None,
+    ),
 ];

@@ -55,7 +55,7 @@ fn read_what_is_forbidden() {
     }
 }
 
-fn a_segfault_of_the_programs_own_goes_to_its_handler() {
+fn segfault_of_the_programs_own_goes_to_its_handler() {
     // SAFETY: the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -72,14 +72,14 @@ fn a_segfault_of_the_programs_own_goes_to_its_handler() {
     }
 }
 
-fn a_segfault_of_the_programs_own_kills_it() {
+fn segfault_of_the_programs_own_kills_it() {
     let (memory, snapshot) = snapshot();
     assert!(is_lost(memory, &snapshot));
     read_what_is_forbidden();
 }
 
 /// Nothing is loaded then that may not be there.
-fn who_does_not_take_a_segfault_is_answered_all_the_same() {
+fn snapshot_read_without_sigsegv_is_answered_all_the_same() {
     let (memory, blocked) = snapshot();
     // SAFETY: one set is read.
     unsafe {
@@ -98,18 +98,18 @@ fn who_does_not_take_a_segfault_is_answered_all_the_same() {
 
 pub(crate) const CASES: &[Case] = &[
     (
-        "a_segfault_of_the_programs_own_goes_to_its_handler",
-        a_segfault_of_the_programs_own_goes_to_its_handler,
+        "segfault_of_the_programs_own_goes_to_its_handler",
+        segfault_of_the_programs_own_goes_to_its_handler,
         None,
     ),
     (
-        "a_segfault_of_the_programs_own_kills_it",
-        a_segfault_of_the_programs_own_kills_it,
+        "segfault_of_the_programs_own_kills_it",
+        segfault_of_the_programs_own_kills_it,
         Some(libc::SIGSEGV),
     ),
     (
-        "who_does_not_take_a_segfault_is_answered_all_the_same",
-        who_does_not_take_a_segfault_is_answered_all_the_same,
+        "snapshot_read_without_sigsegv_is_answered_all_the_same",
+        snapshot_read_without_sigsegv_is_answered_all_the_same,
         None,
     ),
 ];

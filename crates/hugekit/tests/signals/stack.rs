@@ -9,7 +9,7 @@ use hugekit::{Pool, Region};
 
 use crate::fixture::{CALLS, Case, PAGE, WIDTH, counts_plainly, in_place, pool, signal_stack};
 
-fn errno_is_kept() {
+fn fault_served_in_place_keeps_errno() {
     let pool = pool();
     let mut region = in_place(&pool);
     for at in (0..region.len()).step_by(PAGE) {
@@ -23,7 +23,7 @@ fn errno_is_kept() {
 }
 
 /// What a fault takes of the signal stack beyond the frame that the kernel puts there for any signal.
-fn the_handler_needs_less_than_two_kib_of_stack() {
+fn fault_served_in_place_needs_less_than_two_kib_of_stack() {
     let pool = pool();
     let mut region = in_place(&pool);
     let used_by = stack_beyond_a_frame();
@@ -38,7 +38,7 @@ fn the_handler_needs_less_than_two_kib_of_stack() {
 
 /// The same, no allocation and `errno` as it was, for every kind of fault of a fork group: the last of them
 /// copies all of a region.
-fn faults_of_forks_keep_within_bounds() {
+fn fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack() {
     let pool = Pool::builder(4 * WIDTH).backing(Backing::Base).scrub_threads(0).build().unwrap();
     let mut region = pool.region(WIDTH).unwrap();
     region.fill(1);
@@ -105,11 +105,15 @@ fn install_for_usr1() {
 }
 
 pub(crate) const CASES: &[Case] = &[
-    ("errno_is_kept", errno_is_kept, None),
+    ("fault_served_in_place_keeps_errno", fault_served_in_place_keeps_errno, None),
     (
-        "the_handler_needs_less_than_two_kib_of_stack",
-        the_handler_needs_less_than_two_kib_of_stack,
+        "fault_served_in_place_needs_less_than_two_kib_of_stack",
+        fault_served_in_place_needs_less_than_two_kib_of_stack,
         None,
     ),
-    ("faults_of_forks_keep_within_bounds", faults_of_forks_keep_within_bounds, None),
+    (
+        "fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack",
+        fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack,
+        None,
+    ),
 ];

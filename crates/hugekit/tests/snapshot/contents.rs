@@ -12,7 +12,7 @@ use hugekit::snapshot::Granule;
 use crate::fixture::{Check, PAGE, SMALL, copied, of, of_all, words};
 use crate::memory::Memory;
 
-fn what_is_written_afterwards_is_not_in_it(fault_mode: FaultMode) {
+fn snapshot_written_afterwards_holds_what_was(fault_mode: FaultMode) {
     for huge in [true, false] {
         let memory = Memory::filled(16 * HUGE, huge, 7);
         let snapshot = of_all(fault_mode, &memory);
@@ -37,7 +37,7 @@ fn what_is_written_afterwards_is_not_in_it(fault_mode: FaultMode) {
     }
 }
 
-fn untouched_memory_is_zeroes(fault_mode: FaultMode) {
+fn snapshot_of_untouched_memory_is_zeroes(fault_mode: FaultMode) {
     for huge in [true, false] {
         let memory = Memory::untouched(6 * HUGE, huge);
         let (first, second) = (of_all(fault_mode, &memory), of_all(fault_mode, &memory));
@@ -54,7 +54,7 @@ fn untouched_memory_is_zeroes(fault_mode: FaultMode) {
 
 /// What lies in the same page as an end of the range can be written without the library noticing, by system calls too;
 /// and in the same granule.
-fn bystanders_are_left_alone(fault_mode: FaultMode) {
+fn snapshot_of_part_of_a_page_leaves_its_neighbours_alone(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 1);
     let range = ptr::slice_from_raw_parts(memory.start().wrapping_add(HUGE - 999), 2 * HUGE + 1234);
     let snapshot = of(fault_mode, range, Granule::Auto).unwrap();
@@ -88,7 +88,10 @@ fn bystanders_are_left_alone(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("what_is_written_afterwards_is_not_in_it", what_is_written_afterwards_is_not_in_it),
-    ("untouched_memory_is_zeroes", untouched_memory_is_zeroes),
-    ("bystanders_are_left_alone", bystanders_are_left_alone),
+    ("snapshot_written_afterwards_holds_what_was", snapshot_written_afterwards_holds_what_was),
+    ("snapshot_of_untouched_memory_is_zeroes", snapshot_of_untouched_memory_is_zeroes),
+    (
+        "snapshot_of_part_of_a_page_leaves_its_neighbours_alone",
+        snapshot_of_part_of_a_page_leaves_its_neighbours_alone,
+    ),
 ];

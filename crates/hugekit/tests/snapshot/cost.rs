@@ -12,7 +12,7 @@ use crate::child::in_a_child;
 use crate::fixture::{Check, PAGE, assert_is_plain, copied, loaded, of, of_all, words};
 use crate::memory::Memory;
 
-fn all_is_put_aside_in_the_background(fault_mode: FaultMode) {
+fn in_background_without_writers_retains_everything(fault_mode: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let builder = Snapshot::builder().fault_mode(fault_mode).in_background(true);
     let builder = builder.max_cow_bytes(14 * HUGE).populate_copies(2 * HUGE);
@@ -35,7 +35,7 @@ fn all_is_put_aside_in_the_background(fault_mode: FaultMode) {
     assert_is_plain(&memory);
 }
 
-fn a_reserve_is_one_snapshots_at_a_time(fault_mode: FaultMode) {
+fn reserve_of_two_snapshots_is_had_by_one(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let reserve = Reserve::new(HUGE).unwrap();
     let with_reserve = || {
@@ -74,7 +74,7 @@ fn resident() -> usize {
 }
 
 /// In a process of its own, where no other test comes and goes.
-fn thousands_leave_nothing_behind(fault_mode: FaultMode) {
+fn snapshots_by_the_thousand_leave_nothing_behind(fault_mode: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(3 * HUGE, true, 7);
         let mut sum = 0;
@@ -96,7 +96,7 @@ fn thousands_leave_nothing_behind(fault_mode: FaultMode) {
     assert_eq!(code, 0);
 }
 
-fn split_pages_are_put_together_again(fault_mode: FaultMode) {
+fn collapse_of_split_pages_puts_them_together_again(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let snapshot = of(fault_mode, memory.range(), Granule::Small).unwrap();
     memory.words().iter().step_by(HUGE / 8).for_each(|word| word.store(8, Ordering::Relaxed));
@@ -113,8 +113,17 @@ fn split_pages_are_put_together_again(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("all_is_put_aside_in_the_background", all_is_put_aside_in_the_background),
-    ("a_reserve_is_one_snapshots_at_a_time", a_reserve_is_one_snapshots_at_a_time),
-    ("thousands_leave_nothing_behind", thousands_leave_nothing_behind),
-    ("split_pages_are_put_together_again", split_pages_are_put_together_again),
+    (
+        "in_background_without_writers_retains_everything",
+        in_background_without_writers_retains_everything,
+    ),
+    ("reserve_of_two_snapshots_is_had_by_one", reserve_of_two_snapshots_is_had_by_one),
+    (
+        "snapshots_by_the_thousand_leave_nothing_behind",
+        snapshots_by_the_thousand_leave_nothing_behind,
+    ),
+    (
+        "collapse_of_split_pages_puts_them_together_again",
+        collapse_of_split_pages_puts_them_together_again,
+    ),
 ];

@@ -8,7 +8,7 @@ use hugekit::fault::FaultMode;
 use crate::fixture::{Check, PAGE, copied, of_all, words};
 use crate::memory::Memory;
 
-fn system_calls_write_where_they_may(fault_mode: FaultMode) {
+fn system_call_into_a_snapshots_memory_writes_where_it_may(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 5);
     let snapshot = of_all(fault_mode, &memory);
     let in_place = snapshot.serving().unwrap().fault_mode == FaultMode::InPlace;
@@ -33,7 +33,7 @@ fn system_calls_write_where_they_may(fault_mode: FaultMode) {
 }
 
 /// The destination may be what other snapshots, or this one, protect.
-fn it_is_copied_into_protected_memory(fault_mode: FaultMode) {
+fn copy_into_protected_memory_delivers_every_byte(fault_mode: FaultMode) {
     let (memory, other) = (Memory::filled(4 * HUGE, true, 5), Memory::filled(4 * HUGE, true, 6));
     let (snapshot, of_other) = (of_all(fault_mode, &memory), of_all(fault_mode, &other));
     // SAFETY: only this thread uses the two.
@@ -54,6 +54,12 @@ fn it_is_copied_into_protected_memory(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("system_calls_write_where_they_may", system_calls_write_where_they_may),
-    ("it_is_copied_into_protected_memory", it_is_copied_into_protected_memory),
+    (
+        "system_call_into_a_snapshots_memory_writes_where_it_may",
+        system_call_into_a_snapshots_memory_writes_where_it_may,
+    ),
+    (
+        "copy_into_protected_memory_delivers_every_byte",
+        copy_into_protected_memory_delivers_every_byte,
+    ),
 ];

@@ -45,7 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Any steps, against plain copies.
-fn steps_follow_the_model(fault_mode: FaultMode) {
+fn snapshots_under_any_steps_follow_the_model(fault_mode: FaultMode) {
     let mut runner =
         TestRunner::new(Config { cases: 24, failure_persistence: None, ..Config::default() });
     let steps = prop::collection::vec(step(), 1..40);
@@ -129,4 +129,5 @@ fn split(memory: &Memory, at: usize, len: usize) {
     assert_eq!(advised, 0);
 }
 
-pub(crate) const CHECKS: &[Check] = &[("steps_follow_the_model", steps_follow_the_model)];
+pub(crate) const CHECKS: &[Check] =
+    &[("snapshots_under_any_steps_follow_the_model", snapshots_under_any_steps_follow_the_model)];

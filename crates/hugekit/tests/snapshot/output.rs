@@ -25,7 +25,7 @@ impl Drop for Stops<'_> {
 
 /// Writers put what they change where all of it is being copied, and do not once the copy has ended, however it
 /// did: by then the memory may be any owner's.
-fn nothing_is_delivered_late(fault_mode: FaultMode) {
+fn copy_that_has_ended_is_written_no_more(fault_mode: FaultMode) {
     for granule in [Granule::Huge, Granule::Small] {
         let memory = Memory::filled(8 * HUGE, true, 7);
         let stop = AtomicBool::new(false);
@@ -94,7 +94,7 @@ impl Write for Fails {
     }
 }
 
-fn writers_that_fail_are_told_of(fault_mode: FaultMode) {
+fn write_to_a_sink_that_fails_is_an_error_with_its_cause(fault_mode: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let write = |writer: &mut dyn Write| {
         let failed = of_all(fault_mode, &memory).write_to(writer).unwrap_err();
@@ -116,7 +116,7 @@ fn writers_that_fail_are_told_of(fault_mode: FaultMode) {
 }
 
 /// A file that may not grow beyond 3 MiB: `SIGXFSZ` is ignored in the child that this is tried in.
-fn a_file_that_is_full_keeps_the_first_part(fault_mode: FaultMode) {
+fn write_to_a_full_file_keeps_the_first_part(fault_mode: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(4 * HUGE, true, 7);
         let limit = libc::rlimit { rlim_cur: 3 << 20, rlim_max: 3 << 20 };
@@ -137,7 +137,7 @@ fn a_file_that_is_full_keeps_the_first_part(fault_mode: FaultMode) {
     assert_eq!(code, 0);
 }
 
-fn progress_is_told_and_cancelling_heard(fault_mode: FaultMode) {
+fn copy_cancelled_by_its_progress_says_how_far_it_came(fault_mode: FaultMode) {
     let memory = Memory::filled(6 * HUGE, true, 7);
     let (told, cancel) = (Mutex::new(Vec::new()), Cancel::new());
     let progress = |done: usize, len: usize| {
@@ -160,8 +160,14 @@ fn progress_is_told_and_cancelling_heard(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("nothing_is_delivered_late", nothing_is_delivered_late),
-    ("writers_that_fail_are_told_of", writers_that_fail_are_told_of),
-    ("a_file_that_is_full_keeps_the_first_part", a_file_that_is_full_keeps_the_first_part),
-    ("progress_is_told_and_cancelling_heard", progress_is_told_and_cancelling_heard),
+    ("copy_that_has_ended_is_written_no_more", copy_that_has_ended_is_written_no_more),
+    (
+        "write_to_a_sink_that_fails_is_an_error_with_its_cause",
+        write_to_a_sink_that_fails_is_an_error_with_its_cause,
+    ),
+    ("write_to_a_full_file_keeps_the_first_part", write_to_a_full_file_keeps_the_first_part),
+    (
+        "copy_cancelled_by_its_progress_says_how_far_it_came",
+        copy_cancelled_by_its_progress_says_how_far_it_came,
+    ),
 ];

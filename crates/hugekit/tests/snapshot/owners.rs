@@ -73,7 +73,7 @@ unsafe fn page_out(at: *mut libc::c_void, len: usize) -> libc::c_int {
 }
 
 /// What its owner does to memory, and whether the snapshot of it can still be had.
-fn owners_do_as_they_like(fault_mode: FaultMode) {
+fn snapshot_after_what_owners_do_is_whole_or_an_error(fault_mode: FaultMode) {
     for (name, is_harmless, deed) in DEEDS {
         for huge in [true, false] {
             let memory = Memory::filled(6 * HUGE, huge, 7);
@@ -111,7 +111,7 @@ unsafe fn replace_by_nothing(at: *mut libc::c_void, len: usize) -> libc::c_int {
 }
 
 /// What its owner does while the memory is copied: by loads that stream, which end where there is nothing to load.
-fn owners_do_as_they_like_while_it_is_read(fault_mode: FaultMode) {
+fn copy_beside_what_owners_do_is_whole_or_an_error(fault_mode: FaultMode) {
     let mut lost = 0;
     for round in 0..60 {
         let deed = [unmap, forbid, replace, replace_by_nothing, discard][round % 5];
@@ -144,7 +144,7 @@ fn owners_do_as_they_like_while_it_is_read(fault_mode: FaultMode) {
 }
 
 /// What was written before it was discarded is known all the same.
-fn what_was_put_aside_survives_its_owner(fault_mode: FaultMode) {
+fn snapshot_of_discarded_memory_holds_what_was_retained(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let snapshot = of_all(fault_mode, &memory);
     snapshot.prepare_write(HUGE..2 * HUGE).unwrap();
@@ -156,7 +156,7 @@ fn what_was_put_aside_survives_its_owner(fault_mode: FaultMode) {
 }
 
 /// A snapshot made after the discard must not make an older one believe that nothing happened.
-fn a_later_snapshot_hides_no_discard(fault_mode: FaultMode) {
+fn snapshot_beside_a_later_one_notices_a_discard(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let older = of_all(fault_mode, &memory);
     // SAFETY: as above.
@@ -173,7 +173,7 @@ fn a_later_snapshot_hides_no_discard(fault_mode: FaultMode) {
 }
 
 /// Pages that the kernel merges meanwhile are noticed, or were not merged.
-fn merging_meanwhile_is_no_secret(fault_mode: FaultMode) {
+fn snapshot_of_merged_pages_is_whole_or_an_error(fault_mode: FaultMode) {
     let memory = Memory::filled(2 * HUGE, false, 7);
     let snapshot = of_all(fault_mode, &memory);
     // SAFETY: changes no byte. Refused by a kernel without.
@@ -189,9 +189,24 @@ fn merging_meanwhile_is_no_secret(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("owners_do_as_they_like", owners_do_as_they_like),
-    ("owners_do_as_they_like_while_it_is_read", owners_do_as_they_like_while_it_is_read),
-    ("what_was_put_aside_survives_its_owner", what_was_put_aside_survives_its_owner),
-    ("a_later_snapshot_hides_no_discard", a_later_snapshot_hides_no_discard),
-    ("merging_meanwhile_is_no_secret", merging_meanwhile_is_no_secret),
+    (
+        "snapshot_after_what_owners_do_is_whole_or_an_error",
+        snapshot_after_what_owners_do_is_whole_or_an_error,
+    ),
+    (
+        "copy_beside_what_owners_do_is_whole_or_an_error",
+        copy_beside_what_owners_do_is_whole_or_an_error,
+    ),
+    (
+        "snapshot_of_discarded_memory_holds_what_was_retained",
+        snapshot_of_discarded_memory_holds_what_was_retained,
+    ),
+    (
+        "snapshot_beside_a_later_one_notices_a_discard",
+        snapshot_beside_a_later_one_notices_a_discard,
+    ),
+    (
+        "snapshot_of_merged_pages_is_whole_or_an_error",
+        snapshot_of_merged_pages_is_whole_or_an_error,
+    ),
 ];

@@ -12,7 +12,7 @@ use crate::fixture::{Check, PAGE, assert_is_plain, copied, of, of_all, words};
 use crate::memory::Memory;
 
 /// A list whose links are pointers, walked in the view while its owner breaks it.
-fn pointers_are_walked_in_a_view(fault_mode: FaultMode) {
+fn view_of_a_list_rebases_its_pointers(fault_mode: FaultMode) {
     const LEN: usize = 1000;
     let memory = Memory::filled(4 * HUGE, true, 0);
     let link = |index: usize| &memory.words()[index * 7919 % (memory.words().len() - 1)];
@@ -41,7 +41,7 @@ fn pointers_are_walked_in_a_view(fault_mode: FaultMode) {
 }
 
 /// Pieces are snapshots: read in any order, one by one, while a writer runs, and each for itself.
-fn pieces_are_read_apart(fault_mode: FaultMode) {
+fn split_into_pieces_reads_each_apart(fault_mode: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 7);
     let cuts = [
         100..HUGE + 5,
@@ -98,7 +98,7 @@ fn pieces_are_read_apart(fault_mode: FaultMode) {
 
 /// Ranges that lie side by side share a snapshot, unless other bytes lie between them, or what lies there would
 /// have to be served in place.
-fn neighbours_are_taken_at_once(fault_mode: FaultMode) {
+fn of_several_neighbours_shares_one_snapshot(fault_mode: FaultMode) {
     let memory = Memory::filled(12 * HUGE, true, 7);
     let bytes = |start: usize, end: usize| {
         ptr::slice_from_raw_parts(memory.start().wrapping_add(start).cast_const(), end - start)
@@ -152,7 +152,7 @@ fn neighbours_are_taken_at_once(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("pointers_are_walked_in_a_view", pointers_are_walked_in_a_view),
-    ("pieces_are_read_apart", pieces_are_read_apart),
-    ("neighbours_are_taken_at_once", neighbours_are_taken_at_once),
+    ("view_of_a_list_rebases_its_pointers", view_of_a_list_rebases_its_pointers),
+    ("split_into_pieces_reads_each_apart", split_into_pieces_reads_each_apart),
+    ("of_several_neighbours_shares_one_snapshot", of_several_neighbours_shares_one_snapshot),
 ];

@@ -12,7 +12,7 @@ use crate::child::in_a_child;
 use crate::fixture::{Check, PAGE, copied, loaded, of, of_all, words};
 use crate::memory::Memory;
 
-fn a_forked_child_has_no_part_of_it(fault_mode: FaultMode) {
+fn snapshot_in_a_forked_child_is_refused(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let snapshot = Mutex::new(Some(of_all(fault_mode, &memory)));
     memory.words()[0].store(8, Ordering::Relaxed);
@@ -37,7 +37,7 @@ fn a_forked_child_has_no_part_of_it(fault_mode: FaultMode) {
 }
 
 /// Children that are forked while writers run, and end at once.
-fn forks_meanwhile_change_nothing(fault_mode: FaultMode) {
+fn snapshot_beside_forked_children_holds_what_was(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -65,6 +65,9 @@ fn forks_meanwhile_change_nothing(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("a_forked_child_has_no_part_of_it", a_forked_child_has_no_part_of_it),
-    ("forks_meanwhile_change_nothing", forks_meanwhile_change_nothing),
+    ("snapshot_in_a_forked_child_is_refused", snapshot_in_a_forked_child_is_refused),
+    (
+        "snapshot_beside_forked_children_holds_what_was",
+        snapshot_beside_forked_children_holds_what_was,
+    ),
 ];

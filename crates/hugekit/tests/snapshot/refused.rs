@@ -25,7 +25,7 @@ fn unsuitable(fault_mode: FaultMode, range: *const [u8]) -> Unsuitable {
     }
 }
 
-fn what_cannot_be_is_refused_and_named(fault_mode: FaultMode) {
+fn snapshot_of_unsuitable_memory_is_refused_and_says_why(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let part =
         |at: usize, len: usize| ptr::slice_from_raw_parts(memory.start().wrapping_add(at), len);
@@ -73,7 +73,7 @@ fn what_cannot_be_is_refused_and_named(fault_mode: FaultMode) {
     }
 }
 
-fn others_faults_are_left_to_them(fault_mode: FaultMode) {
+fn snapshot_of_another_userfaultfds_memory_is_refused(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     // SAFETY: system calls with what they ask for; the memory is the test's own.
     let other = unsafe {
@@ -105,7 +105,7 @@ fn others_faults_are_left_to_them(fault_mode: FaultMode) {
 }
 
 /// In a process of its own: others refuse while it lasts.
-fn a_thread_that_blocks_sigbus_is_named(fault_mode: FaultMode) {
+fn snapshot_beside_a_thread_that_blocks_sigbus_names_it(fault_mode: FaultMode) {
     let code = in_a_child(|| {
         let memory = Memory::filled(2 * HUGE, true, 7);
         let (ready, done) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
@@ -136,7 +136,16 @@ fn a_thread_that_blocks_sigbus_is_named(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("what_cannot_be_is_refused_and_named", what_cannot_be_is_refused_and_named),
-    ("others_faults_are_left_to_them", others_faults_are_left_to_them),
-    ("a_thread_that_blocks_sigbus_is_named", a_thread_that_blocks_sigbus_is_named),
+    (
+        "snapshot_of_unsuitable_memory_is_refused_and_says_why",
+        snapshot_of_unsuitable_memory_is_refused_and_says_why,
+    ),
+    (
+        "snapshot_of_another_userfaultfds_memory_is_refused",
+        snapshot_of_another_userfaultfds_memory_is_refused,
+    ),
+    (
+        "snapshot_beside_a_thread_that_blocks_sigbus_names_it",
+        snapshot_beside_a_thread_that_blocks_sigbus_names_it,
+    ),
 ];

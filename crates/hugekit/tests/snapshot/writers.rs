@@ -13,7 +13,7 @@ use crate::memory::Memory;
 
 /// Writers number the words at both ends of each block, the first one first: in the snapshot the second may be
 /// behind by one, never ahead, and neither is older than what was there before, or newer than afterwards.
-fn racing_writers_are_seen_in_order(fault_mode: FaultMode) {
+fn snapshot_under_racing_writers_keeps_their_order(fault_mode: FaultMode) {
     for granule in [Granule::Huge, Granule::Small] {
         let memory = Memory::filled(8 * HUGE, true, 0);
         let blocks = memory.len() / SMALL;
@@ -56,7 +56,7 @@ fn racing_writers_are_seen_in_order(fault_mode: FaultMode) {
 
 /// Snapshots of overlapping ranges, made and dropped by several threads while others write: no thread hangs or
 /// dies, and each holds what was there.
-fn they_come_and_go_under_writers(fault_mode: FaultMode) {
+fn snapshots_that_come_and_go_under_writers_hold_what_was(fault_mode: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 0);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -102,7 +102,7 @@ fn they_come_and_go_under_writers(fault_mode: FaultMode) {
 }
 
 /// A writer that outruns the reader loses the snapshot and nothing else.
-fn writers_that_outrun_it_go_on(fault_mode: FaultMode) {
+fn snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on(fault_mode: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 3);
     let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(3 * HUGE);
     // SAFETY: no system call writes there.
@@ -125,7 +125,16 @@ fn writers_that_outrun_it_go_on(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("racing_writers_are_seen_in_order", racing_writers_are_seen_in_order),
-    ("they_come_and_go_under_writers", they_come_and_go_under_writers),
-    ("writers_that_outrun_it_go_on", writers_that_outrun_it_go_on),
+    (
+        "snapshot_under_racing_writers_keeps_their_order",
+        snapshot_under_racing_writers_keeps_their_order,
+    ),
+    (
+        "snapshots_that_come_and_go_under_writers_hold_what_was",
+        snapshots_that_come_and_go_under_writers_hold_what_was,
+    ),
+    (
+        "snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on",
+        snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on,
+    ),
 ];
