@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_is_raised_by_whoever_can() {
+    fn locked_memory_limit_is_raised_where_permitted() {
         let line = |soft, hard| locked_line(&ResourceLimit { soft, hard }).remedy;
         assert_eq!(line(None, None), None);
         assert_eq!(line(Some(8192), None).unwrap(), "ulimit -l unlimited");

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn features_are_unknown_where_nobody_answers() {
+    fn features_without_an_answer_are_unknown() {
         let lines = state_lines(
             &state(Uses::None, &[Obstacle::NotInKernel], device(ErrorKind::NotFound)),
             &Ok(false),

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn prints_what_the_kernel_prints() {
+    fn cpu_set_printed_is_what_the_kernel_prints() {
         for text in ["", "0", "0-3,8", "1,3,5", "0-1023", "4095", "0-4294967295"] {
             assert_eq!(set(text).to_string(), text);
         }
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_list() {
+    fn parse_of_what_is_no_list_is_refused() {
         for text in ["banana", "-1", "3-", "3-1", "0,,1", "0-1-2", "4294967296", "0;1", "0-3:1/2"] {
             assert_eq!(text.parse::<CpuSet>(), Err(ParseCpuSetError), "{text}");
         }
     }
 
     #[test]
-    fn a_thousand_cpus() {
+    fn cpu_set_of_a_thousand_cpus_holds_them() {
         let odd: CpuSet = (0..2048).filter(|cpu| cpu % 2 == 1).collect();
         assert_eq!(odd.len(), 1024);
         assert_eq!(odd.first(), Some(1));
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_set(
+        fn cpu_set_under_any_operations_is_like_a_set(
             a in prop::collection::btree_set(0u32..70, 0..40),
             b in prop::collection::btree_set(0u32..70, 0..40),
         ) {

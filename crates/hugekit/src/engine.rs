@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_is_what_lies_before_and_behind_the_window() {
+    fn chunk_around_a_window_is_what_lies_before_and_behind() {
         assert_eq!(outside(10..20, &(12..15)), [10..12, 15..20]);
         assert_eq!(outside(10..20, &(0..15)), [10..10, 15..20]);
         assert_eq!(outside(10..20, &(15..90)), [10..15, 20..20]);

@@ -292,7 +292,7 @@ mod tests {
     use crate::pool::{Backing, Fallback};
 
     #[test]
-    fn the_class_is_that_of_the_innermost_reason() {
+    fn kind_of_nested_errors_is_that_of_the_innermost() {
         let short = PoolError::NoRoom { wanted: 2, free: 1, longest: 1 };
         let fallbacks = vec![Fallback { backing: Backing::Base, reason: short }];
         let fork = ForkError::Pool(PoolError::NoBacking { fallbacks });
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn system_errors_are_found_below_others() {
+    fn kind_of_a_wrapped_system_error_is_found() {
         let source = io::Error::from_raw_os_error(libc::EMFILE);
         let inner = PoolError::Kernel { call: "memfd_create", source };
         assert_eq!(inner.kind(), ErrorKind::Kernel);

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_it_is_told_from_memory_that_may_not_be_written() {
+    fn populate_on_a_kernel_without_it_is_told_from_unwritable_memory() {
         let expected = if memory::can_populate() {
             PopulateError::NotWritable
         } else {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_words_of_the_kernel() {
+    fn populate_that_fails_otherwise_says_what_the_kernel_says() {
         let said = |errno| meaning(errno, std::ptr::null_mut(), 0);
         assert_eq!(said(Errno::FAULT), PopulateError::NothingBehind);
         assert_eq!(said(Errno::HWPOISON), PopulateError::Poisoned);

@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn errors_print_their_message() {
+    fn error_without_a_remedy_prints_its_message() {
         for error in one_of_each() {
             assert_eq!(format!("{error:?}"), error.to_string());
         }
     }
 
     #[test]
-    fn errors_print_the_remedy_below_it() {
+    fn error_with_a_remedy_prints_it_below() {
         let fault = || FaultError::Blocked;
         let fallbacks =
             || vec![Fallback { backing: Backing::Base, reason: PoolError::Fault(fault()) }];
@@ -120,7 +120,7 @@ mod tests {
 
     /// An error that is new here has its `Debug` from this file, and its row in the test above.
     #[test]
-    fn no_error_derives_its_debug() {
+    fn error_of_any_kind_does_not_derive_debug() {
         let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
         let mut errors = 0;
         while let Some(folder) = folders.pop() {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_radius_is_five_pages_and_clipped_at_both_ends() {
+    fn window_of_the_published_radius_is_clipped_at_both_ends() {
         let window = |target| near_window(512 * PAGE, target * PAGE, 5 * PAGE);
         assert_eq!(window(100), 98 * PAGE..103 * PAGE);
         assert_eq!(window(1), 0..4 * PAGE);
@@ -246,12 +246,12 @@ mod tests {
     }
 
     #[test]
-    fn an_even_window_has_its_odd_page_on_the_right() {
+    fn window_of_even_pages_has_its_odd_one_on_the_right() {
         assert_eq!(near_window(64 * PAGE, 10 * PAGE, 4 * PAGE), 9 * PAGE..13 * PAGE);
     }
 
     #[test]
-    fn sectioned_is_left_right_window() {
+    fn sectioned_around_a_target_is_left_right_window() {
         let extents: Vec<_> =
             Order::Sectioned.extents(512 * PAGE, Some(100 * PAGE + 7), 5 * PAGE).collect();
         assert_eq!(
@@ -265,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_target_a_folio_is_one_far_extent() {
+    fn sweep_without_a_target_is_one_far_extent() {
         let extents: Vec<_> = Order::Sequential.extents(1 << 30, None, 1 << 20).collect();
         assert_eq!(extents, [Extent { bytes: 0..1 << 30, reach: Reach::Far }]);
     }
 
     #[test]
-    fn an_empty_folio_has_no_extents() {
+    fn sweep_of_an_empty_folio_has_no_extents() {
         for order in Order::ALL {
             assert_eq!(order.extents(0, None, PAGE).count(), 0);
         }

@@ -23,7 +23,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn any_clear_zeroes_exactly_its_bytes(
+    fn clear_of_any_range_zeroes_exactly_its_bytes(
         before in 0_usize..200,
         len in len(),
         hints in hints(),
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn the_free_function_zeroes_exactly_its_bytes(before in 0_usize..200, len in 0_usize..200_000) {
+    fn free_function_of_any_range_zeroes_exactly_its_bytes(before in 0_usize..200, len in 0_usize..200_000) {
         let mut bytes = surrounded(before, len, 100);
         clear(&mut bytes[before..][..len]);
         prop_assert!(bytes == expected(before, len, 100));
@@ -42,7 +42,7 @@ proptest! {
 }
 
 #[test]
-fn uninitialised_memory_comes_back_as_zeroes() {
+fn clear_of_uninitialised_memory_gives_zeroes() {
     let mut memory = Box::<[u8]>::new_uninit_slice(100_000);
     let zeroes = ClearOptions::new().run_uninit(&mut memory).unwrap();
     assert_eq!(zeroes.len(), 100_000);
@@ -50,7 +50,7 @@ fn uninitialised_memory_comes_back_as_zeroes() {
 }
 
 #[test]
-fn a_target_outside_is_an_error_and_nothing_is_written() {
+fn clear_with_a_target_outside_is_an_error_and_writes_nothing() {
     let mut bytes = surrounded(0, 8192, 0);
     let error = ClearOptions::new().target(8192).run(&mut bytes).unwrap_err();
     assert_eq!(error, ClearError::Hint(HintError::TargetOutside { target: 8192, len: 8192 }));
@@ -59,7 +59,7 @@ fn a_target_outside_is_an_error_and_nothing_is_written() {
 }
 
 #[test]
-fn a_target_in_nothing_is_an_error() {
+fn clear_with_a_target_in_nothing_is_an_error() {
     assert!(ClearOptions::new().target(0).run(&mut []).is_err());
     for reuse in REUSES {
         assert_eq!(ClearOptions::new().reuse(reuse).run(&mut []).unwrap().bytes, 0);
@@ -67,7 +67,7 @@ fn a_target_in_nothing_is_an_error() {
 }
 
 #[test]
-fn a_routine_the_cpu_lacks_is_an_error_and_nothing_is_written() {
+fn clear_by_a_routine_the_cpu_lacks_is_an_error_and_writes_nothing() {
     for routine in clear_routines().iter().filter(|routine| !routine.is_available()) {
         let mut bytes = surrounded(0, 100, 0);
         let error = ClearOptions::new().routine(routine).run(&mut bytes).unwrap_err();

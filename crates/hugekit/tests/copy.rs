@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn any_copy_writes_exactly_its_bytes(
+    fn copy_of_any_range_writes_exactly_its_bytes(
         before in 0_usize..200,
         skew in 0_usize..70,
         len in len(),
@@ -42,7 +42,7 @@ proptest! {
     }
 
     #[test]
-    fn the_free_function_writes_exactly_its_bytes(before in 0_usize..200, len in 0_usize..200_000) {
+    fn free_function_of_any_range_writes_exactly_its_bytes(before in 0_usize..200, len in 0_usize..200_000) {
         let source = source(len);
         let (mut actual, expected) = guarded(before, &source);
         copy(&mut actual[before..][..len], &source).unwrap();
@@ -51,7 +51,7 @@ proptest! {
 }
 
 #[test]
-fn lengths_that_differ_are_an_error_and_nothing_is_written() {
+fn copy_of_differing_lengths_is_an_error_and_writes_nothing() {
     let mut dst = [GUARD; 100];
     let error = copy(&mut dst, &[0; 99]).unwrap_err();
     assert_eq!(error, CopyError::LengthsDiffer { dst: 100, src: 99 });
@@ -64,7 +64,7 @@ fn lengths_that_differ_are_an_error_and_nothing_is_written() {
 }
 
 #[test]
-fn a_target_outside_is_an_error_and_nothing_is_written() {
+fn copy_with_a_target_outside_is_an_error_and_writes_nothing() {
     let mut dst = [GUARD; 100];
     let error = CopyOptions::new().target(100).run(&mut dst, &[0; 100]).unwrap_err();
     assert_eq!(error, CopyError::Hint(HintError::TargetOutside { target: 100, len: 100 }));
@@ -73,7 +73,7 @@ fn a_target_outside_is_an_error_and_nothing_is_written() {
 
 #[test]
 #[allow(unsafe_code)]
-fn overlapping_pointers_are_an_error_and_nothing_is_written() {
+fn copy_of_overlapping_pointers_is_an_error_and_writes_nothing() {
     let mut bytes = source(8192);
     let start = bytes.as_mut_ptr();
     for (dst, src, len) in [(0, 0, 1), (0, 4095, 4096), (4095, 0, 4096), (1, 0, 8191)] {

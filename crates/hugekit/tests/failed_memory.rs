@@ -82,7 +82,7 @@ fn last_is(region: &Region, value: u8) -> bool {
 }
 
 /// Who keeps the memory goes on. The other one, who needed a copy, has lost the granule and nothing else.
-fn a_writer_goes_on(backing: Backing) {
+fn write_beside_failed_memory_goes_on(backing: Backing) {
     each(backing, |mut region, mut fork| {
         region[at(backing) + 100] = 7;
         assert_eq!(&region[at(backing)..][..MARKER.len()], MARKER);
@@ -96,7 +96,7 @@ fn a_writer_goes_on(backing: Backing) {
 }
 
 /// A fork that is about to write is told, and its parent notices nothing.
-fn a_fork_is_told(backing: Backing) {
+fn read_of_a_fork_that_failed_is_told(backing: Backing) {
     each(backing, |mut region, fork| {
         assert!(is_lost(&fork, at(backing)));
         assert!(is_lost(&fork, at(backing)), "for good");
@@ -107,7 +107,7 @@ fn a_fork_is_told(backing: Backing) {
 }
 
 /// What a region has lost is lost for its forks, too, whichever goes first.
-fn forks_of_forks_have_lost_it_too(backing: Backing) {
+fn read_of_a_fork_of_a_fork_that_failed_is_told(backing: Backing) {
     each(backing, |mut region, fork| {
         region[at(backing) + 100] = 7;
         let second = fork.fork().unwrap();
@@ -118,7 +118,7 @@ fn forks_of_forks_have_lost_it_too(backing: Backing) {
 }
 
 /// An access to what is lost ends as one to failed memory does: by SIGBUS, not in waiting for ever.
-fn touching_it_ends_by_sigbus(backing: Backing) {
+fn touch_of_failed_memory_ends_by_sigbus(backing: Backing) {
     for fault_mode in FAULT_MODES {
         for by_write in [false, true] {
             let signal = died_of(|| {
@@ -142,7 +142,7 @@ fn each_of(backing: Backing, fault_mode: FaultMode, by_write: bool) {
 }
 
 /// A snapshot of a region, of which a part is lost to a writer, is an error there and right elsewhere.
-fn a_snapshot_is_an_error_there(backing: Backing) {
+fn snapshot_of_failed_memory_is_an_error(backing: Backing) {
     for writes in [false, true] {
         let (_pool, mut region) = marked(backing);
         let snapshot = region.snapshot().unwrap();
@@ -159,7 +159,7 @@ fn a_snapshot_is_an_error_there(backing: Backing) {
 }
 
 /// A fork that must copy at once what has failed is not made, and nothing is taken for it.
-fn what_is_pinned_and_fails_prevents_a_fork(backing: Backing) {
+fn fork_of_pinned_memory_that_failed_is_refused(backing: Backing) {
     let (pool, region) = marked(backing);
     fail_the_marker(backing, &region);
     let region = region.share();
@@ -174,7 +174,7 @@ fn what_is_pinned_and_fails_prevents_a_fork(backing: Backing) {
 }
 
 /// Folios that fail while no region has them end nothing: who asks for them is told once, and they are gone.
-fn what_fails_in_the_pool_is_told_once(backing: Backing) {
+fn failure_in_the_pool_is_told_once(backing: Backing) {
     let (pool, region) = marked(backing);
     fail_the_marker(backing, &region);
     drop(region);
@@ -192,7 +192,7 @@ fn what_fails_in_the_pool_is_told_once(backing: Backing) {
 }
 
 /// The scrubber, which meets them first, goes on.
-fn the_scrubber_outlives_what_fails(backing: Backing) {
+fn scrubber_of_failed_memory_goes_on(backing: Backing) {
     let pool = Pool::builder(REGIONS * len(backing)).backing(backing).strict(true).build().unwrap();
     pool.pause_scrubbing().unwrap();
     let mut region = pool.region(len(backing)).unwrap();
@@ -207,17 +207,17 @@ fn the_scrubber_outlives_what_fails(backing: Backing) {
 }
 
 const OF_POOLS: &[Check] = &[
-    ("what_fails_in_the_pool_is_told_once", what_fails_in_the_pool_is_told_once),
-    ("the_scrubber_outlives_what_fails", the_scrubber_outlives_what_fails),
+    ("failure_in_the_pool_is_told_once", failure_in_the_pool_is_told_once),
+    ("scrubber_of_failed_memory_goes_on", scrubber_of_failed_memory_goes_on),
 ];
 
 const CHECKS: &[Check] = &[
-    ("a_writer_goes_on", a_writer_goes_on),
-    ("a_fork_is_told", a_fork_is_told),
-    ("forks_of_forks_have_lost_it_too", forks_of_forks_have_lost_it_too),
-    ("touching_it_ends_by_sigbus", touching_it_ends_by_sigbus),
-    ("a_snapshot_is_an_error_there", a_snapshot_is_an_error_there),
-    ("what_is_pinned_and_fails_prevents_a_fork", what_is_pinned_and_fails_prevents_a_fork),
+    ("write_beside_failed_memory_goes_on", write_beside_failed_memory_goes_on),
+    ("read_of_a_fork_that_failed_is_told", read_of_a_fork_that_failed_is_told),
+    ("read_of_a_fork_of_a_fork_that_failed_is_told", read_of_a_fork_of_a_fork_that_failed_is_told),
+    ("touch_of_failed_memory_ends_by_sigbus", touch_of_failed_memory_ends_by_sigbus),
+    ("snapshot_of_failed_memory_is_an_error", snapshot_of_failed_memory_is_an_error),
+    ("fork_of_pinned_memory_that_failed_is_refused", fork_of_pinned_memory_that_failed_is_refused),
 ];
 
 fn main() {

@@ -1,5 +1,5 @@
 //! Faults served by us, on every backing, in place and threaded: what is shown is clean, whichever thread comes
-//! first and whatever happens meanwhile. What becomes of signals is in `signals.rs`.
+//! first and whatever happens meanwhile. What becomes of signals is in `signals/`.
 #![allow(unsafe_code)]
 
 mod backings;
@@ -41,7 +41,7 @@ fn each_shared(backing: Backing, check: impl Fn(&SharedRegion)) {
     each(backing, |_, region| check(&region.share()));
 }
 
-fn what_is_dirty_reads_as_zeroes(backing: Backing) {
+fn fault_on_dirty_memory_reads_zero(backing: Backing) {
     each(backing, |pool, region| {
         assert_eq!(pool.stats().unwrap().scrubbed_at_fault, 0);
         assert!(is_zero(&region));
@@ -51,7 +51,7 @@ fn what_is_dirty_reads_as_zeroes(backing: Backing) {
     });
 }
 
-fn only_what_is_touched_is_cleared(backing: Backing) {
+fn fault_on_one_granule_clears_it_alone(backing: Backing) {
     each(backing, |pool, mut region| {
         region[3 * backing.page_size() + 5] = 1;
         let cleared = pool.stats().unwrap().scrubbed_at_fault;
@@ -60,7 +60,7 @@ fn only_what_is_touched_is_cleared(backing: Backing) {
     });
 }
 
-fn what_is_written_stays(backing: Backing) {
+fn fault_by_a_write_keeps_what_is_written(backing: Backing) {
     each(backing, |_, mut region| {
         let (len, step) = (region.len(), backing.page_size() / 4 + 1);
         // From the last byte backwards, so that no folio is touched at its start first.
@@ -75,7 +75,7 @@ fn what_is_written_stays(backing: Backing) {
 }
 
 /// Memory that is clean when it is allocated needs no handler, and the pool can say what its regions do.
-fn clean_memory_is_not_served(backing: Backing) {
+fn region_of_clean_memory_is_not_served(backing: Backing) {
     let pool =
         builder(backing, FOLIOS).clearing(Clearing::OnFault).populate_now(true).build().unwrap();
     let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
@@ -94,7 +94,7 @@ fn clean_memory_is_not_served(backing: Backing) {
 
 /// Nothing is behind a hole of reserved pages before it is touched; elsewhere no kernel promises that
 /// memory is left then, so it is populated at allocation.
-fn holes_wait_where_their_memory_is_reserved(backing: Backing) {
+fn region_of_reserved_holes_populates_at_the_fault(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let (pool, page) = (unscrubbed(backing), backing.page_size());
         let build =
@@ -123,7 +123,7 @@ fn holes_wait_where_their_memory_is_reserved(backing: Backing) {
     }
 }
 
-fn what_is_released_reads_as_zeroes_again(backing: Backing) {
+fn release_of_served_memory_reads_zero_again(backing: Backing) {
     each(backing, |pool, mut region| {
         let page = backing.page_size();
         for round in 1..4 {
@@ -142,7 +142,7 @@ fn what_is_released_reads_as_zeroes_again(backing: Backing) {
     });
 }
 
-fn what_is_cut_off_or_retired_is_for_others(backing: Backing) {
+fn truncate_or_retire_of_served_memory_gives_it_to_others(backing: Backing) {
     each(backing, |pool, mut region| {
         let page = backing.page_size();
         region[page + 1] = 9;
@@ -160,7 +160,7 @@ fn what_is_cut_off_or_retired_is_for_others(backing: Backing) {
 }
 
 /// A system call into memory that is not ready fails in place and harms nothing; threaded, it waits.
-fn system_calls_find_what_is_ready(backing: Backing) {
+fn prepare_write_of_served_memory_lets_system_calls_write(backing: Backing) {
     each(backing, |_, mut region| {
         let page = backing.page_size();
         let in_place = region.serving().unwrap().fault_mode == FaultMode::InPlace;
@@ -189,7 +189,7 @@ fn system_calls_find_what_is_ready(backing: Backing) {
     });
 }
 
-fn what_is_prefaulted_faults_no_more(backing: Backing) {
+fn populate_of_served_memory_leaves_no_fault(backing: Backing) {
     each(backing, |pool, mut region| {
         let page = backing.page_size();
         let report = region.populate_with(0..FOLIOS * page, Threads::Exactly(2), None).unwrap();
@@ -214,7 +214,7 @@ fn faults() -> i64 {
 }
 
 /// A holder of the file sees no other owner's bytes, and what is released is gone there too.
-fn the_file_shows_nothing_of_others(backing: Backing) {
+fn file_of_a_served_region_shows_no_earlier_owners_bytes(backing: Backing) {
     each_shared(backing, |region| {
         let page = backing.page_size();
         region.write_at(page + 3, b"mine").unwrap();
@@ -236,7 +236,7 @@ fn the_file_shows_nothing_of_others(backing: Backing) {
 }
 
 /// Threads meet on the same folios: one clears, the others wait, and no store is lost.
-fn many_threads_on_one_folio(backing: Backing) {
+fn fault_by_many_threads_on_one_folio_is_served_once(backing: Backing) {
     const THREADS: usize = 6;
     each_shared(backing, |region| {
         let page = backing.page_size();
@@ -268,7 +268,7 @@ fn many_threads_on_one_folio(backing: Backing) {
 
 /// Folios are released while others write them: a word is zero or what was written since, never what was
 /// there before it was allocated, and nothing older comes back once the writers have stopped.
-fn release_against_faults(backing: Backing) {
+fn release_beside_faults_reads_zero_or_what_was_written(backing: Backing) {
     each_shared(backing, |region| {
         let page = backing.page_size();
         let stop = AtomicBool::new(false);
@@ -299,7 +299,7 @@ fn release_against_faults(backing: Backing) {
 
 /// Regions come and go in several threads, each filled with a byte of its own: none is ever seen in
 /// another, and none of those that go stands in the way of faults in those that stay.
-fn regions_come_and_go(backing: Backing) {
+fn regions_that_come_and_go_read_zero(backing: Backing) {
     let pool = builder(backing, FOLIOS).build().unwrap();
     let page = backing.page_size();
     thread::scope(|scope| {
@@ -331,7 +331,7 @@ fn regions_come_and_go(backing: Backing) {
 
 /// In a child nothing of a served region is there, dropping it changes nothing for the parent, and the
 /// child serves regions of its own.
-fn a_forked_child_has_no_part_of_it(backing: Backing) {
+fn region_in_a_forked_child_is_refused(backing: Backing) {
     each(backing, |pool, mut region| {
         let page = backing.page_size();
         region[0] = 9;
@@ -361,7 +361,7 @@ fn a_forked_child_has_no_part_of_it(backing: Backing) {
 }
 
 /// Another program is started while folios are untouched, ready and being cleared.
-fn a_program_is_started_meanwhile(backing: Backing) {
+fn exec_beside_faults_changes_nothing(backing: Backing) {
     each_shared(backing, |region| {
         let page = backing.page_size();
         thread::scope(|scope| {
@@ -381,7 +381,7 @@ fn a_program_is_started_meanwhile(backing: Backing) {
 }
 
 /// The kernel reads through /proc/self/mem what a debugger would: zeroes or nothing, never what is dirty.
-fn nobody_looks_behind_it(backing: Backing) {
+fn proc_mem_of_a_served_region_shows_no_earlier_owners_bytes(backing: Backing) {
     use std::os::unix::fs::FileExt;
     each(backing, |_, region| {
         let memory = File::open("/proc/self/mem").unwrap();
@@ -395,7 +395,7 @@ fn nobody_looks_behind_it(backing: Backing) {
     });
 }
 
-fn what_makes_no_sense_is_refused(backing: Backing) {
+fn build_on_nonsense_terms_is_refused(backing: Backing) {
     let pool = soiled(backing, FOLIOS);
     let none = FaultMode::Threaded { threads: 0 };
     let refused = pool.region_builder(1).clearing(Clearing::OnFault).fault_mode(none).build();
@@ -411,27 +411,48 @@ fn what_makes_no_sense_is_refused(backing: Backing) {
 }
 
 const CHECKS: &[Check] = &[
-    ("what_is_dirty_reads_as_zeroes", what_is_dirty_reads_as_zeroes),
-    ("only_what_is_touched_is_cleared", only_what_is_touched_is_cleared),
-    ("what_is_written_stays", what_is_written_stays),
-    ("clean_memory_is_not_served", clean_memory_is_not_served),
-    ("holes_wait_where_their_memory_is_reserved", holes_wait_where_their_memory_is_reserved),
-    ("what_is_released_reads_as_zeroes_again", what_is_released_reads_as_zeroes_again),
-    ("what_is_cut_off_or_retired_is_for_others", what_is_cut_off_or_retired_is_for_others),
-    ("system_calls_find_what_is_ready", system_calls_find_what_is_ready),
-    ("what_is_prefaulted_faults_no_more", what_is_prefaulted_faults_no_more),
-    ("the_file_shows_nothing_of_others", the_file_shows_nothing_of_others),
-    ("many_threads_on_one_folio", many_threads_on_one_folio),
-    ("release_against_faults", release_against_faults),
-    ("regions_come_and_go", regions_come_and_go),
-    ("a_forked_child_has_no_part_of_it", a_forked_child_has_no_part_of_it),
-    ("a_program_is_started_meanwhile", a_program_is_started_meanwhile),
-    ("nobody_looks_behind_it", nobody_looks_behind_it),
-    ("what_makes_no_sense_is_refused", what_makes_no_sense_is_refused),
+    ("fault_on_dirty_memory_reads_zero", fault_on_dirty_memory_reads_zero),
+    ("fault_on_one_granule_clears_it_alone", fault_on_one_granule_clears_it_alone),
+    ("fault_by_a_write_keeps_what_is_written", fault_by_a_write_keeps_what_is_written),
+    ("region_of_clean_memory_is_not_served", region_of_clean_memory_is_not_served),
+    (
+        "region_of_reserved_holes_populates_at_the_fault",
+        region_of_reserved_holes_populates_at_the_fault,
+    ),
+    ("release_of_served_memory_reads_zero_again", release_of_served_memory_reads_zero_again),
+    (
+        "truncate_or_retire_of_served_memory_gives_it_to_others",
+        truncate_or_retire_of_served_memory_gives_it_to_others,
+    ),
+    (
+        "prepare_write_of_served_memory_lets_system_calls_write",
+        prepare_write_of_served_memory_lets_system_calls_write,
+    ),
+    ("populate_of_served_memory_leaves_no_fault", populate_of_served_memory_leaves_no_fault),
+    (
+        "file_of_a_served_region_shows_no_earlier_owners_bytes",
+        file_of_a_served_region_shows_no_earlier_owners_bytes,
+    ),
+    (
+        "fault_by_many_threads_on_one_folio_is_served_once",
+        fault_by_many_threads_on_one_folio_is_served_once,
+    ),
+    (
+        "release_beside_faults_reads_zero_or_what_was_written",
+        release_beside_faults_reads_zero_or_what_was_written,
+    ),
+    ("regions_that_come_and_go_read_zero", regions_that_come_and_go_read_zero),
+    ("region_in_a_forked_child_is_refused", region_in_a_forked_child_is_refused),
+    ("exec_beside_faults_changes_nothing", exec_beside_faults_changes_nothing),
+    (
+        "proc_mem_of_a_served_region_shows_no_earlier_owners_bytes",
+        proc_mem_of_a_served_region_shows_no_earlier_owners_bytes,
+    ),
+    ("build_on_nonsense_terms_is_refused", build_on_nonsense_terms_is_refused),
 ];
 
 /// Too long for a handler that is alone: cleared at allocation in place, by threads otherwise.
-fn a_gigantic_page_is_cleared_by_threads_or_before(backing: Backing) {
+fn region_of_a_gigantic_page_is_cleared_by_threads_or_before(backing: Backing) {
     let pool = builder(backing, 1).scrub_threads(0).build().unwrap();
     let ask = |fault_mode| {
         pool.region_builder(1).clearing(Clearing::OnFault).fault_mode(fault_mode).build().unwrap()
@@ -451,8 +472,8 @@ fn a_gigantic_page_is_cleared_by_threads_or_before(backing: Backing) {
 fn main() {
     let mut trials = trials(CHECKS);
     let gigantic: &[Check] = &[(
-        "a_gigantic_page_is_cleared_by_threads_or_before",
-        a_gigantic_page_is_cleared_by_threads_or_before,
+        "region_of_a_gigantic_page_is_cleared_by_threads_or_before",
+        region_of_a_gigantic_page_is_cleared_by_threads_or_before,
     )];
     trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();

@@ -46,7 +46,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn a_shared_clear_zeroes_exactly_its_bytes(
+    fn clear_by_threads_zeroes_exactly_its_bytes(
         before in 0_usize..9000,
         len in len(),
         threads in prop_oneof![Just(Threads::Auto), (1_usize..4).prop_map(Threads::Exactly)],
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn a_shared_copy_writes_exactly_its_bytes(
+    fn copy_by_threads_writes_exactly_its_bytes(
         before in 0_usize..9000,
         skew in 0_usize..9000,
         len in len(),
@@ -87,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn every_routine_copies_in_chunks() {
+fn copy_by_every_routine_goes_in_chunks() {
     let (profile, len) = (small_chunks(), 5 * MIB + 77);
     let source = surrounded(len);
     for routine in copy_routines().iter().filter(|routine| routine.is_available()) {
@@ -100,7 +100,7 @@ fn every_routine_copies_in_chunks() {
 }
 
 #[test]
-fn a_copy_by_no_thread_writes_nothing_and_a_cancelled_one_says_how_far_it_came() {
+fn copy_by_no_thread_writes_nothing_and_cancelled_says_how_far_it_came() {
     let source = surrounded(MIB);
     let mut bytes = vec![0; MIB];
     let none = CopyOptions::new().threads(Threads::Exactly(0)).run(&mut bytes, &source);
@@ -124,7 +124,7 @@ fn a_copy_by_no_thread_writes_nothing_and_a_cancelled_one_says_how_far_it_came()
 }
 
 #[test]
-fn every_routine_clears_in_chunks() {
+fn clear_by_every_routine_goes_in_chunks() {
     let profile = small_chunks();
     for routine in clear_routines().iter().filter(|r| r.is_available()) {
         let mut bytes = surrounded(300_001);
@@ -137,7 +137,7 @@ fn every_routine_clears_in_chunks() {
 }
 
 #[test]
-fn a_clear_by_no_thread_or_with_bad_hints_writes_nothing() {
+fn clear_by_no_thread_or_with_bad_hints_writes_nothing() {
     let mut bytes = surrounded(10_000);
     let none = ClearOptions::new().threads(Threads::Exactly(0)).run(&mut bytes);
     assert_eq!(none, Err(ClearError::Job(JobError::NoThreads)));
@@ -147,7 +147,7 @@ fn a_clear_by_no_thread_or_with_bad_hints_writes_nothing() {
 }
 
 #[test]
-fn a_clear_tells_of_its_progress_and_can_be_cancelled_by_it() {
+fn clear_that_is_watched_tells_of_its_progress_and_is_cancelled_by_it() {
     let (profile, cancel, told) = (small_chunks(), Cancel::new(), Mutex::new(Vec::new()));
     let progress = |done, total| {
         told.lock().unwrap().push((done, total));
@@ -208,7 +208,7 @@ impl Drop for Mapping {
 const THREADS: [Threads; 3] = [Threads::One, Threads::Auto, Threads::Exactly(2)];
 
 #[test]
-fn populated_pages_are_all_there_and_hold_what_they_held() {
+fn populate_of_pages_brings_them_all_and_keeps_their_bytes() {
     let profile = small_chunks();
     for threads in THREADS {
         let mapping = Mapping::writable(64 * page_size());
@@ -223,7 +223,7 @@ fn populated_pages_are_all_there_and_hold_what_they_held() {
 }
 
 #[test]
-fn exactly_the_pages_that_a_byte_lies_on_are_populated() {
+fn populate_of_an_uneven_range_brings_exactly_its_pages() {
     let (profile, page) = (small_chunks(), page_size());
     for threads in THREADS {
         let mapping = Mapping::writable(64 * page);
@@ -235,7 +235,7 @@ fn exactly_the_pages_that_a_byte_lies_on_are_populated() {
 }
 
 #[test]
-fn a_slice_can_be_populated_and_so_can_nothing() {
+fn populate_of_a_slice_or_of_nothing_works() {
     let mut memory = Box::<[u8]>::new_uninit_slice(3 * MIB + 5);
     assert_eq!(PopulateOptions::new().run(&mut memory).unwrap().bytes, 3 * MIB + 5);
     let nothing: &mut [MaybeUninit<u8>] = &mut [];
@@ -254,7 +254,7 @@ fn populate_error(start: *mut u8, len: usize, threads: Threads) -> (PopulateErro
 }
 
 #[test]
-fn memory_that_may_not_be_written_is_an_error() {
+fn populate_of_memory_not_to_be_written_is_an_error() {
     for threads in THREADS {
         for prot in [ProtFlags::READ, ProtFlags::empty()] {
             let mapping = Mapping::new(32 * page_size(), prot);
@@ -265,7 +265,7 @@ fn memory_that_may_not_be_written_is_an_error() {
 }
 
 #[test]
-fn one_page_that_may_not_be_written_is_found_wherever_it_is() {
+fn populate_around_a_page_not_to_be_written_finds_it() {
     for threads in THREADS {
         let mapping = Mapping::writable(64 * page_size());
         // SAFETY: a page of the test's own mapping, which nothing borrows.
@@ -277,7 +277,7 @@ fn one_page_that_may_not_be_written_is_found_wherever_it_is() {
 }
 
 #[test]
-fn a_hole_is_an_error() {
+fn populate_of_a_hole_is_an_error() {
     for threads in THREADS {
         let mapping = Mapping::writable(64 * page_size());
         // SAFETY: a page of the test's own mapping, which nothing borrows.
@@ -290,7 +290,7 @@ fn a_hole_is_an_error() {
 }
 
 #[test]
-fn the_end_of_a_file_is_an_error() {
+fn populate_beyond_the_end_of_a_file_is_an_error() {
     let (file, page) = (tempfile::tempfile().unwrap(), page_size());
     file.set_len(page as u64).unwrap();
     let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -304,7 +304,7 @@ fn the_end_of_a_file_is_an_error() {
 }
 
 #[test]
-fn populating_by_no_thread_is_an_error() {
+fn populate_by_no_thread_is_an_error() {
     let mut memory = Box::<[u8]>::new_uninit_slice(100);
     let none = PopulateOptions::new().threads(Threads::Exactly(0)).run(&mut memory);
     assert_eq!(none, Err(JobError::NoThreads));
@@ -318,7 +318,7 @@ fn clears_in_parallel() -> bool {
 }
 
 #[test]
-fn a_child_rebuilds_the_crew_and_so_does_its_child() {
+fn job_in_a_child_and_in_its_child_rebuilds_the_crew() {
     assert!(clears_in_parallel());
     for _ in 0..10 {
         let code = in_a_child(|| {
@@ -334,7 +334,7 @@ fn a_child_rebuilds_the_crew_and_so_does_its_child() {
 
 /// Forks while other threads of the parent hold the crew's lock as often as they can.
 #[test]
-fn a_child_born_in_the_middle_of_jobs_rebuilds_the_crew() {
+fn job_in_a_child_born_in_the_middle_of_jobs_rebuilds_the_crew() {
     let done = Cancel::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -352,7 +352,7 @@ fn a_child_born_in_the_middle_of_jobs_rebuilds_the_crew() {
 /// A child that comes back from the chunk in which it was born has no helpers: it must not wait for
 /// them.
 #[test]
-fn a_fork_within_a_chunk_ends_in_an_error_in_the_child() {
+fn job_in_a_child_forked_within_a_chunk_is_an_error() {
     let (main, parent) = (std::thread::current().id(), std::process::id());
     let job = Job::new(64).threads(Threads::Exactly(2));
     let child = Mutex::new(None);

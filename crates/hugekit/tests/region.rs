@@ -35,7 +35,7 @@ fn faults_to_touch(bytes: &mut [u8], page: usize) -> i64 {
     faults() - before
 }
 
-fn what_is_prefaulted_faults_no_more(backing: Backing) {
+fn populate_of_a_region_leaves_no_fault(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let mut region = pool.region(FOLIOS * page).unwrap();
     assert!(faults_to_touch(&mut region[..page], page) > 0);
@@ -45,7 +45,7 @@ fn what_is_prefaulted_faults_no_more(backing: Backing) {
     assert_eq!(faults_to_touch(&mut region[page..7 * page], page), 0);
 }
 
-fn prefaulting_is_shared_and_watched(backing: Backing) {
+fn populate_by_threads_is_shared_and_watched(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let mut region = pool.region(FOLIOS * page).unwrap();
     let told = Mutex::new(0);
@@ -60,7 +60,7 @@ fn prefaulting_is_shared_and_watched(backing: Backing) {
     ));
 }
 
-fn what_is_released_reads_as_zeroes_and_stays(backing: Backing) {
+fn release_of_folios_reads_zero_and_keeps_them(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let mut region = pool.region(4 * page - 10).unwrap();
     region.fill(7);
@@ -76,7 +76,7 @@ fn what_is_released_reads_as_zeroes_and_stays(backing: Backing) {
     region.release(0..0).unwrap();
 }
 
-fn a_range_outside_is_refused_and_changes_nothing(backing: Backing) {
+fn range_outside_a_region_is_refused_and_changes_nothing(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let mut region = pool.region(2 * page).unwrap();
     region.fill(7);
@@ -93,7 +93,7 @@ fn a_range_outside_is_refused_and_changes_nothing(backing: Backing) {
     assert!(region.iter().all(|&byte| byte == 7));
 }
 
-fn what_is_cut_off_is_dirty_and_for_others(backing: Backing) {
+fn truncate_of_a_region_gives_the_rest_to_others(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let mut region = pool.region(FOLIOS * page).unwrap();
     region.fill(7);
@@ -107,7 +107,7 @@ fn what_is_cut_off_is_dirty_and_for_others(backing: Backing) {
     assert_eq!(pool.stats().unwrap().in_use, 0);
 }
 
-fn what_is_retired_comes_back_as_holes(backing: Backing) {
+fn retire_of_a_region_gives_back_holes(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let mut region = pool.region(2 * page).unwrap();
     region.fill(7);
@@ -118,12 +118,12 @@ fn what_is_retired_comes_back_as_holes(backing: Backing) {
 
 /// What a pipe still holds of a region that was retired stays what it was, and an owner that gets the
 /// folios next is not heard in it.
-fn a_pipe_keeps_the_bytes_of_a_retired_region(backing: Backing) {
+fn retire_beside_a_pipe_leaves_it_the_bytes(backing: Backing) {
     a_pipe_keeps_the_bytes(backing, |region| region.retire().unwrap());
 }
 
 /// The same where the last of several handles goes.
-fn a_pipe_keeps_the_bytes_of_a_region_that_retires(backing: Backing) {
+fn retire_when_dropped_beside_a_pipe_leaves_it_the_bytes(backing: Backing) {
     a_pipe_keeps_the_bytes(backing, |region| {
         let region = region.share();
         let device = region.clone();
@@ -152,7 +152,7 @@ fn a_pipe_keeps_the_bytes(backing: Backing, retire: impl FnOnce(Region)) {
 }
 
 /// The same bytes by another mapping of the file, as a device or a second process has it.
-fn the_file_shows_the_same_bytes(backing: Backing) {
+fn file_of_a_region_shows_the_same_bytes(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let before = pool.region(3 * page).unwrap();
     let region = pool.region(2 * page).unwrap().share();
@@ -177,7 +177,7 @@ fn the_file_shows_the_same_bytes(backing: Backing) {
     drop(before);
 }
 
-fn shared_reads_and_writes_are_those_of_a_slice(backing: Backing) {
+fn read_at_and_write_at_of_any_range_are_those_of_a_slice(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let len = page + 13;
     let region = pool.region(len).unwrap().share();
@@ -206,7 +206,7 @@ fn shared_reads_and_writes_are_those_of_a_slice(backing: Backing) {
         .unwrap();
 }
 
-fn words_are_the_bytes(backing: Backing) {
+fn words_of_a_shared_region_are_its_bytes(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let region = pool.region(page - 4).unwrap().share();
     assert_eq!(region.words().len(), page / 8);
@@ -221,7 +221,7 @@ fn words_are_the_bytes(backing: Backing) {
 }
 
 /// Threads write neighbouring bytes of the same words: none of their stores may be lost.
-fn neighbours_do_not_overwrite_each_other(backing: Backing) {
+fn write_at_by_neighbours_overwrites_no_other_byte(backing: Backing) {
     let pool = unscrubbed(backing);
     let region = pool.region(1024).unwrap().share();
     let write = |region: SharedRegion, from: usize| {
@@ -242,7 +242,7 @@ fn neighbours_do_not_overwrite_each_other(backing: Backing) {
     assert_eq!(bytes, [50; 1024]);
 }
 
-fn the_last_handle_gives_it_back(backing: Backing) {
+fn drop_of_the_last_handle_gives_the_region_back(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     let region = pool.region(page).unwrap().share();
     let other = region.clone();
@@ -257,7 +257,7 @@ fn the_last_handle_gives_it_back(backing: Backing) {
     assert_eq!(pool.stats().unwrap().dirty, 1);
 }
 
-fn a_region_outlives_the_handles_of_its_pool(backing: Backing) {
+fn region_of_a_dropped_pool_lives_on(backing: Backing) {
     let pool = Pool::builder(1).backing(backing).strict(true).build().unwrap();
     let mut region = pool.region(1).unwrap();
     drop(pool);
@@ -268,29 +268,41 @@ fn a_region_outlives_the_handles_of_its_pool(backing: Backing) {
 }
 
 const CHECKS: &[Check] = &[
-    ("what_is_prefaulted_faults_no_more", what_is_prefaulted_faults_no_more),
-    ("prefaulting_is_shared_and_watched", prefaulting_is_shared_and_watched),
-    ("what_is_released_reads_as_zeroes_and_stays", what_is_released_reads_as_zeroes_and_stays),
+    ("populate_of_a_region_leaves_no_fault", populate_of_a_region_leaves_no_fault),
+    ("populate_by_threads_is_shared_and_watched", populate_by_threads_is_shared_and_watched),
+    ("release_of_folios_reads_zero_and_keeps_them", release_of_folios_reads_zero_and_keeps_them),
     (
-        "a_range_outside_is_refused_and_changes_nothing",
-        a_range_outside_is_refused_and_changes_nothing,
+        "range_outside_a_region_is_refused_and_changes_nothing",
+        range_outside_a_region_is_refused_and_changes_nothing,
     ),
-    ("what_is_cut_off_is_dirty_and_for_others", what_is_cut_off_is_dirty_and_for_others),
-    ("what_is_retired_comes_back_as_holes", what_is_retired_comes_back_as_holes),
-    ("a_pipe_keeps_the_bytes_of_a_retired_region", a_pipe_keeps_the_bytes_of_a_retired_region),
     (
-        "a_pipe_keeps_the_bytes_of_a_region_that_retires",
-        a_pipe_keeps_the_bytes_of_a_region_that_retires,
+        "truncate_of_a_region_gives_the_rest_to_others",
+        truncate_of_a_region_gives_the_rest_to_others,
     ),
-    ("the_file_shows_the_same_bytes", the_file_shows_the_same_bytes),
-    ("shared_reads_and_writes_are_those_of_a_slice", shared_reads_and_writes_are_those_of_a_slice),
-    ("words_are_the_bytes", words_are_the_bytes),
-    ("neighbours_do_not_overwrite_each_other", neighbours_do_not_overwrite_each_other),
-    ("the_last_handle_gives_it_back", the_last_handle_gives_it_back),
-    ("a_region_outlives_the_handles_of_its_pool", a_region_outlives_the_handles_of_its_pool),
+    ("retire_of_a_region_gives_back_holes", retire_of_a_region_gives_back_holes),
+    ("retire_beside_a_pipe_leaves_it_the_bytes", retire_beside_a_pipe_leaves_it_the_bytes),
+    (
+        "retire_when_dropped_beside_a_pipe_leaves_it_the_bytes",
+        retire_when_dropped_beside_a_pipe_leaves_it_the_bytes,
+    ),
+    ("file_of_a_region_shows_the_same_bytes", file_of_a_region_shows_the_same_bytes),
+    (
+        "read_at_and_write_at_of_any_range_are_those_of_a_slice",
+        read_at_and_write_at_of_any_range_are_those_of_a_slice,
+    ),
+    ("words_of_a_shared_region_are_its_bytes", words_of_a_shared_region_are_its_bytes),
+    (
+        "write_at_by_neighbours_overwrites_no_other_byte",
+        write_at_by_neighbours_overwrites_no_other_byte,
+    ),
+    (
+        "drop_of_the_last_handle_gives_the_region_back",
+        drop_of_the_last_handle_gives_the_region_back,
+    ),
+    ("region_of_a_dropped_pool_lives_on", region_of_a_dropped_pool_lives_on),
 ];
 
-fn a_gigantic_page_is_one_folio(backing: Backing) {
+fn region_of_a_gigantic_page_is_one_folio(backing: Backing) {
     let page = backing.page_size();
     let pool = Pool::builder(1).backing(backing).strict(true).build().unwrap();
     let mut region = pool.region(1).unwrap();
@@ -310,7 +322,8 @@ fn a_gigantic_page_is_one_folio(backing: Backing) {
 
 fn main() {
     let mut trials = trials(CHECKS);
-    let gigantic: &[Check] = &[("a_gigantic_page_is_one_folio", a_gigantic_page_is_one_folio)];
+    let gigantic: &[Check] =
+        &[("region_of_a_gigantic_page_is_one_folio", region_of_a_gigantic_page_is_one_folio)];
     trials.extend(trials_on(Backing::Hugetlb1G, 1, gigantic));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -150,18 +150,18 @@ fn every_range_is_of_one_moment(fault_mode: FaultMode) {
 }
 
 #[test]
-fn every_range_is_of_one_moment_in_place() {
+fn snapshot_of_any_range_in_place_is_one_moment() {
     every_range_is_of_one_moment(FAULT_MODES[0]);
 }
 
 #[test]
-fn every_range_is_of_one_moment_threaded() {
+fn snapshot_of_any_range_threaded_is_one_moment() {
     every_range_is_of_one_moment(FAULT_MODES[1]);
 }
 
 /// What lies beside the ends, in the same pages, is written all the time.
 #[test]
-fn neighbours_that_never_rest_change_nothing() {
+fn snapshot_beside_neighbours_that_never_rest_is_one_moment() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
             continue;
@@ -193,7 +193,7 @@ fn neighbours_that_never_rest_change_nothing() {
 
 /// System calls write what lies beside the ends, in the same pages, while snapshots are made: none fails.
 #[test]
-fn system_calls_beside_the_ends_go_on() {
+fn system_call_beside_a_snapshots_ends_goes_on() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
             continue;
@@ -234,7 +234,7 @@ fn system_calls_beside_the_ends_go_on() {
 
 /// Beside a snapshot of the memory around, whose pages are the other's edges.
 #[test]
-fn snapshots_of_the_same_pages_stand_beside_each_other() {
+fn snapshots_of_the_same_pages_hold_what_was() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
             continue;
@@ -266,7 +266,7 @@ fn snapshots_of_the_same_pages_stand_beside_each_other() {
 
 /// As an allocator hands memory out: a few words behind the beginning of a page, side by side.
 #[test]
-fn what_an_allocator_gave_is_of_one_moment() {
+fn snapshot_of_what_an_allocator_gave_is_one_moment() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
             continue;
@@ -285,7 +285,7 @@ fn what_an_allocator_gave_is_of_one_moment() {
 
 /// Several ranges that lie side by side are of one moment, each of them in any case.
 #[test]
-fn several_at_once_are_of_one_moment() {
+fn of_several_under_writers_is_one_moment() {
     for fault_mode in FAULT_MODES {
         if !can(fault_mode) {
             continue;
@@ -317,7 +317,7 @@ fn several_at_once_are_of_one_moment() {
 
 /// Regions begin and end with a page, and are cut by granules alone.
 #[test]
-fn regions_are_of_one_moment() {
+fn snapshot_of_a_region_is_one_moment() {
     let pool = Pool::builder(32 << 20).backing(Backing::Base).build().unwrap();
     for len in [10_000, 100 << 10, 3 << 20] {
         let region = pool.region(len).unwrap().share();

@@ -120,25 +120,25 @@ fn a_filter_is_survived(fault_mode: FaultMode) {
 }
 
 #[test]
-fn a_system_call_filter_in_place() {
+fn snapshot_under_a_system_call_filter_in_place_is_lost_and_writers_run() {
     a_filter_is_survived(FAULT_MODES[0]);
 }
 
 #[test]
-fn a_system_call_filter_threaded() {
+fn snapshot_under_a_system_call_filter_threaded_is_lost_and_writers_run() {
     FAULT_MODES[1..].iter().copied().for_each(a_filter_is_survived);
 }
 
 /// Nothing can be known of the owner's memory then, but protection is lifted as ever.
 #[test]
-fn a_page_map_that_is_refused() {
+fn snapshot_with_the_page_map_refused_is_lost_and_writers_run() {
     for fault_mode in FAULT_MODES {
         is_survived(fault_mode, || refuse_ioctls(libc::EPERM, GROUPS[1]));
     }
 }
 
 #[test]
-fn descriptors_that_are_closed() {
+fn snapshot_with_its_descriptors_closed_is_lost_and_writers_run() {
     for fault_mode in FAULT_MODES {
         is_survived(fault_mode, close_userfaultfds);
     }
@@ -146,7 +146,7 @@ fn descriptors_that_are_closed() {
 
 /// No thread writes: dropping it is all that is done.
 #[test]
-fn what_is_dropped_after_a_filter_leaves_writers_alone() {
+fn drop_of_a_snapshot_under_a_filter_leaves_writers_alone() {
     for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let memory = Memory::filled(3 * HUGE, true, 7);
@@ -164,7 +164,7 @@ fn what_is_dropped_after_a_filter_leaves_writers_alone() {
 }
 
 #[test]
-fn there_is_no_new_one_beside_those_that_are_lost() {
+fn snapshot_beside_a_lost_one_is_refused() {
     for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let memory = Memory::filled(3 * HUGE, true, 7);

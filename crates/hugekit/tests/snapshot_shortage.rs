@@ -114,11 +114,11 @@ fn no_mappings(fault_mode: FaultMode) {
 }
 
 #[test]
-fn no_mappings_in_place() {
+fn snapshot_without_mappings_in_place_works_or_says_what_is_short() {
     no_mappings(FAULT_MODES[0]);
 }
 
 #[test]
-fn no_mappings_threaded() {
+fn snapshot_without_mappings_threaded_works_or_says_what_is_short() {
     no_mappings(FAULT_MODES[1]);
 }

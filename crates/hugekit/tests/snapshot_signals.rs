@@ -148,18 +148,18 @@ fn makers_are_interrupted(fault_mode: FaultMode) {
 }
 
 #[test]
-fn makers_are_interrupted_in_place() {
+fn snapshot_made_under_signals_in_place_holds_what_was() {
     makers_are_interrupted(FaultMode::InPlace);
 }
 
 #[test]
-fn makers_are_interrupted_threaded() {
+fn snapshot_made_under_signals_threaded_holds_what_was() {
     makers_are_interrupted(FaultMode::Threaded { threads: 2 });
 }
 
 /// Regions that are served in place come and go, and change the table of ranges, under the same signals.
 #[test]
-fn regions_come_and_go_while_handlers_write_what_is_snapshotted() {
+fn regions_that_come_and_go_while_handlers_write_hang_no_thread() {
     if !can(FaultMode::InPlace) {
         return;
     }
@@ -210,7 +210,7 @@ unsafe fn in_a_vfork_child(child: impl FnOnce()) -> bool {
 }
 
 #[test]
-fn children_that_share_the_memory_write_it() {
+fn vfork_child_that_writes_a_snapshots_memory_is_served() {
     for fault_mode in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
         if !can(fault_mode) {
             continue;
@@ -237,7 +237,7 @@ fn children_that_share_the_memory_write_it() {
 
 /// The same for memory that is made ready at its first touch, and for forks of regions.
 #[test]
-fn children_that_share_a_region_write_it() {
+fn vfork_child_that_writes_a_region_is_served() {
     for fault_mode in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
         if !can(fault_mode) {
             continue;

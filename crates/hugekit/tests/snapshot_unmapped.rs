@@ -102,12 +102,12 @@ fn nothing_is_mapped_there(fault_mode: FaultMode) -> i32 {
 }
 
 #[test]
-fn nothing_is_mapped_there_in_place() {
+fn snapshot_of_unmapped_memory_in_place_maps_nothing_there() {
     assert_eq!(in_a_child(|| nothing_is_mapped_there(FaultMode::InPlace)), 0);
 }
 
 #[test]
-fn nothing_is_mapped_there_threaded() {
+fn snapshot_of_unmapped_memory_threaded_maps_nothing_there() {
     let fault_mode = FaultMode::Threaded { threads: 1 };
     assert_eq!(in_a_child(|| nothing_is_mapped_there(fault_mode)), 0);
 }

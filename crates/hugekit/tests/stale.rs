@@ -105,7 +105,7 @@ fn advise_other(process: u32, start: usize, len: usize, advice: i32) -> isize {
 }
 
 /// Where this process asks for huge pages, all at once and one by one.
-fn collapse_by_this_process(backing: Backing) {
+fn collapse_by_this_process_shows_nothing_stale(backing: Backing) {
     each(backing, |region| {
         advise(region, libc::MADV_COLLAPSE);
         for piece in region.chunks(HUGE) {
@@ -115,7 +115,7 @@ fn collapse_by_this_process(backing: Backing) {
 }
 
 /// The same by the library's own function.
-fn collapse_by_the_library(backing: Backing) {
+fn collapse_by_the_library_shows_nothing_stale(backing: Backing) {
     each(backing, |region| {
         // SAFETY: a region of a pool.
         let collapsed = unsafe { snapshot::collapse(&raw const region[..]) };
@@ -124,7 +124,7 @@ fn collapse_by_the_library(backing: Backing) {
 }
 
 /// The same from another process.
-fn collapse_by_another_process(backing: Backing) {
+fn collapse_by_another_process_shows_nothing_stale(backing: Backing) {
     each(backing, |region| {
         let (me, start, len) = (std::process::id(), region.as_ptr().addr(), region.len());
         in_a_child(|| {
@@ -135,7 +135,7 @@ fn collapse_by_another_process(backing: Backing) {
 }
 
 /// What was released is the region's own, and reads as zeroes all the same.
-fn collapse_after_a_release(backing: Backing) {
+fn collapse_after_a_release_shows_nothing_stale(backing: Backing) {
     each(backing, |region| {
         region.fill(7);
         advise(region, libc::MADV_COLLAPSE);
@@ -145,7 +145,7 @@ fn collapse_after_a_release(backing: Backing) {
 }
 
 /// What is shared with a fork stays its own, too: neither writes the other's page.
-fn collapse_of_forks(backing: Backing) {
+fn collapse_of_forks_shows_nothing_stale(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let (_pool, mut region) = half_of_a_pool(backing, fault_mode);
         region.fill(1);
@@ -185,7 +185,7 @@ fn mappings() -> impl Iterator<Item = (usize, usize)> {
 
 /// The file's pages are put together below the region, by the mapping that only the pool has, and the tables of all
 /// other mappings are taken away.
-fn collapse_of_the_pools_own_mapping(backing: Backing) {
+fn collapse_of_the_pools_own_mapping_shows_nothing_stale(backing: Backing) {
     each(backing, |region| {
         region[HUGE] = 1;
         region[HUGE] = 0;
@@ -197,7 +197,7 @@ fn collapse_of_the_pools_own_mapping(backing: Backing) {
 }
 
 /// Whatever advice brings pages in, takes them out or has them be treated differently.
-fn advice_of_every_kind(backing: Backing) {
+fn advice_of_every_kind_shows_nothing_stale(backing: Backing) {
     const ADVICES: [i32; 13] = [
         libc::MADV_WILLNEED,
         libc::MADV_POPULATE_READ,
@@ -223,7 +223,7 @@ fn advice_of_every_kind(backing: Backing) {
 }
 
 /// Locked memory is populated by the kernel, page by page through the same faults.
-fn locking(backing: Backing) {
+fn mlock_of_a_region_shows_nothing_stale(backing: Backing) {
     each(backing, |region| {
         // SAFETY: locking changes no byte.
         unsafe {
@@ -238,7 +238,7 @@ fn locking(backing: Backing) {
 }
 
 /// What another process reads of ours, as a debugger does, is zeroes or nothing.
-fn readers_in_another_process(backing: Backing) {
+fn read_by_another_process_shows_nothing_stale(backing: Backing) {
     each(backing, |region| {
         let (me, start) = (std::process::id(), region.as_ptr().addr());
         let code = in_a_child(|| {
@@ -257,7 +257,7 @@ fn readers_in_another_process(backing: Backing) {
 
 /// Another thread locks and unlocks all that the process has, which populates it, while regions come and go: none
 /// shows what it should not, and each one's handler threads hear that it ends.
-fn everything_is_locked_meanwhile(backing: Backing) {
+fn mlockall_meanwhile_shows_nothing_stale(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let code = in_a_child(|| regions_come_and_go_while_locked(backing, fault_mode));
         assert_eq!(code, 0, "{fault_mode:?}");
@@ -300,7 +300,7 @@ fn a_fork_parts_at_a_write(pool: &Pool, fault_mode: FaultMode) -> bool {
 
 /// Another process reads all that this one has, the pages by which handler threads are told to end, too: they go on
 /// serving, and still end.
-fn all_memory_is_read_meanwhile(backing: Backing) {
+fn read_of_all_memory_meanwhile_shows_nothing_stale(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let code = in_a_child(|| {
             let (_pool, region) = untouched(backing, fault_mode);
@@ -341,7 +341,7 @@ fn khugepaged(counter: &str) -> u64 {
 
 /// The kernel's own thread, at full speed, with huge pages for all shared memory: it puts the file's pages together,
 /// and maps nothing.
-fn khugepaged_at_full_speed(backing: Backing) {
+fn khugepaged_at_full_speed_shows_nothing_stale(backing: Backing) {
     let _alone = Setting::alone();
     let pools: Vec<Pool> =
         FAULT_MODES.iter().map(|_| soiled(backing, LEN / backing.page_size())).collect();
@@ -372,7 +372,7 @@ fn khugepaged_at_full_speed(backing: Backing) {
 }
 
 /// The kernel's thread that merges equal pages of processes finds nothing of a pool to merge.
-fn ksm_at_full_speed(backing: Backing) {
+fn ksm_at_full_speed_shows_nothing_stale(backing: Backing) {
     let _alone = Setting::alone();
     let (_pool, mut region) = untouched(backing, FaultMode::InPlace);
     advise(&region, libc::MADV_MERGEABLE);
@@ -422,7 +422,7 @@ impl Drop for Swap {
 }
 
 /// Dirty memory, clean memory and forks, all of it swapped out before it is looked at.
-fn swapped_out(backing: Backing) {
+fn swap_of_a_region_shows_nothing_stale(backing: Backing) {
     let _alone = Setting::alone();
     let swap = Swap::new().unwrap();
     each(backing, |region| {
@@ -447,22 +447,31 @@ fn swapped_out(backing: Backing) {
 }
 
 const CHECKS: &[Check] = &[
-    ("collapse_by_this_process", collapse_by_this_process),
-    ("collapse_by_the_library", collapse_by_the_library),
-    ("collapse_by_another_process", collapse_by_another_process),
-    ("collapse_after_a_release", collapse_after_a_release),
-    ("collapse_of_forks", collapse_of_forks),
-    ("collapse_of_the_pools_own_mapping", collapse_of_the_pools_own_mapping),
-    ("advice_of_every_kind", advice_of_every_kind),
-    ("locking", locking),
-    ("everything_is_locked_meanwhile", everything_is_locked_meanwhile),
-    ("all_memory_is_read_meanwhile", all_memory_is_read_meanwhile),
-    ("readers_in_another_process", readers_in_another_process),
+    ("collapse_by_this_process_shows_nothing_stale", collapse_by_this_process_shows_nothing_stale),
+    ("collapse_by_the_library_shows_nothing_stale", collapse_by_the_library_shows_nothing_stale),
+    (
+        "collapse_by_another_process_shows_nothing_stale",
+        collapse_by_another_process_shows_nothing_stale,
+    ),
+    ("collapse_after_a_release_shows_nothing_stale", collapse_after_a_release_shows_nothing_stale),
+    ("collapse_of_forks_shows_nothing_stale", collapse_of_forks_shows_nothing_stale),
+    (
+        "collapse_of_the_pools_own_mapping_shows_nothing_stale",
+        collapse_of_the_pools_own_mapping_shows_nothing_stale,
+    ),
+    ("advice_of_every_kind_shows_nothing_stale", advice_of_every_kind_shows_nothing_stale),
+    ("mlock_of_a_region_shows_nothing_stale", mlock_of_a_region_shows_nothing_stale),
+    ("mlockall_meanwhile_shows_nothing_stale", mlockall_meanwhile_shows_nothing_stale),
+    (
+        "read_of_all_memory_meanwhile_shows_nothing_stale",
+        read_of_all_memory_meanwhile_shows_nothing_stale,
+    ),
+    ("read_by_another_process_shows_nothing_stale", read_by_another_process_shows_nothing_stale),
 ];
 
 /// What `io_uring` holds of a region that was retired stays what it was: the next owner is not heard in it. Of one
 /// that is cleared at the fault it holds zeroes, or the kernel refuses to hold it.
-fn what_io_uring_holds(backing: Backing) {
+fn io_uring_that_holds_pages_shows_nothing_of_the_next_owner(backing: Backing) {
     for fault_mode in FAULT_MODES {
         let (pool, mut region) = untouched(backing, fault_mode);
         let (start, ring, early) = (region.as_ptr(), Ring::new().unwrap(), Ring::new().unwrap());
@@ -489,7 +498,10 @@ fn written_by(ring: Ring, address: usize) -> Vec<u8> {
 }
 
 /// What needs `io_uring`, which may be forbidden.
-const BY_RING: &[Check] = &[("what_io_uring_holds", what_io_uring_holds)];
+const BY_RING: &[Check] = &[(
+    "io_uring_that_holds_pages_shows_nothing_of_the_next_owner",
+    io_uring_that_holds_pages_shows_nothing_of_the_next_owner,
+)];
 
 fn by_ring(trial: Trial) -> Trial {
     match Ring::new() {
@@ -502,9 +514,9 @@ fn by_ring(trial: Trial) -> Trial {
 
 /// What changes settings of the whole machine for a moment, one after the other.
 const BY_ROOT: &[Check] = &[
-    ("khugepaged_at_full_speed", khugepaged_at_full_speed),
-    ("ksm_at_full_speed", ksm_at_full_speed),
-    ("swapped_out", swapped_out),
+    ("khugepaged_at_full_speed_shows_nothing_stale", khugepaged_at_full_speed_shows_nothing_stale),
+    ("ksm_at_full_speed_shows_nothing_stale", ksm_at_full_speed_shows_nothing_stale),
+    ("swap_of_a_region_shows_nothing_stale", swap_of_a_region_shows_nothing_stale),
 ];
 
 fn by_root(trial: Trial) -> Trial {

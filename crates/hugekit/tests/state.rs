@@ -128,7 +128,7 @@ fn with_read_only<R>(ranges: &[Range<usize>], act: impl FnOnce() -> R) -> R {
 /// First accesses, writes to what forks share and writes to what a snapshot protects are served while the heap and
 /// all its like can only be read: a handler that wrote there would end the process.
 #[test]
-fn handlers_write_to_nothing_that_a_snapshot_may_protect() {
+fn handlers_under_any_fault_write_to_nothing_a_snapshot_protects() {
     for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| is_permitted(fault_mode)) {
         let code = in_a_child(|| {
             let pool = dirty_pool(8 * BYTES);
@@ -166,7 +166,7 @@ fn handlers_write_to_nothing_that_a_snapshot_may_protect() {
 /// A snapshot of each mapping that can be had, two at a time, over and over, while regions are served and forked:
 /// calls of hugekit's may fail, where the kernel may not write to what is protected, but none may hang.
 #[test]
-fn nothing_hangs_while_the_heap_is_snapshotted() {
+fn snapshot_of_the_whole_heap_hangs_no_thread() {
     for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| is_permitted(fault_mode)) {
         let code = in_a_child(|| {
             let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));

@@ -34,7 +34,7 @@ fn by_distance(pages: usize, target: usize) -> Vec<usize> {
 
 proptest! {
     #[test]
-    fn every_order_is_a_partition((len, target) in folio_and_target(), near in near_bytes()) {
+    fn sweep_in_every_order_is_a_partition((len, target) in folio_and_target(), near in near_bytes()) {
         for order in Order::ALL {
             let mut extents = collect(order, len, target, near);
             extents.sort_by_key(|extent| extent.bytes.start);
@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn near_extents_make_up_the_window((len, target) in folio_and_target(), near in near_bytes()) {
+    fn sweep_with_a_target_has_the_window_in_near_extents((len, target) in folio_and_target(), near in near_bytes()) {
         let window = near_window(len, target, near);
         prop_assert!(window.contains(&target));
         for order in Order::ALL {
@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn the_window_is_centred_and_clipped((len, target) in folio_and_target(), pages in 1_usize..64) {
+    fn window_around_any_target_is_centred_and_clipped((len, target) in folio_and_target(), pages in 1_usize..64) {
         let window = near_window(len, target, pages * PAGE);
         let page = (target / PAGE) as isize;
         let first = (page - (pages as isize - 1) / 2).max(0) as usize;
@@ -71,7 +71,7 @@ proptest! {
     }
 
     #[test]
-    fn converging_is_by_distance((len, target) in folio_and_target(), near in near_bytes()) {
+    fn converging_on_any_target_is_by_distance((len, target) in folio_and_target(), near in near_bytes()) {
         let extents = collect(Order::Converging, len, target, near);
         prop_assert!(extents.iter().all(|extent| extent.bytes.len() == PAGE));
         let order: Vec<usize> = extents.iter().map(|extent| extent.bytes.start / PAGE).collect();
@@ -79,14 +79,14 @@ proptest! {
     }
 
     #[test]
-    fn sequential_ascends((len, target) in folio_and_target(), near in near_bytes()) {
+    fn sequential_past_any_target_ascends((len, target) in folio_and_target(), near in near_bytes()) {
         let extents = collect(Order::Sequential, len, target, near);
         prop_assert!(extents.is_sorted_by_key(|extent| extent.bytes.start));
         prop_assert!(extents.len() <= 3);
     }
 
     #[test]
-    fn sectioned_is_left_right_window((len, target) in folio_and_target(), near in near_bytes()) {
+    fn sectioned_around_any_target_is_left_right_window((len, target) in folio_and_target(), near in near_bytes()) {
         let extents = collect(Order::Sectioned, len, target, near);
         let window = near_window(len, target, near);
         let parts = [0..window.start, window.end..len, window];
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn a_short_last_page_is_kept(len in 1_usize..3 * PAGE, at in any::<prop::sample::Index>()) {
+    fn sweep_with_a_short_last_page_keeps_it(len in 1_usize..3 * PAGE, at in any::<prop::sample::Index>()) {
         for order in Order::ALL {
             let extents = collect(order, len, at.index(len), 0);
             prop_assert_eq!(extents.iter().map(|extent| extent.bytes.len()).sum::<usize>(), len);
@@ -106,6 +106,6 @@ proptest! {
 
 #[test]
 #[should_panic(expected = "lies outside")]
-fn a_target_outside_is_refused() {
+fn sweep_with_a_target_outside_is_refused() {
     let _ = Order::Sectioned.extents(PAGE, Some(PAGE), 0);
 }

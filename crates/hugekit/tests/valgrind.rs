@@ -35,7 +35,7 @@ fn on_valgrind() {
 }
 
 #[test]
-fn faults_are_refused_and_the_rest_works() {
+fn fault_on_valgrind_is_refused_and_the_rest_works() {
     let mut run = Command::new("timeout");
     run.args(["--signal=KILL", "120", "valgrind", "--quiet"]);
     run.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", INNER]);

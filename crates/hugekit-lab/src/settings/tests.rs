@@ -241,7 +241,7 @@ fn a_state_folder_that_cannot_be_made_is_an_error_that_names_it() {
 }
 
 #[test]
-fn everybody_may_read_that_something_is_left() {
+fn journal_left_behind_is_readable_by_every_user() {
     let (_dir, root) = machine(10, 7);
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode();
     let mut settings = settings(&root);

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_holds_every_slot_beside_every_frame() {
+    fn entry_of_every_slot_and_frame_fits_a_word() {
         for slot in Slot::ALL {
             for frame in [0, 1, 0x12345, u64::MAX >> FRAME] {
                 let entry = Entry { frame, slot };

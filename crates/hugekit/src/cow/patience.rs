@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_for_one_that_is_always_refused_whatever_others_are() {
+    fn patience_with_one_always_refused_ends() {
         let patience = Patience::default();
         assert!(refuse(&patience, 1, MOST - 10));
         assert!(refuse(&patience, 2, 9));
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_anew_when_the_first_was_served() {
+    fn patience_after_the_first_was_served_begins_anew() {
         let patience = Patience::default();
         for _ in 0..3 {
             assert!(refuse(&patience, 1, MOST));

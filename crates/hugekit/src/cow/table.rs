@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_where_frames_no_longer_follow_or_exclusiveness_changes() {
+    fn run_of_slots_ends_where_frames_or_exclusiveness_change() {
         let entered = Slot::Exclusive(Pages::Entered);
         let table = table(&[
             (5, EXCLUSIVE),

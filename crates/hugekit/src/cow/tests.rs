@@ -21,7 +21,7 @@ fn write(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
 
 /// A signal handler may have interrupted the allocator, and wait for a thread that has the gate.
 #[test]
-fn no_thread_allocates_while_it_has_the_gate() {
+fn gate_while_held_sees_no_allocation() {
     // Longer than any table of a group's can have room for by chance.
     for children in [1, 40] {
         let pool = Pool::builder((children + 12) * PAGES * PAGE).backing(Backing::Base);

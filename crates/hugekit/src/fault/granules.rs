@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_done_once_and_others_wait_for_it() {
+    fn claim_by_several_is_done_once_and_waited_for() {
         let granules = Granules::new(&[Pending::Clearing; 64]).unwrap();
         let done: Vec<AtomicUsize> = (0..64).map(|_| AtomicUsize::new(0)).collect();
         let serve = || {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_fails_is_somebody_elses() {
+    fn claim_that_fails_goes_to_another_thread() {
         for lacks in [Pending::Nothing, Pending::Clearing, Pending::Page] {
             let granules = Granules::new(&[lacks]).unwrap();
             drop(granules.claim(0).unwrap());
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_granule_stays_so_whoever_was_busy() {
+    fn granule_broken_while_busy_stays_so() {
         let granules = Granules::new(&[Pending::Clearing, Pending::Nothing]).unwrap();
         let busy = granules.claim(0).unwrap();
         granules.break_(0);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tries_in_a_row_are_bounded_and_tries_of_another_time_do_not_count() {
+    fn tries_in_a_row_are_bounded_and_others_do_not_count() {
         let late = Late::new();
         let worn_out = |tries: usize| (0..tries).filter(|_| late.is_worn_out(4096, 20)).count();
         assert!(worn_out(10_000) > 0);

@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_granule_lacks_what_any_of_its_folios_lacks() {
+    fn granule_of_several_folios_lacks_what_any_lacks() {
         use Content::{Clean, Dirty, Hole};
         let contents = [(3, Clean), (2, Dirty), (3, Clean), (1, Hole)];
         assert_eq!(pending(&contents, 4), [Pending::Clearing, Pending::Clearing, Pending::Page],);

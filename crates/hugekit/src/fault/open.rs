@@ -191,7 +191,7 @@ mod tests {
     use crate::machine::userfaultfd::Obstacle;
 
     #[test]
-    fn a_refusal_names_the_device_once() {
+    fn open_that_is_refused_names_the_device_once() {
         let denied = std::io::ErrorKind::PermissionDenied.into();
         let found = |device| Userfaultfd {
             uses: Uses::UserModeOnly,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_old_kernel_lacks_is_named_and_nothing_else() {
+    fn open_on_an_old_kernel_names_what_it_lacks_alone() {
         let of = Of::FirstAccesses(Backing::Hugetlb2M);
         let wanted = of.features().with(Features::SIGBUS);
         let there =
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_collapses_and_cannot_be_kept_from_it_is_told_from_one_that_lacks_all() {
+    fn open_on_a_kernel_that_collapses_is_told_from_one_that_lacks_all() {
         for backing in [Backing::Thp, Backing::Base] {
             let of = Of::FirstAccesses(backing);
             assert!(matches!(of.refused(SHARED_WRITES), FaultError::Collapsible));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_watched_wherever_the_kernel_collapses() {
+    fn open_on_a_kernel_that_collapses_watches_writes() {
         for backing in Backing::ALL {
             let watched = Of::FirstAccesses(backing).features().contains(SHARED_WRITES);
             assert_eq!(watched, !backing.is_reserved() && mapping::can_collapse());

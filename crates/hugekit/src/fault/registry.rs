@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_found_in_its_range_and_nowhere_else() {
+    fn find_of_an_address_is_its_range_and_no_other() {
         let registry = Registry::new().unwrap();
         for start in [30, 10, 20] {
             registry.add(start..start + 5, Arc::new(start));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_goes_when_nobody_reads_it_any_more() {
+    fn remove_beside_readers_waits_for_them() {
         let registry = Registry::new().unwrap();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {

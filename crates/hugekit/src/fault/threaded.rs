@@ -307,7 +307,7 @@ mod tests {
     use crate::pool::{Backing, Pool};
 
     #[test]
-    fn when_a_thread_dies_everybody_goes_on_with_clean_memory() {
+    fn region_whose_handler_thread_dies_goes_on_with_clean_memory() {
         let len = 1 << 20;
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_says_what_the_kernel_says() {
+    fn caches_of_the_cpu_are_those_of_the_kernel() {
         if is_described("/sys/devices/system/cpu/cpu0/cache") {
             return;
         }
@@ -211,19 +211,19 @@ mod tests {
     }
 
     #[test]
-    fn instruction_caches_do_not_count() {
+    fn caches_for_instructions_do_not_count() {
         assert_eq!(read(&server(0).root()).unwrap(), SERVER);
     }
 
     #[test]
-    fn cpu_zero_may_be_offline() {
+    fn caches_with_cpu_zero_offline_are_read() {
         let machine = server(5);
         machine.file("/sys/devices/system/cpu/online", "5-7");
         assert_eq!(read(&machine.root()).unwrap(), SERVER);
     }
 
     #[test]
-    fn the_last_level_may_be_the_second() {
+    fn caches_of_two_levels_have_the_second_as_last() {
         let machine = Synthetic::new();
         with_cache(&machine, 0, 0, ["1", "Data", "32K", "0"]);
         with_cache(&machine, 0, 1, ["2", "Unified", "1M", "0-3"]);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_without_a_size_is_passed_over() {
+    fn cache_without_a_size_is_passed_over() {
         let machine = server(0);
         let directory = "/sys/devices/system/cpu/cpu0/cache/index4";
         machine.files(directory, &[("level", "4"), ("type", "Unified")]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_named() {
+    fn caches_of_garbage_are_an_error_that_names_it() {
         let machine = server(0);
         with_cache(&machine, 0, 2, ["2", "Unified", "banana", "0"]);
         let message = read(&machine.root()).unwrap_err().to_string();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cache_directory_is_an_error() {
+    fn caches_without_a_directory_are_an_error() {
         let machine = Synthetic::new();
         assert!(read(&machine.root()).unwrap_err().is_not_found());
         machine.file("/sys/devices/system/cpu/cpu0/cache/uevent", "");
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_powers_of_1024() {
+    fn cache_sizes_are_powers_of_1024() {
         assert_eq!(parse_size("512K"), Some(512 << 10));
         assert_eq!(parse_size("32M"), Some(32 << 20));
         assert_eq!(parse_size("64"), Some(64));

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_takes_the_tightest_limit_on_the_way_up() {
+    fn limits_of_version_2_are_the_tightest_on_the_way_up() {
         let machine = v2("/user.slice/job");
         let memory = |max, current| [("memory.max", max), ("memory.current", current)];
         machine.files("/sys/fs/cgroup/user.slice", &memory("4096", "1024"));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_quota_and_cpuset() {
+    fn limits_of_version_2_on_cpus_are_quota_and_cpuset() {
         let machine = v2("/a/b");
         machine.file("/sys/fs/cgroup/a/cpu.max", "150000 100000");
         machine.file("/sys/fs/cgroup/a/b/cpu.max", "max 100000");
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn file_cache_is_not_used_memory_and_the_least_left_is_what_binds() {
+    fn memory_left_beside_file_cache_is_the_least_of_the_groups() {
         let machine = v2("/a/b");
         let limits = |group: &str, max: &str, current: &str, stat: &str| {
             let files = [("memory.max", max), ("memory.current", current), ("memory.stat", stat)];
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_hugetlb_limits_are_per_size() {
+    fn limits_of_version_2_on_hugetlb_are_per_size() {
         let machine = v2("/a");
         machine.files(
             "/sys/fs/cgroup/a",
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_controllers_live_in_version_1() {
+    fn limits_of_hybrid_controllers_are_those_of_version_1() {
         let machine = hybrid("/job");
         machine.file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
         machine.file("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "8192");
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_without_limits() {
+    fn limits_of_version_1_unset_are_none() {
         let machine = hybrid("/");
         machine.file("/proc/self/cgroup", "4:memory:/");
         machine.file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_sees_only_its_part_of_the_hierarchy() {
+    fn limits_in_a_container_are_of_its_part_of_the_hierarchy() {
         let machine = v2("/docker/1234/inner");
         machine.file("/proc/self/mountinfo", mount_line("/docker/1234", CGROUP, "cgroup2", "ro"));
         machine.file("/sys/fs/cgroup/memory.max", "8192");
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_outside_the_mount_falls_back_to_its_top() {
+    fn limits_of_a_group_outside_the_mount_are_those_of_its_top() {
         let machine = v2("/../outside");
         machine.file("/proc/self/mountinfo", mount_line("/docker/1234", CGROUP, "cgroup2", "ro"));
         machine.file("/sys/fs/cgroup/memory.max", "8192");
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_points_may_have_spaces() {
+    fn limits_below_a_mount_with_spaces_are_read() {
         let machine = v2("/");
         machine.file("/proc/self/mountinfo", mount_line("/", r"/my\040groups", "cgroup2", "rw"));
         machine.file("/my groups/memory.max", "8192");
@@ -480,14 +480,14 @@ mod tests {
     }
 
     #[test]
-    fn no_cgroups_at_all() {
+    fn limits_without_cgroups_are_none() {
         let cgroups = read(&Synthetic::new());
         assert_eq!(cgroups.layout(), Layout::None);
         assert_eq!(cgroups.memory().unwrap(), None);
     }
 
     #[test]
-    fn garbage_is_named() {
+    fn limits_of_garbage_are_an_error_that_names_it() {
         let machine = v2("/");
         machine.file("/sys/fs/cgroup/memory.max", "plenty");
         machine.file("/sys/fs/cgroup/cpu.max", "1");
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_sizes_are_the_kernels() {
+    fn hugetlb_names_of_sizes_are_the_kernels() {
         let names: Vec<String> = [64 << 10, 2 << 20, 512 << 20, 16 << 30].map(hugetlb_name).into();
         assert_eq!(names, ["64KB", "2MB", "512MB", "16GB"]);
     }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sizes_on_two_nodes_and_one_node_without_memory() {
+    fn pools_of_two_sizes_on_two_nodes_are_read() {
         let machine = Synthetic::new();
         machine.file("/sys/devices/system/node/online", "0-2");
         with_pool(&machine, 1 << 20, ["1", "1", "0", "0", "0"]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remedy_never_asks_for_more_than_can_be_spared() {
+    fn remedy_beyond_spare_memory_asks_for_no_more() {
         let said = |missing, spare| remedy(2 << 20, 100, missing, spare);
         let command = "echo 600 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
         assert_eq!(said(500, Some(500)), command);
@@ -172,19 +172,19 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_numa_has_pools() {
+    fn pools_without_numa_are_read() {
         let machine = Synthetic::new();
         with_pool(&machine, 2048, ["1", "1", "0", "0", "0"]);
         assert_eq!(read(&machine.root()).unwrap()[0].nodes, []);
     }
 
     #[test]
-    fn a_kernel_without_hugetlb_has_no_directory() {
+    fn pools_without_hugetlb_are_none() {
         assert!(read(&Synthetic::new().root()).unwrap_err().is_not_found());
     }
 
     #[test]
-    fn garbage_is_named() {
+    fn pools_of_garbage_are_an_error_that_names_it() {
         let machine = Synthetic::new();
         with_pool(&machine, 2048, ["1", "-", "0", "0", "0"]);
         let message = read(&machine.root()).unwrap_err().to_string();

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allowed_cpus_and_nodes() {
+    fn allowed_of_a_process_is_its_cpus_and_nodes() {
         let machine = Synthetic::new();
         machine
             .file("/proc/self/status", "Cpus_allowed_list:\t0-1023,1088\nMems_allowed_list:\t0,8");
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_named() {
+    fn limits_of_garbage_are_an_error_that_names_it() {
         let machine = Synthetic::new();
         machine.file("/proc/sys/vm/max_map_count", "many");
         assert!(max_map_count(&machine.root()).unwrap_err().to_string().contains("\"many\""));

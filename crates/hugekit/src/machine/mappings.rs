@@ -123,7 +123,7 @@ mod tests {
 7f20-8000 ---s 00000000 00:00 0 ";
 
     #[test]
-    fn lines_are_taken_apart() {
+    fn mappings_of_any_line_are_taken_apart() {
         let machine = Synthetic::new();
         machine.file(MAPS, LINES);
         let maps = read(&machine.root()).unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_merged_is_found_where_it_lies() {
+    fn mappings_that_may_be_merged_are_found() {
         let machine = Synthetic::new();
         let smaps: String = LINES
             .lines()

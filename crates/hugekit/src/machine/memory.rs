@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kibibytes_become_bytes() {
+    fn memory_in_kibibytes_becomes_bytes() {
         let machine = Synthetic::new();
         let meminfo =
             "MemTotal: 16 kB\nMemFree: 2 kB\nMemAvailable: 4 kB\nSwapTotal: 1 kB\nHugetlb: 8 kB";
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eighth_of_all_memory_is_never_spare() {
+    fn spare_memory_leaves_an_eighth_of_all() {
         let memory =
             |total, available| Memory { total, free: 0, available, hugetlb: 0, swap_total: 0 };
         assert_eq!(memory(800, 700).spare(), 600);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_named() {
+    fn memory_of_an_empty_file_is_an_error_that_names_it() {
         let machine = Synthetic::new();
         machine.file("/proc/meminfo", "");
         let message = Memory::read(&machine.root()).unwrap_err().to_string();

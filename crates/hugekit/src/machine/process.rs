@@ -86,12 +86,12 @@ mod tests {
     }
 
     #[test]
-    fn the_effective_user_counts() {
+    fn status_of_two_users_counts_the_effective_one() {
         assert_eq!(process("0", "0", EVERY_USER).user, 1001);
     }
 
     #[test]
-    fn root_may_trace_but_not_from_a_user_namespace() {
+    fn trace_by_root_is_allowed_but_not_from_a_user_namespace() {
         let all = "000001ffffffffff";
         assert!(process(all, "0", "         0          0 4294967295").may_trace());
         assert!(!process(all, "0", "         0       1000          1").may_trace());
@@ -100,14 +100,14 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_told_apart() {
+    fn status_with_filters_tells_them_apart() {
         assert_eq!(process("0", "0", EVERY_USER).seccomp, Seccomp::Off);
         assert_eq!(process("0", "1", EVERY_USER).seccomp, Seccomp::Strict);
         assert_eq!(process("0", "2", EVERY_USER).seccomp, Seccomp::Filter);
     }
 
     #[test]
-    fn old_kernels_without_the_thp_field_allow_it() {
+    fn status_without_the_thp_field_allows_it() {
         assert!(process("0", "0", EVERY_USER).thp_allowed);
     }
 }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocked_signals_are_bits() {
+    fn blocked_signals_of_a_mask_are_its_bits() {
         let machine = Synthetic::new();
         machine.file("/proc/self/task/7/status", "Name:\ta\nSigBlk:\t0000000000000040");
         machine.file("/proc/self/task/12/status", "nothing");
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_what_a_thread_has_run() {
+    fn progress_of_a_thread_is_what_it_has_run() {
         let machine = Synthetic::new();
         machine.file("/proc/self/task/7/status", "State:\tR (running)\nSigBlk:\t0");
         machine.file("/proc/self/task/7/schedstat", "1234 5 6");

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node() {
+    fn nodes_of_a_plain_machine_are_one() {
         let topology = Topology::read(&machine("0-1", &[(0, "0-1", 1024)]).root()).unwrap();
         let node = Node {
             id: 0,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_nodes_and_over_a_thousand_cpus() {
+    fn nodes_of_over_a_thousand_cpus_are_read() {
         let lists: Vec<String> = (0..8).map(|n| format!("{}-{}", n * 256, n * 256 + 255)).collect();
         let nodes: Vec<_> = (0..8).map(|n| (n, lists[n as usize].as_str(), 4)).collect();
         let topology = Topology::read(&machine("0-2047", &nodes).root()).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_with_gaps_and_a_node_without_memory_or_cpus() {
+    fn nodes_with_gaps_or_without_memory_or_cpus_are_read() {
         let nodes = [(0, "0-3", 0), (8, "4-7", 64), (255, "", 64)];
         let topology = Topology::read(&machine("0-7", &nodes).root()).unwrap();
         assert_eq!(topology.nodes.iter().map(|node| node.id).collect::<Vec<_>>(), [0, 8, 255]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn offline_cpus_belong_to_no_node() {
+    fn nodes_beside_offline_cpus_do_not_have_them() {
         let topology =
             Topology::read(&machine("0-2,4", &[(0, "0-2", 8), (1, "4", 8)]).root()).unwrap();
         assert_eq!(topology.online.len(), 4);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_numa_is_one_node() {
+    fn nodes_without_numa_are_one() {
         let machine = Synthetic::new();
         machine.file("/sys/devices/system/cpu/online", "0-3");
         machine.file("/proc/meminfo", "MemTotal: 8 kB\nMemFree: 4 kB\nMemAvailable: 4 kB");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_named() {
+    fn nodes_of_garbage_are_an_error_that_names_it() {
         let machine = machine("0-1", &[(0, "0-1", 1024)]);
         machine.file(format!("{NODES}/node0/meminfo"), "\u{1}\u{2}");
         let message = Topology::read(&machine.root()).unwrap_err().to_string();

@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_in_the_way_of_root() {
+    fn access_by_root_has_no_obstacle() {
         let outcome = outcome(None, None, None);
         assert_eq!(outcome.uses(), Uses::Whole);
         assert_eq!(outcome.obstacles(&rules(PTRACE, Seccomp::Off, Some(false))), []);
     }
 
     #[test]
-    fn an_ordinary_user_serves_faults_of_user_code() {
+    fn access_by_an_ordinary_user_is_to_faults_of_user_code() {
         let outcome = outcome(Some(Errno::PERM), None, Some(Errno::ACCESS));
         assert_eq!(outcome.uses(), Uses::UserModeOnly);
         let rules = rules(0, Seccomp::Off, Some(false));
@@ -256,13 +256,13 @@ mod tests {
     }
 
     #[test]
-    fn the_device_gives_the_whole_use() {
+    fn access_by_the_device_is_whole() {
         let outcome = outcome(Some(Errno::PERM), None, None);
         assert_eq!(outcome.uses(), Uses::WholeByDevice);
     }
 
     #[test]
-    fn a_filter_is_told_from_a_missing_privilege() {
+    fn access_under_a_filter_is_told_from_a_missing_privilege() {
         let refused = outcome(Some(Errno::PERM), Some(Errno::PERM), Some(Errno::ACCESS));
         let filter = Obstacle::Filter(Some(raw(Errno::PERM)));
         let with_capability = rules(PTRACE, Seccomp::Filter, Some(false));
@@ -273,21 +273,21 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_leaves_userfaultfd_alone_is_not_blamed() {
+    fn access_under_a_filter_that_permits_does_not_blame_it() {
         let outcome = outcome(Some(Errno::PERM), None, Some(Errno::ACCESS));
         let rules = rules(0, Seccomp::Filter, Some(false));
         assert_eq!(outcome.obstacles(&rules), [Obstacle::Unprivileged]);
     }
 
     #[test]
-    fn a_filter_may_pretend_that_the_kernel_lacks_it() {
+    fn access_under_a_filter_that_pretends_is_told() {
         let hidden = outcome(Some(Errno::NOSYS), Some(Errno::NOSYS), Some(Errno::ACCESS));
         let rules = rules(PTRACE, Seccomp::Filter, Some(false));
         assert_eq!(hidden.obstacles(&rules), [Obstacle::Filter(Some(raw(Errno::NOSYS)))]);
     }
 
     #[test]
-    fn a_filter_may_answer_with_a_signal() {
+    fn access_under_a_filter_that_signals_is_told() {
         let mut refused = outcome(Some(Errno::PERM), Some(Errno::PERM), Some(Errno::ACCESS));
         refused.fatal = true;
         let rules = rules(PTRACE, Seccomp::Filter, Some(false));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_it_leaves_no_trace() {
+    fn access_on_a_kernel_without_it_is_none() {
         let absent = outcome(Some(Errno::NOSYS), Some(Errno::NOSYS), Some(Errno::NOENT));
         for seccomp in [Seccomp::Off, Seccomp::Filter] {
             let rules = rules(PTRACE, seccomp, None);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capability_in_a_container_does_not_count() {
+    fn access_by_a_capability_in_a_container_does_not_count() {
         let mut rules = rules(PTRACE, Seccomp::Off, Some(false));
         rules.process.in_first_user_namespace = false;
         let outcome = outcome(Some(Errno::PERM), None, Some(Errno::NOENT));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_without_a_filter_is_left_unexplained() {
+    fn access_refused_without_a_filter_is_left_unexplained() {
         let refused = outcome(Some(Errno::PERM), None, Some(Errno::NOENT));
         let rules = rules(PTRACE, Seccomp::Off, Some(false));
         assert_eq!(refused.obstacles(&rules), [Obstacle::Unexplained(raw(Errno::PERM))]);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn features_are_sets() {
+    fn features_joined_are_sets() {
         let both = Features::SIGBUS.with(Features::MOVE);
         assert!(both.contains(Features::MOVE) && !Features::MOVE.contains(both));
     }

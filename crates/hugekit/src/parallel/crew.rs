@@ -336,7 +336,7 @@ mod models {
     }
 
     #[test]
-    fn what_a_helper_wrote_is_there_once_the_job_is_over() {
+    fn job_that_is_over_shows_what_helpers_wrote() {
         loom::model(|| {
             let workers = Workers::start(1);
             run(&workers.crew, 1);
@@ -345,7 +345,7 @@ mod models {
     }
 
     #[test]
-    fn no_worker_sleeps_through_a_second_job() {
+    fn worker_at_a_second_job_does_not_sleep_through_it() {
         model_with_two_preemptions(|| {
             let workers = Workers::start(1);
             run(&workers.crew, 1);
@@ -355,7 +355,7 @@ mod models {
     }
 
     #[test]
-    fn two_helpers_get_slots_of_their_own() {
+    fn helpers_of_one_job_get_slots_of_their_own() {
         model_with_two_preemptions(|| {
             let workers = Workers::start(2);
             run(&workers.crew, 2);
@@ -364,7 +364,7 @@ mod models {
     }
 
     #[test]
-    fn two_callers_share_one_worker() {
+    fn worker_of_two_callers_is_shared() {
         model_with_two_preemptions(|| {
             let workers = Workers::start(1);
             let crew = Arc::clone(&workers.crew);
@@ -376,7 +376,7 @@ mod models {
     }
 
     #[test]
-    fn a_job_within_a_job_ends() {
+    fn job_within_a_job_ends() {
         struct Outer<'a>(&'a Crew);
         impl Work for Outer<'_> {
             fn help(&self, _: usize) {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_part_names_belongs_to_nobody_and_what_is_too_long_is_cut() {
+    fn node_map_beyond_its_parts_has_no_owner_and_is_cut() {
         let map = NodeMap::new([part(10..20, 1), part(20..30, 0), part(40..90, 1)]).unwrap();
         let expected = [
             (0..10, None),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_no_map_are_refused() {
+    fn node_map_of_parts_that_are_none_is_refused() {
         assert_eq!(NodeMap::new([]), Err(NodeMapError::Empty));
         let disordered = |part, from| Err(NodeMapError::Disordered { part, from });
         assert_eq!(NodeMap::new([part(0..10, 0), part(9..20, 1)]), disordered(9..20, 10));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_on_one_node_become_one_part() {
+    fn node_map_of_neighbours_on_one_node_is_one_part() {
         let parts = [part(0..1, 0), part(1..2, 0), part(2..3, 1), part(4..5, 1)];
         assert_eq!(merged(parts.into_iter()), [(0..2, 0), (2..3, 1), (4..5, 1)]);
     }
@@ -205,7 +205,7 @@ mod tests {
 
     /// Sampled once a step, such memory looked like one node's throughout, and all helpers went there.
     #[test]
-    fn memory_interleaved_more_finely_than_the_steps_has_no_owner() {
+    fn node_map_of_fine_interleaving_has_no_owner() {
         for (grain, step) in [(4 * KIB, 2 * MIB), (4 * KIB, 128 * MIB), (2 * MIB, 128 * MIB)] {
             for nodes in [2, 3, 4, 8_u32] {
                 let node = |offset: usize| Some((offset / grain) as u32 % nodes);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_interleaved_by_more_than_the_steps_is_owned_as_it_lies() {
+    fn node_map_of_coarse_interleaving_is_as_it_lies() {
         for (grain, step) in [(GIB, 128 * MIB), (2 * MIB, 2 * MIB), (64 * MIB, 16 * MIB)] {
             for nodes in [2, 4_u32] {
                 let node = |offset: usize| Some((offset / grain) as u32 % nodes);
@@ -234,7 +234,7 @@ mod tests {
 
     /// Three pages on node 0 for each one on node 1: node 0 owns little, node 1 nothing.
     #[test]
-    fn weighted_interleaving_has_no_owner() {
+    fn node_map_of_weighted_interleaving_has_no_owner() {
         for grain in [4 * KIB, 2 * MIB] {
             let node = |offset: usize| Some(u32::from((offset / grain).is_multiple_of(4)));
             let owned = owned(map_of(16 * GIB, 128 * MIB, node).as_ref(), 2);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn first_touch_and_bound_memory_keep_their_owners() {
+    fn node_map_of_first_touch_and_bound_memory_keeps_owners() {
         let halves = |offset: usize| Some(u32::from(offset >= 3 * GIB + 70 * MIB));
         let map = map_of(8 * GIB, 128 * MIB, halves).unwrap();
         assert_eq!(map.parts, [(0..3 * GIB, 0), (3 * GIB + 128 * MIB..8 * GIB, 1)]);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_of_a_short_piece_is_looked_at() {
+    fn node_map_of_a_short_piece_looks_at_every_page() {
         assert_eq!(
             samples(8192..8192 + 3 * 4096 + 5, 4096).collect::<Vec<_>>(),
             [8192, 8192 + 4096, 8192 + 2 * 4096, 8192 + 3 * 4096,]
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_just_written_is_on_one_of_this_machines_nodes() {
+    fn node_map_of_memory_just_written_is_one_of_the_nodes() {
         let bytes = vec![1_u8; 3 * page_size() + 5];
         if memory::nodes_of(&[bytes.as_ptr()]).is_err() {
             return; // A sandbox without move_pages(2), or an emulator.

@@ -143,7 +143,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_cpus_that_are_online_and_allowed_count() {
+    fn cpus_offline_or_not_allowed_do_not_count() {
         let machine = machine(&[(0, "0-3"), (1, "4-7")], "2-5,900");
         machine.file("/sys/devices/system/cpu/online", "0-4,6-7");
         let placement = read(&machine);
@@ -154,7 +154,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nodes_with_gaps_and_without_cpus() {
+    fn nodes_with_gaps_and_without_cpus_are_placed() {
         let placement = read(&machine(&[(0, "0-1"), (8, "64-65"), (255, "")], "0-65"));
         assert_eq!(placement.node_of_cpu(65), Some(8));
         assert!(placement.cpus_of(255).is_empty());
@@ -162,7 +162,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_thousand_cpus_on_eight_nodes() {
+    fn cpus_by_the_thousand_on_eight_nodes_are_placed() {
         let lists: Vec<String> = (0..8).map(|n| format!("{}-{}", n * 125, n * 125 + 124)).collect();
         let nodes: Vec<_> = (0..8).map(|n| (n, lists[n as usize].as_str())).collect();
         let placement = read(&machine(&nodes, "0-999"));
@@ -171,7 +171,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_quota_counts_in_whole_cpus() {
+    fn cpus_under_a_quota_are_whole() {
         let machine = machine(&[(0, "0-7")], "0-7");
         machine.file("/proc/self/cgroup", "0::/a");
         let mount = "31 23 0:28 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
@@ -191,7 +191,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn this_machine_has_the_cpus_this_thread_may_use() {
+    fn cpus_of_this_machine_are_those_this_thread_may_use() {
         let mask = crate::sys::thread::affinity().unwrap();
         assert_eq!(Placement::of_this_machine().within(&mask).all_cpus(), mask);
     }

@@ -80,7 +80,7 @@ mod tests {
     const GIB: usize = 1 << 30;
 
     #[test]
-    fn one_thread_for_each_minimum_chunk_within_the_limit() {
+    fn threads_within_the_limit_are_one_for_each_minimum_chunk() {
         assert_eq!(threads(0, MIB, 8), 1);
         assert_eq!(threads(MIB, MIB, 8), 1);
         assert_eq!(threads(MIB + 1, MIB, 8), 2);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_of_each_threads_share_in_whole_minimum_chunks() {
+    fn chunk_of_a_share_is_a_quarter_in_whole_minimum_chunks() {
         assert_eq!(chunk(GIB, 2, 2 * MIB), 128 * MIB);
         assert_eq!(chunk(GIB + 12345, 3, 2 * MIB), 84 * MIB);
         assert_eq!(chunk(8 * MIB, 4, 2 * MIB), 2 * MIB);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn watched_chunks_are_short_enough_to_stop_soon() {
+    fn chunk_that_is_watched_is_short_enough_to_stop_soon() {
         assert_eq!(watched_chunk(64 * GIB, 1, 2 * MIB), 32 * MIB);
         assert_eq!(watched_chunk(64 * GIB, 1, 5 * MIB), 30 * MIB);
         assert_eq!(watched_chunk(64 * GIB, 8, GIB), GIB);
@@ -109,26 +109,26 @@ mod tests {
     }
 
     #[test]
-    fn threads_begin_where_most_is_to_do() {
+    fn homes_of_threads_are_where_most_is_to_do() {
         assert_eq!(homes(&demands(&[(100, 4), (100, 4)]), 4, 0), [0, 1, 0, 1]);
         assert_eq!(homes(&demands(&[(100, 4), (300, 4)]), 4, 0), [0, 1, 1, 1]);
         assert_eq!(homes(&demands(&[(100, 4)]), 3, 0), [0, 0, 0]);
     }
 
     #[test]
-    fn nobody_begins_at_a_node_without_cpus_if_another_has_some() {
+    fn homes_beside_a_node_without_cpus_are_those_with_some() {
         assert_eq!(homes(&demands(&[(100, 0), (1, 2)]), 3, 1), [1, 1, 1]);
         assert_eq!(homes(&demands(&[(100, 0)]), 2, 0), [0, 0]);
     }
 
     #[test]
-    fn a_node_whose_cpus_are_all_at_work_passes_the_next_thread_on() {
+    fn homes_of_a_busy_node_pass_the_next_thread_on() {
         assert_eq!(homes(&demands(&[(1000, 1), (10, 4)]), 3, 0), [0, 1, 1]);
     }
 
     proptest! {
         #[test]
-        fn chunks_keep_to_the_formula(
+        fn chunks_of_any_job_keep_to_the_formula(
             len in 1_usize..1 << 45, threads in 2_usize..64, min in 1_usize..1 << 32,
         ) {
             let chunk = chunk(len, threads, min);

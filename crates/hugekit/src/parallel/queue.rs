@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_end_at_multiples_whatever_the_start() {
+    fn take_from_any_start_ends_at_multiples() {
         let whole = 0..100;
         let queue = Queue::new(vec![vec![whole]], Cut { chunk: 32, skew: 5 });
         let chunks: Vec<_> = drain(&queue, 0).into_iter().map(|(_, bytes)| bytes).collect();
@@ -120,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn one_chunk_may_be_all_there_is() {
+    fn take_of_the_only_chunk_leaves_none() {
         let whole = 0..7;
         let queue = Queue::new(vec![vec![whole.clone()]], Cut { chunk: 7, skew: 0 });
         assert_eq!(drain(&queue, 0), [(0, whole)]);
     }
 
     #[test]
-    fn a_thread_moves_to_the_next_lane_that_has_work() {
+    fn take_at_an_empty_lane_moves_to_the_next_with_work() {
         let lanes = vec![vec![0..10, 30..35], vec![], vec![10..30]];
         let queue = Queue::new(lanes, Cut { chunk: 10, skew: 0 });
         let expected = [(2, 10..20), (2, 20..30), (0, 0..10), (0, 30..35)];
@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_handed_out_once_in_chunks_no_longer_than_asked(
+        fn take_until_the_end_gives_every_byte_once(
             lens in prop::collection::vec((1_usize..5000, 0_usize..4), 1..12),
             chunk in 1_usize..3000,
             skew in 0_usize..3000,
@@ -170,7 +170,7 @@ mod models {
 
     /// Two threads that begin at different lanes: every byte is allocated exactly once.
     #[test]
-    fn every_chunk_is_taken_once() {
+    fn take_by_several_gives_every_chunk_once() {
         loom::model(|| {
             let lanes = vec![vec![0..3], vec![3..5]];
             let queue = Arc::new(Queue::new(lanes, Cut { chunk: 2, skew: 1 }));

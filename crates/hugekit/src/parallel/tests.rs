@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn every_byte_is_handed_out_exactly_once(
+    fn job_of_any_length_hands_out_every_byte_once(
         len in 0_usize..20_000,
         min_chunk in 0_usize..3000,
         address in 0_usize..10_000,
@@ -84,7 +84,7 @@ proptest! {
 
 /// Chunks of a shared job end at addresses that are multiples of the minimum, whatever the start.
 #[test]
-fn only_the_ends_of_a_job_are_off_the_minimum() {
+fn chunks_within_a_job_are_multiples_of_the_minimum() {
     let (address, len, min) = (3 * 4096 + 17, 100_001, 4096);
     let placement = nodes(2);
     let job = Job::new(len).min_chunk(min).address(address).placement(&placement);
@@ -102,7 +102,7 @@ fn only_the_ends_of_a_job_are_off_the_minimum() {
 }
 
 #[test]
-fn a_single_thread_that_nobody_watches_takes_everything() {
+fn thread_alone_and_unwatched_takes_everything() {
     let chunks = Mutex::new(Vec::new());
     let record = |bytes: Range<usize>| {
         chunks.lock().unwrap().push(bytes);
@@ -115,7 +115,7 @@ fn a_single_thread_that_nobody_watches_takes_everything() {
 }
 
 #[test]
-fn a_watched_thread_takes_chunks_and_is_told_of_each() {
+fn thread_that_is_watched_takes_chunks_and_tells_of_each() {
     let told = Mutex::new(Vec::new());
     let progress = |done, total| told.lock().unwrap().push((done, total));
     let job = Job::new(1000).min_chunk(100).threads(Threads::One);
@@ -149,7 +149,7 @@ impl Rendezvous {
 }
 
 #[test]
-fn helpers_really_work_and_their_progress_ascends() {
+fn progress_of_helpers_at_work_ascends() {
     let (placement, rendezvous) = (nodes(4), Rendezvous::alone());
     let (workers, told) = (Mutex::new(BTreeSet::new()), Mutex::new(Vec::new()));
     let progress = |done, _| told.lock().unwrap().push(done);
@@ -169,7 +169,7 @@ fn helpers_really_work_and_their_progress_ascends() {
 }
 
 #[test]
-fn a_helper_that_cannot_be_pinned_carries_on_and_is_reported_once() {
+fn helper_that_cannot_be_pinned_carries_on_and_is_reported_once() {
     // CPUs that no machine has: the kernel refuses each of them.
     let far = machine(&[(0, "900000-900001"), (1, "900002-900003")], "900000-900003");
     let (placement, rendezvous) = (Placement::read(&far.root()).unwrap(), Rendezvous::alone());
@@ -202,7 +202,7 @@ fn helpers_run_on_allowed_cpus_only() {
 }
 
 #[test]
-fn a_thousand_cpus_are_capped_by_chunks_and_cap() {
+fn threads_of_a_thousand_cpus_are_capped_by_chunks_and_cap() {
     let lists: Vec<String> = (0..8).map(|n| format!("{}-{}", n * 125, n * 125 + 124)).collect();
     let ids: Vec<_> = (0..8).map(|n| (n, lists[n as usize].as_str())).collect();
     let placement = Placement::read(&machine(&ids, "0-999").root()).unwrap();
@@ -216,7 +216,7 @@ fn a_thousand_cpus_are_capped_by_chunks_and_cap() {
 }
 
 #[test]
-fn more_threads_than_cpus_are_capped_and_the_report_says_so() {
+fn threads_beyond_the_cpus_are_capped_and_reported() {
     let placement = nodes(1);
     let job = Job::new(1 << 20).placement(&placement).threads(Threads::Exactly(64));
     let report = job.run(|_| Ok::<(), Infallible>(())).unwrap();
@@ -224,7 +224,7 @@ fn more_threads_than_cpus_are_capped_and_the_report_says_so() {
 }
 
 #[test]
-fn a_quota_limits_threads() {
+fn threads_under_a_quota_are_limited() {
     let files = machine(&[(0, "0-7")], "0-7");
     files.file("/proc/self/cgroup", "0::/a");
     let mount = "31 23 0:28 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
@@ -239,7 +239,7 @@ fn a_quota_limits_threads() {
 }
 
 #[test]
-fn requests_that_make_no_sense_do_nothing() {
+fn job_on_nonsense_terms_does_nothing() {
     let never = |_| -> Result<(), Infallible> { unreachable!("nothing is to be done") };
     let none = Job::new(100).threads(Threads::Exactly(0)).run(never);
     assert_eq!(none, Err(JobError::NoThreads));
@@ -253,7 +253,7 @@ fn requests_that_make_no_sense_do_nothing() {
 }
 
 #[test]
-fn memory_only_nodes_and_nodes_that_do_not_exist_are_served_by_the_others() {
+fn job_on_nodes_without_cpus_is_served_by_the_others() {
     let files = machine(&[(3, "0-1"), (64, "")], "0-1");
     let placement = Placement::read(&files.root()).unwrap();
     let map = NodeMap::new([(0..500, 64), (500..600, 3), (700..900, 12)]).unwrap();
@@ -264,7 +264,7 @@ fn memory_only_nodes_and_nodes_that_do_not_exist_are_served_by_the_others() {
 }
 
 #[test]
-fn the_first_error_stops_the_job_and_says_what_was_done() {
+fn job_with_an_error_stops_and_says_what_was_done() {
     let (placement, counts) = (nodes(2), Counts::new(1000));
     let job = Job::new(1000).min_chunk(10).placement(&placement).threads(Threads::Exactly(3));
     let failed = job.run(|bytes| {
@@ -280,7 +280,7 @@ fn the_first_error_stops_the_job_and_says_what_was_done() {
 }
 
 #[test]
-fn a_cancelled_job_says_what_was_done() {
+fn job_that_is_cancelled_says_what_was_done() {
     for threads in 1..4 {
         let (placement, counts, cancel) = (nodes(2), Counts::new(1000), Cancel::new());
         let job = Job::new(1000).min_chunk(10).placement(&placement).cancel(&cancel);
@@ -295,7 +295,7 @@ fn a_cancelled_job_says_what_was_done() {
 
 /// A caller that stops 64 GiB waits for 32 MiB of each thread, and no more.
 #[test]
-fn after_a_cancel_each_thread_finishes_one_short_chunk() {
+fn cancel_of_a_job_lets_each_thread_finish_one_short_chunk() {
     let (placement, len) = (nodes(2), 64 << 30);
     for threads in 1..5 {
         let (cancel, after) = (Cancel::new(), AtomicUsize::new(0));
@@ -312,7 +312,7 @@ fn after_a_cancel_each_thread_finishes_one_short_chunk() {
 }
 
 #[test]
-fn a_cancel_that_comes_too_late_changes_nothing() {
+fn cancel_that_comes_too_late_changes_nothing() {
     let cancel = Cancel::new();
     let job = Job::new(10).min_chunk(10).cancel(&cancel);
     let report = job.run(|_| {
@@ -337,7 +337,7 @@ fn panics_with(what: &str, run: impl FnOnce()) {
 }
 
 #[test]
-fn a_panic_in_any_thread_comes_out_in_the_caller_and_the_crew_lives_on() {
+fn job_that_panics_in_any_thread_does_so_in_the_caller_and_the_crew_lives_on() {
     let (placement, caller) = (nodes(2), thread::current().id());
     let job = Job::new(64).placement(&placement).threads(Threads::Exactly(3));
     let panic_in = |suits: fn(ThreadId, ThreadId) -> bool| {
@@ -361,7 +361,7 @@ fn a_panic_in_any_thread_comes_out_in_the_caller_and_the_crew_lives_on() {
 }
 
 #[test]
-fn a_panic_in_the_progress_callback_comes_out_too() {
+fn job_whose_progress_panics_does_so_in_the_caller() {
     let placement = nodes(2);
     let progress = |done: usize, _: usize| assert!(done < 500, "{}", "progress");
     let job = Job::new(1000).min_chunk(10).placement(&placement).progress(&progress);
@@ -389,7 +389,7 @@ fn jobs_from_many_threads_at_once_do_not_mix() {
 }
 
 #[test]
-fn a_job_within_a_chunk_within_a_chunk_ends() {
+fn job_within_a_chunk_within_a_chunk_ends() {
     fn nested(placement: &Placement, depth: usize, leaves: &AtomicUsize) {
         let job = Job::new(16).placement(placement).threads(Threads::Exactly(4));
         job.run(|bytes| {

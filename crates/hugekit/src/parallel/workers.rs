@@ -80,7 +80,7 @@ fn hire(crew: &'static Crew, low_priority: bool) -> bool {
     let life = move || {
         if low_priority {
             // Any thread may; should a system-call filter object, the helper is an ordinary one.
-            let _ = sys::yield_to_everybody();
+            let _ = sys::yield_to_all_threads();
         }
         crew.serve();
     };

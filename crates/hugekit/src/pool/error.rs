@@ -214,14 +214,14 @@ mod tests {
     use crate::pool::Backing;
 
     #[test]
-    fn sizes_are_exact() {
+    fn message_with_sizes_is_exact() {
         let sizes =
             [0, 1, 4096, 3 << 20, 1 << 30, (1 << 30) + 1].map(|size| Size(size).to_string());
         assert_eq!(sizes, ["0 bytes", "1 bytes", "4 KiB", "3 MiB", "1 GiB", "1073741825 bytes"]);
     }
 
     #[test]
-    fn the_remedy_reserves_what_is_missing_on_top_of_what_is_there() {
+    fn remedy_for_missing_huge_pages_reserves_them_on_top() {
         let shortage = PoolError::NotEnoughHugePages {
             page_size: HUGE_PAGE_BYTES,
             wanted: 512,

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_what_refused_and_what_still_works() {
+    fn message_of_a_refusal_names_it_and_what_still_works() {
         let refused = |user_mode, obstacles| FaultError::NotPermitted {
             user_mode,
             obstacles,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_feature_is_named() {
+    fn message_of_a_missing_feature_names_it() {
         let missing = vec!["minor faults of hugetlb memory (Linux 5.13)"];
         let message = FaultError::Lacking { missing }.to_string();
         assert!(

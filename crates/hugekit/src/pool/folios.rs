@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_one_state_for_each_folio(steps in vec(steps(), 1..80)) {
+        fn folios_under_any_operations_are_like_one_state_each(steps in vec(steps(), 1..80)) {
             let mut folios = Folios::new(FOLIOS);
             let mut model = vec![State::Hole; FOLIOS];
             let mut out: Vec<Idle> = Vec::new();
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_with_more_clean_folios_is_taken() {
+    fn take_beside_clean_folios_is_from_the_end_with_more() {
         let mut folios = Folios::new(10);
         // SAFETY: there is no memory behind these tokens, and those taken are forgotten.
         unsafe {

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_that_are_promised_do_not_count_and_those_to_come_do() {
+    fn build_beside_promised_huge_pages_does_not_count_them() {
         assert_eq!(says(&machine(), Backing::Hugetlb2M, 7 * 2 * MIB), None);
         let expected =
             "needs 8 huge pages of 2 MiB, but of 10 only 8 are free, 3 of them promised to others";
@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_the_kernel_lacks() {
+    fn build_on_a_size_that_the_kernel_lacks_is_refused() {
         let none = "this kernel has no huge pages of 1 GiB";
         assert_eq!(says(&machine(), Backing::Hugetlb1G, 1 << 30).unwrap(), none);
         assert!(says(&Synthetic::new(), Backing::Hugetlb2M, 2 * MIB).is_some());
     }
 
     #[test]
-    fn memory_is_what_is_available() {
+    fn build_beyond_available_memory_is_refused() {
         for backing in [Backing::Thp, Backing::Base] {
             assert_eq!(says(&machine(), backing, 8 * MIB), None);
             let expected = "needs 9 MiB of memory, 8 MiB are available";
@@ -151,7 +151,7 @@ mod tests {
 
     /// The remedy that once asked for all of a machine's memory, as root.
     #[test]
-    fn no_machine_is_advised_to_reserve_more_than_it_can_spare() {
+    fn remedy_on_any_machine_reserves_no_more_than_it_can_spare() {
         for machine in hugekit_machines::MACHINES {
             let files = machine.files().unwrap();
             let root = Root::at(files.path());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_the_group_on_memory_huge_pages_and_their_reservation() {
+    fn build_beyond_the_group_limit_is_not_enough_memory() {
         let memory = grouped(&[("memory.max", "4194304"), ("memory.current", "1048576")]);
         assert_eq!(says(&memory, Backing::Base, 3 * MIB), None);
         let message = says(&memory, Backing::Base, 4 * MIB).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_forbids_nothing() {
+    fn build_with_limits_unread_is_not_refused() {
         assert_eq!(says(&Synthetic::new(), Backing::Base, 8 * MIB), None);
     }
 }

@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_one_flag_for_each_number(
+        fn runs_under_any_operations_are_like_one_flag_each(
             steps in vec((any::<bool>(), 0..NUMBERS, 0..NUMBERS), 1..60)
         ) {
             let mut runs = Runs::default();

@@ -16,7 +16,7 @@ use super::core::{Core, State};
 use super::extent::{Dirty, Extent};
 use super::stats::Scrubbed;
 use crate::parallel::Cancel;
-use crate::sys::thread::{spawn, yield_to_everybody};
+use crate::sys::thread::{spawn, yield_to_all_threads};
 use crate::{ClearOptions, Reuse};
 
 /// Bytes of a piece: 0.1 to 0.2 ms, and long enough to stream well.
@@ -68,7 +68,7 @@ impl Drop for Scrubber {
 
 fn serve(core: &Core, cancel: &Cancel) {
     // Any thread may; should a system-call filter object, the scrubber is an ordinary thread.
-    let _ = yield_to_everybody();
+    let _ = yield_to_all_threads();
     let most = (PIECE_BYTES / core.memory.page_size()).max(1);
     let clear = ClearOptions::new().reuse(Reuse::None);
     // Only what takes long can be stopped in the middle: being stoppable costs microseconds.

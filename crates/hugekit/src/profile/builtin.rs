@@ -139,7 +139,7 @@ mod tests {
 
     /// What the profile decides of lengths, with every machine's caches and for every CPU that is told apart.
     #[test]
-    fn every_machine_has_a_profile_that_can_be_used() {
+    fn profile_of_every_machine_can_be_used() {
         for machine in hugekit_machines::MACHINES {
             let files = machine.files().unwrap();
             let caches = cache::read(&Root::at(files.path()));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_machine_has_a_place_for_each_of_its_cpus() {
+    fn placement_of_every_machine_has_each_of_its_cpus() {
         for machine in hugekit_machines::MACHINES {
             let files = machine.files().unwrap();
             let placement = Placement::read(&Root::at(files.path())).unwrap();

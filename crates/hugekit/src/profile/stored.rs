@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_stored_comes_back(
+        fn load_of_what_was_stored_is_the_same(
             warm in option::of(bands()),
             near_bytes in option::of(1_usize..1 << 40),
             thread_cap in option::of(1_usize..4096),
@@ -380,7 +380,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".*") {
+        fn parse_of_any_text_does_not_panic(text in ".*") {
             let _ = StoredProfile::parse(&text);
         }
     }
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_make_no_sense_are_refused_by_name() {
+    fn load_of_nonsense_values_refuses_them_by_name() {
         let warm = |bands| Measured { clear_warm: Some(bands), ..Measured::default() };
         assert!(problem(warm(vec![])).contains("clear_warm must begin at 0"));
         assert!(problem(warm(vec![band(1, "memset")])).contains("begin at 0"));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machine_is_told_from_this_one() {
+    fn load_on_another_machine_is_told_from_this_one() {
         let stored = stored(Measured::default());
         let larger = CacheSizes { llc: 64 << 20, ..CACHES };
         let error = stored.for_machine(CPU, larger).unwrap_err().to_string();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn other_kinds_versions_and_damage_are_told_apart() {
+    fn load_of_other_kinds_versions_and_damage_tells_them_apart() {
         let text = stored(Measured::default()).to_toml();
         let parse = |text: &str| StoredProfile::parse(text).unwrap_err();
         assert!(matches!(parse(&text.replace("profile/1", "profile/2")), Problem::Schema { .. }));
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_too_long_is_an_error_and_nothing_there_is_none() {
+    fn load_of_no_file_is_none_and_of_too_long_ones_an_error() {
         let folder = tempfile::tempdir().unwrap();
         assert!(StoredProfile::read(&folder.path().join("none")).unwrap().is_none());
         let error = StoredProfile::read(folder.path()).unwrap_err();

@@ -150,7 +150,7 @@ mod tests {
     use crate::pool::Backing;
 
     #[test]
-    fn where_nothing_keeps_the_kernel_from_showing_dirty_memory_it_is_cleared_at_allocation() {
+    fn build_where_the_kernel_may_show_dirty_memory_clears_at_allocation() {
         let len = 1 << 20;
         let pool = Pool::builder(len).backing(Backing::Base).scrub_threads(0).build().unwrap();
         pool.region(len).unwrap().fill(7);

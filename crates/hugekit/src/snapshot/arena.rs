@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_taken_once_and_there_are_no_more() {
+    fn take_of_slots_gives_each_once_and_no_more() {
         let reserve = Reserve::new(1).unwrap();
         for (count, reserve) in [0, 1, 63, 64, 65, 130, 600]
             .into_iter()

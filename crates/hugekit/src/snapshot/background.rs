@@ -9,7 +9,7 @@ use super::SnapshotError;
 use super::lifecycle::Phase;
 use super::state::{Preserver, SnapshotState};
 use super::tracker::WriteTracker;
-use crate::sys::thread::{spawn, yield_to_everybody};
+use crate::sys::thread::{spawn, yield_to_all_threads};
 
 /// Between looks at how much is held, while it is enough.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -49,7 +49,7 @@ impl Background {
 
 /// From the end on: a reader of all of it in order comes there last.
 fn preserve_all(snapshot: &SnapshotState, tracker: &WriteTracker, most: usize, stop: &AtomicBool) {
-    let _ = yield_to_everybody();
+    let _ = yield_to_all_threads();
     for index in (0..snapshot.granules().len()).rev() {
         let is_enough = || snapshot.arena().held().0 + snapshot.interval().granule_bytes() > most;
         while is_enough() && !stop.load(Ordering::Relaxed) {

@@ -203,7 +203,7 @@ impl Plan<'_> {
     }
 
     fn in_place(&self, fallback: Option<FaultError>) -> Result<Watched, SnapshotError> {
-        survey::nobody_blocks_sigbus()?;
+        survey::no_thread_blocks_sigbus()?;
         self.by(Way::InPlace, 0, fallback)
     }
 

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_those_that_others_share() {
+    fn edges_of_any_range_are_the_pages_that_others_share() {
         let page = page_size();
         let pages = |range: Range<usize>| {
             let edges = Edges::new(&range, &inner_of(&range, page)).unwrap();

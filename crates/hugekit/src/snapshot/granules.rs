@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_granule_leaves_its_owner_once() {
+    fn granule_of_one_owner_leaves_it_once() {
         let granules = Granules::new(64).unwrap();
         let copied: Vec<AtomicUsize> = (0..64).map(|_| AtomicUsize::new(0)).collect();
         thread::scope(|scope| {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_leaves_it_where_it_was() {
+    fn granule_given_up_stays_where_it_was() {
         let granules = Granules::new(2).unwrap();
         let claim = granules.claim(0).unwrap();
         assert!(granules.needs_owner(0) && !granules.is_still_with_owner(0));

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_has_it() {
+    fn reserve_of_several_is_had_by_one_at_a_time() {
         let reserve = Reserve::new(1).unwrap();
         assert_eq!(reserve.len(), HUGE_PAGE_BYTES);
         assert!(reserve.touch());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_an_error_with_numbers() {
+    fn reserve_beyond_the_machine_is_an_error_with_numbers() {
         let refused = Reserve::new(usize::MAX / 2).unwrap_err().to_string();
         assert!(refused.contains("are available") || refused.contains("limit"), "{refused}");
         assert!(matches!(Reserve::new(usize::MAX), Err(SnapshotError::Kernel { .. })));

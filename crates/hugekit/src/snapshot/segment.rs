@@ -181,7 +181,7 @@ mod tests {
     use crate::fault::open::{self, Of};
 
     #[test]
-    fn segments_have_the_same_images_throughout() {
+    fn segments_of_any_snapshots_have_the_same_images_throughout() {
         let Ok(descriptor) = open::for_serving_in_place(Of::PrivateWrites) else { return };
         let Ok(protector) = WriteProtector::new(descriptor) else { return };
         let protector = Arc::new(protector);

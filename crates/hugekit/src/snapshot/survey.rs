@@ -43,7 +43,7 @@ pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, Snap
 
 /// No thread blocks SIGBUS, but for a moment: the C library blocks all signals where threads begin and end, and
 /// writes only to its own memory there.
-pub(super) fn nobody_blocks_sigbus() -> Result<(), SnapshotError> {
+pub(super) fn no_thread_blocks_sigbus() -> Result<(), SnapshotError> {
     let root = Root::default();
     for thread in threads::ids(&root)? {
         if blocks_sigbus(&root, thread)? {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn what_lies_above_a_stack_is_not_the_threads() {
+    fn survey_above_a_stack_is_not_the_threads() {
         let (page, top) = (page_size(), 64 * page_size());
         let joined = mapped(page..2 * top);
         // As glibc 2.36 places it.
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_found_wherever_they_are() {
+    fn survey_of_a_range_with_holes_finds_them() {
         let maps = [mapped(10..20), mapped(20..30), mapped(40..50)];
         let hole = |range: Range<usize>| {
             let touched: Vec<_> =
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_mapping_is_said() {
+    fn survey_of_an_unsuitable_mapping_says_why() {
         let with = |change: fn(&mut MappedRange)| {
             let mut mapping = mapped(10..20);
             change(&mut mapping);

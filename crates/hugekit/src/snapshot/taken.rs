@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_taken_as_often_as_it_was_until_the_last_one_goes() {
+    fn range_taken_several_times_is_so_until_the_last_goes() {
         // Addresses that no mapping has.
         let range = 8..11;
         let count = || {

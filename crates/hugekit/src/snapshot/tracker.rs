@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     #[allow(unsafe_code)]
-    fn when_a_thread_dies_the_snapshot_is_lost_and_writers_go_on() {
+    fn snapshot_whose_handler_thread_dies_is_lost_and_writers_go_on() {
         let len = 1 << 20;
         let memory = PrivateBytes::new(len, 1 << 16).unwrap();
         // SAFETY: so many bytes, which no other thread uses.

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_one_threads_at_a_time_and_no_step_is_lost() {
+    fn claim_of_a_word_is_one_threads_and_loses_no_step() {
         let claims = Claims::with(7, [5, 0, 1]).unwrap();
         let inside: Vec<AtomicUsize> = (0..7).map(|_| AtomicUsize::new(0)).collect();
         let work = || {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_dropped_leaves_what_was_and_others_still_see_it() {
+    fn claim_that_is_dropped_leaves_what_was() {
         let claims = Claims::with(2, [3, 4]).unwrap();
         let claim = claims.claim(0);
         assert_eq!(claims.look(0), Seen { state: 3, is_busy: true, is_broken: false });
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_stays_broken_whoever_is_at_it() {
+    fn break_of_a_word_at_any_time_stays() {
         let claims = Claims::<u32>::new(1).unwrap();
         let claim = claims.claim(0);
         claims.break_(0);
@@ -293,7 +293,7 @@ mod models {
     }
 
     #[test]
-    fn work_is_done_once_and_seen_by_whoever_comes_later() {
+    fn claim_by_several_is_done_once_and_seen_later() {
         check(3, || {
             let shared = Shared::new();
             let other = Arc::clone(&shared);
@@ -305,7 +305,7 @@ mod models {
     }
 
     #[test]
-    fn three_at_one_word_each_get_it() {
+    fn claim_by_three_is_had_by_each() {
         check(2, || {
             let shared = Shared::new();
             let start = |_| {
@@ -319,7 +319,7 @@ mod models {
     }
 
     #[test]
-    fn work_that_fails_is_left_to_the_next() {
+    fn claim_that_fails_is_left_to_the_next() {
         check(3, || {
             let shared = Shared::new();
             let other = Arc::clone(&shared);
@@ -332,7 +332,7 @@ mod models {
 
     /// A thread that only looks sees what was done too.
     #[test]
-    fn who_looks_sees_what_was_done() {
+    fn look_after_a_claim_sees_what_was_done() {
         check(3, || {
             let shared = Shared::new();
             let looks = Arc::clone(&shared);
@@ -348,7 +348,7 @@ mod models {
 
     /// So does a thread that waits until it is settled, or would claim it only if there were work.
     #[test]
-    fn who_waits_sees_what_was_done() {
+    fn wait_for_a_claim_sees_what_was_done() {
         check(3, || {
             let shared = Shared::new();
             let waits = Arc::clone(&shared);
@@ -367,7 +367,7 @@ mod models {
 
     /// Taken back while another thread serves it: done, then taken away, or the other way round.
     #[test]
-    fn release_and_fault_do_not_mix() {
+    fn release_beside_a_fault_does_not_mix() {
         check(3, || {
             let shared = Shared::new();
             let other = Arc::clone(&shared);
@@ -388,7 +388,7 @@ mod models {
     }
 
     #[test]
-    fn what_breaks_while_it_is_claimed_stays_broken() {
+    fn break_of_a_claimed_word_stays() {
         check(3, || {
             let shared = Shared::new();
             let other = Arc::clone(&shared);

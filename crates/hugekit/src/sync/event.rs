@@ -62,7 +62,7 @@ mod models {
 
     /// A waiter that slept on would be a deadlock, which loom reports.
     #[test]
-    fn no_waiter_sleeps_through_what_it_waits_for() {
+    fn event_beside_a_waiter_is_not_slept_through() {
         loom::model(|| {
             let shared = Arc::new((Event::new(), AtomicUsize::new(0)));
             let waits = Arc::clone(&shared);
@@ -79,7 +79,7 @@ mod models {
 
     /// Two waiters and two tellers: one wake-up is for all.
     #[test]
-    fn every_waiter_is_woken() {
+    fn event_with_several_waiters_wakes_each() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
         builder.check(|| {

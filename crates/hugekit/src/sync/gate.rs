@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sharers_see_no_change_half_way_and_no_change_is_lost() {
+    fn gate_of_sharers_shows_no_change_half_way_and_loses_none() {
         let gate = Gate::new((0_u64, 0_u64)).unwrap();
         thread::scope(|scope| {
             for _ in 0..2 {
@@ -260,7 +260,7 @@ mod models {
     }
 
     #[test]
-    fn a_sharer_and_one_alone_never_meet() {
+    fn gate_of_a_sharer_and_one_alone_keeps_them_apart() {
         check(3, || {
             let gate = gate();
             let other = Arc::clone(&gate);
@@ -274,7 +274,7 @@ mod models {
     }
 
     #[test]
-    fn two_alone_lose_nothing() {
+    fn gate_of_two_alone_loses_nothing() {
         check(3, || {
             let gate = gate();
             let other = Arc::clone(&gate);
@@ -288,7 +288,7 @@ mod models {
     /// Two sharers leave while a third thread waits to have it alone: neither the last one nor the waiter is
     /// forgotten.
     #[test]
-    fn the_last_of_two_sharers_lets_the_next_one_in() {
+    fn gate_left_by_the_last_sharer_lets_the_next_one_in() {
         check(2, || {
             let gate = gate();
             let share = |_| {

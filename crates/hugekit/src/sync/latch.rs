@@ -46,7 +46,7 @@ mod models {
     unsafe impl Send for Shared {}
 
     #[test]
-    fn what_was_done_before_arriving_is_seen() {
+    fn latch_after_arrival_shows_what_was_done_before() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {

@@ -191,7 +191,7 @@ mod models {
     }
 
     #[test]
-    fn what_is_replaced_goes_when_no_reader_has_it_any_more() {
+    fn replace_beside_readers_drops_after_the_last() {
         check(3, || {
             let published = published();
             let other = Arc::clone(&published);
@@ -204,7 +204,7 @@ mod models {
 
     /// A reader that has chosen its counter, and counts after the turns have changed.
     #[test]
-    fn a_reader_that_comes_late_is_waited_for_too() {
+    fn settle_beside_a_late_reader_waits_for_it() {
         check(2, || {
             let published = published();
             let other = Arc::clone(&published);
@@ -217,7 +217,7 @@ mod models {
 
     /// A signal's handler reads while its thread does.
     #[test]
-    fn a_reader_within_a_reader_holds_up_nobody_for_ever() {
+    fn settle_beside_a_nested_reader_ends() {
         check(2, || {
             let published = published();
             let other = Arc::clone(&published);
@@ -235,7 +235,7 @@ mod models {
 
     /// Who settles knows that what others did as readers, before, has happened.
     #[test]
-    fn settling_waits_for_readers_that_began_before() {
+    fn settle_beside_earlier_readers_waits_for_them() {
         check(3, || {
             let shared = Arc::new((Published::new(()).unwrap(), UnsafeFlag::new()));
             let other = Arc::clone(&shared);

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_free_is_aligned_and_overlaps_nothing_that_is_taken() {
+    fn free_place_beside_taken_ones_is_aligned_and_overlaps_none() {
         let taken = [30..50, 10..20, 40..64];
         let found = |room: Range<usize>, len, align| {
             free_among(|look| taken.iter().for_each(look), &room, len, align)

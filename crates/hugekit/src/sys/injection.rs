@@ -112,7 +112,7 @@ calls! {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn it_is_compiled_in_only_where_a_test_asks_for_it() {
+    fn injection_without_its_feature_is_not_compiled_in() {
         let mark = ["hugekit: system calls", "may be refused"].join(" ");
         let binary = std::fs::read("/proc/self/exe").unwrap();
         let is_in = binary.windows(mark.len()).any(|bytes| bytes == mark.as_bytes());

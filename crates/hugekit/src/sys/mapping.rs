@@ -527,7 +527,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_alignment_is_kept_and_two_mappings_show_the_same_bytes() {
+    fn mapping_with_any_alignment_keeps_it_and_shows_the_files_bytes() {
         let file = memfd::create(c"hugekit-test", Pages::Shmem).unwrap();
         memfd::size_for_good(&file, 1 << 20).unwrap();
         for align in [4096, 1 << 20, 1 << 25] {

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sealed_file_keeps_its_length_and_can_be_punched() {
+    fn memfd_that_is_sealed_keeps_its_length_and_can_be_punched() {
         let file = create(c"hugekit-test", Pages::Shmem).unwrap();
         size_for_good(&file, 1 << 20).unwrap();
         for len in [0, 2 << 20] {

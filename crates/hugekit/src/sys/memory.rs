@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_touched_page_has_a_node_and_a_hole_has_none() {
+    fn node_of_a_touched_page_is_known_and_of_a_hole_is_none() {
         let touched = [1_u8; 64];
         let Ok(nodes) = nodes_of(&[touched.as_ptr(), ptr::without_provenance(4096)]) else {
             return; // A sandbox without move_pages(2): callers then do without a node map.
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_not_mapped() {
+    fn is_mapped_of_a_hole_is_false() {
         let page = rustix::param::page_size();
         let here = (&raw const page).cast::<u8>().map_addr(|address| address & !(page - 1));
         assert!(is_mapped(here, page));

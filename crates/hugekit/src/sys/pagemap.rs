@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_opcode_is_the_kernels() {
+    fn opcode_of_the_scan_is_the_kernels() {
         assert_eq!(PAGEMAP_SCAN, 0xC060_6610);
     }
 }

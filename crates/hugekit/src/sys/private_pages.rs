@@ -244,7 +244,7 @@ mod tests {
     use crate::machine::{Root, mappings};
 
     #[test]
-    fn values_live_and_die_as_in_a_box() {
+    fn value_in_private_pages_lives_and_dies_as_in_a_box() {
         let inner = Arc::new(7);
         let own = Private::new(Arc::clone(&inner)).unwrap();
         assert_eq!((**own, Arc::strong_count(&inner)), (7, 2));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_aligned_and_words_are_zero() {
+    fn pieces_when_new_are_aligned_and_zero() {
         for align in [1, 4096, HUGE_PAGE_BYTES] {
             let bytes = PrivateBytes::new(5000, align).unwrap();
             assert_eq!(bytes.start().addr() % align, 0);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_one_piece_are_apart_and_hold_what_they_were_made_of() {
+    fn slices_of_one_piece_are_apart_and_hold_their_values() {
         let len = PrivatePiece::bytes_of::<u8>(3) + PrivatePiece::bytes_of::<u64>(700);
         let mut piece = PrivatePiece::new(len).unwrap();
         let bytes = piece.filled(3, |index| index as u8);
@@ -279,13 +279,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "too short")]
-    fn no_slice_is_longer_than_its_piece() {
+    fn slice_beyond_its_piece_panics() {
         let _ = PrivatePiece::new(100).unwrap().words::<AtomicU64>(100);
     }
 
     /// A snapshot refuses what `/proc/self/maps` does not call readable.
     #[test]
-    fn what_handlers_write_is_readable_and_nobody_is_told_so() {
+    fn pages_that_handlers_write_are_readable_but_do_not_say_so() {
         let own = Private::new(AtomicU32::new(7)).unwrap();
         assert_eq!(own.load(Ordering::Relaxed), 7);
         let all = mappings::read(&Root::default()).unwrap();

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_told_from_an_exit() {
+    fn wait_for_a_killed_child_is_told_from_an_exit() {
         // SAFETY: nothing at all is async-signal-safe.
         assert_eq!(unsafe { survives(|| ()) }, Ok(true));
         let die = || {

@@ -125,7 +125,7 @@ pub(crate) fn descriptor_of(thread: u32) -> Option<usize> {
 
 /// Lets the calling thread run only where no other thread wants to: `SCHED_IDLE`, and where that is
 /// refused the highest nice value. There is no way back without privilege.
-pub(crate) fn yield_to_everybody() -> io::Result<()> {
+pub(crate) fn yield_to_all_threads() -> io::Result<()> {
     run_idly().or_else(|_| {
         pass(Call::Setpriority)?;
         rustix::process::setpriority_process(None, 19)
@@ -280,12 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn a_nonsense_set_costs_no_memory() {
+    fn affinity_of_a_nonsense_set_costs_no_memory() {
         assert!(words_of(&"0-4294967295".parse().unwrap()).len() <= MOST_WORDS);
     }
 
     #[test]
-    fn a_thread_is_pinned_where_it_may_run_and_nowhere_else() {
+    fn pin_of_a_thread_is_where_it_may_run_alone() {
         std::thread::spawn(|| {
             let allowed = affinity().unwrap();
             let one: CpuSet = allowed.iter().take(1).collect();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_started_without_signals_has_them_blocked_and_its_starter_has_not() {
+    fn start_without_signals_blocks_them_in_the_thread_alone() {
         let blocked = super::super::signal::is_blocked;
         let before = blocked(libc::SIGUSR1);
         let thread = without_signals(|| {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_watched_is_where_it_says() {
+    fn thread_that_is_watched_is_where_it_says() {
         std::thread::spawn(|| {
             let Some(watched) = Watched::new(rustix::thread::gettid().as_raw_pid() as u32) else {
                 return; // A sandbox without /proc: no thread is followed then.
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn anybody_may_yield() {
-        std::thread::spawn(|| assert_eq!(yield_to_everybody(), Ok(()))).join().unwrap();
+    fn yield_by_any_thread_is_permitted() {
+        std::thread::spawn(|| assert_eq!(yield_to_all_threads(), Ok(()))).join().unwrap();
     }
 }

@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opcodes_are_the_kernels() {
+    fn opcodes_of_each_call_are_the_kernels() {
         assert_eq!(USERFAULTFD_IOC_NEW, 0xAA00);
         assert_eq!(UFFDIO_API, 0xC018_AA3F);
         assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_none_is_an_error() {
+    fn open_of_a_device_that_is_none_is_an_error() {
         assert_eq!(new_from_device(Path::new("/dev/null")).unwrap_err(), io::Errno::NOTTY);
     }
 }

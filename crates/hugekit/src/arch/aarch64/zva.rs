@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decodes_the_register_as_architected() {
+    fn dczid_as_architected_is_decoded() {
         for (dczid, bytes) in [(0, 4), (0b0_0100, 64), (0b0_0110, 256), (0b0_1001, 2048)] {
             assert_eq!((is_permitted_by(dczid), block_bytes(dczid)), (true, bytes));
         }

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_copied_and_no_other() {
+    fn copy_of_any_length_writes_exactly_its_bytes() {
         assert!(prepare());
         let source: Vec<u8> = (0..5000).map(|at| (at % 251) as u8 + 1).collect();
         for streams in [true, false] {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_instructions_are_told_from_others() {
+    fn owns_of_any_address_is_its_own_instructions() {
         assert!(prepare());
         // SAFETY: zeroed, the structure is a valid one.
         let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };

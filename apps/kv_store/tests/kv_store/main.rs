@@ -1,0 +1,60 @@
+//! The key-value server: asked by the real `redis-cli` and `redis-benchmark`, by raw sockets that
+//! mean no good, killed, and started again on what it has saved.
+
+mod client;
+mod dumps;
+mod ending;
+mod limits;
+mod models;
+mod protocol;
+mod real_programs;
+mod saves;
+mod server;
+mod stopped_saves;
+mod values;
+use hugekit::Snapshot;
+use hugekit::fault::FaultMode;
+use kv_store::redis;
+use libtest_mimic::{Arguments, Trial};
+
+type Check = (&'static str, fn());
+
+fn trials(checks: &[Check], lacking: Option<&str>) -> Vec<Trial> {
+    let trial = |&(name, check): &Check| {
+        let run = move || {
+            check();
+            Ok(())
+        };
+        let trial = Trial::test(name, run);
+        match lacking {
+            None => trial,
+            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        }
+    };
+    checks.iter().map(trial).collect()
+}
+
+/// Why no snapshot can be taken here.
+#[allow(unsafe_code)]
+fn no_snapshots() -> Option<String> {
+    let memory = vec![1_u8; 8 << 20];
+    let builder = Snapshot::builder().fault_mode(FaultMode::InPlace);
+    // SAFETY: no thread writes to it.
+    let made = unsafe { builder.of_anonymous(&raw const memory[..]) };
+    made.err().map(|error| error.to_string())
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let missing = ["redis-cli", "redis-benchmark", "redis-server"]
+        .into_iter()
+        .find_map(|name| redis::program(name).err());
+    let checks = [dumps::CHECKS, protocol::CHECKS, limits::CHECKS, ending::CHECKS].concat();
+    let saving = [saves::SAVING, stopped_saves::SAVING, values::SAVING].concat();
+    let trials = [
+        trials(&checks, None),
+        trials(&saving, no_snapshots().as_deref()),
+        trials(real_programs::WITH_REDIS, missing.as_deref()),
+    ];
+    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
+}

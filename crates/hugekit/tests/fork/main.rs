@@ -1,0 +1,36 @@
+//! Forks of regions, on every backing, served in place and threaded: each side changes its own bytes and
+//! no other's, whichever region writes first and goes first.
+#![allow(unsafe_code)]
+
+#[path = "../backings/mod.rs"]
+mod backings;
+#[path = "../child/mod.rs"]
+mod child;
+mod fixture;
+mod kernel;
+mod lifetime;
+mod mappings;
+mod model;
+mod processes;
+mod refused;
+mod sharing;
+mod threads;
+use backings::{trials, trials_on};
+use hugekit::pool::Backing;
+use libtest_mimic::Arguments;
+
+fn main() {
+    let checks = [
+        sharing::CHECKS,
+        lifetime::CHECKS,
+        model::CHECKS,
+        threads::CHECKS,
+        kernel::CHECKS,
+        refused::CHECKS,
+        mappings::CHECKS,
+        processes::CHECKS,
+    ];
+    let mut trials = trials(&checks.concat());
+    trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}

@@ -1,0 +1,56 @@
+//! What the checks of snapshots of regions have in common: painted regions, and each way to take one.
+
+use hugekit::fault::FaultMode;
+use hugekit::pool::Backing;
+use hugekit::{HUGE_PAGE_BYTES, Pool, Region, Snapshot};
+
+use crate::backings::{FOLIOS, builder};
+
+pub(crate) const FAULT_MODES: [FaultMode; 2] =
+    [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+
+/// Granules that are shared on a backing: the usual one, and a small one.
+pub(crate) fn granules(backing: Backing) -> Vec<usize> {
+    match backing {
+        Backing::Base => vec![4096, 16384],
+        Backing::Thp => vec![HUGE_PAGE_BYTES, 64 << 10],
+        _ => vec![backing.page_size()],
+    }
+}
+
+pub(crate) fn painted(at: usize) -> u8 {
+    (at / 4096 + at / 97) as u8
+}
+
+/// How a region of a check is snapshotted.
+pub(crate) type Take<'a> = &'a dyn Fn(&Region) -> Snapshot;
+
+/// Calls `check` with a pool, a region of it that is painted and how to take snapshots, in every way.
+pub(crate) fn each(
+    backing: Backing,
+    regions: usize,
+    check: impl Fn(&Pool, Region, Take<'_>, usize),
+) {
+    for fault_mode in FAULT_MODES {
+        for granule in granules(backing) {
+            let pool = builder(backing, regions * FOLIOS).scrub_threads(0).build().unwrap();
+            let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
+            region.iter_mut().enumerate().for_each(|(at, byte)| *byte = painted(at));
+            let take = |region: &Region| {
+                region.fork_builder().granule(granule).fault_mode(fault_mode).snapshot().unwrap()
+            };
+            check(&pool, region, &take, granule);
+            assert_eq!(pool.stats().unwrap().in_use, 0, "{fault_mode:?} {granule}");
+        }
+    }
+}
+
+pub(crate) fn is_painted(bytes: &[u8]) -> bool {
+    bytes.iter().enumerate().all(|(at, &byte)| byte == painted(at))
+}
+
+pub(crate) fn copied(snapshot: Snapshot) -> Vec<u8> {
+    let mut copy = vec![0; snapshot.len()];
+    snapshot.copy_to(&mut copy).unwrap();
+    copy
+}

@@ -1,0 +1,134 @@
+//! Snapshots while writers run, and while threads fork, retire and drop what they are of.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use hugekit::Snapshot;
+use hugekit::pool::Backing;
+
+use crate::backings::{Check, FOLIOS, builder};
+use crate::fixture::{FAULT_MODES, copied, granules};
+
+/// Writers number both ends of each granule, the first one first: in a snapshot the second may be behind by one,
+/// never ahead, and neither is older than what was there before, or newer than afterwards.
+fn snapshot_under_racing_writers_keeps_their_order(backing: Backing) {
+    for fault_mode in FAULT_MODES {
+        for granule in granules(backing) {
+            let pool = builder(backing, 3 * FOLIOS).scrub_threads(0).build().unwrap();
+            let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
+            let slots = region.len() / granule;
+            let ends = |slot: usize| (slot * granule / 8, (slot + 1) * granule / 8 - 1);
+            let loaded = || -> Vec<u64> {
+                region.words().iter().map(|word| word.load(Ordering::SeqCst)).collect()
+            };
+            let stop = AtomicBool::new(false);
+            thread::scope(|scope| {
+                for writer in 0..2_usize {
+                    let (region, stop) = (&region, &stop);
+                    scope.spawn(move || {
+                        for number in 1.. {
+                            for slot in (writer..slots).step_by(2) {
+                                if stop.load(Ordering::Relaxed) {
+                                    return;
+                                }
+                                let (first, last) = ends(slot);
+                                region.words()[first].store(number, Ordering::SeqCst);
+                                region.words()[last].store(number, Ordering::SeqCst);
+                            }
+                        }
+                    });
+                }
+                for round in 0..20 {
+                    let before = loaded();
+                    let snapshot = region.fork_builder().granule(granule).fault_mode(fault_mode);
+                    let snapshot = snapshot.snapshot().unwrap();
+                    let after = loaded();
+                    let mut copy = vec![0; region.len()];
+                    if round % 2 == 0 {
+                        snapshot.read_at(0, &mut copy).unwrap();
+                    } else {
+                        snapshot.copy_to(&mut copy).unwrap();
+                    }
+                    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
+                    let copy: Vec<u64> = copy.chunks_exact(8).map(word).collect();
+                    for slot in 0..slots {
+                        let (first, last) = ends(slot);
+                        let seen = (copy[first], copy[last]);
+                        assert!(seen.1 <= seen.0 && seen.0 <= seen.1 + 1, "{slot}: {seen:?}");
+                        for at in [first, last] {
+                            assert!((before[at]..=after[at]).contains(&copy[at]), "{at}");
+                        }
+                    }
+                }
+                stop.store(true, Ordering::Relaxed);
+            });
+        }
+    }
+}
+
+/// Snapshots and forks of one region, made, read and dropped by several threads while others write, and a region
+/// that is retired while its snapshot is read.
+fn snapshots_that_come_and_go_under_writers_hold_what_was(backing: Backing) {
+    for fault_mode in FAULT_MODES {
+        let granule = granules(backing)[0];
+        let pool = builder(backing, 8 * FOLIOS).scrub_threads(0).build().unwrap();
+        let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
+        let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for writer in 0..2_usize {
+                let (region, stop, written) = (&region, &stop, &written);
+                scope.spawn(move || {
+                    let mut at = writer;
+                    while !stop.load(Ordering::Relaxed) {
+                        region.words()[at % region.words().len()].fetch_add(1, Ordering::SeqCst);
+                        written.fetch_add(1, Ordering::SeqCst);
+                        at += 8191;
+                    }
+                });
+            }
+            let takers: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        for round in 0..30 {
+                            let before = written.load(Ordering::SeqCst);
+                            let builder = region.fork_builder();
+                            let builder = builder.granule(granule).fault_mode(fault_mode);
+                            let snapshot = builder.snapshot().unwrap();
+                            let after = written.load(Ordering::SeqCst);
+                            let fork = builder.build().unwrap();
+                            let of_fork = fork.snapshot().unwrap();
+                            if round % 3 == 0 {
+                                fork.retire().unwrap();
+                            } else {
+                                drop(fork);
+                            }
+                            let sum = |snapshot: Snapshot| {
+                                let word =
+                                    |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
+                                copied(snapshot).chunks_exact(8).map(word).sum::<u64>()
+                            };
+                            // A writer counts after it has written.
+                            assert!((before..=after + 2).contains(&sum(snapshot)));
+                            assert!(sum(of_fork) >= before);
+                        }
+                    })
+                })
+                .collect();
+            let ended: Vec<_> = takers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            stop.store(true, Ordering::Relaxed);
+            ended.into_iter().for_each(|ended| ended.unwrap());
+        });
+        assert_eq!(region.shared_bytes().unwrap(), 0);
+    }
+}
+
+pub(crate) const CHECKS: &[Check] = &[
+    (
+        "snapshot_under_racing_writers_keeps_their_order",
+        snapshot_under_racing_writers_keeps_their_order,
+    ),
+    (
+        "snapshots_that_come_and_go_under_writers_hold_what_was",
+        snapshots_that_come_and_go_under_writers_hold_what_was,
+    ),
+];

@@ -1,0 +1,119 @@
+//! What the handler leaves as it was, and how much of the signal stack it needs.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use hugekit::fault::FaultMode;
+use hugekit::pool::Backing;
+use hugekit::{Pool, Region};
+
+use crate::fixture::{CALLS, Case, PAGE, WIDTH, counts_plainly, in_place, pool, signal_stack};
+
+fn fault_served_in_place_keeps_errno() {
+    let pool = pool();
+    let mut region = in_place(&pool);
+    for at in (0..region.len()).step_by(PAGE) {
+        // SAFETY: the address of the calling thread's errno.
+        unsafe {
+            *libc::__errno_location() = 4242;
+            region.as_mut_ptr().add(at).write_volatile(1);
+            assert_eq!(*libc::__errno_location(), 4242);
+        }
+    }
+}
+
+/// What a fault takes of the signal stack beyond the frame that the kernel puts there for any signal.
+fn fault_served_in_place_needs_less_than_two_kib_of_stack() {
+    let pool = pool();
+    let mut region = in_place(&pool);
+    let used_by = stack_beyond_a_frame();
+    for handled in [0, 1] {
+        let ours = used_by(&mut || {
+            region.release(0..WIDTH).unwrap();
+            region[handled * PAGE] = 1;
+        });
+        assert!(0 < ours && ours < 2048, "{ours} bytes beyond the frame of an empty handler");
+    }
+}
+
+/// The same, no allocation and `errno` as it was, for every kind of fault of a fork group: the last of them
+/// copies all of a region.
+fn fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack() {
+    let pool = Pool::builder(4 * WIDTH).backing(Backing::Base).scrub_threads(0).build().unwrap();
+    let mut region = pool.region(WIDTH).unwrap();
+    region.fill(1);
+    let how = region.fork_builder().granule(PAGE).fault_mode(FaultMode::InPlace).max_vmas(4);
+    let (mut first, mut second) = (how.build().unwrap(), how.build().unwrap());
+    let used_by = stack_beyond_a_frame();
+    let mut touch = |what: &str, touch: &mut dyn FnMut(&mut Region, &mut Region, &mut Region)| {
+        let ours = used_by(&mut || {
+            // SAFETY: the address of the calling thread's errno.
+            unsafe { *libc::__errno_location() = 4242 };
+            touch(&mut region, &mut first, &mut second);
+            // SAFETY: as above.
+            assert_eq!(unsafe { *libc::__errno_location() }, 4242);
+        });
+        assert!(0 < ours && ours < 2048, "{what}: {ours} bytes beyond an empty handler's frame");
+    };
+    touch("a read", &mut |_, first, second| assert_eq!(first[0] + second[0], 2));
+    touch("a child's write", &mut |_, first, _| first[0] = 2);
+    touch("a parent's write", &mut |region, _, _| region[PAGE] = 2);
+    touch("a read of what was taken away", &mut |_, first, _| assert_eq!(first[PAGE], 1));
+    touch("the same, shared with no other region", &mut |_, _, second| assert_eq!(second[PAGE], 1));
+    touch("the last sharer's write", &mut |region, first, second| {
+        (first[5 * PAGE], second[5 * PAGE], region[5 * PAGE]) = (5, 5, 5);
+    });
+    assert!(first.shared_bytes().unwrap() == 0, "mappings were used up");
+    let all: [u64; 3] =
+        [&region, &first, &second].map(|region| region.iter().map(|&b| u64::from(b)).sum());
+    assert_eq!(all, [1 + 4, 1 + 4, 4].map(|more| WIDTH as u64 + more));
+}
+
+/// Says how much of the signal stack handlers use that are called meanwhile, beyond the frame of an empty
+/// one.
+fn stack_beyond_a_frame() -> impl Fn(&mut dyn FnMut()) -> usize {
+    let stack = signal_stack();
+    assert_eq!(stack.ss_flags & libc::SS_DISABLE, 0, "a thread of Rust has a signal stack");
+    let size = stack.ss_size;
+    let start = AtomicPtr::new(stack.ss_sp.cast::<u8>());
+    let used_by = move |work: &mut dyn FnMut()| {
+        let start = start.load(Ordering::SeqCst);
+        // SAFETY: no handler is on the signal stack now, and it is readable and writable.
+        unsafe { ptr::write_bytes(start, 0xa5, size) };
+        work();
+        // SAFETY: as above.
+        let bytes = unsafe { std::slice::from_raw_parts(start, size) };
+        size - bytes.iter().position(|&byte| byte != 0xa5).unwrap_or(size)
+    };
+    install_for_usr1();
+    // SAFETY: the handler is there.
+    let frame = used_by(&mut || unsafe {
+        libc::raise(libc::SIGUSR1);
+    });
+    assert_eq!(CALLS.load(Ordering::SeqCst), 1);
+    move |work| used_by(work).saturating_sub(frame)
+}
+
+fn install_for_usr1() {
+    // SAFETY: `counts_plainly` is async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = counts_plainly as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()), 0);
+    }
+}
+
+pub(crate) const CASES: &[Case] = &[
+    ("fault_served_in_place_keeps_errno", fault_served_in_place_keeps_errno, None),
+    (
+        "fault_served_in_place_needs_less_than_two_kib_of_stack",
+        fault_served_in_place_needs_less_than_two_kib_of_stack,
+        None,
+    ),
+    (
+        "fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack",
+        fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack,
+        None,
+    ),
+];

@@ -1,0 +1,140 @@
+//! Snapshots while writers run: each store is in it or not, and writers go on.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use hugekit::fault::FaultMode;
+use hugekit::snapshot::Granule;
+use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+
+use crate::fixture::{Check, PAGE, SMALL, assert_is_plain, copied, loaded, of, words};
+use crate::memory::Memory;
+
+/// Writers number the words at both ends of each block, the first one first: in the snapshot the second may be
+/// behind by one, never ahead, and neither is older than what was there before, or newer than afterwards.
+fn snapshot_under_racing_writers_keeps_their_order(fault_mode: FaultMode) {
+    for granule in [Granule::Huge, Granule::Small] {
+        let memory = Memory::filled(8 * HUGE, true, 0);
+        let blocks = memory.len() / SMALL;
+        let ends = |block: usize| (block * SMALL / 8, (block + 1) * SMALL / 8 - 1);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for writer in 0..2_usize {
+                let (memory, stop) = (&memory, &stop);
+                scope.spawn(move || {
+                    for number in 1.. {
+                        for block in (writer..blocks).step_by(2) {
+                            if stop.load(Ordering::Relaxed) {
+                                return;
+                            }
+                            let (first, last) = ends(block);
+                            memory.words()[first].store(number, Ordering::SeqCst);
+                            memory.words()[last].store(number, Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            for _ in 0..12 {
+                let before = loaded(&memory);
+                let snapshot = of(fault_mode, memory.range(), granule).unwrap();
+                let after = loaded(&memory);
+                let copy: Vec<u64> = words(&copied(snapshot)).collect();
+                for block in 0..blocks {
+                    let (first, last) = ends(block);
+                    let seen = (copy[first], copy[last]);
+                    assert!(seen.1 <= seen.0 && seen.0 <= seen.1 + 1, "{block}: {seen:?}");
+                    for at in [first, last] {
+                        assert!((before[at]..=after[at]).contains(&copy[at]), "{at}");
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Snapshots of overlapping ranges, made and dropped by several threads while others write: no thread hangs or
+/// dies, and each holds what was there.
+fn snapshots_that_come_and_go_under_writers_hold_what_was(fault_mode: FaultMode) {
+    let memory = Memory::filled(8 * HUGE, true, 0);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for writer in 0..2_usize {
+            let (memory, stop) = (&memory, &stop);
+            scope.spawn(move || {
+                let mut at = writer;
+                while !stop.load(Ordering::Relaxed) {
+                    memory.words()[at % memory.words().len()].fetch_add(1, Ordering::SeqCst);
+                    at += 8191;
+                }
+            });
+        }
+        let makers: Vec<_> = (0..3_usize)
+            .map(|maker| {
+                let memory = &memory;
+                scope.spawn(move || {
+                    for round in 0..40 {
+                        let first = (maker + round) % 4 * HUGE + round % 3 * PAGE;
+                        let len = memory.len() - first - round % 5 * 1000;
+                        let start = memory.start().wrapping_add(first);
+                        let granule = if round % 2 == 0 { Granule::Huge } else { Granule::Small };
+                        let at = len / 16 * 8;
+                        let word = &memory.words()[(first + at) / 8];
+                        let before = word.load(Ordering::SeqCst);
+                        let range = ptr::slice_from_raw_parts(start, len);
+                        let snapshot = of(fault_mode, range, granule).unwrap();
+                        let after = word.load(Ordering::SeqCst);
+                        let mut seen = [0; 8];
+                        for _ in 0..2 {
+                            snapshot.read_at(at, &mut seen).unwrap();
+                            let seen = u64::from_ne_bytes(seen);
+                            assert!((before..=after).contains(&seen));
+                        }
+                    }
+                })
+            })
+            .collect();
+        makers.into_iter().for_each(|maker| maker.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_is_plain(&memory);
+}
+
+/// A writer that outruns the reader loses the snapshot and nothing else.
+fn snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on(fault_mode: FaultMode) {
+    let memory = Memory::filled(8 * HUGE, true, 3);
+    let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(3 * HUGE);
+    // SAFETY: no system call writes there.
+    let snapshot = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
+    memory
+        .words()
+        .iter()
+        .step_by(HUGE / 8)
+        .take(3)
+        .for_each(|word| word.store(4, Ordering::Relaxed));
+    snapshot.read_at(0, &mut [0; 8]).unwrap();
+    memory.words().iter().for_each(|word| word.store(4, Ordering::Relaxed));
+    let is_outrun =
+        |error| matches!(error, SnapshotError::CowLimitExceeded { cap } if cap == 3 * HUGE);
+    assert!(is_outrun(snapshot.read_at(6 * HUGE, &mut [0; 8]).unwrap_err()));
+    assert_eq!(snapshot.stats().copied_by_writers, 3);
+    assert!(is_outrun(snapshot.copy_to(&mut vec![0; memory.len()]).unwrap_err()));
+    assert!(memory.words().iter().all(|word| word.load(Ordering::Relaxed) == 4));
+    assert_is_plain(&memory);
+}
+
+pub(crate) const CHECKS: &[Check] = &[
+    (
+        "snapshot_under_racing_writers_keeps_their_order",
+        snapshot_under_racing_writers_keeps_their_order,
+    ),
+    (
+        "snapshots_that_come_and_go_under_writers_hold_what_was",
+        snapshots_that_come_and_go_under_writers_hold_what_was,
+    ),
+    (
+        "snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on",
+        snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on,
+    ),
+];
