@@ -72,7 +72,7 @@ impl Wish for hugekit_region_options {
 ///
 /// The memory can never be short later: that is an error here, `HUGEKIT_STATUS_NO_MEMORY`. Others are
 /// `HUGEKIT_STATUS_INVALID` for no bytes, `HUGEKIT_STATUS_FORKED` in a forked child, and, with
-/// `HUGEKIT_CLEARING_AT_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Nothing is taken from
+/// `HUGEKIT_CLEARING_ON_FAULT`, `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Nothing is taken from
 /// the pool then.
 ///
 /// A process forked from this one has no such memory: an access there ends in SIGSEGV.

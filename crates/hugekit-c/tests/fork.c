@@ -111,7 +111,7 @@ static void what_is_dirty_is_cleared_at_its_first_touch(const hugekit_pool *pool
     CHECK(hugekit_region_new(pool, hugekit_pool_capacity(pool), NULL, &all) == HUGEKIT_STATUS_OK);
     memset(hugekit_region_address(all), 1, hugekit_pool_capacity(pool));
     hugekit_region_free(all);
-    hugekit_region_options wishes = {.size = sizeof wishes, .clearing = HUGEKIT_CLEARING_AT_FAULT};
+    hugekit_region_options wishes = {.size = sizeof wishes, .clearing = HUGEKIT_CLEARING_ON_FAULT};
     hugekit_region *region = region_of(pool, &wishes);
     CHECK(hugekit_region_serving(region) != 0);
     unsigned char *bytes = hugekit_region_address(region);

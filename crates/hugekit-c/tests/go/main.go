@@ -12,7 +12,7 @@ static hugekit_pool_options pool_options(void) {
     return options;
 }
 static hugekit_region_options region_options(uint32_t fault_mode) {
-    hugekit_region_options options = {.size = sizeof options, .clearing = HUGEKIT_CLEARING_AT_FAULT,
+    hugekit_region_options options = {.size = sizeof options, .clearing = HUGEKIT_CLEARING_ON_FAULT,
                                       .fault_mode = fault_mode};
     return options;
 }
