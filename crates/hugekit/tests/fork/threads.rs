@@ -89,7 +89,7 @@ fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
             let pool = pool(backing, 3);
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
             let slots = region.len() / granule;
-            let stop = AtomicBool::new(false);
+            let (stop, mut same) = (AtomicBool::new(false), true);
             let seen = |fork: &Region, slot: usize| {
                 let word = fork[slot * granule..][..8].as_ptr().cast::<u64>();
                 // SAFETY: eight bytes of the fork, aligned; the compiler must not know them from before.
@@ -122,12 +122,13 @@ fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
                         });
                         fork.prepare_write(0..fork.len()).unwrap();
                         is_ready.store(true, Ordering::SeqCst);
-                        assert!(reader.join().unwrap(), "the parent's writes were seen");
+                        same &= reader.join().unwrap() && is_same();
                     });
-                    assert!(is_same());
                 }
+                // Before anything is asserted: the scope waits for the writer.
                 stop.store(true, Ordering::SeqCst);
             });
+            assert!(same, "the parent's writes were seen");
         }
     }
 }
