@@ -11,7 +11,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -38,18 +38,20 @@ pub(crate) fn test(install: bool) -> Result<Outcome> {
     if cfg!(target_arch = "aarch64") {
         return Ok(skipped("this machine is aarch64 itself"));
     }
-    let debian = Debian::new("aarch64", target_dir().join("debian"));
-    let toolchain = match Toolchain::find(&debian) {
-        Err(missing) if install => match debian.fetch(&missing) {
-            Ok(()) => Toolchain::find(&debian),
-            Err(error) => return Ok(skipped(&format!("{}; {error:#}", remedies(&missing)))),
-        },
-        found => found,
-    };
-    match toolchain {
-        Ok(toolchain) => toolchain.test(&debian).map(|()| Outcome::Passed),
-        Err(missing) => Ok(skipped(&remedies(&missing))),
+    match Toolchain::here(install) {
+        Ok((toolchain, debian)) => toolchain.test(&debian).map(|()| Outcome::Passed),
+        Err(reason) => Ok(skipped(&reason)),
     }
+}
+
+/// Builds the tests of these packages for aarch64, and returns what cargo says of its artifacts; the error says what is missing.
+pub(crate) fn build_tests(packages: &[&str], install: bool) -> Result<String> {
+    let (toolchain, debian) = Toolchain::here(install).map_err(anyhow::Error::msg)?;
+    let mut cargo = toolchain.cargo_test(&debian, packages);
+    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = cargo.output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "the tests do not compile for aarch64");
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 fn skipped(reason: &str) -> Outcome {
@@ -90,6 +92,19 @@ struct Toolchain {
 }
 
 impl Toolchain {
+    /// This machine's, or a fetched one if `install`; the error is why there is none.
+    fn here(install: bool) -> Result<(Self, Debian), String> {
+        let debian = Debian::new("aarch64", target_dir().join("debian"));
+        let toolchain = match Self::find(&debian) {
+            Err(missing) if install => match debian.fetch(&missing) {
+                Ok(()) => Self::find(&debian),
+                Err(error) => return Err(format!("{}; {error:#}", remedies(&missing))),
+            },
+            found => found,
+        };
+        toolchain.map(|toolchain| (toolchain, debian)).map_err(|missing| remedies(&missing))
+    }
+
     fn find(debian: &Debian) -> Result<Self, Vec<&'static Piece>> {
         let rustc = debian.either("rustc", has_target);
         let linker = debian.either("aarch64-linux-gnu-gcc", has_libc);
@@ -112,7 +127,8 @@ impl Toolchain {
     fn test(&self, debian: &Debian) -> Result<()> {
         for cpu in CPUS {
             let status = self
-                .cargo_test(debian)
+                .cargo_test(debian, &["hugekit", "hugekit-pte"])
+                .args(TESTS)
                 .env("QEMU_CPU", cpu)
                 .status()
                 .context("cannot start cargo")?;
@@ -122,12 +138,12 @@ impl Toolchain {
     }
 
     /// Optimised a little, because every instruction is emulated.
-    fn cargo_test(&self, debian: &Debian) -> Command {
+    fn cargo_test(&self, debian: &Debian, packages: &[&str]) -> Command {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = debian.command(&cargo);
         command
-            .args(["test", "--package", "hugekit", "--package", "hugekit-pte", "--target", TARGET])
-            .args(TESTS)
+            .args(["test", "--target", TARGET])
+            .args(packages.iter().flat_map(|package| ["--package", package]))
             .env("CARGO_TARGET_DIR", target_dir())
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
             .env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(debian))

@@ -28,6 +28,18 @@ pub(crate) fn remedies(missing: &[&Piece]) -> String {
     all.join(", ")
 }
 
+/// A suite of Debian's archive, which need not be one that this machine installs from.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    /// Whether packages of arm64 are taken from it.
+    pub(crate) arm64: bool,
+}
+
+/// The archive, and the keys that Debian has signed each suite with.
+const ARCHIVE: &str = "http://deb.debian.org/debian";
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 /// Debian's packages, unpacked and not installed.
 #[derive(Debug)]
 pub(crate) struct Debian {
@@ -79,6 +91,25 @@ impl Debian {
         let _ = fs::remove_dir_all(&self.dir);
         let apt = Apt::new(self.dir.join("apt"))?;
         apt.download(missing)?;
+        self.unpack(&apt)
+    }
+
+    /// Downloads packages of a suite and unpacks them, all or nothing: those of that name, and of what they depend
+    /// on, and that depends on, only what is `wanted`.
+    pub(crate) fn fetch_from(
+        &self,
+        suite: &Suite,
+        packages: &[&str],
+        wanted: fn(&str) -> bool,
+    ) -> Result<()> {
+        eprintln!("{}: fetching {} of {}", self.whose, packages.join(", "), suite.name);
+        let _ = fs::remove_dir_all(&self.dir);
+        let apt = Apt::of_suite(self.dir.join("apt"), suite)?;
+        apt.download_wanted(suite, packages, wanted)?;
+        self.unpack(&apt)
+    }
+
+    fn unpack(&self, apt: &Apt) -> Result<()> {
         let partial = self.dir.join("partial");
         for package in apt.downloaded()? {
             check(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&partial))?;
@@ -103,6 +134,47 @@ impl Apt {
         Ok(Self { dir })
     }
 
+    /// apt that knows this suite alone.
+    fn of_suite(dir: PathBuf, suite: &Suite) -> Result<Self> {
+        let apt = Self::new(dir)?;
+        let source = format!("deb [signed-by={KEYS}] {ARCHIVE} {} main\n", suite.name);
+        fs::write(apt.dir.join("sources.list"), source)?;
+        Ok(apt)
+    }
+
+    fn download_wanted(
+        &self,
+        suite: &Suite,
+        packages: &[&str],
+        wanted: fn(&str) -> bool,
+    ) -> Result<()> {
+        check(self.of_sources("apt-get", suite).arg("update"))?;
+        let full = |name: &str| if suite.arm64 { format!("{name}:arm64") } else { name.to_owned() };
+        let mut all: Vec<String> = packages.iter().map(|&name| name.to_owned()).collect();
+        let mut next = 0;
+        while let Some(name) = all.get(next) {
+            let said = check(self.of_sources("apt-cache", suite).args(["show", &full(name)]))
+                .with_context(|| format!("{} has no {name}", suite.name))?;
+            for dependency in dependencies(&said).into_iter().filter(|name| wanted(name)) {
+                if !all.contains(&dependency) {
+                    all.push(dependency);
+                }
+            }
+            next += 1;
+        }
+        let names = all.iter().map(|name| full(name));
+        check(self.of_sources("apt-get", suite).arg("download").args(names))?;
+        Ok(())
+    }
+
+    fn of_sources(&self, program: &str, suite: &Suite) -> Command {
+        let mut command = self.command(program, suite.arm64);
+        command
+            .arg(option("Dir::Etc::sourcelist", &self.dir.join("sources.list")))
+            .args(["-o", "Dir::Etc::sourceparts=/dev/null"]);
+        command
+    }
+
     fn download(&self, missing: &[&Piece]) -> Result<()> {
         let packages = missing.iter().flat_map(|piece| piece.packages);
         let arm64: Vec<_> = missing.iter().flat_map(|piece| piece.arm64_packages).collect();
@@ -123,7 +195,11 @@ impl Apt {
     /// because not every mirror has it. The machine's locks are left alone, so that neither root is
     /// needed nor any installation disturbed: nothing they guard is written here.
     fn get(&self, foreign: bool) -> Command {
-        let mut command = Command::new("apt-get");
+        self.command("apt-get", foreign)
+    }
+
+    fn command(&self, program: &str, foreign: bool) -> Command {
+        let mut command = Command::new(program);
         command
             .current_dir(self.archives())
             .env("LC_ALL", "C")
@@ -156,11 +232,31 @@ fn option(name: &str, value: &Path) -> OsString {
     option
 }
 
-/// Runs a command that says something only if it fails.
-fn check(command: &mut Command) -> Result<()> {
+/// The first of each alternative in the `Depends:` of what `apt-cache show` prints.
+fn dependencies(shown: &str) -> Vec<String> {
+    let fields = shown.lines().filter_map(|line| line.strip_prefix("Depends: "));
+    let alternatives = fields.flat_map(|field| field.split(", "));
+    let name = |alternative: &str| alternative.split([' ', ':', '|']).next().map(str::to_owned);
+    alternatives.filter_map(name).collect()
+}
+
+/// Runs a command that says something of interest only if it fails, and returns what it has printed.
+fn check(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_owned();
     let output = command.output().with_context(|| format!("cannot start {program:?}"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program:?} failed: {}", said.trim());
-    Ok(())
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_first_alternatives_without_versions() {
+        let shown = "Package: linux-image-7\nDepends: linux-base (>= 4.3), dracut | initramfs-tools, x:any\n\n\
+                     Package: linux-image-amd64\nDepends: linux-image-7 (= 7.3)\n";
+        assert_eq!(dependencies(shown), ["linux-base", "dracut", "x", "linux-image-7"]);
+    }
 }

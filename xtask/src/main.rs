@@ -3,11 +3,14 @@
 mod aarch64;
 mod chromium;
 mod debian;
+mod emulators;
 mod faults;
+mod fleet;
 mod fuzz;
 mod header;
 mod install;
 mod layers;
+mod older;
 mod on;
 mod operations;
 mod prose;
@@ -41,6 +44,10 @@ enum Task {
         only: Option<testing::Part>,
     },
     Faults(faults::Faults),
+    Fleet(fleet::Fleet),
+    /// What a guest of the fleet runs that forbids userfaultfd(2)
+    #[command(hide = true)]
+    WithoutUserfaultfd(fleet::WithoutUserfaultfd),
     /// Runs a command as on another machine, as far as its processor's name and caches go (needs to mount):
     /// `cargo xtask on amd-milan cargo xtask test`
     On(on::On),
@@ -69,6 +76,8 @@ fn main() -> Result<ExitCode> {
     match Task::parse() {
         Task::Test { install, only } => testing::run(install, only),
         Task::Faults(faults) => faults.run(),
+        Task::Fleet(fleet) => fleet.run(),
+        Task::WithoutUserfaultfd(command) => command.run(),
         Task::On(on) => on.run(),
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),

@@ -1,4 +1,4 @@
-//! The real `redis-server`, `redis-cli` and `redis-benchmark`, which the key-value store among the examples is tested and
+//! The real `redis-server`, `redis-cli` and `redis-benchmark`, which the key-value server `apps/kv_store` is tested and
 //! compared with. Its tests find them on the path, or where they are unpacked here, and otherwise are skipped.
 
 use std::path::Path;

@@ -9,16 +9,16 @@ use clap::ValueEnum;
 
 use crate::aarch64::{self, Outcome};
 use crate::settings::Settings;
-use crate::{chromium, faults, python, redis, soak, valgrind};
+use crate::{chromium, emulators, faults, fleet, older, python, redis, soak, valgrind};
 
 /// The counts of the test runners.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
-    passed: usize,
-    failed: usize,
-    skipped: usize,
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
     /// Why tests were skipped, and how many for each reason.
-    reasons: BTreeMap<String, usize>,
+    pub(crate) reasons: BTreeMap<String, usize>,
 }
 
 /// The parts of the tests.
@@ -28,6 +28,8 @@ pub(crate) enum Part {
     Workspace,
     /// Every system call refused once
     Faults,
+    /// Snapshots and forks, as on older kernels
+    Older,
     /// Models of the library's threads, explored
     Models,
     /// The Python package
@@ -36,6 +38,8 @@ pub(crate) enum Part {
     Aarch64,
     /// Everything at once, for a minute
     Soak,
+    /// Three guests of the fleet: other kernels, nodes and limits
+    Fleet,
 }
 
 pub(crate) fn run(install: bool, only: Option<Part>) -> Result<ExitCode> {
@@ -57,10 +61,12 @@ impl Part {
         match self {
             Self::Workspace => run_workspace(count, install),
             Self::Faults => faults::short(count),
+            Self::Older => older::run(count),
             Self::Models => run_models(count),
             Self::Python => run_python(count, install),
             Self::Aarch64 => run_aarch64(count, install),
             Self::Soak => run_soak(count),
+            Self::Fleet => fleet::short(install, count),
         }
     }
 }
@@ -87,6 +93,7 @@ fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {
     if install {
         redis::fetch();
         chromium::fetch();
+        emulators::fetch();
     }
     let mut cargo = crate::command(&["test", "--workspace", "--no-fail-fast"]);
     valgrind::tell(&mut cargo, install);
@@ -129,7 +136,7 @@ pub(crate) fn count_tests(cargo: &mut Command, count: &mut Count) -> Result<bool
 
 impl Count {
     /// Takes in one line of a test runner's output.
-    fn read(&mut self, line: &str) {
+    pub(crate) fn read(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {
             let number = |what: &str| -> usize {
                 let before = result.split(what).next().unwrap_or("");
@@ -164,7 +171,17 @@ impl Count {
         }
     }
 
-    fn skip(&mut self, reason: String) {
+    /// Takes in all that another one counted.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        for (reason, tests) in &other.reasons {
+            *self.reasons.entry(reason.clone()).or_default() += tests;
+        }
+    }
+
+    pub(crate) fn skip(&mut self, reason: String) {
         self.skipped += 1;
         *self.reasons.entry(reason).or_default() += 1;
     }

@@ -262,85 +262,125 @@ mod tests {
         live.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 
+    /// A key of one byte, again and again.
+    fn long_key(key: u8) -> Vec<u8> {
+        vec![key; 1 + key as usize % 40]
+    }
+
+    /// A store, the map that it should be like, and a snapshot of it with what the map held then.
+    struct Pair {
+        store: Store,
+        model: Model,
+        now: u64,
+        snapshot: Option<(Point, Model, Arc<AtomicUsize>)>,
+    }
+
+    impl Pair {
+        fn new() -> Self {
+            let store = Store::new(24 * SLAB).unwrap();
+            Self { store, model: Model::new(), now: 1, snapshot: None }
+        }
+
+        fn step(&mut self, step: Step) {
+            match step {
+                Step::Set { key, len, fill, expires } => {
+                    self.set(long_key(key), vec![fill; len], expires);
+                }
+                Step::SetTwo { keys, len } => self.set_two(keys, &vec![3; len]),
+                Step::Remove { key } => self.remove(&long_key(key)),
+                Step::Wait { time } => self.now += time,
+                Step::Clear => self.clear(),
+                Step::Snapshot if self.snapshot.is_none() => self.take_snapshot(),
+                Step::Snapshot => self.read_snapshot(),
+                Step::Read { slabs } => self.say_that_more_is_read(slabs),
+                Step::Compare => {
+                    self.bytes_are_as_the_map();
+                    self.values_are_as_the_map();
+                }
+            }
+        }
+
+        fn set(&mut self, key: Vec<u8>, value: Vec<u8>, lasts: Option<u64>) {
+            let expires = lasts.map(|time| self.now + time);
+            let entry = Entry { key: &key, value: &value, expires };
+            if self.store.set(&entry, self.now).is_ok() {
+                self.model.insert(key, (value, expires));
+            }
+        }
+
+        fn set_two(&mut self, keys: [u8; 2], value: &[u8]) {
+            let entry = |key| Entry { key: std::slice::from_ref(key), value, expires: None };
+            if self.store.set_all(&keys.each_ref().map(entry), self.now).is_ok() {
+                self.model.extend(keys.map(|key| (vec![key], (value.to_vec(), None))));
+            }
+        }
+
+        fn remove(&mut self, key: &[u8]) {
+            let was = alive(&self.model, self.now).contains_key(key);
+            assert_eq!(self.store.remove(key, self.now), was);
+            self.model.remove(key);
+        }
+
+        fn clear(&mut self) {
+            self.store.clear();
+            self.model.clear();
+            assert_eq!(self.store.memory().0, 0);
+        }
+
+        /// Where userfaultfd is not to be had, the integration tests say so.
+        fn take_snapshot(&mut self) {
+            let read = Arc::new(AtomicUsize::new(0));
+            let taken = self.store.snapshot(Arc::clone(&read)).ok();
+            self.snapshot = taken.map(|taken| (taken, alive(&self.model, self.now), read));
+        }
+
+        fn read_snapshot(&mut self) {
+            let (taken, model, read) = self.snapshot.take().unwrap();
+            let mut bytes = taken.pages.clone();
+            taken.entries.write_to(&mut bytes).unwrap();
+            assert!(alive(&listed(&bytes, 0), self.now) == alive(&model, self.now));
+            read.store(usize::MAX / 2, Ordering::Release);
+            self.store.saved(taken.pages);
+        }
+
+        /// What is said to be read is written again: the snapshot itself copies it in time.
+        fn say_that_more_is_read(&self, slabs: usize) {
+            if let Some((_, _, read)) = &self.snapshot {
+                read.fetch_add(slabs * SLAB, Ordering::Release);
+            }
+        }
+
+        fn bytes_are_as_the_map(&self) {
+            assert!(listed(self.store.bytes(), self.now) == alive(&self.model, self.now));
+        }
+
+        fn values_are_as_the_map(&mut self) {
+            for (key, (value, _)) in alive(&self.model, self.now) {
+                assert_eq!(self.store.get(&key, self.now).unwrap().value, &value[..]);
+            }
+        }
+
+        /// Without the snapshot, and then without any entry.
+        fn end(mut self) {
+            self.snapshot = None;
+            self.store.saved(Vec::new());
+            self.bytes_are_as_the_map();
+            for key in self.model.keys() {
+                self.store.remove(key, self.now);
+            }
+            assert_eq!(self.store.len(), 0);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
         /// Any steps, against a map; snapshots hold what the map held, however late they are read.
         #[test]
         fn steps_follow_a_map(steps in prop::collection::vec(step(), 1..300)) {
-            let mut store = Store::new(24 * SLAB).unwrap();
-            let mut model = Model::new();
-            let mut now = 1;
-            let mut snapshot: Option<(Point, Model, Arc<AtomicUsize>)> = None;
-            for step in steps {
-                match step {
-                    Step::Set { key, len, fill, expires } => {
-                        let (key, value) = (vec![key; 1 + key as usize % 40], vec![fill; len]);
-                        let expires = expires.map(|time| now + time);
-                        let entry = Entry { key: &key, value: &value, expires };
-                        if store.set(&entry, now).is_ok() {
-                            model.insert(key, (value, expires));
-                        }
-                    }
-                    Step::SetTwo { keys, len } => {
-                        let value = vec![3; len];
-                        let entries = keys.each_ref().map(|key| Entry {
-                            key: std::slice::from_ref(key),
-                            value: &value,
-                            expires: None,
-                        });
-                        if store.set_all(&entries, now).is_ok() {
-                            model.extend(keys.map(|key| (vec![key], (value.clone(), None))));
-                        }
-                    }
-                    Step::Remove { key } => {
-                        let key = vec![key; 1 + key as usize % 40];
-                        let was = alive(&model, now).contains_key(&key);
-                        prop_assert_eq!(store.remove(&key, now), was);
-                        model.remove(&key);
-                    }
-                    Step::Wait { time } => now += time,
-                    Step::Clear => {
-                        store.clear();
-                        model.clear();
-                        prop_assert_eq!(store.memory().0, 0);
-                    }
-                    Step::Snapshot if snapshot.is_none() => {
-                        let read = Arc::new(AtomicUsize::new(0));
-                        // Where userfaultfd is not to be had, the integration tests say so.
-                        if let Ok(taken) = store.snapshot(Arc::clone(&read)) {
-                            snapshot = Some((taken, alive(&model, now), read));
-                        }
-                    }
-                    Step::Snapshot => {
-                        let (taken, model, read) = snapshot.take().unwrap();
-                        let mut bytes = taken.pages.clone();
-                        taken.entries.write_to(&mut bytes).unwrap();
-                        prop_assert!(alive(&listed(&bytes, 0), now) == alive(&model, now));
-                        read.store(usize::MAX / 2, Ordering::Release);
-                        store.saved(taken.pages);
-                    }
-                    // What is said to be read is written again: the snapshot itself copies it in time.
-                    Step::Read { slabs } => {
-                        if let Some((_, _, read)) = &snapshot {
-                            read.fetch_add(slabs * SLAB, Ordering::Release);
-                        }
-                    }
-                    Step::Compare => {
-                        prop_assert!(listed(store.bytes(), now) == alive(&model, now));
-                        for (key, (value, _)) in alive(&model, now) {
-                            prop_assert_eq!(store.get(&key, now).unwrap().value, &value[..]);
-                        }
-                    }
-                }
-            }
-            drop(snapshot);
-            store.saved(Vec::new());
-            prop_assert!(listed(store.bytes(), now) == alive(&model, now));
-            for key in model.keys() {
-                store.remove(key, now);
-            }
-            prop_assert_eq!(store.len(), 0);
+            let mut pair = Pair::new();
+            steps.into_iter().for_each(|step| pair.step(step));
+            pair.end();
         }
     }
 }

@@ -20,8 +20,9 @@
  * FILES      No file is read or written but by hugekit_profile_load (a program that was measured by `hugekit tune` calls
  *            it where it starts) and hugekit_snapshot_write. The machine is asked by /proc and /sys.
  * SIGNALS    Only hugekit_cancel_set may be called by a signal handler. Memory cleared at its first touch, forked
- *            or snapshotted may be served in place, by a handler of SIGBUS: install yours before, and
- *            it is passed on what is not hugekit's; no thread that touches such memory may block SIGBUS.
+ *            or snapshotted may be served in place, by a handler of SIGBUS, and of SIGSEGV for forks on
+ *            transparent huge pages: install yours before, and they are passed on what is not hugekit's; no
+ *            thread that touches such memory may block these signals, and no code change its rights (mprotect).
  * FORK       A child of fork(2) has none of the memory: functions say HUGEKIT_STATUS_FORKED there, an access ends
  *            in SIGSEGV, ..._free frees the handle and nothing else. New pools work.
  * PANICS     A bug of the library prints a message and ends the process (SIGABRT); it never unwinds into the
@@ -78,7 +79,7 @@ enum hugekit_status
     HUGEKIT_STATUS_NOT_PERMITTED = 3,
     // This kernel, CPU, kind of memory or version of the library cannot do it.
     HUGEKIT_STATUS_UNSUPPORTED = 4,
-    // Something else in this process stands in the way, such as another handler of SIGBUS.
+    // Something else in this process stands in the way, such as another handler of SIGBUS or SIGSEGV.
     HUGEKIT_STATUS_CONFLICT = 5,
     // It was cancelled; `hugekit_last_error` says how much was done.
     HUGEKIT_STATUS_CANCELLED = 6,
@@ -202,7 +203,7 @@ enum hugekit_fault_mode
     // As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
     // answer: no thread does, all accesses are plain ones.
     HUGEKIT_FAULT_MODE_DEFAULT = 0,
-    // The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with
+    // The faulting thread itself, in a handler of SIGBUS or SIGSEGV. System calls into such memory fail with
     // EFAULT (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never
     // for guest memory.
     HUGEKIT_FAULT_MODE_IN_PLACE = 1,
@@ -281,6 +282,14 @@ typedef struct hugekit_snapshot hugekit_snapshot;
 
 // The bytes of a snapshot at addresses of its own. Made by `hugekit_snapshot_view`.
 typedef struct hugekit_view hugekit_view;
+
+// Part of the bytes that a call was given.
+typedef struct hugekit_part {
+    // Where it begins, in bytes.
+    size_t offset;
+    // How many bytes it has.
+    size_t len;
+} hugekit_part;
 
 // Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
 // calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
@@ -555,6 +564,16 @@ const char *hugekit_last_remedy(void);
 // not asked, or its answer is not known.
 int32_t hugekit_last_errno(void);
 
+// What the call that `hugekit_last_error` is about had done before it was cancelled, or a part of it failed: parts
+// of the bytes that the call was given (of a region, for calls that name one), ascending and each apart from the next.
+// What lies between them is still to do. Writes the first `room` of them to `parts`, which is NULL or has so much room,
+// and returns how many there are; 0 if nothing was done, or the call was not one that clears, copies or populates.
+//
+// # Safety
+// `parts` is NULL or valid for writing `room` of them.
+size_t hugekit_last_done(struct hugekit_part *parts,
+                         size_t room);
+
 // A word for a status, such as `"no memory"`; `"unknown status"` for any other number. Static.
 const char *hugekit_status_name(int32_t status);
 
@@ -668,12 +687,20 @@ hugekit_status hugekit_profile_load(void);
 // `profile` is a `hugekit_profile` whose size is set.
 hugekit_status hugekit_profile_query(struct hugekit_profile *profile);
 
-// The name of the routine that clears so many bytes of which nothing more is known, such as `"memset"` or
-// `"stream_avx2"`. Static.
+// The name of the routine that would clear so many bytes now, of which nothing more is known, such as `"memset"` or
+// `"avx2_streaming"`. Static.
 const char *hugekit_clear_routine(size_t len);
 
-// The name of the routine that copies so many bytes of which nothing more is known. Static.
+// The name of the routine that would copy so many bytes now, of which nothing more is known. Static.
 const char *hugekit_copy_routine(size_t len);
+
+// Whether clears and copies learn from the work that they do which routine is fastest, from now on, in this process:
+// they do unless a program says 0, or goes by a stored profile. What was learned is kept, and not gone by while it is
+// off. Any thread may say so at any time.
+void hugekit_set_learning(int enabled);
+
+// Forgets what was learned: the next operations begin as a new process's do.
+void hugekit_forget_learned(void);
 
 // Makes a pool of `capacity` bytes, rounded up to whole pages of its backing, and stores its handle in
 // `*pool`. `options` may be NULL. Free it with `hugekit_pool_free`.
@@ -929,7 +956,7 @@ void hugekit_reserve_free(struct hugekit_reserve *reserve);
 // Free it with `hugekit_snapshot_free`, which lets the memory alone again.
 //
 // Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
-// `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 6.7; with
+// `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 5.14; with
 // `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Memory of a pool: `hugekit_region_snapshot`.
 //
 // The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes from

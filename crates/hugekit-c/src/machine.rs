@@ -2,16 +2,16 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 use std::mem::offset_of;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use engine::Profile;
 use engine::arch::{Routine, clear_routines, copy_routines};
 use engine::machine::limits::Allowed;
 use engine::machine::userfaultfd::{Userfaultfd, Uses};
 use engine::machine::{Memory, Root, Topology, cache, hugepages};
 use engine::profile::source;
+use engine::{ClearOptions, CopyOptions, Profile, learning};
 
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
 use crate::versioned::{Place, Versioned};
@@ -220,27 +220,41 @@ pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) ->
     answer(unsafe { Place::needed(profile) }.map(|place| place.fill(&answered)))
 }
 
-/// The name of the routine that clears so many bytes of which nothing more is known, such as `"memset"` or
-/// `"stream_avx2"`. Static.
+/// The name of the routine that would clear so many bytes now, of which nothing more is known, such as `"memset"` or
+/// `"avx2_streaming"`. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_clear_routine(len: usize) -> *const c_char {
-    name_of(Profile::current().clear.warm.routine_for(len))
+    name_of(ClearOptions::new().chosen_for(len).routine)
 }
 
-/// The name of the routine that copies so many bytes of which nothing more is known. Static.
+/// The name of the routine that would copy so many bytes now, of which nothing more is known. Static.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_copy_routine(len: usize) -> *const c_char {
-    name_of(Profile::current().copy.warm.routine_for(len))
+    name_of(CopyOptions::new().chosen_for(len).routine)
 }
 
-fn name_of<F>(routine: &Routine<F>) -> *const c_char {
+/// Whether clears and copies learn from the work that they do which routine is fastest, from now on, in this process:
+/// they do unless a program says 0, or goes by a stored profile. What was learned is kept, and not gone by while it is
+/// off. Any thread may say so at any time.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_set_learning(enabled: c_int) {
+    learning::set_enabled(enabled != 0);
+}
+
+/// Forgets what was learned: the next operations begin as a new process's do.
+#[unsafe(no_mangle)]
+pub extern "C" fn hugekit_forget_learned() {
+    learning::forget();
+}
+
+fn name_of(routine: &str) -> *const c_char {
     static NAMES: OnceLock<HashMap<&'static str, CString>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
         let clear = clear_routines().iter().map(Routine::name);
         let copy = copy_routines().iter().map(Routine::name);
         clear.chain(copy).map(|name| (name, c_string(name))).collect()
     });
-    names.get(routine.name()).map_or(c"", CString::as_c_str).as_ptr()
+    names.get(routine).map_or(c"", CString::as_c_str).as_ptr()
 }
 
 #[cfg(test)]
@@ -252,8 +266,9 @@ mod tests {
     #[test]
     fn every_routine_has_its_name() {
         for routine in clear_routines() {
-            // SAFETY: static texts.
-            assert_eq!(unsafe { CStr::from_ptr(name_of(routine)) }.to_str(), Ok(routine.name()));
+            // SAFETY: a static text.
+            let name = unsafe { CStr::from_ptr(name_of(routine.name())) };
+            assert_eq!(name.to_str(), Ok(routine.name()));
         }
     }
 

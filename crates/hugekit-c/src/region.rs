@@ -26,7 +26,7 @@ pub enum hugekit_fault_mode {
     /// As usual: threaded where this process may serve faults of system calls and of KVM; else in place. As an
     /// answer: no thread does, all accesses are plain ones.
     Default = 0,
-    /// The faulting thread itself, in a handler of SIGBUS. System calls into such memory fail with
+    /// The faulting thread itself, in a handler of SIGBUS or SIGSEGV. System calls into such memory fail with
     /// EFAULT (`hugekit_region_prepare_write` prepares for one), and KVM leaves the guest: never
     /// for guest memory.
     InPlace = 1,

@@ -175,7 +175,7 @@ pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
 /// Free it with `hugekit_snapshot_free`, which lets the memory alone again.
 ///
 /// Fails with `HUGEKIT_STATUS_INVALID` for no bytes or memory that is not mapped; with
-/// `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 6.7; with
+/// `HUGEKIT_STATUS_UNSUPPORTED` for memory that is shared, a file's, a thread's stack, or before Linux 5.14; with
 /// `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served. Memory of a pool: `hugekit_region_snapshot`.
 ///
 /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes from

@@ -4,10 +4,14 @@
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
+use std::ops::Range;
 
 use engine::{
     ClearError, CopyError, ErrorKind, PoolError, PopulateError, RegionError, SnapshotError,
-    parallel::JobError, profile::AlreadyInstalled, profile::ProfileError, region::ForkError,
+    parallel::{Done, JobError},
+    profile::AlreadyInstalled,
+    profile::ProfileError,
+    region::ForkError,
     system_error,
 };
 
@@ -26,7 +30,7 @@ pub enum hugekit_status {
     NotPermitted = 3,
     /// This kernel, CPU, kind of memory or version of the library cannot do it.
     Unsupported = 4,
-    /// Something else in this process stands in the way, such as another handler of SIGBUS.
+    /// Something else in this process stands in the way, such as another handler of SIGBUS or SIGSEGV.
     Conflict = 5,
     /// It was cancelled; `hugekit_last_error` says how much was done.
     Cancelled = 6,
@@ -61,6 +65,7 @@ pub(crate) struct Refusal {
     message: String,
     remedy: Option<String>,
     errno: i32,
+    done: Vec<Range<usize>>,
 }
 
 pub(crate) type Answer<T = ()> = Result<T, Refusal>;
@@ -79,30 +84,35 @@ impl Refusal {
     }
 
     fn new(status: hugekit_status, message: String) -> Self {
-        Self { status, message, remedy: None, errno: 0 }
+        Self { status, message, remedy: None, errno: 0, done: Vec::new() }
     }
 
     fn of(kind: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Self {
         let errno = system_error(error).unwrap_or(0);
-        Self { status: kind.into(), message: error.to_string(), remedy, errno }
+        Self { status: kind.into(), message: error.to_string(), remedy, errno, done: Vec::new() }
+    }
+
+    /// With what the job did before it ended.
+    fn having_done(self, done: Option<&Done>) -> Self {
+        Self { done: done.map(|done| done.ranges().to_vec()).unwrap_or_default(), ..self }
     }
 }
 
 impl From<ClearError> for Refusal {
     fn from(error: ClearError) -> Self {
-        Self::of(error.kind(), &error, None)
+        Self::of(error.kind(), &error, None).having_done(error.done())
     }
 }
 
 impl From<CopyError> for Refusal {
     fn from(error: CopyError) -> Self {
-        Self::of(error.kind(), &error, None)
+        Self::of(error.kind(), &error, None).having_done(error.done())
     }
 }
 
 impl From<JobError<PopulateError>> for Refusal {
     fn from(error: JobError<PopulateError>) -> Self {
-        Self::of(error.kind(), &error, None)
+        Self::of(error.kind(), &error, None).having_done(error.done())
     }
 }
 
@@ -126,7 +136,7 @@ impl From<PoolError> for Refusal {
 
 impl From<RegionError> for Refusal {
     fn from(error: RegionError) -> Self {
-        Self::of(error.kind(), &error, None)
+        Self::of(error.kind(), &error, None).having_done(error.done())
     }
 }
 
@@ -142,12 +152,23 @@ impl From<SnapshotError> for Refusal {
     }
 }
 
+/// Part of the bytes that a call was given.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hugekit_part {
+    /// Where it begins, in bytes.
+    pub offset: usize,
+    /// How many bytes it has.
+    pub len: usize,
+}
+
 /// The last refusal of the calling thread.
 #[derive(Default)]
 struct Last {
     message: CString,
     remedy: CString,
     errno: i32,
+    done: Vec<hugekit_part>,
 }
 
 thread_local! {
@@ -165,9 +186,13 @@ pub(crate) fn answer(answer: Answer) -> hugekit_status {
 
 #[cold]
 fn refuse(refusal: Refusal) -> hugekit_status {
-    let Refusal { status, message, remedy, errno } = refusal;
-    let last =
-        Last { message: c_string(message), remedy: c_string(remedy.unwrap_or_default()), errno };
+    let Refusal { status, message, remedy, errno, done } = refusal;
+    let (message, remedy) = (c_string(message), c_string(remedy.unwrap_or_default()));
+    let done = done
+        .into_iter()
+        .map(|range| hugekit_part { offset: range.start, len: range.len() })
+        .collect();
+    let last = Last { message, remedy, errno, done };
     // A thread that is ending has no place to keep it any more.
     let _ = LAST.try_with(|place| place.replace(last));
     status
@@ -200,6 +225,25 @@ pub extern "C" fn hugekit_last_remedy() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_errno() -> i32 {
     LAST.try_with(|last| last.borrow().errno).unwrap_or(0)
+}
+
+/// What the call that `hugekit_last_error` is about had done before it was cancelled, or a part of it failed: parts
+/// of the bytes that the call was given (of a region, for calls that name one), ascending and each apart from the next.
+/// What lies between them is still to do. Writes the first `room` of them to `parts`, which is NULL or has so much room,
+/// and returns how many there are; 0 if nothing was done, or the call was not one that clears, copies or populates.
+///
+/// # Safety
+/// `parts` is NULL or valid for writing `room` of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_last_done(parts: *mut hugekit_part, room: usize) -> usize {
+    let write = |last: &RefCell<Last>| {
+        let done = &last.borrow().done;
+        let count = if parts.is_null() { 0 } else { done.len().min(room) };
+        // SAFETY: so many are there to be read, and the caller promises room for them.
+        unsafe { parts.copy_from_nonoverlapping(done.as_ptr(), count) };
+        done.len()
+    };
+    LAST.try_with(write).unwrap_or(0)
 }
 
 /// A word for a status, such as `"no memory"`; `"unknown status"` for any other number. Static.

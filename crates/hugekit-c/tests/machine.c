@@ -1,6 +1,7 @@
 /* Questions about the machine and the profile. */
 #define _DEFAULT_SOURCE
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -18,6 +19,27 @@ static void profiles_are_loaded_when_asked(void)
     CHECK(unlink(path) == 0);
     CHECK(hugekit_profile_load() == HUGEKIT_STATUS_OK && hugekit_profile_load() == HUGEKIT_STATUS_OK);
     CHECK(hugekit_profile_query(&profile) == HUGEKIT_STATUS_OK && !profile.is_stored);
+}
+
+/* What operations learned is gone by, forgotten, and not gone by while it is off: names are all that C sees of it. */
+static void what_was_learned_is_gone_by_and_forgotten(void)
+{
+    size_t len = (size_t)96 << 20;
+    char *memory = malloc(len);
+    CHECK(memory);
+    memset(memory, 1, len);
+    hugekit_set_learning(0);
+    const char *built_in = hugekit_clear_routine(len);
+    CHECK(hugekit_clear(memory, len) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_clear_routine(len) == built_in);
+    hugekit_set_learning(1);
+    CHECK(hugekit_clear(memory, len) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_clear_routine(len)[0] != 0);
+    for (size_t i = 0; i < len; i += 4096)
+        CHECK(memory[i] == 0);
+    hugekit_forget_learned();
+    CHECK(hugekit_clear_routine(len) == built_in);
+    free(memory);
 }
 
 int main(void)
@@ -39,6 +61,7 @@ int main(void)
     CHECK(hugekit_profile_query(&profile) == HUGEKIT_STATUS_OK);
     CHECK(profile.min_chunk > 0 && profile.thread_cap >= 1 && profile.near_bytes > 0);
     CHECK(hugekit_clear_routine(64)[0] != 0 && hugekit_copy_routine((size_t)1 << 30)[0] != 0);
+    what_was_learned_is_gone_by_and_forgotten();
 
     char *text = NULL;
     CHECK(hugekit_doctor(&text) == HUGEKIT_STATUS_OK);

@@ -121,6 +121,19 @@ static void watch(size_t done, size_t total, void *context)
         hugekit_cancel_set(watcher->cancel);
 }
 
+static void says_what_was_done(const unsigned char *bytes, size_t done)
+{
+    hugekit_part parts[8];
+    size_t count = hugekit_last_done(NULL, 0), sum = 0;
+    CHECK(count >= 1 && count <= 8 && hugekit_last_done(parts, 0) == count);
+    CHECK(hugekit_last_done(parts, 8) == count);
+    for (size_t part = 0; part < count; part++) {
+        CHECK(all(bytes + parts[part].offset, parts[part].len, 0));
+        sum += parts[part].len;
+    }
+    CHECK(sum == done);
+}
+
 static void tells_progress_and_stops_when_cancelled(void)
 {
     const size_t len = 64 * MIB;
@@ -143,6 +156,7 @@ static void tells_progress_and_stops_when_cancelled(void)
     CHECK_REFUSED(HUGEKIT_STATUS_CANCELLED, hugekit_clear_with(bytes, len, &wishes, NULL), "cancelled after");
     CHECK(watcher.last > 0 && watcher.last < len);
     CHECK(hugekit_last_errno() == 0 && hugekit_last_remedy()[0] == 0);
+    says_what_was_done(bytes, watcher.last);
     hugekit_cancel_free(cancel);
     hugekit_cancel_set(NULL);
     hugekit_cancel_free(NULL);

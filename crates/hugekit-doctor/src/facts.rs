@@ -4,8 +4,6 @@ pub(crate) mod host;
 mod hypervisor;
 mod kvm;
 pub(crate) mod locked;
-#[cfg(test)]
-mod synthetic;
 pub(crate) mod thp;
 
 use hugekit::machine::cgroup::{Cgroups, Cpuset, Layout, Limit, Quota};

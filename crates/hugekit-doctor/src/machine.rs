@@ -77,6 +77,7 @@ fn host_lines(host: &Host) -> Vec<Line> {
     let kernel = format!("Linux {} on {}", host.kernel, std::env::consts::ARCH);
     vec![
         TOPIC.ok("kernel", kernel),
+        clearing_line(host),
         match &host.cpu_model {
             Some(model) => TOPIC.ok("processor", model),
             None => TOPIC.unknown("processor", "/proc/cpuinfo does not name it"),
@@ -92,6 +93,18 @@ fn host_lines(host: &Host) -> Vec<Line> {
             None => TOPIC.ok("container", "none"),
         },
     ]
+}
+
+/// How the kernel clears huge pages, because every ratio against it depends on that.
+fn clearing_line(host: &Host) -> Line {
+    const NAME: &str = "huge pages cleared";
+    match host.clears_in_ranges() {
+        Some(true) => TOPIC.ok(NAME, "in ranges, as Linux does from 7.0 on"),
+        Some(false) => {
+            TOPIC.note(NAME, "page by page, as Linux did before 7.0, unless it was backported")
+        }
+        None => TOPIC.unknown(NAME, "the release begins with no number"),
+    }
 }
 
 fn process_line(process: &Process) -> Line {
@@ -125,6 +138,19 @@ fn remedies_line(is_root: bool, container: Option<&str>) -> Option<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::line::Verdict;
+
+    #[test]
+    fn the_kernel_s_way_of_clearing_is_a_line() {
+        let line = |kernel: &str| {
+            let host =
+                Host { kernel: kernel.into(), cpu_model: None, hypervisor: None, container: None };
+            clearing_line(&host)
+        };
+        assert!(line("7.0.1").value.starts_with("in ranges"));
+        assert!(line("6.18.1").value.starts_with("page by page"));
+        assert_eq!(line("x").verdict, Verdict::Unknown);
+    }
 
     #[test]
     fn remedies_need_root_and_the_host() {

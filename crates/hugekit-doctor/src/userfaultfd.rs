@@ -4,16 +4,57 @@ use hugekit::machine::Error;
 use hugekit::machine::userfaultfd::{Features, Obstacle, Userfaultfd, Uses};
 
 use crate::facts::Facts;
-use crate::line::{Line, Topic};
+use crate::line::{Line, Topic, Verdict};
 
 const TOPIC: Topic = Topic("userfaultfd");
 
-/// The use that hugekit has for features, and the release that has all of them.
-const FEATURES: &[(&str, Features, &str)] = &[
-    ("in-place faults", Features::SIGBUS, "4.14"),
-    ("minor faults", Features::MINOR_HUGETLBFS.with(Features::MINOR_SHMEM), "5.14"),
-    ("write protection", Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_SHARED), "5.19"),
-    ("untouched pages", Features::WRITE_PROTECT_UNPOPULATED, "6.4"),
+/// The use that hugekit has for some features.
+struct Feature {
+    name: &'static str,
+    wanted: Features,
+    /// The release that has all of them.
+    since: &'static str,
+    /// What hugekit does without.
+    without: Verdict,
+    instead: &'static str,
+}
+
+const FEATURES: &[Feature] = &[
+    Feature {
+        name: "in-place faults",
+        wanted: Features::SIGBUS,
+        since: "4.14",
+        without: Verdict::Missing,
+        instead: "no faults are served in the thread that meets them",
+    },
+    Feature {
+        name: "minor faults",
+        wanted: Features::MINOR_HUGETLBFS.with(Features::MINOR_SHMEM),
+        since: "5.14",
+        without: Verdict::Missing,
+        instead: "regions are cleared at allocation, and memory cannot be snapshotted",
+    },
+    Feature {
+        name: "write protection",
+        wanted: Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_SHARED),
+        since: "5.19",
+        without: Verdict::Missing,
+        instead: "regions cannot be forked or snapshotted",
+    },
+    Feature {
+        name: "untouched pages",
+        wanted: Features::WRITE_PROTECT_UNPOPULATED,
+        since: "6.4",
+        without: Verdict::Limited,
+        instead: "forks copy what they read; snapshots map zeroes where memory is untouched",
+    },
+    Feature {
+        name: "noted writes",
+        wanted: Features::WRITE_PROTECT_ASYNC,
+        since: "6.7",
+        without: Verdict::Limited,
+        instead: "ends of a snapshot that share a page have its writers wait, or are refused in user mode",
+    },
 ];
 
 /// The process that asks, as far as remedies depend on it.
@@ -39,9 +80,7 @@ fn state_lines(state: &Userfaultfd, sysctl: &Result<bool, Error>, asker: Asker) 
         device_line(&state.device, asker),
         sysctl_line(sysctl, &state.obstacles),
     ];
-    lines.extend(FEATURES.iter().map(|(name, wanted, since)| {
-        feature_line(name, state.features.contains(*wanted), state.uses, since)
-    }));
+    lines.extend(FEATURES.iter().map(|feature| feature_line(feature, state)));
     lines
 }
 
@@ -154,12 +193,16 @@ fn sysctl_line(sysctl: &Result<bool, Error>, obstacles: &[Obstacle]) -> Line {
     })
 }
 
-fn feature_line(name: &str, present: bool, uses: Uses, since: &str) -> Line {
-    match (present, uses) {
-        (true, _) => TOPIC.ok(name, "yes"),
-        (false, Uses::None) => TOPIC.unknown(name, "no descriptor to ask: no userfaultfd opens"),
-        (false, _) => TOPIC.missing(name, "no").remedy(format!("needs Linux {since} or later")),
-    }
+fn feature_line(feature: &Feature, state: &Userfaultfd) -> Line {
+    let Feature { name, wanted, since, without, instead } = feature;
+    let line = match (state.features.contains(*wanted), state.uses) {
+        (true, _) => return TOPIC.ok(*name, "yes"),
+        (false, Uses::None) => {
+            return TOPIC.unknown(*name, "no descriptor to ask: no userfaultfd opens");
+        }
+        (false, _) => TOPIC.missing(*name, format!("no: {instead}")),
+    };
+    Line { verdict: *without, ..line }.remedy(format!("needs Linux {since} or later"))
 }
 
 #[cfg(test)]
@@ -167,7 +210,6 @@ mod tests {
     use std::io::ErrorKind;
 
     use super::*;
-    use crate::line::Verdict;
 
     const EPERM: i32 = 1;
     const USER: Asker = Asker { user: 1000, container: None };
@@ -229,6 +271,22 @@ mod tests {
             USER,
         );
         assert!(lines[4..].iter().all(|line| line.verdict == Verdict::Unknown));
-        assert_eq!(feature_line("x", false, Uses::Whole, "6.4").verdict, Verdict::Missing);
+    }
+
+    #[test]
+    fn a_feature_that_is_missing_says_what_is_done_instead_and_since_when_it_is_not() {
+        let of_6_1 = |uses| Userfaultfd {
+            features: FEATURES[..3].iter().fold(Features(0), |all, one| all.with(one.wanted)),
+            ..state(uses, &[], Ok(()))
+        };
+        let lines = state_lines(&of_6_1(Uses::Whole), &Ok(false), USER);
+        let found: Vec<_> = lines[4..].iter().map(|line| line.verdict).collect();
+        let (ok, limited) = (Verdict::Ok, Verdict::Limited);
+        assert_eq!(found, [ok, ok, ok, limited, limited]);
+        assert!(lines[7].value.contains("forks copy what they read"));
+        assert_eq!(lines[8].remedy.as_deref(), Some("needs Linux 6.7 or later"));
+        let none = Userfaultfd { features: Features(0), ..of_6_1(Uses::Whole) };
+        let lines = state_lines(&none, &Ok(false), USER);
+        assert!(lines[4..7].iter().all(|line| line.verdict == Verdict::Missing));
     }
 }

@@ -17,20 +17,26 @@ use crate::{LabError, Observer, Options};
 /// Time that the rounds of one experiment may take together. A quick one has 15 s for everything,
 /// warming memory and the rounds that must be included.
 const QUICK_BUDGET: Duration = Duration::from_secs(5);
-const FULL_BUDGET: Duration = Duration::from_secs(8);
+const FULL_BUDGET: Duration = Duration::from_millis(6500);
 
 /// Rounds below which a median says little; even, because half of them choose and half judge.
 const QUICK_ROUNDS: usize = 4;
 const FULL_ROUNDS: usize = 6;
 
-/// The same of rounds that take seconds, whose samples are long enough to be steady by themselves. All
-/// experiments together are to end within three minutes.
+/// The same of rounds that take seconds, whose samples are long enough to be steady by themselves.
 const LONG_ROUNDS: usize = 2;
 
-/// Less memory than this is a cache on some machines.
-const LEAST_MEMORY: usize = 64 * MIB;
+/// How many times its time a part may take for its fewest rounds, before two are enough. All experiments
+/// together are to end within three minutes, on a machine where a round takes longer too.
+const PATIENCE_IN_BUDGETS: u32 = 4;
+
+/// With less, no experiment has room for more than one size. So little is a cache on many machines, which
+/// notices say.
+const LEAST_MEMORY: usize = 16 * MIB;
 
 const THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+
+const THP_SIZE: &str = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
 
 const SHARED_THP_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
@@ -39,6 +45,8 @@ pub(crate) struct Bench<'a> {
     observer: &'a dyn Observer,
     root: Root,
     memory: usize,
+    /// Why it is less than other machines have.
+    short: Option<String>,
     arena: Option<Arena>,
     /// Whether as much memory has been written once.
     warmed: bool,
@@ -63,13 +71,30 @@ impl<'a> Bench<'a> {
 
     /// Of the machine that these files describe.
     fn on(root: Root, options: &'a Options, observer: &'a dyn Observer) -> Result<Self, LabError> {
-        let memory = memory_to_use(options, available_memory(&root)?)?;
+        let available = available_memory(&root)?;
+        let memory = memory_to_use(options, available)?;
+        let short = short_of_memory(options, memory, available);
         let caches = cache::read(&root).ok();
         let settings = match options.setup {
             true => Settings::in_turn(&root, PATIENCE, observer)?,
             false => Settings::none(),
         };
-        Ok(Self { options, observer, root, memory, arena: None, warmed: false, caches, settings })
+        Ok(Self {
+            options,
+            observer,
+            root,
+            memory,
+            short,
+            arena: None,
+            warmed: false,
+            caches,
+            settings,
+        })
+    }
+
+    /// Why this run has less memory than others, if it has.
+    pub(crate) fn short_of_memory(&self) -> Option<&str> {
+        self.short.as_deref()
     }
 
     /// Bytes that the machine, or the control group, would still give.
@@ -99,7 +124,8 @@ impl<'a> Bench<'a> {
             true => (QUICK_BUDGET, QUICK_ROUNDS),
             false => (FULL_BUDGET, FULL_ROUNDS),
         };
-        Plan { min_rounds, max_rounds, budget: budget.mul_f64(share) }
+        let budget = budget.mul_f64(share);
+        Plan { min_rounds, max_rounds, budget, patience: PATIENCE_IN_BUDGETS * budget }
     }
 
     /// As [`plan`](Self::plan), for rounds that take seconds.
@@ -135,10 +161,13 @@ impl<'a> Bench<'a> {
     }
 
     /// Sees to it that anonymous memory may be on transparent huge pages, as far as settings may be
-    /// changed; whether it may. A kernel without the file has none.
+    /// changed; whether it may. A kernel without the file has none, and one with large base pages none of 2
+    /// MiB.
     pub(crate) fn allow_thp(&mut self) -> Result<bool, LabError> {
         let path = self.root.path(THP_ENABLED);
-        Ok(path.exists() && self.settings.choose(&path, &["always", "madvise"], "madvise")?)
+        let has =
+            path.exists() && thp_size(&self.root).is_none_or(|size| size == Pages::Thp.size());
+        Ok(has && self.settings.choose(&path, &["always", "madvise"], "madvise")?)
     }
 
     /// The same of shared memory.
@@ -195,6 +224,11 @@ impl<'a> Bench<'a> {
         let wanted = wanted.min(before + self.room_for_reserved()? / size);
         self.settings.reserve(&self.root, size as u64, wanted as u64)?;
         Ok(free_huge_pages(&self.root, pages)?.min(wanted))
+    }
+
+    /// Huge pages of this size that are free.
+    pub(crate) fn free_huge_pages(&self, pages: Pages) -> Result<usize, LabError> {
+        free_huge_pages(&self.root, pages)
     }
 
     /// Bytes that may be set apart for huge pages: what is available beside the experiment's own memory, less
@@ -268,14 +302,17 @@ pub(crate) fn available_memory(root: &Root) -> Result<usize, LabError> {
     Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Addresses that `ulimit -v` leaves to this process, a quarter of them kept for what is not measured on:
-/// stacks, libraries, alignment.
+/// Addresses kept for what is not measured on: alignment, stacks, and 64 MiB for each of several threads, where glibc
+/// allocates.
+const OTHER_ADDRESSES: u64 = 192 << 20;
+
+/// Addresses that `ulimit -v` leaves to this process, less a quarter of them, or [`OTHER_ADDRESSES`].
 fn addresses_left() -> u64 {
     let Some(limit) = getrlimit(Resource::As).current else { return u64::MAX };
     let pages = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = pages.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
     let left = limit.saturating_sub(pages.unwrap_or(0) * rustix::param::page_size() as u64);
-    left - left / 4
+    left.saturating_sub((left / 4).max(OTHER_ADDRESSES))
 }
 
 /// Huge pages that are free, promised to no mapping and within the control group's limit.
@@ -301,6 +338,40 @@ fn memory_to_use(options: &Options, available: usize) -> Result<usize, LabError>
         return Err(LabError::TooLittleMemory { asked: Size(asked), available: Size(available) });
     }
     Ok(asked)
+}
+
+/// That a run has less memory than it would take by itself, in figures.
+fn short_of_memory(options: &Options, memory: usize, available: usize) -> Option<String> {
+    let wanted = if options.quick { 2 * GIB } else { 4 * GIB };
+    (options.memory.is_none() && memory < wanted).then(|| {
+        format!(
+            "{} to measure on instead of {}: {} are available to this process, of which it takes half at \
+             most; what does not fit is left out",
+            Size(memory),
+            Size(wanted),
+            Size(available / MIB * MIB)
+        )
+    })
+}
+
+/// Why a workload is left out that needs more memory than a run has.
+pub(crate) fn left_out(label: &str, needed: usize, has: usize) -> String {
+    format!("{label} left out: it needs {} of memory, this run has {}", Size(needed), Size(has))
+}
+
+/// Bytes of a transparent huge page, where the kernel says: 512 MiB on some machines of 64 KiB base pages.
+fn thp_size(root: &Root) -> Option<usize> {
+    std::fs::read_to_string(root.path(THP_SIZE)).ok()?.trim().parse().ok()
+}
+
+/// Why anonymous memory is on no transparent huge pages of 2 MiB, if it is not.
+pub(crate) fn why_no_thp(root: &Root) -> String {
+    match thp_size(root) {
+        Some(size) if size != Pages::Thp.size() => format!("they are of {} here", Size(size)),
+        _ if !root.path(THP_ENABLED).exists() => "this kernel has none".to_owned(),
+        _ => "the setting is never; echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
+            .to_owned(),
+    }
 }
 
 /// So many bytes, or half of what is available if that is less.
@@ -334,7 +405,37 @@ mod tests {
     #[test]
     fn too_little_to_measure_on_is_an_error() {
         let error = to_use(false, Some(4096), 22 * GIB).unwrap_err();
-        assert!(error.to_string().contains("at least 64MiB"), "{error}");
+        assert!(error.to_string().contains("at least 16MiB"), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_has_less_than_it_would_take_says_why_in_figures() {
+        let note = |memory, available| {
+            short_of_memory(&Options { memory, ..Options::default() }, 62 * MIB, available)
+        };
+        let said = note(None, 124 * MIB + 4096).unwrap();
+        assert!(
+            said.starts_with("62MiB to measure on instead of 4GiB: 124MiB are available"),
+            "{said}"
+        );
+        assert_eq!(note(Some(Size(62 * MIB)), 124 * MIB), None, "asked for");
+        assert_eq!(short_of_memory(&Options::default(), 4 * GIB, 9 * GIB), None);
+    }
+
+    #[test]
+    fn transparent_huge_pages_of_another_size_are_none_of_ours() {
+        for machine in hugekit_machines::MACHINES {
+            let files = machine.files().unwrap();
+            let root = Root::at(files.path());
+            let options = Options { setup: true, ..Options::default() };
+            let mut bench = Bench::on(root, &options, &crate::Quiet).unwrap();
+            let ours = machine.thp && machine.huge_page == 2 << 20;
+            assert_eq!(bench.allow_thp().unwrap(), ours, "{}", machine.name);
+            let why = why_no_thp(&Root::at(files.path()));
+            let other = machine.thp && machine.huge_page != 2 << 20;
+            assert_eq!(why == "they are of 512MiB here", other, "{}: {why}", machine.name);
+            assert_eq!(why == "this kernel has none", !machine.thp, "{}: {why}", machine.name);
+        }
     }
 
     /// The memory that a run takes on every machine, with huge pages reserved for it and without.

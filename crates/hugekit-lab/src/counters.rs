@@ -194,8 +194,17 @@ impl Tally {
         let means = readings.filter_map(|(name, sum)| {
             Some(((*name).to_owned(), sum.scaled()? / self.turns as f64))
         });
-        means.collect()
+        with_instructions_per_cycle(means.collect())
     }
+}
+
+/// The ratio that the published work of 2018 is about, where both sides of it were counted.
+fn with_instructions_per_cycle(mut counts: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let both = counts.get("instructions").zip(counts.get("cycles"));
+    if let Some((instructions, cycles)) = both.filter(|(_, cycles)| **cycles > 0.0) {
+        counts.insert("instructions-per-cycle".to_owned(), instructions / cycles);
+    }
+    counts
 }
 
 /// An observer that counts, in front of the one that the user has.
@@ -314,6 +323,17 @@ mod tests {
         assert_eq!(half.scaled(), Some(20.0));
         assert_eq!(Reading { ran: 0.0, ..half }.scaled(), None);
         assert_eq!(Reading { ran: 0.0, wanted: 0.0, ..half }.scaled(), Some(10.0));
+    }
+
+    #[test]
+    fn instructions_per_cycle_are_there_where_both_were_counted() {
+        let counts = |counts: &[(&str, f64)]| {
+            let counts = counts.iter().map(|(name, count)| ((*name).to_owned(), *count));
+            with_instructions_per_cycle(counts.collect()).remove("instructions-per-cycle")
+        };
+        assert_eq!(counts(&[("instructions", 63.0), ("cycles", 100.0)]), Some(0.63));
+        assert_eq!(counts(&[("instructions", 63.0)]), None);
+        assert_eq!(counts(&[("instructions", 63.0), ("cycles", 0.0)]), None);
     }
 
     #[test]

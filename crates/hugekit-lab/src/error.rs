@@ -35,6 +35,9 @@ pub enum LabError {
         #[source]
         cause: std::io::Error,
     },
+    /// `perf bench` was not run, or did not say what it measured.
+    #[error("perf bench did not measure")]
+    Perf(#[source] std::io::Error),
     /// The kernel refused to copy this process.
     #[error("cannot fork a process that has {len} of memory to share")]
     Fork {

@@ -2,6 +2,7 @@
 
 use crate::EXPERIMENTS;
 use crate::record::{Experiment, Ratio, parts};
+use crate::{Difference, Elsewhere};
 
 /// The figure as table, report and comparison print it: three digits at least, and no more decimals than the first of
 /// them needs.
@@ -17,13 +18,65 @@ pub fn figure(number: f64) -> String {
 /// Why ratios are not like for like, each reason once and in order.
 #[must_use]
 pub fn reasons(ratios: &[Ratio]) -> Vec<&str> {
-    let mut reasons = Vec::new();
-    for reason in ratios.iter().filter_map(|ratio| ratio.moved.as_deref()) {
-        if !reasons.contains(&reason) {
-            reasons.push(reason);
+    each_once(ratios.iter().filter_map(|ratio| ratio.moved.as_deref()))
+}
+
+/// Figures that were published for other workloads, and what differs there: a line for each work and the kernel
+/// that was measured there.
+#[must_use]
+pub fn elsewhere(experiment: &Experiment) -> Vec<String> {
+    let all = &experiment.elsewhere;
+    let lines = each_once(all.iter().map(work_and_kernel));
+    let line = |line: (&str, &str)| {
+        let of_it: Vec<&Elsewhere> =
+            all.iter().filter(|one| work_and_kernel(one) == line).collect();
+        let (figures, differs) = (figures_elsewhere(&of_it), differences(&of_it));
+        format!("published elsewhere ({}): {figures}; differs: {differs}", line.0)
+    };
+    lines.into_iter().map(line).collect()
+}
+
+/// The published work, and the kernel there if it is another one than here.
+fn work_and_kernel(one: &Elsewhere) -> (&str, &str) {
+    let kernel = one.differs.iter().find(|difference| difference.aspect == "kernel");
+    (&one.published.source, kernel.map_or("", |kernel| &kernel.there))
+}
+
+/// `2MiB 8.76 (a CPU), 12.2 (another)`, by what they are nearest to.
+fn figures_elsewhere(all: &[&Elsewhere]) -> String {
+    let near = each_once(all.iter().map(|one| one.beside.as_str()));
+    let of = |id: &str| {
+        let figures = all.iter().filter(|one| one.beside == id);
+        let figures =
+            figures.map(|one| format!("{} ({})", figure(one.published.value), one.published.cpu));
+        let name = id.split_once('/').map_or(id, |(_, rest)| rest);
+        format!("{name} {}", figures.collect::<Vec<_>>().join(", "))
+    };
+    near.into_iter().map(of).collect::<Vec<_>>().join("; ")
+}
+
+/// `kernel here instead of there, memory 1GiB instead of 64GiB`, each aspect once.
+fn differences(all: &[&Elsewhere]) -> String {
+    let every: Vec<&Difference> = all.iter().flat_map(|one| &one.differs).collect();
+    let aspects = each_once(every.iter().map(|one| one.aspect.as_str()));
+    let of = |aspect: &str| {
+        let values = |pick: fn(&Difference) -> &str| {
+            let of_it = every.iter().filter(|one| one.aspect == aspect);
+            each_once(of_it.map(|one| pick(one))).join(" or ")
+        };
+        format!("{aspect} {} instead of {}", values(|one| &one.here), values(|one| &one.there))
+    };
+    aspects.into_iter().map(of).collect::<Vec<_>>().join("; ")
+}
+
+fn each_once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = Vec::new();
+    for one in all {
+        if !seen.contains(&one) {
+            seen.push(one);
         }
     }
-    reasons
+    seen
 }
 
 /// One line without the experiment's name. It counts like for like only: where work moved elsewhere,
@@ -93,6 +146,36 @@ mod tests {
         let moved = |reason| ratio("snapshot/a-vs-b/stall", 2.0).unlike(reason);
         let ratios = [moved("pages"), moved("pool"), ratio("x/a-vs-b/c", 1.0), moved("pages")];
         assert_eq!(reasons(&ratios), ["pages", "pool"]);
+    }
+
+    #[test]
+    fn figures_of_another_workload_say_what_differs() {
+        let figure = |beside: &str, value, kernel: &str, memory: &str| {
+            let differs = |aspect: &str, here: &str, there: &str| Difference {
+                aspect: aspect.into(),
+                here: here.into(),
+                there: there.into(),
+            };
+            let (source, cpu) = ("ktask".to_owned(), "SPARC".to_owned());
+            Elsewhere {
+                beside: beside.into(),
+                published: crate::Published { source, cpu, value, spread_percent: None },
+                differs: vec![differs("kernel", "none", kernel), differs("memory", "4GiB", memory)],
+            }
+        };
+        let elsewhere = vec![
+            figure("parallel/a-vs-b/2", 1.97, "4.14", "50GiB"),
+            figure("parallel/a-vs-b/2", 1.91, "4.14", "9GiB"),
+            figure("parallel/a-vs-b/2", 1.50, "4.15", "9GiB"),
+        ];
+        let said = super::elsewhere(&Experiment { elsewhere, ..Experiment::default() });
+        let expected = [
+            "published elsewhere (ktask): a-vs-b/2 1.97 (SPARC), 1.91 (SPARC); differs: kernel none instead of \
+             4.14; memory 4GiB instead of 50GiB or 9GiB",
+            "published elsewhere (ktask): a-vs-b/2 1.50 (SPARC); differs: kernel none instead of 4.15; memory \
+             4GiB instead of 9GiB",
+        ];
+        assert_eq!(said, expected);
     }
 
     #[test]

@@ -99,19 +99,11 @@ impl Shared {
         self.advise(Advice::LinuxDoFork)?;
         let len = self.len();
         let start = Instant::now();
-        // SAFETY: the child does `work`, which needs no lock, and then `_exit`, which needs none either.
-        let child = unsafe { libc::fork() };
-        let elapsed = start.elapsed();
-        if child == 0 {
-            // SAFETY: the child ends with the parent that waits for it, whatever happens there.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let child = process(len, || {
             work(self.0.bytes());
-            // SAFETY: `_exit` has no precondition; it runs no destructors and flushes no buffers.
-            unsafe { libc::_exit(0) };
-        }
-        let child = Pid::from_raw(child).filter(|child| child.as_raw_nonzero().get() > 0);
-        let refused = || LabError::Fork { len, cause: io::Error::last_os_error() };
-        let child = child.map(|pid| Child { pid, len, waited: false }).ok_or_else(refused);
+            true
+        });
+        let elapsed = start.elapsed();
         self.advise(Advice::LinuxDontFork)?;
         Ok((child?, elapsed))
     }
@@ -126,6 +118,23 @@ impl Shared {
         unsafe { madvise(memory.as_mut_ptr().cast(), memory.len(), advice) }
             .map_err(|errno| LabError::Map { len: self.len(), cause: errno.into() })
     }
+}
+
+/// A child that does `work` and ends; it has failed if `work` says so. `work` neither allocates nor takes
+/// locks, which another thread may have held. `len` is the memory that it is about.
+pub(crate) fn process(len: Size, work: impl FnOnce() -> bool) -> Result<Child, LabError> {
+    // SAFETY: the child does `work`, which needs no lock, and then `_exit`, which needs none either.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: the child ends with the parent that waits for it, whatever happens there.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let status = if work() { libc::EXIT_SUCCESS } else { libc::EXIT_FAILURE };
+        // SAFETY: `_exit` has no precondition; it runs no destructors and flushes no buffers.
+        unsafe { libc::_exit(status) };
+    }
+    let child = Pid::from_raw(child).filter(|child| child.as_raw_nonzero().get() > 0);
+    let refused = || LabError::Fork { len, cause: io::Error::last_os_error() };
+    child.map(|pid| Child { pid, len, waited: false }).ok_or_else(refused)
 }
 
 /// One store to every base page.

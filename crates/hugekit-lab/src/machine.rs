@@ -31,6 +31,20 @@ impl Machine {
     }
 }
 
+/// The running kernel, as the conditions of figures name it.
+pub(crate) fn kernel() -> String {
+    format!("Linux {}", rustix::system::uname().release().to_string_lossy())
+}
+
+/// The same where huge pages are cleared by it: how, as far as its release says.
+pub(crate) fn clearing_kernel() -> String {
+    match Host::read(&Root::default()).ok().and_then(|host| host.clears_in_ranges()) {
+        Some(true) => format!("{}, clearing in ranges", kernel()),
+        Some(false) => format!("{}, clearing page by page", kernel()),
+        None => kernel(),
+    }
+}
+
 fn profile() -> String {
     let source = profile::source();
     source.map_or_else(|| "built in".into(), |source| format!("`{}`", source.stored.tuned.command))

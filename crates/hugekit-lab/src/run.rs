@@ -10,11 +10,12 @@ use crate::bench::Bench;
 use crate::counters::Counting;
 use crate::error::LabError;
 use crate::experiments::Definition;
+use crate::machine::clearing_kernel;
 use crate::noise::{Moment, uncontrolled};
 use crate::observer::{Interrupted, Observer};
 use crate::options::Options;
 use crate::plain::plain;
-use crate::record::{Experiment, Failure, KIND, Machine, Noise, Record, VERSION};
+use crate::record::{Experiment, Failure, KIND, Machine, Noise, Ratio, Record, VERSION, parts};
 
 /// The outcome of a run.
 #[derive(Debug)]
@@ -99,13 +100,29 @@ fn nothing_but_interrupted(counting: &Counting<'_>) -> Outcome {
 fn run_one(definition: &Definition, bench: &mut Bench<'_>) -> Result<Experiment, Interrupted> {
     let ran = catch_unwind(AssertUnwindSafe(|| (definition.run)(bench)));
     let error = match ran {
-        Ok(Ok(experiment)) => return Ok(experiment),
+        Ok(Ok(mut experiment)) => {
+            experiment.notices.extend(bench.short_of_memory().map(str::to_owned));
+            experiment.notices.extend(which_kernel(&experiment.ratios));
+            return Ok(experiment);
+        }
         Ok(Err(LabError::Interrupted(interrupted))) => return Err(interrupted),
         Ok(Err(error)) => error,
         Err(panic) => LabError::Panicked(message(&*panic)),
     };
     let failures = vec![Failure::of(definition.name, &error)];
     Ok(Experiment { name: definition.name.to_owned(), failures, ..Experiment::default() })
+}
+
+/// Methods of the kernel's in ids.
+const OF_THE_KERNEL: [&str; 3] = ["kernel", "fork2", "map-populate"];
+
+/// The kernel that ratios compare with, if some do: a later one may have taken over what is compared.
+fn which_kernel(ratios: &[Ratio]) -> Option<String> {
+    let against = |ratio: &Ratio| {
+        let method = parts(&ratio.baseline).map_or("", |(method, _)| method);
+        OF_THE_KERNEL.iter().any(|kernel| method.contains(kernel))
+    };
+    ratios.iter().any(against).then(|| format!("the kernel in ratios is {}", clearing_kernel()))
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {
@@ -119,4 +136,27 @@ fn with_noise(experiment: Experiment, before: &Moment, counting: &Counting<'_>) 
     let ran = experiment.skipped.is_none();
     let noise = ran.then(|| Noise::since(before, &experiment, counters));
     Experiment { noise, ..experiment }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Case, Unit};
+
+    #[test]
+    fn a_record_names_the_kernel_that_its_ratios_compare_with_and_no_other() {
+        let case = |method: &str| Case {
+            id: format!("x/{method}/2MiB"),
+            unit: Unit::Microseconds,
+            samples: vec![1.0],
+            published: Vec::new(),
+        };
+        let ratio = |baseline: &str| Ratio::between("r".into(), &case(baseline), &case("region"));
+        for method in ["kernel-thp", "sustained-kernel-thp", "fork2-4k", "map-populate"] {
+            let said = which_kernel(&[ratio("memset"), ratio(method)]).unwrap();
+            assert_eq!(said, format!("the kernel in ratios is {}", clearing_kernel()), "{method}");
+        }
+        assert_eq!(which_kernel(&[ratio("memset"), ratio("unbatched")]), None);
+        assert!(clearing_kernel().contains(rustix::system::uname().release().to_str().unwrap()));
+    }
 }

@@ -18,34 +18,45 @@ const SETTLED: f64 = 0.01;
 /// Rounds before that is believed: a few may agree by chance.
 const SETTLED_ROUNDS: usize = 24;
 
+/// The fewest rounds of a plan that has lost its patience: one to choose the best, one to judge it.
+const LEAST_ROUNDS: usize = 2;
+
 /// How many rounds to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Run at least these, however long they take.
+    /// Run at least these, beyond the time if need be.
     pub min_rounds: usize,
     /// Stop after these.
     pub max_rounds: usize,
     /// Stop after this time, once the minimum is reached.
     pub budget: Duration,
+    /// After this time two rounds are enough: on a machine that is slow, or that others use, the
+    /// minimum takes many times as long as was thought.
+    pub patience: Duration,
 }
 
 impl Plan {
     /// Exactly so many rounds.
     #[must_use]
     pub const fn exactly(rounds: usize) -> Self {
-        Self { min_rounds: rounds, max_rounds: rounds, budget: Duration::MAX }
+        let forever = Duration::MAX;
+        Self { min_rounds: rounds, max_rounds: rounds, budget: forever, patience: forever }
     }
 
     /// As many rounds as begin within so many milliseconds, but at least the minimum, and no more than
     /// help a median.
     #[must_use]
     pub const fn within(min_rounds: usize, milliseconds: u64) -> Self {
-        Self { min_rounds, max_rounds: 200, budget: Duration::from_millis(milliseconds) }
+        let budget = Duration::from_millis(milliseconds);
+        Self { min_rounds, max_rounds: 200, budget, patience: Duration::MAX }
     }
 
     fn wants_another(&self, samples: &[&[f64]], rounds: usize, since: Instant) -> bool {
-        let may = rounds < self.max_rounds && since.elapsed() < self.budget;
-        rounds < self.min_rounds || (may && !are_settled(samples, rounds))
+        let spent = since.elapsed();
+        let least =
+            if spent < self.patience { self.min_rounds } else { self.min_rounds.min(LEAST_ROUNDS) };
+        let may = rounds < self.max_rounds && spent < self.budget;
+        rounds < least || (may && !are_settled(samples, rounds))
     }
 
     /// How far along, from 0 to 1.
@@ -173,14 +184,29 @@ mod tests {
 
     #[test]
     fn a_spent_budget_still_runs_the_minimum() {
-        let plan = Plan { min_rounds: 3, max_rounds: 100, budget: Duration::ZERO };
+        let (budget, patience) = (Duration::ZERO, Duration::MAX);
+        let plan = Plan { min_rounds: 3, max_rounds: 100, budget, patience };
         let samples = alternate(plan, 1, &Quiet, |_| 1.0).unwrap();
         assert_eq!(samples[0].len(), 3);
     }
 
     #[test]
+    fn a_plan_without_patience_left_runs_a_round_to_choose_and_one_to_judge() {
+        let plan = |min_rounds| Plan {
+            min_rounds,
+            max_rounds: 100,
+            budget: Duration::ZERO,
+            patience: Duration::ZERO,
+        };
+        for (min_rounds, ran) in [(6, 2), (2, 2), (1, 1)] {
+            let samples = alternate(plan(min_rounds), 1, &Quiet, |_| 1.0).unwrap();
+            assert_eq!(samples[0].len(), ran, "of {min_rounds}");
+        }
+    }
+
+    #[test]
     fn rounds_end_when_they_tell_nothing_new() {
-        let plan = Plan { min_rounds: 2, max_rounds: 100, budget: Duration::MAX };
+        let plan = Plan { min_rounds: 2, max_rounds: 100, ..Plan::exactly(2) };
         let steady = alternate(plan, 1, &Quiet, |_| 5.0).unwrap();
         assert_eq!(steady[0].len(), SETTLED_ROUNDS);
         let mut sample = 0.0;
@@ -205,7 +231,7 @@ mod tests {
     #[test]
     fn rounds_end_when_every_case_has_failed() {
         let refused = |_| Err(LabError::Cpus(std::io::ErrorKind::Other.into()));
-        let plan = Plan { min_rounds: usize::MAX, max_rounds: usize::MAX, budget: Duration::MAX };
+        let plan = Plan::exactly(usize::MAX);
         let rounds = try_alternate(plan, 2, &Quiet, refused).unwrap();
         assert_eq!((rounds.samples, rounds.failures.len()), (vec![Vec::new(); 2], 2));
     }

@@ -7,10 +7,12 @@
 #![warn(missing_docs)]
 
 mod files;
+mod rates;
 
 use std::io;
 
 pub use self::files::Files;
+pub use self::rates::{Of, RATES, Rates};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -37,6 +39,8 @@ pub struct Machine {
     pub cpus: u64,
     /// Memory of all nodes in bytes.
     pub memory: u64,
+    /// Bytes that one entry of the last table but one maps: the size of a transparent huge page.
+    pub huge_page: u64,
     /// Whether the kernel makes transparent huge pages.
     pub thp: bool,
     /// Reserved huge pages of 2 MiB, all free; `None` where the kernel has no hugetlb.
@@ -60,12 +64,24 @@ const SMALL: Machine = Machine {
     nodes: 1,
     cpus: 1,
     memory: 512 * MIB,
+    huge_page: 2 * MIB,
     thp: true,
     reserved: Some(0),
 };
 
+const ARM_SERVER: Machine = Machine {
+    name: "arm",
+    cpu: ARM,
+    l1d: 64 * KIB,
+    l2: MIB,
+    llc_shared_by: 8,
+    cpus: 8,
+    memory: 16 * GIB,
+    ..SMALL
+};
+
 /// All of them.
-pub const MACHINES: [Machine; 10] = [
+pub const MACHINES: [Machine; 11] = [
     SMALL,
     Machine { name: "amd-small-without-thp", thp: false, reserved: None, ..SMALL },
     Machine { name: "amd-milan", cpus: 2, llc_shared_by: 2, memory: 24 * GIB, ..SMALL },
@@ -122,16 +138,8 @@ pub const MACHINES: [Machine; 10] = [
         llc: 512 * MIB,
         ..SMALL
     },
-    Machine {
-        name: "arm",
-        cpu: ARM,
-        l1d: 64 * KIB,
-        l2: MIB,
-        llc_shared_by: 8,
-        cpus: 8,
-        memory: 16 * GIB,
-        ..SMALL
-    },
+    ARM_SERVER,
+    Machine { name: "arm-64KiB-pages", huge_page: 512 * MIB, ..ARM_SERVER },
     Machine { name: "arm-without-caches", cpu: ARM, l1d: 0, cpus: 2, memory: 2 * GIB, ..SMALL },
 ];
 
@@ -258,18 +266,23 @@ impl Machine {
     }
 
     fn thp(&self) -> Vec<(String, String)> {
+        let size = self.huge_page.to_string();
+        // Sizes below that of the last table but one are never given unless root says so.
+        let smaller = "always inherit madvise [never]";
+        let of_2mib =
+            if self.huge_page == 2 * MIB { "always [inherit] madvise never" } else { smaller };
         let files: &[(&str, &str)] = match self.thp {
             false => &[],
             true => &[
                 ("enabled", "always madvise [never]"),
                 ("defrag", "always defer defer+madvise [madvise] never"),
                 ("shmem_enabled", "always within_size advise [never] deny force"),
-                ("hpage_pmd_size", "2097152"),
+                ("hpage_pmd_size", &size),
                 ("khugepaged/defrag", "1"),
                 ("khugepaged/max_ptes_none", "511"),
                 ("khugepaged/scan_sleep_millisecs", "10000"),
-                ("hugepages-2048kB/enabled", "always [inherit] madvise never"),
-                ("hugepages-64kB/enabled", "always inherit madvise [never]"),
+                ("hugepages-2048kB/enabled", of_2mib),
+                ("hugepages-64kB/enabled", smaller),
             ],
         };
         let folder = "sys/kernel/mm/transparent_hugepage";

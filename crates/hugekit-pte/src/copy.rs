@@ -183,37 +183,40 @@ impl<F: Format, L: Folios, const PRIVATE: bool> Copier<'_, F, L, PRIVATE> {
     ) -> Result<(), CopyError<L::Error>> {
         let mut at = 0;
         while at < parent.len() {
-            let copied = self.next(&mut parent[at..], &mut child[at..], resident);
+            let copied = self.next(parent, child, at, resident);
             at += copied.map_err(|cause| CopyError { at, cause })?;
         }
         Ok(())
     }
 
-    /// Copies the first entry, or the run that begins with it. Returns how many were copied.
+    /// Copies the entry at `at`, or the run that begins there. Returns how many were copied.
     #[inline]
     fn next(
         &self,
         parent: &mut [Entry<F>],
         child: &mut [Entry<F>],
+        at: usize,
         resident: &mut u64,
     ) -> Result<usize, L::Error> {
-        let first = parent[0];
+        let first = parent[at];
         if !first.is_present() {
-            child[0] = first;
+            child[at] = first;
             return Ok(1);
         }
         let piece = if first.is_special() { None } else { self.folios.find(first.frame()) };
         match piece {
-            None => self.store_one(&mut parent[0], &mut child[0]),
+            None => self.store_one(&mut parent[at], &mut child[at]),
+            Some(Piece { folio, left: 1 }) => {
+                self.one(&mut parent[at], &mut child[at], folio, resident)?;
+            }
             Some(Piece { folio, left }) => {
-                let most = left.min(parent.len());
-                if most >= LONG {
-                    return self.many_long(&mut parent[..most], child, folio, resident);
-                }
-                if most > 1 {
-                    return self.many::<SHORT_STEP>(&mut parent[..most], child, folio, resident);
-                }
-                self.one(&mut parent[0], &mut child[0], folio, resident)?;
+                let end = at + left.min(parent.len() - at);
+                let (parent, child) = (&mut parent[at..end], &mut child[at..end]);
+                return if end - at >= LONG {
+                    self.many_long(parent, child, folio, resident)
+                } else {
+                    self.many::<SHORT_STEP>(parent, child, folio, resident)
+                };
             }
         }
         Ok(1)

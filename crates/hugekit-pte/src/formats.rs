@@ -48,7 +48,7 @@ formats! {
     ///
     /// Left out: `SavedDirty` (58). Where user shadow stacks are on, the kernel moves dirty there when
     /// it protects a page, because the hardware takes a dirty page that may not be written for a
-    /// shadow stack. No hardware walks our tables.
+    /// shadow stack.
     X86_64(u64) = Layout {
         name: "x86-64",
         source: "Intel SDM 3A, 4.5 (4-level paging); arch/x86/include/asm/pgtable_types.h",

@@ -88,6 +88,36 @@
 //! assert!(!parent[7].is_writable() && !child[7].is_writable());
 //! # Ok::<(), hugekit_pte::CopyError<hugekit_pte::Pinned>>(())
 //! ```
+//!
+//! # Unmapping a table, as the end of a process does
+//!
+//! [`unmap_table`] empties entries and deals once per run with mappings and the counter of resident pages.
+//! It says of each run whether any page was dirty or accessed, and leaves the references to the caller,
+//! who gives them back once no CPU remembers the entries.
+//!
+//! ```
+//! use hugekit_pte::{Entry, Folio, UniformFolios, X86_64, set_run, unmap_table};
+//!
+//! let folios = [const { Folio::new(512) }; 2];
+//! let mut table = [Entry::<X86_64>::empty(); 1024];
+//! set_run(&mut table, Entry::new(0x8000).writable());
+//! table[7] = table[7].dirty().accessed(); // by the hardware
+//! folios.iter().for_each(|folio| {
+//!     folio.get(512);
+//!     folio.map(512);
+//! });
+//!
+//! let (mut resident, mut runs) = (1024, [None; 2]);
+//! let folios_of = UniformFolios::new(0x8000, 9, &folios);
+//! let mut free = runs.iter_mut();
+//! unmap_table(&mut table, &folios_of, &mut resident, |gone| *free.next().unwrap() = Some(gone));
+//! assert!(resident == 0 && table.iter().all(|entry| entry.is_empty()));
+//!
+//! // Here every CPU forgets what it knows of the table.
+//! let [first, second] = runs.map(Option::unwrap);
+//! assert!(first.run.any_dirty && first.run.any_accessed && !second.run.any_dirty);
+//! assert!(first.put() && second.put()); // the last references: both folios are free
+//! ```
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -103,6 +133,7 @@ mod layout;
 mod run;
 #[doc(hidden)]
 pub mod unbatched;
+mod unmap;
 
 pub use copy::{CopyError, Fork, Mapping, copy_run, copy_table};
 pub use entry::Entry;
@@ -113,3 +144,4 @@ pub use formats::{
 };
 pub use layout::{Bits, Flag, Format, Frame, Layout};
 pub use run::{Policy, Run, run_length, set_run, write_protect_run};
+pub use unmap::{Unmapped, unmap_table};

@@ -39,6 +39,14 @@ pub struct Run {
     pub any_soft_dirty: bool,
 }
 
+impl Run {
+    /// The run of one present entry.
+    #[inline]
+    pub(crate) fn of<F: Format>(entry: Entry<F>) -> Self {
+        merged(1, entry.with_dirty_saved(), F::Bits::truncated(0))
+    }
+}
+
 /// The run that begins at the first of `entries`, at most all of them: the caller has clamped them
 /// to the end of the table, of the mapping and of the folio.
 ///

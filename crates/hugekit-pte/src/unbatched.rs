@@ -3,8 +3,10 @@
 
 use crate::copy::{CopyError, Fork, Mapping};
 use crate::entry::Entry;
-use crate::folio::Folios;
+use crate::folio::{Folios, Piece};
 use crate::layout::Format;
+use crate::run::Run;
+use crate::unmap::Unmapped;
 
 /// As [`copy_table`](crate::copy_table), with the same outcome in both tables and all counts.
 ///
@@ -79,4 +81,27 @@ fn copy_page<F: Format, L: Folios>(
     *child = if fork.child_keeps_uffd_wp { copy } else { copy.without_uffd_wp() };
     *resident += 1;
     Ok(())
+}
+
+/// As [`unmap_table`](crate::unmap_table), with the same outcome in the table and all counts; `gone` is told
+/// runs of one page.
+pub fn unmap_table<'f, F: Format, L: Folios>(
+    table: &mut [Entry<F>],
+    folios: &'f L,
+    resident: &mut u64,
+    mut gone: impl FnMut(Unmapped<'f>),
+) {
+    for entry in table {
+        if !entry.is_present() {
+            continue;
+        }
+        let (frame, run) = (entry.frame(), Run::of(*entry));
+        let piece = if entry.is_special() { None } else { folios.find(frame) };
+        *entry = Entry::empty();
+        if let Some(Piece { folio, .. }) = piece {
+            *resident -= 1;
+            folio.unmap(1);
+            gone(Unmapped { folio, frame, run });
+        }
+    }
 }

@@ -1,11 +1,13 @@
 //! Properties of runs and of copied tables, for every format.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ptr;
 
 use hugekit_pte::{
     Arm64, Arm64Pages64K, Bits, CopyError, Entry, Folio, Folios, Fork, Format, Layout, Mapping,
-    Piece, Policy, Run, Visitor, copy_run, copy_table, for_each_format, run_length, set_run,
-    unbatched, write_protect_run,
+    Piece, Policy, Run, Unmapped, Visitor, copy_run, copy_table, for_each_format, run_length,
+    set_run, unbatched, unmap_table, write_protect_run,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -177,6 +179,8 @@ struct Tracked {
     folios: Vec<(u64, Folio, State)>,
     copied: RefCell<Vec<u64>>,
     left: Cell<u64>,
+    /// How often a folio was asked for.
+    finds: Cell<usize>,
 }
 
 impl Tracked {
@@ -196,6 +200,7 @@ impl Tracked {
             folios: folios.collect(),
             copied: RefCell::default(),
             left: Cell::new(world.copies),
+            finds: Cell::new(0),
         }
     }
 
@@ -211,6 +216,7 @@ impl Folios for Tracked {
     type Error = NoPage;
 
     fn find(&self, frame: u64) -> Option<Piece<'_>> {
+        self.finds.set(self.finds.get() + 1);
         let after = self.folios.partition_point(|(first, ..)| *first <= frame);
         let (first, folio, state) = &self.folios[after.checked_sub(1)?];
         let left = u64::from(folio.pages()).checked_sub(frame - first)?;
@@ -276,14 +282,35 @@ fn outcome<F: Format>(
     parent: &[Entry<F>],
     fork: Fork,
     copy: CopyTable<F>,
-) -> Outcome<F> {
+) -> (Outcome<F>, usize) {
     let folios = Tracked::new::<F>(world);
     let mut parent = parent.to_vec();
     let mut child = vec![Entry::empty(); parent.len()];
     let mut resident = 0;
     let result = copy(&mut parent, &mut child, &folios, fork, &mut resident);
-    let (counts, copied) = (folios.counts(), folios.copied.into_inner());
-    Outcome { result, parent, child, counts, copied, resident }
+    let (counts, finds, copied) = (folios.counts(), folios.finds.get(), folios.copied.into_inner());
+    (Outcome { result, parent, child, counts, copied, resident }, finds)
+}
+
+/// How often a copy that batches asks for a folio: for each page that may not be shared, for each frame of
+/// no folio, and once for each run of the others.
+fn runs_to_find<F: Format>(table: &[Entry<F>], folios: &Tracked, fork: Fork) -> usize {
+    let (mut finds, mut at) = (0, 0);
+    while at < table.len() {
+        let mut len = 1;
+        if table[at].is_present() && !table[at].is_special() {
+            finds += 1;
+            let piece = folios.find(table[at].frame());
+            let is_shared =
+                |piece: &Piece<'_>| fork.mapping == Mapping::Shared || !piece.folio.is_pinned();
+            if let Some(piece) = piece.filter(is_shared) {
+                let end = table.len().min(at + piece.left);
+                len = naive_run(&table[at..end], fork.policy()).len;
+            }
+        }
+        at += len;
+    }
+    finds
 }
 
 /// The demands on one copied entry, property by property.
@@ -310,13 +337,16 @@ impl Visitor for CheckCopy<'_> {
     fn visit<F: Format>(&mut self) {
         let Self { world, fork, .. } = *self;
         let before = table::<F>(world, self.segments);
-        let batched = outcome(world, &before, fork, copy_table);
-        let unbatched = outcome(world, &before, fork, unbatched::copy_table);
+        let (batched, finds) = outcome(world, &before, fork, copy_table);
+        let (unbatched, _) = outcome(world, &before, fork, unbatched::copy_table);
         assert_eq!(batched, unbatched);
         let done = batched.result.map_or_else(|error| error.at, |()| before.len());
         assert_eq!(batched.parent[done..], before[done..]);
         assert!(batched.child[done..].iter().all(|entry| entry.is_empty()));
         let folios = Tracked::new::<F>(world);
+        // The copy that failed had asked for its page's folio, too.
+        let tried = before.len().min(done + 1);
+        assert_eq!(finds, runs_to_find(&before[..tried], &folios, fork), "runs are found whole");
         let entries = batched.parent.iter().zip(&batched.child);
         for (&old, (&parent, &child)) in before[..done].iter().zip(entries) {
             if !old.is_present() {
@@ -337,6 +367,116 @@ impl Visitor for CheckCopy<'_> {
         assert_eq!(batched.counts, folios.counts());
         let mapped: u64 = batched.counts.iter().map(|(_, mappings)| mappings).sum();
         assert_eq!(batched.resident, mapped + batched.copied.len() as u64);
+    }
+}
+
+/// Everything that unmapping leaves behind.
+#[derive(Debug, PartialEq)]
+struct Left<F: Format> {
+    table: Vec<Entry<F>>,
+    counts: Vec<(u64, u64)>,
+    resident: u64,
+    /// Which folios were dirty, and which accessed.
+    marked: [BTreeSet<usize>; 2],
+}
+
+/// What a table is unmapped with, and its runs with their first frames.
+struct Unmapping<'f> {
+    folios: &'f Tracked,
+    runs: Vec<(u64, Run)>,
+    marked: [BTreeSet<usize>; 2],
+}
+
+impl<'f> Unmapping<'f> {
+    fn of(folios: &'f Tracked) -> Self {
+        Self { folios, runs: Vec::new(), marked: Default::default() }
+    }
+
+    fn gone(&mut self, gone: Unmapped<'f>) {
+        let folio = self.folios.folios.iter().position(|(_, folio, _)| ptr::eq(folio, gone.folio));
+        let folio = folio.expect("a folio of this world");
+        for (marked, any) in self.marked.iter_mut().zip([gone.run.any_dirty, gone.run.any_accessed])
+        {
+            marked.extend(any.then_some(folio));
+        }
+        self.runs.push((gone.frame, gone.run));
+        gone.put();
+    }
+}
+
+/// What comes of unmapping, said naively: entry by entry, and runs by [`naive_run`].
+fn naively_left<F: Format>(table: &[Entry<F>], folios: &Tracked) -> (Left<F>, Vec<(u64, Run)>) {
+    let folio_of = |entry: Entry<F>| {
+        let piece = (entry.is_present() && !entry.is_special()).then(|| folios.find(entry.frame()));
+        piece.flatten()
+    };
+    let place =
+        |folio| folios.folios.iter().position(|(_, other, _)| ptr::eq(folio, other)).unwrap();
+    let folios_with = |has: fn(Entry<F>) -> bool| {
+        let with = table.iter().filter(|entry| has(**entry)).filter_map(|entry| folio_of(*entry));
+        with.map(|piece| place(piece.folio)).collect()
+    };
+    let left = |entry: &Entry<F>| if entry.is_present() { Entry::empty() } else { *entry };
+    let (mut runs, mut at) = (Vec::new(), 0);
+    while at < table.len() {
+        let Some(piece) = folio_of(table[at]) else {
+            at += 1;
+            continue;
+        };
+        let end = table.len().min(at + piece.left);
+        let run = naive_run(&table[at..end], Policy::default());
+        runs.push((table[at].frame(), run));
+        at += run.len;
+    }
+    let outcome = Left {
+        table: table.iter().map(left).collect(),
+        counts: vec![(0, 0); folios.folios.len()],
+        resident: 0,
+        marked: [folios_with(Entry::is_dirty), folios_with(Entry::is_accessed)],
+    };
+    (outcome, runs)
+}
+
+struct CheckUnmap<'a> {
+    world: &'a World,
+    segments: &'a [Segment],
+}
+
+impl CheckUnmap<'_> {
+    /// Folios that this table alone maps, and how many of its pages are theirs.
+    fn mapped<F: Format>(&self, table: &[Entry<F>]) -> (Tracked, u64) {
+        let folios = Tracked::new::<F>(self.world);
+        let counted = table.iter().filter(|entry| entry.is_present() && !entry.is_special());
+        let pieces: Vec<_> = counted.filter_map(|entry| folios.find(entry.frame())).collect();
+        for piece in &pieces {
+            piece.folio.get(1);
+            piece.folio.map(1);
+        }
+        let resident = pieces.len() as u64;
+        (folios, resident)
+    }
+}
+
+impl Visitor for CheckUnmap<'_> {
+    fn visit<F: Format>(&mut self) {
+        let before = table::<F>(self.world, self.segments);
+        let left = |batched: bool| {
+            let ((folios, mut resident), mut table) = (self.mapped(&before), before.clone());
+            let mut unmapping = Unmapping::of(&folios);
+            let gone = |gone| unmapping.gone(gone);
+            match batched {
+                true => unmap_table(&mut table, &folios, &mut resident, gone),
+                false => unbatched::unmap_table(&mut table, &folios, &mut resident, gone),
+            }
+            let Unmapping { runs, marked, .. } = unmapping;
+            (Left { table, counts: folios.counts(), resident, marked }, runs)
+        };
+        let (folios, resident) = self.mapped(&before);
+        let right = naively_left(&before, &folios);
+        assert_eq!(left(true), right);
+        let (unbatched, ones) = left(false);
+        assert_eq!(unbatched, right.0);
+        assert!(ones.len() as u64 == resident && ones.iter().all(|(_, run)| run.len == 1));
     }
 }
 
@@ -400,7 +540,7 @@ impl CheckSet {
     /// A run copied is each of its entries copied, where none is counted.
     fn check_copy<F: Format>(&self, run: &[Entry<F>]) {
         let world = World { folios: Vec::new(), before: 0, copies: 0 };
-        let one_by_one = outcome(&world, run, self.fork, unbatched::copy_table);
+        let (one_by_one, _) = outcome(&world, run, self.fork, unbatched::copy_table);
         let (mut parent, mut child) = (run.to_vec(), vec![Entry::empty(); run.len()]);
         copy_run(&mut parent, &mut child, self.fork, self.properties.writable);
         assert_eq!((parent, child), (one_by_one.parent, one_by_one.child));
@@ -437,6 +577,14 @@ proptest! {
         fork in fork(),
     ) {
         for_each_format(&mut CheckCopy { world: &world, segments: &segments, fork });
+    }
+
+    #[test]
+    fn what_is_unmapped_is_empty_and_counted_once_per_run(
+        world in world(),
+        segments in prop::collection::vec(segment(), 1..12),
+    ) {
+        for_each_format(&mut CheckUnmap { world: &world, segments: &segments });
     }
 
     #[test]

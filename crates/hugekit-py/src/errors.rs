@@ -85,24 +85,24 @@ impl From<SnapshotError> for Raised {
     }
 }
 
-/// Whether it is that other code has SIGBUS.
-pub(crate) trait Sigbus {
+/// Whether it is that other code has SIGBUS, or SIGSEGV.
+pub(crate) trait TakenSignal {
     fn is_taken(&self) -> bool;
 }
 
-impl Sigbus for FaultError {
+impl TakenSignal for FaultError {
     fn is_taken(&self) -> bool {
         matches!(self, Self::HandlerReplaced)
     }
 }
 
-impl Sigbus for PoolError {
+impl TakenSignal for PoolError {
     fn is_taken(&self) -> bool {
         matches!(self, Self::Fault(error) if error.is_taken())
     }
 }
 
-impl Sigbus for ForkError {
+impl TakenSignal for ForkError {
     fn is_taken(&self) -> bool {
         match self {
             Self::Fault(error) => error.is_taken(),
@@ -112,7 +112,7 @@ impl Sigbus for ForkError {
     }
 }
 
-impl Sigbus for SnapshotError {
+impl TakenSignal for SnapshotError {
     fn is_taken(&self) -> bool {
         match self {
             Self::Fault(error) => error.is_taken(),
@@ -122,15 +122,15 @@ impl Sigbus for SnapshotError {
     }
 }
 
-/// Does something that needs SIGBUS. If Python's faulthandler was enabled in the meantime and took it, hugekit
-/// takes it back and tries again: faults of ours must be served, and faulthandler keeps its other signals.
-pub(crate) fn with_sigbus<T, E: Sigbus + Into<Raised>>(
+/// Does something that needs SIGBUS, or SIGSEGV. If Python's faulthandler was enabled in the meantime and took them,
+/// hugekit takes them back and tries again: faults of ours must be served, and faulthandler keeps its other signals.
+pub(crate) fn with_fault_signals<T, E: TakenSignal + Into<Raised>>(
     py: Python<'_>,
     attempt: impl Fn() -> Result<T, E>,
 ) -> PyResult<T> {
     match attempt() {
         Err(error) if error.is_taken() && faulthandler_is_enabled(py)? => {
-            hugekit::fault::take_back_sigbus()?;
+            hugekit::fault::take_back_signals()?;
             attempt().map_err(|error| error.into().into())
         }
         other => other.map_err(|error| error.into().into()),

@@ -45,7 +45,7 @@ mod _hugekit {
     #[pymodule_export]
     use crate::view::View;
     #[pymodule_export]
-    use crate::work::{clear, copy};
+    use crate::work::{clear, copy, set_learning};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{Raised, with_sigbus};
+use crate::errors::{Raised, with_fault_signals};
 use crate::numbers::Number;
 use crate::progress::{Teller, threads};
 use crate::region::{Region, fault_mode};
@@ -129,7 +129,7 @@ impl Pool {
             builder = clearing.into_iter().fold(builder, hugekit::region::RegionBuilder::clearing);
             fault_mode.into_iter().fold(builder, hugekit::region::RegionBuilder::fault_mode).build()
         };
-        let made = with_sigbus(py, || py.detach(build));
+        let made = with_fault_signals(py, || py.detach(build));
         Ok(Region::new(teller.result(made)?.share()))
     }
 

@@ -2,10 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use hugekit::parallel::Done;
 use hugekit::{Cancel, Threads};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::errors::Raised;
 use crate::numbers::Number;
 
 /// Whom to tell: a function of bytes done and bytes in all, or a bar of tqdm's kind, which has `update` and is
@@ -76,6 +78,24 @@ impl Teller {
             Some(raised) => Err(raised),
             None => result.map_err(Into::into),
         }
+    }
+
+    /// As [`result`](Self::result); the callback's exception says what was done before it.
+    pub(crate) fn result_or_done<T, E>(
+        &self,
+        py: Python<'_>,
+        result: Result<T, E>,
+        done: impl Fn(&E) -> Option<&Done>,
+    ) -> PyResult<T>
+    where
+        Raised: From<E>,
+    {
+        let ranges = result.as_ref().err().and_then(done).map(Done::ranges).unwrap_or_default();
+        let ranges: Vec<_> = ranges.iter().map(|range| (range.start, range.end)).collect();
+        self.result(result.map_err(Raised::from)).inspect_err(|raised| {
+            // An exception whose class has no room for it goes without.
+            let _ = raised.value(py).setattr("hugekit_done", ranges);
+        })
     }
 
     fn told(&self) -> std::sync::MutexGuard<'_, Told> {

@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::errors::{Raised, with_sigbus};
+use crate::errors::{Raised, with_fault_signals};
 use crate::numbers::Number;
 use crate::pool::Pool;
 use crate::progress::Teller;
@@ -76,7 +76,7 @@ impl Region {
         fault_mode: Option<&str>,
     ) -> PyResult<Self> {
         let fault_mode = fault_mode.map(self::fault_mode).transpose()?;
-        let fork = with_sigbus(py, || {
+        let fork = with_fault_signals(py, || {
             let builder = self.0.fork_builder();
             let builder =
                 granule.into_iter().fold(builder, |builder, Number(bytes)| builder.granule(bytes));

@@ -22,7 +22,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::Buffer;
-use crate::errors::{Raised, with_sigbus};
+use crate::errors::{Raised, with_fault_signals};
 use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
@@ -210,7 +210,7 @@ struct Wishes<'a> {
 ///
 /// Raises:
 ///     PermissionError: this process may not serve faults.
-///     OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than 6.7.
+///     OSError: the memory cannot be protected (it is shared, or a file's), or Linux is older than 5.14.
 ///     MemoryError: the pool of an array has not as many bytes left.
 ///     ValueError: an array is not contiguous.
 ///     TypeError: an array holds references to Python objects.
@@ -340,7 +340,7 @@ fn taken(
     // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
     // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
     // documented for later; EFAULT is an OSError.
-    let snapshots = with_sigbus(py, || unsafe { builder.clone().take_many(&ranges) })?;
+    let snapshots = with_fault_signals(py, || unsafe { builder.clone().take_many(&ranges) })?;
     for ((index, _), snapshot) in elsewhere.into_iter().zip(snapshots) {
         memories[index] = Memory(Some((Arc::new(snapshot), 0)));
     }
@@ -364,7 +364,7 @@ fn within(
                 let fault_mode = wishes.fault_mode.into_iter();
                 fault_mode.fold(builder, hugekit::region::ForkBuilder::fault_mode).snapshot()
             };
-            Arc::clone(place.insert(Arc::new(with_sigbus(py, take)?)))
+            Arc::clone(place.insert(Arc::new(with_fault_signals(py, take)?)))
         }
     };
     Ok(Memory(Some((snapshot, buffer.start().addr() - base))))

@@ -20,6 +20,8 @@ const LONG: usize = 256 << 10;
 ///     array: contiguous, in C or Fortran order, and without references to Python objects.
 ///     threads: how many, the calling one included; as many as pay off if not said.
 ///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``, such as tqdm's.
+///         An exception that it raises ends the work; the attribute ``hugekit_done`` then lists, as pairs of offsets in
+///         bytes, what was done.
 ///
 /// Raises:
 ///     ValueError: it is not contiguous, or read-only (BufferError for some objects), or 0 threads are wanted.
@@ -57,7 +59,7 @@ pub(crate) fn clear(
         // for the program to see to, as with numpy's own functions.
         unsafe { clear.run_raw(buffer.start(), buffer.len()) }
     };
-    teller.result(py.detach(run).map_err(Raised::from))?;
+    teller.result_or_done(py, py.detach(run), ClearError::done)?;
     Ok(())
 }
 
@@ -70,6 +72,8 @@ pub(crate) fn clear(
 ///     src: contiguous. It must not overlap dst.
 ///     threads: how many, the calling one included; as many as pay off if not said.
 ///     progress: called as ``progress(done, total)`` in bytes, or a progress bar with ``update``, such as tqdm's.
+///         An exception that it raises ends the work; the attribute ``hugekit_done`` then lists, as pairs of offsets in
+///         bytes, what was done.
 ///
 /// Raises:
 ///     ValueError: lengths, shapes, dtypes or orders differ, they overlap, or one is not contiguous.
@@ -106,8 +110,23 @@ pub(crate) fn copy(
         unsafe { copy.run_raw(to.start(), from.start(), to.len()) }
     };
     let done = if to.len() < LONG && teller.is_silent() { run() } else { py.detach(run) };
-    teller.result(done.map_err(Raised::from))?;
+    teller.result_or_done(py, done, CopyError::done)?;
     Ok(())
+}
+
+/// Whether clears and copies learn from the work that they do which routine is fastest.
+///
+/// They do unless a program says otherwise, or a profile is stored for this user. What was learned is kept, and not gone
+/// by while it is off. It is for programs that want the same routine every time.
+///
+/// Args:
+///     enabled: from now on, in this process.
+///
+/// >>> hugekit.set_learning(False)
+/// >>> hugekit.set_learning(True)
+#[pyfunction]
+pub(crate) fn set_learning(enabled: bool) {
+    hugekit::learning::set_enabled(enabled);
 }
 
 /// Two arrays whose bytes mean the same; whatever else has a buffer is bytes.

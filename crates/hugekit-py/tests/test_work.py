@@ -113,6 +113,23 @@ def test_an_exception_in_a_callback_stops_and_is_raised(threads):
     def fail(done, total):
         raise KeyError("from the callback")
 
-    with pytest.raises(KeyError, match="from the callback"):
+    with pytest.raises(KeyError, match="from the callback") as raised:
         hugekit.clear(memory, threads=threads, progress=fail)
     assert memory.any() and not memory.all()
+    done = raised.value.hugekit_done
+    assert sum(end - start for start, end in done) == (memory == 0).sum()
+    assert all((memory[start:end] == 0).all() for start, end in done)
+    with pytest.raises(KeyError) as raised:
+        hugekit.copy(np.empty_like(memory), memory, threads=threads, progress=fail)
+    assert len(raised.value.hugekit_done) >= 1
+
+
+def test_clears_and_copies_with_learning_on_and_off_are_right():
+    source = np.arange(10_000_001, dtype="u4")
+    for enabled in [False, True, False, True]:
+        hugekit.set_learning(enabled)
+        target = np.ones_like(source)
+        hugekit.copy(target, source)
+        assert (target == source).all()
+        hugekit.clear(target)
+        assert not target.any()

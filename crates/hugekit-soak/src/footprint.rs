@@ -62,7 +62,7 @@ impl Footprint {
     #[must_use]
     pub fn grown_since(&self, start: &Self) -> Vec<String> {
         let mut grown = Vec::new();
-        if self.threads != start.threads {
+        if !is_part_of(&self.threads, &start.threads) {
             grown.push(format!("threads: {:?}, now {:?}", start.threads, self.threads));
         }
         if self.descriptors != start.descriptors {
@@ -98,6 +98,12 @@ impl fmt::Display for Footprint {
             self.heap_in_use
         )
     }
+}
+
+/// Whether all of `part` are in `whole`, as often.
+fn is_part_of(part: &[String], whole: &[String]) -> bool {
+    let times = |name, names: &[String]| names.iter().filter(|other| *other == name).count();
+    part.iter().all(|name| times(name, part) <= times(name, whole))
 }
 
 /// Without the numbers that tell one pipe from another.

@@ -27,6 +27,10 @@ pub struct Orders {
     pub only: Option<String>,
 }
 
+/// How long a thread that has been joined may take to leave the process: the kernel says that it has ended before it
+/// takes it off the list.
+const TO_LEAVE: Duration = Duration::from_secs(10);
+
 /// As long as it takes for what is made once in a process to be there.
 const WARM_UP: Duration = Duration::from_secs(8);
 
@@ -46,14 +50,26 @@ pub fn work(orders: &Orders) -> bool {
     let start = Footprint::now();
     println!("at the start: {start}");
     act(orders, status, orders.time, 1);
-    let end = Footprint::now();
+    let (end, grown) = what_stays_grown(&start);
     println!("at the end:   {end}");
-    let grown = end.grown_since(&start);
     for line in &grown {
         println!("leaked: {line}");
     }
     println!("{} leaks", grown.len());
     grown.is_empty()
+}
+
+/// The resources of now, and those that are more than at `start` and stay so.
+fn what_stays_grown(start: &Footprint) -> (Footprint, Vec<String>) {
+    let end = Instant::now() + TO_LEAVE;
+    loop {
+        let now = Footprint::now();
+        let grown = now.grown_since(start);
+        if grown.is_empty() || Instant::now() > end {
+            return (now, grown);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Has jobs of either priority start the thread that helps with them, which lives as long as the process: on a busy
@@ -71,17 +87,20 @@ fn act(orders: &Orders, status: &'static Status, time: Duration, phase: u64) {
     let (end, stop) = (Instant::now() + time, AtomicBool::new(false));
     let storm = Storm::start();
     thread::scope(|scope| {
-        for actor in 0..orders.actors.min(ACTORS) {
+        let perform_as = |actor| {
             let (stop, seed) = (&stop, mix(orders.seed ^ phase << 32, actor as u64));
             let only = orders.only.as_deref();
-            scope.spawn(move || perform(status, actor, seed, only, stop));
-        }
+            scope.spawn(move || perform(status, actor, seed, only, stop))
+        };
+        let actors: Vec<_> = (0..orders.actors.min(ACTORS)).map(perform_as).collect();
         while Instant::now() < end {
             thread::sleep(Duration::from_millis(50));
             status.counts[crate::status::Count::Signals as usize]
                 .store(exposed::calls(), Ordering::Relaxed);
         }
         stop.store(true, Ordering::Relaxed);
+        // A scope waits for what its threads do, not for the threads: their stacks would be counted.
+        actors.into_iter().for_each(|actor| actor.join().expect("a panic ends the process"));
     });
     drop(storm);
 }

@@ -2,14 +2,12 @@
 
 use std::convert::Infallible;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
-use crate::arch::ClearFn;
-use crate::engine::{HintError, Operation};
-use crate::parallel::{Bytes, JobError, Report};
-use crate::profile::Profile;
-
-/// Lengths below this go straight to `memset`, where a look at the profile (3 ns) would show.
-const SMALL: usize = 4096;
+use crate::arch::{ClearFn, ClearRoutine};
+use crate::engine::{Far, HintError, Operation};
+use crate::parallel::{Bytes, Done, JobError, Report};
+use crate::profile::{CLEAR_PLAIN_BELOW, CacheState, Profile};
 
 /// Sets every byte to zero, on the calling thread, by the fastest routine for this length.
 ///
@@ -23,18 +21,23 @@ const SMALL: usize = 4096;
 /// ```
 #[inline]
 pub fn clear(bytes: &mut [u8]) {
-    if bytes.len() < SMALL {
+    if bytes.len() < CLEAR_PLAIN_BELOW.warm() {
         bytes.fill(0);
     } else {
-        clear_large(bytes);
+        clear_long(bytes);
     }
 }
 
 #[allow(unsafe_code)]
-fn clear_large(bytes: &mut [u8]) {
-    let routine = Profile::current().clear.warm.routine_for(bytes.len());
-    // SAFETY: the slice is ours alone to write; a profile names only routines that are available.
-    unsafe { routine.run(bytes.as_mut_ptr(), bytes.len()) }.publish();
+#[inline(never)]
+fn clear_long(bytes: &mut [u8]) {
+    let (start, len) = (bytes.as_mut_ptr(), bytes.len());
+    let clear = |routine: &'static ClearRoutine, part: Range<usize>| {
+        // SAFETY: the slice is ours alone to write, and the part lies within; a profile, and what is learned, names
+        // only routines that are available.
+        unsafe { routine.run(start.add(part.start), part.len()) }
+    };
+    Far::by(Profile::current(), CacheState::Warm).run(0..len, &clear).publish();
 }
 
 /// Why a clear was refused, or stopped. Nothing was written, unless it was cancelled.
@@ -47,6 +50,17 @@ pub enum ClearError {
     /// No thread was asked for, or the clear was cancelled.
     #[error(transparent)]
     Job(#[from] JobError<Infallible>),
+}
+
+impl ClearError {
+    /// Of a clear that was cancelled, which bytes it was done with.
+    #[must_use]
+    pub const fn done(&self) -> Option<&Done> {
+        match self {
+            Self::Job(error) => error.done(),
+            _ => None,
+        }
+    }
 }
 
 /// A clear with knowledge: who touches what next, in which order, by which routine.

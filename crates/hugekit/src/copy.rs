@@ -1,14 +1,12 @@
 //! Copying memory.
 
 use std::convert::Infallible;
+use std::ops::Range;
 
-use crate::arch::CopyFn;
-use crate::engine::{HintError, Operation, Reuse};
-use crate::parallel::{Bytes, JobError, Report};
-use crate::profile::Profile;
-
-/// Lengths below this go straight to `memcpy`, where a look at the profile (3 ns) would show.
-const SMALL: usize = 4096;
+use crate::arch::{CopyFn, CopyRoutine};
+use crate::engine::{Far, HintError, Operation, Reuse};
+use crate::parallel::{Bytes, Done, JobError, Report};
+use crate::profile::{COPY_PLAIN_BELOW, CacheState, Profile};
 
 /// Why a copy was refused, or stopped. Nothing was written, unless it was cancelled.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +38,17 @@ pub enum CopyError {
     Job(#[from] JobError<Infallible>),
 }
 
+impl CopyError {
+    /// Of a copy that was cancelled, which bytes it was done with.
+    #[must_use]
+    pub const fn done(&self) -> Option<&Done> {
+        match self {
+            Self::Job(error) => error.done(),
+            _ => None,
+        }
+    }
+}
+
 /// Copies `src` to `dst`, on the calling thread, by the fastest routine for this length.
 ///
 /// Nothing is assumed about who uses either next; [`CopyOptions`] takes such knowledge.
@@ -57,20 +66,24 @@ pub enum CopyError {
 #[inline]
 pub fn copy(dst: &mut [u8], src: &[u8]) -> Result<(), CopyError> {
     same_length(dst, src)?;
-    if dst.len() < SMALL {
+    if dst.len() < COPY_PLAIN_BELOW.warm() {
         dst.copy_from_slice(src);
     } else {
-        copy_large(dst, src);
+        copy_long(dst, src);
     }
     Ok(())
 }
 
 #[allow(unsafe_code)]
-fn copy_large(dst: &mut [u8], src: &[u8]) {
-    let routine = Profile::current().copy.warm.routine_for(dst.len());
-    // SAFETY: the slices are equally long; a mutable borrow overlaps no other, and is ours alone to
-    // write; a profile names only routines that are available.
-    unsafe { routine.run(dst.as_mut_ptr(), src.as_ptr(), dst.len()) }.publish();
+#[inline(never)]
+fn copy_long(dst: &mut [u8], src: &[u8]) {
+    let (to, from, len) = (dst.as_mut_ptr(), src.as_ptr(), dst.len());
+    let copy = |routine: &'static CopyRoutine, part: Range<usize>| {
+        // SAFETY: the slices are equally long, and the part lies within; a mutable borrow overlaps no other, and is
+        // ours alone to write; a profile, and what is learned, names only routines that are available.
+        unsafe { routine.run(to.add(part.start), from.add(part.start), part.len()) }
+    };
+    Far::by(Profile::current(), CacheState::Warm).run(0..len, &copy).publish();
 }
 
 fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
@@ -106,9 +119,8 @@ impl CopyOptions<'_> {
     /// | used next | `Unknown`, `Target`, `All` | an ordinary copy: both sides are cached |
     /// | used next | `None` | the destination is cached, the source is asked to pass by |
     /// | not, or unknown | `Target`, `All` | copied last, as the rest is: the source is cached by loading it |
-    pub fn source_reuse(mut self, reuse: Reuse) -> Self {
-        self.source_reuse = reuse;
-        self
+    pub fn source_reuse(self, reuse: Reuse) -> Self {
+        self.reuse_of_source(reuse)
     }
 
     /// Copies `src` to `dst`.

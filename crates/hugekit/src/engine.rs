@@ -8,9 +8,14 @@
 use std::convert::Infallible;
 use std::ops::Range;
 
-use crate::arch::{ClearFn, CopyFn, Routine, Unfenced, copy_once_routine};
+use crate::arch::{
+    ClearFn, CopyFn, Routine, Unfenced, clear_routines, copy_once_routine, copy_routines,
+};
+use crate::learning::{self, ChosenBy, Course, Courses, Pupil, Used};
 use crate::parallel::{Cancel, JobError, Progress, Report, Sharing, Threads};
-use crate::profile::{Choice, Profile};
+use crate::profile::{
+    CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, CacheState, Choice, PlainBelow, Profile,
+};
 use crate::sweep::{Order, Reach, near_window};
 
 /// Who uses the memory next, as far as the caller knows.
@@ -88,12 +93,51 @@ impl Method for CopyFn {
     }
 }
 
+#[allow(private_interfaces, reason = "no other crate can name the trait")]
 mod sealed {
-    use super::{ClearFn, CopyFn};
+    use super::{
+        CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, ClearFn, CopyFn, Course, Courses, PlainBelow, Routine,
+        clear_routines, copy_routines,
+    };
 
-    pub trait Sealed {}
-    impl Sealed for ClearFn {}
-    impl Sealed for CopyFn {}
+    pub trait Sealed: Sized + 'static {
+        /// libc's routine.
+        fn libc() -> &'static Routine<Self>;
+
+        /// Below which lengths it is libc's, whatever the profile.
+        fn plain_below() -> &'static PlainBelow;
+
+        /// What this method learns.
+        fn course(courses: &Courses) -> &Course<Self>;
+    }
+
+    impl Sealed for ClearFn {
+        fn libc() -> &'static Routine<Self> {
+            &clear_routines()[0]
+        }
+
+        fn plain_below() -> &'static PlainBelow {
+            &CLEAR_PLAIN_BELOW
+        }
+
+        fn course(courses: &Courses) -> &Course<Self> {
+            &courses.clear
+        }
+    }
+
+    impl Sealed for CopyFn {
+        fn libc() -> &'static Routine<Self> {
+            &copy_routines()[0]
+        }
+
+        fn plain_below() -> &'static PlainBelow {
+            &COPY_PLAIN_BELOW
+        }
+
+        fn course(courses: &Courses) -> &Course<Self> {
+            &courses.copy
+        }
+    }
 }
 
 /// An operation with knowledge: who touches what next, in which order, by which routine. Used as
@@ -101,9 +145,11 @@ mod sealed {
 #[derive(Debug)]
 #[must_use = "a builder does nothing until run"]
 pub struct Operation<'a, F: 'static> {
+    /// Whether anything was asked for but a reuse that keeps nothing in the cache.
+    asks: bool,
     target: Option<usize>,
     reuse: Reuse,
-    pub(crate) source_reuse: Reuse,
+    source_reuse: Reuse,
     order: Option<Order>,
     routine: Option<&'static Routine<F>>,
     near_bytes: Option<usize>,
@@ -120,6 +166,7 @@ impl<F> Clone for Operation<'_, F> {
 impl<F> Default for Operation<'_, F> {
     fn default() -> Self {
         Self {
+            asks: false,
             target: None,
             reuse: Reuse::default(),
             source_reuse: Reuse::default(),
@@ -141,24 +188,35 @@ impl<'a, F: Method> Operation<'a, F> {
     /// The byte that is accessed next, as an offset from the start of the memory: for a page
     /// fault the faulting address, not that of the page.
     pub fn target(mut self, offset: usize) -> Self {
+        self.asks = true;
         self.target = Some(offset);
         self
     }
 
     /// Who uses the memory that is written next.
     pub fn reuse(mut self, reuse: Reuse) -> Self {
+        self.asks |= reuse.is_soon();
         self.reuse = reuse;
         self
     }
 
     /// The order of extents, instead of [`Order::for_folio`].
     pub fn order(mut self, order: Order) -> Self {
+        self.asks = true;
         self.order = Some(order);
+        self
+    }
+
+    /// Who uses the source of a copy next.
+    pub(crate) fn reuse_of_source(mut self, reuse: Reuse) -> Self {
+        self.asks |= reuse.is_soon();
+        self.source_reuse = reuse;
         self
     }
 
     /// One routine for everything, far and near, instead of the profile's choice.
     pub fn routine(mut self, routine: &'static Routine<F>) -> Self {
+        self.asks = true;
         self.routine = Some(routine);
         self
     }
@@ -171,12 +229,14 @@ impl<'a, F: Method> Operation<'a, F> {
 
     /// The profile to decide by, instead of [`Profile::current`].
     pub fn profile(mut self, profile: &'a Profile) -> Self {
+        self.asks = true;
         self.profile = Some(profile);
         self
     }
 
     /// How many threads do it, the calling one included: [`Threads::One`] unless said.
     pub fn threads(mut self, threads: Threads) -> Self {
+        self.asks = true;
         self.sharing.threads = threads;
         self
     }
@@ -184,12 +244,14 @@ impl<'a, F: Method> Operation<'a, F> {
     /// Whom to tell, chunk by chunk, how many bytes are done. The near window, which comes last,
     /// counts with the chunks around it.
     pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
+        self.asks = true;
         self.sharing.progress = Some(progress);
         self
     }
 
     /// What stops it early: between chunks, never within one.
     pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
+        self.asks = true;
         self.sharing.cancel = Some(cancel);
         self
     }
@@ -198,6 +260,13 @@ impl<'a, F: Method> Operation<'a, F> {
     pub fn low_priority(mut self, low: bool) -> Self {
         self.sharing.low_priority = low;
         self
+    }
+
+    /// The routine that would do `len` bytes now, near window apart: as the caller asked, or else by a profile or by
+    /// what was learned so far.
+    #[must_use]
+    pub fn chosen_for(&self, len: usize) -> Used {
+        self.plan(len, self.profile_in_force()).far.used(len)
     }
 
     /// Runs `process` for all of `len` bytes: in order on the calling thread, or shared among as many
@@ -213,6 +282,13 @@ impl<'a, F: Method> Operation<'a, F> {
         len: usize,
         process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
     ) -> Result<Report, E> {
+        if self.is_plain(len) {
+            process(F::libc(), 0..len).publish();
+            return Ok(Report {
+                used: Some(Used { routine: F::libc().name(), by: ChosenBy::Profile }),
+                ..Report::alone(len)
+            });
+        }
         self.check(len)?;
         let profile = self.profile_in_force();
         let plan = self.plan(len, profile);
@@ -220,10 +296,17 @@ impl<'a, F: Method> Operation<'a, F> {
             return self.share_far_then_near(start, len, profile, &plan, process);
         }
         match plan.near {
-            None if self.order.is_none() => process(plan.far, 0..len).publish(),
+            None if self.order.is_none() => plan.far.run(0..len, &process).publish(),
             _ => self.sweep(len, &plan, process),
         }
-        Ok(Report::alone(len))
+        Ok(Report { used: Some(plan.far.used(len)), ..Report::alone(len) })
+    }
+
+    /// Whether it is short, and nothing was asked for that could make it another routine's than libc's: looked at before
+    /// anything else.
+    #[inline(always)]
+    fn is_plain(&self, len: usize) -> bool {
+        !self.asks && len < F::plain_below().cold()
     }
 
     /// Extent by extent, in order. Out of line, so that what is done in one go inlines into its caller.
@@ -231,21 +314,20 @@ impl<'a, F: Method> Operation<'a, F> {
     fn sweep(
         &self,
         len: usize,
-        plan: &Plan<F>,
+        plan: &Plan<'_, F>,
         process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
     ) {
         let (target, near_bytes, near) = match plan.near {
-            Some(Near { target, bytes, routine }) => (Some(target), bytes, routine),
-            None => (None, 0, plan.far),
+            Some(Near { target, bytes, routine }) => (Some(target), bytes, Some(routine)),
+            None => (None, 0, None),
         };
         let order = self.order.unwrap_or_else(|| Order::for_folio(len, target));
         let mut unfenced = Unfenced::nothing();
         for extent in order.extents(len, target, near_bytes) {
-            let routine = match extent.reach {
-                Reach::Far => plan.far,
-                Reach::Near => near,
-            };
-            unfenced = unfenced.and(process(routine, extent.bytes));
+            unfenced = unfenced.and(match near.filter(|_| extent.reach == Reach::Near) {
+                Some(routine) => process(routine, extent.bytes),
+                None => plan.far.run(extent.bytes, &process),
+            });
         }
         unfenced.publish();
     }
@@ -258,22 +340,23 @@ impl<'a, F: Method> Operation<'a, F> {
         start: *const u8,
         len: usize,
         profile: &Profile,
-        plan: &Plan<F>,
+        plan: &Plan<'_, F>,
         process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
     ) -> Result<Report, E> {
         let window = plan.near.as_ref().map_or(0..0, |near| near.window(len));
         let far = |chunk: Range<usize>| {
             let parts = outside(chunk, &window);
-            let unfenced = parts.map(|part| process(plan.far, part));
+            let unfenced = parts.map(|part| plan.far.run(part, &process));
             // Before the chunk counts as done, because no other thread can fence for this CPU.
             unfenced.into_iter().fold(Unfenced::nothing(), Unfenced::and).publish();
             Ok(())
         };
-        let report = self.sharing.run(start, len, profile, profile.min_chunk, far)?;
+        let shared = self.sharing.run(start, len, profile, profile.min_chunk, far);
+        let report = shared.map_err(|error| error.without(&window))?;
         if let Some(near) = &plan.near {
             process(near.routine, near.window(len)).publish();
         }
-        Ok(report)
+        Ok(Report { used: Some(plan.far.used(len)), ..report })
     }
 
     #[inline]
@@ -295,14 +378,16 @@ impl<'a, F: Method> Operation<'a, F> {
         }
     }
 
-    fn plan(&self, len: usize, profile: &Profile) -> Plan<F> {
-        let Choice { warm, cold } = F::choice(profile);
+    fn plan<'p>(&'p self, len: usize, profile: &'p Profile) -> Plan<'p, F> {
         let is_warm = self.reuse == Reuse::Unknown && self.target.is_none();
-        let far = self
-            .routine
-            .unwrap_or_else(|| if is_warm { warm.routine_for(len) } else { cold.routine_for(len) });
+        let state = if is_warm { CacheState::Warm } else { CacheState::Cold };
+        let far = match (self.routine, self.profile) {
+            (Some(routine), _) => Far::Asked(routine),
+            (None, Some(profile)) => Far::Profile(F::choice(profile), state),
+            (None, None) => Far::by(profile, state),
+        };
         let keeps_any = self.keeps_destination() || self.source_reuse.is_soon();
-        let near = (keeps_any && len > 0).then(|| self.near(len, profile, far));
+        let near = (keeps_any && len > 0).then(|| self.near(len, profile, far.routine_for(len)));
         Plan { far, near }
     }
 
@@ -326,11 +411,62 @@ impl<'a, F: Method> Operation<'a, F> {
 }
 
 /// What an operation comes down to.
-#[derive(Debug)]
-struct Plan<F: 'static> {
-    far: &'static Routine<F>,
+struct Plan<'p, F: 'static> {
+    far: Far<'p, F>,
     /// What is kept in the cache, if anything is.
     near: Option<Near<F>>,
+}
+
+/// What decides the routine of the bytes that are far from a target.
+pub(crate) enum Far<'p, F: 'static> {
+    /// The caller.
+    Asked(&'static Routine<F>),
+    /// A profile, by length.
+    Profile(&'p Choice<F>, CacheState),
+    /// What was learned, and else the built-in profile.
+    Learned(Pupil<F>),
+}
+
+impl<'p, F: Method> Far<'p, F> {
+    /// By the profile in force, and what was learned where that is the built-in one.
+    #[inline]
+    pub(crate) fn by(profile: &'p Profile, state: CacheState) -> Self {
+        match learning::courses() {
+            Some(courses) => Self::Learned(Pupil::new(F::course(courses), state)),
+            None => Self::Profile(F::choice(profile), state),
+        }
+    }
+
+    /// Does a piece.
+    #[inline]
+    pub(crate) fn run(
+        &self,
+        piece: Range<usize>,
+        process: &impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
+    ) -> Unfenced {
+        match self {
+            Self::Learned(pupil) => pupil.run(piece, process),
+            _ => process(self.routine_for(piece.len()), piece),
+        }
+    }
+
+    fn routine_for(&self, len: usize) -> &'static Routine<F> {
+        match self {
+            Self::Asked(routine) => routine,
+            Self::Profile(choice, state) => choice.bands(*state).routine_for(len),
+            Self::Learned(pupil) => pupil.routine_for(len),
+        }
+    }
+
+    fn used(&self, len: usize) -> Used {
+        match self {
+            Self::Asked(routine) => Used { routine: routine.name(), by: ChosenBy::Caller },
+            Self::Profile(..) => {
+                Used { routine: self.routine_for(len).name(), by: ChosenBy::Profile }
+            }
+            Self::Learned(pupil) => pupil.used(len),
+        }
+    }
 }
 
 /// The window around the target.

@@ -270,6 +270,7 @@ impl SnapshotError {
                 _ => ErrorKind::Unsupported,
             },
             Self::Blocked { .. } | Self::Unquiet { .. } => ErrorKind::Conflict,
+            Self::Unwatched { .. } => ErrorKind::Unsupported,
             Self::Fault(error) => error.kind(),
             Self::Memory(error) => error.kind(),
             Self::Fork(error) => error.kind(),
@@ -289,6 +290,7 @@ impl SnapshotError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parallel::Done;
     use crate::pool::{Backing, Fallback};
 
     #[test]
@@ -297,7 +299,11 @@ mod tests {
         let fallbacks = vec![Fallback { backing: Backing::Base, reason: short }];
         let fork = ForkError::Pool(PoolError::NoBacking { fallbacks });
         assert_eq!(fork.kind(), ErrorKind::NoMemory);
-        let chunk = JobError::Chunk { range: 0..1, bytes: 0, error: PopulateError::NotWritable };
+        let chunk = JobError::Chunk {
+            range: 0..1,
+            done: Done::nothing(1),
+            error: PopulateError::NotWritable,
+        };
         assert_eq!(RegionError::Populate(chunk).kind(), ErrorKind::Invalid);
     }
 

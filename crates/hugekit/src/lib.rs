@@ -90,8 +90,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Profile**: which routine clears or copies how much, as data. One is built in for each CPU
-//! model; [`Profile::install`] takes another one. With the feature `profile-file`,
+//! **Profile**: which routine clears or copies how much, as data. One is built in for each kind of
+//! CPU, and corrected by what operations [learn](learning) from their own work; [`Profile::install`]
+//! takes another one, which is gone by as it is. With the feature `profile-file`,
 //! `Profile::load()?.install()?` takes what `hugekit tune` measured.
 //!
 //! ```
@@ -110,8 +111,9 @@
 //! environment variable and no file of the user's unless the program calls `Profile::load`, and
 //! reports by [`tracing`] what it works around. Of the machine it reads:
 //!
-//! - at the first clear or copy of 4 KiB or more: CPUID; on other architectures
-//!   `/sys/devices/system/cpu` (caches), once;
+//! - at the first clear or copy of 4 KiB or more: CPUID, in a virtual machine the allowed CPUs; on
+//!   other architectures `/sys/devices/system/cpu` (caches), once. The first of 256 KiB or more, or
+//!   of 16 KiB that need not be in the cache, maps 16 KiB for what is learned;
 //! - at the first job on several threads: nodes in `/sys/devices/system/node`, allowed CPUs and
 //!   quotas in `/proc/self` and `/sys/fs/cgroup`;
 //! - when a pool, a region or a [`snapshot::Reserve`] is made: what is free, by `/proc/meminfo`,
@@ -137,7 +139,8 @@
 //!
 //! Linux only; x86-64 is measured, aarch64 tested under emulation, other architectures use libc's
 //! routines. Without huge pages, reserved or permitted, a pool works on base pages. Snapshots of
-//! memory that no pool has need Linux 6.7. A child of `fork(2)` has none of a pool's memory: calls
+//! memory that no pool has need Linux 5.14, forks of regions 5.19; `docs/kernels.md` lists what takes
+//! the place of newer features. A child of `fork(2)` has none of a pool's memory: calls
 //! are refused there, and an access ends in SIGSEGV. `docs/reliability.md` lists what is promised,
 //! with the test that holds it, and what is not.
 //!
@@ -162,6 +165,7 @@ mod engine;
 mod error_kind;
 pub mod fault;
 mod huge_page;
+pub mod learning;
 pub mod machine;
 pub mod parallel;
 pub mod pool;

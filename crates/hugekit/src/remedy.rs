@@ -65,12 +65,17 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
+    use crate::parallel::Done;
     use crate::pool::{Backing, Fallback};
 
     fn one_of_each() -> Vec<Box<dyn Error>> {
         let file = || PathBuf::from("/proc/meminfo");
         let gone = || io::Error::from_raw_os_error(libc::ENOENT);
-        let job = JobError::Chunk { range: 0..1, bytes: 0, error: PopulateError::NotWritable };
+        let job = JobError::Chunk {
+            range: 0..1,
+            done: Done::nothing(1),
+            error: PopulateError::NotWritable,
+        };
         vec![
             Box::new(PoolError::NoBytes),
             Box::new(FaultError::NoThreads),

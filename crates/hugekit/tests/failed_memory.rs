@@ -5,6 +5,7 @@
 mod alias;
 mod backings;
 mod child;
+mod signal_stack;
 
 use std::io::Write;
 
@@ -34,6 +35,8 @@ fn at(backing: Backing) -> usize {
 
 /// A region of ones with a marker in it.
 fn marked(backing: Backing) -> (Pool, Region) {
+    // A handler that copies what has failed is interrupted itself.
+    signal_stack::make_large();
     let pool = Pool::builder(REGIONS * len(backing)).backing(backing).strict(true);
     let pool = pool.scrub_threads(0).build().unwrap();
     let mut region = pool.region(len(backing)).unwrap();

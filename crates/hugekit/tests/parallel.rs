@@ -113,12 +113,10 @@ fn copy_by_no_thread_writes_nothing_and_cancelled_says_how_far_it_came() {
         }
     };
     let copy = CopyOptions::new().profile(&profile).cancel(&cancel).progress(&progress);
-    let Err(CopyError::Job(JobError::Cancelled { bytes: done, len })) =
-        copy.run(&mut bytes, &source)
-    else {
+    let Err(CopyError::Job(JobError::Cancelled { done })) = copy.run(&mut bytes, &source) else {
         panic!("it was cancelled");
     };
-    assert_eq!(len, MIB);
+    let done = done.bytes();
     assert!((MIB / 2..MIB).contains(&done));
     assert!(bytes[..done] == source[..done] && bytes[done..].iter().all(|&byte| byte == 0));
 }
@@ -158,13 +156,33 @@ fn clear_that_is_watched_tells_of_its_progress_and_is_cancelled_by_it() {
     let mut bytes = surrounded(MIB);
     let clear = ClearOptions::new().profile(&profile).threads(Threads::Exactly(2));
     let cancelled = clear.progress(&progress).cancel(&cancel).run(&mut bytes);
-    let Err(ClearError::Job(JobError::Cancelled { bytes: cleared, len })) = cancelled else {
+    let Err(ClearError::Job(JobError::Cancelled { done })) = cancelled else {
         panic!("{cancelled:?}");
     };
-    assert_eq!(len, MIB);
-    assert!(cleared * 2 > len && cleared < len);
-    assert_eq!(bytes.iter().filter(|&&byte| byte == 0).count(), cleared);
-    assert_eq!(told.lock().unwrap().last(), Some(&(cleared, len)));
+    assert!(done.bytes() * 2 > MIB && done.bytes() < MIB);
+    assert!(done.ranges().iter().all(|range| bytes[range.clone()].iter().all(|&byte| byte == 0)));
+    assert!(done.left().all(|range| bytes[range.clone()] == surrounded(MIB)[range]));
+    assert_eq!(told.lock().unwrap().last(), Some(&(done.bytes(), MIB)));
+}
+
+/// What is kept in the cache is the caller's to clear, and comes last: a job that is cancelled has not done it.
+#[test]
+fn clear_that_is_cancelled_has_not_cleared_what_is_near_its_target() {
+    let (profile, cancel) = (small_chunks(), Cancel::new());
+    let progress = |done, _| {
+        if done > MIB / 2 {
+            cancel.cancel();
+        }
+    };
+    let mut bytes = surrounded(MIB);
+    let clear = ClearOptions::new().profile(&profile).target(10_000).progress(&progress);
+    let cancelled = clear.threads(Threads::Exactly(2)).cancel(&cancel).run(&mut bytes);
+    let Err(ClearError::Job(JobError::Cancelled { done })) = cancelled else {
+        panic!("{cancelled:?}");
+    };
+    assert!(done.left().any(|range| range.contains(&10_000)));
+    assert!(done.ranges().iter().all(|range| bytes[range.clone()].iter().all(|&byte| byte == 0)));
+    assert!(done.left().all(|range| bytes[range.clone()] == surrounded(MIB)[range]));
 }
 
 /// A private anonymous mapping of the test's own.
@@ -245,9 +263,9 @@ fn populate_of_a_slice_or_of_nothing_works() {
 fn populate_error(start: *mut u8, len: usize, threads: Threads) -> (PopulateError, usize) {
     let profile = small_chunks();
     match PopulateOptions::new().profile(&profile).threads(threads).run_raw(start, len) {
-        Err(JobError::Chunk { error, bytes, range }) => {
-            assert!(bytes + range.len() <= len);
-            (error, bytes)
+        Err(JobError::Chunk { error, done, range }) => {
+            assert!(done.bytes() + range.len() <= len);
+            (error, done.bytes())
         }
         other => panic!("{other:?}"),
     }

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alias::alias_of;
-use backings::{Check, is_zero, trials_on};
+use backings::{Check, is_zero, trials_on, unless_lacking};
 use child::in_a_child;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
@@ -392,8 +392,8 @@ impl Swap {
     fn new() -> Result<Self, String> {
         let file =
             tempfile::NamedTempFile::new_in("/var/tmp").map_err(|error| error.to_string())?;
-        std::io::copy(&mut std::io::repeat(0).take(64 << 20), &mut file.as_file()).unwrap();
-        file.as_file().sync_all().unwrap();
+        let written = std::io::copy(&mut std::io::repeat(0).take(64 << 20), &mut file.as_file());
+        written.and_then(|_| file.as_file().sync_all()).map_err(|error| error.to_string())?;
         for command in ["mkswap", "swapon"] {
             let output = std::process::Command::new(command).arg(file.path()).output();
             let output = output.map_err(|error| format!("{command}: {error}"))?;
@@ -516,8 +516,10 @@ fn by_ring(trial: Trial) -> Trial {
 const BY_ROOT: &[Check] = &[
     ("khugepaged_at_full_speed_shows_nothing_stale", khugepaged_at_full_speed_shows_nothing_stale),
     ("ksm_at_full_speed_shows_nothing_stale", ksm_at_full_speed_shows_nothing_stale),
-    ("swap_of_a_region_shows_nothing_stale", swap_of_a_region_shows_nothing_stale),
 ];
+
+const BY_SWAP: &[Check] =
+    &[("swap_of_a_region_shows_nothing_stale", swap_of_a_region_shows_nothing_stale)];
 
 fn by_root(trial: Trial) -> Trial {
     let settings = [KHUGEPAGED, "/sys/kernel/mm/ksm"].map(Path::new);
@@ -529,15 +531,17 @@ fn by_root(trial: Trial) -> Trial {
 
 fn main() {
     let mut trials = Vec::new();
+    let no_swap = Swap::new().err().map(|error| format!("no swap file in /var/tmp: {error}"));
     for backing in [Backing::Base, Backing::Thp, Backing::Hugetlb2M] {
         let folios = LEN / backing.page_size();
         trials.extend(trials_on(backing, folios, CHECKS));
         trials.extend(trials_on(backing, folios, BY_RING).into_iter().map(by_ring));
     }
     for backing in [Backing::Base, Backing::Thp] {
-        trials.extend(
-            trials_on(backing, LEN / backing.page_size(), BY_ROOT).into_iter().map(by_root),
-        );
+        let folios = LEN / backing.page_size();
+        trials.extend(trials_on(backing, folios, BY_ROOT).into_iter().map(by_root));
+        let by_swap = |trial| unless_lacking(by_root(trial), no_swap.as_deref());
+        trials.extend(trials_on(backing, folios, BY_SWAP).into_iter().map(by_swap));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

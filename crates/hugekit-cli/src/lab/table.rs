@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
-use hugekit_lab::finding::{figure, finding, reasons};
+use hugekit_lab::finding::{elsewhere, figure, finding, reasons};
 use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit, parts};
 use hugekit_lab::size::Size;
 use hugekit_lab::{EXPERIMENTS, Published};
@@ -63,7 +63,8 @@ fn render_experiment(text: &mut String, experiment: &Experiment) {
         render_indented(text, "", &format!("skipped: {}; {}", skipped.reason, skipped.remedy));
         return;
     }
-    for notice in experiment.memory.iter().chain(&experiment.notices) {
+    let elsewhere = elsewhere(experiment);
+    for notice in experiment.memory.iter().chain(&experiment.notices).chain(&elsewhere) {
         render_indented(text, "· ", notice);
     }
     for warning in experiment.noise.iter().flat_map(|noise| &noise.warnings) {

@@ -33,7 +33,19 @@ pub struct Host {
     pub container: Option<String>,
 }
 
+/// The first release that clears huge pages in ranges: one call for all of the pages between two looks at the
+/// scheduler, where earlier ones make one for each base page.
+const CLEARS_IN_RANGES: u32 = 7;
+
 impl Host {
+    /// Whether the kernel clears huge pages in ranges, by its release; `None` if that begins with no number. A
+    /// distribution may have taken the change into an earlier one.
+    #[must_use]
+    pub fn clears_in_ranges(&self) -> Option<bool> {
+        let major = self.kernel.split('.').next()?.parse::<u32>().ok()?;
+        Some(major >= CLEARS_IN_RANGES)
+    }
+
     /// Reads the surroundings.
     ///
     /// # Errors
@@ -75,13 +87,29 @@ fn container(root: &Root) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::synthetic::Synthetic;
+    use hugekit_machines::Files;
+
     use super::*;
 
-    fn machine() -> Synthetic {
-        let machine = Synthetic::new();
+    fn machine() -> Files {
+        let machine = Files::new().unwrap();
         machine.file("/proc/sys/kernel/osrelease", "6.18.1");
         machine
+    }
+
+    #[test]
+    fn kernels_clear_in_ranges_from_one_release_on() {
+        let clears = |release: &str| {
+            let files = Files::new().unwrap();
+            files.file("/proc/sys/kernel/osrelease", release);
+            Host::read(&Root::at(files.path())).unwrap().clears_in_ranges()
+        };
+        assert_eq!(clears("6.18.5-generic"), Some(false));
+        assert_eq!(clears("6.19.0"), Some(false));
+        assert_eq!(clears("7.0.0-rc1"), Some(true));
+        assert_eq!(clears("7.0-custom"), Some(true));
+        assert_eq!(clears("10.2.0"), Some(true));
+        assert_eq!(clears("next"), None);
     }
 
     #[test]
@@ -96,10 +124,16 @@ mod tests {
     fn containers_by_marker_and_by_group() {
         let marked = machine();
         marked.file("/.dockerenv", "");
-        assert_eq!(Host::read(&marked.root()).unwrap().container.as_deref(), Some("docker"));
+        assert_eq!(
+            Host::read(&Root::at(marked.path())).unwrap().container.as_deref(),
+            Some("docker")
+        );
         let grouped = machine();
         grouped.file("/proc/self/cgroup", "0::/kubepods/burstable/pod1");
-        assert_eq!(Host::read(&grouped.root()).unwrap().container.as_deref(), Some("kubernetes"));
+        assert_eq!(
+            Host::read(&Root::at(grouped.path())).unwrap().container.as_deref(),
+            Some("kubernetes")
+        );
     }
 
     #[test]
@@ -109,11 +143,11 @@ mod tests {
         for (name, link) in FIRST_NAMESPACES {
             machine.link(&format!("/proc/self/ns/{name}"), link);
         }
-        assert_eq!(Host::read(&machine.root()).unwrap().container, None);
+        assert_eq!(Host::read(&Root::at(machine.path())).unwrap().container, None);
     }
 
     #[test]
     fn an_empty_directory_is_an_error() {
-        assert!(Host::read(&Synthetic::new().root()).unwrap_err().is_not_found());
+        assert!(Host::read(&Root::at(Files::new().unwrap().path())).unwrap_err().is_not_found());
     }
 }

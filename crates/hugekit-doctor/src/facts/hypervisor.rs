@@ -67,31 +67,32 @@ fn from_kernel(root: &Root) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::synthetic::Synthetic;
+    use hugekit_machines::Files;
+
     use super::*;
 
     #[test]
     fn firmware_names_it() {
-        let machine = Synthetic::new();
+        let machine = Files::new().unwrap();
         machine.file("/sys/class/dmi/id/sys_vendor", "Microsoft Corporation");
         machine.file("/sys/class/dmi/id/product_name", "Virtual Machine");
-        assert_eq!(read(&machine.root()).as_deref(), Some("Hyper-V"));
+        assert_eq!(read(&Root::at(machine.path())).as_deref(), Some("Hyper-V"));
     }
 
     #[test]
     fn the_kernel_knows_that_there_is_one() {
-        let machine = Synthetic::new();
+        let machine = Files::new().unwrap();
         machine.file("/proc/cpuinfo", "flags\t\t: fpu hypervisor lahf_lm");
-        assert_eq!(read(&machine.root()).as_deref(), Some("an unknown one"));
+        assert_eq!(read(&Root::at(machine.path())).as_deref(), Some("an unknown one"));
         machine.file("/sys/hypervisor/type", "xen");
-        assert_eq!(read(&machine.root()).as_deref(), Some("xen"));
+        assert_eq!(read(&Root::at(machine.path())).as_deref(), Some("xen"));
     }
 
     #[test]
     fn a_bare_machine_has_none() {
-        let machine = Synthetic::new();
+        let machine = Files::new().unwrap();
         machine.file("/sys/class/dmi/id/sys_vendor", "Amazon EC2");
         machine.file("/proc/cpuinfo", "flags\t\t: fpu lahf_lm");
-        assert_eq!(read(&machine.root()), None);
+        assert_eq!(read(&Root::at(machine.path())), None);
     }
 }

@@ -33,15 +33,16 @@ fn version_of(device: &Path) -> io::Result<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::synthetic::Synthetic;
+    use hugekit_machines::Files;
+
     use super::*;
 
     #[test]
     fn absent_and_impostor_are_told_apart() {
-        let machine = Synthetic::new();
-        assert!(api_version(&machine.root()).unwrap_err().is_not_found());
+        let machine = Files::new().unwrap();
+        assert!(api_version(&Root::at(machine.path())).unwrap_err().is_not_found());
         machine.file("/dev/kvm", "");
-        let error = api_version(&machine.root()).unwrap_err();
+        let error = api_version(&Root::at(machine.path())).unwrap_err();
         assert!(!error.is_not_found() && error.to_string().contains("dev/kvm"), "{error}");
     }
 }

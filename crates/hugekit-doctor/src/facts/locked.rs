@@ -35,23 +35,24 @@ fn limit(word: &str) -> Option<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::synthetic::Synthetic;
+    use hugekit_machines::Files;
+
     use super::*;
 
     #[test]
     fn locked_memory_may_be_unlimited() {
-        let machine = Synthetic::new();
+        let machine = Files::new().unwrap();
         let row = "Max locked memory         8388608              unlimited            bytes     ";
         machine.file("/proc/self/limits", row);
-        let limit = locked_memory(&machine.root()).unwrap();
+        let limit = locked_memory(&Root::at(machine.path())).unwrap();
         assert_eq!(limit, ResourceLimit { soft: Some(8 << 20), hard: None });
     }
 
     #[test]
     fn garbage_is_named() {
-        let machine = Synthetic::new();
+        let machine = Files::new().unwrap();
         machine.file("/proc/self/limits", "Max locked memory  lots");
-        let error = locked_memory(&machine.root()).unwrap_err().to_string();
+        let error = locked_memory(&Root::at(machine.path())).unwrap_err().to_string();
         assert!(error.contains("Max locked memory"), "{error}");
     }
 }

@@ -226,15 +226,16 @@ fn parse<T: Choice>(text: &str) -> Option<Setting<T>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::synthetic::Synthetic;
+    use hugekit_machines::Files;
+
     use super::*;
 
     #[test]
     fn the_choice_in_brackets_is_in_force() {
-        let machine = Synthetic::new();
+        let machine = Files::new().unwrap();
         let files = [("enabled", "always [madvise] never"), ("hpage_pmd_size", "536870912")];
         machine.files(THP, &files);
-        let thp = Thp::read(&machine.root()).unwrap();
+        let thp = Thp::read(&Root::at(machine.path())).unwrap();
         assert_eq!(thp.enabled.current, Enabled::Madvise);
         assert_eq!(thp.enabled.offered, [Enabled::Always, Enabled::Madvise, Enabled::Never]);
         assert_eq!(thp.page_size, 512 << 20);
@@ -264,12 +265,12 @@ mod tests {
 
     #[test]
     fn page_sizes_are_sorted_and_may_lack_a_policy() {
-        let machine = Synthetic::new();
+        let machine = Files::new().unwrap();
         let policy = [("enabled", "always [inherit] madvise never")];
         machine.files(&format!("{THP}/hugepages-2048kB"), &policy);
         machine.files(&format!("{THP}/hugepages-64kB"), &policy);
         machine.file(format!("{THP}/hugepages-8kB/shmem_enabled"), "inherit [never]");
-        let sizes = page_sizes(&machine.root()).unwrap();
+        let sizes = page_sizes(&Root::at(machine.path())).unwrap();
         let bytes: Vec<u64> = sizes.iter().map(|size| size.bytes >> 10).collect();
         assert_eq!(bytes, [8, 64, 2048]);
         assert_eq!(sizes[0].enabled, None);
@@ -278,8 +279,8 @@ mod tests {
 
     #[test]
     fn a_kernel_without_thp_has_no_files() {
-        let machine = Synthetic::new();
-        assert!(Thp::read(&machine.root()).unwrap_err().is_not_found());
-        assert!(page_sizes(&machine.root()).unwrap_err().is_not_found());
+        let machine = Files::new().unwrap();
+        assert!(Thp::read(&Root::at(machine.path())).unwrap_err().is_not_found());
+        assert!(page_sizes(&Root::at(machine.path())).unwrap_err().is_not_found());
     }
 }

@@ -11,7 +11,7 @@ use hugekit::sweep::{GIGANTIC_OVER_BYTES, Order, SUBPAGE_BYTES};
 use hugekit::{ClearOptions, Reuse};
 
 use crate::LabError;
-use crate::bench::Bench;
+use crate::bench::{Bench, left_out};
 use crate::record::{Case, Experiment, Ratio, Unit};
 use crate::sampler::alternate;
 use crate::size::{GIB, KIB, MIB, Size};
@@ -22,7 +22,7 @@ const FOLIOS: [usize; 2] = [2 * MIB, GIB];
 const SAMPLE_BYTES: usize = 32 * MIB;
 
 /// The published radius: two pages on either side of the target's.
-const PUBLISHED_NEAR_BYTES: usize = 5 * SUBPAGE_BYTES;
+pub(super) const PUBLISHED_NEAR_BYTES: usize = 5 * SUBPAGE_BYTES;
 
 const COLD_AFTERWARDS: &str = "what the engine streamed is not in the cache for its next user; +touch and +write-all \
      count that";
@@ -95,7 +95,7 @@ impl After {
 
 /// Stores to every word of eight bytes, ascending, each by an instruction of its own.
 #[allow(unsafe_code)]
-fn store_words(bytes: &mut [u8]) {
+pub(super) fn store_words(bytes: &mut [u8]) {
     for (value, word) in (0_u64..).zip(bytes.chunks_exact_mut(8)) {
         // SAFETY: eight writable bytes; the volatile store keeps the loop from being widened.
         unsafe { word.as_mut_ptr().cast::<u64>().write_volatile(value) };
@@ -179,7 +179,7 @@ impl Walk {
 
 /// A target that looks random but is the same for every method: multiples of the golden ratio
 /// spread evenly over the folio.
-fn target_of(turn: usize, folio: usize) -> usize {
+pub(super) fn target_of(turn: usize, folio: usize) -> usize {
     let golden = (turn as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (golden >> 32) as usize * (folio / KIB) / (1 << 32) * KIB
 }
@@ -188,10 +188,9 @@ pub(super) fn run_experiment(bench: &mut Bench<'_>) -> Result<Experiment, LabErr
     let mut experiment = bench.experiment("clear")?;
     experiment.notices.extend(notices(bench)?);
     for folio in FOLIOS {
-        if folio > bench.arena()?.len() {
-            experiment
-                .notices
-                .push(format!("{} left out: more memory than this run has", Size(folio)));
+        let has = bench.arena()?.len();
+        if folio > has {
+            experiment.notices.push(left_out(&Size(folio).to_string(), folio, has));
             continue;
         }
         for after in AFTER {

@@ -4,17 +4,20 @@
 //! `auto` is [`hugekit::copy`], which is told nothing. *Cold* walks memory far larger than a cache,
 //! as a checkpoint or a copy-on-write does: neither side is in the cache, no thread reads the copy
 //! soon, and `auto` is told so ([`Reuse::None`]), which no length could tell it. On one size, 4 KiB
-//! in the middle of one side are then read, and `auto` is told which side.
+//! in the middle of one side are then read, and `auto` is told which side. After some warm copies all
+//! of the copy is read (`+read`), which `auto` is not told. `order.rs` adds the orders of copying.
 
 use hugekit::arch::{CopyFn, copy_routines};
-use hugekit::machine::CacheSizes;
+use hugekit::learning::Used;
 use hugekit::{CopyOptions, Reuse};
 
+use super::order::{self, Look};
 use super::routine_matrix::{
-    Candidate, Walk, best, between, candidates, plan, sample, share, unavailable,
+    ByAuto, Candidate, READ_LABEL, Walk, best, between, candidates, marked, may_be_cached, mostly,
+    plan, read_all, sample, share, unavailable,
 };
 use crate::LabError;
-use crate::bench::Bench;
+use crate::bench::{Bench, left_out};
 use crate::record::{Case, Experiment, Ratio, Unit};
 use crate::sampler::alternate;
 use crate::size::{GIB, KIB, MIB, Size};
@@ -22,8 +25,8 @@ use crate::size::{GIB, KIB, MIB, Size};
 const WARM: [usize; 5] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB];
 const COLD: [usize; 7] = [4 * KIB, 64 * KIB, MIB, 2 * MIB, 16 * MIB, 128 * MIB, GIB];
 
-const COLD_AFTERWARDS: &str =
-    "what auto streamed is not in the cache for the copy's next reader, as memcpy's would be";
+/// Sizes around the caches, where it matters to a reader which routine copied.
+const WARM_THEN_READ: [usize; 3] = [MIB, 2 * MIB, 16 * MIB];
 
 /// A huge page, on which a side is used afterwards.
 const FOLIO: usize = 2 * MIB;
@@ -31,20 +34,38 @@ const FOLIO: usize = 2 * MIB;
 /// Bytes of that side that are read: a base page.
 const READ: usize = 4 * KIB;
 
+/// Bytes of the copy of a huge page that are stored to where it was copied in one order or another.
+const TOUCHED: usize = 64 * KIB;
+
+/// Of the experiment's time, for these.
+const ORDER_SHARE: f64 = 0.25;
+
 /// Where the bytes are before, and which reader needs them afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Warm,
+    WarmThenRead,
     Cold,
     ThenReadCopy,
     ThenReadSource,
 }
 
 impl State {
+    /// Whether one source and one destination are copied over and over.
+    fn stays(self) -> bool {
+        matches!(self, Self::Warm | Self::WarmThenRead)
+    }
+
+    /// Whether nothing is read afterwards that would show what is in the cache.
+    fn leaves_the_reader_out(self) -> bool {
+        matches!(self, Self::Warm | Self::Cold)
+    }
+
     fn label(self, size: usize) -> String {
         let size = Size(size);
         match self {
             Self::Warm => format!("{size}-warm"),
+            Self::WarmThenRead => format!("{size}-warm{READ_LABEL}"),
             Self::Cold => format!("{size}-cold"),
             Self::ThenReadCopy => format!("{size}-cold+read-copy-{}", Size(READ)),
             Self::ThenReadSource => format!("{size}-cold+read-source-{}", Size(READ)),
@@ -55,7 +76,7 @@ impl State {
     fn told(self, size: usize) -> Option<CopyOptions<'static>> {
         let cold = CopyOptions::new().reuse(Reuse::None);
         match self {
-            Self::Warm => None,
+            Self::Warm | Self::WarmThenRead => None,
             Self::Cold => Some(cold),
             Self::ThenReadCopy => {
                 Some(CopyOptions::new().target(size / 2).source_reuse(Reuse::None))
@@ -67,6 +88,7 @@ impl State {
     fn read_afterwards(self, dst: &[u8], src: &[u8]) {
         match self {
             Self::Warm | Self::Cold => {}
+            Self::WarmThenRead => read_all(dst),
             Self::ThenReadCopy => read_words(&dst[dst.len() / 2..][..READ]),
             Self::ThenReadSource => read_words(&src[src.len() / 2..][..READ]),
         }
@@ -85,9 +107,10 @@ fn read_words(bytes: &[u8]) {
 /// The measurements, in order.
 fn workloads() -> impl Iterator<Item = (State, usize)> {
     let warm = WARM.map(|size| (State::Warm, size)).into_iter();
+    let then_read = WARM_THEN_READ.map(|size| (State::WarmThenRead, size));
     let cold = COLD.map(|size| (State::Cold, size));
     let used = [State::ThenReadCopy, State::ThenReadSource].map(|state| (state, FOLIO));
-    warm.chain(cold).chain(used)
+    warm.chain(then_read).chain(cold).chain(used)
 }
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
@@ -96,16 +119,28 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     experiment.notices.extend(unavailable(copy_routines()));
     let (arena, observer) = bench.arena_and_observer()?;
     arena.fill_with_data(observer)?;
+    let mut by_auto = ByAuto::default();
     for (state, size) in workloads() {
         let label = state.label(size);
-        if 2 * size > bench.arena()?.len() {
-            experiment.notices.push(format!("{label} left out: more memory than this run has"));
+        let has = bench.arena()?.len();
+        if 2 * size > has {
+            experiment.notices.push(left_out(&label, 2 * size, has));
             continue;
         }
-        let cases = measure(bench, &candidates, state, size, &label)?;
-        experiment.ratios.extend(ratios(&cases, state, size, &label, bench.caches()));
+        let (cases, used) = measure(bench, &candidates, state, size, &label)?;
+        by_auto.add(&label, used);
+        let reader_left_out =
+            state.leaves_the_reader_out() && may_be_cached(2 * size, bench.caches());
+        let mark = |ratio| match reader_left_out {
+            true => marked(ratio, copy_routines(), used),
+            false => ratio,
+        };
+        experiment.ratios.extend(ratios(&cases, &label).map(mark));
         experiment.cases.extend(cases);
     }
+    experiment.notices.extend(by_auto.notice());
+    let look = Look { experiment: "copies", writers: 1, used: TOUCHED, share: ORDER_SHARE };
+    experiment.add("order", order::measure(bench, look))?;
     Ok(experiment)
 }
 
@@ -115,7 +150,7 @@ fn measure(
     state: State,
     size: usize,
     label: &str,
-) -> Result<Vec<Case>, LabError> {
+) -> Result<(Vec<Case>, Option<Used>), LabError> {
     let plan = plan(bench, share(size, workloads().map(|(_, size)| size)), size);
     let (arena, observer) = bench.arena_and_observer()?;
     observer.begin(&format!("copies {label}"));
@@ -123,18 +158,26 @@ fn measure(
     let (source, destination) = arena.bytes().split_at_mut(half);
     let mut walk = Walk::new(half);
     let told = state.told(size);
+    let mut used = Vec::new();
     let samples = alternate(plan, candidates.len(), observer, |index| {
         let candidate = &candidates[index];
         let mut pass = || {
-            let at = if state == State::Warm { 0 } else { walk.advance(size) };
+            let at = if state.stays() { 0 } else { walk.advance(size) };
             let (dst, src) = (&mut destination[at..][..size], &source[at..][..size]);
             copy(candidate, told.as_ref(), dst, src);
             state.read_afterwards(dst, src);
         };
-        if state == State::Warm {
+        if state.stays() {
             sample(size, &mut pass);
         }
-        sample(size, pass)
+        let sample = sample(size, pass);
+        if matches!(candidate, Candidate::Auto) {
+            // Once more, because only this says which routine it was.
+            let copy = told.clone().unwrap_or_default();
+            let copied = copy.run(&mut destination[..size], &source[..size]);
+            used.extend(copied.ok().and_then(|report| report.used));
+        }
+        sample
     })?;
     let case = |(candidate, samples): (&Candidate<_>, _)| Case {
         id: format!("copies/{}/{label}", candidate.name()),
@@ -142,7 +185,7 @@ fn measure(
         samples,
         published: Vec::new(),
     };
-    Ok(candidates.iter().zip(samples).map(case).collect())
+    Ok((candidates.iter().zip(samples).map(case).collect(), mostly(&used)))
 }
 
 #[allow(unsafe_code)]
@@ -160,18 +203,9 @@ fn copy(candidate: &Candidate<CopyFn>, told: Option<&CopyOptions<'_>>, dst: &mut
     copied.expect("both sides are of the same size, with the target inside");
 }
 
-fn ratios(
-    cases: &[Case],
-    state: State,
-    size: usize,
-    label: &str,
-    caches: Option<CacheSizes>,
-) -> Vec<Ratio> {
-    let fits = caches.is_some_and(|caches| 2 * size <= caches.llc);
-    let against_memcpy = between(cases, "copies", ("memcpy", "auto"), label).map(|ratio| {
-        if state == State::Cold && fits { ratio.unlike(COLD_AFTERWARDS) } else { ratio }
-    });
-    against_memcpy.into_iter().chain(best(cases, "copies", label)).collect()
+fn ratios(cases: &[Case], label: &str) -> impl Iterator<Item = Ratio> {
+    let against_memcpy = between(cases, "copies", ("memcpy", "auto"), label);
+    against_memcpy.into_iter().chain(best(cases, "copies", label))
 }
 
 #[cfg(test)]
@@ -180,7 +214,8 @@ mod tests {
 
     #[test]
     fn every_contender_copies() {
-        for state in [State::Warm, State::Cold, State::ThenReadCopy, State::ThenReadSource] {
+        let told = [State::Warm, State::Cold, State::ThenReadCopy, State::ThenReadSource];
+        for state in told {
             for candidate in candidates(copy_routines(), None) {
                 let source: Vec<u8> = (0..100_000).map(|at| at as u8).collect();
                 let mut destination = vec![0; source.len()];

@@ -4,22 +4,25 @@
 //! Writers are processes that were made by `fork(2)`, or threads that write forks of a region, served in the
 //! writing thread. Only the writing is timed, from one signal on; the sum of all writers' bandwidths is what
 //! was published. *random* stores to as many words as the copy has cache lines, anywhere in it. What one copy
-//! costs is measured apart: each huge page of a row is written once, by the origin or by the fork.
+//! costs is measured apart: each huge page of a row is written once, by the origin or by the fork. The order
+//! of copying is measured apart, too (`order.rs`), because neither kernel nor region lets it be chosen.
 
 use std::time::Instant;
 
 use hugekit::fault::FaultMode;
 use hugekit::machine::Root;
+use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
 use super::memory_sources::unscrubbed;
+use super::order::{self, Look};
+use super::parallel::counts;
 use super::part::{Part, found};
 use super::served::{Busy, Recorded};
 use crate::anonymous::Pages;
 use crate::bench::{Bench, available_memory, free_huge_pages};
 use crate::forking::{Shared, write_pages};
-use crate::published;
 use crate::record::{Case, Experiment, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, KIB, MIB, Size};
@@ -36,6 +39,9 @@ const MOST_MEMORY: usize = 2 * GIB;
 const HUGE: usize = 2 * MIB;
 
 const LINE: usize = 64;
+
+/// Of an experiment's time, for the order of copying.
+const ORDER_SHARE: f64 = 0.6;
 
 /// The writers' work on their copies.
 #[derive(Debug)]
@@ -60,6 +66,8 @@ const BASE_PAGES: &str = "a write to a shared transparent huge page has the kern
 const OTHER_PAGES: &str = "the region is on base pages, copied by 64 KiB";
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+    // On memory that is mapped; what follows asks the kernel for its own.
+    let orders = orders(bench)?;
     let (memory, observer) = bench.leave_memory()?;
     bench.allow_thp()?;
     bench.allow_shared_thp()?;
@@ -86,11 +94,27 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         let name = format!("{WRITERS}{}", workload.kind);
         experiment.add(&name, diverge(&mut origins, workload, plan, observer))?;
     }
+    for (writers, order) in orders {
+        experiment.add(&format!("order {writers}"), order)?;
+    }
     experiment.add("one copy", single(&mut origins, &pool, bench.plan(0.25, 60), observer))?;
     Ok(experiment)
 }
 
-/// The figures' reach on this machine, and the published ones.
+/// What came of each number of writers.
+type Orders = Vec<(usize, Result<Part, LabError>)>;
+
+/// The order of copying, by one writer, two … and one on each CPU.
+fn orders(bench: &mut Bench<'_>) -> Result<Orders, LabError> {
+    let (arena, observer) = bench.arena_and_observer()?;
+    arena.fill_with_data(observer)?;
+    let counts = counts(Placement::here().threads());
+    let share = ORDER_SHARE / counts.len() as f64;
+    let look = |writers| Look { experiment: "cow", writers, used: HUGE, share };
+    Ok(counts.into_iter().map(|writers| (writers, order::measure(bench, look(writers)))).collect())
+}
+
+/// The figures' reach on this machine.
 fn notices(bench: &Bench<'_>, unit: usize) -> Vec<String> {
     let at_a_time = WRITERS * 2 * HUGE;
     let caches = bench.caches().map(|caches| {
@@ -110,12 +134,7 @@ fn notices(bench: &Bench<'_>, unit: usize) -> Vec<String> {
             Size(at_a_time)
         )
     });
-    let published = published::Cow::load().changes();
-    let published = format!(
-        "published: {published}; workload differs: there the kernel copies with and without the target \
-         last, here the kernel as it is and hugekit"
-    );
-    caches.into_iter().chain([published]).collect()
+    caches.into_iter().collect()
 }
 
 /// The best tier there is, and why not a better one.

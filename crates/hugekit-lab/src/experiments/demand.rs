@@ -18,9 +18,12 @@ use super::memory_sources::{
     Given, Held, Turns, largest, remedy, soil, touch, unlike_if_clean, unscrubbed,
 };
 use super::part::{Part, found};
+use super::whole_process;
 use crate::anonymous::{Anonymous, Pages};
 use crate::bench::Bench;
-use crate::published::{Demand, Published};
+use crate::conditions::Conditions;
+use crate::machine::clearing_kernel;
+use crate::published::{self, Beside};
 use crate::record::{Case, Experiment, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
@@ -139,26 +142,41 @@ impl Group {
             self.sample(self.methods[index])
         })?;
         let mut part = Part::default();
-        let cases = part.cases_of(rounds, |index, samples| Case {
+        let mut cases = part.cases_of(rounds, |index, samples| Case {
             id: format!("demand/{}/{label}", self.methods[index].name(self.on_base_pages())),
             unit: Unit::GibPerSecond,
             samples,
-            published: self.published(self.methods[index]),
+            published: Vec::new(),
         });
         part.ratios = self.ratios(&cases, &label);
+        for (&method, case) in self.methods.iter().zip(&mut cases) {
+            let Some(case) = case else { continue };
+            let beside = self.published(method, &case.id);
+            case.published = beside.same;
+            part.elsewhere.extend(beside.elsewhere);
+        }
         part.cases = found(cases);
         Ok(part)
     }
 
-    /// A region touched at one go is what was published, except for its size.
-    fn published(&self, method: Method) -> Vec<Published> {
-        match method {
-            Method::Kernel(Pages::Hugetlb2M) if self.unit > UNIT => {
-                Demand::load().page_at_a_time("2MiB")
-            }
-            Method::Kernel(Pages::Hugetlb1G) => Demand::load().page_at_a_time("1GiB"),
-            _ => Vec::new(),
+    /// The kernel's huge pages at one go are the nearest to what was published.
+    fn published(&self, method: Method, id: &str) -> Beside {
+        let Method::Kernel(pages @ (Pages::Hugetlb2M | Pages::Hugetlb1G)) = method else {
+            return Beside::default();
+        };
+        if self.unit == UNIT {
+            return Beside::default();
         }
+        let page = Size(pages.size()).to_string();
+        let figures = published::demand(&page);
+        let ours = Conditions {
+            ran: "demand faults of huge pages, from the request to the last touch".to_owned(),
+            kernel: clearing_kernel(),
+            memory: Some(Size(self.unit * self.units).to_string()),
+            pages: Some(page),
+            threads: Some(1),
+        };
+        Beside::of(id, &ours, figures)
     }
 
     fn ratios(&self, cases: &[Option<Case>], label: &str) -> Vec<Ratio> {
@@ -197,6 +215,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         let base = base_group(given).and_then(|group| group.measure(plan, observer));
         experiment.add("region-base", base)?;
     }
+    let whole = whole_process::measure(bench, given.memory, 0.2);
+    experiment.add("process", whole)?;
     experiment.add("sustained", sustained(given, sizes.ring, bench.plan(0.15, 20), observer))?;
     experiment.notices.extend(report);
     Ok(experiment)
@@ -224,12 +244,6 @@ impl Sizes {
 
 fn notices(given: &Given) -> Vec<String> {
     let gigantic_pages = Pages::Hugetlb1G.size() as u64;
-    let published = format!(
-        "published are 64 GiB of huge pages on the local node, GiB/s of the whole process, page at \
-         a time to extents: {}; this is at most 1 GiB at a time, without what starting and ending a \
-         process costs",
-        Demand::load().changes().join(", ")
-    );
     let gigantic = (given.gigantic == 0).then(|| {
         let remedy = remedy(&Root::default(), gigantic_pages, 1);
         format!("the kernel's pages of 1GiB left out: none is free{remedy}")
@@ -240,7 +254,7 @@ fn notices(given: &Given) -> Vec<String> {
         "what dirty cleared it streamed: it is not in a cache for its next user, where the \
          kernel's last pages are; `lab clear` counts that",
     ];
-    std::iter::once(published).chain(gigantic).chain(others.map(str::to_owned)).collect()
+    gigantic.into_iter().chain(others.map(str::to_owned)).collect()
 }
 
 /// Units of 2 MiB, one after the other.
@@ -438,6 +452,23 @@ mod tests {
             stats.scrubbed_in_background + stats.scrubbed_on_request + stats.scrubbed_at_allocation;
         assert_eq!(stats.dirty, 0);
         assert_eq!(cleared, (4 + 16) * UNIT as u64);
+    }
+
+    /// Less memory, another kernel, and no process that starts and ends in the time.
+    #[test]
+    fn what_was_published_of_64_gib_does_not_stand_beside_1_gib() {
+        let kernels = [Pages::Hugetlb2M, Pages::Hugetlb1G].map(Method::Kernel);
+        let turns = turns(unscrubbed(2 * UNIT));
+        let group = Group { turns, methods: kernels.to_vec(), unit: GIB, units: 1 };
+        for method in kernels {
+            let Beside { same, elsewhere } = group.published(method, "demand/x/1GiB");
+            assert_eq!((same.len(), elsewhere.len()), (0, 4), "{method:?}");
+            for one in elsewhere {
+                let aspects: Vec<_> = one.differs.iter().map(|d| d.aspect.as_str()).collect();
+                assert_eq!(aspects, ["ran", "kernel", "memory"]);
+            }
+        }
+        assert!(group.published(Method::Clean, "demand/clean/1GiB").elsewhere.is_empty());
     }
 
     #[test]

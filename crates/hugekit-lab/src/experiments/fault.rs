@@ -14,9 +14,10 @@ use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use hugekit::pool::Backing;
-use hugekit::{Pool, Region};
+use hugekit::{ClearOptions, Pool, Region, Reuse};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use super::gigantic;
 use super::memory_sources::{
     CLEARED_EARLIER, Given, Held, Turns, largest, short_name, touch, unscrubbed,
 };
@@ -47,6 +48,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let row = row_bytes(&given, llc);
     experiment.notices.extend(short_row(row, llc));
     experiment.add("latency", latency(&given, row, bench.plan(0.5, 400), observer))?;
+    let gigantic = gigantic::measure(bench, 0.2);
+    experiment.add("gigantic", gigantic)?;
     let turns = Turns::new(&given, unscrubbed(largest(given.memory)));
     let mut turns = match turns {
         Ok(turns) => turns,
@@ -112,6 +115,8 @@ enum Source {
     Kernel(Pages),
     Pool(Pool),
     LazyRegion(LazyRegion),
+    /// No fault: pages that are mapped already, cleared as a handler of faults does.
+    ClearAlone(Pool),
 }
 
 /// Which of a row's faults is looked at.
@@ -125,7 +130,7 @@ impl Source {
     fn page_size(&self) -> usize {
         match self {
             Self::Kernel(pages) => pages.size(),
-            Self::Pool(pool) => pool.page_size(),
+            Self::Pool(pool) | Self::ClearAlone(pool) => pool.page_size(),
             Self::LazyRegion(served) => served.page_size(),
         }
     }
@@ -138,6 +143,7 @@ impl Source {
             Self::Kernel(_) => "kernel-4k".to_owned(),
             Self::Pool(pool) => format!("clean-{}", short_name(pool.backing())),
             Self::LazyRegion(served) => served.label(),
+            Self::ClearAlone(_) => served::CLEAR_ALONE.to_owned(),
         };
         let first = if look == Look::First { "-first" } else { "" };
         format!("{method}{first}/{}", Size(self.page_size()))
@@ -146,7 +152,7 @@ impl Source {
     fn take(&self, row: usize) -> Result<Held, LabError> {
         Ok(match self {
             Self::Kernel(pages) => Held::Kernel(Anonymous::new(*pages, row)?),
-            Self::Pool(pool) => {
+            Self::Pool(pool) | Self::ClearAlone(pool) => {
                 pool.scrub()?;
                 Held::Region(pool.region(row)?)
             }
@@ -159,11 +165,15 @@ impl Source {
         let page = self.page_size();
         touch(self.take(row)?.bytes(), page);
         let mut held = self.take(row)?;
+        if matches!(self, Self::ClearAlone(_)) {
+            touch(held.bytes(), page);
+        }
         let busy = matches!(self, Self::LazyRegion(served) if served.is_busy());
         let _busy = busy.then(Busy::new).transpose()?;
         // The first page may have been touched to make the others what they are.
         let pages = held.bytes().chunks_mut(page).skip(1);
-        Ok(pages.map(|bytes| microseconds(|| touch(bytes, page))).collect())
+        let work = if matches!(self, Self::ClearAlone(_)) { clear_and_touch } else { touch };
+        Ok(pages.map(|bytes| microseconds(|| work(bytes, page))).collect())
     }
 
     /// The latency of the first fault after something else ran.
@@ -172,6 +182,13 @@ impl Source {
         let mut held = self.take(row)?;
         Ok(microseconds(|| touch(&mut held.bytes()[..page], page)))
     }
+}
+
+/// What is done at a fault of a dirty page whose first byte is touched, and the touch.
+fn clear_and_touch(bytes: &mut [u8], page: usize) {
+    let clear = ClearOptions::new().target(0).reuse(Reuse::Target);
+    clear.run(bytes).expect("the target is the first of a page's bytes");
+    touch(bytes, page);
 }
 
 /// A row of every kind, and a first fault of every kind, in each round.
@@ -198,7 +215,8 @@ fn latency(
     }
     let (served, left_out) = LazyRegion::all(row)?;
     let plain = sources.len();
-    sources.extend(served.into_iter().map(Source::LazyRegion));
+    let alone = served.first().map(|served| Source::ClearAlone(served.pool().clone()));
+    sources.extend(served.into_iter().map(Source::LazyRegion).chain(alone));
     measured.notices.extend(left_out);
     let rows = sources.iter().map(|source| (source, Look::Median));
     let looks: Vec<(&Source, Look)> =
@@ -417,6 +435,17 @@ mod tests {
         assert!(source.first(4 * MIB).unwrap() > 0.0);
         assert_eq!(pool.stats().unwrap().allocations, 3);
         assert_eq!(source.label(Look::First), "clean-base-first/4KiB");
+    }
+
+    #[test]
+    fn a_clear_alone_clears_pages_that_are_mapped() {
+        let pool = base_pool(4 * MIB);
+        let source = Source::ClearAlone(pool.clone());
+        assert_eq!(source.label(Look::Median), "clear-alone/4KiB");
+        assert_eq!(source.row(4 * MIB).unwrap().len(), 4 * MIB / pool.page_size() - 1);
+        let mut page = vec![7; 4096];
+        clear_and_touch(&mut page, 4096);
+        assert!(page[1..].iter().all(|&byte| byte == 0) && page[0] == 1);
     }
 
     /// With a last level of 300 MiB, rows for which nothing was reserved ended the lab.

@@ -9,13 +9,16 @@ use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
+use super::fork_tables::{BASE_PAGE, FOLIOS};
 use super::memory_sources::{short_name, unscrubbed};
 use super::part::{Part, found};
 use super::served::Busy;
 use crate::anonymous::Pages;
 use crate::bench::Bench;
+use crate::conditions::Conditions;
 use crate::forking::{Shared, write_pages};
-use crate::published;
+use crate::machine::kernel;
+use crate::published::{self, Beside, Elsewhere};
 use crate::record::{Case, Experiment, Failure, Ratio, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, KIB, MIB, Size};
@@ -32,9 +35,6 @@ const NEEDED: usize = 2 * SHARED;
 
 /// The tiers, the best first.
 const RUNGS: [Backing; 3] = [Backing::Hugetlb2M, Backing::Thp, Backing::Base];
-
-/// Folios that `fork(2)` finds mapped by single entries.
-const FOLIOS: [usize; 4] = [16 * KIB, 64 * KIB, 512 * KIB, 2 * MIB];
 
 /// Adds the whole forks to the experiment.
 pub(super) fn run(bench: &mut Bench<'_>, experiment: &mut Experiment) -> Result<(), LabError> {
@@ -226,15 +226,15 @@ fn measure(
         format!("{}{}", Size(shared), if index % 2 == 1 { "-busy" } else { "" })
     };
     let mut part = Part::default();
-    let cases = part.cases_of(rounds, |index, samples| {
+    let mut cases = part.cases_of(rounds, |index, samples| {
         let name = &subjects[index / 2].0;
-        let same = name == "fork2-4k" && index % 2 == 0;
-        let published = same.then(|| published::Fork::load().microseconds(4 * KIB));
-        Case {
-            published: published.unwrap_or_default(),
-            ..case(format!("fork/{name}/{}", label(name, index)), samples)
-        }
+        case(format!("fork/{name}/{}", label(name, index)), samples)
     });
+    let idle_on_base_pages =
+        (0..cases.len()).find(|index| index % 2 == 0 && subjects[index / 2].0 == "fork2-4k");
+    if let Some(case) = idle_on_base_pages.and_then(|index| cases[index].as_mut()) {
+        part.elsewhere.extend(published_beside(case, 4 * KIB));
+    }
     let regions = &cases[cases.len() - 2..];
     let ratio = |(index, baseline): (usize, &Option<Case>)| {
         let (name, _, side) = &subjects[index / 2];
@@ -291,9 +291,11 @@ fn by_folio(
     experiment: &mut Experiment,
 ) -> Result<(), LabError> {
     let mut left_out = Vec::new();
-    // Quickly, every other size: to fill 1 GiB of each takes longer than to fork it.
-    let step = if bench.options().quick { 2 } else { 1 };
-    for folio in FOLIOS.into_iter().skip(step - 1).step_by(step) {
+    // Quickly, every fourth size: to fill 1 GiB of each takes longer than to fork it. Base pages are forked
+    // with everything else.
+    let step = if bench.options().quick { 4 } else { 1 };
+    let folios = FOLIOS.into_iter().filter(|&folio| folio > BASE_PAGE);
+    for folio in folios.skip(step - 1).step_by(step) {
         observer.begin(&format!("fork fork2 {}", Size(folio)));
         let part = of_folio(bench, folio, observer);
         let is_left_out =
@@ -327,12 +329,27 @@ fn of_folio(
         shared.write();
         shared.fork().map(|elapsed| elapsed.as_secs_f64() * 1e6)
     })?;
-    let cases = part.cases_of(rounds, |_, samples| Case {
-        published: published::Fork::load().microseconds(folio),
-        ..case(format!("fork/fork2/{}", Size(folio)), samples)
-    });
+    let cases =
+        part.cases_of(rounds, |_, samples| case(format!("fork/fork2/{}", Size(folio)), samples));
     part.cases = found(cases);
+    for case in &mut part.cases {
+        part.elsewhere.extend(published_beside(case, folio));
+    }
     Ok(part)
+}
+
+/// Puts published times of `fork(2)` beside ours where the kernel is the same; returns the others.
+fn published_beside(case: &mut Case, folio: usize) -> Vec<Elsewhere> {
+    let ours = Conditions {
+        ran: "all of fork(2), the memory mapped by base pages".to_owned(),
+        kernel: kernel(),
+        memory: Some(Size(SHARED).to_string()),
+        pages: Some(Size(folio).to_string()),
+        threads: Some(1),
+    };
+    let beside = Beside::of(&case.id, &ours, published::fork_microseconds(folio));
+    case.published = beside.same;
+    beside.elsewhere
 }
 
 /// Memory on folios of one size, of which the kernel counts how many it allocates; `None` if it was too few.

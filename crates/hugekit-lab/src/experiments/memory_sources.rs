@@ -6,7 +6,7 @@ use hugekit::{Pool, Region, Threads};
 
 use crate::LabError;
 use crate::anonymous::{Anonymous, Pages};
-use crate::bench::Bench;
+use crate::bench::{Bench, why_no_thp};
 use crate::record::{Experiment, Ratio};
 use crate::settings::huge_pages;
 use crate::size::{GIB, MIB, Size};
@@ -175,10 +175,8 @@ impl Given {
         let gigantic = (largest < GIB)
             .then(|| "1GiB left out: it needs 2GiB of memory; `--memory 2GiB`".to_owned());
         let thp = (!self.thp).then(|| {
-            format!(
-                "the kernel's transparent huge pages left out: the setting is never; \
-                 echo madvise > /sys/kernel/mm/transparent_hugepage/enabled{hint}"
-            )
+            let why = why_no_thp(&Root::default());
+            format!("the kernel's transparent huge pages left out: {why}{hint}")
         });
         let wanted = largest / (2 * MIB);
         let huge = (self.huge < wanted).then(|| {

@@ -7,13 +7,19 @@ mod demand;
 mod fault;
 mod fork;
 mod fork2;
+mod fork_tables;
+mod gigantic;
+mod learn;
 mod memory_sources;
+mod order;
 mod parallel;
 mod part;
+mod perf_bench;
 pub(crate) mod routine_matrix;
 mod served;
 mod snapshot;
 mod stores;
+mod whole_process;
 
 use crate::LabError;
 use crate::bench::Bench;
@@ -44,6 +50,12 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "target last, 2018, and its review: cached and streaming copies by size",
         headline: "memcpy-vs-auto",
         run: copies::run,
+    },
+    Definition {
+        name: "learn",
+        repeats: "beyond: a process's first, second and later calls, and what they learn",
+        headline: "best-vs-second",
+        run: learn::run,
     },
     Definition {
         name: "clear",

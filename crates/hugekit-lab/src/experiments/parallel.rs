@@ -16,7 +16,8 @@ use super::routine_matrix::sample;
 use crate::LabError;
 use crate::arena::Arena;
 use crate::bench::Bench;
-use crate::published::Parallel;
+use crate::conditions::{Conditions, NO_KERNEL};
+use crate::published::{self, Beside, Elsewhere};
 use crate::record::{Case, Experiment, Ratio, Skipped, Unit};
 use crate::sampler::{alternate, try_alternate};
 use crate::size::{GIB, MIB, Size};
@@ -29,6 +30,9 @@ const SMALL: usize = MIB;
 /// whose guest memory is there; more would come from pages that a hypervisor has reclaimed meanwhile
 /// (free page reporting), and would measure its faults.
 const POPULATED: usize = 512 * MIB;
+
+const POPULATE: &str = "populate gives the pages back before each sample, outside the timed part; the guest \
+     memory behind them stays warm";
 
 /// The work on all of the memory, or to [`POPULATED`] of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +69,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         return Ok(skipped());
     }
     let mut experiment = bench.experiment("parallel")?;
-    experiment.notices.extend(notices(most));
+    experiment.notices.push(POPULATE.to_owned());
     let only = bench.options().routine.clone();
     let only = only.as_deref();
     for work in Work::ALL {
@@ -88,26 +92,8 @@ fn skipped() -> Experiment {
     }
 }
 
-fn notices(most: usize) -> Vec<String> {
-    let published: Vec<String> = counts(most)
-        .into_iter()
-        .skip(1)
-        .flat_map(|threads| Parallel::load().speed_ups(threads))
-        .collect();
-    let published = (!published.is_empty()).then(|| {
-        format!(
-            "workload differs: published are demand faults of 50 to 800 GiB of gigantic pages in \
-             the kernel, by `rep stos` or its like; speed-ups there: {}",
-            published.join(", ")
-        )
-    });
-    let populate = "populate gives the pages back before each sample, outside the timed part; the \
-                    guest memory behind them stays warm";
-    published.into_iter().chain([populate.to_owned()]).collect()
-}
-
 /// 1, 2, 4 … and all.
-fn counts(most: usize) -> Vec<usize> {
+pub(super) fn counts(most: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(1), |threads| Some(threads * 2));
     powers.take_while(|&threads| threads < most).chain([most]).collect()
 }
@@ -132,6 +118,9 @@ fn measure(
     let mut part = Part::default();
     let cases = part.cases_of(rounds, |index, samples| case(work, methods[index], samples));
     part.ratios = ratios(work, &cases);
+    if work == Work::Clear {
+        part.elsewhere = published_beside(&mut part.ratios, arena.len());
+    }
     part.cases = with_bandwidth_per_thread(work, &methods, cases);
     Ok(part)
 }
@@ -239,6 +228,27 @@ fn ratios(work: Work, cases: &[Option<Case>]) -> Vec<Ratio> {
     against_one.chain([against_plain]).flatten().collect()
 }
 
+/// Puts published speed-ups beside ours where the workload is the same; returns the others.
+fn published_beside(ratios: &mut [Ratio], memory: usize) -> Vec<Elsewhere> {
+    let mut elsewhere = Vec::new();
+    for ratio in ratios.iter_mut().filter(|ratio| ratio.id.contains("/serial-vs-threads/")) {
+        let Some(threads) = ratio.id.rsplit('/').next().and_then(|last| last.parse().ok()) else {
+            continue;
+        };
+        let ours = Conditions {
+            ran: "clearing memory that is mapped".to_owned(),
+            kernel: NO_KERNEL.to_owned(),
+            memory: Some(Size(memory).to_string()),
+            pages: None,
+            threads: Some(threads),
+        };
+        let beside = Beside::of(&ratio.id, &ours, published::parallel_speed_up(threads));
+        ratio.published = beside.same;
+        elsewhere.extend(beside.elsewhere);
+    }
+    elsewhere
+}
+
 /// The cases that there are, and what each thread of a job did.
 fn with_bandwidth_per_thread(
     work: Work,
@@ -314,10 +324,21 @@ mod tests {
 
     #[test]
     fn published_speed_ups_are_shown_as_of_another_workload() {
-        let notices = notices(2);
-        assert!(notices[0].starts_with("workload differs"), "{notices:?}");
-        assert!(notices[0].contains("2 threads 1.88-1.97 SPARC T7"), "{notices:?}");
-        assert!(notices[0].contains("2 threads 2.03-2.54 Xeon E7"), "{notices:?}");
+        let case = |threads: usize| case(Work::Clear, Method::Job(threads), vec![1.0]);
+        let plain = super::case(Work::Clear, Method::PlainThreads(2), vec![1.0]);
+        let mut ratios = ratios(
+            Work::Clear,
+            &[1, 2, 4].map(case).map(Some).into_iter().chain([Some(plain)]).collect::<Vec<_>>(),
+        );
+        let elsewhere = published_beside(&mut ratios, 4 * GIB);
+        assert!(ratios.iter().all(|ratio| ratio.published.is_empty()));
+        let of = |threads: &str| {
+            let id = format!("parallel/serial-vs-threads/clear/{threads}");
+            elsewhere.iter().filter(move |one| one.beside == id).count()
+        };
+        assert_eq!((elsewhere.len(), of("2"), of("4")), (14, 7, 7));
+        let same_kernel = |one: &Elsewhere| !one.differs.iter().any(|d| d.aspect == "kernel");
+        assert!(!elsewhere.iter().any(same_kernel), "{elsewhere:?}");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! A part fails alone. Whatever keeps one from being measured, such as memory that is gone meanwhile, is
 //! noted in the record, and the rest of the experiment runs; only the observer of the run stops it.
 
-use crate::record::{Case, Distribution, Experiment, Failure, Ratio, Timeline};
+use crate::published::Elsewhere;
+use crate::record::{Case, Distribution, Experiment, Failure, Ratio, Sequence, Timeline};
 use crate::sampler::Rounds;
 use crate::{Interrupted, LabError};
 
@@ -11,9 +12,11 @@ use crate::{Interrupted, LabError};
 pub(super) struct Part {
     pub(super) cases: Vec<Case>,
     pub(super) ratios: Vec<Ratio>,
+    pub(super) elsewhere: Vec<Elsewhere>,
     pub(super) notices: Vec<String>,
     pub(super) distributions: Vec<Distribution>,
     pub(super) timelines: Vec<Timeline>,
+    pub(super) sequences: Vec<Sequence>,
     pub(super) failures: Vec<Failure>,
 }
 
@@ -50,9 +53,11 @@ impl Experiment {
         };
         self.cases.extend(part.cases);
         self.ratios.extend(part.ratios);
+        self.elsewhere.extend(part.elsewhere);
         self.notices.extend(part.notices);
         self.distributions.extend(part.distributions);
         self.timelines.extend(part.timelines);
+        self.sequences.extend(part.sequences);
         self.failures.extend(part.failures);
         Ok(())
     }

@@ -3,10 +3,12 @@
 
 use std::time::Instant;
 
-use hugekit::arch::Routine;
+use hugekit::arch::{Kind, Routine};
+use hugekit::learning::{ChosenBy, Used};
+use hugekit::machine::CacheSizes;
 
 use crate::bench::Bench;
-use crate::record::{Case, Ratio};
+use crate::record::{Case, Ratio, parts};
 use crate::sampler::Plan;
 use crate::size::{GIB, MIB};
 
@@ -16,6 +18,14 @@ const SAMPLE_BYTES: usize = 16 * MIB;
 
 /// Rounds of a GiB and more at least: they take a second, and half of them choose the best.
 const LONG_ROUNDS: usize = 4;
+
+/// Follows the label of a workload whose time includes a reader's.
+pub(super) const READ_LABEL: &str = "+read";
+
+const AUTO_LEAVES_NOTHING: &str = "what auto streamed is not in the cache for the next reader, as the other routine's bytes may be; \
+     +read counts the reader";
+const AUTO_LEAVES_MORE: &str = "what the other routine streamed is not in the cache for the next reader, as auto's bytes may be; \
+     +read counts the reader";
 
 /// A routine of the matrix, or the engine's choice of one.
 #[derive(Debug)]
@@ -51,6 +61,73 @@ pub(super) fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
         .map(|routine| format!("{} (needs {})", routine.name(), routine.needs()))
         .collect();
     (!missing.is_empty()).then(|| format!("not on this CPU: {}", missing.join(", ")))
+}
+
+/// Loads all of it once, as fast as a plain loop can: LLVM makes vector instructions of it.
+pub(super) fn read_all(bytes: &[u8]) {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let of_words = words.iter().fold(0, |sum, word| sum ^ u64::from_ne_bytes(*word));
+    let of_rest = rest.iter().fold(0, |sum, byte| sum ^ byte);
+    std::hint::black_box((of_words, of_rest));
+}
+
+/// Whether so many bytes may still be in the cache when their next reader comes. A machine that does
+/// not describe its caches has one all the same.
+pub(super) fn may_be_cached(bytes: usize, caches: Option<CacheSizes>) -> bool {
+    caches.is_none_or(|caches| bytes <= caches.llc)
+}
+
+/// Marks a comparison of a routine that leaves in the cache what it wrote with one that does not, of
+/// bytes that would have fitted: the next reader pays, and its time is not counted here.
+pub(super) fn marked<F>(ratio: Ratio, table: &'static [Routine<F>], auto: Option<Used>) -> Ratio {
+    let kind = |name: &str| table.iter().find(|one| one.name() == name).map(Routine::kind);
+    let baseline = parts(&ratio.baseline).and_then(|(name, _)| kind(name));
+    match (baseline, auto.and_then(|auto| kind(auto.routine))) {
+        (Some(Kind::Cached), Some(Kind::Streaming)) => ratio.unlike(AUTO_LEAVES_NOTHING),
+        (Some(Kind::Streaming), Some(Kind::Cached)) => ratio.unlike(AUTO_LEAVES_MORE),
+        _ => ratio,
+    }
+}
+
+/// `movdir64b, learned`.
+pub(super) fn chosen(used: Used) -> String {
+    let by = match used.by {
+        ChosenBy::Learned => "learned",
+        ChosenBy::Profile => "by the profile",
+        ChosenBy::Caller => "as asked",
+        _ => "for another reason",
+    };
+    format!("{}, {by}", used.routine)
+}
+
+/// What did most of `auto`'s operations on one workload: what it learns may change from one round to the next.
+pub(super) fn mostly(used: &[Used]) -> Option<Used> {
+    let times = |one: &Used| used.iter().filter(|other| *other == one).count();
+    used.iter().max_by_key(|one| times(one)).copied()
+}
+
+/// The routines that `auto` came to, each with its workloads.
+#[derive(Debug, Default)]
+pub(super) struct ByAuto(Vec<(String, Vec<String>)>);
+
+impl ByAuto {
+    /// In most operations on this workload.
+    pub(super) fn add(&mut self, workload: &str, used: Option<Used>) {
+        let Some(routine) = used.map(chosen) else { return };
+        match self.0.iter_mut().find(|(other, _)| *other == routine) {
+            Some((_, workloads)) => workloads.push(workload.to_owned()),
+            None => self.0.push((routine, vec![workload.to_owned()])),
+        }
+    }
+
+    /// For the reader of the record.
+    pub(super) fn notice(&self) -> Option<String> {
+        let of = |(routine, workloads): &(String, Vec<String>)| {
+            format!("{routine}: {}", workloads.join(" "))
+        };
+        let routines: Vec<String> = self.0.iter().map(of).collect();
+        (!routines.is_empty()).then(|| format!("auto is mostly {}", routines.join("; ")))
+    }
 }
 
 /// The share of an experiment's time that one size of several gets: large ones need more of it for as
@@ -141,6 +218,54 @@ pub(super) fn best(cases: &[Case], experiment: &str, workload: &str) -> Option<R
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn ratio(baseline: &str) -> Ratio {
+        let case = |name: &str| Case {
+            id: format!("stores/{name}/2MiB"),
+            unit: crate::record::Unit::GibPerSecond,
+            samples: vec![1.0],
+            published: Vec::new(),
+        };
+        Ratio::between("stores/best-vs-auto/2MiB".into(), &case(baseline), &case("auto"))
+    }
+
+    #[test]
+    fn cached_beside_streaming_is_not_like_for_like_whichever_auto_is() {
+        let table = hugekit::arch::clear_routines();
+        let of = |kind| table.iter().find(|routine| routine.kind() == kind).map(Routine::name);
+        // As the engine reports what its caller asked for.
+        let used = |name| {
+            let mut options = hugekit::ClearOptions::new();
+            options = options.routine(hugekit::arch::clear_routine(name).unwrap());
+            options.run(&mut [1; 4096]).unwrap().used
+        };
+        let (Some(cached), Some(streaming)) = (of(Kind::Cached), of(Kind::Streaming)) else {
+            return;
+        };
+        let moved = |baseline, auto| marked(ratio(baseline), table, used(auto)).moved;
+        assert_eq!(moved(cached, cached), None);
+        assert_eq!(moved(streaming, streaming), None);
+        assert_eq!(moved(cached, streaming).as_deref(), Some(AUTO_LEAVES_NOTHING));
+        assert_eq!(moved(streaming, cached).as_deref(), Some(AUTO_LEAVES_MORE));
+        assert_eq!(marked(ratio(cached), table, None).moved, None);
+        let both = [used(cached), used(streaming), used(cached)].map(Option::unwrap);
+        assert_eq!(mostly(&both), used(cached));
+        assert_eq!(mostly(&[]), None);
+        let mut by_auto = ByAuto::default();
+        by_auto.add("1MiB", used(cached));
+        by_auto.add("2MiB", used(cached));
+        by_auto.add("1GiB", used(streaming));
+        let said =
+            format!("auto is mostly {cached}, as asked: 1MiB 2MiB; {streaming}, as asked: 1GiB");
+        assert_eq!(by_auto.notice(), Some(said));
+    }
+
+    #[test]
+    fn bytes_may_be_cached_up_to_the_last_level_or_where_none_is_described() {
+        let caches = CacheSizes { l1d: 1, l2: 2, llc: 4, llc_shared_by: 1 };
+        assert!(may_be_cached(4, Some(caches)) && !may_be_cached(5, Some(caches)));
+        assert!(may_be_cached(usize::MAX, None));
+    }
 
     #[test]
     fn a_walk_stays_within_its_memory_and_starts_again() {

@@ -14,6 +14,9 @@ use super::memory_sources::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::LabError;
 use crate::record::{BUCKET, Case, Distribution, Ratio, Unit};
 
+/// The clear that a fault of dirty memory is made of, without the fault.
+pub(super) const CLEAR_ALONE: &str = "clear-alone";
+
 /// The state of a page when it is touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -65,6 +68,11 @@ impl LazyRegion {
 
     pub(super) fn is_busy(&self) -> bool {
         self.busy
+    }
+
+    /// The pool that its regions are of.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// `dirty-in-place`, `minor-threaded-busy`.
@@ -212,6 +220,7 @@ pub(super) fn ratios(cases: &[Case]) -> Vec<Ratio> {
         cases.iter().find(|case| case.id.starts_with(&with) && case.unit == Unit::Microseconds)
     };
     let pairs = [
+        (CLEAR_ALONE, "dirty-in-place"),
         ("kernel-hugetlb", "dirty-in-place"),
         ("kernel-thp", "dirty-in-place"),
         ("kernel-hugetlb", "dirty-threaded"),
@@ -220,10 +229,10 @@ pub(super) fn ratios(cases: &[Case]) -> Vec<Ratio> {
         ("kernel-hugetlb", "minor-in-place"),
         ("kernel-hugetlb", "minor-threaded"),
     ];
-    let ratio = |(kernel, served): (&str, &str)| {
-        let (baseline, subject) = (find(kernel)?, find(served)?);
+    let ratio = |(other, served): (&str, &str)| {
+        let (baseline, subject) = (find(other)?, find(served)?);
         let page = subject.id.rsplit('/').next().unwrap_or_default();
-        let ratio = Ratio::between(format!("fault/{kernel}-vs-{served}/{page}"), baseline, subject);
+        let ratio = Ratio::between(format!("fault/{other}-vs-{served}/{page}"), baseline, subject);
         let clears = !served.starts_with("minor");
         Some(if clears { ratio } else { ratio.unlike(CLEARED_EARLIER) })
     };

@@ -27,7 +27,7 @@ use crate::anonymous::Pages;
 use crate::bench::Bench;
 use crate::forking::Shared;
 use crate::latency_writer::{self, LINE, Outside, Phase, STEP, WATCHED, Watched, Workload};
-use crate::record::{Case, Experiment, Failure, Ratio, Timeline, Unit};
+use crate::record::{Case, Experiment, Failure, Ratio, Skipped, Timeline, Unit};
 use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
 use crate::threads::spawn;
@@ -67,6 +67,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let part = if bench.options().quick { 4 } else { 2 };
     let most = MOST_STATE.min(memory / part).min(bench.available_memory()? / STATES);
     let state = most / HUGE * HUGE;
+    if state == 0 {
+        return Ok(skipped(STATES * HUGE, bench.available_memory()?));
+    }
     // A region and its snapshot, and where the state goes.
     bench.reserve_unwritten(Pages::Hugetlb2M, 3 * state / HUGE)?;
     let (mut scene, left_out) = Scene::new(state)?;
@@ -94,6 +97,17 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     }
     compare(&mut experiment, state);
     Ok(experiment)
+}
+
+fn skipped(needed: usize, available: usize) -> Experiment {
+    Experiment {
+        name: "snapshot".to_owned(),
+        skipped: Some(Skipped {
+            reason: format!("{} of memory are too few for any state", Size(available / MIB * MIB)),
+            remedy: format!("make {} available", Size(needed)),
+        }),
+        ..Experiment::default()
+    }
 }
 
 /// Every subject beside one kind of writer.

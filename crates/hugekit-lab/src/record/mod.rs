@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::published::Published;
+use crate::published::{Elsewhere, Published};
 use crate::stats::{Summary, every_other, median};
 
 pub(crate) use counters::AVAILABLE;
@@ -90,12 +90,18 @@ pub struct Experiment {
     pub cases: Vec<Case>,
     /// The comparisons.
     pub ratios: Vec<Ratio>,
+    /// Published figures of other workloads than these, and what differs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<Elsewhere>,
     /// How single events of some cases are distributed, where a sample sums up many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub distributions: Vec<Distribution>,
     /// How some cases went on within one round, the last one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timelines: Vec<Timeline>,
+    /// How some operations went on from the first call of a process to later ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sequences: Vec<Sequence>,
     /// Cases and parts that failed; the rest was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
@@ -117,6 +123,19 @@ pub struct Timeline {
     pub stores: Vec<u64>,
     /// The longest of them, in microseconds.
     pub longest: Vec<f64>,
+}
+
+/// The same operation, call by call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sequence {
+    /// `experiment/workload`.
+    pub id: String,
+    /// The values' unit.
+    pub unit: Unit,
+    /// The first call, the second, and so on: of each the median over rounds.
+    pub calls: Vec<f64>,
+    /// What the calls are compared with: names, and medians of cases.
+    pub levels: Vec<(String, f64)>,
 }
 
 /// A bucket of a distribution ends so many times as far as the one before it.

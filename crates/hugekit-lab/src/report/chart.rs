@@ -59,6 +59,7 @@ pub(super) struct Point {
 pub(super) enum Along {
     Bytes,
     Threads,
+    Calls,
 }
 
 #[derive(Debug)]
@@ -92,6 +93,11 @@ impl Chart {
         match self.along {
             Along::Bytes => axis.size_ticks(&xs),
             Along::Threads => xs.into_iter().map(|x| (x, format!("{x}"))).collect(),
+            // Of many calls, every label would touch its neighbours.
+            Along::Calls => {
+                let doubled = xs.into_iter().filter(|x| (*x as u64).is_power_of_two());
+                doubled.map(|x| (x, format!("{x}"))).collect()
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 //! - workloads that are sizes, three or more: lines by size, and the ratios by size with what was
 //!   published; one drawing for what follows the size in a label (`-cold`, `+touch-4KiB`);
 //! - workloads that are numbers of threads: speed-up over one, and the ideal;
+//! - operations call by call: a line by call, and what they are compared with as level ones;
 //! - single events: histograms, and what a writer felt over time;
 //! - everything else: points on the range of their samples.
 
@@ -15,7 +16,7 @@ use super::dots::{self, Group};
 use super::{histogram, timeline};
 use crate::finding::figure;
 use crate::published::Published;
-use crate::record::{Case, Experiment, Machine, Ratio, Unit, parts};
+use crate::record::{Case, Experiment, Machine, Ratio, Sequence, Unit, parts};
 use crate::size::Size;
 
 /// Sizes below which a line says no more than points do.
@@ -48,6 +49,7 @@ pub(super) fn of(experiment: &Experiment, machine: &Machine) -> Vec<Markup> {
     let is_bandwidth = by_size.iter().any(|((unit, _), _)| *unit == Unit::GibPerSecond);
     charts.extend(ratios_by_size(experiment, if is_bandwidth { &caches } else { &[] }));
     charts.extend(speed_ups(experiment, &by_threads));
+    charts.extend(experiment.sequences.iter().map(by_call));
     let id = |index: usize| format!("{}-{index}", experiment.name);
     let mut drawn: Vec<Markup> =
         charts.iter().enumerate().map(|(index, chart)| chart.render(&id(index))).collect();
@@ -338,11 +340,45 @@ fn speed_ups(experiment: &Experiment, cases: &[Placed<'_>]) -> Option<Chart> {
     })
 }
 
+/// One operation from its first call on.
+fn by_call(sequence: &Sequence) -> Chart {
+    let unit = sequence.unit.name();
+    let point = |x: usize, y: f64, name: &str| Point {
+        x: x as f64,
+        y,
+        label: format!("{name}: {} {unit}", figure(y)),
+        hollow: false,
+    };
+    let calls = sequence.calls.iter().enumerate();
+    let calls = calls.map(|(before, &y)| point(before + 1, y, &format!("call {}", before + 1)));
+    let calls =
+        Series { name: "call by call".to_owned(), role: Role::Main(0), points: calls.collect() };
+    let description = describe(std::slice::from_ref(&calls), Along::Calls);
+    let level = |(index, (name, y)): (usize, &(String, f64))| Series {
+        name: name.clone(),
+        role: Role::Published(index + 1),
+        points: [1, sequence.calls.len()].map(|x| point(x, *y, name)).into(),
+    };
+    let levels: Vec<Series> = sequence.levels.iter().enumerate().map(level).collect();
+    let beside = sequence.levels.iter().map(|(name, y)| format!(" {name}: {}.", figure(*y)));
+    Chart {
+        title: format!("{} of a process's first calls, {unit}", sequence.id),
+        description: description + &beside.collect::<String>(),
+        along: Along::Calls,
+        x_label: "call",
+        y_label: unit.to_owned(),
+        series: std::iter::once(calls).chain(levels).collect(),
+        marks: Vec::new(),
+        level: None,
+    }
+}
+
 /// The points of what the drawing is about, in words.
 fn describe(series: &[Series], along: Along) -> String {
     let x = |x: f64| match along {
         Along::Bytes => Size(x as usize).to_string(),
         Along::Threads => format!("{x} threads"),
+        Along::Calls => format!("call {x}"),
     };
     let of = |series: &Series| {
         let points =
@@ -370,4 +406,34 @@ fn groups<'a>(cases: &[&'a Case], looks: &BTreeMap<&str, usize>) -> Vec<(Unit, V
         }
     }
     units
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_drawn_with_what_they_are_compared_with() {
+        let sequence = Sequence {
+            id: "learn/1GiB".to_owned(),
+            unit: Unit::GibPerSecond,
+            calls: vec![9.0, 11.0, 12.0],
+            levels: vec![("memcpy".to_owned(), 8.0), ("best: movdir64b".to_owned(), 12.5)],
+        };
+        let experiment = Experiment { sequences: vec![sequence], ..Experiment::default() };
+        let drawn = of(&experiment, &Machine::default());
+        let [page] = &drawn[..] else { panic!("{} drawings", drawn.len()) };
+        let page = page.clone().into_string();
+        for words in [
+            "9.00 at call 1, 11.0 at call 2, 12.0 at call 3.",
+            "memcpy: 8.00. best: movdir64b: 12.5.",
+            ">memcpy</li>",
+            "call 3: 12.0 GiB/s",
+            ">2</text>",
+        ] {
+            assert!(page.contains(words), "{words}: {page}");
+        }
+        // Of three calls, the third one has no label of its own.
+        assert!(!page.contains(">3</text>"), "{page}");
+    }
 }

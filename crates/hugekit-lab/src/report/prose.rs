@@ -2,7 +2,7 @@
 
 use crate::EXPERIMENTS;
 
-const WHY: [(&str, &str); 9] = [
+const WHY: [(&str, &str); 10] = [
     (
         "stores",
         "Repeats the comparison of string and non-temporal stores by size (clear_page_nt, 2020), and adds \
@@ -14,6 +14,12 @@ const WHY: [(&str, &str); 9] = [
         "Asks of copies what the reviewers of target-last copying asked in 2018: why not leave the cache \
          alone? Checkpoints and copy-on-write copy memory that no thread reads soon, and memcpy reads it \
          into the cache all the same.",
+    ),
+    (
+        "learn",
+        "Measures what a process's first, second and later operations gain from what the library learned of the ones \
+         before, beside libc, the best routine and the built-in choice. A table of CPU models is always behind the \
+         machines that programs run on, and learning must pay for itself at once.",
     ),
     (
         "clear",
@@ -41,7 +47,7 @@ const WHY: [(&str, &str); 9] = [
     (
         "fork",
         "Repeats fork with PTE-mapped huge pages (2024): what copying page tables by runs instead of entry by entry saves, by folio \
-         size. While fork(2) copies tables the caller stands still, which is what a database feels at every \
+         size and on mixed tables, and the same of unmapping. While fork(2) copies tables the caller stands still, which is what a database feels at every \
          snapshot.",
     ),
     (

@@ -2,7 +2,8 @@
 
 use maud::{Markup, html};
 
-use crate::finding::{figure, reasons};
+use crate::finding::{elsewhere, figure, reasons};
+use crate::published::Published;
 use crate::record::{Case, Counters, Distribution, Experiment, Noise, Ratio, Unit, parts};
 
 /// Everything that an experiment has.
@@ -13,9 +14,10 @@ pub(super) fn all(experiment: &Experiment) -> Markup {
         @if !experiment.distributions.is_empty() { (distributions(&experiment.distributions)) }
         @if experiment.cases.iter().any(|case| !case.published.is_empty()) { (published(&experiment.cases)) }
         @if let Some(noise) = &experiment.noise { (conditions(noise)) }
-        @if experiment.memory.is_some() || !experiment.notices.is_empty() {
+        @let elsewhere = elsewhere(experiment);
+        @if experiment.memory.is_some() || !experiment.notices.is_empty() || !elsewhere.is_empty() {
             h4 { "To know before judging" }
-            ul.notices { @for notice in experiment.memory.iter().chain(&experiment.notices) { li { (notice) } } }
+            ul.notices { @for notice in experiment.memory.iter().chain(&experiment.notices).chain(&elsewhere) { li { (notice) } } }
         }
     }
 }
@@ -110,7 +112,7 @@ fn ratios(ratios: &[Ratio]) -> Markup {
                         td { b { (figure(ratio.median)) } } td { (figure(ratio.min)) } td { (figure(ratio.max)) } td { (ratio.pairs) }
                         td.words.short { @if ratio.like_for_like { "yes" } @else { "no" @if let Some(number) = number(ratio) { " (" (number) ")" } } }
                         @if with_published { td.words {
-                            @for published in &ratio.published { div { (figure(published.value)) " " (published.cpu) ", " cite { (published.source) } } }
+                            @for published in &ratio.published { div { (figure(published.value)) " " (published.cpu) (spread(published)) ", " cite { (published.source) } } }
                         } }
                     }
                 }
@@ -147,6 +149,11 @@ fn distributions(distributions: &[Distribution]) -> Markup {
     )
 }
 
+/// `, ± 0.4 %`, where the source says so.
+fn spread(published: &Published) -> String {
+    published.spread_percent.map_or(String::new(), |percent| format!(", ± {percent:.1} %"))
+}
+
 fn published(cases: &[Case]) -> Markup {
     let rows =
         cases.iter().flat_map(|case| case.published.iter().map(move |figure| (case, figure)));
@@ -159,7 +166,7 @@ fn published(cases: &[Case]) -> Markup {
                     tr {
                         th scope="row" { (case.id.split_once('/').map_or("", |(_, rest)| rest)) ", " (case.unit.name()) }
                         td { (figure(case.median())) } td { (figure(published.value)) }
-                        td.words { (published.cpu) ", " cite { (published.source) } }
+                        td.words { (published.cpu) (spread(published)) ", " cite { (published.source) } }
                     }
                 }
             }

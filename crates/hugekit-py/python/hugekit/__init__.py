@@ -19,8 +19,9 @@ Processes
 Signals
     Where this process may serve page faults of system calls (root, or ``sysctl vm.unprivileged_userfaultfd=1``),
     a thread does, and the program does not notice. Elsewhere, snapshots, forks and memory cleared at its first
-    touch are served *in place*, in a handler of SIGBUS: ``serving`` says which. Python's faulthandler may be
-    enabled before or after hugekit is imported; hugekit takes SIGBUS back at the next snapshot, fork or region if it was enabled in
+    touch are served *in place*, in a handler of SIGBUS, or of SIGSEGV for forks on transparent huge pages: ``serving`` says
+    which. Python's faulthandler may be
+    enabled before or after hugekit is imported; hugekit takes both signals back at the next snapshot, fork or region if it was enabled in
     between, but not while it lives: enable it before.
 
 Threads
@@ -50,6 +51,7 @@ from ._hugekit import (
     empty,
     fork,
     region_of,
+    set_learning,
     snapshot,
     trim,
     zeros,
@@ -77,6 +79,7 @@ __all__ = [
     "empty_like",
     "fork",
     "region_of",
+    "set_learning",
     "snapshot",
     "trim",
     "zeros",

@@ -168,6 +168,7 @@ def clear(array: Buffer, *, threads: int | None = None, progress: Progress | Non
 def copy(
     dst: Buffer, src: Buffer, *, threads: int | None = None, progress: Progress | None = None
 ) -> None: ...
+def set_learning(enabled: bool) -> None: ...
 def zeros(
     shape: int | Sequence[int],
     dtype: npt.DTypeLike = None,

@@ -160,6 +160,18 @@ pub fn cpu_model() -> CpuModel {
     imp::cpu_model()
 }
 
+/// Whether the CPU says that it is a virtual one. Where it has no way to, it is taken for a machine's own.
+pub(crate) fn is_guest() -> bool {
+    imp::is_guest()
+}
+
+/// A clock that counts evenly on every CPU of a usual machine, in units of its own: for comparing how long
+/// two things took, and nothing else. No system call. What was loaded before has arrived.
+#[inline]
+pub(crate) fn ticks() -> u64 {
+    imp::ticks()
+}
+
 /// Level and bytes of each cache for data that the calling thread's CPU names by itself; none where it
 /// does not, or where the architecture has no instruction for it.
 pub(crate) fn data_caches() -> impl Iterator<Item = (u32, usize)> {

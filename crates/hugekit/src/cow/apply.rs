@@ -16,12 +16,18 @@ use super::entry::Entry;
 use super::frames::{Broken, Frames, Near};
 use super::group::ForkGroup;
 use super::guard::SlotGuard;
+use super::hold::Hold;
 use super::mapping::{BLOCK, CowMapping};
 use super::refused::Refused;
 use super::slot::{Action, Event, Fill};
 use crate::fault;
-use crate::sys::mapping::{replace, replace_by_nothing};
+use crate::pool::Backing;
+use crate::sys::mapping::{replace, replace_by_nothing, set_writable};
+use crate::sys::pagemap::PageMap;
 use crate::sys::{memory, userfaultfd};
+
+/// So often huge pages are protected that others map again at that moment.
+const TRIES: u32 = 1000;
 
 /// A mapping at a slot that this thread has, and where frames are.
 #[derive(Clone, Copy)]
@@ -41,8 +47,11 @@ impl<'a> At<'a> {
     }
 
     pub(super) fn addresses(&self) -> Range<usize> {
-        let slot = self.guard.slot();
-        self.mapping.addresses_of(slot..slot + 1)
+        self.mapping.addresses_of(self.slots())
+    }
+
+    fn slots(&self) -> Range<usize> {
+        self.guard.slot()..self.guard.slot() + 1
     }
 
     fn reserved_frame(&self) -> u64 {
@@ -90,8 +99,14 @@ impl ForkGroup {
             Action::DisplaceOthers => return self.displace_others(at, near),
             Action::TakeReserved(fill) => return self.take_reserved(at, fill, near),
             Action::MapInPlace => self.map_in_place(at)?,
-            Action::Unprotect => self.protect(&at.addresses(), false)?,
-            Action::Protect => self.protect(&at.addresses(), true)?,
+            Action::Unprotect => {
+                let opened = self.open(at.mapping, at.frames, at.slots())?;
+                at.guard.is_done(at.mapping, opened);
+                return Ok(());
+            }
+            Action::Protect => self.protect(at.mapping, at.slots(), true)?,
+            Action::TakeOut => remove_pages(&at.addresses())?,
+            Action::Watch => {}
             Action::ShowCopy { .. } | Action::Inherit => {}
             Action::Refuse => return Err(Refused::Broken),
         }
@@ -99,10 +114,84 @@ impl ForkGroup {
         Ok(())
     }
 
-    /// Holds back writes to addresses, or lets them through.
-    pub(super) fn protect(&self, addresses: &Range<usize>, on: bool) -> Result<(), Refused> {
-        let done = userfaultfd::protect(self.descriptor.as_fd(), addresses, on);
-        done.map_err(Refused::Kernel)
+    /// Lets writes through to slots of a run that [`run_to_open`](Self::run_to_open) has found. What was done.
+    pub(super) fn open(
+        &self,
+        mapping: &CowMapping,
+        frames: &Frames,
+        slots: Range<usize>,
+    ) -> Result<Action, Refused> {
+        if self.hold == Hold::Removal {
+            let cost = mapping.cost_to_open(slots.clone());
+            let first = mapping.entry(slots.start).frame;
+            // By base pages, where that cannot be.
+            if self.map_slots(mapping, slots.clone(), frames.offset(first), cost).is_ok() {
+                return Ok(Action::MapInPlace);
+            }
+        }
+        self.protect(mapping, slots, false).map(|()| Action::Unprotect)
+    }
+
+    /// How many of these held-back slots one call opens.
+    pub(super) fn run_to_open(&self, mapping: &CowMapping, slots: Range<usize>) -> usize {
+        match self.hold {
+            Hold::Marks => slots.len(),
+            Hold::Rights | Hold::Removal => mapping.run_alike(slots),
+        }
+    }
+
+    /// Holds back writes to slots that are all in place, or none, or lets them through.
+    pub(super) fn protect(
+        &self,
+        mapping: &CowMapping,
+        slots: Range<usize>,
+        on: bool,
+    ) -> Result<(), Refused> {
+        if self.hold == Hold::Rights && mapping.is_in_place(slots.start) {
+            return self.set_rights(mapping, slots, !on);
+        }
+        let addresses = mapping.addresses_of(slots);
+        for _ in 0..TRIES {
+            userfaultfd::protect(self.descriptor.as_fd(), &addresses, on)
+                .map_err(Refused::Kernel)?;
+            if !on || self.are_marked(&addresses) {
+                return Ok(());
+            }
+        }
+        Err(Refused::Kernel(Errno::AGAIN))
+    }
+
+    /// Whether marks are where they were asked for. Kernels whose page map has to be read, before 6.7, may leave a
+    /// huge page of shared memory out that another thread maps again while it is taken apart (seen with 6.1).
+    fn are_marked(&self, addresses: &Range<usize>) -> bool {
+        match &self.pagemap {
+            Some(map @ PageMap::Read(_)) if self.pool.backing() == Backing::Thp => {
+                map.is_protected(addresses) == Ok(true)
+            }
+            _ => true,
+        }
+    }
+
+    /// What it costs to hold back writes is counted afterwards, of the whole region.
+    fn set_rights(
+        &self,
+        mapping: &CowMapping,
+        slots: Range<usize>,
+        writable: bool,
+    ) -> Result<(), Refused> {
+        let addresses = mapping.addresses_of(slots.clone());
+        let cost = if writable { mapping.cost_to_open(slots) } else { 0 };
+        if !self.budget.take(cost) {
+            return Err(Refused::Mappings);
+        }
+        // SAFETY: addresses of the region; its threads may write what it alone shows, and their other writes are
+        // served.
+        unsafe { set_writable(&addresses, writable) }.map_err(|errno| {
+            self.budget.give(cost);
+            if errno == Errno::NOMEM { Refused::Mappings } else { Refused::Kernel(errno) }
+        })?;
+        mapping.counts().vmas.fetch_add(cost, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Enters into the page tables what the file has.
@@ -187,12 +276,22 @@ impl ForkGroup {
     }
 
     fn try_to_map_in_place(&self, at: At<'_>) -> Result<(), Refused> {
-        let (mapping, memory) = (at.mapping, self.pool.memory());
-        let cost = mapping.cost_of(at.guard.slot(), !self.pool.backing().is_reserved());
+        let cost = at.mapping.cost_of(at.guard.slot(), !self.pool.backing().is_reserved());
+        self.map_slots(at.mapping, at.slots(), at.frames.offset(at.entry().frame), cost)
+    }
+
+    /// Maps slots anew, which show frames of the mapping's own that follow each other.
+    fn map_slots(
+        &self,
+        mapping: &CowMapping,
+        slots: Range<usize>,
+        offset: u64,
+        cost: isize,
+    ) -> Result<(), Refused> {
         if !self.budget.take(cost) {
             return Err(Refused::Mappings);
         }
-        let (offset, addresses) = (at.frames.offset(at.entry().frame), at.addresses());
+        let (memory, addresses) = (self.pool.memory(), mapping.addresses_of(slots));
         // SAFETY: addresses of the region; its user expects what the frame holds, and no other thread has it.
         let replaced =
             unsafe { replace(memory.file(), offset, &addresses, memory.in_core_dumps()) };
@@ -254,7 +353,7 @@ impl ForkGroup {
 }
 
 /// Takes addresses out of the page tables: every access there comes to us.
-fn remove_pages(addresses: &Range<usize>) -> Result<(), Refused> {
+pub(super) fn remove_pages(addresses: &Range<usize>) -> Result<(), Refused> {
     let start = ptr::with_exposed_provenance_mut(addresses.start);
     // SAFETY: addresses of a region, whose accesses wait for us from then on.
     unsafe { memory::unmap_pages(start, addresses.len()) }.map_err(Refused::Kernel)

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::ptr;
 
 use super::apply::At;
-use super::group::{CowHandle, ForkGroup, Tables};
+use super::group::{CowHandle, ForkGroup, Reads, Tables};
 use super::guard::{SlotGuards, TOGETHER};
 use super::mapping::CowMapping;
 use super::refused::Refused;
@@ -59,30 +59,70 @@ impl CowHandle {
         then: impl Fn(Several<'_>, Range<usize>) -> Result<(), Refused> + Sync,
     ) -> Result<Report, JobError<PopulateError>> {
         let (group, granule) = (&*self.group, self.group.granule_bytes);
-        let start = bytes.start - bytes.start % granule;
-        let len = bytes.end.max(bytes.start).next_multiple_of(granule) - start;
-        let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(threads);
-        let job = progress.into_iter().fold(job, Job::progress);
         let see = |_: &Tables, at: At<'_>| match first(at) {
             Some(event) => group.serve_event(at, event, None),
             None => Ok(()),
         };
-        job.run(|chunk| {
+        self.together(bytes, (threads, progress), |some| {
+            for slot in some.clone() {
+                without_signals(|blocked| {
+                    group.at_slot(self.start + slot * granule, blocked, see)
+                })?;
+            }
+            self.at_once(some.clone(), |several| then(several, some.clone()))?;
+            Ok(())
+        })
+    }
+
+    /// Does something about [`TOGETHER`] of the slots that bytes lie on at a time, in pieces on several threads.
+    fn together(
+        &self,
+        bytes: Range<usize>,
+        (threads, progress): (Threads, Option<&Progress<'_>>),
+        act: impl Fn(Range<usize>) -> Result<(), PopulateError> + Sync,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let granule = self.group.granule_bytes;
+        let start = bytes.start - bytes.start % granule;
+        let len = bytes.end.max(bytes.start).next_multiple_of(granule) - start;
+        let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(threads);
+        let job = progress.into_iter().fold(job, Job::progress);
+        let all = job.run(|chunk| {
             let mut slots = (start + chunk.start) / granule..(start + chunk.end) / granule;
             while !slots.is_empty() {
                 let some = slots.start..slots.end.min(slots.start + TOGETHER);
                 slots.start = some.end;
-                for slot in some.clone() {
-                    without_signals(|| group.at_slot(self.start + slot * granule, see))?;
-                }
-                without_signals(|| {
-                    group.at_slots(self.start, some.clone(), |tables, mapping, guards| {
-                        then(Several { tables, mapping, guards }, some.clone())
-                    })
-                })?;
+                act(some)?;
             }
             Ok(())
+        });
+        all.map_err(|error| error.shifted_into(start, bytes))
+    }
+
+    /// Does something about slots that this thread has meanwhile.
+    fn at_once(
+        &self,
+        slots: Range<usize>,
+        act: impl Fn(Several<'_>) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        without_signals(|blocked| {
+            self.group.at_slots(self.start, slots.clone(), blocked, |tables, mapping, guards| {
+                act(Several { tables, mapping, guards })
+            })
         })
+    }
+
+    /// Holds back writes to all that is not pinned, on several threads, before a fork has the gate alone and does so
+    /// to what was written since: those who write meanwhile wait for a few slots each, and not for all.
+    /// What the kernel refuses is not protected, and the table says so.
+    pub(super) fn protect_ahead(&self, bytes: usize, pinned: &[usize], threads: Threads) {
+        let group = &*self.group;
+        let _ = self.together(0..bytes, (threads, None), |some| {
+            let _ = self.at_once(some.clone(), |several| {
+                group.protect_some(several, some.clone(), pinned);
+                Ok(())
+            });
+            Ok(())
+        });
     }
 
     /// Makes every slot that bytes lie on the region's alone.
@@ -99,7 +139,7 @@ impl CowHandle {
         })
     }
 
-    /// Enters every slot that bytes lie on into the page tables; what is shared, for reading.
+    /// Enters every slot that bytes lie on into the page tables; what is shared, for reading if that can be.
     pub(crate) fn prefault(
         &self,
         bytes: Range<usize>,
@@ -107,14 +147,16 @@ impl CowHandle {
         progress: Option<&Progress<'_>>,
     ) -> Result<Report, JobError<PopulateError>> {
         let group = &*self.group;
-        let own_displaced = |at: At<'_>| {
+        let own_unreadable = |at: At<'_>| {
             let slot = at.entry().slot;
-            (slot.is_displaced() || slot.is_lost()).then_some(Event::Own)
+            let is_read_by_us = !slot.is_exclusive() && !slot.is_in_place();
+            let is_copied = is_read_by_us && group.reads == Reads::Copy;
+            (slot.is_displaced() || slot.is_lost() || is_copied).then_some(Event::Own)
         };
-        self.each(bytes, (threads, progress), own_displaced, |several, slots| {
+        self.each(bytes, (threads, progress), own_unreadable, |several, slots| {
             for slot in slots.clone() {
                 let at = several.at(slot);
-                own_displaced(at).map_or(Ok(()), |event| group.serve_event(at, event, None))?;
+                own_unreadable(at).map_or(Ok(()), |event| group.serve_event(at, event, None))?;
             }
             group.enter(several, slots)
         })
@@ -129,7 +171,7 @@ impl CowHandle {
             let end = bytes.end.min((slot + 1) * granule);
             let part = next - slot * granule..end - slot * granule;
             let release = |_: &Tables, at: At<'_>| group.release(at, part.clone());
-            without_signals(|| group.at_slot(self.start + next, release))?;
+            without_signals(|blocked| group.at_slot(self.start + next, blocked, release))?;
             next = end;
         }
         Ok(())
@@ -154,13 +196,35 @@ impl ForkGroup {
         Ok(())
     }
 
+    fn protect_some(&self, several: Several<'_>, slots: Range<usize>, pinned: &[usize]) {
+        let is_open = |slot| {
+            let plan = several.at(slot).plan(Event::Forked);
+            plan == [Action::Protect] && pinned.binary_search(&slot).is_err()
+        };
+        for (_, run) in runs(slots, is_open).filter(|(is_open, _)| *is_open) {
+            let is_served = self.check_served().is_ok();
+            if !is_served || self.protect(several.mapping, run.clone(), true).is_err() {
+                return;
+            }
+            for slot in run {
+                let at = several.at(slot);
+                at.guard.is_done(at.mapping, Action::Protect);
+            }
+        }
+    }
+
     /// Lets writes to a run of slots pass that only this mapping shows.
     fn unprotect(&self, several: Several<'_>, run: Range<usize>) -> Result<(), Refused> {
-        self.protect(&several.mapping.addresses_of(run.clone()), false)?;
-        for slot in run {
-            let at = several.at(slot);
-            at.guard.is_done(at.mapping, Action::Unprotect);
-            self.join_blocks(at);
+        let (mapping, mut rest) = (several.mapping, run);
+        while !rest.is_empty() {
+            let next = rest.start + self.run_to_open(mapping, rest.clone());
+            let opened = self.open(mapping, &several.tables.frames, rest.start..next)?;
+            for slot in rest.start..next {
+                let at = several.at(slot);
+                at.guard.is_done(at.mapping, opened);
+                self.join_blocks(at);
+            }
+            rest.start = next;
         }
         Ok(())
     }

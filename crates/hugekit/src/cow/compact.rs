@@ -21,8 +21,8 @@ impl CowHandle {
         error: ForkError,
     ) -> Result<(), ForkError> {
         let group = &*self.group;
-        let completed = without_signals(|| {
-            let mut tables = group.gate.alone();
+        let completed = without_signals(|blocked| {
+            let mut tables = group.gate.alone(blocked);
             let mapping = tables.mappings.of_region(self.start);
             let (id, is_whole) = (mapping.id(), (0..mapping.slots()).all(has_place(mapping)));
             is_whole.then(|| group.make_exclusive(&mut tables, id))

@@ -121,10 +121,10 @@ impl CowHandle {
         while next < slots.end {
             let some = next..slots.end.min(next + TOGETHER);
             next = some.end;
-            shared += without_signals(|| {
-                let tables = self.group.gate.share();
+            shared += without_signals(|blocked| {
+                let tables = self.group.gate.share(blocked);
                 let mapping = tables.mappings.of_region(self.start);
-                let guards = SlotGuards::claim(&self.group.slots, &tables.mappings, some);
+                let guards = SlotGuards::claim(&self.group.slots, &tables.mappings, some, blocked);
                 self.group.detach(&tables, mapping, &guards, copied)
             });
         }
@@ -133,8 +133,8 @@ impl CowHandle {
 
     /// Writers note from now on how long their writes to what the group shares take.
     pub(crate) fn observe(&self) {
-        without_signals(|| {
-            let mut tables = self.group.gate.alone();
+        without_signals(|blocked| {
+            let mut tables = self.group.gate.alone(blocked);
             let id = tables.mappings.of_region(self.start).id();
             tables.mappings.observe(id);
         });

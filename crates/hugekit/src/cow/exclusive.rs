@@ -17,6 +17,7 @@ use super::refused::Refused;
 use super::sharers::Id;
 use super::slot::{Action, Event, Pages, Slot};
 use crate::sys::mapping::{forbid, replace_all, replace_by_nothing};
+use crate::sys::thread::SignalsBlocked;
 use crate::sys::userfaultfd;
 
 impl ForkGroup {
@@ -82,12 +83,12 @@ impl ForkGroup {
     }
 
     /// Copies all that is shared, and closes what cannot be copied: accesses there end in a signal.
-    pub(super) fn leave_to_kernel(&self) -> io::Result<()> {
-        let mut tables = self.gate.alone();
+    pub(super) fn leave_to_kernel(&self, blocked: &SignalsBlocked) -> io::Result<()> {
+        let mut tables = self.gate.alone(blocked);
         self.unserved.store(true, Ordering::SeqCst);
         // What others keep from being copied can be once these are.
         for last in [false, true] {
-            for index in 0..tables.mappings.count() {
+            for index in 0..tables.mappings.present() {
                 let id = tables.mappings.nth(index);
                 if self.make_exclusive(&mut tables, id).is_err() && last {
                     self.close_unless_own(tables.mappings.alone(), id);

@@ -2,18 +2,18 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::{self, Errno};
 
 use super::ForkError;
-use super::apply::At;
+use super::apply::{At, remove_pages};
 use super::entry::Entry;
 use super::frames::{Broken, Frames, Holding, Near, Reserve};
 use super::group::{CowHandle, ForkGroup, Tables, kernel};
 use super::guard::Alone;
+use super::hold::Hold;
 use super::mapping::{CowMapping, Words};
 use super::refused::Refused;
 use super::sharers::Id;
@@ -21,7 +21,9 @@ use super::slot::{Action, Event, Pages, Slot};
 use crate::pool::Reserved;
 use crate::populate::PopulateError;
 use crate::sys::mapping::Mapping;
-use crate::sys::{memory, pagemap};
+use crate::sys::memory;
+use crate::sys::pagemap::PageMap;
+use crate::sys::thread::without_signals;
 
 /// One fork may take one part in so many of the mappings that forks may cost.
 const MOST_OF_BUDGET: usize = 8;
@@ -81,6 +83,10 @@ impl CowHandle {
         bytes: usize,
     ) -> Result<Fresh, ForkError> {
         let group = &self.group;
+        if let Err(error) = self.begin_fork(pinned, bytes) {
+            group.return_folios(pieces);
+            return Err(error);
+        }
         let addresses = match self.try_fork(pieces, pinned, bytes) {
             Err(error @ ForkError::Mappings { .. }) => {
                 self.compact(pinned, bytes, error)?;
@@ -101,6 +107,23 @@ impl CowHandle {
                 Err(error.into())
             }
         }
+    }
+
+    /// What is done before the gate is taken for all of a fork. Reserved pages are protected as fast with it.
+    fn begin_fork(&self, pinned: &[usize], bytes: usize) -> Result<(), ForkError> {
+        let group = &self.group;
+        group.check_handlers()?;
+        if group.hold != Hold::Marks || group.pool.backing().is_reserved() {
+            return Ok(());
+        }
+        without_signals(|blocked| {
+            let mut tables = group.gate.alone(blocked);
+            group.check_served()?;
+            let alone = tables.mappings.alone();
+            group.watch_parent(alone, alone.mappings().of_region(self.start))
+        })?;
+        self.protect_ahead(bytes, pinned, group.pool.threads());
+        Ok(())
     }
 
     fn try_fork(
@@ -200,9 +223,7 @@ impl ForkGroup {
         pinned: &[usize],
         runs: &mut Vec<(u64, usize)>,
     ) -> Result<(Mapping, isize), Failed> {
-        if self.unserved.load(Ordering::SeqCst) {
-            return Err(kernel("userfaultfd", Errno::PERM).into());
-        }
+        self.check_served()?;
         let needed = add_runs(parent, frames, reserve, pinned, runs) - 1;
         let pool = self.pool.memory();
         let (left, most) = self.budget.left();
@@ -233,6 +254,15 @@ impl ForkGroup {
         }
     }
 
+    /// That there is still a thread, or a handler, that accesses would come to: what was held back else would be
+    /// waited for for ever. While the gate is shared at least.
+    pub(super) fn check_served(&self) -> Result<(), ForkError> {
+        if self.unserved.load(Ordering::SeqCst) {
+            return Err(kernel("userfaultfd", Errno::PERM));
+        }
+        Ok(())
+    }
+
     /// As many runs of frames as one fork may map.
     pub(super) fn most_runs(&self) -> usize {
         let (_, most) = self.budget.left();
@@ -247,7 +277,7 @@ impl ForkGroup {
         let start = mapping.start().as_ptr().addr();
         let addresses = start..start + mapping.len();
         let pagemap = self.pagemap.as_ref().filter(|_| self.pool.backing().is_reserved());
-        let came = pagemap.map(|pagemap| pagemap::has_present(pagemap.as_fd(), &addresses));
+        let came = pagemap.and_then(PageMap::scanned).map(|map| map.has_present(&addresses));
         if came == Some(Ok(false)) {
             return Ok(());
         }
@@ -263,23 +293,71 @@ impl ForkGroup {
         parent: &CowMapping,
         pinned: &[usize],
     ) -> Result<(), Failed> {
-        if !parent.is_registered() {
-            self.watch(&parent.addresses(), false)?;
-            parent.counts().registered.store(true, Ordering::Relaxed);
-        }
+        self.watch_parent(alone, parent)?;
         for part in unpinned(parent.slots(), pinned) {
             let mut slot = part.start;
             while slot < part.end {
-                let next = slot + parent.table.run_as_exclusive(slot..part.end);
-                let plan = alone.slot(slot).plan(parent, Event::Forked);
-                if plan.contains(&Action::Protect) {
-                    self.protect(&parent.addresses_of(slot..next), true).map_err(unprotected)?;
-                    (slot..next).for_each(|slot| alone.slot(slot).is_done(parent, Action::Protect));
+                let (run, event) = match self.hold {
+                    Hold::Marks => (parent.table.run_as_exclusive(slot..part.end), Event::Forked),
+                    Hold::Rights => (parent.run_alike(slot..part.end), Event::Forked),
+                    Hold::Removal => (parent.run_alike(slot..part.end), Event::TakenOut),
+                };
+                let next = slot + run;
+                for &action in alone.slot(slot).plan(parent, event) {
+                    self.hold_back(parent, slot..next, action)?;
+                    (slot..next).for_each(|slot| alone.slot(slot).is_done(parent, action));
                 }
                 slot = next;
             }
         }
+        if self.hold != Hold::Marks {
+            self.recount_vmas(parent);
+        }
         Ok(())
+    }
+
+    /// Has a mapping registered as its writes are held back. By rights, nothing has to be: what a handler has entered
+    /// has been registered all the time.
+    fn watch_parent(&self, alone: Alone<'_>, parent: &CowMapping) -> Result<(), Failed> {
+        if self.hold == Hold::Rights || parent.is_registered() {
+            return Ok(());
+        }
+        if self.hold == Hold::Removal {
+            for slot in 0..parent.slots() {
+                let guard = alone.slot(slot);
+                let plan = guard.plan(parent, Event::Watched);
+                plan.iter().for_each(|&action| guard.is_done(parent, action));
+            }
+        }
+        self.watch(&parent.addresses(), self.hold == Hold::Removal)?;
+        parent.counts().registered.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn hold_back(
+        &self,
+        parent: &CowMapping,
+        slots: Range<usize>,
+        action: Action,
+    ) -> Result<(), Failed> {
+        let (held, call) = match action {
+            Action::TakeOut => (remove_pages(&parent.addresses_of(slots)), "madvise"),
+            _ => (self.protect(parent, slots, true), "UFFDIO_WRITEPROTECT"),
+        };
+        held.map_err(|refused| match refused {
+            Refused::Kernel(errno) => kernel(call, errno).into(),
+            refused => refused.into(),
+        })
+    }
+
+    /// Of a region of which much has become one mapping.
+    fn recount_vmas(&self, mapping: &CowMapping) {
+        let (mut slot, mut runs) = (0, 0);
+        while slot < mapping.slots() {
+            slot += mapping.run_alike(slot..mapping.slots());
+            runs += 1;
+        }
+        self.count_vmas(mapping, runs - 1);
     }
 
     /// Fills the table of a child of a mapping of which nothing can be written any more but what is pinned: it
@@ -308,13 +386,6 @@ impl ForkGroup {
             guard.begin(child);
             guard.set(child, Entry { frame, slot: Slot::Exclusive(Pages::Absent) });
         }
-    }
-}
-
-fn unprotected(refused: Refused) -> Failed {
-    match refused {
-        Refused::Kernel(errno) => kernel("UFFDIO_WRITEPROTECT", errno).into(),
-        refused => refused.into(),
     }
 }
 

@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::io::Errno;
@@ -15,6 +15,7 @@ use super::budget::Budget;
 use super::entry::Entry;
 use super::frames::{Frames, GivenUp, Holding, Reservation, Run};
 use super::guard::Alone;
+use super::hold::Hold;
 use super::mapping::{CowMapping, Words};
 use super::mappings::Mappings;
 use super::patience::Patience;
@@ -22,17 +23,18 @@ use super::room::Room;
 use super::sharers::Id;
 use super::slot::{Event, Pages, Slot};
 use super::tokens::Tokens;
-use crate::fault::no_fault;
 use crate::fault::open::{self, Of};
+use crate::fault::{self, no_fault};
 use crate::fault::{FaultMode, Faults, Handlers, Registration, Serving};
+use crate::learning;
 use crate::pool::{Content, Extent, FaultError, InUse, Pool, Reserved};
-use crate::profile::Profile;
 use crate::sync::{Claims, Gate};
 use crate::sys::mapping::{Mapping, Spare};
 use crate::sys::memfd::{self, Pages as FilePages};
+use crate::sys::pagemap::PageMap;
 use crate::sys::private_pages::{self, PrivatePiece};
 use crate::sys::thread::without_signals;
-use crate::sys::{pagemap, userfaultfd};
+use crate::sys::userfaultfd;
 
 /// A region, its forks and theirs.
 #[derive(Debug)]
@@ -40,6 +42,7 @@ pub(crate) struct ForkGroup {
     pub(super) pool: Pool,
     pub(super) descriptor: OwnedFd,
     serving: Serving,
+    pub(super) hold: Hold,
     pub(super) granule_bytes: usize,
     /// Which thread is at a slot, of all mappings together.
     pub(super) slots: Claims<()>,
@@ -59,7 +62,32 @@ pub(crate) struct ForkGroup {
     /// A file without bytes: what is lost is mapped to it.
     pub(super) nothing: OwnedFd,
     /// By which it is seen what is mapped; `None` if it cannot be opened.
-    pub(super) pagemap: Option<OwnedFd>,
+    pub(super) pagemap: Option<PageMap>,
+    pub(super) reads: Reads,
+}
+
+/// What comes of a read of what is shared, where the kernel has not entered it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// It is entered, protected from writes.
+    Share,
+    /// The reader gets a copy, as if it wrote: this kernel enters no page of a file that is protected from the
+    /// beginning (Linux 6.4), and to protect it afterwards would let a write pass in between.
+    Copy,
+}
+
+impl Reads {
+    fn by(descriptor: BorrowedFd<'_>) -> Self {
+        if userfaultfd::can_map_protected(descriptor) { Self::Share } else { Self::Copy }
+    }
+
+    /// What happens to a slot that a thread reads.
+    pub(super) fn event(self) -> Event {
+        match self {
+            Self::Share => Event::Read,
+            Self::Copy => Event::Write,
+        }
+    }
 }
 
 /// What faults read and forks change. What a slot shows is changed by the thread that has a guard of it.
@@ -107,7 +135,7 @@ impl ForkGroup {
     /// A group that has no region yet.
     pub(crate) fn found(pool: &Pool, len: usize, terms: Terms) -> Result<Arc<Self>, ForkError> {
         // The first look at it may allocate, which no fault may.
-        let _ = Profile::current();
+        learning::prepare();
         no_fault::prepare();
         let Terms { granule_bytes, fault_mode, max_vmas } = terms;
         let writes = Of::SharedWrites(pool.backing());
@@ -126,10 +154,15 @@ impl ForkGroup {
         let fault_mode =
             threads.map_or(FaultMode::InPlace, |threads| FaultMode::Threaded { threads });
         let slots = len.div_ceil(granule_bytes);
+        let budget = Budget::new(max_vmas).map_err(unmapped)?;
+        let reads = Reads::by(descriptor.as_fd());
+        let hold = Hold::of(pool, granule_bytes, (fault_mode, reads), (slots, budget.left().1));
         let spare = Spare::new(pool.memory().file(), pool.page_size());
         let group = Arc::new(Self {
+            reads,
             descriptor,
             serving: Serving { fault_mode, fallback },
+            hold,
             granule_bytes,
             slots: Claims::new(slots).map_err(unmapped)?,
             gate: Gate::new(Tables {
@@ -137,7 +170,7 @@ impl ForkGroup {
                 frames: Frames::new(granule_bytes, pool.page_size(), len),
             })
             .map_err(unmapped)?,
-            budget: Budget::new(max_vmas).map_err(unmapped)?,
+            budget,
             spare: private_pages::Private::new(spare).map_err(unmapped)?,
             unserved: private_pages::Private::new(AtomicBool::new(false)).map_err(unmapped)?,
             unwoken: private_pages::Private::new(AtomicBool::new(false)).map_err(unmapped)?,
@@ -147,7 +180,7 @@ impl ForkGroup {
             tokens: Tokens::default(),
             nothing: memfd::create(c"hugekit:lost", FilePages::Shmem)
                 .map_err(|errno| kernel("memfd_create", errno))?,
-            pagemap: pagemap::open_own().ok(),
+            pagemap: PageMap::open().ok(),
             pool: pool.clone(),
         });
         if let Some(threads) = threads {
@@ -190,6 +223,14 @@ impl ForkGroup {
         self.is_in_place().then(register).transpose()
     }
 
+    /// That signals of held-back writes come to us.
+    pub(super) fn check_handlers(&self) -> Result<(), FaultError> {
+        match self.hold {
+            Hold::Marks | Hold::Removal => Ok(()),
+            Hold::Rights => fault::serve_forbidden_writes(),
+        }
+    }
+
     /// Has writes to a mapping be held back where they are to be.
     pub(super) fn watch(&self, addresses: &Range<usize>, lazily: bool) -> Result<(), ForkError> {
         let watched = userfaultfd::register_for_copies(self.descriptor.as_fd(), addresses, lazily);
@@ -230,8 +271,8 @@ impl ForkGroup {
     pub(super) fn with_room<R>(&self, holdings: usize, act: impl FnOnce(&mut Tables) -> R) -> R {
         let (mut room, mut act) = (Room::default(), Some(act));
         loop {
-            let done = without_signals(|| {
-                let mut tables = self.gate.alone();
+            let done = without_signals(|blocked| {
+                let mut tables = self.gate.alone(blocked);
                 room.give(&mut tables, holdings)?;
                 let act = act.take().expect("the room suffices once");
                 Ok(act(&mut tables))
@@ -254,7 +295,9 @@ impl ForkGroup {
         let contents = vec![(extent.folios().len(), Content::Dirty)];
         let mut pieces = vec![(extent, contents)];
         let made = self.room_for(&pieces, mapping.len(), true).and_then(|made| {
-            self.watch(&addresses, false)?;
+            if self.hold == Hold::Marks {
+                self.watch(&addresses, false)?;
+            }
             Ok((made, self.register(addresses)?))
         });
         let ((room, words), registration) = match made {
@@ -269,6 +312,7 @@ impl ForkGroup {
             let reserve = tables.frames.add(&mut reservation);
             let id = tables.mappings.next_id();
             let mapping = CowMapping::new(id, mapping, words, reserve, self.granule_bytes);
+            mapping.counts().registered.store(self.hold == Hold::Marks, Ordering::Relaxed);
             tables.mappings.insert(mapping);
             show_reserve(tables.mappings.alone(), id);
             tables.check();
@@ -296,7 +340,7 @@ impl ForkGroup {
                 return Ok(());
             }
             given_up = GivenUp::new();
-            without_signals(|| self.gate.alone().frames.take_given_up(&mut given_up));
+            without_signals(|blocked| self.gate.alone(blocked).frames.take_given_up(&mut given_up));
         }
     }
 
@@ -382,8 +426,8 @@ impl CowHandle {
 
     /// Looks at the tables, while faults may change them slot by slot.
     pub(super) fn look<R>(&self, look: impl FnOnce(&Tables, &CowMapping) -> R) -> R {
-        without_signals(|| {
-            let tables = self.group.gate.share();
+        without_signals(|blocked| {
+            let tables = self.group.gate.share(blocked);
             look(&tables, tables.mappings.of_region(self.start))
         })
     }
@@ -411,8 +455,8 @@ impl CowHandle {
         // No thread is serving one of its faults any more when this is done, and none may wait for the gate.
         drop(self.registration.take());
         let mut given_up = GivenUp::new();
-        let (_mapping, is_last) = without_signals(|| {
-            let mut tables = self.group.gate.alone();
+        let (_mapping, is_last) = without_signals(|blocked| {
+            let mut tables = self.group.gate.alone(blocked);
             let id = tables.mappings.of_region(self.start).id();
             // SAFETY: its own addresses, which no thread uses any more. In the gate, because no thread may change
             // anything at these addresses once they may be another region's.
@@ -430,7 +474,7 @@ impl CowHandle {
             let mapping = tables.mappings.remove(id);
             self.group.count_vmas(&mapping, 0);
             tables.check();
-            Ok::<_, ForkError>((mapping, tables.mappings.count() == 0))
+            Ok::<_, ForkError>((mapping, tables.mappings.present() == 0))
         })?;
         if is_last {
             self.group.end();
@@ -450,8 +494,8 @@ impl CowHandle {
             registration.cut(kept);
         }
         let mut given_up = GivenUp::new();
-        without_signals(|| {
-            let mut tables = group.gate.alone();
+        without_signals(|blocked| {
+            let mut tables = group.gate.alone(blocked);
             let mapping = tables.mappings.of_region(self.start);
             let (id, all) = (mapping.id(), mapping.slots());
             if slots == all {

@@ -12,6 +12,7 @@ use super::mappings::Mappings;
 use super::sharers::{Id, Neighbours};
 use super::slot::{Action, Event};
 use crate::sync::{Claim, Claims};
+use crate::sys::thread::SignalsBlocked;
 
 /// Slots that a thread has at a time that does not serve a fault.
 pub(super) const TOGETHER: usize = 32;
@@ -55,10 +56,12 @@ impl<'a> SlotGuards<'a> {
         claims: &'a Claims<()>,
         mappings: &'a Mappings,
         slots: Range<usize>,
+        blocked: &'a SignalsBlocked,
     ) -> Self {
         debug_assert!(slots.len() <= TOGETHER);
         let mut slots = slots;
-        let mut next = || slots.next().map(|slot| SlotGuard::claim(claims, mappings, slot));
+        let mut next =
+            || slots.next().map(|slot| SlotGuard::claim(claims, mappings, slot, blocked));
         Self(array::from_fn(|_| next()))
     }
 
@@ -75,8 +78,13 @@ impl<'a> SlotGuards<'a> {
 
 impl<'a> SlotGuard<'a> {
     /// After another thread that has it.
-    pub(super) fn claim(claims: &'a Claims<()>, mappings: &'a Mappings, slot: usize) -> Self {
-        Self { mappings, slot, _claim: Some(claims.claim(slot)) }
+    pub(super) fn claim(
+        claims: &'a Claims<()>,
+        mappings: &'a Mappings,
+        slot: usize,
+        blocked: &'a SignalsBlocked,
+    ) -> Self {
+        Self { mappings, slot, _claim: Some(claims.claim(slot, blocked)) }
     }
 
     pub(super) fn slot(&self) -> usize {

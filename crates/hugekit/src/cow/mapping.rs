@@ -151,17 +151,35 @@ impl CowMapping {
         self.reserve.frame(slot)
     }
 
-    fn is_in_place(&self, slot: usize) -> bool {
+    pub(super) fn is_in_place(&self, slot: usize) -> bool {
         self.entry(slot).slot.is_in_place()
     }
 
     /// How many of the kernel's mappings it costs to map a slot apart from what lies around it, where those that
     /// touch `merge` or do not.
     pub(super) fn cost_of(&self, slot: usize, merge: bool) -> isize {
-        let before = slot > 0 && self.is_in_place(slot - 1);
-        let after = slot + 1 < self.slots() && self.is_in_place(slot + 1);
-        let beside = isize::from(before) + isize::from(after);
+        let beside = self.beside(slot..slot + 1, Slot::is_in_place);
         if merge { 2 - 2 * beside } else { 2 - beside }
+    }
+
+    /// How many of the kernel's mappings it costs to let writes to slots through by rights.
+    pub(super) fn cost_to_open(&self, slots: Range<usize>) -> isize {
+        2 - 2 * self.beside(slots, |slot| slot == Slot::Exclusive(Pages::InPlace))
+    }
+
+    /// How many of the two slots around some are such.
+    fn beside(&self, slots: Range<usize>, is_such: impl Fn(Slot) -> bool) -> isize {
+        let is_there = |slot| slot < self.slots() && is_such(self.entry(slot).slot);
+        let before = slots.start > 0 && is_there(slots.start - 1);
+        isize::from(before) + isize::from(is_there(slots.end))
+    }
+
+    /// Slots, from the first on, of which all or none are exclusive, all or none in place, and that show frames that
+    /// follow each other: one mapping of the kernel's where rights hold writes back.
+    pub(super) fn run_alike(&self, slots: Range<usize>) -> usize {
+        let kind = |slot: Slot| (slot.is_exclusive(), slot.is_in_place());
+        let first = kind(self.entry(slots.start).slot);
+        self.table.run_of(slots, |entry| kind(entry.slot) == first)
     }
 
     /// The blocks that a slot belongs to and the marks of those that are one mapping, the smallest first;

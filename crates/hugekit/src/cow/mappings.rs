@@ -45,11 +45,12 @@ impl Mappings {
     }
 
     /// Numbers that were given, those of mappings that have left among them.
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn numbers_given(&self) -> usize {
         self.by_id.len()
     }
 
-    pub(super) fn count(&self) -> usize {
+    /// Mappings that have not left.
+    pub(super) fn present(&self) -> usize {
         self.by_address.len()
     }
 

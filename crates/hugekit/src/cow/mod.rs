@@ -19,6 +19,7 @@ mod fork;
 mod frames;
 mod group;
 mod guard;
+mod hold;
 mod mapping;
 mod mappings;
 mod patience;

@@ -29,8 +29,10 @@ impl Room {
     /// Sees to it that there is room for a mapping and so many holdings more. The room has the shorter vectors then.
     pub(super) fn give(&mut self, tables: &mut Tables, more: usize) -> Result<(), Wanted> {
         let holdings = tables.frames.holdings();
-        let wanted =
-            Wanted { mappings: tables.mappings.len() + 1, holdings: holdings.len() + more };
+        let wanted = Wanted {
+            mappings: tables.mappings.numbers_given() + 1,
+            holdings: holdings.len() + more,
+        };
         let fits = mappings::exchange(holdings, &mut self.holdings, wanted.holdings)
             && tables.mappings.make_room(&mut self.mappings);
         if fits { Ok(()) } else { Err(wanted) }

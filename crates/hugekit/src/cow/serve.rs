@@ -4,6 +4,7 @@
 //! the group, to itself; it decides from the tables alone, because what the kernel reports may be out of date
 //! by then.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -18,9 +19,10 @@ use super::guard::{SlotGuard, SlotGuards};
 use super::mapping::CowMapping;
 use super::refused::Refused;
 use super::slot::{Action, Event};
-use crate::fault::{Access, Faults};
+use crate::fault::{Access, Faults, Forbidden};
 use crate::pool::Content;
 use crate::populate::PopulateError;
+use crate::sys::thread::SignalsBlocked;
 use crate::sys::userfaultfd;
 
 impl Faults for ForkGroup {
@@ -28,13 +30,19 @@ impl Faults for ForkGroup {
         self.descriptor.as_fd()
     }
 
-    fn serve(&self, address: usize, access: Access) -> Result<(), PopulateError> {
-        self.at_slot(address, |tables, at| {
+    fn serve(
+        &self,
+        address: usize,
+        access: Access,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), PopulateError> {
+        self.at_slot(address, blocked, |tables, at| {
             let event = match access {
                 Access::Read => Event::Read,
                 Access::Write => Event::Write,
                 Access::Unknown => at.entry().slot.guess(),
             };
+            let event = if event == Event::Read { self.reads.event() } else { event };
             let near = (address - at.mapping.addresses().start) % self.granule_bytes;
             self.serve_access(tables, at, event, near)
         })?;
@@ -43,6 +51,18 @@ impl Faults for ForkGroup {
         }
         self.patience.is_served(self.number_at(address));
         Ok(())
+    }
+
+    fn serve_forbidden(&self, address: usize, blocked: &SignalsBlocked) -> Forbidden {
+        let became = Cell::new(Forbidden::NotHeldBack);
+        let served = self.at_slot(address, blocked, |tables, at| {
+            if !at.plan(Event::Write).is_empty() {
+                became.set(Forbidden::Served);
+            }
+            let near = (address - at.mapping.addresses().start) % self.granule_bytes;
+            self.serve_access(tables, at, Event::Write, near)
+        });
+        if served.is_ok() { became.get() } else { Forbidden::Refused }
     }
 
     /// The thread that waits there tries again, and meets the same trouble until it is over, or there is no patience
@@ -58,12 +78,12 @@ impl Faults for ForkGroup {
         userfaultfd::wake(self.descriptor.as_fd(), &around)
     }
 
-    fn give_up(&self) -> io::Result<()> {
-        self.leave_to_kernel()
+    fn give_up(&self, blocked: &SignalsBlocked) -> io::Result<()> {
+        self.leave_to_kernel(blocked)
     }
 
-    fn break_(&self, address: usize) {
-        let tables = self.gate.share();
+    fn break_(&self, address: usize, blocked: &SignalsBlocked) {
+        let tables = self.gate.share(blocked);
         if let Some(mapping) = tables.mappings.at(address) {
             let frame = mapping.entry(mapping.slot_at(address)).frame;
             tables.frames.note(frame, Content::Broken);
@@ -111,20 +131,22 @@ impl ForkGroup {
     pub(super) fn at_slot(
         &self,
         address: usize,
+        blocked: &SignalsBlocked,
         act: impl Fn(&Tables, At<'_>) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         {
-            let tables = self.gate.share();
+            let tables = self.gate.share(blocked);
             let Tables { mappings, frames } = &*tables;
             let Some(mapping) = mappings.at(address) else { return Ok(()) };
-            let guard = &SlotGuard::claim(&self.slots, mappings, mapping.slot_at(address));
+            let slot = mapping.slot_at(address);
+            let guard = &SlotGuard::claim(&self.slots, mappings, slot, blocked);
             if act(&tables, At { guard, mapping, frames }).is_ok() {
                 return Ok(());
             }
         }
-        self.once_exclusive(address, |tables, mapping| {
+        self.once_exclusive(address, blocked, |tables, mapping| {
             let (frames, slot) = (&tables.frames, mapping.slot_at(address));
-            let guard = &SlotGuard::claim(&self.slots, &tables.mappings, slot);
+            let guard = &SlotGuard::claim(&self.slots, &tables.mappings, slot, blocked);
             act(tables, At { guard, mapping, frames })
         })
     }
@@ -135,18 +157,19 @@ impl ForkGroup {
         &self,
         address: usize,
         slots: Range<usize>,
+        blocked: &SignalsBlocked,
         act: impl Fn(&Tables, &CowMapping, &SlotGuards<'_>) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         {
-            let tables = self.gate.share();
+            let tables = self.gate.share(blocked);
             let Some(mapping) = tables.mappings.at(address) else { return Ok(()) };
-            let guards = SlotGuards::claim(&self.slots, &tables.mappings, slots.clone());
+            let guards = SlotGuards::claim(&self.slots, &tables.mappings, slots.clone(), blocked);
             if act(&tables, mapping, &guards).is_ok() {
                 return Ok(());
             }
         }
-        self.once_exclusive(address, |tables, mapping| {
-            let guards = SlotGuards::claim(&self.slots, &tables.mappings, slots);
+        self.once_exclusive(address, blocked, |tables, mapping| {
+            let guards = SlotGuards::claim(&self.slots, &tables.mappings, slots, blocked);
             act(tables, mapping, &guards)
         })
     }
@@ -155,9 +178,10 @@ impl ForkGroup {
     fn once_exclusive(
         &self,
         address: usize,
+        blocked: &SignalsBlocked,
         act: impl FnOnce(&Tables, &CowMapping) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
-        let mut tables = self.gate.alone();
+        let mut tables = self.gate.alone(blocked);
         let Some(id) = tables.mappings.at(address).map(CowMapping::id) else { return Ok(()) };
         if self.make_exclusive(&mut tables, id).is_err() {
             // The process has no mapping left at all, but for those kept for this.

@@ -75,6 +75,10 @@ pub(super) enum Event {
     OwnerLeft,
     /// A fork is to share it.
     Forked,
+    /// A fork is to share it, and writes are held back by taking it out of the page tables.
+    TakenOut,
+    /// Accesses to what is not in the page tables come to us from now on.
+    Watched,
 }
 
 /// What a region's own place in memory holds when it comes to show it.
@@ -104,6 +108,10 @@ pub(super) enum Action {
     Unprotect,
     /// Hold writes back.
     Protect,
+    /// Hold all accesses back: take it out of the page tables.
+    TakeOut,
+    /// The kernel enters it no more by itself.
+    Watch,
     /// Show the copy that was made because the owner writes.
     ShowCopy {
         /// Whether the copy is its own.
@@ -197,8 +205,11 @@ impl Slot {
             Event::Detach { .. } if self.borrows() => self.plan_to_take(Fill::AsIs),
             Event::OwnerLeft if self.borrows() => &[Action::Inherit],
             Event::Forked if self.is_exclusive() => &[Action::Protect],
+            Event::TakenOut if self.is_exclusive() => &[Action::TakeOut],
+            Event::Watched if self.is_in_place() => &[Action::Watch],
             Event::OwnerWrites if self.borrows() && self.may_be_entered() => &[Action::Remove],
-            Event::Detach { .. } | Event::OwnerLeft | Event::Forked | Event::OwnerWrites => &[],
+            Event::Detach { .. } | Event::OwnerLeft | Event::OwnerWrites => &[],
+            Event::Forked | Event::TakenOut | Event::Watched => &[],
         }
     }
 
@@ -277,6 +288,9 @@ impl Slot {
             (Action::MapInPlace, _) => Self::Exclusive(Pages::InPlace),
             (Action::Unprotect, Self::Owner(pages)) => Self::Exclusive(pages),
             (Action::Protect, Self::Exclusive(pages)) => Self::Owner(pages),
+            (Action::TakeOut, Self::Exclusive(_)) => Self::Owner(Pages::Absent),
+            (Action::Watch, Self::Exclusive(Pages::InPlace)) => Self::Exclusive(Pages::Entered),
+            (Action::Watch, Self::Owner(Pages::InPlace)) => Self::Owner(Pages::Entered),
             (Action::ShowCopy { owner }, Self::Lost { .. }) => Self::Lost { owner },
             (Action::ShowCopy { owner }, _) => Self::Displaced { owner, entered: false },
             (Action::Inherit, Self::Borrower { entered: true }) => Self::Owner(Pages::Entered),
@@ -311,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    const EVENTS: [Event; 10] = [
+    const EVENTS: [Event; 12] = [
         Event::Read,
         Event::Write,
         Event::Own,
@@ -322,6 +336,8 @@ mod tests {
         Event::OwnerWrites,
         Event::OwnerLeft,
         Event::Forked,
+        Event::TakenOut,
+        Event::Watched,
     ];
 
     /// Every slot with what may be said of others: what is exclusive is not shared, and a borrower has an owner.
@@ -383,7 +399,8 @@ mod tests {
                 Event::Separate | Event::OwnerLeft => end.is_owner(),
                 Event::Detach { .. } => end.is_owner(),
                 Event::OwnerWrites => slot.is_owner() || !end.may_be_entered(),
-                Event::Forked => !end.is_exclusive(),
+                Event::Forked | Event::TakenOut => !end.is_exclusive(),
+                Event::Watched => !end.is_in_place(),
             };
             assert!(ends_well, "{slot:?} {shared} {event:?}: {plan:?} -> {end:?}");
         }
@@ -406,6 +423,8 @@ mod tests {
         Separate(usize),
         Detach(usize, bool),
         Fork(usize),
+        /// By taking the parent's pages out, where it is watched.
+        ForkByRemoval(usize),
         Leave(usize),
         /// Memory fails in the next copy.
         Fail,
@@ -477,6 +496,8 @@ mod tests {
                         region.entered = Some((frame, open));
                     }
                 }
+                Action::TakeOut => self.at(id).entered = None,
+                Action::Watch => self.at(id).mapped = None,
                 Action::DisplaceOthers => return self.displace_others(id),
                 Action::TakeReserved(fill) => return self.take_reserved(id, fill),
                 Action::Refuse => return false,
@@ -558,8 +579,13 @@ mod tests {
             panic!("an access that never ends: {:?}", self.regions[&id]);
         }
 
-        fn fork(&mut self, parent: usize) {
-            self.serve(parent, Event::Forked);
+        fn fork(&mut self, parent: usize, by_removal: bool) {
+            if by_removal {
+                self.serve(parent, Event::Watched);
+                self.serve(parent, Event::TakenOut);
+            } else {
+                self.serve(parent, Event::Forked);
+            }
             let Region { slot, frame, value, .. } = self.regions[&parent];
             self.frames.push(0x5a);
             let (slot, reserved) = (slot.child(), self.frames.len() - 1);
@@ -608,10 +634,11 @@ mod tests {
                         self.at(id).value = None;
                     }
                 }
-                Step::Fork(at) if ids.len() < 6 => self.fork(of(at)),
+                Step::Fork(at) if ids.len() < 6 => self.fork(of(at), false),
+                Step::ForkByRemoval(at) if ids.len() < 6 => self.fork(of(at), true),
                 Step::Leave(at) if ids.len() > 1 => self.leave(of(at)),
                 Step::Fail => self.fails = true,
-                Step::Fork(_) | Step::Leave(_) => {}
+                Step::Fork(_) | Step::ForkByRemoval(_) | Step::Leave(_) => {}
             }
             self.check();
         }
@@ -639,6 +666,7 @@ mod tests {
             1 => id().prop_map(Step::Separate),
             1 => (id(), any::<bool>()).prop_map(|(id, copied)| Step::Detach(id, copied)),
             3 => id().prop_map(Step::Fork),
+            2 => id().prop_map(Step::ForkByRemoval),
             1 => id().prop_map(Step::Leave),
             1 => Just(Step::Fail),
         ];

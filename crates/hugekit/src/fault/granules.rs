@@ -7,6 +7,7 @@
 use rustix::io;
 
 use crate::sync::{Claim, Claims, State};
+use crate::sys::thread::SignalsBlocked;
 
 /// What a granule lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +58,12 @@ impl Granules {
     }
 
     /// Claims it, after another thread that has it.
-    pub(crate) fn claim(&self, index: usize) -> Result<Claim<'_, Pending>, Broken> {
-        let claim = self.0.claim(index);
+    pub(crate) fn claim<'a>(
+        &'a self,
+        index: usize,
+        blocked: &'a SignalsBlocked,
+    ) -> Result<Claim<'a, Pending>, Broken> {
+        let claim = self.0.claim(index, blocked);
         if claim.is_broken() { Err(Broken) } else { Ok(claim) }
     }
 
@@ -74,14 +79,15 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::sys::thread::without_signals;
 
     #[test]
     fn claim_by_several_is_done_once_and_waited_for() {
         let granules = Granules::new(&[Pending::Clearing; 64]).unwrap();
         let done: Vec<AtomicUsize> = (0..64).map(|_| AtomicUsize::new(0)).collect();
-        let serve = || {
+        let serve = |blocked: &SignalsBlocked| {
             for (index, done) in done.iter().enumerate() {
-                let busy = granules.claim(index).unwrap();
+                let busy = granules.claim(index, blocked).unwrap();
                 if busy.state() == Pending::Clearing {
                     thread::yield_now();
                     done.fetch_add(1, Ordering::Relaxed);
@@ -92,31 +98,35 @@ mod tests {
         };
         thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(serve);
+                scope.spawn(|| without_signals(serve));
             }
         });
     }
 
     #[test]
     fn claim_that_fails_goes_to_another_thread() {
-        for lacks in [Pending::Nothing, Pending::Clearing, Pending::Page] {
-            let granules = Granules::new(&[lacks]).unwrap();
-            drop(granules.claim(0).unwrap());
-            assert_eq!(granules.look(0).unwrap(), lacks);
-            assert_eq!(granules.claim(0).unwrap().state(), lacks);
-        }
+        without_signals(|blocked| {
+            for lacks in [Pending::Nothing, Pending::Clearing, Pending::Page] {
+                let granules = Granules::new(&[lacks]).unwrap();
+                drop(granules.claim(0, blocked).unwrap());
+                assert_eq!(granules.look(0).unwrap(), lacks);
+                assert_eq!(granules.claim(0, blocked).unwrap().state(), lacks);
+            }
+        });
     }
 
     #[test]
     fn granule_broken_while_busy_stays_so() {
-        let granules = Granules::new(&[Pending::Clearing, Pending::Nothing]).unwrap();
-        let busy = granules.claim(0).unwrap();
-        granules.break_(0);
-        granules.break_(1);
-        busy.finish(Pending::Nothing);
-        for index in 0..granules.len() {
-            assert!(granules.claim(index).is_err());
-            assert!(granules.look(index).is_err());
-        }
+        without_signals(|blocked| {
+            let granules = Granules::new(&[Pending::Clearing, Pending::Nothing]).unwrap();
+            let busy = granules.claim(0, blocked).unwrap();
+            granules.break_(0);
+            granules.break_(1);
+            busy.finish(Pending::Nothing);
+            for index in 0..granules.len() {
+                assert!(granules.claim(index, blocked).is_err());
+                assert!(granules.look(index).is_err());
+            }
+        });
     }
 }

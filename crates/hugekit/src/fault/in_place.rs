@@ -1,7 +1,8 @@
-//! Faults that the faulting thread serves itself, in a handler of SIGBUS.
+//! Faults that the faulting thread serves itself, in a handler of SIGBUS, and of SIGSEGV where a mapping's rights hold
+//! writes back.
 //!
-//! The handler is installed with the first region that needs it and stays. A SIGBUS is ours if this is
-//! the process that installed it, the kernel raised it for an access, and the address lies in a range of
+//! A handler is installed with the first region that needs it and stays. A signal is ours if this is
+//! the process that installed the handler, the kernel raised it for an access, and the address lies in a range of
 //! ours; every other one goes to the handler that was there before.
 #![allow(unsafe_code)]
 
@@ -12,13 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::hook::Hook;
 use super::late::Late;
 use super::registry::{Held, Registry, Table};
-use super::{Access, Faults};
+use super::{Access, Faults, Forbidden};
 use crate::arch::{self, abandonable};
 use crate::pool::FaultError;
 use crate::sync::{OfProcess, PerProcess};
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::private_pages::Private;
 use crate::sys::signal::{self, Cause, ErrnoKept};
+use crate::sys::thread::{SignalsBlocked, without_signals};
 
 /// What one process serves in place. A forked child that wants to serve regions of its own makes
 /// another: locks of the first may be held by threads that the child has not.
@@ -41,7 +43,7 @@ struct Process {
 struct Hooks {
     late: Late,
     bus: Hook,
-    /// Installed only where copies are to be abandoned.
+    /// Installed only where copies are to be abandoned, or rights hold writes back.
     segv: Hook,
 }
 
@@ -115,22 +117,22 @@ impl Ranges {
     }
 
     /// As [`Registry::hold`]. Who settles it waits for no region's fault.
-    pub(crate) fn hold(self) -> Held<'static, dyn Faults> {
-        self.0.snapshots.hold()
+    pub(crate) fn hold(self, blocked: &SignalsBlocked) -> Held<'_, dyn Faults> {
+        self.0.snapshots.hold(blocked)
     }
 }
 
-/// Puts hugekit's handler of SIGBUS back over the one that has replaced it
-/// ([`FaultError::HandlerReplaced`]). A signal that is not hugekit's then goes to the handler that had SIGBUS *before*
+/// Puts hugekit's handlers of SIGBUS and SIGSEGV back over those that have replaced them
+/// ([`FaultError::HandlerReplaced`]). A signal that is not hugekit's then goes to the handler that had it *before*
 /// hugekit, and the one that replaced it is not called any more: calling each other for ever cannot happen.
-/// Nothing happens while the handler is in force, or was never installed.
+/// Nothing happens while a handler is in force, or was never installed.
 ///
 /// For who knows that he can do without the other handler, such as a debugging aid that shows where a process
 /// dies.
 ///
 /// # Errors
 /// What `sigaction` answered.
-pub fn take_back_sigbus() -> std::io::Result<()> {
+pub fn take_back_signals() -> std::io::Result<()> {
     Ok(Process::current()?.reclaim()?)
 }
 
@@ -177,40 +179,60 @@ impl Process {
         self.hooks.bus.install()
     }
 
-    /// Installs the handler over the handler that has replaced it.
+    /// Installs the handlers over those that have replaced them.
     fn reclaim(&self) -> rustix::io::Result<()> {
         let _installer = self.lock_handlers();
-        self.hooks.bus.reclaim()
+        self.hooks.bus.reclaim()?;
+        self.hooks.segv.reclaim()
     }
 
     /// Serves the access that a signal tells of, if that is ours to serve.
-    fn serve(&self, cause: Cause, access: Access) -> bool {
+    fn serve(&self, cause: Cause, access: Access, blocked: &SignalsBlocked) -> bool {
         if !self.mark.is_ours() {
             return false;
         }
         match cause {
             Cause::Fault(address) => {
-                let served = self.at(address, |faults| {
-                    faults.serve(address, access).is_ok() || faults.rescue(address)
+                let served = self.at(address, blocked, |faults| {
+                    faults.serve(address, access, blocked).is_ok()
+                        || faults.rescue(address, blocked)
                 });
                 served.unwrap_or_else(|| self.hooks.late.may_be_tried_again(address))
             }
             Cause::BrokenMemory(address) => {
-                self.at(address, |faults| faults.break_(address));
+                self.at(address, blocked, |faults| faults.break_(address, blocked));
                 false
             }
             Cause::Other => false,
         }
     }
 
+    /// Serves a write that a mapping's rights forbid, if that is ours to serve. Snapshots forbid nothing.
+    fn serve_forbidden(&self, address: usize, blocked: &SignalsBlocked) -> bool {
+        let serve = |faults: &(dyn Faults + 'static)| faults.serve_forbidden(address, blocked);
+        if !self.mark.is_ours() {
+            return false;
+        }
+        match self.regions.with(address, blocked, serve) {
+            Some(Forbidden::Served) => true,
+            Some(Forbidden::NotHeldBack) => self.hooks.late.bears_another_try(address),
+            Some(Forbidden::Refused) | None => false,
+        }
+    }
+
     /// What `act` makes of what serves an address.
-    fn at<R>(&self, address: usize, act: impl Fn(&(dyn Faults + 'static)) -> R) -> Option<R> {
-        let of_snapshot = self.snapshots.with(address, &act);
-        of_snapshot.or_else(|| self.regions.with(address, &act))
+    fn at<R>(
+        &self,
+        address: usize,
+        blocked: &SignalsBlocked,
+        act: impl Fn(&(dyn Faults + 'static)) -> R,
+    ) -> Option<R> {
+        let of_snapshot = self.snapshots.with(address, blocked, &act);
+        of_snapshot.or_else(|| self.regions.with(address, blocked, &act))
     }
 }
 
-/// Has both handlers that abandon copies installed.
+/// Has both handlers installed.
 pub(super) fn install_handlers() -> Result<(), FaultError> {
     let process = Process::current()
         .map_err(|errno| FaultError::Kernel { call: "mmap", source: errno.into() })?;
@@ -225,41 +247,71 @@ pub(super) fn abandons_copies() -> bool {
     CURRENT.last().is_some_and(|process| in_force(&process.hooks))
 }
 
+/// Has writes that a mapping's rights forbid come to us, too, in every thread that takes SIGSEGV. As for SIGBUS.
+pub(crate) fn serve_forbidden_writes() -> Result<(), FaultError> {
+    if signal::is_blocked(libc::SIGSEGV) {
+        return Err(FaultError::Blocked);
+    }
+    install_handlers()
+}
+
 /// Async-signal-safe: allocates nothing, locks nothing that a thread could hold while it faults, keeps
 /// `errno`, and needs less than 2 KiB of stack.
 extern "C" fn on_sigbus(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let serve = |process: &Process, access, blocked: &SignalsBlocked| {
+        // SAFETY: what the kernel gave us.
+        process.serve(unsafe { signal::cause(info) }, access, blocked)
+    };
+    // SAFETY: what the kernel gave us.
+    unsafe {
+        let is_fault = matches!(signal::cause(info), Cause::Fault(_));
+        on_fault((info, context), is_fault, serve, |hooks| &hooks.bus);
+    }
+}
+
+/// Async-signal-safe, as the other one.
+extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let serve = |process: &Process, access, blocked: &SignalsBlocked| {
+        // SAFETY: what the kernel gave us.
+        let forbidden = unsafe { signal::forbidden(info) };
+        access != Access::Read
+            && forbidden.is_some_and(|address| process.serve_forbidden(address, blocked))
+    };
+    // SAFETY: what the kernel gave us.
+    unsafe { on_fault((info, context), true, serve, |hooks| &hooks.segv) }
+}
+
+/// Serves an access that the kernel could not carry out, abandons the copy that it is part of, or leaves it to the
+/// handler that had the signal before.
+///
+/// # Safety
+/// Called by a handler of ours, with what the kernel gave it.
+unsafe fn on_fault(
+    (info, context): (*mut libc::siginfo_t, *mut c_void),
+    is_fault: bool,
+    serve: impl Fn(&Process, Access, &SignalsBlocked) -> bool,
+    hook: impl Fn(&Hooks) -> &Hook,
+) {
     let _errno = ErrnoKept::new();
     let Some(process) = CURRENT.last() else { return }; // It was there before the handler was.
-    // SAFETY: what the kernel gave us.
+    // SAFETY: the caller's to promise.
     unsafe {
         let access = match arch::is_write(context) {
             Some(true) => Access::Write,
             Some(false) => Access::Read,
             None => Access::Unknown,
         };
-        let (cause, is_copy) = (signal::cause(info), abandonable::is_interrupted(context));
+        let is_copy = abandonable::is_interrupted(context);
         // What a copy reads and faults at has been replaced, whatever serves the addresses.
-        let is_source = is_copy && access == Access::Read && matches!(cause, Cause::Fault(_));
-        if is_source || !process.serve(cause, access) {
+        let is_source = is_copy && access == Access::Read && is_fault;
+        // They are, unless a handler that was installed over ours has called it, with the mask of its own choice.
+        let serve = || without_signals(|blocked| serve(process, access, blocked));
+        if is_source || !serve() {
             if is_copy {
                 abandonable::abandon(context);
             } else {
-                process.hooks.bus.pass_on(info, context);
+                hook(&process.hooks).pass_on(info, context);
             }
-        }
-    }
-}
-
-/// Async-signal-safe, as the other one.
-extern "C" fn on_sigsegv(_signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let _errno = ErrnoKept::new();
-    let Some(process) = CURRENT.last() else { return }; // As above.
-    // SAFETY: what the kernel gave us.
-    unsafe {
-        if abandonable::is_interrupted(context) {
-            abandonable::abandon(context);
-        } else {
-            process.hooks.segv.pass_on(info, context);
         }
     }
 }

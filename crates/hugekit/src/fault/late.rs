@@ -2,7 +2,6 @@
 //! protected it has lifted that and gone. The range is unknown then, but the access only wants to be tried
 //! again.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +10,8 @@ use rustix::param::page_size;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::pool::FaultError;
-use crate::sys::{pagemap, peek};
+use crate::sys::pagemap::PageMap;
+use crate::sys::peek;
 
 /// So often in a row one address is tried again before its signal counts as foreign.
 const TRIES: usize = 1000;
@@ -27,7 +27,7 @@ const LATER: Duration = Duration::from_millis(10);
 /// What tells a late signal from a foreign one. Empty before any program asks for it.
 #[derive(Debug)]
 pub(super) struct Late {
-    pagemap: OnceLock<OwnedFd>,
+    pagemap: OnceLock<PageMap>,
     last: AtomicUsize,
     /// When that was tried last, in nanoseconds of the monotonic clock.
     tried: AtomicU64,
@@ -43,7 +43,7 @@ impl Late {
     /// From now on there are ranges whose signals may come late.
     pub(super) fn begin(&self) -> Result<(), FaultError> {
         if self.pagemap.get().is_none() {
-            let opened = pagemap::open_own().map_err(|errno| FaultError::Kernel {
+            let opened = PageMap::open().map_err(|errno| FaultError::Kernel {
                 call: "open(/proc/self/pagemap)",
                 source: errno.into(),
             })?;
@@ -57,15 +57,20 @@ impl Late {
     pub(super) fn may_be_tried_again(&self, address: usize) -> bool {
         let Some(pagemap) = self.pagemap.get() else { return false };
         let page = address - address % page_size();
-        let (pagemap, page) = (pagemap.as_fd(), page..page + page_size());
-        if !peek::is_readable(address) || pagemap::has_file(pagemap, &page) != Ok(false) {
+        let page = page..page + page_size();
+        if !peek::is_readable(address) || pagemap.has_file(&page) != Ok(false) {
             return false;
         }
-        match pagemap::is_protected(pagemap, &page) {
-            Ok(false) => !self.is_worn_out(address, TRIES),
+        match pagemap.is_protected(&page) {
+            Ok(false) => self.bears_another_try(address),
             Ok(true) => !self.is_worn_out(address, TRIES_PROTECTED),
             Err(_) => false,
         }
+    }
+
+    /// Whether the access may be tried again where nothing keeps it from passing. Async-signal-safe.
+    pub(super) fn bears_another_try(&self, address: usize) -> bool {
+        !self.is_worn_out(address, TRIES)
     }
 
     fn is_worn_out(&self, address: usize, most: usize) -> bool {

@@ -17,13 +17,13 @@ use rustix::param::page_size;
 use super::granules::{Granules, Pending};
 use super::show::show;
 use super::{Access, Faults, open};
+use crate::learning;
 use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 use crate::populate::{PopulateError, populate_pages};
-use crate::profile::Profile;
 use crate::sync::Claim;
 use crate::sys::mapping::replace;
-use crate::sys::thread::without_signals;
+use crate::sys::thread::{SignalsBlocked, without_signals};
 use crate::sys::{memory, userfaultfd};
 use crate::{ClearOptions, HUGE_PAGE_BYTES, Reuse};
 
@@ -63,7 +63,7 @@ impl LazyRegion {
         descriptor: OwnedFd,
     ) -> Result<Self, FaultError> {
         // The first look at it may allocate, which no fault may.
-        let _ = Profile::current();
+        learning::prepare();
         let start = mapped.mapping().start().as_ptr().addr();
         let granule_bytes = match pool.backing() {
             Backing::Base => BASE_GRANULE_BYTES.max(page_size()),
@@ -131,8 +131,14 @@ impl LazyRegion {
     }
 
     /// Makes a granule ready, near `target` last, and shows it to its user. Async-signal-safe.
-    fn make_ready(&self, index: usize, target: Option<usize>) -> Result<(), PopulateError> {
-        let busy = self.granules.claim(index).map_err(|_broken| PopulateError::Poisoned)?;
+    fn make_ready(
+        &self,
+        index: usize,
+        target: Option<usize>,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), PopulateError> {
+        let busy =
+            self.granules.claim(index, blocked).map_err(|_broken| PopulateError::Poisoned)?;
         self.supply(index, &busy, target)?;
         // Before others may be at it: who takes it back must find it shown or not at all.
         let shown = self.show(index);
@@ -216,19 +222,25 @@ impl LazyRegion {
             .min_chunk(self.granule_bytes.max(HUGE_PAGE_BYTES))
             .threads(threads);
         let job = progress.into_iter().fold(job, Job::progress);
-        job.run(|chunk| {
+        let ready = job.run(|chunk| {
             for offset in chunk.step_by(self.granule_bytes) {
                 let index = first + offset / self.granule_bytes;
-                without_signals(|| self.make_ready_for_good(index))?;
+                without_signals(|blocked| self.make_ready_for_good(index, blocked))?;
             }
             Ok(())
-        })
+        });
+        ready.map_err(|error| error.shifted_into(first * self.granule_bytes, range))
     }
 
     /// As [`make_ready`](Self::make_ready), so that system calls meet no fault there: what can be
     /// swapped out is left to the kernel again.
-    fn make_ready_for_good(&self, index: usize) -> Result<(), PopulateError> {
-        let busy = self.granules.claim(index).map_err(|_broken| PopulateError::Poisoned)?;
+    fn make_ready_for_good(
+        &self,
+        index: usize,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), PopulateError> {
+        let busy =
+            self.granules.claim(index, blocked).map_err(|_broken| PopulateError::Poisoned)?;
         self.supply(index, &busy, None)?;
         let addresses = self.addresses_of(index);
         let stays = self.pool.backing().is_reserved();
@@ -249,13 +261,21 @@ impl LazyRegion {
             let index = next / self.granule_bytes;
             let bytes = self.bytes_of(index);
             let part = next..range.end.min(bytes.end);
-            without_signals(|| self.release_part(index, part.clone(), part == bytes));
+            without_signals(|blocked| {
+                self.release_part(index, part.clone(), part == bytes, blocked);
+            });
             next = part.end;
         }
     }
 
-    fn release_part(&self, index: usize, part: Range<usize>, whole: bool) {
-        let Ok(busy) = self.granules.claim(index) else { return };
+    fn release_part(
+        &self,
+        index: usize,
+        part: Range<usize>,
+        whole: bool,
+        blocked: &SignalsBlocked,
+    ) {
+        let Ok(busy) = self.granules.claim(index, blocked) else { return };
         if busy.state() != Pending::Nothing {
             return; // No user has been shown anything since it was last cleared.
         }
@@ -285,13 +305,13 @@ impl LazyRegion {
     pub(crate) fn show_through_file(&self) {
         self.seen_through_file.store(true, Ordering::SeqCst);
         for index in 0..self.granules.len() {
-            without_signals(|| self.clear_only(index));
+            without_signals(|blocked| self.clear_only(index, blocked));
         }
     }
 
     /// Clears a granule that lacks it and does not map it.
-    fn clear_only(&self, index: usize) {
-        let Ok(busy) = self.granules.claim(index) else { return };
+    fn clear_only(&self, index: usize, blocked: &SignalsBlocked) {
+        let Ok(busy) = self.granules.claim(index, blocked) else { return };
         if busy.state() == Pending::Clearing && self.supply(index, &busy, None).is_ok() {
             busy.finish(Pending::Nothing);
         }
@@ -327,9 +347,14 @@ impl Faults for LazyRegion {
     }
 
     /// Makes ready what was touched at one of its addresses, and shows it.
-    fn serve(&self, address: usize, _access: Access) -> Result<(), PopulateError> {
+    fn serve(
+        &self,
+        address: usize,
+        _access: Access,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), PopulateError> {
         let offset = address - self.start;
-        self.make_ready(offset / self.granule_bytes, Some(offset % self.granule_bytes))
+        self.make_ready(offset / self.granule_bytes, Some(offset % self.granule_bytes), blocked)
     }
 
     /// A hole that could not be populated: the kernel may have memory for it now, or says in its own way
@@ -345,9 +370,9 @@ impl Faults for LazyRegion {
     }
 
     /// Maps a granule that is ready anew, where no descriptor is asked.
-    fn rescue(&self, address: usize) -> bool {
+    fn rescue(&self, address: usize, blocked: &SignalsBlocked) -> bool {
         let index = (address - self.start) / self.granule_bytes;
-        let Ok(busy) = self.granules.claim(index) else { return false };
+        let Ok(busy) = self.granules.claim(index, blocked) else { return false };
         let memory = self.pool.memory();
         let offset = self.offset + self.bytes_of(index).start as u64;
         let (addresses, dumped) = (self.addresses_of(index), memory.in_core_dumps());
@@ -357,16 +382,16 @@ impl Faults for LazyRegion {
     }
 
     /// Clears all that is left to be.
-    fn give_up(&self) -> io::Result<()> {
+    fn give_up(&self, blocked: &SignalsBlocked) -> io::Result<()> {
         // What is released from now on is cleared at once: no thread would hear of a fault.
         self.seen_through_file.store(true, Ordering::SeqCst);
         for index in 0..self.granules.len() {
-            self.clear_only(index);
+            self.clear_only(index, blocked);
         }
         userfaultfd::unregister(self.descriptor.as_fd(), &self.addresses())
     }
 
-    fn break_(&self, address: usize) {
+    fn break_(&self, address: usize, _: &SignalsBlocked) {
         self.granules.break_((address - self.start) / self.granule_bytes);
     }
 }

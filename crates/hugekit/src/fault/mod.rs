@@ -31,8 +31,8 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub use self::in_place::take_back_sigbus;
-pub(crate) use self::in_place::{Ranges, Registration};
+pub use self::in_place::take_back_signals;
+pub(crate) use self::in_place::{Ranges, Registration, serve_forbidden_writes};
 pub(crate) use self::lazy_region::LazyRegion;
 use self::open::Of;
 pub(crate) use self::registry::{Held, Registry};
@@ -40,6 +40,7 @@ pub(crate) use self::show::show;
 pub(crate) use self::threaded::Handlers;
 use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
 use crate::populate::PopulateError;
+use crate::sys::thread::SignalsBlocked;
 
 /// What a thread was about to do when it faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +51,35 @@ pub(crate) enum Access {
     Unknown,
 }
 
-/// Something that knows what is to be done about faults at some addresses. Handlers of either kind call it.
+/// What became of a write that a mapping's rights forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forbidden {
+    /// It passes now.
+    Served,
+    /// There was nothing to do: another thread's write was served since, or the program itself forbids it.
+    NotHeldBack,
+    /// It is not ours, or cannot be served.
+    Refused,
+}
+
+/// Something that knows what is to be done about faults at some addresses. Handlers of either kind call it, with their
+/// signals blocked.
 pub(crate) trait Faults: Debug + Send + Sync {
     /// What serves them is registered with.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// Sees to it that an access at an address of its own gets further. Async-signal-safe.
-    fn serve(&self, address: usize, access: Access) -> Result<(), PopulateError>;
+    fn serve(
+        &self,
+        address: usize,
+        access: Access,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), PopulateError>;
+
+    /// Sees to it that a write which a mapping's rights forbid gets further. Async-signal-safe.
+    fn serve_forbidden(&self, _address: usize, _blocked: &SignalsBlocked) -> Forbidden {
+        Forbidden::Refused
+    }
 
     /// After that failed in a handler thread: threads that wait may not wait for ever.
     ///
@@ -66,7 +89,7 @@ pub(crate) trait Faults: Debug + Send + Sync {
 
     /// After that failed in a signal handler: has the kernel itself show what is ready; whether it does.
     /// Async-signal-safe.
-    fn rescue(&self, _address: usize) -> bool {
+    fn rescue(&self, _address: usize, _blocked: &SignalsBlocked) -> bool {
         false
     }
 
@@ -75,11 +98,11 @@ pub(crate) trait Faults: Debug + Send + Sync {
     ///
     /// # Errors
     /// All is right, but the kernel does not let go of it: the descriptor is to be abandoned.
-    fn give_up(&self) -> rustix::io::Result<()>;
+    fn give_up(&self, blocked: &SignalsBlocked) -> rustix::io::Result<()>;
 
     /// The memory at an address is broken: no user is shown it any more, and the pool never gets it back.
     /// Async-signal-safe.
-    fn break_(&self, address: usize);
+    fn break_(&self, address: usize, blocked: &SignalsBlocked);
 }
 
 /// Threads that may serve the faults of one region: far more than pay off anywhere, and few enough to start at once.

@@ -23,9 +23,18 @@ pub(crate) enum Of {
     /// First accesses to memory of a pool, and writes to what is shared there.
     SharedWrites(Backing),
     /// Writes to private memory.
-    PrivateWrites,
+    PrivateWrites(Untouched),
     /// Writes to private memory, which the kernel lets pass and notes in the page table.
     NotedWrites,
+}
+
+/// How pages of private memory are protected from writes that no thread has touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Untouched {
+    /// As all others are.
+    Marked,
+    /// They cannot be: the page of zeroes is mapped there first, as by a read.
+    Zeroes,
 }
 
 /// What watching writes to memory of a pool takes.
@@ -39,10 +48,14 @@ impl Of {
             }
             Self::FirstAccesses(backing) => first_accesses(backing),
             Self::SharedWrites(backing) => first_accesses(backing).with(SHARED_WRITES),
-            Self::PrivateWrites => {
+            Self::PrivateWrites(Untouched::Marked) => {
                 Features::WRITE_PROTECT.with(Features::WRITE_PROTECT_UNPOPULATED)
             }
-            Self::NotedWrites => Self::PrivateWrites.features().with(Features::WRITE_PROTECT_ASYNC),
+            Self::PrivateWrites(Untouched::Zeroes) => Features::WRITE_PROTECT,
+            Self::NotedWrites => {
+                let writes = Self::PrivateWrites(Untouched::Marked);
+                writes.features().with(Features::WRITE_PROTECT_ASYNC)
+            }
         }
     }
 
@@ -93,6 +106,17 @@ pub(crate) fn for_handler_threads(of: Of) -> Result<OwnedFd, FaultError> {
     enable(descriptor, of, Features::THREAD_ID, &ways)
 }
 
+/// One for writes to private memory, and how it has them told where no thread has touched that.
+pub(crate) fn for_private_writes(
+    open: fn(Of) -> Result<OwnedFd, FaultError>,
+) -> Result<(OwnedFd, Untouched), FaultError> {
+    let with = |untouched| open(Of::PrivateWrites(untouched)).map(|opened| (opened, untouched));
+    match with(Untouched::Marked) {
+        Err(FaultError::Lacking { .. }) => with(Untouched::Zeroes),
+        opened => opened,
+    }
+}
+
 /// One that watches writes: no access is ever refused, or waits. Any process may have it.
 pub(crate) fn for_watching() -> Result<OwnedFd, FaultError> {
     let ways: [Open; 3] = [userfaultfd::new_user_mode_only, userfaultfd::new_whole, from_device];
@@ -100,12 +124,13 @@ pub(crate) fn for_watching() -> Result<OwnedFd, FaultError> {
     enable(descriptor, Of::NotedWrites, Features(0), &ways)
 }
 
-/// One at which all writes wait, those of system calls and of signal frames too, until they are let pass.
-pub(crate) fn for_stopping() -> Result<OwnedFd, FaultError> {
+/// One at which all writes to private memory wait, those of system calls and of signal frames too, until they are let
+/// pass.
+pub(crate) fn for_stopping(of: Of) -> Result<OwnedFd, FaultError> {
     accesses_are_the_cpus()?;
     let ways: [Open; 2] = [userfaultfd::new_whole, from_device];
     let descriptor = first_of(&ways).map_err(|errno| refusal(errno, false))?;
-    enable(descriptor, Of::PrivateWrites, Features(0), &ways)
+    enable(descriptor, of, Features(0), &ways)
 }
 
 fn from_device() -> io::Result<OwnedFd> {

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use rustix::io;
 
 use crate::sync::{self, Published};
-
-use crate::sys::thread::without_signals;
+use crate::sys::thread::{SignalsBlocked, without_signals};
 
 /// Ascending, disjoint ranges and what is there.
 pub(crate) type Table<T> = Vec<(Range<usize>, Arc<T>)>;
@@ -30,9 +29,14 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
     }
 
     /// What `read` makes of whatever is at an address; `None` if nothing is. Async-signal-safe if `read`
-    /// is. Called with signals blocked, as handlers are.
-    pub(crate) fn with<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
-        self.0.read(|table| {
+    /// is.
+    pub(crate) fn with<R>(
+        &self,
+        address: usize,
+        blocked: &SignalsBlocked,
+        read: impl FnOnce(&T) -> R,
+    ) -> Option<R> {
+        self.0.read(blocked, |table| {
             let after = table.partition_point(|(range, _)| range.end <= address);
             let found = table.get(after).filter(|(range, _)| range.contains(&address));
             found.map(|(_, what)| read(what))
@@ -41,18 +45,19 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
 
     /// As [`with`](Self::with), called by a thread whose signals are not blocked.
     pub(crate) fn with_shielded<R>(&self, address: usize, read: impl FnOnce(&T) -> R) -> Option<R> {
-        without_signals(|| self.with(address, read))
+        without_signals(|blocked| self.with(address, blocked, read))
     }
 
     /// Whatever there is anywhere. As [`with`](Self::with).
-    pub(crate) fn for_each(&self, mut read: impl FnMut(&T)) {
-        self.0.read(|table| table.iter().for_each(|(_, what)| read(what)));
+    pub(crate) fn for_each(&self, blocked: &SignalsBlocked, mut read: impl FnMut(&T)) {
+        self.0.read(blocked, |table| table.iter().for_each(|(_, what)| read(what)));
     }
 
     /// Whether anything is anywhere in a range.
     pub(crate) fn has_part_of(&self, range: &Range<usize>) -> bool {
         let overlaps = |other: &Range<usize>| other.start < range.end && range.start < other.end;
-        without_signals(|| self.0.read(|table| table.iter().any(|(other, _)| overlaps(other))))
+        let is_there = |table: &Table<T>| table.iter().any(|(other, _)| overlaps(other));
+        without_signals(|blocked| self.0.read(blocked, is_there))
     }
 
     /// Adds a range that overlaps no other.
@@ -74,16 +79,16 @@ impl<T: ?Sized + Send + Sync> Registry<T> {
         });
     }
 
-    /// Keeps others from changing it, for a thread that has its signals blocked.
-    pub(crate) fn hold(&self) -> Held<'_, T> {
-        self.0.hold()
+    /// Keeps others from changing it.
+    pub(crate) fn hold<'a>(&'a self, blocked: &'a SignalsBlocked) -> Held<'a, T> {
+        self.0.hold(blocked)
     }
 
     /// Changes all of it at once; it stays ascending and disjoint. No thread reads the old one any more when
     /// this returns.
     pub(crate) fn change(&self, change: impl FnOnce(&mut Table<T>)) {
-        without_signals(|| {
-            self.0.replace(|table| {
+        without_signals(|blocked| {
+            self.0.replace(blocked, |table| {
                 let mut table = table.clone();
                 change(&mut table);
                 table
@@ -107,7 +112,7 @@ mod tests {
         }
         registry.cut(20, 2);
         registry.cut(30, 0);
-        let found = |address| registry.with(address, |&start| start);
+        let found = |address| registry.with_shielded(address, |&start| start);
         let expected = |address| match address {
             10..15 => Some(10),
             20..22 => Some(20),
@@ -135,7 +140,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        registry.with(50, |canary: &Canary| {
+                        registry.with_shielded(50, |canary: &Canary| {
                             assert!(!canary.0.load(Ordering::SeqCst));
                             thread::yield_now();
                             assert!(!canary.0.load(Ordering::SeqCst));

@@ -29,7 +29,9 @@ use crate::pool::FaultError;
 use crate::sync::Latch;
 use crate::sys::mapping::Untouched;
 use crate::sys::private_pages::{OwnWords, Private};
-use crate::sys::thread::{Watched, affinity, current_cpu, pin_to, spawn};
+use crate::sys::thread::{
+    SignalsBlocked, Watched, affinity, current_cpu, pin_to, spawn, without_signals,
+};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -51,6 +53,9 @@ impl Handlers {
         if count > MOST_THREADS {
             return Err(FaultError::TooManyThreads { asked: count, most: MOST_THREADS });
         }
+        // The first question where a thread is finds the kernel's answer and notes it in memory that a snapshot may
+        // protect. Handlers ask, too.
+        let _ = current_cpu();
         let failed =
             |errno: rustix::io::Errno| FaultError::Kernel { call: "mmap", source: errno.into() };
         let ready = Arc::new(Private::new(Latch::new()).map_err(failed)?);
@@ -59,7 +64,8 @@ impl Handlers {
             Self { served: Arc::clone(served), bell: Arc::clone(&bell), threads: Vec::new() };
         for _ in 0..count {
             let (served, bell, ready) = (Arc::clone(served), Arc::clone(&bell), Arc::clone(&ready));
-            match spawn("hugekit-fault", move || serve_all(&*served, &bell, &ready)) {
+            match spawn("hugekit-fault", move |blocked| serve_all(&*served, &bell, &ready, blocked))
+            {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -128,23 +134,27 @@ impl Bell {
         }
     }
 
-    fn listeners(&self) -> MutexGuard<'_, usize> {
+    /// With signals blocked, because handler threads take it.
+    fn listeners<'a>(&'a self, _: &'a SignalsBlocked) -> MutexGuard<'a, usize> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns when a thread has heard it, or none is there to hear it. By one thread at a time.
     fn ring(&self, descriptor: BorrowedFd<'_>, index: usize) {
-        {
-            let listeners = self.listeners();
+        let is_heard = without_signals(|blocked| {
+            let listeners = self.listeners(blocked);
             if *listeners == 0 {
-                return;
+                return false;
             }
             self.tier[index].store(1, Ordering::Relaxed);
             // Others may have touched it.
             let _ = userfaultfd::register_untouched(descriptor, &self.page(index));
             self.forget(index);
+            true
+        });
+        if is_heard {
+            self.touch(index);
         }
-        self.touch(index);
     }
 
     fn page(&self, index: usize) -> Range<usize> {
@@ -164,9 +174,14 @@ impl Bell {
     }
 
     /// Lets the thread that touched a page go on; whether the one that was told of it is to end.
-    fn answer(&self, descriptor: BorrowedFd<'_>, address: usize) -> rustix::io::Result<bool> {
+    fn answer(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        address: usize,
+        blocked: &SignalsBlocked,
+    ) -> rustix::io::Result<bool> {
         let index = (address - self.pages.addresses().start) / page_size();
-        let _listeners = self.listeners();
+        let _listeners = self.listeners(blocked);
         userfaultfd::unregister(descriptor, &self.page(index))?;
         Ok(self.tier[index].swap(0, Ordering::Relaxed) == 1)
     }
@@ -175,8 +190,12 @@ impl Bell {
     ///
     /// # Errors
     /// The kernel refuses what it is asked.
-    fn leave(&self, descriptor: BorrowedFd<'_>) -> rustix::io::Result<()> {
-        let mut listeners = self.listeners();
+    fn leave(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        blocked: &SignalsBlocked,
+    ) -> rustix::io::Result<()> {
+        let mut listeners = self.listeners(blocked);
         *listeners -= 1;
         if *listeners == 0 {
             userfaultfd::unregister(descriptor, &self.pages.addresses())
@@ -230,12 +249,12 @@ impl Following {
     }
 }
 
-fn serve_all(served: &dyn Faults, bell: &Bell, ready: &Latch) {
+fn serve_all(served: &dyn Faults, bell: &Bell, ready: &Latch, blocked: &SignalsBlocked) {
     let mut following = Following::new();
     ready.arrive();
-    serve_or_give_up(served, bell, |Fault { address, thread, write }| {
+    serve_or_give_up(served, bell, blocked, |Fault { address, thread, write }| {
         let access = if write { Access::Write } else { Access::Read };
-        if served.serve(address, access).is_err() {
+        if served.serve(address, access, blocked).is_err() {
             served.leave(address)?;
         }
         following.follow(thread);
@@ -246,12 +265,13 @@ fn serve_all(served: &dyn Faults, bell: &Bell, ready: &Latch) {
 fn serve_or_give_up(
     served: &dyn Faults,
     bell: &Bell,
+    blocked: &SignalsBlocked,
     serve: impl FnMut(Fault) -> rustix::io::Result<()>,
 ) {
-    let last_resort = LastResort { served, bell };
-    if serve_until_rung(served.descriptor(), bell, serve).is_ok() {
+    let last_resort = LastResort { served, bell, blocked };
+    if serve_until_rung(served.descriptor(), bell, blocked, serve).is_ok() {
         std::mem::forget(last_resort);
-        let _ = bell.leave(served.descriptor());
+        let _ = bell.leave(served.descriptor(), blocked);
     }
 }
 
@@ -263,6 +283,7 @@ fn serve_or_give_up(
 fn serve_until_rung(
     descriptor: BorrowedFd<'_>,
     bell: &Bell,
+    blocked: &SignalsBlocked,
     mut serve: impl FnMut(Fault) -> rustix::io::Result<()>,
 ) -> rustix::io::Result<()> {
     let pages = bell.pages.addresses();
@@ -270,7 +291,7 @@ fn serve_until_rung(
         let Some(fault) = userfaultfd::next_fault(descriptor)? else { continue };
         if !pages.contains(&fault.address) {
             serve(fault)?;
-        } else if bell.answer(descriptor, fault.address)? {
+        } else if bell.answer(descriptor, fault.address, blocked)? {
             return Ok(());
         }
     }
@@ -282,12 +303,14 @@ fn serve_until_rung(
 struct LastResort<'a> {
     served: &'a dyn Faults,
     bell: &'a Bell,
+    blocked: &'a SignalsBlocked,
 }
 
 impl Drop for LastResort<'_> {
     fn drop(&mut self) {
         let descriptor = self.served.descriptor();
-        let (gave_up, left) = (self.served.give_up(), self.bell.leave(descriptor));
+        let (gave_up, left) =
+            (self.served.give_up(self.blocked), self.bell.leave(descriptor, self.blocked));
         if gave_up.and(left).is_err() && userfaultfd::abandon(descriptor).is_ok() {
             self.bell.forget(0);
             self.bell.touch(0);
@@ -321,7 +344,9 @@ mod tests {
         let start = mapped.mapping().start();
         thread::scope(|scope| {
             let dies = scope.spawn(|| {
-                serve_or_give_up(&served, &bell, |_| panic!("as this test wants it"));
+                without_signals(|blocked| {
+                    serve_or_give_up(&served, &bell, blocked, |_| panic!("as this test wants it"));
+                });
             });
             // SAFETY: mapped and readable; no other thread accesses it.
             let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), len) };

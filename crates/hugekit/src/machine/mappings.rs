@@ -95,20 +95,48 @@ pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Er
     if ksm.lines().any(|line| line == "ksm_mergeable: no") {
         return Ok(Vec::new());
     }
-    let mut of = None;
     let mut found = Vec::new();
-    let read = root.each_line(SMAPS, |line| {
+    each_line_about(root, addresses, |mapping, line| {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
-            found.extend(of.filter(|_| flags.split(' ').any(|flag| flag == "mg")));
-        } else if let Some(mapping) = MappedRange::parse(line) {
+            found.extend(flags.split(' ').any(|flag| flag == "mg").then_some(mapping));
+        }
+    })?;
+    Ok(found)
+}
+
+/// Whether some mapping that overlaps `addresses` is on transparent huge pages.
+///
+/// # Errors
+/// `/proc/self/smaps` cannot be read.
+pub(crate) fn have_huge_pages(root: &Root, addresses: &Range<usize>) -> Result<bool, Error> {
+    let mut have = false;
+    each_line_about(root, addresses, |_, line| {
+        let bytes = line.strip_prefix("AnonHugePages:");
+        have |= bytes.is_some_and(|bytes| bytes.trim() != "0 kB");
+    })?;
+    Ok(have)
+}
+
+/// What `/proc/self/smaps` says of the mappings that overlap `addresses`, line by line, with their first addresses.
+/// Nothing in a kernel without it.
+fn each_line_about(
+    root: &Root,
+    addresses: &Range<usize>,
+    mut tell: impl FnMut(usize, &str),
+) -> Result<(), Error> {
+    let mut of = None;
+    let read = root.each_line(SMAPS, |line| {
+        if let Some(mapping) = MappedRange::parse(line) {
             let Range { start, end } = mapping.addresses;
             of = (start < addresses.end && addresses.start < end).then_some(start);
+        } else if let Some(mapping) = of {
+            tell(mapping, line);
         }
         Ok(())
     });
     match read {
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
-        read => read.map(|()| found),
+        Err(error) if error.is_not_found() => Ok(()),
+        read => read,
     }
 }
 
@@ -152,6 +180,14 @@ mod tests {
         assert_eq!(mergeable(&machine.root(), &(0x55df..0x7f01)).unwrap(), [0x55d0, 0x7f00]);
         machine.file(SMAPS, smaps.replace("mg", "me"));
         assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());
+        machine.file(SMAPS, &smaps);
+        let on_huge_pages =
+            smaps.replace("mg", "hg").replacen("Size: ", "AnonHugePages:     204", 1);
+        machine.file(SMAPS, &on_huge_pages);
+        assert!(have_huge_pages(&machine.root(), &(0x55df..0x7f01)).unwrap());
+        assert!(!have_huge_pages(&machine.root(), &(0x7f00..0x7f01)).unwrap());
+        machine.file(SMAPS, on_huge_pages.replace("2044 kB", "0 kB"));
+        assert!(!have_huge_pages(&machine.root(), &(0x55df..0x7f01)).unwrap());
         machine.file(SMAPS, &smaps);
         machine.file(KSM, "ksm_rmap_items 0\nksm_mergeable: no");
         assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());

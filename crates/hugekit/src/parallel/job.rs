@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::crew::Work;
 use super::plan::{self, Demand};
 use super::queue::{Cut, Queue};
+use super::slots::Slots;
 use super::workers::{Workers, pin};
-use super::{Cancel, JobError, Limit, NodeMap, Placement, Progress, Report, Threads};
+use super::{Cancel, Done, JobError, Limit, NodeMap, Placement, Progress, Report, Threads};
 use crate::machine::CpuSet;
 use crate::sync::primitives::{Mutex, MutexGuard};
 use crate::sys;
@@ -144,7 +145,7 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// [`JobError`]: the request makes no sense and nothing was done, or a chunk failed, or the job
-    /// was cancelled; the latter two say how many bytes were done.
+    /// was cancelled; the latter two say which bytes were done.
     ///
     /// # Panics
     /// If `chunk` or the progress callback panics: with the same payload, after every helper stopped.
@@ -162,7 +163,8 @@ impl<'a> Job<'a> {
         if threads == 1 && !watched {
             return self.run_alone(chunk).map(|report| Report { capped, ..report });
         }
-        self.run_shared(&chunk, &placement, threads).map(|report| Report { capped, ..report })
+        self.run_shared(&chunk, &placement, threads)
+            .map(|report| Report { capped: capped.or(report.capped), ..report })
     }
 
     /// Whether the caller wants to know how far it is, or may stop it.
@@ -189,7 +191,7 @@ impl<'a> Job<'a> {
         let range = 0..self.len;
         match chunk(range.clone()) {
             Ok(()) => Ok(Report::alone(self.len)),
-            Err(error) => Err(JobError::Chunk { range, bytes: 0, error }),
+            Err(error) => Err(JobError::Chunk { range, done: Done::nothing(self.len), error }),
         }
     }
 
@@ -223,14 +225,18 @@ impl<'a> Job<'a> {
         let here = placement.node_of_cpu(cpu);
         let callers = lanes.iter().position(|lane| lane.node.is_some() && lane.node == here);
         let demands: Vec<Demand> = lanes.iter().map(Lane::demand).collect();
+        let mut homes = plan::homes(&demands, threads, callers.unwrap_or(0));
+        let _slots = self.keep_those_with_slots(&mut homes, &lanes, here.unwrap_or(0));
+        let capped = (homes.len() < threads).then_some(Limit::OtherJobs(homes.len()));
+        let threads = homes.len();
         let shared = Shared {
             job: self,
             chunk,
             queue,
-            homes: plan::homes(&demands, threads, callers.unwrap_or(0)),
+            homes,
             cpus: lanes.into_iter().map(|lane| lane.cpus).collect(),
             stop: AtomicBool::new(false),
-            tally: Mutex::new(Tally { done: 0, took_part: 0, unpinned: 0, failure: None }),
+            tally: Mutex::new(Tally::new()),
         };
         let own = || shared.work(0, |_| true);
         if threads == 1 {
@@ -240,7 +246,28 @@ impl<'a> Job<'a> {
                 .share(&shared, threads - 1, self.low_priority, own)
                 .map_err(|_forked| JobError::Forked)?;
         }
-        shared.into_report(threads)
+        shared.into_report(threads).map(|report| Report { capped, ..report })
+    }
+
+    /// Leaves out the helpers for which other jobs leave no slot on the node whose memory they are for. The caller works
+    /// in any case. Threads that a program asked for by their number neither need slots nor take any.
+    fn keep_those_with_slots(
+        &self,
+        homes: &mut Vec<usize>,
+        lanes: &[Lane],
+        here: u32,
+    ) -> Option<Slots> {
+        if self.threads != Threads::Auto || self.placement.is_some() || homes.len() == 1 {
+            return None;
+        }
+        let workers = Workers::current();
+        let (mut slots, mut is_caller) = (Slots::none(), true);
+        homes.retain(|&home| {
+            let mut places = workers.places(lanes[home].node, here).into_iter();
+            let has_slot = places.any(|(node, cpus)| slots.take(node, self.cap.min(cpus)));
+            std::mem::take(&mut is_caller) || has_slot
+        });
+        Some(slots)
     }
 
     fn cut(&self, threads: usize) -> Cut {
@@ -316,7 +343,15 @@ struct Tally<E> {
     done: usize,
     took_part: usize,
     unpinned: usize,
+    /// The first, and what each thread failed at.
     failure: Option<Failure<E>>,
+    failed: Vec<Range<usize>>,
+}
+
+impl<E> Tally<E> {
+    const fn new() -> Self {
+        Self { done: 0, took_part: 0, unpinned: 0, failure: None, failed: Vec::new() }
+    }
 }
 
 enum Failure<E> {
@@ -389,7 +424,11 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
 
     fn fail(&self, failure: Failure<E>) {
         self.stop.store(true, Ordering::Relaxed);
-        self.tally().failure.get_or_insert(failure);
+        let mut tally = self.tally();
+        if let Failure::Chunk { range, .. } = &failure {
+            tally.failed.push(range.clone());
+        }
+        tally.failure.get_or_insert(failure);
     }
 
     /// A progress callback that panicked poisons the lock; the counts are right all the same.
@@ -399,13 +438,20 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
 
     fn into_report(self, threads: usize) -> Result<Report, JobError<E>> {
         let len = self.job.len;
-        let Tally { done: bytes, took_part, unpinned, failure } =
+        let Tally { done: bytes, took_part, unpinned, failure, failed } =
             self.tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // A chunk that was taken was done, or failed: no thread works on it any more.
+        let done = || {
+            let taken = Done::new(self.queue.taken(), len);
+            failed.iter().fold(taken, Done::without)
+        };
         match failure {
             Some(Failure::Panic(payload)) => resume_unwind(payload),
-            Some(Failure::Chunk { range, error }) => Err(JobError::Chunk { range, bytes, error }),
-            None if bytes < len => Err(JobError::Cancelled { bytes, len }),
-            None => Ok(Report { bytes, threads, took_part, capped: None, unpinned }),
+            Some(Failure::Chunk { range, error }) => {
+                Err(JobError::Chunk { range, done: done(), error })
+            }
+            None if bytes < len => Err(JobError::Cancelled { done: done() }),
+            None => Ok(Report { bytes, threads, took_part, capped: None, unpinned, used: None }),
         }
     }
 }

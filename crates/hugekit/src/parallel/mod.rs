@@ -8,18 +8,22 @@
 //! - Helpers run on the CPUs of the node whose part they work on, within the calling thread's
 //!   affinity mask, and move to the next node that has work when theirs has none left.
 //! - Threads are limited by the allowed CPUs and by the control group's CPU quota.
+//! - All jobs of [`Threads::Auto`] together, those of other processes included, have at most so many threads on the
+//!   memory of a node as one of them may have.
 //! - A job may be started from several threads at once and from within a chunk.
 //! - After a `fork()`, a child that starts a job gets a crew of its own. A chunk function itself
 //!   must not fork and return in the child: what its helpers held is lost there, and the job ends
 //!   in [`JobError::Forked`].
 
 mod crew;
+mod done;
 mod job;
 mod node_map;
 mod placement;
 mod plan;
 mod queue;
 mod sharing;
+mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod workers;
@@ -27,6 +31,9 @@ mod workers;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::learning::Used;
+
+pub use done::Done;
 pub use job::Job;
 pub use node_map::{NodeMap, NodeMapError};
 pub use placement::Placement;
@@ -42,7 +49,8 @@ pub enum Threads {
     /// The calling thread only.
     #[default]
     One,
-    /// As many as pay off for the length, by the profile.
+    /// As many as pay off for the length, by the profile, beside other jobs on this machine: all of them together get no
+    /// more threads on a node's memory than one may have.
     Auto,
     /// So many, but no more than there are CPUs to run on or minimum chunks to do; the report
     /// says if it was fewer. 0 is an error.
@@ -85,16 +93,18 @@ pub struct Report {
     pub threads: usize,
     /// Of these, threads that did at least one chunk: the others came too late.
     pub took_part: usize,
-    /// What made it fewer threads than [`Threads::Exactly`] asked for.
+    /// What made it fewer threads than [`Threads::Exactly`] asked for, or, with [`Threads::Auto`], than pay off.
     pub capped: Option<Limit>,
     /// Helpers that could not be pinned to their CPUs and worked where they were.
     pub unpinned: usize,
+    /// Of a clear or a copy, the routine that did it.
+    pub used: Option<Used>,
 }
 
 impl Report {
     /// Done by the calling thread in one go.
     pub(crate) const fn alone(bytes: usize) -> Self {
-        Self { bytes, threads: 1, took_part: 1, capped: None, unpinned: 0 }
+        Self { bytes, threads: 1, took_part: 1, capped: None, unpinned: 0, used: None }
     }
 }
 
@@ -108,6 +118,8 @@ pub enum Limit {
     CpuQuota(usize),
     /// There are only so many minimum chunks.
     Chunks(usize),
+    /// Other jobs, of this process or of others, have all but so many of the threads that a node's memory can use.
+    OtherJobs(usize),
 }
 
 /// Why a job did not end well. Chunks that were begun are finished or failed; no thread works on it
@@ -122,24 +134,55 @@ pub enum JobError<E> {
     #[error("there is no CPU to run a job on: no node has one that is allowed")]
     NoCpus,
     /// The job was cancelled before all of it was done.
-    #[error("cancelled after {bytes} of {len} bytes")]
+    #[error("cancelled after {} of {} bytes", done.bytes(), done.asked().len())]
     Cancelled {
-        /// Bytes that were done, not necessarily the first ones.
-        bytes: usize,
-        /// Bytes of the job.
-        len: usize,
+        /// What was done before.
+        done: Done,
     },
     /// A chunk failed; of several, the first.
-    #[error("bytes {}..{}, after {bytes} others were done: {error}", range.start, range.end)]
+    #[error("bytes {}..{}, after {} others were done: {error}", range.start, range.end, done.bytes())]
     Chunk {
         /// The chunk's offsets.
         range: Range<usize>,
-        /// Bytes that were done, not necessarily the first ones and without this chunk's.
-        bytes: usize,
+        /// What was done, without the chunks that failed.
+        done: Done,
         /// What the chunk function said.
         error: E,
     },
     /// The chunk function forked, and this is the child: the chunks of the helpers are lost.
     #[error("the process was forked within a chunk, and its helpers are not in this child")]
     Forked,
+}
+
+impl<E> JobError<E> {
+    /// What was done before it ended, if anything was begun.
+    pub const fn done(&self) -> Option<&Done> {
+        match self {
+            Self::Cancelled { done } | Self::Chunk { done, .. } => Some(done),
+            Self::NoThreads | Self::NoCpus | Self::Forked => None,
+        }
+    }
+
+    /// As the caller counts, who asked for these bytes: the job began at `offset`, and whole pages are more.
+    pub(crate) fn shifted_into(self, offset: usize, asked: Range<usize>) -> Self {
+        match self {
+            Self::Cancelled { done } => Self::Cancelled { done: done.shifted_into(offset, asked) },
+            Self::Chunk { range, done, error } => {
+                let range = done::shifted_into(range, offset, &asked);
+                Self::Chunk { range, done: done.shifted_into(offset, asked), error }
+            }
+            other => other,
+        }
+    }
+
+    /// The same, should these bytes be still to do although the job passed them.
+    pub(crate) fn without(self, hole: &Range<usize>) -> Self {
+        match self {
+            Self::Cancelled { done } => Self::Cancelled { done: done.without(hole) },
+            Self::Chunk { range, done, error } => {
+                Self::Chunk { range, done: done.without(hole), error }
+            }
+            other => other,
+        }
+    }
 }

@@ -63,6 +63,11 @@ impl Queue {
         Self { lanes: lanes.into_iter().map(|parts| Lane::new(parts, cut)).collect(), cut }
     }
 
+    /// The bytes of every chunk that was taken so far, in any order. Complete once no thread takes any more.
+    pub(super) fn taken(&self) -> Vec<Range<usize>> {
+        self.lanes.iter().flat_map(|lane| lane.taken(self.cut)).collect()
+    }
+
     /// The next chunk, from `lane` if it has one, else from the next lane that has; and that lane.
     pub(super) fn take(&self, lane: usize) -> Option<(usize, Range<usize>)> {
         let lanes = self.lanes.len();
@@ -82,6 +87,14 @@ impl Lane {
             part
         });
         Self { parts: numbered.collect(), next: AtomicUsize::new(0) }
+    }
+
+    fn taken(&self, cut: Cut) -> impl Iterator<Item = Range<usize>> {
+        let next = self.next.load(Ordering::Relaxed);
+        self.parts.iter().filter(move |part| part.first < next).map(move |Part { bytes, first }| {
+            let last = (next - first).min(cut.count(bytes)) - 1;
+            bytes.start..cut.chunk_of(bytes, last).end
+        })
     }
 
     /// Relaxed, because a number is all that is passed on: the bytes were there before the job was

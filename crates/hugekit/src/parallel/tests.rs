@@ -35,6 +35,13 @@ impl Counts {
         self.0.iter().all(|count| count.load(Ordering::Relaxed) == expected)
     }
 
+    /// The bytes that a job says are done are those that were counted, once each.
+    fn are(&self, done: &Done) -> bool {
+        let mut told = vec![0; self.0.len()];
+        done.ranges().iter().cloned().flatten().for_each(|at| told[at] += 1);
+        told.iter().zip(&self.0).all(|(told, count)| *told == count.load(Ordering::Relaxed))
+    }
+
     fn sum(&self) -> usize {
         self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
@@ -265,30 +272,40 @@ fn job_on_nodes_without_cpus_is_served_by_the_others() {
 
 #[test]
 fn job_with_an_error_stops_and_says_what_was_done() {
-    let (placement, counts) = (nodes(2), Counts::new(1000));
-    let job = Job::new(1000).min_chunk(10).placement(&placement).threads(Threads::Exactly(3));
+    let (placement, counts, map) = (nodes(2), Counts::new(1000), striped(1000, 2, 70));
+    let job = Job::new(1000).min_chunk(10).placement(&placement).nodes(&map);
+    let job = job.threads(Threads::Exactly(3));
     let failed = job.run(|bytes| {
-        if bytes.contains(&500) {
+        // Several may fail before each has heard of the first.
+        if bytes.end > 500 {
             return Err("broken");
         }
         counts.add(bytes).map_err(|never| match never {})
     });
-    let Err(JobError::Chunk { range, bytes, error }) = failed else { panic!("{failed:?}") };
-    assert!(range.contains(&500));
-    assert_eq!((bytes, error), (counts.sum(), "broken"));
-    assert!(counts.sum() < 1000);
+    let Err(JobError::Chunk { range, done, error }) = failed else { panic!("{failed:?}") };
+    assert!(
+        range.end > 500
+            && done.left().any(|left| left.start <= range.start && range.end <= left.end)
+    );
+    assert_eq!(error, "broken");
+    assert!(counts.are(&done) && counts.sum() <= 500);
 }
 
 #[test]
 fn job_that_is_cancelled_says_what_was_done() {
     for threads in 1..4 {
         let (placement, counts, cancel) = (nodes(2), Counts::new(1000), Cancel::new());
-        let job = Job::new(1000).min_chunk(10).placement(&placement).cancel(&cancel);
+        let map = striped(1000, 2, 70);
+        let job = Job::new(1000).min_chunk(10).placement(&placement).nodes(&map).cancel(&cancel);
         let cancelled = job.threads(Threads::Exactly(threads)).run(|bytes| {
-            cancel.cancel();
+            if counts.sum() > 300 {
+                cancel.cancel();
+            }
             counts.add(bytes)
         });
-        assert_eq!(cancelled, Err(JobError::Cancelled { bytes: counts.sum(), len: 1000 }));
+        let Err(JobError::Cancelled { done }) = cancelled else { panic!("{cancelled:?}") };
+        assert!(counts.are(&done));
+        assert_eq!(done.asked(), &(0..1000));
         assert!((1..1000).contains(&counts.sum()));
     }
 }
@@ -305,8 +322,9 @@ fn cancel_of_a_job_lets_each_thread_finish_one_short_chunk() {
             cancel.cancel();
             Ok::<(), Infallible>(())
         });
-        let done = after.into_inner();
-        assert_eq!(cancelled, Err(JobError::Cancelled { bytes: done, len }));
+        let Err(JobError::Cancelled { done }) = cancelled else { panic!("{cancelled:?}") };
+        assert_eq!(done.bytes(), after.into_inner());
+        let done = done.bytes();
         assert!(done <= threads * (32 << 20), "{done} bytes by {threads} threads");
     }
 }

@@ -57,6 +57,23 @@ impl Workers {
         self.machine.within(&sys::affinity().unwrap_or_else(|_| here()))
     }
 
+    /// Where a thread may have a slot, and how many threads each place has CPUs for, whether the calling thread may use
+    /// them or not: on the node whose memory the thread is for, or, for memory of no node, first `here`.
+    pub(super) fn places(&self, node: Option<u32>, here: u32) -> Vec<(u32, usize)> {
+        let nodes = self.machine.nodes();
+        if nodes.is_empty() {
+            return vec![(0, self.placement().cpus())]; // They could not be read.
+        }
+        let is_it = |id| node.is_none_or(|node| node == id);
+        let mut places: Vec<_> = nodes
+            .iter()
+            .filter(|node| is_it(node.id))
+            .map(|node| (node.id, node.cpus.len()))
+            .collect();
+        places.sort_by_key(|&(id, _)| id != here);
+        places
+    }
+
     /// Whether memory can be on more than one node.
     pub(super) fn has_nodes(&self) -> bool {
         self.machine.nodes().len() > 1
@@ -77,7 +94,7 @@ impl Workers {
 
 /// Starts a worker; without one, the job has fewer helpers.
 fn hire(crew: &'static Crew, low_priority: bool) -> bool {
-    let life = move || {
+    let life = move |_: &sys::SignalsBlocked| {
         if low_priority {
             // Any thread may; should a system-call filter object, the helper is an ordinary one.
             let _ = sys::yield_to_all_threads();

@@ -44,16 +44,16 @@ pub enum FaultError {
     /// Valgrind neither runs a thread while another one waits for a fault, nor returns to the instruction that faulted.
     #[error("faults cannot be served on Valgrind; clearing at allocation still works")]
     OnValgrind,
-    /// Another handler has replaced hugekit's handler of SIGBUS: faults in regions that are handled in place
-    /// end in that handler, or end the process.
+    /// Another handler has replaced hugekit's handler of SIGBUS, or of SIGSEGV: faults in regions that are handled
+    /// in place end in that handler, or end the process.
     #[error(
-        "hugekit's SIGBUS handler was replaced after it was installed, and putting it back could make \
+        "hugekit's handler of a signal was replaced after it was installed, and putting it back could make \
          the two call each other for ever"
     )]
     HandlerReplaced,
-    /// The calling thread has SIGBUS blocked: the kernel kills a process that faults in such memory then.
+    /// The calling thread has SIGBUS or SIGSEGV blocked: the kernel kills a process that faults in such memory then.
     #[error(
-        "the calling thread blocks SIGBUS: a fault that is handled in place would end the process"
+        "the calling thread blocks SIGBUS or SIGSEGV: a fault that is handled in place would end the process"
     )]
     Blocked,
     /// [`FaultMode::Threaded`](crate::fault::FaultMode::Threaded) with no threads.
@@ -101,7 +101,7 @@ impl FaultError {
                  hugekit passes on what is not its own"
             }
             Self::TooManyThreads { .. } => "ask for one thread: more are seldom faster",
-            Self::Blocked => "unblock SIGBUS in every thread that touches the region",
+            Self::Blocked => "unblock SIGBUS and SIGSEGV in every thread that touches the region",
             Self::NotStarted(_) => "raise the limit: ulimit -u",
             _ => return None,
         };

@@ -16,7 +16,7 @@ use rustix::param::page_size;
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::{Backing, NodePolicy, PoolError};
-use crate::parallel::{Bytes, Job, JobError, Progress, Threads};
+use crate::parallel::{Bytes, Done, Job, JobError, Progress, Threads};
 use crate::populate::{PopulateError, populate_pages};
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::mapping::{Mapping, collapse};
@@ -172,7 +172,11 @@ impl Memory {
         self.alias().want_huge_pages().map_err(|errno| refused("madvise(MADV_HUGEPAGE)", errno))?;
         let (start, page) = (self.at(0), page_size());
         populate_pages(start, page).map_err(|error| {
-            PoolError::Populate(JobError::Chunk { range: 0..page, bytes: 0, error })
+            PoolError::Populate(JobError::Chunk {
+                range: 0..page,
+                done: Done::nothing(page),
+                error,
+            })
         })?;
         let is_huge = || {
             let next = start.wrapping_add(page);
@@ -317,7 +321,7 @@ impl Memory {
     ) -> Result<Extent<Clean>, (Extent<Dirty>, Failure)> {
         let (start, len) = (self.at(extent.folios().start), self.bytes(&extent));
         if let Err(error) = self.check_sound(&extent.folios()) {
-            let error = JobError::Chunk { range: 0..len, bytes: 0, error };
+            let error = JobError::Chunk { range: 0..len, done: Done::nothing(len), error };
             return Err((extent, Failure::Populate(error)));
         }
         // SAFETY: the folios lie within the alias mapping, which is ours in this process (a child

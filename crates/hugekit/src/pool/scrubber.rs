@@ -39,7 +39,7 @@ impl Scrubber {
         let cancel = Arc::new(Cancel::new());
         let start = |_| {
             let (core, cancel) = (Arc::clone(core), Arc::clone(&cancel));
-            let started = spawn("hugekit-scrub", move || serve(&core, &cancel));
+            let started = spawn("hugekit-scrub", move |_| serve(&core, &cancel));
             started.inspect_err(|error| tracing::warn!("no thread to scrub with: {error}")).ok()
         };
         let threads = (0..threads).map_while(start).collect();

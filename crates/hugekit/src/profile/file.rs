@@ -56,12 +56,14 @@ impl Loaded {
         Self { profile: Profile::builtin_here(), source: None }
     }
 
-    /// Has this process go by it, as [`Profile::install`] does.
+    /// Has this process go by it, as [`Profile::install`] does. Where there was no file, and its routines are those
+    /// built in, operations go on [learning](crate::learning).
     ///
     /// # Errors
     /// As there.
     pub fn install(self) -> Result<(), AlreadyInstalled> {
-        Installed { profile: self.profile, source: self.source }.install()
+        let is_fixed = self.source.is_some() || !self.profile.has_routines_of(Profile::built_in());
+        Installed { profile: self.profile, is_fixed, source: self.source }.install()
     }
 }
 
@@ -83,7 +85,7 @@ impl StoredProfile {
     /// # Errors
     /// [`Problem`] if it is of another machine, or a value makes no sense here.
     pub fn for_this_machine(&self) -> Result<Profile, Problem> {
-        self.for_machine(cpu_model(), caches())
+        self.over(Profile::builtin_here(), cpu_model(), caches())
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::sync::OnceLock;
 
-use super::Profile;
-use super::builtin::UNKNOWN_CACHES;
+use super::builtin::{UNKNOWN_CACHES, in_guest};
 #[cfg(feature = "profile-file")]
 use super::file::Source;
-use crate::arch::cpu_model;
+use super::{Profile, plain};
+use crate::arch::{cpu_model, is_guest};
 use crate::machine::{CacheSizes, Root, cache};
+use crate::sys::thread::affinity;
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
@@ -15,6 +16,8 @@ static INSTALLED: OnceLock<Installed> = OnceLock::new();
 #[derive(Debug)]
 pub(super) struct Installed {
     pub(super) profile: Profile,
+    /// Its routines are the program's choice: nothing else is learned.
+    pub(super) is_fixed: bool,
     #[cfg(feature = "profile-file")]
     pub(super) source: Option<Source>,
 }
@@ -35,11 +38,18 @@ impl Profile {
     pub fn current() -> &'static Self {
         match INSTALLED.get() {
             Some(installed) => &installed.profile,
-            None => Self::built_in_once(),
+            None => Self::built_in(),
         }
     }
 
-    /// Has this process go by this profile from now on, for as long as it lives.
+    /// Whether the program has chosen one, and not just what is built in.
+    #[inline]
+    pub(crate) fn is_fixed() -> bool {
+        INSTALLED.get().is_some_and(|installed| installed.is_fixed)
+    }
+
+    /// Has this process go by this profile from now on, for as long as it lives: the same routine every time, and
+    /// nothing is [learned](crate::learning).
     ///
     /// ```
     /// use hugekit::Profile;
@@ -56,6 +66,7 @@ impl Profile {
     pub fn install(self) -> Result<(), AlreadyInstalled> {
         Installed {
             profile: self,
+            is_fixed: true,
             #[cfg(feature = "profile-file")]
             source: None,
         }
@@ -65,13 +76,24 @@ impl Profile {
     /// What is built in for this machine, whatever is installed.
     #[must_use]
     pub fn builtin_here() -> Self {
-        Self::builtin(cpu_model(), caches())
+        let (cpu, caches) = (cpu_model(), caches());
+        match guest_cpus() {
+            Some(cpus) => Self::builtin(cpu, in_guest(cpu, caches, cpus)),
+            None => Self::builtin(cpu, caches),
+        }
     }
 
+    /// What is built in, found out once.
     #[inline]
-    fn built_in_once() -> &'static Self {
+    pub(crate) fn built_in() -> &'static Self {
         static BUILT_IN: OnceLock<Profile> = OnceLock::new();
-        BUILT_IN.get_or_init(Self::builtin_here)
+        BUILT_IN.get_or_init(|| {
+            let profile = Self::builtin_here();
+            if INSTALLED.get().is_none() {
+                plain::set(&profile);
+            }
+            profile
+        })
     }
 }
 
@@ -82,8 +104,15 @@ impl Installed {
     }
 
     pub(super) fn install(self) -> Result<(), AlreadyInstalled> {
-        INSTALLED.set(self).map_err(|_| AlreadyInstalled)
+        INSTALLED.set(self).map_err(|_| AlreadyInstalled)?;
+        plain::set(Profile::current());
+        Ok(())
     }
+}
+
+/// The CPUs that this process may use of a virtual machine; `None` on a machine that knows of no host.
+fn guest_cpus() -> Option<usize> {
+    is_guest().then(|| affinity().map_or(1, |cpus| cpus.len()))
 }
 
 /// As the CPU says them, or else the kernel.

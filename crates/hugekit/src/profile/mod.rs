@@ -17,6 +17,7 @@ mod builtin;
 #[cfg(feature = "profile-file")]
 mod file;
 mod in_force;
+mod plain;
 #[cfg(feature = "profile-file")]
 mod stored;
 
@@ -25,6 +26,7 @@ use crate::arch::{ClearFn, CopyFn, Kind, Routine};
 #[cfg(feature = "profile-file")]
 pub use file::{Loaded, Source, path, source};
 pub use in_force::AlreadyInstalled;
+pub(crate) use plain::{CLEAR_PLAIN_BELOW, COLD_MOST, COPY_PLAIN_BELOW, PlainBelow, WARM_MOST};
 #[cfg(feature = "profile-file")]
 pub use stored::{Measured, Problem, ProfileError, StoredBand, StoredProfile, Tuned};
 
@@ -89,6 +91,15 @@ impl<F> Bands<F> {
     }
 }
 
+/// Where the bytes of an operation are, and are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CacheState {
+    /// Nothing is known: they may be in the cache now, and they may be used next.
+    Warm,
+    /// They are not in the cache and need not get there.
+    Cold,
+}
+
 /// Routines by length, for either state of the memory.
 #[derive(Clone, Debug)]
 pub struct Choice<F: 'static> {
@@ -97,6 +108,43 @@ pub struct Choice<F: 'static> {
     pub warm: Bands<F>,
     /// For bytes that are not in the cache and need not get there.
     pub cold: Bands<F>,
+}
+
+impl Profile {
+    /// Whether both choose the same routines.
+    #[cfg(feature = "profile-file")]
+    fn has_routines_of(&self, other: &Self) -> bool {
+        self.clear.is_like(&other.clear) && self.copy.is_like(&other.copy)
+    }
+}
+
+impl<F> Choice<F> {
+    #[cfg(feature = "profile-file")]
+    fn is_like(&self, other: &Self) -> bool {
+        let band = |band: &Band<F>| (band.from, band.routine.name());
+        let alike = |ours: &Bands<F>, theirs: &Bands<F>| {
+            ours.bands.iter().map(band).eq(theirs.bands.iter().map(band))
+        };
+        alike(&self.warm, &other.warm) && alike(&self.cold, &other.cold)
+    }
+
+    /// The bands for memory in this state.
+    #[inline]
+    pub(crate) fn bands(&self, state: CacheState) -> &Bands<F> {
+        match state {
+            CacheState::Warm => &self.warm,
+            CacheState::Cold => &self.cold,
+        }
+    }
+}
+
+impl<F> Bands<F> {
+    /// The length up to which all of them are libc's, no more than `most`.
+    fn libc_below(&self, most: usize) -> usize {
+        let libc = &self.table[0];
+        let other = self.bands.iter().find(|band| band.routine != libc);
+        other.map_or(most, |band| band.from.min(most))
+    }
 }
 
 /// What is best on one machine.

@@ -220,12 +220,21 @@ impl StoredProfile {
     /// # Errors
     /// [`Problem`] if it is of another machine, or a value makes no sense here.
     pub fn for_machine(&self, cpu: CpuModel, caches: CacheSizes) -> Result<Profile, Problem> {
+        self.over(Profile::builtin(cpu, caches), cpu, caches)
+    }
+
+    /// What was measured in place of what `profile` has.
+    pub(super) fn over(
+        &self,
+        mut profile: Profile,
+        cpu: CpuModel,
+        caches: CacheSizes,
+    ) -> Result<Profile, Problem> {
         let here = StoredMachine::of(cpu, caches);
         if self.machine != here {
             let (stored, here) = (self.machine.to_string(), here.to_string());
             return Err(Problem::Machine { stored, here });
         }
-        let mut profile = Profile::builtin(cpu, caches);
         self.measured.replace(&mut profile)?;
         Ok(profile)
     }

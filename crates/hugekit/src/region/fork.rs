@@ -115,6 +115,10 @@ impl Region {
     /// The fork has as many bytes of the pool as the region, reserved now. Its own forks, and the region's,
     /// may go in any order.
     ///
+    /// Served in place on transparent huge pages, the rights of the mapping hold writes back until they are served
+    /// in a handler of SIGSEGV: no code may change them (`mprotect`), and no thread that writes may block the
+    /// signal. Else the same goes for SIGBUS.
+    ///
     /// ```
     /// use hugekit::pool::{Backing, Pool};
     ///

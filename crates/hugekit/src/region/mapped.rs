@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::cow::{CowHandle, ForkError, ForkGroup, Fresh, Terms};
 use crate::fault::{Faults, Service, Serving};
-use crate::parallel::{Bytes, Job, JobError, Progress, Report, Threads};
+use crate::parallel::{Bytes, Done, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use crate::populate::{self, PopulateError};
 use crate::sys::memory;
+use crate::sys::thread::without_signals;
 use crate::{ClearError, HUGE_PAGE_BYTES};
 
 /// Why a region could not do what was asked. Its contents are as they were.
@@ -68,6 +69,17 @@ pub enum RegionError {
     /// This process was forked from the region's, which alone has its memory.
     #[error("the region belongs to the process that this one was forked from")]
     Forked,
+}
+
+impl RegionError {
+    /// Of a populate that failed on the way, which bytes of the region it was done with.
+    #[must_use]
+    pub const fn done(&self) -> Option<&Done> {
+        match self {
+            Self::Populate(error) => error.done(),
+            _ => None,
+        }
+    }
 }
 
 /// An extent in use, given back to its pool when dropped.
@@ -278,10 +290,11 @@ impl Memory {
         let start = Bytes(self.start().as_ptr());
         let job = Job::new(len).min_chunk(page_size.max(HUGE_PAGE_BYTES)).threads(threads);
         let job = progress.into_iter().fold(job, Job::progress);
-        job.run(|chunk| {
+        let populated = job.run(|chunk| {
             let (start, len) = (start.at(first + chunk.start), chunk.len());
             memory::populate_read(start, len).map_err(|errno| populate::meaning(errno, start, len))
-        })
+        });
+        populated.map_err(|error| error.shifted_into(first, range))
     }
 
     /// Makes the range writable without a fault from now on.
@@ -439,7 +452,7 @@ impl Memory {
                 group.end();
                 return Err(ForkError::NotReady(error));
             }
-            let _ = service.served().give_up();
+            let _ = without_signals(|blocked| service.served().give_up(blocked));
             service.end();
         }
         let (mapped, service) =

@@ -40,7 +40,7 @@ impl Anonymous {
             return;
         }
         let (index, granule) = self.snapshot.interval().granule_at(part.start);
-        without_signals(|| self.snapshot.preserve(index, Preserver::Other));
+        without_signals(|blocked| self.snapshot.preserve(index, Preserver::Other, blocked));
         self.tracker.lift_unneeded(&granule);
     }
 

@@ -9,7 +9,7 @@ use super::SnapshotError;
 use super::lifecycle::Phase;
 use super::state::{Preserver, SnapshotState};
 use super::tracker::WriteTracker;
-use crate::sys::thread::{spawn, yield_to_all_threads};
+use crate::sys::thread::{SignalsBlocked, spawn, yield_to_all_threads};
 
 /// Between looks at how much is held, while it is enough.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -30,7 +30,9 @@ impl Background {
     ) -> Result<Self, SnapshotError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (snapshot, stopped) = (Arc::clone(snapshot), Arc::clone(&stop));
-        let copy = move || preserve_all(&snapshot, tracker, most, &stopped);
+        let copy = move |blocked: &SignalsBlocked| {
+            preserve_all(&snapshot, tracker, most, &stopped, blocked);
+        };
         let thread = spawn("hugekit-copy", copy).map_err(SnapshotError::NotStarted)?;
         Ok(Self { stop, thread })
     }
@@ -48,7 +50,13 @@ impl Background {
 }
 
 /// From the end on: a reader of all of it in order comes there last.
-fn preserve_all(snapshot: &SnapshotState, tracker: &WriteTracker, most: usize, stop: &AtomicBool) {
+fn preserve_all(
+    snapshot: &SnapshotState,
+    tracker: &WriteTracker,
+    most: usize,
+    stop: &AtomicBool,
+    blocked: &SignalsBlocked,
+) {
     let _ = yield_to_all_threads();
     for index in (0..snapshot.granules().len()).rev() {
         let is_enough = || snapshot.arena().held().0 + snapshot.interval().granule_bytes() > most;
@@ -60,7 +68,7 @@ fn preserve_all(snapshot: &SnapshotState, tracker: &WriteTracker, most: usize, s
         }
         let granule = snapshot.interval().granule(index);
         if snapshot.needs(granule.start) {
-            snapshot.preserve(index, Preserver::Other);
+            snapshot.preserve(index, Preserver::Other, blocked);
             tracker.lift_unneeded(&granule);
         }
     }

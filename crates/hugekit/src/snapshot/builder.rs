@@ -2,13 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::anonymous::Anonymous;
 use super::background::Background;
-use super::edges::Guard;
+use super::edges::{self, Guard};
 use super::interval::{Interval, inner_of};
 use super::reserve::Reserve;
 use super::source::Source;
@@ -19,9 +18,10 @@ use super::write_protector::WriteProtector;
 use super::{Snapshot, SnapshotError, Unsuitable, survey};
 use crate::HUGE_PAGE_BYTES;
 use crate::fault::{FaultMode, Serving};
-use crate::machine::mappings::MappedRange;
+use crate::machine::Root;
+use crate::machine::mappings::{self, MappedRange};
 use crate::pool::FaultError;
-use crate::sys::pagemap;
+use crate::sys::pagemap::PageMap;
 
 const SMALL: usize = 64 << 10;
 
@@ -149,15 +149,20 @@ impl Builder {
             Granule::Huge => Ok(HUGE_PAGE_BYTES),
             Granule::Small => Ok(SMALL),
             Granule::Auto => {
-                let map = pagemap::open_own()
-                    .map_err(SnapshotError::kernel("open(/proc/self/pagemap)"))?;
                 let whole = inner_of(range, HUGE_PAGE_BYTES);
-                let has_huge = !whole.is_empty()
-                    && pagemap::has_huge(map.as_fd(), &whole)
-                        .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
+                let has_huge = !whole.is_empty() && has_huge(&whole)?;
                 Ok(if has_huge { HUGE_PAGE_BYTES } else { SMALL })
             }
         }
+    }
+}
+
+/// Whether some of the range is on huge pages; where the page map cannot be scanned, whether some of its mappings is.
+fn has_huge(range: &Range<usize>) -> Result<bool, SnapshotError> {
+    let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
+    match map.scanned() {
+        Some(scanned) => scanned.has_huge(range).map_err(SnapshotError::kernel("PAGEMAP_SCAN")),
+        None => Ok(mappings::have_huge_pages(&Root::default(), range)?),
     }
 }
 
@@ -241,12 +246,15 @@ impl Plan<'_> {
     ) -> Result<Arc<SnapshotState>, SnapshotError> {
         let add =
             |how| tracker.add(threads, self.mappings, how, |protector| self.snapshot(protector));
+        if self.edge_pages().next().is_some() && !tracker.notes_writes() {
+            return self.add_unwatched(add);
+        }
         let mut added = add(Guard::Watched);
-        if let Err(NotAdded::Unquiet(page)) = added
-            && survey::may_be_stopped(page)?
+        if let Err(NotAdded::Unquiet(_)) = added
+            && self.may_be_stopped()?
         {
             match add(Guard::Stopped) {
-                Err(NotAdded::Error(SnapshotError::Fault(reason))) => {
+                Err(NotAdded::Unstopped(_, reason)) => {
                     tracing::debug!("writers cannot be stopped: {reason}");
                 }
                 stopped => added = stopped,
@@ -257,14 +265,48 @@ impl Plan<'_> {
             std::thread::sleep(MOMENT);
             added = add(Guard::Watched);
         }
-        added.map_err(|reason| match reason {
-            NotAdded::Unquiet(page) => SnapshotError::Unquiet { page },
-            NotAdded::Error(error) => error,
-        })
+        added.map_err(error_of)
+    }
+
+    /// Without a kernel that notes writes, no copy of an edge is known to be of one moment but one that was made while
+    /// its page's writers were stopped.
+    fn add_unwatched(
+        &self,
+        add: impl Fn(Guard) -> Result<Arc<SnapshotState>, NotAdded>,
+    ) -> Result<Arc<SnapshotState>, SnapshotError> {
+        let page = self.edge_pages().next().map_or(self.range.start, |page| page.start);
+        if !self.may_be_stopped()? {
+            return Err(SnapshotError::Unwatched { page });
+        }
+        add(Guard::Stopped).map_err(error_of)
+    }
+
+    fn edge_pages(&self) -> impl Iterator<Item = Range<usize>> {
+        edges::pages_of(self.range).into_iter().flatten()
+    }
+
+    fn may_be_stopped(&self) -> Result<bool, SnapshotError> {
+        for page in self.edge_pages() {
+            if !survey::may_be_stopped(page.start)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn part_of(&self, mapping: &MappedRange) -> Range<usize> {
         let Range { start, end } = mapping.addresses;
         start.max(self.range.start)..end.min(self.range.end)
+    }
+}
+
+fn error_of(reason: NotAdded) -> SnapshotError {
+    match reason {
+        NotAdded::Unquiet(page) => SnapshotError::Unquiet { page },
+        NotAdded::Unstopped(page, reason) => {
+            tracing::debug!("writers cannot be stopped: {reason}");
+            SnapshotError::Unwatched { page }
+        }
+        NotAdded::Error(error) => error,
     }
 }

@@ -6,7 +6,7 @@
 //! stand still: a descriptor of its own has the kernel note the first write and let it pass. Copied and not written
 //! since, the bytes are those of one moment; written, they are copied again.
 //!
-//! Where others write the page all the time, that never happens. Then the page is *stopped* for the microseconds of
+//! Where others write the page all the time, that never happens, and before Linux 6.7 no write is noted. Then the page is *stopped* for the microseconds of
 //! the copy, by a descriptor whose faults wait in the kernel, those of system calls and signal frames too: no thread's
 //! stack is needed for that. A descriptor that serves faults of user code alone would have the kernel fail instead,
 //! so a process that has no other gets an error.
@@ -78,11 +78,7 @@ impl Edges {
 
     /// The pages that edges lie on.
     pub(super) fn pages(&self) -> [Option<Range<usize>>; 2] {
-        let page = |address: usize| address - address % page_size();
-        let of = |at: usize| Some(page(at)).filter(|&start| start != at);
-        let first = of(self.range.start);
-        let last = of(self.range.end).filter(|&last| Some(last) != first);
-        [first, last].map(|start| start.map(|start| start..start + page_size()))
+        pages_of(&self.range)
     }
 
     /// Copies the edges as they are at one moment, while the inner pages stand still. Between the two calls for a
@@ -153,6 +149,15 @@ pub(super) struct Guarding<'a> {
     pub(super) others: &'a dyn Fn(usize) -> bool,
 }
 
+/// The pages that the edges of a range lie on.
+pub(super) fn pages_of(range: &Range<usize>) -> [Option<Range<usize>>; 2] {
+    let page = |address: usize| address - address % page_size();
+    let of = |at: usize| Some(page(at)).filter(|&start| start != at);
+    let first = of(range.start);
+    let last = of(range.end).filter(|&last| Some(last) != first);
+    [first, last].map(|start| start.map(|start| start..start + page_size()))
+}
+
 impl Guarding<'_> {
     /// Has writes to the page come to this descriptor. What snapshots have of it is not protected any more, and
     /// need not be registered.
@@ -170,7 +175,11 @@ impl Guarding<'_> {
             rustix::thread::sched_yield();
             registered = register();
         }
-        registered.map_err(|errno| Trouble::Kernel("UFFDIO_REGISTER", errno, page.start))
+        registered.map_err(|errno| Trouble::Kernel("UFFDIO_REGISTER", errno, page.start))?;
+        protector.fill(self.descriptor, page).map_err(|errno| {
+            self.end(page);
+            Trouble::Kernel("UFFDIO_ZEROPAGE", errno, page.start)
+        })
     }
 
     /// Lets all writes pass, and those that wait.

@@ -50,6 +50,17 @@ pub enum SnapshotError {
         /// Its address.
         page: usize,
     },
+    /// An end of the range shares its page with other data, and this kernel does not note writes (before Linux 6.7):
+    /// only while the page's writers wait is it known that the end is of the same moment as the rest. This process may
+    /// not make them wait, or the page holds the calling thread's stack or a thread's own variables.
+    #[error(
+        "the page at {page:#x} holds an end of the memory beside other data, and this kernel does not note writes \
+         (Linux 6.7): have the memory begin and end with a page, or permit hugekit to serve the faults of system calls"
+    )]
+    Unwatched {
+        /// Its address.
+        page: usize,
+    },
     /// Writes to the memory cannot be served.
     #[error("writes to the memory cannot be served: {0}")]
     Fault(#[from] FaultError),

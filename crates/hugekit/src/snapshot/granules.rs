@@ -10,6 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::io;
 
 use crate::sync::{Claim, Claims, State};
+use crate::sys::thread::SignalsBlocked;
 
 /// Where the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,15 +82,19 @@ impl Granules {
 
     /// The right to copy it aside if it is still with its owner, after another thread that is at it. What another thread
     /// stored before it looked where the granule is, or claimed it, is seen from then on.
-    pub(super) fn claim(&self, index: usize) -> Option<Claim<'_, Place>> {
-        let claim = self.0.claim_if(index, |place| place == Place::Owner);
+    pub(super) fn claim<'a>(
+        &'a self,
+        index: usize,
+        blocked: &'a SignalsBlocked,
+    ) -> Option<Claim<'a, Place>> {
+        let claim = self.0.claim_if(index, |place| place == Place::Owner, blocked);
         fence(Ordering::SeqCst);
         claim
     }
 
     /// No reader wants it any more; returns where it was, when no thread was copying it.
-    pub(super) fn let_go(&self, index: usize) -> Place {
-        self.0.claim(index).finish(Place::Gone)
+    pub(super) fn let_go(&self, index: usize, blocked: &SignalsBlocked) -> Place {
+        self.0.claim(index, blocked).finish(Place::Gone)
     }
 }
 
@@ -99,6 +104,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::sys::thread::without_signals;
 
     #[test]
     fn granule_of_one_owner_leaves_it_once() {
@@ -107,16 +113,18 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for (index, copied) in copied.iter().enumerate() {
-                        if let Some(busy) = granules.claim(index) {
-                            thread::yield_now();
-                            copied.fetch_add(1, Ordering::Relaxed);
-                            busy.finish(Place::Slot(index as u32));
+                    without_signals(|blocked| {
+                        for (index, copied) in copied.iter().enumerate() {
+                            if let Some(busy) = granules.claim(index, blocked) {
+                                thread::yield_now();
+                                copied.fetch_add(1, Ordering::Relaxed);
+                                busy.finish(Place::Slot(index as u32));
+                            }
+                            assert_eq!(granules.settled(index), Place::Slot(index as u32));
+                            assert!(!granules.needs_owner(index));
+                            assert_eq!(copied.load(Ordering::Relaxed), 1);
                         }
-                        assert_eq!(granules.settled(index), Place::Slot(index as u32));
-                        assert!(!granules.needs_owner(index));
-                        assert_eq!(copied.load(Ordering::Relaxed), 1);
-                    }
+                    });
                 });
             }
         });
@@ -124,16 +132,18 @@ mod tests {
 
     #[test]
     fn granule_given_up_stays_where_it_was() {
-        let granules = Granules::new(2).unwrap();
-        let claim = granules.claim(0).unwrap();
-        assert!(granules.needs_owner(0) && !granules.is_still_with_owner(0));
-        drop(claim);
-        assert!(granules.is_still_with_owner(0));
-        assert_eq!(granules.settled(0), Place::Owner);
-        granules.claim(0).unwrap().finish(Place::Lost);
-        assert!(granules.claim(0).is_none());
-        assert_eq!(granules.let_go(1), Place::Owner);
-        assert_eq!((granules.settled(1), granules.len()), (Place::Gone, 2));
-        assert!(granules.claim(1).is_none());
+        without_signals(|blocked| {
+            let granules = Granules::new(2).unwrap();
+            let claim = granules.claim(0, blocked).unwrap();
+            assert!(granules.needs_owner(0) && !granules.is_still_with_owner(0));
+            drop(claim);
+            assert!(granules.is_still_with_owner(0));
+            assert_eq!(granules.settled(0), Place::Owner);
+            granules.claim(0, blocked).unwrap().finish(Place::Lost);
+            assert!(granules.claim(0, blocked).is_none());
+            assert_eq!(granules.let_go(1, blocked), Place::Owner);
+            assert_eq!((granules.settled(1), granules.len()), (Place::Gone, 2));
+            assert!(granules.claim(1, blocked).is_none());
+        });
     }
 }

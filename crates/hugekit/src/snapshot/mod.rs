@@ -49,6 +49,8 @@ mod state;
 mod stream;
 mod survey;
 mod taken;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod tracker;
 mod view;
 mod write_protector;

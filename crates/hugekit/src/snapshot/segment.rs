@@ -12,6 +12,7 @@ use super::write_protector::{Refused, WriteProtector};
 use crate::HUGE_PAGE_BYTES;
 use crate::fault::{Access, Faults};
 use crate::populate::PopulateError;
+use crate::sys::thread::SignalsBlocked;
 
 /// Protection is lifted this far around a write that no snapshot has to do with: a huge page stays
 /// whole.
@@ -69,7 +70,11 @@ impl Segment {
     }
 
     /// Has the granules of a write preserved and lets it pass. Async-signal-safe.
-    pub(super) fn let_write(&self, address: usize) -> Result<(), Hindrance> {
+    pub(super) fn let_write(
+        &self,
+        address: usize,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), Hindrance> {
         let began = Instant::now();
         let block = address - address % BLOCK_BYTES;
         let mut free = clip(&(block..block + BLOCK_BYTES), &self.addresses);
@@ -82,7 +87,7 @@ impl Segment {
                 Phase::Arming => return Err(Hindrance::Arming),
                 Phase::Live => {
                     let (index, granule) = snapshot.interval().granule_at(address);
-                    snapshot.preserve(index, Preserver::Writer(address));
+                    snapshot.preserve(index, Preserver::Writer(address), blocked);
                     free = clip(&free, &granule);
                 }
             }
@@ -142,8 +147,13 @@ impl Faults for Segment {
         self.protector.descriptor()
     }
 
-    fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
-        match self.let_write(address) {
+    fn serve(
+        &self,
+        address: usize,
+        _write: Access,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), PopulateError> {
+        match self.let_write(address, blocked) {
             Ok(()) => Ok(()),
             // The access is tried again, and faults again: no reader may wait for a maker, which waits for readers.
             Err(Hindrance::Arming) => {
@@ -159,7 +169,7 @@ impl Faults for Segment {
     }
 
     /// Lets all writes pass, and the snapshots are lost.
-    fn give_up(&self) -> rustix::io::Result<()> {
+    fn give_up(&self, _: &SignalsBlocked) -> rustix::io::Result<()> {
         self.fail(Failure::Unserved);
         let left = self.protector.unregister(&self.addresses);
         let _ = left.or_else(|Refused| self.protector.abandon());
@@ -167,7 +177,7 @@ impl Faults for Segment {
     }
 
     /// A reader meets that by itself.
-    fn break_(&self, _: usize) {}
+    fn break_(&self, _: usize, _: &SignalsBlocked) {}
 }
 
 fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
@@ -178,11 +188,11 @@ fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
 mod tests {
     use super::super::interval::Interval;
     use super::*;
-    use crate::fault::open::{self, Of};
+    use crate::fault::open;
 
     #[test]
     fn segments_of_any_snapshots_have_the_same_images_throughout() {
-        let Ok(descriptor) = open::for_serving_in_place(Of::PrivateWrites) else { return };
+        let Ok(descriptor) = open::for_private_writes(open::for_serving_in_place) else { return };
         let Ok(protector) = WriteProtector::new(descriptor) else { return };
         let protector = Arc::new(protector);
         let snapshot = |range: Range<usize>| {

@@ -15,9 +15,11 @@ use super::lifecycle::{Failure, Lifecycle, Phase};
 use super::reserve::Reserve;
 use super::write_protector::WriteProtector;
 use crate::fault::no_fault;
+use crate::learning;
 use crate::profile::Profile;
 use crate::sweep::{Order, Reach};
 use crate::sys::private_pages::Private;
+use crate::sys::thread::{SignalsBlocked, without_signals};
 use crate::{CopyOptions, Reuse};
 
 /// The bytes of an interval at one point in time.
@@ -71,7 +73,7 @@ impl SnapshotState {
         protector: Arc<WriteProtector>,
     ) -> rustix::io::Result<Self> {
         // The first look at it may allocate, which no fault may.
-        let _ = Profile::current();
+        learning::prepare();
         let (range, granule_bytes) = (interval.range(), interval.granule_bytes());
         let count = interval.granules();
         let slots = if cap >= range.len() { count } else { count.min(cap / granule_bytes) };
@@ -136,8 +138,8 @@ impl SnapshotState {
     }
 
     /// Sees to it that a granule may change, near the address that is written last. Async-signal-safe.
-    pub(super) fn preserve(&self, index: usize, preserver: Preserver) {
-        let Some(busy) = self.granules.claim(index) else { return };
+    pub(super) fn preserve(&self, index: usize, preserver: Preserver, blocked: &SignalsBlocked) {
+        let Some(busy) = self.granules.claim(index, blocked) else { return };
         let place = match self.failure() {
             Some(_) => Place::Lost,
             None => self.copy_to_preserve(index, preserver),
@@ -295,17 +297,24 @@ impl SnapshotState {
         }
     }
 
-    /// No reader wants the granules of a range any more, which were read.
+    /// No reader wants the granules of a range any more, which were read. A thread has its signals blocked while a
+    /// granule is its: a handler that it ran could touch what is protected, and be served by a thread that waits for
+    /// that granule. Not for long, however many there are.
     pub(super) fn let_go(&self, range: &Range<usize>) {
+        const TOGETHER: usize = 64;
         if range.is_empty() {
             return;
         }
-        for index in
-            self.interval.granule_at(range.start).0..=self.interval.granule_at(range.end - 1).0
-        {
-            if let Place::Slot(slot) = self.granules.let_go(index) {
-                self.arena.give_back(slot);
-            }
+        let granule_at = |address| self.interval.granule_at(address).0;
+        let end = granule_at(range.end - 1) + 1;
+        for first in (granule_at(range.start)..end).step_by(TOGETHER) {
+            without_signals(|blocked| {
+                for index in first..end.min(first + TOGETHER) {
+                    if let Place::Slot(slot) = self.granules.let_go(index, blocked) {
+                        self.arena.give_back(slot);
+                    }
+                }
+            });
         }
     }
 

@@ -145,11 +145,22 @@ pub(super) fn may_be_stopped(page: usize) -> Result<bool, SnapshotError> {
         Err(SnapshotError::Unsuitable { .. }) => false,
         found => found.map(|()| true)?,
     };
-    Ok(is_no_threads && here.abs_diff(page) > FRAMES)
+    Ok(is_no_threads && (here.abs_diff(page) > FRAMES || is_on_own_stack(here)?))
 }
 
 /// A thread that makes a snapshot has all of its frames within so many bytes, on whatever stack it runs.
 const FRAMES: usize = 256 << 10;
+
+/// Whether an address of the calling thread's stack lies on the one that it was started with, of which no page is
+/// taken for another's.
+fn is_on_own_stack(here: usize) -> Result<bool, SnapshotError> {
+    let of_here =
+        mappings::read_some(&Root::default(), |addresses| addresses.contains(&here))?.pop();
+    let Some(MappedRange { addresses, name, .. }) = of_here else { return Ok(false) };
+    let is_below = |descriptor| addresses.contains(&descriptor) && here < descriptor;
+    let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+    Ok(name == "[stack]" || descriptor_of(own).is_some_and(is_below))
+}
 
 /// Where what is a thread's own ends behind its descriptor, at most. Stacks that the C library maps end with it,
 /// at the end of a page, and what lies above is another mapping that the kernel joined.
@@ -198,6 +209,27 @@ mod tests {
         assert_eq!(own_of(thread, top - 1632, &joined), page..top);
         // A descriptor that goes on in the next page.
         assert_eq!(own_of(thread, top - 1000, &joined), page..top - 1000 + BEHIND);
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    #[cfg_attr(
+        target_arch = "aarch64",
+        ignore = "qemu, which tests this CPU, lacks get_robust_list(2)"
+    )]
+    fn survey_beside_the_own_stack_tells_it_from_others() {
+        let here = || std::ptr::from_ref(&page_size()).addr();
+        assert!(is_on_own_stack(here()).unwrap());
+        let heap = Box::new(0);
+        assert!(!is_on_own_stack(std::ptr::from_ref(&*heap).addr()).unwrap());
+        let above = end_of_own_stack();
+        // Right above its own stack a thread may have a page stopped, wherever its frames are.
+        assert!(above.abs_diff(here()) < FRAMES && may_be_stopped(above).unwrap());
+    }
+
+    fn end_of_own_stack() -> usize {
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        end_of(descriptor_of(own).unwrap()).next_multiple_of(page_size())
     }
 
     #[test]

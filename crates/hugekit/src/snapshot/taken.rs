@@ -64,8 +64,8 @@ impl Drop for Taken {
 impl All {
     fn change(&self, change: impl FnOnce(&mut Vec<Range<usize>>)) {
         // As for a registry: its reader must not wait for a maker, which waits for readers.
-        without_signals(|| {
-            self.ranges.replace(|ranges| {
+        without_signals(|blocked| {
+            self.ranges.replace(blocked, |ranges| {
                 let mut ranges = ranges.clone();
                 change(&mut ranges);
                 ranges
@@ -77,7 +77,7 @@ impl All {
 fn each(look: &mut dyn FnMut(&Range<usize>)) {
     let all = ALL.last().filter(|all| all.mark.is_ours());
     let Some(all) = all.filter(|all| all.count.load(Ordering::SeqCst) > 0) else { return };
-    without_signals(|| all.ranges.read(|ranges| ranges.iter().for_each(look)));
+    without_signals(|blocked| all.ranges.read(blocked, |ranges| ranges.iter().for_each(look)));
 }
 
 #[cfg(test)]

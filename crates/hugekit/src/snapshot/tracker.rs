@@ -18,10 +18,11 @@ use crate::fault::no_fault;
 use crate::fault::open::{self, Of};
 use crate::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
 use crate::machine::mappings::MappedRange;
+use crate::pool::FaultError;
 use crate::populate::PopulateError;
 use crate::sync::{OfProcess, PerProcess};
 use crate::sys::fork_mark::ForkMark;
-use crate::sys::thread::without_signals;
+use crate::sys::thread::{SignalsBlocked, without_signals};
 
 /// Snapshots whose writes are handled in one way, and share a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,8 @@ impl State {
 pub(super) enum NotAdded {
     /// The page of an edge was written all the time.
     Unquiet(usize),
+    /// The page of an edge cannot be stopped, because this process may not.
+    Unstopped(usize, FaultError),
     Error(SnapshotError),
 }
 
@@ -139,10 +142,10 @@ impl WriteTracker {
             };
         }
         let protector = match self.way {
-            Way::InPlace => WriteProtector::new(open::for_serving_in_place(Of::PrivateWrites)?)?,
-            Way::Threaded => WriteProtector::new(open::for_handler_threads(Of::PrivateWrites)?)?,
+            Way::InPlace => open::for_private_writes(open::for_serving_in_place)?,
+            Way::Threaded => open::for_private_writes(open::for_handler_threads)?,
         };
-        let protector = Arc::new(protector);
+        let protector = Arc::new(WriteProtector::new(protector)?);
         if self.way == Way::Threaded {
             let served = Arc::new(Threaded { tracker: self, protector: Arc::clone(&protector) });
             state.handlers = Some(Handlers::start(&(served as Arc<dyn Faults>), threads)?);
@@ -194,11 +197,15 @@ impl WriteTracker {
         no_fault::prepare();
         let protector = self.open(state, threads)?;
         let snapshot = Arc::new(make(Arc::clone(&protector))?);
-        if snapshot.edges().pages().iter().any(Option::is_some) {
-            open_guard(state, how)?;
+        if let Some(page) = snapshot.edges().pages().iter().flatten().next() {
+            open_guard(state, how, &protector, page)?;
         }
         let parts = parts_of(snapshot.interval().inner(), mappings);
         register(&protector, &parts, &state.snapshots)?;
+        if let Err(refused) = fill(&protector, &parts) {
+            leave(&protector, parts.iter().map(|(part, _)| part), &state.snapshots);
+            return Err(refused.into());
+        }
         for other in &state.snapshots {
             // Protecting again what its owner discarded would make that look untouched.
             other.check_owner(&clip(other.interval().inner(), snapshot.interval().inner()));
@@ -206,7 +213,10 @@ impl WriteTracker {
         state.snapshots.push(Arc::clone(&snapshot));
         self.publish(state, ranges);
         // A handler of this thread's that writes there would wait for what it has interrupted.
-        let armed = without_signals(|| self.arm(state, &snapshot, &parts, how, ranges));
+        let armed = without_signals(|blocked| {
+            let held = (self.table.hold(blocked), ranges.map(|ranges| ranges.hold(blocked)));
+            Self::arm(state, &snapshot, &parts, how, held)
+        });
         let added = match armed {
             // The last handler thread may have ended before it could know of this one.
             Ok(()) if protector.is_abandoned() => Err(SnapshotError::Refused.into()),
@@ -221,12 +231,11 @@ impl WriteTracker {
     /// protected, but to the stack, or wait for a thread that does: writers wait for the end of this. So the
     /// registries are held before, because a thread that changes one writes to the heap.
     fn arm<'a>(
-        &self,
         state: &State,
         snapshot: &Arc<SnapshotState>,
         parts: &[(Range<usize>, &'a MappedRange)],
         how: Guard,
-        ranges: Option<Ranges>,
+        (table, ranges): (Held<'_, Segment>, Option<Held<'_, dyn Faults>>),
     ) -> Result<(), Unarmed<'a>> {
         let Some(protector) = &state.protector else { return Ok(()) };
         let is_another = |other: &&Arc<SnapshotState>| !Arc::ptr_eq(other, snapshot);
@@ -246,7 +255,6 @@ impl WriteTracker {
             descriptor: descriptor.as_fd(),
             others: &others,
         });
-        let (table, ranges) = (self.table.hold(), ranges.map(Ranges::hold));
         protector.hold(&snapshot.edges().pages());
         snapshot.enter(Phase::Arming);
         // A handler that saw it forming may lift what others had protected, until it is done.
@@ -326,6 +334,19 @@ impl WriteTracker {
         }
     }
 
+    /// Whether the kernel notes writes to a page, so that it need not be stopped while it is copied. Errors are met
+    /// again where a snapshot is made.
+    pub(super) fn notes_writes(&self) -> bool {
+        let mut state = self.lock();
+        if state.watched.is_none() {
+            match open::for_watching() {
+                Ok(opened) => state.watched = Some(opened),
+                Err(error) => return !matches!(error, FaultError::Lacking { .. }),
+            }
+        }
+        true
+    }
+
     /// Whether some snapshot has part of a range.
     pub(super) fn has_part_of(&self, range: &Range<usize>) -> bool {
         self.lock()
@@ -356,9 +377,15 @@ impl Faults for Threaded {
         self.protector.descriptor()
     }
 
-    fn serve(&self, address: usize, _write: Access) -> Result<(), PopulateError> {
+    fn serve(
+        &self,
+        address: usize,
+        _write: Access,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), PopulateError> {
+        let let_write = |segment: &Segment| segment.let_write(address, blocked);
         loop {
-            match self.tracker.table.with(address, |segment| segment.let_write(address)) {
+            match self.tracker.table.with(address, blocked, let_write) {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(Hindrance::Arming)) => rustix::thread::sched_yield(),
                 Some(Err(Hindrance::Refused)) => {
@@ -378,15 +405,15 @@ impl Faults for Threaded {
     }
 
     /// First the protector, so that a thread that makes a snapshot meanwhile sees that, or it is found here.
-    fn give_up(&self) -> rustix::io::Result<()> {
+    fn give_up(&self, blocked: &SignalsBlocked) -> rustix::io::Result<()> {
         let left = self.protector.abandon();
-        self.tracker.table.for_each(|faults| {
-            let _ = faults.give_up();
+        self.tracker.table.for_each(blocked, |faults| {
+            let _ = faults.give_up(blocked);
         });
         left.map_err(|_| rustix::io::Errno::PERM)
     }
 
-    fn break_(&self, _: usize) {}
+    fn break_(&self, _: usize, _: &SignalsBlocked) {}
 }
 
 /// Has writes to all of the parts come to us.
@@ -399,14 +426,21 @@ fn protect<'a>(
     })
 }
 
-/// Opens what is to guard edges, if that is not open.
-fn open_guard(state: &mut State, how: Guard) -> Result<(), SnapshotError> {
-    let (descriptor, open): (_, fn() -> _) = match how {
-        Guard::Watched => (&mut state.watched, open::for_watching),
-        Guard::Stopped => (&mut state.stopped, open::for_stopping),
-    };
-    if descriptor.is_none() {
-        *descriptor = Some(open()?);
+/// Opens what is to guard edges, of which this page is one, if that is not open.
+fn open_guard(
+    state: &mut State,
+    how: Guard,
+    protector: &WriteProtector,
+    page: &Range<usize>,
+) -> Result<(), NotAdded> {
+    match how {
+        Guard::Watched if state.watched.is_none() => state.watched = Some(open::for_watching()?),
+        Guard::Stopped if state.stopped.is_none() => {
+            let writes = Of::PrivateWrites(protector.untouched());
+            let opened = open::for_stopping(writes);
+            state.stopped = Some(opened.map_err(|why| NotAdded::Unstopped(page.start, why))?);
+        }
+        Guard::Watched | Guard::Stopped => {}
     }
     Ok(())
 }
@@ -440,6 +474,31 @@ fn parts_of<'a>(
     mappings.iter().map(part).filter(|(part, _)| !part.is_empty()).collect()
 }
 
+/// Sees to it that all of the parts can be protected.
+fn fill(
+    protector: &WriteProtector,
+    parts: &[(Range<usize>, &MappedRange)],
+) -> Result<(), SnapshotError> {
+    parts.iter().try_for_each(|(part, mapping)| {
+        let filled = protector.fill(protector.descriptor(), part);
+        filled.map_err(|errno| refusal(errno, mapping, "UFFDIO_ZEROPAGE"))
+    })
+}
+
+/// Leaves parts to the kernel of which nothing is protected yet, but for those that other snapshots have part of.
+fn leave<'a>(
+    protector: &WriteProtector,
+    parts: impl Iterator<Item = &'a Range<usize>>,
+    others: &[Arc<SnapshotState>],
+) {
+    let is_new = |part: &&Range<usize>| {
+        others.iter().all(|other| clip(other.interval().inner(), part).is_empty())
+    };
+    parts.filter(is_new).for_each(|part| {
+        let _ = protector.unregister(part);
+    });
+}
+
 /// All of the parts, or none but those that other snapshots have part of.
 fn register(
     protector: &WriteProtector,
@@ -448,14 +507,7 @@ fn register(
 ) -> Result<(), SnapshotError> {
     for (count, (part, mapping)) in parts.iter().enumerate() {
         if let Err(errno) = protector.register(part) {
-            let is_new = |part: &Range<usize>| {
-                others.iter().all(|other| clip(other.interval().inner(), part).is_empty())
-            };
-            let done = parts[..count].iter().map(|(part, _)| part);
-            done.filter(|part| is_new(part)).for_each(|part| {
-                // Nothing is protected yet.
-                let _ = protector.unregister(part);
-            });
+            leave(protector, parts[..count].iter().map(|(part, _)| part), others);
             return Err(refusal(errno, mapping, "UFFDIO_REGISTER"));
         }
     }
@@ -502,8 +554,10 @@ mod tests {
         };
         snapshot.read_at(5, &mut [0; 9]).unwrap();
         let tracker = WriteTracker::current(Way::Threaded).unwrap();
-        tracker.table.for_each(|faults| {
-            let _ = faults.give_up();
+        without_signals(|blocked| {
+            tracker.table.for_each(blocked, |faults| {
+                let _ = faults.give_up(blocked);
+            });
         });
         // SAFETY: as above.
         unsafe { memory.start().write_bytes(8, len) };

@@ -10,15 +10,19 @@ use rustix::io::{self, Errno};
 use rustix::param::page_size;
 
 use super::error::SnapshotError;
-use crate::sys::private_pages::Private;
-use crate::sys::{pagemap, userfaultfd};
+use crate::fault::open::Untouched;
+use crate::pool::FaultError;
+use crate::sys::pagemap::PageMap;
+use crate::sys::private_pages::{Private, PrivateBytes};
+use crate::sys::userfaultfd;
 
 /// The two descriptors of one process that protecting and looking take. Its functions are async-signal-safe,
 /// all but `new`.
 #[derive(Debug)]
 pub(super) struct WriteProtector {
     descriptor: ManuallyDrop<OwnedFd>,
-    pagemap: OwnedFd,
+    untouched: Untouched,
+    pagemap: PageMap,
     shared: Private<Shared>,
 }
 
@@ -40,14 +44,38 @@ pub(super) struct Refused;
 const TRIES: u32 = 10_000;
 
 impl WriteProtector {
-    pub(super) fn new(descriptor: OwnedFd) -> Result<Self, SnapshotError> {
-        let pagemap =
-            pagemap::open_own().map_err(SnapshotError::kernel("open(/proc/self/pagemap)"))?;
-        // Asked once of nothing, so that a kernel without it says so before anything is protected.
-        pagemap::is_protected(pagemap.as_fd(), &(0..page_size()))
-            .map_err(SnapshotError::kernel("PAGEMAP_SCAN (Linux 6.7)"))?;
+    pub(super) fn new(
+        (descriptor, untouched): (OwnedFd, Untouched),
+    ) -> Result<Self, SnapshotError> {
+        let pagemap = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
         let shared = Private::new(Shared::default()).map_err(SnapshotError::kernel("mmap"))?;
-        Ok(Self { descriptor: ManuallyDrop::new(descriptor), pagemap, shared })
+        let descriptor = ManuallyDrop::new(descriptor);
+        let protector = Self { descriptor, untouched, pagemap, shared };
+        if protector.is_told_of_protection().map_err(SnapshotError::kernel("userfaultfd"))? {
+            return Ok(protector);
+        }
+        let missing = vec!["protection told by the page map (Linux 5.14)"];
+        Err(FaultError::Lacking { missing }.into())
+    }
+
+    /// Who scans the page map is. Else a page of our own is protected and looked at, before any other.
+    fn is_told_of_protection(&self) -> io::Result<bool> {
+        if matches!(self.pagemap, PageMap::Scanned(_)) {
+            return Ok(true);
+        }
+        let bytes = PrivateBytes::new(page_size(), 1)?;
+        // SAFETY: a page, which no other value has.
+        unsafe { bytes.start().write_volatile(1) };
+        let page = bytes.start().addr()..bytes.start().addr() + page_size();
+        self.register(&page)?;
+        let is_told = self.protect(&page).and_then(|()| self.pagemap.is_protected(&page));
+        // The protection goes with the page, in any case.
+        let _ = userfaultfd::unregister(self.descriptor(), &page);
+        is_told
+    }
+
+    pub(super) fn untouched(&self) -> Untouched {
+        self.untouched
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -71,12 +99,12 @@ impl WriteProtector {
 
     /// Whether every page that holds some of the range is protected.
     pub(super) fn is_protected(&self, range: &Range<usize>) -> bool {
-        pagemap::is_protected(self.pagemap.as_fd(), &whole_pages(range)) == Ok(true)
+        self.pagemap.is_protected(&whole_pages(range)) == Ok(true)
     }
 
     /// The pages from the first on up to one that is not protected.
     pub(super) fn protected_until(&self, range: &Range<usize>) -> usize {
-        match pagemap::first_protected(self.pagemap.as_fd(), range) {
+        match self.pagemap.first_protected(range) {
             Ok(Some(found)) if found.start == range.start => found.end,
             _ => range.start,
         }
@@ -84,6 +112,25 @@ impl WriteProtector {
 
     pub(super) fn register(&self, range: &Range<usize>) -> io::Result<()> {
         userfaultfd::register_for_copies(self.descriptor(), range, false)
+    }
+
+    /// Sees to it that all of the range can be protected, which is registered with one of the descriptors. Not what
+    /// its owner discards from now on: that looks unprotected.
+    pub(super) fn fill(&self, descriptor: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<()> {
+        if self.untouched == Untouched::Marked {
+            return Ok(());
+        }
+        let mut rest = range.clone();
+        while let Some(found) = self.pagemap.first_untouched(&rest)? {
+            rest.start = match userfaultfd::map_zeroes(descriptor, &found) {
+                Ok(()) => found.end,
+                // Touched meanwhile.
+                Err((mapped, Errno::EXIST)) => found.start + mapped + page_size(),
+                Err((mapped, Errno::AGAIN)) => found.start + mapped,
+                Err((_, errno)) => return Err(errno),
+            };
+        }
+        Ok(())
     }
 
     /// Has every write come to us. Where a page cannot be protected, nothing behind it is.
@@ -98,7 +145,7 @@ impl WriteProtector {
         if self.each_part(range, lift).is_ok() {
             return Ok(());
         }
-        match pagemap::first_protected(self.pagemap.as_fd(), range) {
+        match self.pagemap.first_protected(range) {
             Ok(None) => Ok(()),
             Ok(Some(_)) | Err(_) => Err(Refused),
         }
@@ -158,7 +205,7 @@ impl WriteProtector {
             return Ok(());
         }
         let (mut rest, mut done) = (range.clone(), Ok(()));
-        while let Some(part) = pagemap::first_protected(self.pagemap.as_fd(), &rest)? {
+        while let Some(part) = self.pagemap.first_protected(&rest)? {
             if act(&part).is_err() {
                 for page in part.clone().step_by(page_size()) {
                     let acted = act(&(page..page + page_size()));

@@ -4,7 +4,8 @@
 //! what the word stands for is broken: it may be set at any moment, a claim or not.
 //!
 //! Async-signal-safe, all but making one: nothing allocates, and who waits for a claim waits for a thread that has
-//! its signals blocked and faults nowhere that is served by claims of the same table.
+//! its signals blocked, which it proves ([`SignalsBlocked`]), and faults nowhere that is served by claims of the same
+//! table.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +13,9 @@ use std::marker::PhantomData;
 use rustix::io;
 
 use super::event::Event;
+use super::held;
 use super::primitives::{Ordering, Private, Words};
+use crate::sys::thread::SignalsBlocked;
 
 /// What a word can say, in the lower 30 bits. 0 is a state, because the kernel's memory is zero at first.
 pub(crate) trait State: Copy + fmt::Debug + PartialEq {
@@ -48,7 +51,8 @@ pub(crate) struct Seen<S> {
     pub(crate) is_broken: bool,
 }
 
-/// The right to work on what a word stands for. Dropped, it leaves the state as it was.
+/// The right to work on what a word stands for, of a thread that has its signals blocked. Dropped, it leaves the state
+/// as it was.
 #[derive(Debug)]
 pub(crate) struct Claim<'a, S: State> {
     claims: &'a Claims<S>,
@@ -97,16 +101,17 @@ impl<S: State> Claims<S> {
     }
 
     /// Claims it, after another thread that has it.
-    pub(crate) fn claim(&self, index: usize) -> Claim<'_, S> {
+    pub(crate) fn claim<'a>(&'a self, index: usize, _: &'a SignalsBlocked) -> Claim<'a, S> {
         self.ended.wait_for(|| self.try_claim(index, |_| true)).expect("claimed in any state")
     }
 
     /// Claims it if its state, once it is not claimed, is wanted.
-    pub(crate) fn claim_if(
-        &self,
+    pub(crate) fn claim_if<'a>(
+        &'a self,
         index: usize,
         wanted: impl Fn(S) -> bool,
-    ) -> Option<Claim<'_, S>> {
+        _: &'a SignalsBlocked,
+    ) -> Option<Claim<'a, S>> {
         self.ended.wait_for(|| self.try_claim(index, &wanted))
     }
 
@@ -120,6 +125,7 @@ impl<S: State> Claims<S> {
         match self.words[index].fetch_update(Ordering::Acquire, Ordering::Acquire, free) {
             Ok(bits) => {
                 let Seen { state, is_broken, .. } = Seen::of(bits);
+                held::begin();
                 Some(Some(Claim { claims: self, index, state, is_broken }))
             }
             Err(bits) => (bits & BUSY == 0).then_some(None),
@@ -160,6 +166,7 @@ impl<S: State> Claim<'_, S> {
 
 impl<S: State> Drop for Claim<'_, S> {
     fn drop(&mut self) {
+        held::end();
         self.claims.end(self.index, self.state);
     }
 }
@@ -170,6 +177,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::sys::thread::without_signals;
 
     impl State for u32 {
         fn bits(self) -> u32 {
@@ -186,14 +194,16 @@ mod tests {
         let claims = Claims::with(7, [5, 0, 1]).unwrap();
         let inside: Vec<AtomicUsize> = (0..7).map(|_| AtomicUsize::new(0)).collect();
         let work = || {
-            for index in (0..7).cycle().take(2000) {
-                let claim = claims.claim(index);
-                assert_eq!(inside[index].fetch_add(1, Ordering::Relaxed), 0);
-                thread::yield_now();
-                inside[index].fetch_sub(1, Ordering::Relaxed);
-                let next = claim.state() + 1;
-                claim.finish(next);
-            }
+            without_signals(|blocked| {
+                for index in (0..7).cycle().take(2000) {
+                    let claim = claims.claim(index, blocked);
+                    assert_eq!(inside[index].fetch_add(1, Ordering::Relaxed), 0);
+                    thread::yield_now();
+                    inside[index].fetch_sub(1, Ordering::Relaxed);
+                    let next = claim.state() + 1;
+                    claim.finish(next);
+                }
+            });
         };
         thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
         let sum: u32 = (0..7).map(|index| claims.settled(index).state).sum();
@@ -202,25 +212,29 @@ mod tests {
 
     #[test]
     fn claim_that_is_dropped_leaves_what_was() {
-        let claims = Claims::with(2, [3, 4]).unwrap();
-        let claim = claims.claim(0);
-        assert_eq!(claims.look(0), Seen { state: 3, is_busy: true, is_broken: false });
-        drop(claim);
-        assert_eq!(claims.look(0), Seen { state: 3, is_busy: false, is_broken: false });
-        assert!(claims.claim_if(1, |state| state == 3).is_none());
-        assert_eq!(claims.claim_if(1, |state| state == 4).unwrap().finish(9), 4);
-        assert_eq!((claims.settled(1).state, claims.len()), (9, 2));
+        without_signals(|blocked| {
+            let claims = Claims::with(2, [3, 4]).unwrap();
+            let claim = claims.claim(0, blocked);
+            assert_eq!(claims.look(0), Seen { state: 3, is_busy: true, is_broken: false });
+            drop(claim);
+            assert_eq!(claims.look(0), Seen { state: 3, is_busy: false, is_broken: false });
+            assert!(claims.claim_if(1, |state| state == 3, blocked).is_none());
+            assert_eq!(claims.claim_if(1, |state| state == 4, blocked).unwrap().finish(9), 4);
+            assert_eq!((claims.settled(1).state, claims.len()), (9, 2));
+        });
     }
 
     #[test]
     fn break_of_a_word_at_any_time_stays() {
-        let claims = Claims::<u32>::new(1).unwrap();
-        let claim = claims.claim(0);
-        claims.break_(0);
-        assert!(!claim.is_broken());
-        claim.finish(8);
-        assert_eq!(claims.look(0), Seen { state: 8, is_busy: false, is_broken: true });
-        assert!(claims.claim(0).is_broken());
+        without_signals(|blocked| {
+            let claims = Claims::<u32>::new(1).unwrap();
+            let claim = claims.claim(0, blocked);
+            claims.break_(0);
+            assert!(!claim.is_broken());
+            claim.finish(8);
+            assert_eq!(claims.look(0), Seen { state: 8, is_busy: false, is_broken: true });
+            assert!(claims.claim(0, blocked).is_broken());
+        });
     }
 }
 
@@ -232,6 +246,8 @@ mod models {
     use loom::thread;
 
     use super::*;
+
+    const BLOCKED: SignalsBlocked = SignalsBlocked::in_a_model();
 
     /// 0: not done; 1: done; 2: taken away again.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,7 +282,7 @@ mod models {
 
         /// What a fault does: the work, if it is not done.
         fn serve(&self) {
-            let claim = self.claims.claim(0);
+            let claim = self.claims.claim(0, &BLOCKED);
             if claim.state() == Step(0) {
                 self.add();
                 claim.finish(Step(1));
@@ -323,7 +339,7 @@ mod models {
         check(3, || {
             let shared = Shared::new();
             let other = Arc::clone(&shared);
-            let other = thread::spawn(move || drop(other.claims.claim(0)));
+            let other = thread::spawn(move || drop(other.claims.claim(0, &BLOCKED)));
             shared.serve();
             other.join().unwrap();
             assert_eq!(shared.claims.look(0).state, Step(1));
@@ -356,7 +372,7 @@ mod models {
                 if waits.claims.settled(0).state == Step(1) {
                     assert_eq!(waits.read(), 1);
                 }
-                if waits.claims.claim_if(0, |step| step == Step(0)).is_none() {
+                if waits.claims.claim_if(0, |step| step == Step(0), &BLOCKED).is_none() {
                     assert_eq!(waits.read(), 1);
                 }
             });
@@ -372,7 +388,7 @@ mod models {
             let shared = Shared::new();
             let other = Arc::clone(&shared);
             let other = thread::spawn(move || {
-                if let Some(claim) = other.claims.claim_if(0, |step| step == Step(1)) {
+                if let Some(claim) = other.claims.claim_if(0, |step| step == Step(1), &BLOCKED) {
                     other.memory.with_mut(|memory| {
                         // SAFETY: the owner of the claim has it alone; loom checks just that.
                         unsafe { *memory = 0 }

@@ -15,7 +15,9 @@ use std::ops::{Deref, DerefMut};
 use rustix::io;
 
 use super::event::Event;
+use super::held;
 use super::primitives::{AtomicU32, Ordering, Private};
+use crate::sys::thread::SignalsBlocked;
 
 /// Set while a thread has it alone, or is about to.
 const ALONE: u32 = 1 << 31;
@@ -54,14 +56,14 @@ impl<T> Gate<T> {
     }
 
     /// Waits until no thread has it alone. Async-signal-safe.
-    pub(crate) fn share(&self) -> Shared<'_, T> {
+    pub(crate) fn share<'a>(&'a self, _: &'a SignalsBlocked) -> Shared<'a, T> {
         self.enter(|holders| holders + 1);
         held::begin();
         Shared { gate: self }
     }
 
     /// Waits until no other thread has it. Async-signal-safe.
-    pub(crate) fn alone(&self) -> Alone<'_, T> {
+    pub(crate) fn alone<'a>(&'a self, _: &'a SignalsBlocked) -> Alone<'a, T> {
         self.enter(|holders| holders | ALONE);
         let Words { holders, opened } = &*self.words;
         // Acquire: what every sharer did has happened, because each one's leaving continues the others' release.
@@ -124,77 +126,12 @@ impl<T> Drop for Alone<'_, T> {
     }
 }
 
-/// Has unit tests count what a thread allocates while it has a gate: a handler may have interrupted the allocator, and
-/// wait for the gate.
-#[cfg(all(test, not(loom)))]
-pub(crate) mod held {
-    use std::alloc::{GlobalAlloc, Layout, System};
-    use std::cell::Cell;
-
-    thread_local! {
-        static GATES: Cell<u32> = const { Cell::new(0) };
-        static CALLS: Cell<u32> = const { Cell::new(0) };
-    }
-
-    pub(super) fn begin() {
-        GATES.set(GATES.get() + 1);
-    }
-
-    pub(super) fn end() {
-        GATES.set(GATES.get() - 1);
-    }
-
-    /// How often this thread has called the allocator while it had a gate.
-    pub(crate) fn allocator_calls() -> u32 {
-        CALLS.get()
-    }
-
-    struct Counting;
-
-    impl Counting {
-        fn count() {
-            if GATES.try_with(Cell::get).is_ok_and(|gates| gates > 0) {
-                CALLS.set(CALLS.get() + 1);
-            }
-        }
-    }
-
-    #[global_allocator]
-    static ALLOCATOR: Counting = Counting;
-
-    // SAFETY: the system's allocator, which is called with what this is called with.
-    unsafe impl GlobalAlloc for Counting {
-        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            Self::count();
-            // SAFETY: the caller's to promise.
-            unsafe { System.alloc(layout) }
-        }
-
-        unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-            Self::count();
-            // SAFETY: the caller's to promise.
-            unsafe { System.dealloc(start, layout) }
-        }
-
-        unsafe fn realloc(&self, start: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-            Self::count();
-            // SAFETY: the caller's to promise.
-            unsafe { System.realloc(start, layout, len) }
-        }
-    }
-}
-
-#[cfg(not(all(test, not(loom))))]
-mod held {
-    pub(super) fn begin() {}
-    pub(super) fn end() {}
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::thread;
 
     use super::*;
+    use crate::sys::thread::without_signals;
 
     #[test]
     fn gate_of_sharers_shows_no_change_half_way_and_loses_none() {
@@ -203,21 +140,25 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let mut pair = gate.alone();
-                        pair.0 += 1;
-                        thread::yield_now();
-                        pair.1 += 1;
+                        without_signals(|blocked| {
+                            let mut pair = gate.alone(blocked);
+                            pair.0 += 1;
+                            thread::yield_now();
+                            pair.1 += 1;
+                        });
                     }
                 });
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let pair = gate.share();
-                        assert_eq!(pair.0, pair.1);
+                        without_signals(|blocked| {
+                            let pair = gate.share(blocked);
+                            assert_eq!(pair.0, pair.1);
+                        });
                     }
                 });
             }
         });
-        assert_eq!(*gate.share(), (4000, 4000));
+        without_signals(|blocked| assert_eq!(*gate.share(blocked), (4000, 4000)));
     }
 }
 
@@ -228,6 +169,8 @@ mod models {
     use loom::thread;
 
     use super::*;
+
+    const BLOCKED: SignalsBlocked = SignalsBlocked::in_a_model();
 
     type Watched = Arc<Gate<Cell>>;
 
@@ -245,12 +188,12 @@ mod models {
 
     fn read(gate: &Watched) -> u32 {
         // SAFETY: shared; loom checks that no thread writes it.
-        gate.share().0.with(|value| unsafe { *value })
+        gate.share(&BLOCKED).0.with(|value| unsafe { *value })
     }
 
     fn add(gate: &Watched) {
         // SAFETY: alone; loom checks just that.
-        gate.alone().0.with_mut(|value| unsafe { *value += 1 });
+        gate.alone(&BLOCKED).0.with_mut(|value| unsafe { *value += 1 });
     }
 
     fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {

@@ -12,6 +12,10 @@ mod claims;
 mod event;
 mod futex;
 mod gate;
+#[cfg(not(all(test, not(loom))))]
+mod held;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod held;
 mod latch;
 mod per_process;
 pub(crate) mod primitives;
@@ -19,8 +23,6 @@ mod published;
 
 pub(crate) use self::claims::{Claim, Claims, State};
 pub(crate) use self::gate::Gate;
-#[cfg(all(test, not(loom)))]
-pub(crate) use self::gate::held;
 pub(crate) use self::latch::Latch;
 pub(crate) use self::per_process::{OfProcess, PerProcess};
 pub(crate) use self::published::{Held, Published};

@@ -7,7 +7,8 @@
 //! turns, so that readers that keep coming hold up no writer. After that no thread reads the old value.
 //!
 //! Readers do only what a fault needs and never wait for a writer, so that a writer's wait ends; a writer holds no
-//! lock that a reader takes.
+//! lock that a reader takes. Both have their signals blocked, and prove it ([`SignalsBlocked`]): a handler could wait
+//! for a thread that waits for them.
 #![allow(unsafe_code)]
 
 use std::sync::PoisonError;
@@ -15,7 +16,9 @@ use std::time::Duration;
 
 use rustix::io;
 
+use super::held;
 use super::primitives::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, Private, yield_now};
+use crate::sys::thread::SignalsBlocked;
 
 /// Looks at the counters before a waiting writer sleeps.
 const LOOKS: u32 = 64;
@@ -69,18 +72,19 @@ impl<T> Published<T> {
     }
 
     /// What `read` makes of the value. Async-signal-safe if `read` is; within another one's `read` too.
-    pub(crate) fn read<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+    pub(crate) fn read<R>(&self, _: &SignalsBlocked, read: impl FnOnce(&T) -> R) -> R {
         // Any number will do: writers wait for both counters.
         let turn = self.words.turn.load(Ordering::Relaxed) & 1;
         let _reader = Reader::new(&self.words.readers[turn]);
+        held::interrupt();
         // SAFETY: counted before the value was looked for, so that the writer that replaces it waits for us before it
         // drops it. Acquire: the value is whole.
         read(unsafe { &*self.value.load(Ordering::Acquire) })
     }
 
     /// Replaces the value by what `change` makes of it. No thread reads the old one any more when this returns.
-    pub(crate) fn replace(&self, change: impl FnOnce(&T) -> T) {
-        let _held = self.hold();
+    pub(crate) fn replace(&self, blocked: &SignalsBlocked, change: impl FnOnce(&T) -> T) {
+        let _held = self.hold(blocked);
         // SAFETY: only writers replace it, and there is no other one. The lock orders it.
         let next = change(unsafe { &*self.value.load(Ordering::Relaxed) });
         // Release: readers find it whole.
@@ -91,8 +95,9 @@ impl<T> Published<T> {
     }
 
     /// Keeps other threads from replacing it.
-    pub(crate) fn hold(&self) -> Held<'_, T> {
+    pub(crate) fn hold<'a>(&'a self, _: &'a SignalsBlocked) -> Held<'a, T> {
         let writer = self.words.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        held::interrupt();
         Held { published: self, _writer: writer }
     }
 
@@ -146,6 +151,8 @@ mod models {
 
     use super::*;
 
+    const BLOCKED: SignalsBlocked = SignalsBlocked::in_a_model();
+
     /// A value of which loom reports a reader that is not ordered before its end.
     struct Canary {
         number: usize,
@@ -187,7 +194,7 @@ mod models {
     }
 
     fn next(published: &Published<Canary>) {
-        published.replace(|canary| Canary::new(canary.check() + 1));
+        published.replace(&BLOCKED, |canary| Canary::new(canary.check() + 1));
     }
 
     #[test]
@@ -195,10 +202,10 @@ mod models {
         check(3, || {
             let published = published();
             let other = Arc::clone(&published);
-            let reader = thread::spawn(move || other.read(Canary::check));
+            let reader = thread::spawn(move || other.read(&BLOCKED, Canary::check));
             next(&published);
             assert!(reader.join().unwrap() <= 1);
-            assert_eq!(published.read(Canary::check), 1);
+            assert_eq!(published.read(&BLOCKED, Canary::check), 1);
         });
     }
 
@@ -208,7 +215,7 @@ mod models {
         check(2, || {
             let published = published();
             let other = Arc::clone(&published);
-            let reader = thread::spawn(move || other.read(Canary::check));
+            let reader = thread::spawn(move || other.read(&BLOCKED, Canary::check));
             next(&published);
             next(&published);
             assert!(reader.join().unwrap() <= 2);
@@ -222,9 +229,9 @@ mod models {
             let published = published();
             let other = Arc::clone(&published);
             let reader = thread::spawn(move || {
-                other.read(|outer| {
+                other.read(&BLOCKED, |outer| {
                     let first = outer.check();
-                    let second = other.read(Canary::check);
+                    let second = other.read(&BLOCKED, Canary::check);
                     assert!(first <= second && outer.check() == first);
                 });
             });
@@ -241,7 +248,7 @@ mod models {
             let other = Arc::clone(&shared);
             let reader = thread::spawn(move || {
                 let (published, flag) = &*other;
-                published.read(|()| {
+                published.read(&BLOCKED, |()| {
                     if flag.phase.load(Ordering::SeqCst) == 0 {
                         flag.touch();
                     }
@@ -249,7 +256,7 @@ mod models {
             });
             let (published, flag) = &*shared;
             flag.phase.store(1, Ordering::SeqCst);
-            published.hold().settle();
+            published.hold(&BLOCKED).settle();
             flag.touch();
             reader.join().unwrap();
         });

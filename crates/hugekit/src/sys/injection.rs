@@ -6,6 +6,8 @@
 
 #[cfg(feature = "fault-injection")]
 mod armed;
+#[cfg(feature = "fault-injection")]
+mod older;
 
 use rustix::io;
 
@@ -13,6 +15,8 @@ use rustix::io;
 pub(crate) use self::armed::pass;
 #[cfg(feature = "fault-injection")]
 pub use self::armed::{Hit, Lasting, Plan, arm, disarm, hit, trace};
+#[cfg(feature = "fault-injection")]
+pub(crate) use self::older::{Novelty, features_of, has};
 
 /// Lets a call pass, or answers in the kernel's place. Async-signal-safe.
 ///
@@ -23,6 +27,28 @@ pub use self::armed::{Hit, Lasting, Plan, arm, disarm, hit, trace};
 #[allow(clippy::unnecessary_wraps, reason = "with the feature it answers")]
 pub(crate) const fn pass(_: Call) -> io::Result<()> {
     Ok(())
+}
+
+/// What some kernels have.
+#[cfg(not(feature = "fault-injection"))]
+#[derive(Clone, Copy)]
+pub(crate) enum Novelty {
+    PagemapScan,
+    ProtectedContinue,
+}
+
+/// Whether the kernel may be asked for it.
+#[cfg(not(feature = "fault-injection"))]
+#[inline(always)]
+pub(crate) const fn has(_: Novelty) -> bool {
+    true
+}
+
+/// The features of userfaultfd(2) that the kernel may be asked for, of these.
+#[cfg(not(feature = "fault-injection"))]
+#[inline(always)]
+pub(crate) const fn features_of(there: u64) -> u64 {
+    there
 }
 
 macro_rules! calls {
@@ -62,6 +88,7 @@ calls! {
         Clone: [AGAIN]
         Dup3: [BUSY INTR]
         Fallocate: [INTR NOSPC NOMEM]
+        Fchmod: [PERM IO]
         Fork: [AGAIN NOMEM]
         Fstat: [NOMEM]
         Ftruncate: [INTR INVAL]
@@ -81,7 +108,7 @@ calls! {
         Msync: [NOMEM]
         Munmap: [NOMEM]
         Open: [MFILE NFILE NOMEM ACCESS PERM NOENT]
-        Pread: [SRCH]
+        Pread: [SRCH NOMEM]
         // Not FAULT: that says of the memory that it is gone, which `tests/failed_memory.rs` is about.
         ProcessVmReadv: [NOMEM PERM NOSYS]
         Read: [IO SRCH INTR]
@@ -91,6 +118,7 @@ calls! {
         SchedSetaffinity: [INVAL PERM]
         SchedSetscheduler: [PERM]
         Seal: [PERM INVAL]
+        SetLock: [AGAIN ACCESS NOLCK PERM]
         Setpriority: [ACCESS PERM]
         Sigaction: [INVAL]
         Stat: [ACCESS]
@@ -106,6 +134,7 @@ calls! {
         UffdUnregister: [NOMEM INVAL]
         UffdWake: [INVAL]
         UffdWriteprotect: [AGAIN NOENT NOMEM FAULT]
+        UffdZeropage: [AGAIN EXIST NOENT NOMEM]
     }
 }
 

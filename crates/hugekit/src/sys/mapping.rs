@@ -306,6 +306,28 @@ pub(crate) unsafe fn forbid(addresses: &Range<usize>) -> io::Result<()> {
     unsafe { rustix::mm::mprotect(there, addresses.len(), MprotectFlags::empty()) }
 }
 
+/// Lets writes to addresses through, or has every one be answered with SIGSEGV by the kernel, a system call's with
+/// EFAULT, while they can be read as ever. What is mapped by huge pages stays so. All or nothing. Async-signal-safe.
+///
+/// # Safety
+/// Addresses of a [`Mapping`], whose threads may write them, or can bear that they may not.
+pub(crate) unsafe fn set_writable(addresses: &Range<usize>, writable: bool) -> io::Result<()> {
+    let there = ptr::with_exposed_provenance_mut(addresses.start);
+    let set = |rights| {
+        pass(Call::Mprotect)?;
+        // SAFETY: the caller's to promise.
+        unsafe { rustix::mm::mprotect(there, addresses.len(), rights) }
+    };
+    let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
+    if writable {
+        return set(read_write);
+    }
+    // What comes before a part that is refused has been changed.
+    set(MprotectFlags::READ).inspect_err(|_| {
+        let _ = set(read_write);
+    })
+}
+
 /// Mappings that are kept to be given up: a process that has no mapping left can then change the others.
 #[derive(Debug)]
 pub(crate) struct Spare {

@@ -3,6 +3,7 @@
 //! What rustix has is called through rustix; the rest are those it lacks.
 
 pub(crate) mod apart;
+pub(crate) mod byte_lock;
 pub(crate) mod fork_mark;
 pub(crate) mod injection;
 mod ioctl;

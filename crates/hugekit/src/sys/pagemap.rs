@@ -1,158 +1,133 @@
-//! What the page table says of this process's memory: `PAGEMAP_SCAN` (Linux 6.7).
-#![allow(unsafe_code)]
+//! What the page table says of this process's memory.
+//!
+//! Newer kernels are asked for what is wanted ([`Scanned`]), older ones for all there is, page by page
+//! (`entries.rs`). Which of the two is found out where the map is opened.
+
+mod entries;
+mod scanned;
 
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags, open};
-use rustix::io;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+use rustix::io::{self, Errno};
 
+pub(crate) use self::scanned::Scanned;
 use super::injection::{Call, pass};
 
-const PAGEMAP_SCAN: Opcode = opcode::read_write::<ScanArgument>(b'f', 16);
-
-const IS_WRITTEN: u64 = 1 << 1;
-const IS_FILE: u64 = 1 << 2;
-const IS_PRESENT: u64 = 1 << 3;
-const IS_SWAPPED: u64 = 1 << 4;
-const IS_HUGE: u64 = 1 << 6;
-
-/// `struct pm_scan_arg`.
-#[repr(C)]
-struct ScanArgument {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    regions: u64,
-    regions_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
+/// This process's page map. A forked child that inherits it would be told of its parent.
+#[derive(Debug)]
+pub(crate) enum PageMap {
+    /// What is wanted is asked for.
+    Scanned(Scanned),
+    /// All entries are read. Protection is told since Linux 5.14.
+    Read(OwnedFd),
 }
 
-/// `struct page_region`.
-#[repr(C)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-/// Which pages to look for.
-#[derive(Clone, Copy)]
-struct Wanted {
-    inverted: u64,
-    all: u64,
-    any: u64,
-}
-
-/// Pages whose write would come to a userfaultfd: mapped, swapped out or marked, and protected. A page that
-/// was discarded is none of these.
-const PROTECTED: Wanted =
-    Wanted { inverted: IS_WRITTEN, all: IS_WRITTEN, any: IS_PRESENT | IS_SWAPPED };
-const PRESENT: Wanted = Wanted { inverted: 0, all: IS_PRESENT, any: 0 };
-const HUGE: Wanted = Wanted { inverted: 0, all: IS_HUGE, any: 0 };
-const OF_FILES: Wanted = Wanted { inverted: 0, all: IS_FILE, any: 0 };
-
-/// Opens this process's page map. A forked child that inherits it would be told of its parent.
-pub(crate) fn open_own() -> io::Result<OwnedFd> {
-    pass(Call::Open)?;
-    open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// Whether every page of the range is protected against writes by userfaultfd. Async-signal-safe.
-pub(crate) fn is_protected(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<bool> {
-    Ok(first(pagemap, range, PROTECTED)?.is_some_and(|found| found == *range))
-}
-
-/// The first run of pages of the range that are protected against writes. Async-signal-safe.
-pub(crate) fn first_protected(
-    pagemap: BorrowedFd<'_>,
-    range: &Range<usize>,
-) -> io::Result<Option<Range<usize>>> {
-    first(pagemap, range, PROTECTED)
-}
-
-/// Whether some page of the range is part of a file. Async-signal-safe.
-pub(crate) fn has_file(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<bool> {
-    Ok(first(pagemap, range, OF_FILES)?.is_some())
-}
-
-/// Whether some page of the range is in the page tables.
-pub(crate) fn has_present(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<bool> {
-    Ok(first(pagemap, range, PRESENT)?.is_some())
-}
-
-/// Whether some of the range is mapped as huge pages.
-pub(crate) fn has_huge(pagemap: BorrowedFd<'_>, range: &Range<usize>) -> io::Result<bool> {
-    Ok(first(pagemap, range, HUGE)?.is_some())
-}
-
-/// The first run of pages that are wanted: a second one ends the walk.
-fn first(
-    pagemap: BorrowedFd<'_>,
-    range: &Range<usize>,
-    wanted: Wanted,
-) -> io::Result<Option<Range<usize>>> {
-    let mut region = Region { start: 0, end: 0, categories: 0 };
-    let mut argument = ScanArgument {
-        size: size_of::<ScanArgument>() as u64,
-        flags: 0,
-        start: range.start as u64,
-        end: range.end as u64,
-        walk_end: 0,
-        regions: (&raw mut region).expose_provenance() as u64,
-        regions_len: 1,
-        max_pages: 0,
-        category_inverted: wanted.inverted,
-        category_mask: wanted.all,
-        category_anyof_mask: wanted.any,
-        return_mask: 0,
-    };
-    pass(Call::PagemapScan)?;
-    // SAFETY: reads and writes one `struct pm_scan_arg`, and writes at most one `struct page_region`; both
-    // live on. Without flags nothing of the memory changes.
-    let found = unsafe { rustix::ioctl::ioctl(pagemap, Scan(&mut argument)) }?;
-    Ok((found > 0).then_some(region.start as usize..region.end as usize))
-}
-
-/// Answers with the number of regions written.
-struct Scan<'a>(&'a mut ScanArgument);
-
-// SAFETY: the opcode is that of the structure, which the kernel reads and writes; the output is the plain
-// return value.
-unsafe impl Ioctl for Scan<'_> {
-    type Output = std::ffi::c_int;
-
-    const IS_MUTATING: bool = true;
-
-    fn opcode(&self) -> Opcode {
-        PAGEMAP_SCAN
+impl PageMap {
+    /// Opens that of this process. No privilege is needed for what is asked of it.
+    pub(crate) fn open() -> io::Result<Self> {
+        pass(Call::Open)?;
+        let file = open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        match Scanned::new(file) {
+            Ok(scanned) => Ok(Self::Scanned(scanned)),
+            // No such request, of this size or at all.
+            Err((file, Errno::NOTTY | Errno::INVAL)) => Ok(Self::Read(file)),
+            Err((_, errno)) => Err(errno),
+        }
     }
 
-    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
-        std::ptr::from_mut(self.0).cast()
+    /// For questions that take too long where all entries are read.
+    pub(crate) fn scanned(&self) -> Option<&Scanned> {
+        match self {
+            Self::Scanned(scanned) => Some(scanned),
+            Self::Read(_) => None,
+        }
     }
 
-    unsafe fn output_from_ptr(
-        output: IoctlOutput,
-        _: *mut std::ffi::c_void,
-    ) -> io::Result<Self::Output> {
-        Ok(output)
+    /// Whether every page of the range is protected against writes by userfaultfd. Async-signal-safe.
+    pub(crate) fn is_protected(&self, range: &Range<usize>) -> io::Result<bool> {
+        Ok(self.first_protected(range)?.is_some_and(|found| found == *range))
+    }
+
+    /// The first run of pages of the range that are protected against writes. Async-signal-safe.
+    pub(crate) fn first_protected(&self, range: &Range<usize>) -> io::Result<Option<Range<usize>>> {
+        match self {
+            Self::Scanned(scanned) => scanned.first_protected(range),
+            Self::Read(file) => entries::first(file, range, entries::Entry::is_protected),
+        }
+    }
+
+    /// Whether some page of the range is part of a file. Async-signal-safe.
+    pub(crate) fn has_file(&self, range: &Range<usize>) -> io::Result<bool> {
+        match self {
+            Self::Scanned(scanned) => scanned.has_file(range),
+            Self::Read(file) => {
+                Ok(entries::first(file, range, entries::Entry::is_of_a_file)?.is_some())
+            }
+        }
+    }
+
+    /// The first run of pages of the range that no thread has touched, or that were discarded.
+    pub(crate) fn first_untouched(&self, range: &Range<usize>) -> io::Result<Option<Range<usize>>> {
+        let file = match self {
+            Self::Scanned(scanned) => scanned.file(),
+            Self::Read(file) => file,
+        };
+        entries::first(file, range, entries::Entry::is_nothing)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rustix::param::page_size;
+
+    use super::super::private_pages::PrivateBytes;
     use super::*;
 
+    fn read() -> PageMap {
+        let file = open(c"/proc/self/pagemap", OFlags::RDONLY, Mode::empty()).unwrap();
+        PageMap::Read(file)
+    }
+
     #[test]
-    fn opcode_of_the_scan_is_the_kernels() {
-        assert_eq!(PAGEMAP_SCAN, 0xC060_6610);
+    #[allow(unsafe_code)]
+    fn pages_untouched_are_found_between_others() {
+        let (page, pages) = (page_size(), 700);
+        let memory = PrivateBytes::new(pages * page, 2 << 20).unwrap();
+        let start = memory.start().addr();
+        let map = read();
+        let untouched = |from: usize| {
+            let found = map.first_untouched(&(start + from * page..start + pages * page)).unwrap();
+            found.map(|found| (found.start - start) / page..(found.end - start) / page)
+        };
+        assert_eq!(untouched(0), Some(0..pages));
+        assert_eq!(untouched(pages), None);
+        for touched in [0, 63, 64, 600] {
+            // SAFETY: within the bytes, which no other thread uses.
+            unsafe { memory.start().add(touched * page).write_volatile(1) };
+        }
+        // A huge page may have been given instead.
+        if untouched(0) == Some(1..63) {
+            assert_eq!(untouched(63), Some(65..600));
+            assert_eq!(untouched(601), Some(601..pages));
+        }
+        assert_eq!(map.has_file(&(start..start + pages * page)), Ok(false));
+        assert_eq!(map.first_protected(&(start..start + page)), Ok(None));
+    }
+
+    #[test]
+    fn pages_of_files_are_told_alike_by_both_ways() {
+        let page = page_size();
+        let here = pages_of_files_are_told_alike_by_both_ways as fn() as usize / page * page;
+        let stack = std::ptr::from_ref(&page).addr() / page * page;
+        let opened = match PageMap::open() {
+            Err(io::Errno::NOSYS) => None, // An emulator.
+            opened => Some(opened.unwrap()),
+        };
+        for map in opened.into_iter().chain([read()]) {
+            assert_eq!(map.has_file(&(here..here + page)), Ok(true));
+            assert_eq!(map.has_file(&(stack..stack + page)), Ok(false));
+        }
     }
 }

@@ -59,6 +59,15 @@ pub(crate) fn is_filtered() -> bool {
     unsafe { libc::prctl(libc::PR_GET_SECCOMP) == 2 }
 }
 
+/// Whether the calling thread may read the CPU's clock by itself: `prctl(PR_SET_TSC)` can make that a SIGSEGV. Where
+/// there is no such setting it may.
+pub(crate) fn may_read_ticks() -> bool {
+    let mut state: c_int = libc::PR_TSC_ENABLE;
+    // SAFETY: writes one number at most; where the request is not known, nothing.
+    unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut state) };
+    state == libc::PR_TSC_ENABLE
+}
+
 fn lived(child: Pid) -> io::Result<bool> {
     let waited = io::retry_on_intr(|| {
         pass(Call::Waitpid)?;

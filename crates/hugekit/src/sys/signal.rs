@@ -84,6 +84,17 @@ pub(crate) unsafe fn cause(info: *const libc::siginfo_t) -> Cause {
     }
 }
 
+/// The address of a mapping whose rights forbid the access that a SIGSEGV is of, if it is of one.
+///
+/// # Safety
+/// What the kernel gave to a handler of SIGSEGV.
+pub(crate) unsafe fn forbidden(info: *const libc::siginfo_t) -> Option<usize> {
+    /// `SEGV_ACCERR`, the same on all architectures.
+    const RIGHTS: c_int = 2;
+    // SAFETY: the caller's to promise; this code is the kernel's own and comes with an address.
+    unsafe { ((*info).si_code == RIGHTS).then(|| (*info).si_addr() as usize) }
+}
+
 /// Does what the disposition says, as if the kernel had gone by it. Async-signal-safe.
 ///
 /// # Safety

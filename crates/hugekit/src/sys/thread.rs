@@ -5,6 +5,7 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::io::Write as _;
+use std::marker::PhantomData;
 use std::mem::{MaybeUninit, size_of_val};
 use std::os::fd::OwnedFd;
 use std::thread::{Builder, JoinHandle};
@@ -155,28 +156,99 @@ const MAPPINGS: usize = 12;
 /// What the system said; `ENOMEM` where the process may not have as many mappings as a thread takes.
 pub(crate) fn spawn(
     name: &str,
-    life: impl FnOnce() + Send + 'static,
+    life: impl FnOnce(&SignalsBlocked) + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
     mapping::check_room(MAPPINGS)?;
     pass(Call::Clone)?;
     let (runs, is_running) = std::sync::mpsc::channel::<()>();
     let runs_and_lives = move || {
         drop(runs);
-        life();
+        life(&SignalsBlocked::inherited());
     };
-    let started = without_signals(|| Builder::new().name(name.to_owned()).spawn(runs_and_lives))?;
+    let started = without_signals(|_| Builder::new().name(name.to_owned()).spawn(runs_and_lives))?;
     // Nothing is sent: the other end has gone when the thread runs.
     let _ = is_running.recv();
     Ok(started)
 }
 
-/// Runs `start` with every signal blocked that is not the consequence of an instruction, so that a
-/// thread it starts never runs the program's own handlers.
-pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    let before = Mask::asynchronous().block();
-    let result = start();
-    before.set();
+/// The calling thread has every signal blocked that is not the consequence of an instruction, for as long as this is
+/// borrowed: no handler of the program's interrupts it. Who claims, enters a gate, counts as a reader or takes a lock
+/// that a fault may wait for has to show it: a handler could touch memory whose fault waits for what it has
+/// interrupted, and would wait for ever. Of one thread, which cannot send it to another.
+#[derive(Debug)]
+pub(crate) struct SignalsBlocked {
+    of_this_thread: PhantomData<*const ()>,
+}
+
+impl SignalsBlocked {
+    const HERE: Self = Self { of_this_thread: PhantomData };
+
+    /// In a thread that began with them blocked, and unblocks none.
+    fn inherited() -> Self {
+        // Of real-time signals an emulator keeps some for itself, and says that they are open.
+        const STANDARD: u64 = u32::MAX as u64 >> 1;
+        debug_assert_eq!(STANDARD & ASYNCHRONOUS & !change_mask(libc::SIG_BLOCK, 0), 0);
+        Self::HERE
+    }
+
+    /// In a model there are no signals.
+    #[cfg(all(test, loom))]
+    pub(crate) const fn in_a_model() -> Self {
+        Self::HERE
+    }
+}
+
+/// Runs `act` with every signal blocked that is not the consequence of an instruction; a thread that it starts never
+/// runs the program's own handlers. Async-signal-safe. Where they are blocked already, it takes one system call.
+pub(crate) fn without_signals<R>(act: impl FnOnce(&SignalsBlocked) -> R) -> R {
+    let before = change_mask(libc::SIG_BLOCK, ASYNCHRONOUS);
+    let result = act(&SignalsBlocked::HERE);
+    if ASYNCHRONOUS & !before != 0 {
+        change_mask(libc::SIG_SETMASK, before);
+    }
     result
+}
+
+/// As [`Mask::asynchronous`], a bit for each of the kernel's signals: handlers have little stack, and a C library's set
+/// takes 128 bytes of it.
+const ASYNCHRONOUS: u64 = {
+    let (mut set, mut at) = (!0, 0);
+    while at < LEFT_OUT.len() {
+        set &= !(1 << (LEFT_OUT[at] - 1));
+        at += 1;
+    }
+    set
+};
+
+/// What a thread brings upon itself, what cannot be blocked, and what the C library keeps for itself.
+const LEFT_OUT: [c_int; 11] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGKILL,
+    libc::SIGSTOP,
+    32,
+    33,
+    if cfg!(target_env = "musl") { 34 } else { 33 },
+];
+
+/// `rt_sigprocmask(2)`; returns what was blocked before.
+fn change_mask(how: c_int, set: u64) -> u64 {
+    let mut before = 0_u64;
+    // SAFETY: one set of so many bytes is read and one written, and `how` is valid.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            how,
+            &raw const set,
+            &raw mut before,
+            size_of::<u64>(),
+        );
+    }
+    before
 }
 
 /// A set of signals.
@@ -300,10 +372,20 @@ mod tests {
     }
 
     #[test]
+    fn set_of_asynchronous_signals_is_the_c_librarys() {
+        let all = Mask::asynchronous();
+        for signal in (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
+            // SAFETY: the set is initialised.
+            let is_in = unsafe { libc::sigismember(&raw const all.0, signal) } == 1;
+            assert_eq!(ASYNCHRONOUS >> (signal - 1) & 1 == 1, is_in, "{signal}");
+        }
+    }
+
+    #[test]
     fn start_without_signals_blocks_them_in_the_thread_alone() {
         let blocked = super::super::signal::is_blocked;
         let before = blocked(libc::SIGUSR1);
-        let thread = without_signals(|| {
+        let thread = without_signals(|_| {
             std::thread::spawn(move || (blocked(libc::SIGUSR1), blocked(libc::SIGBUS)))
         });
         assert_eq!(thread.join().unwrap(), (true, false));

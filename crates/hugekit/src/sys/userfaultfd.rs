@@ -12,8 +12,9 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, fstat, major, memfd_create, open};
 use rustix::io;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use rustix::param::page_size;
 
-use super::injection::{Call, pass};
+use super::injection::{Call, Novelty, features_of, has, pass};
 use super::ioctl::IntegerToInteger;
 use super::{last_error, process};
 
@@ -22,6 +23,7 @@ const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
 const UFFDIO_REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xAA, 0x00);
 const UFFDIO_UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xAA, 0x01);
 const UFFDIO_WAKE: Opcode = opcode::read::<UffdioRange>(0xAA, 0x02);
+const UFFDIO_ZEROPAGE: Opcode = opcode::read_write::<UffdioZeropage>(0xAA, 0x04);
 const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteprotect>(0xAA, 0x06);
 const UFFDIO_CONTINUE: Opcode = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
 const UFFD_API: u64 = 0xAA;
@@ -82,6 +84,15 @@ struct UffdioRegister {
 /// `struct uffdio_continue`.
 #[repr(C)]
 struct UffdioContinue {
+    range: UffdioRange,
+    mode: u64,
+    /// Bytes mapped, or a negative error number.
+    mapped: i64,
+}
+
+/// `struct uffdio_zeropage`.
+#[repr(C)]
+struct UffdioZeropage {
     range: UffdioRange,
     mode: u64,
     /// Bytes mapped, or a negative error number.
@@ -154,7 +165,7 @@ pub(crate) fn features(descriptor: impl AsFd) -> io::Result<u64> {
     pass(Call::UffdApi)?;
     // SAFETY: UFFDIO_API reads and writes one `struct uffdio_api`, which `UffdioApi` mirrors.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api))? };
-    Ok(api.features)
+    Ok(features_of(api.features))
 }
 
 /// Shakes hands, asking for these features.
@@ -164,6 +175,9 @@ pub(crate) fn features(descriptor: impl AsFd) -> io::Result<u64> {
 pub(crate) fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
     let mut api = UffdioApi { api: UFFD_API, features, ioctls: 0 };
     pass(Call::UffdApi)?;
+    if features_of(features) != features {
+        return Err(io::Errno::INVAL);
+    }
     // SAFETY: as above.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api)) }
 }
@@ -206,12 +220,35 @@ pub(crate) fn register_for_copies(
     register_for(descriptor, addresses, mode)
 }
 
-/// Protects the addresses from writes, whether or not anything is mapped there at this moment, or lifts
-/// that, and then wakes who waits there. Async-signal-safe. Of several mappings at once since Linux 6.0.
+/// Protects the addresses from writes, or lifts that, and then wakes who waits there. Where nothing is mapped at this
+/// moment, memory of files is protected as well, and private memory if the descriptor was told so. Async-signal-safe.
 ///
 /// # Errors
 /// `ENOENT` if some of them are not registered: what lies before these is done.
 pub(crate) fn protect(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    protected: bool,
+) -> io::Result<()> {
+    let mut part = addresses.clone();
+    loop {
+        match (protect_in_one(descriptor, &part, protected), middle_of(&part)) {
+            // Linux before 6.4 does no more than one mapping, and nothing of several.
+            (Err(io::Errno::NOENT), Some(middle)) => part.end = middle,
+            (Ok(()), _) if part.end < addresses.end => part = part.end..addresses.end,
+            (done, _) => return done,
+        }
+    }
+}
+
+/// The roundest address within a range, at which one mapping of huge pages may end and another one begin.
+fn middle_of(range: &Range<usize>) -> Option<usize> {
+    let page_bits = page_size().trailing_zeros();
+    let rounded = |bits: u32| (range.start + 1).next_multiple_of(1 << bits);
+    (page_bits..usize::BITS - 1).rev().map(rounded).find(|&middle| middle < range.end)
+}
+
+fn protect_in_one(
     descriptor: BorrowedFd<'_>,
     addresses: &Range<usize>,
     protected: bool,
@@ -333,6 +370,34 @@ pub(crate) fn map_present(
     done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
 }
 
+/// Whether this kernel maps pages that are protected from the beginning ([`map_present`], Linux 6.4). It looks at the
+/// request before it looks for the addresses, of which none are registered here.
+pub(crate) fn can_map_protected(descriptor: BorrowedFd<'_>) -> bool {
+    has(Novelty::ProtectedContinue)
+        && match map_present(descriptor, &(page_size()..2 * page_size()), true) {
+            Ok(()) => true,
+            Err((_, errno)) => errno != io::Errno::INVAL,
+        }
+}
+
+/// Maps the page of zeroes in private anonymous memory that is registered and that no thread has touched, as the
+/// first read of it would, but never a huge one.
+///
+/// # Errors
+/// `EEXIST` if the next of them is not untouched any more. With an error, the bytes before it are mapped: their number is
+/// the first part of the pair.
+pub(crate) fn map_zeroes(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+) -> Result<(), (usize, io::Errno)> {
+    pass(Call::UffdZeropage).map_err(|errno| (0, errno))?;
+    let range = UffdioRange::of(addresses);
+    let mut request = UffdioZeropage { range, mode: 0, mapped: 0 };
+    // SAFETY: reads and writes one `struct uffdio_zeropage`; no byte that a thread could have read changes.
+    let done = unsafe { ioctl(descriptor, Updater::<UFFDIO_ZEROPAGE, _>::new(&mut request)) };
+    done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
+}
+
 /// A fault that a thread waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
@@ -384,9 +449,20 @@ mod tests {
         assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
         assert_eq!(UFFDIO_UNREGISTER, 0x8010_AA01);
         assert_eq!(UFFDIO_WAKE, 0x8010_AA02);
+        assert_eq!(UFFDIO_ZEROPAGE, 0xC020_AA04);
         assert_eq!(UFFDIO_WRITEPROTECT, 0xC018_AA06);
         assert_eq!(UFFDIO_CONTINUE, 0xC020_AA07);
         assert_eq!(MSG_BYTES, 32);
+    }
+
+    #[test]
+    fn middle_of_any_range_is_where_mappings_may_meet() {
+        let page = page_size();
+        assert_eq!(middle_of(&(page..2 * page)), None);
+        assert_eq!(middle_of(&(page..3 * page)), Some(2 * page));
+        assert_eq!(middle_of(&(3 * page..9 * page)), Some(8 * page));
+        assert_eq!(middle_of(&(0..3 << 30)), Some(2 << 30));
+        assert_eq!(middle_of(&(8 * page..16 * page)), Some(12 * page));
     }
 
     #[test]

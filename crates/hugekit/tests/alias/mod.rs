@@ -21,15 +21,20 @@ pub(crate) fn alias_of(address: usize, len: usize) -> usize {
     all.iter().find(is_alias).expect("a pool maps all of its file").0
 }
 
-/// Has the page that holds `marker` answer every access by the pool's own mapping as memory that has failed does,
-/// by SIGBUS: it maps a file that has no bytes.
-pub(crate) fn fail(alias: usize, len: usize, page: usize, marker: &[u8]) {
+/// Where the page begins, in a mapping of so many bytes, that holds `marker`.
+pub(crate) fn place_of(alias: usize, len: usize, page: usize, marker: &[u8]) -> usize {
     // SAFETY: mapped for as long as the pool exists; no thread writes it meanwhile.
     let bytes =
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(alias), len) };
     let mut pages = bytes.chunks(page);
-    let failed = pages.position(|page| page.windows(marker.len()).any(|part| part == marker));
-    let start = alias + failed.expect("the marker is somewhere") * page;
+    let found = pages.position(|page| page.windows(marker.len()).any(|part| part == marker));
+    alias + found.expect("the marker is somewhere") * page
+}
+
+/// Has the page that holds `marker` answer every access by the pool's own mapping as memory that has failed does,
+/// by SIGBUS: it maps a file that has no bytes.
+pub(crate) fn fail(alias: usize, len: usize, page: usize, marker: &[u8]) {
+    let start = place_of(alias, len, page, marker);
     let nothing = rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
     let flags = rustix::mm::MapFlags::SHARED;

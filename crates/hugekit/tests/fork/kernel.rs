@@ -4,12 +4,14 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::thread;
 
+use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{Region, RegionError};
 
 use crate::backings::{Check, FOLIOS, is_zero};
 use crate::child::in_a_child;
 use crate::fixture::{FAULT_MODES, each, granules, is_painted, paint, pool};
+use crate::sharing::reads_share;
 
 /// A fork group whose slots are in every state there is is made ready by all of its regions at the same time: each
 /// has its own bytes, and the kernel may write them.
@@ -113,7 +115,62 @@ fn fork_under_mlockall_keeps_each_sides_bytes(backing: Backing) {
     }
 }
 
+/// Bytes of a region that huge pages map.
+fn mapped_by_huge_pages(region: &Region) -> usize {
+    let (start, end) = (region.as_ptr().addr(), region.as_ptr().addr() + region.len());
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let (mut is_ours, mut huge) = (false, 0);
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap();
+        if let Some((from, to)) = first.split_once('-') {
+            let address = |text| usize::from_str_radix(text, 16).unwrap();
+            is_ours = start <= address(from) && address(to) <= end;
+        } else if is_ours && first == "ShmemPmdMapped:" {
+            huge += words.next().unwrap().parse::<usize>().unwrap() << 10;
+        }
+    }
+    huge
+}
+
+/// Protecting by marks would take every huge page apart, and fault once for each of its base pages afterwards.
+fn fork_leaves_its_parent_on_huge_pages(backing: Backing) {
+    if backing != Backing::Thp {
+        return;
+    }
+    // Where threads serve, what was taken out is shown to readers with marks, which older kernels cannot.
+    let whole = |mode: &FaultMode| *mode == FaultMode::InPlace || reads_share();
+    for fault_mode in FAULT_MODES.into_iter().filter(whole) {
+        let pool = pool(backing, 3);
+        let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
+        paint(&mut region, 1);
+        if mapped_by_huge_pages(&region) < region.len() {
+            return; // The kernel found too few.
+        }
+        let fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
+        assert!(is_painted(&region, 1));
+        if fault_mode == FaultMode::InPlace {
+            assert_eq!(mapped_by_huge_pages(&region), region.len(), "read");
+        }
+        paint(&mut region, 2);
+        assert!(is_painted(&fork, 1));
+        assert_eq!(mapped_by_huge_pages(&region), region.len(), "written, {fault_mode:?}");
+        drop(fork);
+        let fork = region.fork_builder().fault_mode(fault_mode).snapshot().unwrap();
+        // What a snapshot has read may be written without a fault.
+        let mut bytes = vec![0; region.len()];
+        fork.copy_to(&mut bytes).unwrap();
+        assert!(is_painted(&bytes, 2) && is_painted(&region, 2));
+        assert_eq!(
+            mapped_by_huge_pages(&region),
+            region.len(),
+            "read by a snapshot, {fault_mode:?}"
+        );
+    }
+}
+
 pub(crate) const CHECKS: &[Check] = &[
+    ("fork_leaves_its_parent_on_huge_pages", fork_leaves_its_parent_on_huge_pages),
     (
         "prepare_write_in_any_state_lets_the_kernel_write",
         prepare_write_in_any_state_lets_the_kernel_write,

@@ -11,11 +11,14 @@ mod kernel;
 mod lifetime;
 mod mappings;
 mod model;
+#[path = "../served/permitted.rs"]
+mod permitted;
 mod processes;
 mod refused;
 mod sharing;
 mod threads;
-use backings::{trials, trials_on};
+
+use backings::{trials, trials_on, unless_lacking};
 use hugekit::pool::Backing;
 use libtest_mimic::Arguments;
 
@@ -32,5 +35,7 @@ fn main() {
     ];
     let mut trials = trials(&checks.concat());
     trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let forbidden = permitted::lacking();
+    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }

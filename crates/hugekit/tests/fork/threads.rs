@@ -1,82 +1,127 @@
 //! Forks while threads write, release and fork: each is of one moment, and stays what it was.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use hugekit::Region;
+use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
+use hugekit::{Region, SharedRegion};
 
 use crate::backings::{Check, FOLIOS, is_zero};
 use crate::fixture::{FAULT_MODES, granules, is_painted, paint, pool};
 
-/// Threads write numbered generations in the same order again and again while forks are taken: a fork has
-/// everything that was written before, nothing that was written after, and of each thread a state that was.
+/// Has threads end that look at it, when it is dropped: also by what panics, because a scope waits for them.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+const WRITERS: usize = 2;
+
+/// A region into which threads write numbered generations, in the same order again and again.
+struct Generations {
+    region: SharedRegion,
+    granule: usize,
+    slots: usize,
+    /// By writer, the generation that it writes, and the last one that it has written.
+    begun: [AtomicU64; WRITERS],
+    done: [AtomicU64; WRITERS],
+    stop: AtomicBool,
+}
+
+impl Generations {
+    fn new(region: SharedRegion, granule: usize) -> Self {
+        let slots = region.len() / granule;
+        let (begun, done) = (Default::default(), Default::default());
+        Self { region, granule, slots, begun, done, stop: AtomicBool::new(false) }
+    }
+
+    fn write(&self, writer: usize) {
+        for generation in 1.. {
+            self.begun[writer].store(generation, Ordering::SeqCst);
+            for slot in 0..self.slots {
+                let word = &self.region.words()[slot * self.granule / 8 + writer];
+                word.store(generation, Ordering::SeqCst);
+            }
+            self.done[writer].store(generation, Ordering::SeqCst);
+            if self.stop.load(Ordering::SeqCst) {
+                break;
+            }
+        }
+    }
+
+    /// A fork, which is of a moment between the beginning and the end of this.
+    fn fork(&self, fault_mode: FaultMode, waits: bool) -> Region {
+        let now = |all: &[AtomicU64; WRITERS]| all.each_ref().map(|of| of.load(Ordering::SeqCst));
+        let before = now(&self.done);
+        let fork = self.region.fork_builder().granule(self.granule).fault_mode(fault_mode);
+        let fork = fork.build().unwrap();
+        let after = now(&self.begun);
+        if waits {
+            thread::yield_now();
+        }
+        for writer in 0..WRITERS {
+            self.is_one_moment(&fork, writer, before[writer]..=after[writer]);
+        }
+        fork
+    }
+
+    /// What one writer wrote into a fork: everything of a generation, but perhaps the last slots.
+    fn is_one_moment(&self, fork: &[u8], writer: usize, between: RangeInclusive<u64>) {
+        let state = |slot| {
+            let at = slot * self.granule + 8 * writer;
+            u64::from_ne_bytes(fork[at..at + 8].try_into().unwrap())
+        };
+        let states: Vec<u64> = (0..self.slots).map(state).collect();
+        let (first, last) = (states[0], states[self.slots - 1]);
+        assert!(states.is_sorted_by(|a, b| a >= b), "{states:?}");
+        assert!(
+            last >= *between.start() && first <= *between.end() && first - last <= 1,
+            "{states:?} {between:?}"
+        );
+    }
+}
+
+/// Threads write while forks are taken: a fork has everything that was written before, nothing that was written after,
+/// and of each thread a state that was.
 fn fork_under_writers_is_one_moment(backing: Backing) {
-    const WRITERS: usize = 2;
     for fault_mode in FAULT_MODES {
         for granule in granules(backing) {
             let pool = pool(backing, 4);
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
-            let slots = region.len() / granule;
-            let (begun, done) =
-                ([const { AtomicU64::new(0) }; WRITERS], [const { AtomicU64::new(0) }; WRITERS]);
-            let stop = AtomicBool::new(false);
-            let seen = |region: &[u8], slot: usize, writer: usize| {
-                let at = slot * granule + 8 * writer;
-                u64::from_ne_bytes(region[at..at + 8].try_into().unwrap())
-            };
+            let generations = Generations::new(region, granule);
             thread::scope(|scope| {
+                let _stops = Stops(&generations.stop);
                 for writer in 0..WRITERS {
-                    let (region, begun, done, stop) = (&region, &begun, &done, &stop);
-                    scope.spawn(move || {
-                        for generation in 1.. {
-                            begun[writer].store(generation, Ordering::SeqCst);
-                            for slot in 0..slots {
-                                region.words()[slot * granule / 8 + writer]
-                                    .store(generation, Ordering::SeqCst);
-                            }
-                            done[writer].store(generation, Ordering::SeqCst);
-                            if stop.load(Ordering::SeqCst) {
-                                break;
-                            }
-                        }
-                    });
+                    let generations = &generations;
+                    scope.spawn(move || generations.write(writer));
                 }
-                let mut kept: Option<(Region, Vec<u8>)> = None;
-                for round in 0..60 {
-                    let before = [0, 1].map(|writer| done[writer].load(Ordering::SeqCst));
-                    let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
-                    let mut fork = fork.build().unwrap();
-                    let after = [0, 1].map(|writer| begun[writer].load(Ordering::SeqCst));
-                    if round % 3 == 0 {
-                        thread::yield_now();
-                    }
-                    for writer in 0..WRITERS {
-                        let states: Vec<u64> =
-                            (0..slots).map(|slot| seen(&fork, slot, writer)).collect();
-                        let (first, last) = (states[0], states[slots - 1]);
-                        assert!(states.is_sorted_by(|a, b| a >= b), "{states:?}");
-                        assert!(
-                            last >= before[writer] && first <= after[writer] && first - last <= 1,
-                            "{states:?} {before:?} {after:?}"
-                        );
-                    }
-                    let bytes = fork.to_vec();
-                    if let Some((mut kept, bytes)) = kept.take() {
-                        assert!(*kept == *bytes);
-                        paint(&mut kept, round);
-                        assert!(is_painted(&kept, round));
-                        drop(kept);
-                    }
-                    if round % 2 == 0 {
-                        kept = Some((fork, bytes));
-                    } else {
-                        fork[5 * 8] = 1;
-                        assert_eq!(fork[granule + 5 * 8], 0);
-                    }
-                }
-                stop.store(true, Ordering::SeqCst);
+                forks_stay_what_they_were(&generations, fault_mode);
             });
+        }
+    }
+}
+
+/// Every other fork is kept for a round, and compared then and written; the others are written at once.
+fn forks_stay_what_they_were(generations: &Generations, fault_mode: FaultMode) {
+    let mut kept: Option<(Region, Vec<u8>)> = None;
+    for round in 0..60 {
+        let mut fork = generations.fork(fault_mode, round % 3 == 0);
+        let bytes = fork.to_vec();
+        if let Some((mut kept, bytes)) = kept.take() {
+            assert!(*kept == *bytes);
+            paint(&mut kept, round);
+            assert!(is_painted(&kept, round));
+        }
+        if round % 2 == 0 {
+            kept = Some((fork, bytes));
+        } else {
+            fork[5 * 8] = 1;
+            assert_eq!(fork[generations.granule + 5 * 8], 0);
         }
     }
 }

@@ -156,6 +156,18 @@ impl Point {
             self.problem("panicked".to_owned());
         }
     }
+
+    /// Some rounds, between which nothing may grow: what there is afterwards.
+    fn leaks_nothing(&self, operation: Operation, plan: Option<Plan>) -> String {
+        let before = Census::take();
+        (0..ROUNDS).for_each(|_| self.round(operation, plan));
+        self.round(operation, None);
+        let after = Census::settled(&before);
+        if let Some(difference) = after.growth_since(&before) {
+            self.problem(format!("leaks: {difference}"));
+        }
+        after.kinds()
+    }
 }
 
 /// Whether an error's kind says what a refused call means.
@@ -275,16 +287,9 @@ fn verdict(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
     point.round(operation, None);
     point.round(operation, plan);
     point.round(operation, None);
-    let before = Census::take();
-    (0..ROUNDS).for_each(|_| point.round(operation, plan));
-    point.round(operation, None);
     // What is refused for good may have been what gives back.
     let may_leak = plan.is_some_and(|plan| plan.lasting != Lasting::Once);
-    let after = Census::settled(&before);
-    if let Some(difference) = after.growth_since(&before).filter(|_| !may_leak) {
-        point.problem(format!("leaks: {difference}"));
-    }
-    let kinds = after.kinds();
+    let kinds = if may_leak { String::new() } else { point.leaks_nothing(operation, plan) };
     if !expected.is_empty() && kinds != expected && !may_leak {
         point.problem(format!("has {kinds} at the end, not {expected}"));
     }

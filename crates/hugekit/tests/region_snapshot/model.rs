@@ -1,5 +1,7 @@
 //! Any steps on regions, forks and snapshots, against plain vectors.
 
+use std::ops::Range;
+
 use hugekit::pool::Backing;
 use hugekit::{Region, Snapshot};
 use proptest::collection::vec;
@@ -61,77 +63,110 @@ struct Model {
 
 impl Model {
     fn step(&mut self, step: &Step, page: usize, take: Take<'_>, fork: &dyn Fn(&Region) -> Region) {
-        let Self { regions, taken } = self;
-        let has_room = regions.len() + taken.len() < MOST;
-        let piece = |at: &Index, len: usize, of: usize| {
-            let at = at.index(of);
-            at..(at + len).min(of)
-        };
+        match step {
+            Step::Write { .. } | Step::Release { .. } | Step::Drop { .. } => {
+                self.change(step, page);
+            }
+            Step::Fork { of } if self.has_room() => {
+                let (region, bytes) = of.get(&self.regions);
+                self.regions.push((fork(region), bytes.clone()));
+            }
+            Step::Take { of } if self.has_room() => {
+                let (region, bytes) = of.get(&self.regions);
+                self.taken.push((take(region), bytes.clone()));
+            }
+            Step::Fork { .. } | Step::Take { .. } => {}
+            _ if self.taken.is_empty() => {}
+            Step::Read { .. } | Step::Free { .. } | Step::View { .. } => self.look(step),
+            _ => self.end(step),
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.regions.len() + self.taken.len() < MOST
+    }
+
+    /// Something becomes of a region.
+    fn change(&mut self, step: &Step, page: usize) {
         match step {
             Step::Write { of, at, len, byte } => {
-                let (region, bytes) = of.get_mut(regions);
+                let (region, bytes) = of.get_mut(&mut self.regions);
                 let range = piece(at, *len, bytes.len());
                 bytes[range.clone()].fill(*byte);
                 region[range].fill(*byte);
             }
-            Step::Fork { of } if has_room => {
-                let (region, bytes) = of.get(regions);
-                let forked = (fork(region), bytes.clone());
-                regions.push(forked);
-            }
-            Step::Take { of } if has_room => {
-                let (region, bytes) = of.get(regions);
-                taken.push((take(region), bytes.clone()));
-            }
             Step::Release { of, folio } => {
-                let (region, bytes) = of.get_mut(regions);
+                let (region, bytes) = of.get_mut(&mut self.regions);
                 let start = folio.index(bytes.len() / page) * page;
                 region.release(start..start + page).unwrap();
                 bytes[start..start + page].fill(0);
             }
-            Step::Drop { of } if regions.len() > 1 => {
-                regions.swap_remove(of.index(regions.len()));
+            Step::Drop { of } if self.regions.len() > 1 => {
+                self.regions.swap_remove(of.index(self.regions.len()));
             }
-            _ if taken.is_empty() => {}
+            _ => {}
+        }
+    }
+
+    /// A snapshot is read, or its writers are let go, and it goes on.
+    fn look(&self, step: &Step) {
+        match step {
             Step::Read { which, at, len } => {
-                let (snapshot, held) = which.get(taken);
+                let (snapshot, held) = which.get(&self.taken);
                 let range = piece(at, *len, held.len());
                 let mut read = vec![0; range.len()];
                 snapshot.read_at(range.start, &mut read).unwrap();
                 assert!(read == held[range]);
             }
             Step::Free { which, at, len } => {
-                let (snapshot, held) = which.get(taken);
+                let (snapshot, held) = which.get(&self.taken);
                 snapshot.prepare_write(piece(at, *len, held.len())).unwrap();
             }
             Step::View { which, at, len } => {
-                let (snapshot, held) = which.get(taken);
+                let (snapshot, held) = which.get(&self.taken);
                 let range = piece(at, *len, held.len());
                 let view = snapshot.view().unwrap();
                 assert!(view.bytes(range.clone()).unwrap() == &held[range]);
             }
+            _ => {}
+        }
+    }
+
+    /// A snapshot is taken out whole, or dropped.
+    fn end(&mut self, step: &Step) {
+        match step {
             Step::CopyOut { which } => {
-                let (snapshot, held) = taken.swap_remove(which.index(taken.len()));
+                let (snapshot, held) = self.remove(which);
                 assert!(copied(snapshot) == held);
             }
             // Where each page that it is written to may be one that it is read from.
             Step::CopyInto { which, of } => {
-                let (snapshot, held) = taken.swap_remove(which.index(taken.len()));
-                let (region, bytes) = of.get_mut(regions);
+                let (snapshot, held) = self.remove(which);
+                let (region, bytes) = of.get_mut(&mut self.regions);
                 snapshot.copy_to(region).unwrap();
                 assert!(region[..] == held);
                 *bytes = held;
             }
             Step::WriteOut { which } => {
-                let (snapshot, held) = taken.swap_remove(which.index(taken.len()));
+                let (snapshot, held) = self.remove(which);
                 let mut written = Vec::new();
                 snapshot.write_to(&mut written).unwrap();
                 assert!(written == held);
             }
-            Step::Forget { which } => drop(taken.swap_remove(which.index(taken.len()))),
+            Step::Forget { which } => drop(self.remove(which)),
             _ => {}
         }
     }
+
+    fn remove(&mut self, which: &Index) -> (Snapshot, Vec<u8>) {
+        self.taken.swap_remove(which.index(self.taken.len()))
+    }
+}
+
+/// A piece of so many bytes, as far as there are that many.
+fn piece(at: &Index, len: usize, of: usize) -> Range<usize> {
+    let at = at.index(of);
+    at..(at + len).min(of)
 }
 
 /// Any steps on regions, forks and snapshots, against plain vectors.

@@ -38,13 +38,13 @@ fn build_after_our_handler_was_replaced_is_refused() {
 
 fn take_back_after_a_replacement_serves_and_passes_on_to_the_first() {
     // Not installed yet: there is nothing to take back.
-    hugekit::fault::take_back_sigbus().unwrap();
+    hugekit::fault::take_back_signals().unwrap();
     let pool = pool();
     let mut region = in_place(&pool);
     still_serves(&mut region);
     install_counting();
-    hugekit::fault::take_back_sigbus().unwrap();
-    hugekit::fault::take_back_sigbus().unwrap();
+    hugekit::fault::take_back_signals().unwrap();
+    hugekit::fault::take_back_signals().unwrap();
     still_serves(&mut region);
     drop(region);
     let mut another = in_place(&pool);

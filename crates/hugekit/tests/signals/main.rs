@@ -9,9 +9,13 @@ mod fixture;
 mod handlers;
 mod nested;
 mod permission;
+#[path = "../served/permitted.rs"]
+mod permitted;
 mod segfaults;
 #[path = "../served/mod.rs"]
 mod served;
+#[path = "../signal_stack/mod.rs"]
+mod signal_stack;
 mod stack;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::os::unix::process::ExitStatusExt;
@@ -59,7 +63,7 @@ fn run(name: &str) -> ExitStatus {
     Command::new(program).env(CASE, name).status().unwrap()
 }
 
-fn trial(&(name, _, signal): &Case) -> Trial {
+fn trial(&(name, _, signal): &Case, forbidden: Option<&str>) -> Trial {
     let test = move || -> Result<(), Failed> {
         let status = run(name);
         let ended = (status.code(), status.signal());
@@ -79,7 +83,10 @@ fn trial(&(name, _, signal): &Case) -> Trial {
             .with_kind("skipped: only root can become an unprivileged user")
             .with_ignored_flag(true);
     }
-    trial
+    match forbidden {
+        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        None => trial,
+    }
 }
 
 /// Some of the processes are meant to die, and none may wait for ever.
@@ -109,5 +116,7 @@ fn main() {
         (case.1)();
         std::process::exit(REACHED_THE_END);
     }
-    libtest_mimic::run(&Arguments::from_args(), cases.iter().map(trial).collect()).exit();
+    let forbidden = permitted::lacking();
+    let trials = cases.iter().map(|case| trial(case, forbidden.as_deref()));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }

@@ -9,6 +9,7 @@ use hugekit::fault::FaultMode;
 
 use crate::fixture::{CALLS, Case, PAGE, WIDTH, in_place, install, pool, send};
 use crate::served::at_fault;
+use crate::signal_stack;
 
 static TOUCHED_BY_SIGNAL: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static TOUCHES: AtomicUsize = AtomicUsize::new(0);
@@ -85,6 +86,7 @@ fn fault_inside_the_handling_of_another_is_served() {
         CALLS.fetch_add(1, Ordering::SeqCst);
         touches(0);
     }
+    signal_stack::make_large();
     install(nested as *const () as usize, libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK);
     let pool = pool();
     let mut region = in_place(&pool);

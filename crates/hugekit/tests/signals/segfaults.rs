@@ -1,13 +1,17 @@
-//! SIGSEGV, which a snapshot takes where it reads memory that may have gone.
+//! SIGSEGV, which a snapshot takes where it reads memory that may have gone, and a fork where rights hold back its
+//! parent's writes.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
 use hugekit::fault::FaultMode;
-use hugekit::{Snapshot, SnapshotError};
+use hugekit::pool::{Backing, FaultError};
+use hugekit::region::ForkError;
+use hugekit::{HUGE_PAGE_BYTES, Pool, Region, Snapshot, SnapshotError};
 
 use crate::fixture::{CALLS, Case, PAGE};
+use crate::served::soiled;
 
 /// Memory of the test, and a snapshot of it that is handled in place.
 fn snapshot() -> (*mut u8, Snapshot) {
@@ -96,7 +100,98 @@ fn snapshot_read_without_sigsegv_is_answered_all_the_same() {
     assert!(is_lost(memory, &replaced));
 }
 
+/// On huge pages of shared memory, rights hold the writes of a fork's parent back.
+fn forked(pool: &Pool) -> (Region, Region) {
+    let mut region = pool.region(2 * HUGE_PAGE_BYTES).unwrap();
+    region.fill(1);
+    let fork = fork(&region).unwrap();
+    (region, fork)
+}
+
+fn fork(region: &Region) -> Result<Region, ForkError> {
+    region.fork_builder().fault_mode(FaultMode::InPlace).build()
+}
+
+/// The first byte of each granule.
+fn first_bytes(region: &Region) -> [u8; 2] {
+    [region[0], region[HUGE_PAGE_BYTES]]
+}
+
+fn set_sigsegv(how: c_int) {
+    // SAFETY: one set is read.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGSEGV);
+        libc::pthread_sigmask(how, &raw const set, ptr::null_mut());
+    }
+}
+
+fn fork_in_a_thread_that_blocks_sigsegv_is_refused_or_needs_none() {
+    let pool = soiled(Backing::Thp, 8);
+    set_sigsegv(libc::SIG_BLOCK);
+    // Its group is founded by this thread: nothing is held back by rights.
+    let (mut region, first) = forked(&pool);
+    region[0] = 2;
+    assert_eq!((first_bytes(&region), first_bytes(&first)), ([2, 1], [1, 1]));
+    set_sigsegv(libc::SIG_UNBLOCK);
+    drop((region, first));
+    let (region, _first) = forked(&pool);
+    set_sigsegv(libc::SIG_BLOCK);
+    let refused = fork(&region);
+    assert!(matches!(refused, Err(ForkError::Fault(FaultError::Blocked))), "{refused:?}");
+}
+
+fn fork_after_the_handler_of_sigsegv_was_replaced_is_refused_until_it_is_back() {
+    let pool = soiled(Backing::Thp, 8);
+    let (mut region, first) = forked(&pool);
+    region[0] = 2;
+    // SAFETY: the handler is async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = counts_and_allows as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()), 0);
+    }
+    let refused = fork(&region);
+    assert!(matches!(refused, Err(ForkError::Fault(FaultError::HandlerReplaced))), "{refused:?}");
+    hugekit::fault::take_back_signals().unwrap();
+    region[HUGE_PAGE_BYTES] = 3;
+    let second = fork(&region).unwrap();
+    region[0] = 4;
+    assert_eq!(first_bytes(&region), [4, 3]);
+    assert_eq!((first_bytes(&first), first_bytes(&second)), ([1, 1], [2, 3]));
+    assert_eq!(CALLS.load(Ordering::SeqCst), 0);
+}
+
+/// Tried again for a while, because another thread's write may have been served meanwhile; not for ever.
+fn write_that_the_program_forbids_itself_kills_it() {
+    let pool = soiled(Backing::Thp, 8);
+    let (mut region, _fork) = forked(&pool);
+    region[0] = 2;
+    let at = region.as_mut_ptr();
+    // SAFETY: the region's own addresses, whose bytes stay.
+    assert_eq!(unsafe { libc::mprotect(at.cast(), HUGE_PAGE_BYTES, libc::PROT_READ) }, 0);
+    // SAFETY: written to be told that it may not be.
+    unsafe { at.write_volatile(3) };
+}
+
 pub(crate) const CASES: &[Case] = &[
+    (
+        "fork_in_a_thread_that_blocks_sigsegv_is_refused_or_needs_none",
+        fork_in_a_thread_that_blocks_sigsegv_is_refused_or_needs_none,
+        None,
+    ),
+    (
+        "fork_after_the_handler_of_sigsegv_was_replaced_is_refused_until_it_is_back",
+        fork_after_the_handler_of_sigsegv_was_replaced_is_refused_until_it_is_back,
+        None,
+    ),
+    (
+        "write_that_the_program_forbids_itself_kills_it",
+        write_that_the_program_forbids_itself_kills_it,
+        Some(libc::SIGSEGV),
+    ),
     (
         "segfault_of_the_programs_own_goes_to_its_handler",
         segfault_of_the_programs_own_goes_to_its_handler,

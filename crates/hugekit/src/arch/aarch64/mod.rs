@@ -9,7 +9,7 @@ use super::all::{MEMCPY, MEMSET, always};
 use super::{ClearRoutine, CopyRoutine, Kind};
 
 pub(crate) use super::all::portable::{abandonable, is_write};
-pub(super) use super::all::portable::{cpu_model, data_caches};
+pub(super) use super::all::portable::{cpu_model, data_caches, is_guest};
 
 pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     MEMSET,
@@ -48,6 +48,17 @@ pub(super) const COPY_ONCE: CopyRoutine = CopyRoutine {
     is_available: always,
     run: stnp::copy_ldnp_stp,
 };
+
+/// The virtual counter, which Linux lets programs read.
+#[inline]
+pub(super) fn ticks() -> u64 {
+    let ticks: u64;
+    // SAFETY: `isb` keeps the read from being done early; neither touches memory.
+    unsafe {
+        core::arch::asm!("isb", "mrs {0}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags))
+    };
+    ticks
+}
 
 pub(super) fn store_fence() {
     // SAFETY: a barrier touches no memory. `ishst` orders all earlier stores of this CPU, the

@@ -13,6 +13,10 @@ pub(in crate::arch) fn cpu_model() -> CpuModel {
     CpuModel { vendor: Vendor::Other, family: 0, model: 0 }
 }
 
+pub(in crate::arch) fn is_guest() -> bool {
+    false
+}
+
 pub(in crate::arch) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     std::iter::empty()
 }
@@ -28,6 +32,11 @@ pub(crate) fn runs_on_valgrind() -> bool {
 /// The context that the kernel gave to a handler.
 pub(crate) unsafe fn is_write(_context: *const std::ffi::c_void) -> Option<bool> {
     None
+}
+
+/// No clock without a system call is known: nothing is learned.
+pub(in crate::arch) fn ticks() -> u64 {
+    0
 }
 
 pub(in crate::arch) fn store_fence() {

@@ -115,6 +115,10 @@ pub(super) fn cpu_model() -> CpuModel {
     CpuModel { vendor, family, model }
 }
 
+pub(super) fn is_guest() -> bool {
+    cpuid().get_feature_info().is_some_and(|features| features.has_hypervisor())
+}
+
 pub(super) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
     let caches = cpuid().get_cache_parameters().into_iter().flatten();
     caches.filter(|cache| matches!(cache.cache_type(), CacheType::Data | CacheType::Unified)).map(
@@ -123,6 +127,17 @@ pub(super) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
             (cache.level().into(), ways * cache.coherency_line_size() * cache.sets())
         },
     )
+}
+
+/// The time-stamp counter. Loads before it have arrived, stores have at least begun.
+#[inline]
+pub(super) fn ticks() -> u64 {
+    // SAFETY: both are part of x86-64, and neither touches memory. A process that `prctl(PR_SET_TSC)` keeps
+    // from the counter does not ask (`sys::thread::may_read_ticks`).
+    unsafe {
+        core::arch::x86_64::_mm_lfence();
+        core::arch::x86_64::_rdtsc()
+    }
 }
 
 /// Whether a fault was a write: the page-fault error code of the CPU, bit 1 (Intel SDM 3A, 4.7).

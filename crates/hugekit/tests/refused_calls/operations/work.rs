@@ -1,9 +1,11 @@
 //! Clearing, copying and populating on several threads.
 
+use std::convert::Infallible;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hugekit::fault::FaultMode;
-use hugekit::parallel::{JobError, Threads};
+use hugekit::parallel::{Job, JobError, Threads};
 use hugekit::pool::Backing;
 use hugekit::{ClearError, ClearOptions, CopyError, CopyOptions, PopulateError, PopulateOptions};
 
@@ -14,6 +16,7 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("memory_is_cleared", memory_is_cleared),
     ("memory_is_copied", memory_is_copied),
     ("memory_is_populated", memory_is_populated),
+    ("job_beside_others_is_done", job_beside_others_is_done),
 ];
 
 const LEN: usize = 4 << 20;
@@ -42,4 +45,15 @@ fn memory_is_populated(point: &Point, _: Backing, _: FaultMode) {
     let memory: &mut [MaybeUninit<u8>] = &mut memory;
     let populated = point.refuse(|| PopulateOptions::new().threads(THREADS).run(memory));
     point.unless_refused(populated, JobError::<PopulateError>::kind);
+}
+
+/// Which threads other jobs leave is asked for where the number of threads is left to the library.
+fn job_beside_others_is_done(point: &Point, _: Backing, _: FaultMode) {
+    let done = AtomicUsize::new(0);
+    let count = |chunk: std::ops::Range<usize>| {
+        done.fetch_add(chunk.len(), Ordering::Relaxed);
+        Ok::<(), Infallible>(())
+    };
+    let ended = point.refuse(|| Job::new(LEN).threads(Threads::Auto).run(count));
+    point.check(ended.is_ok() && done.into_inner() == LEN, "not done");
 }

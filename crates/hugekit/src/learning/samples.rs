@@ -1,0 +1,105 @@
+//! How long a routine took, the last three times: one word, so that threads and signal handlers share it without a
+//! lock. Two that write at once lose a sample, and no more.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bits of a sample; three of them leave one to spare.
+const BITS: u32 = 21;
+const SAMPLE: u64 = (1 << BITS) - 1;
+const ALL: u64 = (1 << (3 * BITS)) - 1;
+
+/// Time per byte: 1/256 of a tick for each KiB. 0 stands for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cost(pub(super) u64);
+
+impl Cost {
+    /// What `bytes`, which are not 0, cost. What takes longer than a sample can say, such as memory that the
+    /// kernel had to find first, counts as the longest.
+    pub(super) fn of(ticks: u64, bytes: usize) -> Self {
+        Self((ticks.saturating_mul(256 << 10) / bytes as u64).clamp(1, SAMPLE))
+    }
+
+    /// Dearer by so many of `of` parts.
+    pub(super) fn raised(self, by: u64, of: u64) -> Self {
+        Self(self.0 + self.0 * by / of)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Samples(AtomicU64);
+
+impl Samples {
+    pub(super) const fn none() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Takes one in; the oldest of four goes.
+    pub(super) fn push(&self, cost: Cost) {
+        let word = self.0.load(Ordering::Relaxed);
+        self.0.store((word << BITS | cost.0) & ALL, Ordering::Relaxed);
+    }
+
+    /// What it costs usually: the middle one of three, so that neither a thread that lost its CPU nor memory that
+    /// happened to be in the cache decides.
+    pub(super) fn usual(&self) -> Option<Cost> {
+        let word = self.0.load(Ordering::Relaxed);
+        let mut samples = [0, 1, 2].map(|place| word >> (place * BITS) & SAMPLE);
+        samples.sort_unstable();
+        match samples {
+            [_, _, 0] => None,
+            [0, 0, only] => Some(Cost(only)),
+            [0, less, more] => Some(Cost(less.midpoint(more))),
+            [_, middle, _] => Some(Cost(middle)),
+        }
+    }
+
+    /// What it costs at best, of the last three times.
+    pub(super) fn best(&self) -> Option<Cost> {
+        let word = self.0.load(Ordering::Relaxed);
+        let samples = [0, 1, 2].map(|place| word >> (place * BITS) & SAMPLE);
+        samples.into_iter().filter(|&sample| sample != 0).min().map(Cost)
+    }
+
+    pub(super) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual(costs: &[u64]) -> Option<u64> {
+        let samples = Samples::none();
+        costs.iter().for_each(|&cost| samples.push(Cost(cost)));
+        samples.usual().map(|cost| cost.0)
+    }
+
+    #[test]
+    fn usual_of_three_is_the_middle_one_and_older_ones_are_forgotten() {
+        assert_eq!(usual(&[]), None);
+        assert_eq!(usual(&[7]), Some(7));
+        assert_eq!(usual(&[7, 9]), Some(8));
+        assert_eq!(usual(&[900, 7, 9]), Some(9));
+        assert_eq!(usual(&[1, 1, 1, 50, 60]), Some(50));
+        assert_eq!(usual(&[SAMPLE, SAMPLE, SAMPLE]), Some(SAMPLE));
+    }
+
+    #[test]
+    fn best_of_three_is_the_least_that_there_is() {
+        let samples = Samples::none();
+        assert_eq!(samples.best(), None);
+        [5, 7, 9].into_iter().for_each(|cost| samples.push(Cost(cost)));
+        assert_eq!(samples.best(), Some(Cost(5)));
+        samples.push(Cost(8));
+        assert_eq!(samples.best(), Some(Cost(7)));
+    }
+
+    #[test]
+    fn cost_of_any_time_is_a_sample() {
+        assert_eq!(Cost::of(0, 1 << 20), Cost(1));
+        assert_eq!(Cost::of(u64::MAX, 1), Cost(SAMPLE));
+        assert_eq!(Cost::of(1000, 1 << 10), Cost(256_000));
+        assert_eq!(Cost(300).raised(1, 3), Cost(400));
+    }
+}

@@ -1,0 +1,89 @@
+//! The page map as a file: one entry for each page, read with `pread`(2), on kernels that cannot scan it.
+//!
+//! Two looks at one page may come between one change of the tables and the next; every question here is of each page
+//! by itself.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::{self, Errno};
+use rustix::param::page_size;
+
+use super::super::injection::{Call, pass};
+
+/// Entries read together: what a signal handler can bear on its stack. A power of two, so that no read crosses the
+/// end of a page table. (A table that changes at this moment may be left out, seen in the sources of Linux 6.1, and
+/// what a longer read says of the next table would be where that of the first should be.)
+const TOGETHER: usize = 64;
+const ENTRY: usize = size_of::<u64>();
+
+/// So often a table is read again that changed at that moment.
+const TRIES: u32 = 1000;
+
+/// One page, as the kernel describes it to every process.
+#[derive(Clone, Copy)]
+pub(super) struct Entry(u64);
+
+impl Entry {
+    const PROTECTED: u64 = 1 << 57;
+    const OF_A_FILE: u64 = 1 << 61;
+    const SWAPPED: u64 = 1 << 62;
+    const PRESENT: u64 = 1 << 63;
+
+    /// Protected against writes by userfaultfd (Linux 5.14): mapped, swapped out or marked.
+    pub(super) fn is_protected(self) -> bool {
+        self.0 & Self::PROTECTED != 0
+    }
+
+    pub(super) fn is_of_a_file(self) -> bool {
+        self.0 & Self::OF_A_FILE != 0
+    }
+
+    /// Whether the page tables have nothing at all there.
+    pub(super) fn is_nothing(self) -> bool {
+        self.0 & (Self::PRESENT | Self::SWAPPED | Self::PROTECTED) == 0
+    }
+}
+
+/// The first run of pages that are wanted. Async-signal-safe. Its entries lie in no other function's frame: a handler
+/// has 2 KiB of stack for all that it calls.
+#[inline(never)]
+pub(super) fn first(
+    file: &OwnedFd,
+    range: &Range<usize>,
+    wanted: impl Fn(Entry) -> bool,
+) -> io::Result<Option<Range<usize>>> {
+    let (mut next, mut begins) = (range.start, None);
+    let mut entries = [0; TOGETHER * ENTRY];
+    while next < range.end {
+        for &entry in read(file, next..range.end, &mut entries)? {
+            match (wanted(Entry(u64::from_ne_bytes(entry))), begins) {
+                (true, None) => begins = Some(next),
+                (false, Some(begin)) => return Ok(Some(begin..next)),
+                _ => {}
+            }
+            next += page_size();
+        }
+    }
+    Ok(begins.map(|begin| begin..next))
+}
+
+/// As many entries of a range's first pages as one read gives, but one at least.
+fn read<'a>(
+    file: &OwnedFd,
+    range: Range<usize>,
+    entries: &'a mut [u8; TOGETHER * ENTRY],
+) -> io::Result<&'a [[u8; ENTRY]]> {
+    let number = range.start / page_size();
+    let count = (range.len().div_ceil(page_size())).min(TOGETHER - number % TOGETHER);
+    let wanted = &mut entries[..count * ENTRY];
+    for _ in 0..TRIES {
+        pass(Call::Pread)?;
+        match io::pread(file.as_fd(), &mut *wanted, (number * ENTRY) as u64) {
+            Ok(0) | Err(Errno::INTR) => {}
+            read => return Ok(wanted[..read?].as_chunks().0),
+        }
+        rustix::thread::sched_yield();
+    }
+    Err(Errno::AGAIN)
+}

@@ -1,0 +1,140 @@
+//! Memory that fails for real, as far as software can have it fail: the kernel is told that a page is broken, as by a
+//! controller that has counted too many errors. It takes the page away from all mappings for good, and what touches
+//! the page afterwards gets SIGBUS. The machine has less memory then, so this is done only where a process is told
+//! that it may: in guests of `cargo xtask fleet`.
+#![allow(unsafe_code)]
+
+mod alias;
+mod backings;
+mod child;
+mod signal_stack;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use alias::{alias_of, place_of};
+use backings::{Check, trials_on, unless_lacking};
+use child::died_of;
+use hugekit::fault::FaultMode;
+use hugekit::parallel::JobError;
+use hugekit::pool::Backing;
+use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, PopulateError, Region, RegionError};
+use libtest_mimic::Arguments;
+
+/// Set where memory may be taken out of use.
+const MAY: &str = "HUGEKIT_MAY_BREAK_MEMORY";
+/// Takes a physical address.
+const BREAK: &str = "/sys/devices/system/memory/hard_offline_page";
+
+const MARKER: &[u8] = b"this memory will fail";
+const REGIONS: usize = 3;
+const LEN: usize = 4 * HUGE_PAGE_BYTES;
+const AT: usize = LEN / 2;
+
+fn folios(backing: Backing) -> usize {
+    REGIONS * LEN / backing.page_size()
+}
+
+/// A region of ones with a marker in it.
+fn marked(backing: Backing) -> (Pool, Region) {
+    signal_stack::make_large();
+    let pool = Pool::builder(REGIONS * LEN).backing(backing).strict(true);
+    let pool = pool.scrub_threads(0).build().unwrap();
+    let mut region = pool.region(LEN).unwrap();
+    region.fill(1);
+    region[AT..][..MARKER.len()].copy_from_slice(MARKER);
+    (pool, region)
+}
+
+/// Has the page break that holds the marker.
+fn break_the_marker(region: &Region) {
+    let whole = REGIONS * LEN;
+    let at = place_of(alias_of(region.as_ptr().addr(), whole), whole, 4096, MARKER);
+    let mut entry = [0; 8];
+    File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entry, at as u64 / 512).unwrap();
+    let frame = u64::from_ne_bytes(entry) & ((1 << 55) - 1);
+    assert_ne!(frame, 0, "the pool's own mapping has the page, and root sees where it is");
+    fs::write(BREAK, format!("{:#x}", frame << 12)).unwrap();
+}
+
+fn is_poisoned<T>(result: Result<T, JobError<PopulateError>>) -> bool {
+    matches!(result, Err(JobError::Chunk { error: PopulateError::Poisoned, .. }))
+}
+
+/// Pages that break while no region has them end nothing: who asks for them is told once, and they are gone.
+fn break_in_the_pool_is_told_once(backing: Backing) {
+    let (pool, region) = marked(backing);
+    break_the_marker(&region);
+    drop(region);
+    let Err(PoolError::Populate(told)) = pool.region(REGIONS * LEN) else { panic!("not told") };
+    assert!(is_poisoned::<()>(Err(told)));
+    assert_eq!(pool.stats().unwrap().in_use, 1);
+    let rest = pool.region(LEN).unwrap();
+    assert!(rest.iter().all(|&byte| byte == 0));
+    pool.scrub().unwrap();
+}
+
+/// A fork that is about to write what broke is told; all else of it, and of its parent, is there.
+fn break_of_shared_memory_is_told(backing: Backing) {
+    for fault_mode in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
+        let (_pool, region) = marked(backing);
+        let mut fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
+        break_the_marker(&region);
+        let Err(RegionError::Populate(told)) = fork.prepare_write(AT..AT + 1) else {
+            panic!("not told: {fault_mode:?}")
+        };
+        assert!(is_poisoned::<()>(Err(told)));
+        fork[0] = 3;
+        assert_eq!((region[0], fork[0], region[LEN - 1], fork[LEN - 1]), (1, 3, 1, 1));
+    }
+}
+
+/// An access to what broke ends as it does in any memory: by SIGBUS, not in waiting for ever.
+fn touch_of_broken_memory_ends_by_sigbus(backing: Backing) {
+    for by_fork in [false, true] {
+        let signal = died_of(|| {
+            let (_pool, mut region) = marked(backing);
+            let mut fork = region.fork().unwrap();
+            break_the_marker(&region);
+            let broken = if by_fork { &mut fork } else { &mut region };
+            broken[AT + 100] = 9;
+        });
+        assert_eq!(signal, Some(libc::SIGBUS), "by_fork: {by_fork}");
+    }
+}
+
+/// A snapshot of a region is an error where the region broke, and right elsewhere.
+fn snapshot_of_broken_memory_is_an_error(backing: Backing) {
+    let (_pool, region) = marked(backing);
+    let snapshot = region.snapshot().unwrap();
+    break_the_marker(&region);
+    let mut bytes = [0; 64];
+    snapshot.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [1; 64]);
+    assert!(snapshot.read_at(AT, &mut bytes).is_err());
+}
+
+const OF_POOLS: &[Check] = &[("break_in_the_pool_is_told_once", break_in_the_pool_is_told_once)];
+
+const CHECKS: &[Check] = &[
+    ("break_of_shared_memory_is_told", break_of_shared_memory_is_told),
+    ("touch_of_broken_memory_ends_by_sigbus", touch_of_broken_memory_ends_by_sigbus),
+    ("snapshot_of_broken_memory_is_an_error", snapshot_of_broken_memory_is_an_error),
+];
+
+fn main() {
+    let lacking = if std::env::var_os(MAY).is_none() {
+        Some("memory is broken for good, and only in guests: cargo xtask fleet")
+    } else if !Path::new(BREAK).exists() {
+        Some("this kernel cannot be told that memory broke")
+    } else {
+        None
+    };
+    let of = |backing| trials_on(backing, folios(backing), CHECKS);
+    let of_pools = |backing| trials_on(backing, folios(backing), OF_POOLS);
+    let trials = [Backing::Base, Backing::Thp, Backing::Hugetlb2M].into_iter().flat_map(of);
+    let trials = trials.chain([Backing::Thp, Backing::Hugetlb2M].into_iter().flat_map(of_pools));
+    let trials = trials.map(|trial| unless_lacking(trial, lacking)).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}

@@ -1,0 +1,30 @@
+//! A command behind a system-call filter that refuses `userfaultfd(2)`, as the filters of containers do: what a guest
+//! that forbids it runs, by this program in the guest.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+
+#[derive(Debug, Args)]
+pub(crate) struct WithoutUserfaultfd {
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+impl WithoutUserfaultfd {
+    /// Becomes the command; returns only if it cannot.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let refused = BTreeMap::from([(libc::SYS_userfaultfd, Vec::new())]);
+        let refusal = SeccompAction::Errno(u32::try_from(libc::EPERM)?);
+        let filter = SeccompFilter::new(refused, SeccompAction::Allow, refusal, ARCH.try_into()?)?;
+        apply_filter(&BpfProgram::try_from(filter)?)?;
+        let (program, arguments) = self.command.split_first().context("there is a command")?;
+        Err(Command::new(program).args(arguments).exec()).context("cannot start it")
+    }
+}
