@@ -163,6 +163,31 @@ fn handlers_under_any_fault_write_to_nothing_a_snapshot_protects() {
     }
 }
 
+/// A C library keeps the stacks of threads that have ended for those that begin. One of them is memory as any other
+/// when a snapshot is made of it, and the threads that serve the snapshot begin only then.
+#[test]
+fn snapshot_of_an_ended_threads_stack_is_served() {
+    const BEHIND: usize = 64 << 10;
+    let mode = FaultMode::Threaded { threads: 1 };
+    if !is_permitted(mode) {
+        return;
+    }
+    let code = in_a_child(|| {
+        let place =
+            thread::spawn(|| std::hint::black_box(&mut [0_u8]).as_ptr().addr()).join().unwrap();
+        let all = protectable();
+        let Some(stack) = all.into_iter().find(|range| range.contains(&place)) else {
+            return 0; // This C library gives it back.
+        };
+        let Some(snapshot) = of(&stack, mode) else { return 1 };
+        // The lower part: at its top is what the C library keeps of the thread.
+        touch(ptr::with_exposed_provenance_mut(stack.start), stack.len() - BEHIND);
+        drop(snapshot);
+        0
+    });
+    assert_eq!(code, 0);
+}
+
 /// A snapshot of each mapping that can be had, two at a time, over and over, while regions are served and forked:
 /// calls of hugekit's may fail, where the kernel may not write to what is protected, but none may hang.
 #[test]

@@ -19,7 +19,6 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use rustix::param::page_size;
 
@@ -27,11 +26,10 @@ use super::{Access, Faults, MOST_THREADS};
 use crate::machine::CpuSet;
 use crate::pool::FaultError;
 use crate::sync::Latch;
+use crate::sys::handler_thread::HandlerThread;
 use crate::sys::mapping::Untouched;
 use crate::sys::private_pages::{OwnWords, Private};
-use crate::sys::thread::{
-    SignalsBlocked, Watched, affinity, current_cpu, pin_to, spawn, without_signals,
-};
+use crate::sys::thread::{SignalsBlocked, Watched, affinity, current_cpu, pin_to, without_signals};
 use crate::sys::userfaultfd::{self, Fault};
 
 /// The handler threads of one region. [`stop`](Self::stop) them before its addresses go.
@@ -39,7 +37,7 @@ use crate::sys::userfaultfd::{self, Fault};
 pub(crate) struct Handlers {
     served: Arc<dyn Faults>,
     bell: Arc<Bell>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<HandlerThread>,
 }
 
 impl Handlers {
@@ -64,8 +62,8 @@ impl Handlers {
             Self { served: Arc::clone(served), bell: Arc::clone(&bell), threads: Vec::new() };
         for _ in 0..count {
             let (served, bell, ready) = (Arc::clone(served), Arc::clone(&bell), Arc::clone(&ready));
-            match spawn("hugekit-fault", move |blocked| serve_all(&*served, &bell, &ready, blocked))
-            {
+            let life = move |blocked: &SignalsBlocked| serve_all(&*served, &bell, &ready, blocked);
+            match HandlerThread::spawn(c"hugekit-fault", life) {
                 Ok(thread) => handlers.threads.push(thread),
                 Err(error) => {
                     handlers.stop();
@@ -86,17 +84,14 @@ impl Handlers {
         for (index, _) in self.threads.iter().enumerate() {
             self.bell.ring(self.served.descriptor(), index);
         }
-        for thread in self.threads {
-            // A panic was printed when it happened.
-            let _ = thread.join();
-        }
+        self.threads.into_iter().for_each(HandlerThread::join);
         // SAFETY: in the process that mapped it; none but the threads knew the addresses.
         let _ = unsafe { self.bell.pages.unmap() };
     }
 
-    /// In a forked child, which has no such threads to wait for, nor may detach them.
+    /// In a forked child, which has no such threads to wait for: nothing but their stacks stays.
     pub(crate) fn forget(self) {
-        self.threads.into_iter().for_each(std::mem::forget);
+        drop(self);
     }
 }
 

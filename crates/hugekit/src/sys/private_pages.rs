@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use rustix::io;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use super::injection::{Call, pass};
 use super::{apart, mapping};
@@ -41,6 +41,17 @@ impl PrivateBytes {
     /// As [`new`](Self::new), and no snapshot can protect them.
     fn for_handlers(len: usize, align: usize) -> io::Result<Self> {
         Self::mapped(len, align, ProtFlags::WRITE)
+    }
+
+    /// As [`for_handlers`](Self::for_handlers), of whole pages, the lowest of which no thread may touch: what grows
+    /// downwards to there has overflown.
+    pub(super) fn as_a_stack(len: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        let stack = Self::for_handlers(len, page)?;
+        pass(Call::Mprotect)?;
+        // SAFETY: a page just mapped, that no other thread knows of.
+        unsafe { rustix::mm::mprotect(stack.start().cast(), page, MprotectFlags::empty()) }?;
+        Ok(stack)
     }
 
     fn mapped(len: usize, align: usize, prot: ProtFlags) -> io::Result<Self> {

@@ -146,7 +146,7 @@ fn run_idly() -> io::Result<()> {
 
 /// Mappings that a thread takes at its start: its stack, another one for signals and what the allocator sets apart for
 /// it, each with a guard.
-const MAPPINGS: usize = 12;
+pub(super) const MAPPINGS: usize = 12;
 
 /// Starts a thread that never runs the program's own signal handlers, and waits until it runs: once it has been
 /// started, Rust's runtime ends the process for want of a mapping, so that the calling thread must not take the last
@@ -184,7 +184,7 @@ impl SignalsBlocked {
     const HERE: Self = Self { of_this_thread: PhantomData };
 
     /// In a thread that began with them blocked, and unblocks none.
-    fn inherited() -> Self {
+    pub(super) fn inherited() -> Self {
         // Of real-time signals an emulator keeps some for itself, and says that they are open.
         const STANDARD: u64 = u32::MAX as u64 >> 1;
         debug_assert_eq!(STANDARD & ASYNCHRONOUS & !change_mask(libc::SIG_BLOCK, 0), 0);
