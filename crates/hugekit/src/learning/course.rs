@@ -26,8 +26,10 @@ const WHOLE_BELOW: u32 = 25;
 const SLICES: (u32, u32) = (4, 7);
 const WHOLES: (u32, u32) = (6, 10);
 
-/// A thirty-second: about what two medians of three slices differ by; and an eighth, where they are of microseconds.
+/// A thirty-second: about what two medians of three slices differ by; a sixteenth, where it is the best of three that
+/// counts, of several candidates; and an eighth, where they are of microseconds.
 const INERTIA: (u64, u64) = (1, 32);
+const HELD_INERTIA: (u64, u64) = (1, 16);
 const SHORT_INERTIA: (u64, u64) = (1, 8);
 
 /// Classes of both states.
@@ -86,7 +88,7 @@ impl Class {
         })
     }
 
-    /// Whether its operations are compared as wholes, libc's against the best that streams.
+    /// Whether its operations are compared as wholes: those that store through the cache, and the best that streams.
     pub(super) fn is_whole(self) -> bool {
         self.state == CacheState::Warm && self.log < WHOLE_BELOW
     }
@@ -108,7 +110,9 @@ impl Class {
         match self {
             // Where a cache holds the bytes their reader loses by it, and streaming is up to 1.3 times as fast; where
             // none does, 1.6 to 2.8 times (decision 19).
-            _ if self.is_whole() => Terms { may_be_held: true, readers_share: (1, 2), ..wholes },
+            _ if self.is_whole() => {
+                Terms { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..wholes }
+            }
             _ if self.is_sliced() => slices,
             _ => Terms { inertia: SHORT_INERTIA, ..wholes },
         }
@@ -118,8 +122,11 @@ impl Class {
 /// What one method learns: clear, or copy.
 #[derive(Debug)]
 pub(crate) struct Course<F: 'static> {
-    /// libc's first, then every routine that streams here, then what else the built-in profile names.
+    /// What of the table this CPU has; libc's is the first.
     candidates: Vec<&'static Routine<F>>,
+    /// Bit by bit, whether cold bytes are learned from by it: libc's, those that stream, and what else the built-in
+    /// profile names for them.
+    for_cold: u32,
     built_in: &'static Choice<F>,
     /// By class.
     lessons: PrivateSlice<Lesson>,
@@ -131,22 +138,20 @@ impl<F> Course<F> {
         table: &'static [Routine<F>],
         built_in: &'static Choice<F>,
     ) -> rustix::io::Result<Self> {
-        let (libc, others) = table.split_at(1);
-        let streaming = others.iter().filter(|routine| routine.kind() == Kind::Streaming);
-        let bands = built_in.warm.as_slice().iter().chain(built_in.cold.as_slice());
-        let named = bands.map(|band| band.routine);
-        let mut candidates: Vec<&Routine<F>> = Vec::with_capacity(MOST);
-        for routine in libc.iter().chain(streaming).chain(named) {
-            if routine.is_available() && !candidates.contains(&routine) && candidates.len() < MOST {
-                candidates.push(routine);
-            }
-        }
+        let is_there = |routine: &&Routine<F>| routine.is_available();
+        let candidates: Vec<&Routine<F>> = table.iter().filter(is_there).take(MOST).collect();
+        let named = |routine| built_in.cold.as_slice().iter().any(|band| band.routine == routine);
+        let for_cold = candidates.iter().enumerate().map(|(index, &routine)| {
+            let is = index == 0 || routine.kind() == Kind::Streaming || named(routine);
+            u32::from(is) << index
+        });
+        let for_cold = for_cold.sum();
         let len =
             PrivatePiece::bytes_of::<Lesson>(CLASSES) + PrivatePiece::bytes_of::<Stripe>(STRIPES);
         let mut piece = PrivatePiece::new(len)?;
         let lessons = piece.filled(CLASSES, |_| Lesson::new());
         let stripes = piece.filled(STRIPES, |_| Stripe::new());
-        Ok(Self { candidates, built_in, lessons, stripes })
+        Ok(Self { candidates, for_cold, built_in, lessons, stripes })
     }
 
     #[inline]
@@ -180,20 +185,20 @@ impl<F> Course<F> {
         verdict.candidate.filter(|_| verdict.is_settled)
     }
 
-    /// What operations of this class, the one at hand of `len` bytes, compare: all candidates, or what is best in the
-    /// cache with what streams best as far as is known.
+    /// What operations of this class, the one at hand of `len` bytes, compare: what suits cold bytes, or all that
+    /// store through the cache with what streams best as far as is known.
     pub(super) fn contest(&self, class: Class, len: usize) -> Contest {
         let prior = self.index_of(self.in_charge(class, len).0);
-        let streaming = |index: &usize| self.candidates[*index].kind() == Kind::Streaming;
+        let streams = |index: &usize| self.candidates[*index].kind() == Kind::Streaming;
         let all = 0..self.candidates.len();
         if !class.is_whole() {
-            return Contest::new(class.terms(), prior, all, streaming);
+            let suits = |index: &usize| self.for_cold >> index & 1 != 0;
+            return Contest::new(class.terms(), prior, all.filter(suits), streams);
         }
         let cold = self.index_of(self.prior(CacheState::Cold, len));
-        let best = self.longest_cold().filter(streaming).or(Some(cold).filter(streaming));
-        let built_in = self.index_of(self.prior(class.state, len));
-        let cached = if streaming(&built_in) { 0 } else { built_in };
-        Contest::new(class.terms(), prior, [cached, best.unwrap_or(1)].into_iter(), streaming)
+        let best = self.longest_cold().into_iter().chain([cold]).chain(all.clone()).find(streams);
+        let cached = all.filter(|index| !streams(index));
+        Contest::new(class.terms(), prior, cached.chain(best), streams)
     }
 
     pub(super) fn candidate(&self, index: usize) -> &'static Routine<F> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::samples::{Cost, Samples};
 
 /// The most candidates of a lesson.
-pub(super) const MOST: usize = 10;
+pub(super) const MOST: usize = 12;
 
 /// Rounds of all candidates before a lesson is settled: as many as there are samples.
 const ROUNDS: u32 = 3;
