@@ -147,7 +147,7 @@ impl ForkGroup {
         slots: Range<usize>,
         on: bool,
     ) -> Result<(), Refused> {
-        if self.hold == Hold::Rights && mapping.is_in_place(slots.start) {
+        if self.is_by_rights(mapping, slots.start) {
             return self.set_rights(mapping, slots, !on);
         }
         let addresses = mapping.addresses_of(slots);
@@ -159,6 +159,11 @@ impl ForkGroup {
             }
         }
         Err(Refused::Kernel(Errno::AGAIN))
+    }
+
+    /// Whether what holds writes of a slot back are the rights of its mapping.
+    pub(super) fn is_by_rights(&self, mapping: &CowMapping, slot: usize) -> bool {
+        self.hold == Hold::Rights && mapping.is_in_place(slot)
     }
 
     /// Whether marks are where they were asked for. Kernels whose page map has to be read, before 6.7, may leave a

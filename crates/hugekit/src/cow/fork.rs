@@ -342,6 +342,9 @@ impl ForkGroup {
     ) -> Result<(), Failed> {
         let (held, call) = match action {
             Action::TakeOut => (remove_pages(&parent.addresses_of(slots)), "madvise"),
+            _ if self.is_by_rights(parent, slots.start) => {
+                (self.protect(parent, slots, true), "mprotect")
+            }
             _ => (self.protect(parent, slots, true), "UFFDIO_WRITEPROTECT"),
         };
         held.map_err(|refused| match refused {

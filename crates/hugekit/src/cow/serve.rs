@@ -43,8 +43,7 @@ impl Faults for ForkGroup {
                 Access::Unknown => at.entry().slot.guess(),
             };
             let event = if event == Event::Read { self.reads.event() } else { event };
-            let near = (address - at.mapping.addresses().start) % self.granule_bytes;
-            self.serve_access(tables, at, event, near)
+            self.serve_access(tables, at, event, address)
         })?;
         if self.unwoken.swap(false, Ordering::Relaxed) {
             return Err(PopulateError::Kernel(std::io::ErrorKind::PermissionDenied));
@@ -59,8 +58,7 @@ impl Faults for ForkGroup {
             if !at.plan(Event::Write).is_empty() {
                 became.set(Forbidden::Served);
             }
-            let near = (address - at.mapping.addresses().start) % self.granule_bytes;
-            self.serve_access(tables, at, Event::Write, near)
+            self.serve_access(tables, at, Event::Write, address)
         });
         if served.is_ok() { became.get() } else { Forbidden::Refused }
     }
@@ -104,7 +102,7 @@ impl ForkGroup {
         tables: &Tables,
         at: At<'_>,
         event: Event,
-        near: usize,
+        address: usize,
     ) -> Result<(), Refused> {
         match at.plan(event) {
             [] => {
@@ -115,6 +113,7 @@ impl ForkGroup {
             [enter @ Action::Enter { .. }] => self.apply(at, *enter, None),
             _ => {
                 let began = Instant::now();
+                let near = (address - at.mapping.addresses().start) % self.granule_bytes;
                 let served = self.serve_event(at, event, Some(near));
                 let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 for mapping in tables.mappings.observed() {
