@@ -50,6 +50,14 @@ pub enum TendError {
     /// The kernel has no `MADV_COLLAPSE`.
     #[error("the kernel cannot collapse memory of another process: MADV_COLLAPSE needs Linux 6.1")]
     Unsupported,
+    /// Huge pages of this kernel are of another size than 2 MiB, as with base pages of 16 or 64 KiB, or there are none.
+    #[error(
+        "transparent huge pages are of {bytes} bytes here, and of 2 MiB only can memory be tended"
+    )]
+    OtherHugePages {
+        /// Their size; 0 where there are none.
+        bytes: u64,
+    },
     /// Another tender has this process.
     #[error("process {pid} is tended already, by another tender")]
     Taken {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use hugekit::HUGE_PAGE_BYTES;
 use procfs::process::{Process, Stat};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
@@ -71,6 +72,10 @@ impl Target {
         if status.thp_enabled == Some(false) {
             return Err(TendError::SwitchedOff { pid });
         }
+        match huge_page_bytes() {
+            bytes if bytes == HUGE_PAGE_BYTES as u64 => {}
+            bytes => return Err(TendError::OtherHugePages { bytes }),
+        }
         lock(pid, &folder)?;
         let name = stat.comm.clone();
         let program = Program::of(&stat);
@@ -111,6 +116,12 @@ impl Target {
             .stat()
             .is_ok_and(|stat| stat.state != 'Z' && Program::of(&stat) == self.program)
     }
+}
+
+/// 0 without transparent huge pages.
+fn huge_page_bytes() -> u64 {
+    let size = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    size.ok().and_then(|size| size.trim().parse().ok()).unwrap_or(0)
 }
 
 fn refused(pid: i32, call: &'static str, errno: Errno) -> TendError {

@@ -30,6 +30,9 @@ const AT_LATEST: Duration = Duration::from_secs(60);
 /// What could not be begun is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves many times.
+const LOOK_EVERY: usize = 16;
+
 /// A collapse takes a lock of the process's memory map, and rests are taken in pieces as long, so that a stop is heard.
 const PIECE: Duration = Duration::from_millis(50);
 
@@ -161,8 +164,8 @@ impl Tended {
         let survey = Survey::of(&self.target)?;
         let Plan { ranges, sparse } = self.plan(&survey, settings)?;
         let mut work = Work::default();
-        for range in ranges {
-            work.hindrance = self.hindrance(settings, stop);
+        for (index, range) in ranges.into_iter().enumerate() {
+            work.hindrance = self.hindrance(settings, stop, index % LOOK_EVERY == 0);
             if work.hindrance.is_some() {
                 break;
             }
@@ -202,7 +205,12 @@ impl Tended {
         Ok(plan(looks, settings.density, &self.history))
     }
 
-    fn hindrance(&mut self, settings: &Settings, stop: &AtomicBool) -> Option<Hindrance> {
+    fn hindrance(
+        &mut self,
+        settings: &Settings,
+        stop: &AtomicBool,
+        of_memory: bool,
+    ) -> Option<Hindrance> {
         if stop.load(Ordering::Relaxed) {
             return Some(Hindrance::Stopped);
         }
@@ -210,7 +218,8 @@ impl Tended {
             return Some(Hindrance::Gone);
         }
         match self.relatives.look(&self.target) {
-            0 => hindrance(&self.target, settings),
+            0 if of_memory => hindrance(&self.target, settings),
+            0 => None,
             count => Some(Hindrance::Child { count }),
         }
     }
