@@ -25,7 +25,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// For programs that fork with much memory, such as Redis when it saves: the kernel copies page tables of huge
 /// pages a hundred times as fast. The processes are not changed, nor is any byte of their memory; transparent huge
 /// pages need not be enabled. Their private anonymous memory is collapsed 2 MiB at a time, gently, and again when a
-/// forked child has ended. Needs Linux 6.1, and root or CAP_SYS_PTRACE with CAP_SYS_NICE.
+/// forked child has ended. Needs Linux 6.1, and root or the capabilities `sys_ptrace` and `sys_nice`.
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("which").required(true).multiple(true))]
 pub(crate) struct Tend {
@@ -67,10 +67,8 @@ impl Tend {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        let mut child = self.start()?;
-        let own = child.as_ref().map(|child| child.id() as i32);
-        let pids: Vec<i32> = self.pids.iter().copied().chain(own).collect();
-        let mut tender = Tender::of(&pids, self.settings())?;
+        let mut tender = Tender::of(&self.pids, self.settings())?;
+        let mut child = self.start(&mut tender)?;
         let mut found = Found::default();
         self.look(&mut tender, &mut found);
         if self.once {
@@ -111,11 +109,16 @@ impl Tend {
         text::write_out(&format!("{line}\n")).context("cannot write to standard output")
     }
 
-    fn start(&self) -> anyhow::Result<Option<Child>> {
+    /// Starts the program. One that cannot be tended runs all the same.
+    fn start(&self, tender: &mut Tender) -> anyhow::Result<Option<Child>> {
         let Some((program, arguments)) = self.command.split_first() else { return Ok(None) };
         let started = Command::new(program).args(arguments).spawn();
         let named = || format!("cannot start {}", program.to_string_lossy());
-        started.with_context(named).map(Some)
+        let child = started.with_context(named)?;
+        if let Err(error) = tender.add(child.id() as i32) {
+            text::say(&format!("note: {error}"));
+        }
+        Ok(Some(child))
     }
 
     fn settings(&self) -> Settings {

@@ -17,7 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, mu
 use rustix::param::page_size;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
-const NOT_STOPPED: AtomicBool = AtomicBool::new(false);
+static NOT_STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Tests take turns: this process has one tender, and a child of one test, also one that has yet to start its program,
 /// would hinder another.
