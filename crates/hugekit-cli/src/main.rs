@@ -9,6 +9,7 @@ mod progress;
 mod report;
 mod settings;
 mod shell;
+mod tend;
 mod text;
 mod tune;
 mod usage;
@@ -35,6 +36,7 @@ enum Command {
     Lab(lab::Lab),
     Tune(tune::Tune),
     Report(report::Report),
+    Tend(tend::Tend),
     Completions(shell::Completions),
     Man(shell::Man),
 }
@@ -57,6 +59,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lab(lab) => lab.run(),
         Command::Tune(tune) => tune.run(),
         Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
+        Command::Tend(tend) => tend.run(),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }

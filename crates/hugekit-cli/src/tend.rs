@@ -1,0 +1,201 @@
+//! `hugekit tend`: the memory of running processes kept on huge pages.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::ArgGroup;
+use hugekit_lab::size::Size;
+use hugekit_tend::{PassReport, Settings, Status, TendError, Tender};
+use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::text;
+
+/// How often processes of a name or a control group are looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Keep the memory of running processes on huge pages, so that they fork fast.
+///
+/// For programs that fork with much memory, such as Redis when it saves: the kernel copies page tables of huge
+/// pages a hundred times as fast. The processes are not changed, nor is any byte of their memory; transparent huge
+/// pages need not be enabled. Their private anonymous memory is collapsed 2 MiB at a time, gently, and again when a
+/// forked child has ended. Needs Linux 6.1, and root or the capabilities `sys_ptrace` and `sys_nice`.
+#[derive(Debug, clap::Args)]
+#[command(group = ArgGroup::new("which").required(true).multiple(true))]
+pub(crate) struct Tend {
+    /// Processes to tend.
+    #[arg(value_name = "PID", group = "which")]
+    pids: Vec<i32>,
+    /// Tend processes of this name, also those that start later.
+    #[arg(long, value_name = "NAME", group = "which")]
+    name: Vec<String>,
+    /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that start later.
+    #[arg(long, value_name = "DIR", group = "which")]
+    cgroup: Vec<PathBuf>,
+    /// Start this program, tend it, and end with its status.
+    #[arg(last = true, value_name = "COMMAND", group = "which")]
+    command: Vec<OsString>,
+    /// Make one pass and end.
+    #[arg(long, conflicts_with = "command")]
+    once: bool,
+    /// Of 2 MiB, the least share that must be there, in percent: holes are filled.
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
+    density: u8,
+    /// The share of one CPU that may be taken, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..=100))]
+    cpu: u8,
+    /// Memory that may be collapsed in a second, at most.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    rate: Size,
+    /// Free huge pages that are left to everything else.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    keep_free: Size,
+    /// Print a line of JSON for everything that is said.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Tend {
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        }
+        let mut tender = Tender::of(&self.pids, self.settings())?;
+        let mut child = self.start(&mut tender)?;
+        let mut found = Found::default();
+        self.look(&mut tender, &mut found);
+        if self.once {
+            let reports = tender.pass(&stop)?;
+            reports.iter().try_for_each(|report| self.tell(report, &pass_line(report)))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        self.tend(&mut tender, &mut found, &stop)?;
+        child.as_mut().map_or(Ok(ExitCode::SUCCESS), exit_code_of)
+    }
+
+    fn tend(
+        &self,
+        tender: &mut Tender,
+        found: &mut Found,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        let follows = !self.name.is_empty() || !self.cgroup.is_empty();
+        let mut told = Ok(());
+        let mut looked = Instant::now();
+        while !stop.load(Ordering::Relaxed) && told.is_ok() && (follows || !tender.is_empty()) {
+            tender.tick(stop, &mut |status| {
+                if told.is_ok() {
+                    told = self.tell(status, &status_line(status));
+                }
+            });
+            if follows && looked.elapsed() >= LOOK_AGAIN {
+                looked = Instant::now();
+                self.look(tender, found);
+            }
+        }
+        told
+    }
+
+    /// What a reader of standard output has had enough of is no error.
+    fn tell(&self, data: &impl Serialize, line: &str) -> anyhow::Result<()> {
+        let line = if self.json { serde_json::to_string(data)? } else { line.to_owned() };
+        text::write_out(&format!("{line}\n")).context("cannot write to standard output")
+    }
+
+    /// Starts the program. One that cannot be tended runs all the same.
+    fn start(&self, tender: &mut Tender) -> anyhow::Result<Option<Child>> {
+        let Some((program, arguments)) = self.command.split_first() else { return Ok(None) };
+        let started = Command::new(program).args(arguments).spawn();
+        let named = || format!("cannot start {}", program.to_string_lossy());
+        let child = started.with_context(named)?;
+        if let Err(error) = tender.add(child.id() as i32) {
+            text::say(&format!("note: {error}"));
+        }
+        Ok(Some(child))
+    }
+
+    fn settings(&self) -> Settings {
+        let mut settings = Settings::default();
+        settings.density = f64::from(self.density) / 100.0;
+        settings.cpu_share = f64::from(self.cpu) / 100.0;
+        settings.bytes_per_second = self.rate.0 as u64;
+        settings.keep_free = self.keep_free.0 as u64;
+        settings
+    }
+
+    /// Adds what is found by name and control group. What cannot be tended is said once.
+    fn look(&self, tender: &mut Tender, found: &mut Found) {
+        let own = std::process::id() as i32;
+        for pid in self.found().into_iter().filter(|&pid| pid != own) {
+            match tender.add(pid) {
+                Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. }) => {}
+                Err(error) => {
+                    if found.told.insert(pid) {
+                        text::say(&format!("note: {error}"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn found(&self) -> Vec<i32> {
+        let of_groups = self.cgroup.iter().flat_map(|group| {
+            let processes = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+            processes.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>()
+        });
+        of_groups.chain(hugekit_tend::named(&self.name)).collect()
+    }
+}
+
+/// Processes that were found and cannot be tended.
+#[derive(Debug, Default)]
+struct Found {
+    told: HashSet<i32>,
+}
+
+/// As shells have it: the status, or 128 and the signal.
+fn exit_code_of(child: &mut Child) -> anyhow::Result<ExitCode> {
+    use std::os::unix::process::ExitStatusExt;
+    let status = child.wait().context("cannot wait for the program")?;
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+fn status_line(status: &Status) -> String {
+    let children = match status.children {
+        0 => String::new(),
+        count => format!(", {count} of them alive: waiting"),
+    };
+    let last = status.last.as_ref().map_or(String::new(), |last| format!("; {}", work(last)));
+    format!("{} ({}): {} forks{children}{last}", status.name, status.pid, status.forks)
+}
+
+fn pass_line(report: &PassReport) -> String {
+    format!("{}: {}", report.pid, work(report))
+}
+
+fn work(report: &PassReport) -> String {
+    let PassReport { after, collapsed, cpu, longest, .. } = report;
+    let mut line = format!(
+        "{} of {} on huge pages; {collapsed} ranges collapsed in {:.1} s, {:.2} s of a CPU, {:.1} ms at most for one",
+        Size(after.huge as usize),
+        Size(after.all as usize),
+        report.elapsed.as_secs_f64(),
+        cpu.as_secs_f64(),
+        longest.as_secs_f64() * 1e3,
+    );
+    for (reason, count) in &report.refused {
+        line.push_str(&format!("; {count} refused: {reason}"));
+    }
+    if let Some(hindrance) = &report.hindrance {
+        line.push_str(&format!("; ended early: {hindrance}"));
+    }
+    line
+}

@@ -1,0 +1,94 @@
+//! What keeps a process from being tended.
+
+use std::io;
+
+/// Why a process cannot be tended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TendError {
+    /// There is no such process, or it has ended.
+    #[error("process {pid} is gone")]
+    Gone {
+        /// As it was asked for.
+        pid: i32,
+    },
+    /// The number is that of a thread which is not its process's first.
+    #[error("{pid} is a thread of process {of}: tend that")]
+    Thread {
+        /// As it was asked for.
+        pid: i32,
+        /// The process.
+        of: i32,
+    },
+    /// A thread of the kernel, which has no memory of its own.
+    #[error("{pid} is a thread of the kernel")]
+    Kernel {
+        /// As it was asked for.
+        pid: i32,
+    },
+    /// Another user's process, or one that is more privileged: who may debug it may tend it.
+    #[error(
+        "process {pid} may not be tended: {call}: {source}; run as root, or with CAP_SYS_PTRACE and CAP_SYS_NICE"
+    )]
+    NotPermitted {
+        /// As it was asked for.
+        pid: i32,
+        /// What was refused.
+        call: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The process, or an ancestor that it inherited it from, asked for no transparent huge pages at all
+    /// (`prctl(PR_SET_THP_DISABLE)`), which the kernel honours here too.
+    #[error(
+        "process {pid} has switched transparent huge pages off (PR_SET_THP_DISABLE); of Redis: start it with `disable-thp no`"
+    )]
+    SwitchedOff {
+        /// As it was asked for.
+        pid: i32,
+    },
+    /// The kernel has no `MADV_COLLAPSE`.
+    #[error("the kernel cannot collapse memory of another process: MADV_COLLAPSE needs Linux 6.1")]
+    Unsupported,
+    /// Huge pages of this kernel are of another size than 2 MiB, as with base pages of 16 or 64 KiB, or there are none.
+    #[error(
+        "transparent huge pages are of {bytes} bytes here, and of 2 MiB only can memory be tended"
+    )]
+    OtherHugePages {
+        /// Their size; 0 where there are none.
+        bytes: u64,
+    },
+    /// Another tender has this process.
+    #[error("process {pid} is tended already, by another tender")]
+    Taken {
+        /// As it was asked for.
+        pid: i32,
+    },
+    /// The kernel's files about it cannot be read.
+    #[error("/proc/{pid} cannot be read")]
+    Unreadable {
+        /// As it was asked for.
+        pid: i32,
+        /// What reading said.
+        source: procfs::ProcError,
+    },
+}
+
+impl TendError {
+    /// What an error of reading `/proc/PID` means.
+    pub(crate) fn of_reading(pid: i32, error: procfs::ProcError) -> Self {
+        match error {
+            procfs::ProcError::NotFound(_) => Self::Gone { pid },
+            procfs::ProcError::PermissionDenied(_) => Self::NotPermitted {
+                pid,
+                call: "reading /proc",
+                source: io::ErrorKind::PermissionDenied.into(),
+            },
+            // What the kernel answers of a process that ends while its files are read.
+            procfs::ProcError::Io(ref source, _) if source.raw_os_error() == Some(libc::ESRCH) => {
+                Self::Gone { pid }
+            }
+            source => Self::Unreadable { pid, source },
+        }
+    }
+}

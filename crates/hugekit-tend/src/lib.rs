@@ -1,0 +1,46 @@
+//! Keeps the private anonymous memory of running processes on huge pages, from outside and without their help, so that
+//! `fork(2)` copies a page table of 2 MiB entries and not one of 4 KiB entries: an in-memory database that saves by a
+//! fork stands still for a tenth of the time.
+//!
+//! The means is `process_madvise(2)` with `MADV_COLLAPSE` (Linux 6.1): it copies 2 MiB of small pages into one huge
+//! page, whatever the setting of transparent huge pages says. Copy-on-write stays the kernel's, which splits the huge
+//! pages that parent and child write to while the child lives; so a [`Tender`] collapses again when the child has
+//! ended.
+//!
+//! What it costs: the copy, writers of those 2 MiB that wait meanwhile, and memory where a range had holes (bounded by
+//! [`Settings::density`]). What it never does: change a byte, collapse while a forked child shares the memory, press on
+//! when the machine is short of memory, or leave anything to be put back.
+//!
+//! ```no_run
+//! use std::sync::atomic::AtomicBool;
+//!
+//! use hugekit_tend::{Settings, Tender};
+//!
+//! let mut tender = Tender::of(&[4711], Settings::default())?;
+//! for report in tender.pass(&AtomicBool::new(false))? {
+//!     println!("{} bytes on huge pages", report.after.huge);
+//! }
+//! # Ok::<(), hugekit_tend::TendError>(())
+//! ```
+#![warn(missing_docs)]
+
+mod collapse;
+mod error;
+mod headroom;
+mod mappings;
+mod pace;
+mod pages;
+mod plan;
+mod relatives;
+mod settings;
+mod status;
+mod target;
+mod tender;
+
+pub use error::TendError;
+pub use mappings::Excluded;
+pub use relatives::named;
+pub use settings::Settings;
+pub use status::{Extent, Hindrance, PassReport, Status};
+pub use target::Target;
+pub use tender::Tender;

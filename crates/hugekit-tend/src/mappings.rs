@@ -1,0 +1,112 @@
+//! Which of a process's mappings are worth a collapse, and why the others are not.
+
+use std::ops::Range;
+
+use hugekit::HUGE_PAGE_BYTES;
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, VmFlags};
+use serde::Serialize;
+
+use crate::error::TendError;
+use crate::target::Target;
+
+/// Why a mapping is left as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Excluded {
+    /// Of a file, or shared: a fork copies no page table of it.
+    SharedOrFile,
+    /// Of reserved huge pages already.
+    Hugetlb,
+    /// Forks leave it out (`MADV_DONTFORK`).
+    LeftOutOfForks,
+    /// Its owner asked for small pages (`MADV_NOHUGEPAGE`).
+    NoHugePages,
+    /// Locked: to collapse it would move pages that its owner wants to stay.
+    Locked,
+    /// Of a device or the kernel.
+    Special,
+    /// Shorter than a huge page, or without 2 MiB that are aligned.
+    TooShort,
+}
+
+/// What is there of a process's memory.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Survey {
+    /// Whole ranges of 2 MiB, and whether the kernel says that all of what is there is on huge pages already.
+    pub(crate) tended: Vec<Tended>,
+    /// By reason, bytes that are there.
+    pub(crate) excluded: Vec<(Excluded, u64)>,
+    /// Private anonymous memory of the whole process: on huge pages, and all of it.
+    pub(crate) huge: u64,
+    pub(crate) anonymous: u64,
+}
+
+/// The part of a mapping that can be on huge pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tended {
+    pub(crate) addresses: Range<u64>,
+}
+
+impl Survey {
+    /// Reads `/proc/PID/smaps`.
+    pub(crate) fn of(target: &Target) -> Result<Self, TendError> {
+        let maps = target.process().smaps();
+        let maps = maps.map_err(|error| TendError::of_reading(target.pid(), error))?;
+        let mut survey = Self::default();
+        maps.iter().for_each(|map| survey.add(map));
+        Ok(survey)
+    }
+
+    fn add(&mut self, map: &MemoryMap) {
+        let figure = |name| map.extension.map.get(name).copied().unwrap_or(0);
+        let (anonymous, huge) = (figure("Anonymous"), figure("AnonHugePages"));
+        self.huge += huge;
+        self.anonymous += anonymous;
+        match excluded(map) {
+            Some(reason) if anonymous > 0 => {
+                match self.excluded.iter_mut().find(|(other, _)| *other == reason) {
+                    Some((_, bytes)) => *bytes += anonymous,
+                    None => self.excluded.push((reason, anonymous)),
+                }
+            }
+            Some(_) => {}
+            // All of it is on huge pages already.
+            None if huge >= anonymous => {}
+            None => self.tended.push(Tended { addresses: whole_of(map) }),
+        }
+    }
+}
+
+/// The aligned ranges of 2 MiB within a mapping.
+fn whole_of(map: &MemoryMap) -> Range<u64> {
+    let huge = HUGE_PAGE_BYTES as u64;
+    let (start, end) = map.address;
+    start.next_multiple_of(huge)..end / huge * huge
+}
+
+fn excluded(map: &MemoryMap) -> Option<Excluded> {
+    let flags = map.extension.vm_flags;
+    let is_private = map.perms.contains(MMPermissions::PRIVATE);
+    let is_special = matches!(
+        map.pathname,
+        MMapPath::Vdso | MMapPath::Vvar | MMapPath::Vsyscall | MMapPath::Vsys(_)
+    );
+    if flags.contains(VmFlags::HT) {
+        Some(Excluded::Hugetlb)
+    } else if !is_private || map.inode != 0 {
+        Some(Excluded::SharedOrFile)
+    } else if is_special || flags.intersects(VmFlags::IO | VmFlags::PF | VmFlags::MM) {
+        Some(Excluded::Special)
+    } else if flags.contains(VmFlags::DC) {
+        Some(Excluded::LeftOutOfForks)
+    } else if flags.contains(VmFlags::LO) {
+        Some(Excluded::Locked)
+    } else if flags.contains(VmFlags::NH) {
+        Some(Excluded::NoHugePages)
+    } else if whole_of(map).is_empty() {
+        Some(Excluded::TooShort)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,287 @@
+//! The tender: passes over processes, when they are due.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use hugekit::HUGE_PAGE_BYTES;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::collapse::collapse;
+use crate::error::TendError;
+use crate::headroom::hindrance;
+use crate::mappings::Survey;
+use crate::pace::rest_after;
+use crate::pages::{Look, look};
+use crate::plan::{History, Plan, plan};
+use crate::relatives::Relatives;
+use crate::settings::Settings;
+use crate::status::{Extent, Hindrance, PassReport, Status};
+use crate::target::Target;
+
+/// How often a tender looks for children. Reading so often takes a thousandth of a CPU.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Without a fork, a pass is made so long after the last one: what was new or sparse then may be dense now.
+const AT_LATEST: Duration = Duration::from_secs(60);
+
+/// What could not be begun is tried again after so long.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves many times.
+const LOOK_EVERY: usize = 16;
+
+/// A collapse takes a lock of the process's memory map, and rests are taken in pieces as long, so that a stop is heard.
+const PIECE: Duration = Duration::from_millis(50);
+
+/// Tends processes until they are gone, or for one pass.
+#[derive(Debug)]
+pub struct Tender {
+    settings: Settings,
+    tended: Vec<Tended>,
+}
+
+/// A process, and what is known of it.
+#[derive(Debug)]
+struct Tended {
+    target: Target,
+    relatives: Relatives,
+    history: History,
+    passes: u64,
+    children: usize,
+    due: Instant,
+    last: Option<PassReport>,
+}
+
+impl Tender {
+    /// Of these processes.
+    ///
+    /// # Errors
+    /// Why one of them cannot be tended; then none is.
+    pub fn of(pids: &[i32], settings: Settings) -> Result<Self, TendError> {
+        let mut tender = Self { settings, tended: Vec::new() };
+        for &pid in pids {
+            tender.add(pid)?;
+        }
+        Ok(tender)
+    }
+
+    /// Another process, too. One that it has already stays as it is.
+    ///
+    /// # Errors
+    /// Why it cannot be tended.
+    pub fn add(&mut self, pid: i32) -> Result<(), TendError> {
+        if self.tended.iter().any(|tended| tended.target.pid() == pid) {
+            return Ok(());
+        }
+        let target = Target::open(pid)?;
+        self.tended.push(Tended {
+            target,
+            relatives: Relatives::default(),
+            history: History::default(),
+            passes: 0,
+            children: 0,
+            due: Instant::now(),
+            last: None,
+        });
+        Ok(())
+    }
+
+    /// One pass over each process, whether one is due or not. `stop` ends it within a tenth of a second.
+    ///
+    /// # Errors
+    /// The files of one of them cannot be read; the others after it have had no pass.
+    pub fn pass(&mut self, stop: &AtomicBool) -> Result<Vec<PassReport>, TendError> {
+        let settings = self.settings;
+        self.tended.iter_mut().map(|tended| tended.pass(&settings, stop)).collect()
+    }
+
+    /// Tends until all processes are gone, or `stop` is set: that is heard within a tenth of a second, and leaves all
+    /// memory as it is. `tell` is called after each pass, and when a child comes or goes.
+    pub fn run(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
+        while !self.is_empty() && !stop.load(Ordering::Relaxed) {
+            self.tick(stop, tell);
+        }
+    }
+
+    /// Does what is due, and sleeps for a tenth of a second: a turn of [`run`](Self::run), for a caller that has more to
+    /// do between them, such as to look for processes to [`add`](Self::add).
+    pub fn tick(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
+        let settings = self.settings;
+        self.tended.retain_mut(|tended| tended.step(&settings, stop, tell));
+        sleep(TICK);
+    }
+
+    /// Whether all processes are gone.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tended.is_empty()
+    }
+}
+
+impl Tended {
+    /// Does what is due; whether the process is still there.
+    fn step(
+        &mut self,
+        settings: &Settings,
+        stop: &AtomicBool,
+        tell: &mut dyn FnMut(&Status),
+    ) -> bool {
+        if !self.target.is_there() {
+            return false;
+        }
+        let children = self.relatives.look(&self.target);
+        if children != self.children {
+            let has_ended = self.children > 0 && children == 0;
+            self.children = children;
+            if has_ended {
+                self.due = Instant::now();
+            }
+            tell(&self.status());
+        }
+        if children > 0 || Instant::now() < self.due || stop.load(Ordering::Relaxed) {
+            return true;
+        }
+        match self.pass(settings, stop) {
+            Ok(_) => {
+                tell(&self.status());
+                true
+            }
+            Err(TendError::Gone { .. }) => false,
+            // What cannot be read now may be later.
+            Err(_) => {
+                self.due = Instant::now() + AGAIN;
+                true
+            }
+        }
+    }
+
+    fn pass(&mut self, settings: &Settings, stop: &AtomicBool) -> Result<PassReport, TendError> {
+        let began = Instant::now();
+        let cpu = thread_cpu();
+        let survey = Survey::of(&self.target)?;
+        let Plan { ranges, sparse } = self.plan(&survey, settings)?;
+        let mut work = Work::default();
+        for (index, range) in ranges.into_iter().enumerate() {
+            work.hindrance = self.hindrance(settings, stop, index % LOOK_EVERY == 0);
+            if work.hindrance.is_some() {
+                break;
+            }
+            self.collapse(range, settings, stop, &mut work);
+        }
+        let after = Survey::of(&self.target)?;
+        let report = PassReport {
+            pid: self.target.pid(),
+            before: Extent { huge: survey.huge, all: survey.anonymous },
+            after: Extent { huge: after.huge, all: after.anonymous },
+            collapsed: work.collapsed,
+            filled: work.filled,
+            refused: work.refused(),
+            sparse,
+            excluded: survey.excluded,
+            cpu: thread_cpu().saturating_sub(cpu),
+            longest: work.longest,
+            elapsed: began.elapsed(),
+            hindrance: work.hindrance,
+        };
+        self.passes += 1;
+        self.due = Instant::now() + if work.hindrance.is_some() { AGAIN } else { AT_LATEST };
+        self.last = Some(report.clone());
+        Ok(report)
+    }
+
+    fn plan(&self, survey: &Survey, settings: &Settings) -> Result<Plan, TendError> {
+        let mut looks = Vec::new();
+        for tended in &survey.tended {
+            match look(self.target.pages(), &tended.addresses) {
+                Ok(found) => looks.extend(found),
+                Err(Errno::SRCH) => return Err(TendError::Gone { pid: self.target.pid() }),
+                // Unmapped meanwhile.
+                Err(_) => {}
+            }
+        }
+        Ok(plan(looks, settings.density, &self.history))
+    }
+
+    fn hindrance(
+        &mut self,
+        settings: &Settings,
+        stop: &AtomicBool,
+        of_memory: bool,
+    ) -> Option<Hindrance> {
+        if stop.load(Ordering::Relaxed) {
+            return Some(Hindrance::Stopped);
+        }
+        if !self.target.is_there() {
+            return Some(Hindrance::Gone);
+        }
+        match self.relatives.look(&self.target) {
+            0 if of_memory => hindrance(&self.target, settings),
+            0 => None,
+            count => Some(Hindrance::Child { count }),
+        }
+    }
+
+    fn collapse(&mut self, range: Look, settings: &Settings, stop: &AtomicBool, work: &mut Work) {
+        let began = Instant::now();
+        let done = collapse(self.target.descriptor(), range.start);
+        let took = began.elapsed();
+        work.longest = work.longest.max(took);
+        match done {
+            Ok(()) => {
+                work.collapsed += 1;
+                work.filled += HUGE_PAGE_BYTES as u64 - range.present;
+                self.history.note(range.start);
+            }
+            Err(errno) => *work.refused.entry(errno).or_insert(0) += 1,
+        }
+        rest(rest_after(settings, HUGE_PAGE_BYTES as u64, took), stop);
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            pid: self.target.pid(),
+            name: self.target.name().to_owned(),
+            passes: self.passes,
+            forks: self.relatives.forks(),
+            children: self.children,
+            last: self.last.clone(),
+        }
+    }
+}
+
+/// What a pass has done so far.
+#[derive(Debug, Default)]
+struct Work {
+    collapsed: u64,
+    filled: u64,
+    refused: HashMap<Errno, u64>,
+    longest: Duration,
+    hindrance: Option<Hindrance>,
+}
+
+impl Work {
+    fn refused(&self) -> Vec<(String, u64)> {
+        let text = |errno: Errno| std::io::Error::from(errno).to_string();
+        self.refused.iter().map(|(&errno, &count)| (text(errno), count)).collect()
+    }
+}
+
+/// Sleeps, unless it is told to stop.
+fn rest(duration: Duration, stop: &AtomicBool) {
+    let end = Instant::now() + duration;
+    while !stop.load(Ordering::Relaxed) {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        sleep(left.min(PIECE));
+    }
+}
+
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
+}
