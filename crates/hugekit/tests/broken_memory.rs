@@ -9,9 +9,8 @@ mod backings;
 mod child;
 mod signal_stack;
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::ptr;
 
 use alias::{alias_of, place_of};
 use backings::{Check, trials_on, unless_lacking};
@@ -21,11 +20,13 @@ use hugekit::parallel::JobError;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, PopulateError, Region, RegionError};
 use libtest_mimic::Arguments;
+use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
 
 /// Set where memory may be taken out of use.
 const MAY: &str = "HUGEKIT_MAY_BREAK_MEMORY";
-/// Takes a physical address.
-const BREAK: &str = "/sys/devices/system/memory/hard_offline_page";
+/// There where the kernel can be told.
+const RECOVERY: &str = "/proc/sys/vm/memory_failure_recovery";
 
 const MARKER: &[u8] = b"this memory will fail";
 const REGIONS: usize = 3;
@@ -47,15 +48,15 @@ fn marked(backing: Backing) -> (Pool, Region) {
     (pool, region)
 }
 
-/// Has the page break that holds the marker.
+/// Has the page break that holds the marker. By its address in the pool's own mapping: the kernel then holds the page
+/// from when it looks it up. By its frame, another page might have broken, because pages move.
 fn break_the_marker(region: &Region) {
     let whole = REGIONS * LEN;
-    let at = place_of(alias_of(region.as_ptr().addr(), whole), whole, 4096, MARKER);
-    let mut entry = [0; 8];
-    File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entry, at as u64 / 512).unwrap();
-    let frame = u64::from_ne_bytes(entry) & ((1 << 55) - 1);
-    assert_ne!(frame, 0, "the pool's own mapping has the page, and root sees where it is");
-    fs::write(BREAK, format!("{:#x}", frame << 12)).unwrap();
+    let at = place_of(alias_of(region.as_ptr().addr(), whole), whole, page_size(), MARKER);
+    // SAFETY: who touches the page hears of it; that is what is tested.
+    let broken =
+        unsafe { madvise(ptr::without_provenance_mut(at), page_size(), Advice::LinuxHwPoison) };
+    broken.unwrap();
 }
 
 fn is_poisoned<T>(result: Result<T, JobError<PopulateError>>) -> bool {
@@ -126,7 +127,7 @@ const CHECKS: &[Check] = &[
 fn main() {
     let lacking = if std::env::var_os(MAY).is_none() {
         Some("memory is broken for good, and only in guests: cargo xtask fleet")
-    } else if !Path::new(BREAK).exists() {
+    } else if !Path::new(RECOVERY).exists() {
         Some("this kernel cannot be told that memory broke")
     } else {
         None
