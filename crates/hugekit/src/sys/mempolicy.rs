@@ -1,4 +1,4 @@
-//! Which node memory comes from: mbind(2) and get_mempolicy(2), which neither rustix nor libc wraps.
+//! Which node memory comes from: `mbind` and `get_mempolicy`, which neither rustix nor libc wraps.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_ulong};

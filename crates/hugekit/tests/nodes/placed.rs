@@ -137,14 +137,14 @@ pub(crate) fn holders(memory: *const [u8]) -> Vec<Option<u32>> {
     move_pages(memory, None).into_iter().map(|node| u32::try_from(node).ok()).collect()
 }
 
-/// What move_pages(2) says of each base page after it has moved them to a node, or of where they are.
+/// What `move_pages` says of each base page after it has moved them to a node, or of where they are.
 pub(crate) fn move_pages(memory: *const [u8], to: Option<u32>) -> Vec<c_int> {
     let pages: Vec<*const u8> = (0..memory.len())
         .step_by(page_size())
         .map(|at| memory.cast::<u8>().wrapping_add(at))
         .collect();
     let to = to.map(|node| vec![c_int::try_from(node).unwrap(); pages.len()]);
-    let to = to.as_ref().map_or(ptr::null(), |nodes| nodes.as_ptr());
+    let to = to.as_ref().map_or(ptr::null(), Vec::as_ptr);
     let mut status = vec![c_int::MIN; pages.len()];
     // SAFETY: as many addresses and nodes are read, and answers written, as there are pages; a page that moves keeps
     // its bytes and its address.

@@ -60,7 +60,7 @@ fn fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack() {
     touch("a parent's write", &mut |region, _, _| region[page_size()] = 2);
     touch("a read of what was taken away", &mut |_, first, _| assert_eq!(first[page_size()], 1));
     touch("the same, shared with no other region", &mut |_, _, second| {
-        assert_eq!(second[page_size()], 1)
+        assert_eq!(second[page_size()], 1);
     });
     touch("the last sharer's write", &mut |region, first, second| {
         (first[5 * page_size()], second[5 * page_size()], region[5 * page_size()]) = (5, 5, 5);
