@@ -39,11 +39,18 @@ pub(crate) fn current_cpu() -> u32 {
 
 /// Runs `run` on the CPUs of a node.
 pub(crate) fn on<R>(node: &Node, run: impl FnOnce() -> R) -> R {
-    let everywhere = nodes().iter().flat_map(|node| node.cpus.iter()).collect();
+    let _everywhere_after = Everywhere;
     run_on(&node.cpus);
-    let result = run();
-    run_on(&everywhere);
-    result
+    run()
+}
+
+/// The tests that follow have all CPUs again, however this one ends.
+struct Everywhere;
+
+impl Drop for Everywhere {
+    fn drop(&mut self) {
+        run_on(&nodes().iter().flat_map(|node| node.cpus.iter()).collect());
+    }
 }
 
 fn run_on(cpus: &CpuSet) {
