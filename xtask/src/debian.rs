@@ -36,8 +36,7 @@ pub(crate) struct Suite {
     pub(crate) arm64: bool,
 }
 
-/// The archive, and the keys that Debian has signed each suite with.
-const ARCHIVE: &str = "http://deb.debian.org/debian";
+/// The keys that Debian has signed each suite with.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Debian's packages, unpacked and not installed.
@@ -75,9 +74,11 @@ impl Debian {
 
     /// A command whose children find the unpacked libraries, too.
     pub(crate) fn command(&self, program: &OsStr) -> Command {
-        let unpacked = self.root.join(format!("usr/lib/{}-linux-gnu", env::consts::ARCH));
+        // Up to Debian 12, packages have libraries in either.
+        let unpacked = ["usr/lib", "lib"]
+            .map(|folder| self.root.join(format!("{folder}/{}-linux-gnu", env::consts::ARCH)));
         let inherited = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-        let paths = [unpacked].into_iter().chain(env::split_paths(&inherited));
+        let paths = unpacked.into_iter().chain(env::split_paths(&inherited));
         let mut command = Command::new(program);
         if let Ok(paths) = env::join_paths(paths) {
             command.env("LD_LIBRARY_PATH", paths);
@@ -137,9 +138,20 @@ impl Apt {
     /// apt that knows this suite alone.
     fn of_suite(dir: PathBuf, suite: &Suite) -> Result<Self> {
         let apt = Self::new(dir)?;
-        let source = format!("deb [signed-by={KEYS}] {ARCHIVE} {} main\n", suite.name);
+        let source = format!("deb [signed-by={KEYS}] {} {} main\n", apt.archive()?, suite.name);
         fs::write(apt.dir.join("sources.list"), source)?;
         Ok(apt)
+    }
+
+    /// Debian's archive, from where this machine is told to get it: the mirror that it can reach. Security updates,
+    /// which have a label of their own, come from another one.
+    fn archive(&self) -> Result<String> {
+        check(self.get(false).arg("update"))?;
+        let debians = ["Origin: Debian", "Label: Debian", "Component: main"];
+        let mirrors =
+            check(self.get(false).args(["indextargets", "--format", "$(REPO_URI)"]).args(debians))?;
+        let first = mirrors.lines().next().context("apt has no source that is Debian's archive")?;
+        Ok(first.to_owned())
     }
 
     fn download_wanted(

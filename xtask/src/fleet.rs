@@ -63,11 +63,11 @@ impl Fleet {
         if self.record {
             return record::write().map(|()| ExitCode::SUCCESS);
         }
-        let chosen = |machine: &&Machine| {
-            let named = self.only.iter().any(|name| name == machine.name);
-            if self.ci { TELLING.contains(&machine.name) } else { self.only.is_empty() || named }
+        let mut machines = match self.only.as_slice() {
+            _ if self.ci => telling(),
+            [] => MACHINES.to_vec(),
+            names => named(names),
         };
-        let mut machines: Vec<Machine> = MACHINES.iter().filter(chosen).copied().collect();
         if !self.run.is_empty() {
             let runs: &[Run] = self.run.clone().leak();
             machines.iter_mut().for_each(|machine| (machine.runs, machine.left_out) = (runs, &[]));
@@ -79,10 +79,20 @@ impl Fleet {
     }
 }
 
+/// The guests that every change's tests boot.
+fn telling() -> Vec<Machine> {
+    named(&TELLING)
+}
+
+/// The guests of these names, in the table's order.
+fn named(names: &[impl AsRef<str>]) -> Vec<Machine> {
+    let is_named = |machine: &&Machine| names.iter().any(|name| name.as_ref() == machine.name);
+    MACHINES.iter().filter(is_named).copied().collect()
+}
+
 /// The most telling guests, within a few minutes, counted with other tests. Fetches what is missing if `install`.
 pub(crate) fn short(install: bool, count: &mut Count) -> Result<bool> {
-    let telling = |name: &&str| MACHINES.iter().find(|machine| machine.name == *name);
-    let machines: Vec<Machine> = TELLING.iter().filter_map(telling).copied().collect();
+    let machines = telling();
     if let Some(missing) = machines.iter().find_map(lacking).filter(|_| !install) {
         for machine in machines {
             count.skip(format!("guest {}: {missing}", machine.name));

@@ -1,5 +1,7 @@
 //! CPUs and nodes: which there are, and which of them this process may use.
 
+use std::iter;
+
 use hugekit::machine::cgroup::{Cpuset, Layout, Quota};
 use hugekit::machine::{CpuSet, Error, Node, Topology};
 
@@ -77,7 +79,14 @@ fn node_lines(topology: &Topology, facts: &Facts) -> Vec<Line> {
         |node: &Node| facts.allowed.as_ref().is_ok_and(|allowed| !allowed.nodes.contains(node.id));
     let line =
         |node| if barred(node) { barred_line(node, nodes, &facts.groups) } else { node_line(node) };
-    nodes.iter().map(line).collect()
+    nodes.iter().flat_map(|node| iter::once(line(node)).chain(distances_line(node))).collect()
+}
+
+/// Of a machine with several nodes, how far each of them is from this one.
+fn distances_line(node: &Node) -> Option<Line> {
+    let distances: Vec<String> = node.distances.iter().map(u32::to_string).collect();
+    let name = format!("node {} distances", node.id);
+    (distances.len() > 1).then(|| TOPIC.ok(name, distances.join(" ")))
 }
 
 fn node_line(node: &Node) -> Line {
@@ -161,7 +170,12 @@ mod tests {
 
     #[test]
     fn nodes_without_memory_or_permission() {
-        let node = |id, memory_total| Node { id, cpus: cpus("1"), memory_total, memory_free: 0 };
+        let node = |id, memory_total| {
+            let distances = vec![20, 10];
+            Node { id, cpus: cpus("1"), memory_total, memory_free: 0, distances }
+        };
+        assert_eq!(distances_line(&node(1, 0)).unwrap().value, "20 10");
+        assert_eq!(distances_line(&Node { distances: vec![10], ..node(0, 0) }), None);
         assert_eq!(node_line(&node(3, 0)).verdict, Verdict::Note);
         assert_eq!(node_line(&node(3, 1 << 30)).value, "CPUs 1; 1 GiB, 0 bytes free");
         let groups = Groups {

@@ -164,7 +164,8 @@ mod tests {
         let empty = NodePool { node: 1, total: 0, free: 0, surplus: 0 };
         let line = |memory_free| {
             let cpus = "1".parse().unwrap();
-            let node = Node { id: 1, cpus, memory_total: 80 << 20, memory_free };
+            let node =
+                Node { id: 1, cpus, memory_total: 80 << 20, memory_free, distances: vec![20, 10] };
             node_line(2 << 20, &empty, Some(&node))
         };
         assert_eq!(line(64 << 20).verdict, Verdict::Note);

@@ -233,7 +233,10 @@ impl Machine {
             let folder = format!("sys/devices/system/node/node{node}");
             let (memory, available) = (self.memory / self.nodes, self.available() / self.nodes);
             let meminfo = self.meminfo(&format!("Node {node} "), memory, available);
+            let distance = |to| if to == node { "10" } else { "20" };
+            let distances: Vec<_> = (0..self.nodes).map(distance).collect();
             [
+                (format!("{folder}/distance"), distances.join(" ")),
                 (format!("{folder}/cpulist"), list(node * cpus, cpus)),
                 (format!("{folder}/meminfo"), meminfo),
             ]

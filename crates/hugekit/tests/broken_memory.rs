@@ -9,9 +9,8 @@ mod backings;
 mod child;
 mod signal_stack;
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::ptr;
 
 use alias::{alias_of, place_of};
 use backings::{Check, trials_on, unless_lacking};
@@ -21,11 +20,14 @@ use hugekit::parallel::JobError;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, PopulateError, Region, RegionError};
 use libtest_mimic::Arguments;
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
 
 /// Set where memory may be taken out of use.
 const MAY: &str = "HUGEKIT_MAY_BREAK_MEMORY";
-/// Takes a physical address.
-const BREAK: &str = "/sys/devices/system/memory/hard_offline_page";
+/// There where the kernel can be told.
+const RECOVERY: &str = "/proc/sys/vm/memory_failure_recovery";
 
 const MARKER: &[u8] = b"this memory will fail";
 const REGIONS: usize = 3;
@@ -47,15 +49,31 @@ fn marked(backing: Backing) -> (Pool, Region) {
     (pool, region)
 }
 
-/// Has the page break that holds the marker.
-fn break_the_marker(region: &Region) {
+/// What `prepare` makes, with the page broken that holds the marker of its region. A huge page that cannot be taken apart
+/// at that moment, because khugepaged looks at it, is known to be broken and stays where it is: that is tried again.
+fn broken<T>(prepare: impl Fn() -> T, region_of: impl Fn(&T) -> &Region) -> T {
+    loop {
+        let prepared = prepare();
+        if is_taken_away(region_of(&prepared)) {
+            return prepared;
+        }
+    }
+}
+
+/// Has the page break that holds the marker. By its address in the pool's own mapping: the kernel then holds the page
+/// from when it looks it up. By its frame, another page might have broken, because pages move.
+fn is_taken_away(region: &Region) -> bool {
     let whole = REGIONS * LEN;
-    let at = place_of(alias_of(region.as_ptr().addr(), whole), whole, 4096, MARKER);
-    let mut entry = [0; 8];
-    File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entry, at as u64 / 512).unwrap();
-    let frame = u64::from_ne_bytes(entry) & ((1 << 55) - 1);
-    assert_ne!(frame, 0, "the pool's own mapping has the page, and root sees where it is");
-    fs::write(BREAK, format!("{:#x}", frame << 12)).unwrap();
+    let at = place_of(alias_of(region.as_ptr().addr(), whole), whole, page_size(), MARKER);
+    let page = ptr::with_exposed_provenance_mut(at);
+    // SAFETY: a page of the pool's; who touches it hears of it, which is what is tested.
+    match unsafe { madvise(page, page_size(), Advice::LinuxHwPoison) } {
+        Err(Errno::HWPOISON) => false,
+        done => {
+            done.unwrap();
+            true
+        }
+    }
 }
 
 fn is_poisoned<T>(result: Result<T, JobError<PopulateError>>) -> bool {
@@ -64,8 +82,7 @@ fn is_poisoned<T>(result: Result<T, JobError<PopulateError>>) -> bool {
 
 /// Pages that break while no region has them end nothing: who asks for them is told once, and they are gone.
 fn break_in_the_pool_is_told_once(backing: Backing) {
-    let (pool, region) = marked(backing);
-    break_the_marker(&region);
+    let (pool, region) = broken(|| marked(backing), |(_, region)| region);
     drop(region);
     let Err(PoolError::Populate(told)) = pool.region(REGIONS * LEN) else { panic!("not told") };
     assert!(is_poisoned::<()>(Err(told)));
@@ -78,9 +95,12 @@ fn break_in_the_pool_is_told_once(backing: Backing) {
 /// A fork that is about to write what broke is told; all else of it, and of its parent, is there.
 fn break_of_shared_memory_is_told(backing: Backing) {
     for fault_mode in [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }] {
-        let (_pool, region) = marked(backing);
-        let mut fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
-        break_the_marker(&region);
+        let forked = || {
+            let (pool, region) = marked(backing);
+            let fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
+            (pool, region, fork)
+        };
+        let (_pool, region, mut fork) = broken(forked, |(_, region, _)| region);
         let Err(RegionError::Populate(told)) = fork.prepare_write(AT..AT + 1) else {
             panic!("not told: {fault_mode:?}")
         };
@@ -94,9 +114,12 @@ fn break_of_shared_memory_is_told(backing: Backing) {
 fn touch_of_broken_memory_ends_by_sigbus(backing: Backing) {
     for by_fork in [false, true] {
         let signal = died_of(|| {
-            let (_pool, mut region) = marked(backing);
-            let mut fork = region.fork().unwrap();
-            break_the_marker(&region);
+            let forked = || {
+                let (pool, region) = marked(backing);
+                let fork = region.fork().unwrap();
+                (pool, region, fork)
+            };
+            let (_pool, mut region, mut fork) = broken(forked, |(_, region, _)| region);
             let broken = if by_fork { &mut fork } else { &mut region };
             broken[AT + 100] = 9;
         });
@@ -106,9 +129,12 @@ fn touch_of_broken_memory_ends_by_sigbus(backing: Backing) {
 
 /// A snapshot of a region is an error where the region broke, and right elsewhere.
 fn snapshot_of_broken_memory_is_an_error(backing: Backing) {
-    let (_pool, region) = marked(backing);
-    let snapshot = region.snapshot().unwrap();
-    break_the_marker(&region);
+    let snapshotted = || {
+        let (pool, region) = marked(backing);
+        let snapshot = region.snapshot().unwrap();
+        (pool, region, snapshot)
+    };
+    let (_pool, _region, snapshot) = broken(snapshotted, |(_, region, _)| region);
     let mut bytes = [0; 64];
     snapshot.read_at(0, &mut bytes).unwrap();
     assert_eq!(bytes, [1; 64]);
@@ -126,7 +152,7 @@ const CHECKS: &[Check] = &[
 fn main() {
     let lacking = if std::env::var_os(MAY).is_none() {
         Some("memory is broken for good, and only in guests: cargo xtask fleet")
-    } else if !Path::new(BREAK).exists() {
+    } else if !Path::new(RECOVERY).exists() {
         Some("this kernel cannot be told that memory broke")
     } else {
         None

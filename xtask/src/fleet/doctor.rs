@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::machine::{Machine, Rights};
+use super::qemu::distance;
 
 /// Where the doctor does not say what the table says.
 pub(super) fn differences(machine: &Machine, release: &str, printed: &str) -> Vec<String> {
@@ -36,11 +37,46 @@ pub(super) fn differences(machine: &Machine, release: &str, printed: &str) -> Ve
         total.to_owned(),
     );
     for (topic, name, begins) in lines(machine) {
-        let value = value(&said, topic, name);
+        let value = value(&said, topic, &name);
         let is = value.is_some_and(|value| value.starts_with(&begins));
         expect(&format!("{topic}, {name}: {begins}"), is, format!("{value:?}"));
     }
+    for node in 0..machine.nodes {
+        let says = value(&said, "cpus", &format!("node {node}")).unwrap_or_default();
+        let is = is_node(machine, node, says);
+        expect(&format!("node {node} of {}", machine.nodes), is, says.to_owned());
+    }
     found
+}
+
+/// Whether this is what the doctor says of a node: its CPUs, an equal part of the memory, and that some of it is free.
+fn is_node(machine: &Machine, node: usize, says: &str) -> bool {
+    let each = machine.cpus / machine.nodes;
+    let cpus = match (node * each, node * each + each - 1) {
+        (first, last) if first == last => format!("CPUs {first}; "),
+        (first, last) => format!("CPUs {first}-{last}; "),
+    };
+    let sizes =
+        says.strip_prefix(&cpus).and_then(|rest| rest.strip_suffix(" free")?.split_once(", "));
+    let Some((total, free)) = sizes.and_then(|(total, free)| Some((mib(total)?, mib(free)?)))
+    else {
+        return false;
+    };
+    let part = (machine.mib / machine.nodes) as f64;
+    // As of all memory. The first node has the firmware's and the kernel's own.
+    (part * 0.7..=part).contains(&total) && 0.0 < free && free <= total
+}
+
+/// The MiB of a size in words.
+fn mib(words: &str) -> Option<f64> {
+    let (number, unit) = words.split_once(' ')?;
+    let scale = match unit {
+        "KiB" => 1.0 / 1024.0,
+        "MiB" => 1.0,
+        "GiB" => 1024.0,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * scale)
 }
 
 fn value<'a>(said: &'a Value, topic: &str, name: &str) -> Option<&'a str> {
@@ -50,24 +86,34 @@ fn value<'a>(said: &'a Value, topic: &str, name: &str) -> Option<&'a str> {
 }
 
 /// Lines that the doctor must have, and how their values begin.
-fn lines(machine: &Machine) -> Vec<(&'static str, &'static str, String)> {
+fn lines(machine: &Machine) -> Vec<(&'static str, String, String)> {
+    let thp = "transparent huge pages";
     let mut lines = vec![
-        ("transparent huge pages", "anonymous memory", machine.thp.to_owned()),
-        ("transparent huge pages", "shared memory", machine.shmem_thp.to_owned()),
+        (thp, "anonymous memory".to_owned(), machine.thp.to_owned()),
+        (thp, "shared memory".to_owned(), machine.shmem_thp.to_owned()),
     ];
     for (name, pages) in
         [("2 MiB", machine.reserved.pages_2m), ("1 GiB", machine.reserved.pages_1g)]
     {
         if pages > 0 {
-            lines.push(("huge pages", name, format!("{pages} pages")));
+            lines.push(("huge pages", name.to_owned(), format!("{pages} pages")));
+            // The kernel reserves them on one node after the other.
+            let each = format!("{} pages", pages / machine.nodes);
+            let of_node = |node| ("huge pages", format!("{name} node {node}"), each.clone());
+            lines.extend((0..machine.nodes).filter(|_| pages >= machine.nodes).map(of_node));
         }
+    }
+    for node in (0..machine.nodes).filter(|_| machine.nodes > 1) {
+        let distances: Vec<_> =
+            (0..machine.nodes).map(|to| distance(node, to).to_string()).collect();
+        lines.push(("cpus", format!("node {node} distances"), distances.join(" ")));
     }
     let uses = match machine.rights {
         Rights::Root => "whole",
         Rights::User => "user mode only",
         Rights::NoUserfaultfd => "none",
     };
-    lines.push(("userfaultfd", "uses", uses.to_owned()));
+    lines.push(("userfaultfd", "uses".to_owned(), uses.to_owned()));
     lines
 }
 
@@ -92,6 +138,7 @@ mod tests {
                 line("transparent huge pages", "anonymous memory", "madvise (2 MiB pages)"),
                 line("transparent huge pages", "shared memory", "advise"),
                 line("userfaultfd", "uses", "whole: faults of user code, system calls and KVM"),
+                line("cpus", "node 0", "CPUs 0-1; 1.9 GiB, 512 MiB free"),
             ],
         })
     }
@@ -112,11 +159,26 @@ mod tests {
             ("/lines/0/value", "1.9 GiB, 1 GiB of swap".into()),
             ("/lines/1/value", "never".into()),
             ("/lines/3/value", Value::Null),
+            ("/lines/4/value", "CPUs 0; 1.9 GiB, 512 MiB free".into()),
+            ("/lines/4/value", "CPUs 0-1; 1 GiB, 512 MiB free".into()),
+            ("/lines/4/value", "CPUs 0-1; 1.9 GiB, 2 GiB free".into()),
+            ("/lines/4/value", "CPUs 0-1; no memory: other nodes serve it".into()),
         ] {
             let mut said = said();
             *said.pointer_mut(path).unwrap() = wrong;
             assert_eq!(differences(machine, "7.3.4", &said.to_string()).len(), 1, "{path}");
         }
         assert_eq!(differences(machine, "7.3.4", "no record").len(), 1);
+    }
+
+    #[test]
+    fn each_node_has_its_part_of_everything() {
+        let machine = MACHINES.iter().find(|machine| machine.name == "four-nodes").unwrap();
+        assert!(is_node(machine, 3, "CPUs 3; 503.7 MiB, 20 MiB free"));
+        assert!(!is_node(machine, 3, "CPUs 2; 503.7 MiB, 20 MiB free"));
+        let lines = lines(machine);
+        let value = |name: &str| &lines.iter().find(|line| line.1 == name).unwrap().2;
+        assert_eq!(value("node 2 distances"), "30 20 10 20");
+        assert_eq!(value("2 MiB node 1"), "64 pages");
     }
 }

@@ -9,36 +9,21 @@ use super::programs::Program::{Doctor, Lab, Soak, Test, Units};
 /// These in every change's tests: together they differ in most that has broken before, and take few minutes.
 pub(super) const TELLING: [&str; 3] = ["two-nodes-6.1", "four-nodes", "small"];
 
-/// A unit test that reads the library's sources, which no guest has.
-const UNITS: Run = Run::with(Units, &["--skip=error_of_any_kind_does_not_derive_debug"]);
+/// All unit tests but one.
+const UNITS: Run = Run::with(Units, &[WITHOUT_SOURCES]);
+
+/// A unit test reads the library's sources, which no guest has.
+const WITHOUT_SOURCES: &str = "--skip=error_of_any_kind_does_not_derive_debug";
 
 /// What runs on every machine.
 const USUAL: &[Run] = &[
     Run::new(Doctor),
     UNITS,
     Run::new(Test("parallel")),
+    Run::new(Test("nodes")),
     Run::new(Test("region")),
     Run::with(Test("fault"), &["base::"]),
     Run::new(Test("signals")),
-    Run::new(Test("failed_memory")),
-];
-
-/// What runs on larger base pages than tests assume that count in pages of 4 KiB.
-const LARGER_PAGES: &[Run] = &[
-    Run::new(Doctor),
-    Run::with(
-        Units,
-        &[
-            "--skip=error_of_any_kind_does_not_derive_debug",
-            "--skip=cow::tests::gate_while_held_sees_no_allocation",
-            "--skip=segments_of_any_snapshots_have_the_same_images_throughout",
-        ],
-    ),
-    Run::new(Test("parallel")),
-    Run::new(Test("region")),
-    Run::with(Test("fault"), &["base::"]),
-    Run::with(Test("signals"), &["sigbus_to"]),
-    Run::with(Test("signals"), &["segfault"]),
     Run::new(Test("failed_memory")),
 ];
 
@@ -47,6 +32,7 @@ const OLD: &[Run] = &[
     Run::new(Doctor),
     UNITS,
     Run::new(Test("parallel")),
+    Run::new(Test("nodes")),
     Run::new(Test("region")),
     Run::with(Test("fault"), &["base::"]),
     Run::with(Test("pool"), &["any_steps"]),
@@ -60,7 +46,7 @@ const OLDEST: &[Run] = &[
     Run::with(
         Units,
         &[
-            "--skip=error_of_any_kind_does_not_derive_debug",
+            WITHOUT_SOURCES,
             "--skip=cow::tests::gate_while_held_sees_no_allocation",
             "--skip=region_whose_handler_thread_dies_goes_on_with_clean_memory",
             "--skip=build_where_the_kernel_may_show_dirty_memory_clears_at_allocation",
@@ -113,6 +99,7 @@ const WHOLE: &[Run] = &[
 const PLACES: &[Run] = &[
     Run::new(Doctor),
     UNITS,
+    Run::new(Test("nodes")),
     Run::new(Test("parallel_beside_others")),
     Run::with(Test("pool"), &["node"]),
     Run::with(Lab, &["parallel"]),
@@ -170,9 +157,10 @@ pub(super) static MACHINES: &[Machine] = &[
     Machine { runs: WHOLE, ..PLAIN },
     Machine {
         name: "two-nodes-6.1",
-        about: "two nodes, and a kernel before PAGEMAP_SCAN",
+        about: "two nodes, a kernel before PAGEMAP_SCAN, and huge pages of shared memory by collapse alone",
         kernel: &LINUX_6_1,
         nodes: 2,
+        shmem_thp: "never",
         runs: OLD,
         ..PLAIN
     },
@@ -321,18 +309,12 @@ pub(super) static MACHINES: &[Machine] = &[
         name: "aarch64-16k",
         about: "64-bit Arm with larger base pages",
         kernel: &AARCH64_16K,
-        runs: LARGER_PAGES,
-        left_out: &[
-            NO_SOURCES,
-            ("two unit tests and three of signals", "they assume base pages of 4 KiB"),
-        ],
         ..ARM
     },
     Machine {
         name: "aarch64-64k",
         about: "64-bit Arm with the largest base pages",
         kernel: &AARCH64_64K,
-        runs: LARGER_PAGES,
         ..ARM
     },
 ];

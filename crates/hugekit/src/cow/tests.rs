@@ -1,22 +1,23 @@
 //! What cannot be seen from outside.
 
+use rustix::param::page_size;
+
 use super::ForkError;
 use crate::fault::FaultMode;
 use crate::pool::{Backing, Pool};
 use crate::region::Region;
 use crate::sync::held;
 
-const PAGE: usize = 4096;
 const PAGES: usize = 8;
 
 /// Forks, and forks of a fork, of base pages, where each page is a granule.
 fn forked(region: &Region, most: usize) -> Result<Region, ForkError> {
-    let builder = region.fork_builder().granule(PAGE).fault_mode(FaultMode::InPlace);
+    let builder = region.fork_builder().granule(page_size()).fault_mode(FaultMode::InPlace);
     builder.max_vmas(most).build()
 }
 
 fn write(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
-    pages.into_iter().for_each(|page| region[page * PAGE] += 1);
+    pages.into_iter().for_each(|page| region[page * page_size()] += 1);
 }
 
 /// A signal handler may have interrupted the allocator, and wait for a thread that has the gate.
@@ -24,9 +25,9 @@ fn write(region: &mut Region, pages: impl IntoIterator<Item = usize>) {
 fn gate_while_held_sees_no_allocation() {
     // Longer than any table of a group's can have room for by chance.
     for children in [1, 40] {
-        let pool = Pool::builder((children + 12) * PAGES * PAGE).backing(Backing::Base);
+        let pool = Pool::builder((children + 12) * PAGES * page_size()).backing(Backing::Base);
         let pool = pool.build().unwrap();
-        let mut region = pool.region(PAGES * PAGE).unwrap();
+        let mut region = pool.region(PAGES * page_size()).unwrap();
         if let Err(ForkError::Fault(_)) = forked(&region, 8) {
             return; // Without userfaultfd there are no forks.
         }
@@ -38,9 +39,9 @@ fn gate_while_held_sees_no_allocation() {
         write(&mut forks[0], [2, 4]);
         drop(region);
         forks.push(forked(&forks[0], 8).unwrap());
-        forks[0].truncate(3 * PAGE).unwrap();
-        forks[0].release(0..PAGE).unwrap();
-        forks[0].prepare_write(0..3 * PAGE).unwrap();
+        forks[0].truncate(3 * page_size()).unwrap();
+        forks[0].release(0..page_size()).unwrap();
+        forks[0].prepare_write(0..3 * page_size()).unwrap();
         let last = forks.pop().unwrap();
         last.retire().unwrap();
         forks.truncate(1);

@@ -219,14 +219,11 @@ impl<'a> Job<'a> {
         threads: usize,
     ) -> Result<Report, JobError<E>> {
         let cpu = sys::thread::current_cpu();
-        let lanes = lanes(self.nodes, self.len, placement, cpu);
+        let (lanes, mut homes) = self.plan(placement, threads, cpu);
         let queue =
             Queue::new(lanes.iter().map(|lane| lane.parts.clone()).collect(), self.cut(threads));
-        let here = placement.node_of_cpu(cpu);
-        let callers = lanes.iter().position(|lane| lane.node.is_some() && lane.node == here);
-        let demands: Vec<Demand> = lanes.iter().map(Lane::demand).collect();
-        let mut homes = plan::homes(&demands, threads, callers.unwrap_or(0));
-        let _slots = self.keep_those_with_slots(&mut homes, &lanes, here.unwrap_or(0));
+        let here = placement.node_of_cpu(cpu).unwrap_or(0);
+        let _slots = self.keep_those_with_slots(&mut homes, &lanes, here);
         let capped = (homes.len() < threads).then_some(Limit::OtherJobs(homes.len()));
         let threads = homes.len();
         let shared = Shared {
@@ -247,6 +244,28 @@ impl<'a> Job<'a> {
                 .map_err(|_forked| JobError::Forked)?;
         }
         shared.into_report(threads).map(|report| Report { capped, ..report })
+    }
+
+    /// The lanes, and at which of them each thread begins, for a caller on this CPU.
+    fn plan(&self, placement: &Placement, threads: usize, cpu: u32) -> (Vec<Lane>, Vec<usize>) {
+        let lanes = lanes(self.nodes, self.len, placement, cpu);
+        let here = placement.node_of_cpu(cpu);
+        let callers = lanes.iter().position(|lane| lane.node.is_some() && lane.node == here);
+        let demands: Vec<Demand> = lanes.iter().map(|lane| lane.demand(cpu)).collect();
+        let homes = plan::homes(&demands, threads, callers.unwrap_or(0));
+        (lanes, homes)
+    }
+
+    /// By thread, the node whose bytes it is to begin with; the caller's first.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn beginnings(
+        &self,
+        placement: &Placement,
+        threads: usize,
+        cpu: u32,
+    ) -> Vec<Option<u32>> {
+        let (lanes, homes) = self.plan(placement, threads, cpu);
+        homes.into_iter().map(|home| lanes[home].node).collect()
     }
 
     /// Leaves out the helpers for which other jobs leave no slot on the node whose memory they are for. The caller works
@@ -289,8 +308,9 @@ struct Lane {
 }
 
 impl Lane {
-    fn demand(&self) -> Demand {
-        Demand { bytes: self.parts.iter().map(Range::len).sum(), cpus: self.cpus.len() }
+    fn demand(&self, callers_cpu: u32) -> Demand {
+        let cpus = self.cpus.len() - usize::from(self.cpus.contains(callers_cpu));
+        Demand { bytes: self.parts.iter().map(Range::len).sum(), cpus }
     }
 }
 

@@ -50,23 +50,36 @@ impl NodeMap {
         if parts.is_empty() { Err(NodeMapError::Empty) } else { Ok(Self { parts }) }
     }
 
-    /// Asks the kernel for the nodes of some pages in every `step` bytes; what they agree on is the node of
-    /// these bytes. Pages that are not present count as `absent`'s, or as no node's. `None` where the kernel
-    /// does not answer, or no piece has an owner.
-    pub(crate) fn of_memory(
+    /// Which node holds which of these bytes, for a [`Job`](super::Job) in chunks of `step`. The kernel is asked about
+    /// some pages in every `step` bytes, and what they agree on is the node of these bytes; 0 counts as 1. Pages that
+    /// are not present are no node's. `None` where the kernel does not answer, or no piece has an owner.
+    ///
+    /// Any address will do: no byte is read.
+    #[must_use]
+    pub fn of_memory(memory: *const [u8], step: usize) -> Option<Self> {
+        Self::of_pages(memory.cast(), memory.len(), step, || None)
+    }
+
+    /// The same, where pages that are not present count as `absent`'s.
+    pub(crate) fn of_pages(
         start: *const u8,
         len: usize,
         step: usize,
-        absent: Option<u32>,
+        absent: impl FnOnce() -> Option<u32>,
     ) -> Option<Self> {
-        Self::sampled(len, step, page_size(), |offsets| {
+        Self::sampled(len, step.max(1), page_size(), |offsets| {
             let at = |&offset: &usize| start.wrapping_add(offset);
-            let nodes = memory::nodes_of(&offsets.iter().map(at).collect::<Vec<_>>()).ok()?;
-            Some(nodes.into_iter().map(|node| node.or(absent)).collect())
+            let mut nodes = memory::nodes_of(&offsets.iter().map(at).collect::<Vec<_>>()).ok()?;
+            if nodes.contains(&None)
+                && let Some(absent) = absent()
+            {
+                nodes.iter_mut().for_each(|node| *node = node.or(Some(absent)));
+            }
+            Some(nodes)
         })
     }
 
-    /// As [`of_memory`](Self::of_memory), for whatever says which nodes hold the pages at these offsets.
+    /// As [`of_pages`](Self::of_pages), for whatever says which nodes hold the pages at these offsets.
     fn sampled(
         len: usize,
         step: usize,
@@ -267,7 +280,7 @@ mod tests {
         if memory::nodes_of(&[bytes.as_ptr()]).is_err() {
             return; // A sandbox without move_pages(2), or an emulator.
         }
-        let map = NodeMap::of_memory(bytes.as_ptr(), bytes.len(), page_size(), None).unwrap();
+        let map = NodeMap::of_memory(&raw const bytes[..], page_size()).unwrap();
         assert!(map.cover(bytes.len()).iter().all(|(_, node)| node.is_some()));
     }
 }

@@ -39,35 +39,37 @@ pub(super) fn watched_chunk(len: usize, threads: usize, min_chunk: usize) -> usi
     chunk(len, threads, min_chunk).min(most)
 }
 
-/// The work of one node and the CPUs there are to do it.
+/// The work of one node and the CPUs there are to help with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     pub(super) bytes: usize,
-    /// 0 for a node that only has memory: no thread begins there.
+    /// The node's without the caller's own; 0 where there is only memory: no helper begins there.
     pub(super) cpus: usize,
 }
 
 /// The lane at which each thread begins. Each goes where most bytes wait per thread, as long as
 /// there is a CPU for it; the first thread is the caller, who stays where it is.
 pub(super) fn homes(demands: &[Demand], threads: usize, callers: usize) -> Vec<usize> {
-    let mut assigned = vec![0; demands.len()];
+    let mut helpers = vec![0; demands.len()];
     let mut homes = Vec::with_capacity(threads);
-    for thread in 0..threads {
-        let home = if thread == 0 { callers } else { neediest(demands, &assigned, callers) };
-        assigned[home] += 1;
+    homes.push(callers);
+    for _ in 1..threads {
+        let home = neediest(demands, &helpers, callers);
+        helpers[home] += 1;
         homes.push(home);
     }
     homes
 }
 
-fn neediest(demands: &[Demand], assigned: &[usize], otherwise: usize) -> usize {
-    let has_room = |&lane: &usize| assigned[lane] < demands[lane].cpus;
-    let per_thread = |&lane: &usize| demands[lane].bytes / (assigned[lane] + 1);
+fn neediest(demands: &[Demand], helpers: &[usize], callers: usize) -> usize {
+    let has_room = |&lane: &usize| helpers[lane] < demands[lane].cpus;
+    let threads = |lane| helpers[lane] + usize::from(lane == callers);
+    let per_thread = |&lane: &usize| demands[lane].bytes / (threads(lane) + 1);
     let lanes = || 0..demands.len();
     // Ties go to the lowest lane: `max_by_key` takes the last of equals.
     let roomy = lanes().rev().filter(has_room).max_by_key(per_thread);
     let staffed = || lanes().rev().filter(|&lane| demands[lane].cpus > 0).max_by_key(per_thread);
-    roomy.or_else(staffed).unwrap_or(otherwise)
+    roomy.or_else(staffed).unwrap_or(callers)
 }
 
 #[cfg(test)]
@@ -123,7 +125,15 @@ mod tests {
 
     #[test]
     fn homes_of_a_busy_node_pass_the_next_thread_on() {
-        assert_eq!(homes(&demands(&[(1000, 1), (10, 4)]), 3, 0), [0, 1, 1]);
+        assert_eq!(homes(&demands(&[(1000, 1), (10, 4)]), 4, 0), [0, 0, 1, 1]);
+        assert_eq!(homes(&demands(&[(1000, 0), (10, 1)]), 2, 0), [0, 1]);
+    }
+
+    /// The caller has a CPU of its own, of its node or of another: it takes no helper's.
+    #[test]
+    fn homes_beside_the_caller_leave_no_cpu_of_a_busy_node_idle() {
+        assert_eq!(homes(&demands(&[(750, 1), (250, 2)]), 2, 0), [0, 0]);
+        assert_eq!(homes(&demands(&[(750, 1), (250, 1)]), 3, 0), [0, 0, 1]);
     }
 
     proptest! {

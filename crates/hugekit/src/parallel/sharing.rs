@@ -8,6 +8,7 @@ use super::workers::Workers;
 use super::{Cancel, Job, JobError, NodeMap, Placement, Progress, Report, Threads, plan};
 use crate::profile::Profile;
 use crate::sys;
+use crate::sys::mempolicy::Source;
 
 /// Who does an operation, who watches and who may stop it.
 #[derive(Clone, Copy, Default)]
@@ -67,8 +68,7 @@ impl<'a> Sharing<'a> {
     }
 }
 
-/// Which node holds which of these bytes, where that can differ. Pages that are not there yet count
-/// as on the calling thread's node, because that is where it would put them alone.
+/// Which node holds which of these bytes, where that can differ.
 fn nodes_of(
     start: *const u8,
     len: usize,
@@ -82,8 +82,22 @@ fn nodes_of(
     }
     let most = if let Threads::Exactly(threads) = threads { threads } else { cap };
     let step = plan::chunk(len, most, min_chunk);
+    NodeMap::of_pages(start, len, step, || node_to_be(start))
+}
+
+/// Where pages will come from that are not there yet: by the policy for this address, and if that leaves a choice, the
+/// calling thread's node, because that is where it would put them alone.
+fn node_to_be(address: *const u8) -> Option<u32> {
     let here = Placement::here().node_of_cpu(sys::thread::current_cpu());
-    NodeMap::of_memory(start, len, step, here)
+    match sys::mempolicy::of(address) {
+        Ok(Source::Nodes(nodes)) => match (nodes.len(), here) {
+            (1, _) => nodes.iter().next(),
+            (_, Some(here)) if nodes.contains(here) => Some(here),
+            _ => None,
+        },
+        Ok(Source::InTurn) => None,
+        Ok(Source::Local) | Err(_) => here,
+    }
 }
 
 /// Memory by its address, for chunk functions: each thread makes its own pieces of it.

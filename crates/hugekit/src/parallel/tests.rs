@@ -208,6 +208,75 @@ fn helpers_run_on_allowed_cpus_only() {
     assert_eq!(elsewhere.into_inner().unwrap(), []);
 }
 
+/// A thread's first chunk: whose node the bytes are, and the CPU that it ran on.
+type Begun = Vec<(Option<u32>, u32)>;
+
+/// Runs a job of these bytes, and returns where each thread began, the caller first. Helpers were at every chunk on a CPU
+/// of the node that holds it.
+fn begun_by(job: &Job<'_>, threads: usize, map: &NodeMap, machine: &Placement) -> Begun {
+    let (rendezvous, caller) = (Rendezvous::alone(), thread::current().id());
+    let begun = Mutex::new(Vec::new());
+    let node_of = |at| map.cover(usize::MAX).into_iter().find(|(part, _)| part.contains(&at))?.1;
+    let report = job.run(|bytes| {
+        let (me, cpu) = (thread::current().id(), crate::sys::thread::current_cpu());
+        let node = node_of(bytes.start);
+        assert!(me == caller || machine.cpus_of(node.unwrap()).contains(cpu), "{bytes:?} {cpu}");
+        let is_first = |begun: &[(ThreadId, _)]| begun.iter().all(|(thread, _)| *thread != me);
+        let mut all = begun.lock().unwrap();
+        if is_first(&all) {
+            all.push((me, (node, cpu)));
+            drop(all);
+            rendezvous.meet(threads);
+        }
+        Ok::<(), Infallible>(())
+    });
+    let report = report.unwrap();
+    assert_eq!((report.threads, report.took_part, report.unpinned), (threads, threads, 0));
+    let mut begun = begun.into_inner().unwrap();
+    begun.sort_by_key(|(thread, (node, _))| (*thread != caller, *node));
+    begun.into_iter().map(|(_, begun)| begun).collect()
+}
+
+/// What the machines that tests make up are held against: the plan for a description of this one is where its threads
+/// begin. In the fleet's guests there are several nodes.
+#[test]
+fn plan_for_a_description_of_this_machine_is_what_happens_on_it() {
+    let here = Placement::here();
+    let lists: Vec<_> = here.nodes().iter().map(|node| (node.id, node.cpus.to_string())).collect();
+    let nodes: Vec<_> = lists.iter().map(|(id, cpus)| (*id, cpus.as_str())).collect();
+    let files = machine(&nodes, &here.all_cpus().to_string());
+    let description = Placement::read(&files.root()).unwrap();
+    assert_eq!(description.nodes(), here.nodes());
+    let staffed: Vec<u32> =
+        here.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| node.id).collect();
+    for (&busy, threads) in staffed.iter().flat_map(|id| (1..=here.threads()).map(move |n| (id, n)))
+    {
+        // A quarter on all nodes and the rest on one: as many chunks on each as it has CPUs, or more.
+        let share = 1024 * threads;
+        let shared = staffed.iter().zip((0..).step_by(share)).map(|(&id, at)| (at..at + share, id));
+        let rest = staffed.len() * share..4 * staffed.len() * share;
+        let map = NodeMap::new(shared.chain([(rest.clone(), busy)])).unwrap();
+        let progress = |_, _| {}; // So that a thread alone takes chunks, too.
+        let job = Job::new(rest.end).nodes(&map).threads(Threads::Exactly(threads));
+        let job = job.progress(&progress);
+        loop {
+            let cpu = crate::sys::thread::current_cpu();
+            let begun = begun_by(&job, threads, &map, &description);
+            if begun[0].1 != cpu {
+                continue; // The scheduler has moved the calling thread, and another plan was made.
+            }
+            let mut planned = job.beginnings(&description, threads, cpu);
+            planned[1..].sort_unstable();
+            let happened: Vec<_> = begun.into_iter().map(|(node, _)| node).collect();
+            assert_eq!(
+                happened, planned,
+                "{threads} threads, most on node {busy}, caller on {cpu}"
+            );
+            break;
+        }
+    }
+}
+
 #[test]
 fn threads_of_a_thousand_cpus_are_capped_by_chunks_and_cap() {
     let lists: Vec<String> = (0..8).map(|n| format!("{}-{}", n * 125, n * 125 + 124)).collect();

@@ -16,8 +16,9 @@ use rustix::param::page_size;
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::{Backing, NodePolicy, PoolError};
-use crate::parallel::{Bytes, Done, Job, JobError, Progress, Threads};
+use crate::parallel::{Bytes, Done, JobError, Progress, Sharing, Threads};
 use crate::populate::{PopulateError, populate_pages};
+use crate::profile::Profile;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::mapping::{Mapping, collapse};
 use crate::sys::{memfd, memory};
@@ -40,6 +41,8 @@ pub(crate) struct Memory {
     backing: Backing,
     by_collapse: bool,
     in_core_dumps: bool,
+    /// Of how many nodes each has a page in turn.
+    turns: usize,
     mark: ForkMark,
     /// Folios that the kernel made of base pages where huge ones were asked for.
     fragmented: AtomicUsize,
@@ -148,6 +151,7 @@ impl Memory {
             backing,
             by_collapse: false,
             in_core_dumps: recipe.in_core_dumps,
+            turns: recipe.nodes.turns(),
             mark: ForkMark::new(),
             fragmented: AtomicUsize::new(0),
         };
@@ -296,11 +300,13 @@ impl Memory {
         progress: Option<&Progress<'_>>,
     ) -> Result<(), JobError<PopulateError>> {
         let (start, folio) = (Bytes(self.at(extent.folios().start)), self.page_size());
-        let job = Job::new(self.bytes(extent)).min_chunk(folio).threads(threads);
-        let job = progress.into_iter().fold(job, Job::progress);
-        let populated = job.run(|chunk| {
+        let sharing = Sharing { threads, progress, ..Sharing::default() };
+        let (len, profile) = (self.bytes(extent), Profile::current());
+        let min_chunk = profile.min_chunk.max(1).next_multiple_of(folio);
+        let populated = sharing.run(start.0, len, profile, min_chunk, |chunk| {
             for offset in chunk.step_by(folio) {
-                populate_pages(start.at(offset), page_size())?;
+                let first = self.first_page(extent.folios().start + offset / folio) * page_size();
+                populate_pages(start.at(offset + first), page_size())?;
                 // SAFETY: accesses to the alias mapping wait for no thread.
                 if unsafe { collapse(start.at(offset), folio) }.is_err() {
                     self.fragmented.fetch_add(1, Ordering::Relaxed);
@@ -310,6 +316,15 @@ impl Memory {
             Ok(())
         });
         populated.map(|_| ())
+    }
+
+    /// The base page of a folio that is touched first. A collapse puts the huge page on that page's node, and the kernel
+    /// counts turns in base pages then: from the first page of each folio, all of 512 would be the same node's.
+    fn first_page(&self, folio: usize) -> usize {
+        if !self.by_collapse {
+            return 0;
+        }
+        first_page_in_turn(folio, self.page_size() / page_size(), self.turns)
     }
 
     /// Sets every byte to zero, through the alias mapping. Stopped early, or where memory has failed, the extent
@@ -505,6 +520,29 @@ impl Drop for Memory {
                 // The addresses are lost, the memory is not.
                 let _ = memfd::punch(&self.file, 0, alias.len() as u64);
             }
+        }
+    }
+}
+
+/// The page of a folio of so many pages whose turn it is when it is the folio's.
+fn first_page_in_turn(folio: usize, pages: usize, turns: usize) -> usize {
+    (folio % turns + turns - folio * pages % turns) % turns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel takes pages from one node after the other, from any node on.
+    #[test]
+    fn first_pages_of_folios_are_in_turn() {
+        for (turns, pages) in (1..9).flat_map(|turns| [32, 512, 1024].map(|pages| (turns, pages))) {
+            let node = |folio| {
+                let first = first_page_in_turn(folio, pages, turns);
+                assert!(first < pages);
+                (folio * pages + first) % turns
+            };
+            assert!((0..40).all(|folio| node(folio) == folio % turns), "{turns} {pages}");
         }
     }
 }

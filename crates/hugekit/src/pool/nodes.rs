@@ -23,6 +23,14 @@ pub enum NodePolicy {
 }
 
 impl NodePolicy {
+    /// Of how many nodes each has a page in turn.
+    pub(super) fn turns(&self) -> usize {
+        match self {
+            Self::Interleave(nodes) => nodes.iter().copied().collect::<CpuSet>().len().max(1),
+            _ => 1,
+        }
+    }
+
     pub(super) fn apply(&self, alias: &Mapping) -> Result<(), PoolError> {
         let set = |nodes: &[u32]| -> CpuSet { nodes.iter().copied().collect() };
         let (mode, nodes) = match self {

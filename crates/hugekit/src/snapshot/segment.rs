@@ -186,6 +186,8 @@ fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::param::page_size;
+
     use super::super::interval::Interval;
     use super::*;
     use crate::fault::open;
@@ -197,13 +199,18 @@ mod tests {
         let protector = Arc::new(protector);
         let snapshot = |range: Range<usize>| {
             Arc::new(
-                SnapshotState::new(Interval::new(range, 4096), 0, None, Arc::clone(&protector))
-                    .unwrap(),
+                SnapshotState::new(
+                    Interval::new(range, page_size()),
+                    0,
+                    None,
+                    Arc::clone(&protector),
+                )
+                .unwrap(),
             )
         };
-        let page = |range: Range<usize>| range.start * 4096..range.end * 4096;
+        let page = |range: Range<usize>| range.start * page_size()..range.end * page_size();
         // Of the last one nothing is protected, wherever it ends.
-        let within_a_page = 12 * 4096 + 1..12 * 4096 + 9;
+        let within_a_page = 12 * page_size() + 1..12 * page_size() + 9;
         let snapshots = [
             snapshot(page(10..20)),
             snapshot(page(15..30)),

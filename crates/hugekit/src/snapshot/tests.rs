@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::{Granule, Snapshot, SnapshotError};
 use crate::fault::FaultMode;
-use crate::pool::{Backing, Clearing, Pool};
+use crate::pool::{Backing, Clearing, Pool, PoolError};
 use crate::sync::held;
 use crate::sys::private_pages::PrivateBytes;
 
@@ -131,12 +131,16 @@ fn use_regions(fault_mode: FaultMode) {
     let len = 32 * PAGE;
     let pool = Pool::builder(4 * len).backing(Backing::Base).clearing(Clearing::OnFault);
     let pool = pool.scrub_threads(0).build().unwrap();
+    let dirty_region = || {
+        pool.region(4 * len).unwrap().fill(7);
+        pool.region_builder(len).fault_mode(fault_mode).build()
+    };
+    if let Err(PoolError::Fault(_)) = dirty_region() {
+        return; // As above.
+    }
     have_a_handler_write(ptr::null_mut(), 0);
     at_each_claim(|| {
-        pool.region(4 * len).unwrap().fill(7);
-        let Ok(mut region) = pool.region_builder(len).fault_mode(fault_mode).build() else {
-            return;
-        };
+        let mut region = dirty_region().unwrap();
         have_a_handler_write(region.as_mut_ptr(), len);
         region.release(0..16 * PAGE).unwrap();
         region.prepare_write(PAGE..2 * PAGE).unwrap();

@@ -93,6 +93,7 @@ calls! {
         Fstat: [NOMEM]
         Ftruncate: [INTR INVAL]
         FutexWait: [INTR AGAIN]
+        GetMempolicy: [INVAL PERM NOSYS]
         GetRobustList: [SRCH PERM]
         Madvise: [NOMEM INVAL AGAIN]
         MadviseCollapse: [NOMEM INVAL AGAIN BUSY INTR]

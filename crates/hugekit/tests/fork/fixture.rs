@@ -5,9 +5,14 @@ use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, Region};
 
 use crate::backings::{FOLIOS, builder};
+use crate::permitted;
 
-pub(crate) const FAULT_MODES: [FaultMode; 2] =
-    [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
+/// Each way of serving that this process may use.
+pub(crate) fn fault_modes() -> Vec<FaultMode> {
+    let threaded = permitted::lacking_for_threads().is_none();
+    let threaded = threaded.then_some(FaultMode::Threaded { threads: 1 });
+    [FaultMode::InPlace].into_iter().chain(threaded).collect()
+}
 
 /// A pool for so many regions of as many folios as a test's have.
 pub(crate) fn pool(backing: Backing, regions: usize) -> Pool {
@@ -36,7 +41,7 @@ pub(crate) fn each(
     regions: usize,
     check: impl Fn(&Pool, Region, &dyn Fn(&Region) -> Region, usize),
 ) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = pool(backing, regions);
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();

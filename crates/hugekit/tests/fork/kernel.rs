@@ -10,7 +10,7 @@ use hugekit::{Region, RegionError};
 
 use crate::backings::{Check, FOLIOS, is_zero};
 use crate::child::in_a_child;
-use crate::fixture::{FAULT_MODES, each, granules, is_painted, paint, pool};
+use crate::fixture::{each, fault_modes, granules, is_painted, paint, pool};
 use crate::sharing::reads_share;
 
 /// A fork group whose slots are in every state there is is made ready by all of its regions at the same time: each
@@ -56,7 +56,7 @@ fn prepare_write_in_any_state_lets_the_kernel_write(backing: Backing) {
 
 /// What a ring holds goes on in the parent's pages: the kernel writes there by a reference of its own.
 fn fork_of_pinned_pages_leaves_them_to_the_parent(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let pool = pool(backing, 3);
         let page = backing.page_size();
         let region = pool.region(FOLIOS * page).unwrap().share();
@@ -85,7 +85,7 @@ fn fork_of_pinned_pages_leaves_them_to_the_parent(backing: Backing) {
 /// A process that locks all it maps has pages mapped by the kernel that no thread touched: none of them may
 /// let a write through.
 fn fork_under_mlockall_keeps_each_sides_bytes(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let code = in_a_child(|| {
             let pool = pool(backing, 4);
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
@@ -140,7 +140,7 @@ fn fork_leaves_its_parent_on_huge_pages(backing: Backing) {
     }
     // Where threads serve, what was taken out is shown to readers with marks, which older kernels cannot.
     let whole = |mode: &FaultMode| *mode == FaultMode::InPlace || reads_share();
-    for fault_mode in FAULT_MODES.into_iter().filter(whole) {
+    for fault_mode in fault_modes().into_iter().filter(whole) {
         let pool = pool(backing, 3);
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         paint(&mut region, 1);

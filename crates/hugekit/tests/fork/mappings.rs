@@ -7,7 +7,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::backings::{Check, FOLIOS, builder, is_zero};
 use crate::child::in_a_child;
-use crate::fixture::{FAULT_MODES, granules, is_painted, paint, pool};
+use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
 
 /// Mappings of this process that have some of a region: the kernel may join the first or the last with a neighbour's.
 fn mappings(region: &Region) -> usize {
@@ -24,7 +24,7 @@ fn mappings(region: &Region) -> usize {
 
 /// Where forks may cost no more mappings, a region copies what it shares and is one mapping again.
 fn fork_beyond_max_vmas_becomes_one_mapping(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let pool = pool(backing, 2);
         let granule = *granules(backing).first().unwrap();
         let region = pool.region(FOLIOS * backing.page_size()).unwrap();
@@ -47,7 +47,7 @@ fn fork_beyond_max_vmas_becomes_one_mapping(backing: Backing) {
 /// A region whose frames are fragmented is brought together before it is forked, where mappings are few:
 /// into its own place if it has all of that, else into a new one.
 fn fork_of_a_scattered_region_brings_it_together(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let pool = pool(backing, 3);
         let (page, granule) = (backing.page_size(), backing.page_size());
         let mut region = pool.region(FOLIOS * page).unwrap();
@@ -97,7 +97,7 @@ fn write_to_neighbouring_granules_leaves_one_mapping(backing: Backing) {
     let granule = granules(backing)[0];
     let folios = (SLOTS * granule).div_ceil(backing.page_size());
     for step in [1, 5, 27] {
-        for fault_mode in FAULT_MODES {
+        for fault_mode in fault_modes() {
             let Ok(pool) = builder(backing, 2 * folios).scrub_threads(0).build() else { return };
             let region = pool.region(folios * backing.page_size()).unwrap();
             let fork = region.fork_builder().granule(granule).fault_mode(fault_mode);
@@ -120,7 +120,7 @@ fn write_to_neighbouring_granules_leaves_one_mapping(backing: Backing) {
 
 /// A process that has no mapping left can still write its forks, and cannot make more of them.
 fn write_without_a_mapping_left_goes_on(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let code = in_a_child(|| {
             let pool = pool(backing, 3);
             let granule = granules(backing)[0];

@@ -12,7 +12,7 @@ use proptest::sample::Index;
 use proptest::test_runner::TestRunner;
 
 use crate::backings::{Check, builder};
-use crate::fixture::{FAULT_MODES, granules, paint};
+use crate::fixture::{fault_modes, granules, paint};
 
 /// One region of a tree, and what it must read as.
 #[derive(Debug)]
@@ -183,7 +183,7 @@ fn take(tree: &mut Vec<Modelled>, step: &Step, how: HowToFork<'_>, page: usize) 
 
 /// Random operations on trees of regions, against a plain vector for each.
 fn forks_under_any_operations_are_like_vectors(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let cases = if backing == Backing::Base { 200 } else { 24 };
             let config =

@@ -6,10 +6,10 @@ use hugekit::region::ForkError;
 use hugekit::{HUGE_PAGE_BYTES, RegionError};
 
 use crate::backings::{Check, FOLIOS, builder, unscrubbed};
-use crate::fixture::{FAULT_MODES, granules, is_painted, paint, pool};
+use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
 
 fn fork_beyond_the_pool_is_an_error_and_changes_nothing(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let pool = unscrubbed(backing);
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         paint(&mut region, 1);

@@ -5,7 +5,7 @@ use hugekit::machine::userfaultfd::{Features, Userfaultfd};
 use hugekit::pool::{Backing, Clearing};
 
 use crate::backings::{Check, FOLIOS, builder, is_zero};
-use crate::fixture::{FAULT_MODES, each, is_painted, paint};
+use crate::fixture::{each, fault_modes, is_painted, paint};
 
 /// Whether the kernel enters pages that are protected from the beginning; it has had this as long as it has protected
 /// untouched pages.
@@ -96,7 +96,7 @@ fn release_of_shared_granules_reads_zero_on_one_side(backing: Backing) {
 
 /// A region that is cleared when it is touched is cleared by its first fork.
 fn fork_of_a_region_cleared_on_fault_reads_zero(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let pool = builder(backing, 2 * FOLIOS).scrub_threads(0).build().unwrap();
         pool.region(2 * FOLIOS * backing.page_size()).unwrap().fill(0xd1);
         let region = pool.region_builder(FOLIOS * backing.page_size());

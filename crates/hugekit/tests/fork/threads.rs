@@ -9,7 +9,7 @@ use hugekit::pool::Backing;
 use hugekit::{Region, SharedRegion};
 
 use crate::backings::{Check, FOLIOS, is_zero};
-use crate::fixture::{FAULT_MODES, granules, is_painted, paint, pool};
+use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
 
 /// Has threads end that look at it, when it is dropped: also by what panics, because a scope waits for them.
 struct Stops<'a>(&'a AtomicBool);
@@ -89,7 +89,7 @@ impl Generations {
 /// Threads write while forks are taken: a fork has everything that was written before, nothing that was written after,
 /// and of each thread a state that was.
 fn fork_under_writers_is_one_moment(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = pool(backing, 4);
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
@@ -129,7 +129,7 @@ fn forks_stay_what_they_were(generations: &Generations, fault_mode: FaultMode) {
 /// A fork that is made ready, and read meanwhile, shows what it showed before, whatever its parent writes: first copies
 /// are made, then they are mapped, and in between its page tables may not have what the parent goes on writing.
 fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = pool(backing, 3);
             let region = pool.region(FOLIOS * backing.page_size()).unwrap().share();
@@ -181,7 +181,7 @@ fn prepare_write_beside_a_writing_parent_changes_no_byte(backing: Backing) {
 /// Forks of one region are written, forked and dropped by threads of their own, all at a time.
 fn forks_by_several_threads_keep_their_bytes(backing: Backing) {
     const THREADS: usize = 4;
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         for granule in granules(backing) {
             let pool = pool(backing, 4 * THREADS);
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
@@ -222,7 +222,7 @@ fn forks_by_several_threads_keep_their_bytes(backing: Backing) {
 /// written, and stays what it is.
 fn fork_beside_release_reads_zero_or_what_was_written(backing: Backing) {
     const WRITTEN: u64 = 0x5a5a_5a5a_5a5a_5a5a;
-    for fault_mode in FAULT_MODES {
+    for fault_mode in fault_modes() {
         let granule = *granules(backing).last().unwrap();
         let pool = pool(backing, 4);
         let page = backing.page_size();

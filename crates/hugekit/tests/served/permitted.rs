@@ -1,11 +1,20 @@
-//! Whether faults may be served at all.
+//! Whether faults may be served, and by threads.
+#![allow(dead_code)] // Not every test uses all of it.
 
 use hugekit::machine::Root;
 use hugekit::machine::userfaultfd::{Userfaultfd, Uses};
 
+fn uses() -> Uses {
+    Userfaultfd::read(&Root::default()).unwrap().uses
+}
+
 /// Why this process may serve none, if so.
 pub(crate) fn lacking() -> Option<String> {
-    let userfaultfd = Userfaultfd::read(&Root::default()).unwrap();
-    let none = userfaultfd.uses == Uses::None;
-    none.then(|| "userfaultfd is not permitted".to_owned())
+    (uses() == Uses::None).then(|| "userfaultfd is not permitted".to_owned())
+}
+
+/// Why no thread may serve another's, if so: it would be told of system calls' faults, too, which takes more.
+pub(crate) fn lacking_for_threads() -> Option<String> {
+    let some = matches!(uses(), Uses::None | Uses::UserModeOnly);
+    some.then(|| "only faults of user mode may be served, and those in place".to_owned())
 }

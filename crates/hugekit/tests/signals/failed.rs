@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use hugekit::parallel::JobError;
 use hugekit::{PopulateError, RegionError};
 
-use crate::fixture::{CALLS, CODE, Case, FOLIOS, PAGE, in_place, install_counting, is_zero, pool};
+use crate::fixture::{
+    CALLS, CODE, Case, FOLIOS, in_place, install_counting, is_zero, page_size, pool,
+};
 
 /// As the kernel tells of memory that has failed.
 fn report_broken(address: *const u8, code: c_int) {
@@ -47,10 +49,10 @@ fn sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back() {
     assert!(poisoned(&error), "{error}");
     assert!(is_zero(&region[..granule]) && is_zero(&region[2 * granule..]));
     drop(region);
-    let (stats, broken) = (pool.stats().unwrap(), granule / PAGE);
+    let (stats, broken) = (pool.stats().unwrap(), granule / page_size());
     assert_eq!(stats.in_use, broken);
     assert_eq!(stats.dirty, FOLIOS - broken);
-    let rest = pool.region((FOLIOS - 2 * broken) * PAGE).unwrap();
+    let rest = pool.region((FOLIOS - 2 * broken) * page_size()).unwrap();
     assert!(is_zero(&rest));
 }
 

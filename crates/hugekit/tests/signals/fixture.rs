@@ -22,9 +22,13 @@ pub(crate) fn signal_stack() -> libc::stack_t {
     }
 }
 
-pub(crate) const PAGE: usize = 4096;
+pub(crate) use rustix::param::page_size;
+
 pub(crate) const FOLIOS: usize = 128;
-pub(crate) const WIDTH: usize = FOLIOS * PAGE;
+
+pub(crate) fn width() -> usize {
+    FOLIOS * page_size()
+}
 
 pub(crate) fn pool() -> Pool {
     soiled(Backing::Base, FOLIOS)
@@ -61,9 +65,9 @@ pub(crate) extern "C" fn counts(_: c_int, info: *mut libc::siginfo_t, _: *mut c_
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
         );
-        let page = address.map_addr(|address| address & !(PAGE - 1));
+        let page = address.map_addr(|address| address & !(page_size() - 1));
         // SAFETY: replaces the test's own page beyond the end of a file.
-        unsafe { libc::mmap(page, PAGE, prot, flags, -1, 0) };
+        unsafe { libc::mmap(page, page_size(), prot, flags, -1, 0) };
     }
 }
 
@@ -95,7 +99,8 @@ pub(crate) fn access_nothing() -> *mut c_void {
     // SAFETY: a new mapping of an empty file, accessed to be told that nothing is there.
     unsafe {
         let file = libc::memfd_create(c"empty".as_ptr(), 0);
-        let at = libc::mmap(ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file, 0);
+        let at =
+            libc::mmap(ptr::null_mut(), page_size(), libc::PROT_READ, libc::MAP_SHARED, file, 0);
         assert_ne!(at, libc::MAP_FAILED);
         let at = at.byte_add(123);
         at.cast::<u8>().read_volatile();

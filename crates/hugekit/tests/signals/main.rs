@@ -83,7 +83,9 @@ fn trial(&(name, _, signal): &Case, forbidden: Option<&str>) -> Trial {
             .with_kind("skipped: only root can become an unprivileged user")
             .with_ignored_flag(true);
     }
-    match forbidden {
+    // Those of threads say so by their names.
+    let for_threads = permitted::lacking_for_threads().filter(|_| name.contains("_threaded_"));
+    match forbidden.or(for_threads.as_deref()) {
         Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
         None => trial,
     }

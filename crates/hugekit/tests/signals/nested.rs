@@ -7,7 +7,7 @@ use std::thread;
 
 use hugekit::fault::FaultMode;
 
-use crate::fixture::{CALLS, Case, PAGE, WIDTH, in_place, install, pool, send};
+use crate::fixture::{CALLS, Case, in_place, install, page_size, pool, send, width};
 use crate::served::at_fault;
 use crate::signal_stack;
 
@@ -17,7 +17,7 @@ static TOUCHES: AtomicUsize = AtomicUsize::new(0);
 /// Another signal's handler, whose thread may be anywhere: touches all of a region.
 extern "C" fn touches(_: c_int) {
     let at = TOUCHED_BY_SIGNAL.load(Ordering::SeqCst);
-    for offset in (0..WIDTH).step_by(PAGE) {
+    for offset in (0..width()).step_by(page_size()) {
         // SAFETY: the region outlives the signals; volatile, because others access it as well.
         unsafe {
             let word = at.add(offset).cast::<u64>();
@@ -32,7 +32,7 @@ extern "C" fn touches(_: c_int) {
 /// no thread waits for itself, nor two for each other.
 fn faults_in_handlers_of_other_signals(fault_mode: FaultMode) {
     let pool = pool();
-    let region = at_fault(&pool, WIDTH, fault_mode).share();
+    let region = at_fault(&pool, width(), fault_mode).share();
     TOUCHED_BY_SIGNAL.store(region.as_ptr(), Ordering::SeqCst);
     // SAFETY: `touches` allocates nothing and locks nothing.
     unsafe { libc::signal(libc::SIGUSR1, touches as *const () as usize) };
@@ -48,8 +48,8 @@ fn faults_in_handlers_of_other_signals(fault_mode: FaultMode) {
                     let words = region.words();
                     match work {
                         0 => assert!(words.iter().all(|word| word.load(Ordering::Relaxed) <= 1)),
-                        1 => region.release(0..WIDTH).unwrap(),
-                        _ => region.prepare_write(0..WIDTH).unwrap(),
+                        1 => region.release(0..width()).unwrap(),
+                        _ => region.prepare_write(0..width()).unwrap(),
                     }
                 }
             });
@@ -93,7 +93,7 @@ fn fault_inside_the_handling_of_another_is_served() {
     TOUCHED_BY_SIGNAL.store(region.as_mut_ptr(), Ordering::SeqCst);
     send();
     assert_eq!((CALLS.load(Ordering::SeqCst), TOUCHES.load(Ordering::SeqCst)), (1, 1));
-    assert!(region.iter().step_by(PAGE).all(|&byte| byte == 1));
+    assert!(region.iter().step_by(page_size()).all(|&byte| byte == 1));
 }
 
 pub(crate) const CASES: &[Case] = &[

@@ -5,7 +5,7 @@ use hugekit::fault::FaultMode;
 use hugekit::machine::userfaultfd::Obstacle;
 use hugekit::pool::{Clearing, FaultError};
 
-use crate::fixture::{Case, PAGE, is_zero, pool};
+use crate::fixture::{Case, is_zero, page_size, pool};
 
 /// An unprivileged user, where faults of the kernel are not every user's: in place still works, and the region
 /// says why it is not threaded.
@@ -16,7 +16,7 @@ fn build_without_permission_is_in_place_and_says_why() {
     assert_eq!(become_nobody, 0);
     let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap();
     let build = |fault_mode| {
-        pool.region_builder(PAGE).clearing(Clearing::OnFault).fault_mode(fault_mode).build()
+        pool.region_builder(page_size()).clearing(Clearing::OnFault).fault_mode(fault_mode).build()
     };
     if allowed.trim() == "1" {
         assert!(build(FaultMode::Threaded { threads: 1 }).is_ok());
@@ -57,8 +57,11 @@ fn filtered(action: u32) {
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter), 0);
     }
     for fault_mode in [FaultMode::Auto, FaultMode::InPlace, FaultMode::Threaded { threads: 2 }] {
-        let build =
-            pool.region_builder(PAGE).clearing(Clearing::OnFault).fault_mode(fault_mode).build();
+        let build = pool
+            .region_builder(page_size())
+            .clearing(Clearing::OnFault)
+            .fault_mode(fault_mode)
+            .build();
         let error = build.unwrap_err();
         let PoolError::Fault(FaultError::NotPermitted { obstacles, .. }) = &error else {
             panic!("{error}")
@@ -67,7 +70,7 @@ fn filtered(action: u32) {
         assert!(error.to_string().contains("seccomp"), "{error}");
     }
     assert_eq!(pool.stats().unwrap().in_use, 0);
-    assert!(is_zero(&pool.region(PAGE).unwrap()));
+    assert!(is_zero(&pool.region(page_size()).unwrap()));
 }
 
 fn build_under_a_filter_that_refuses_names_it() {

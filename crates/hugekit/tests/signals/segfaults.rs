@@ -10,7 +10,7 @@ use hugekit::pool::{Backing, FaultError};
 use hugekit::region::ForkError;
 use hugekit::{HUGE_PAGE_BYTES, Pool, Region, Snapshot, SnapshotError};
 
-use crate::fixture::{CALLS, Case, PAGE};
+use crate::fixture::{CALLS, Case, page_size};
 use crate::served::soiled;
 
 /// Memory of the test, and a snapshot of it that is handled in place.
@@ -45,8 +45,8 @@ extern "C" fn counts_and_allows(_: c_int, info: *mut libc::siginfo_t, _: *mut c_
     CALLS.fetch_add(1, Ordering::SeqCst);
     // SAFETY: what the kernel gave us; the page is the test's own.
     unsafe {
-        let page = (*info).si_addr().map_addr(|address| address & !(PAGE - 1));
-        libc::mprotect(page, PAGE, libc::PROT_READ);
+        let page = (*info).si_addr().map_addr(|address| address & !(page_size() - 1));
+        libc::mprotect(page, page_size(), libc::PROT_READ);
     }
 }
 
@@ -54,7 +54,7 @@ fn read_what_is_forbidden() {
     let (prot, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, accessed to be told that it may not be.
     unsafe {
-        let at = libc::mmap(ptr::null_mut(), PAGE, prot, flags, -1, 0);
+        let at = libc::mmap(ptr::null_mut(), page_size(), prot, flags, -1, 0);
         assert_eq!(at.cast::<u8>().read_volatile(), 0);
     }
 }

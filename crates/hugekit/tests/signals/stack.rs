@@ -7,12 +7,12 @@ use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 
-use crate::fixture::{CALLS, Case, PAGE, WIDTH, counts_plainly, in_place, pool, signal_stack};
+use crate::fixture::{CALLS, Case, counts_plainly, in_place, page_size, pool, signal_stack, width};
 
 fn fault_served_in_place_keeps_errno() {
     let pool = pool();
     let mut region = in_place(&pool);
-    for at in (0..region.len()).step_by(PAGE) {
+    for at in (0..region.len()).step_by(page_size()) {
         // SAFETY: the address of the calling thread's errno.
         unsafe {
             *libc::__errno_location() = 4242;
@@ -29,8 +29,8 @@ fn fault_served_in_place_needs_less_than_two_kib_of_stack() {
     let used_by = stack_beyond_a_frame();
     for handled in [0, 1] {
         let ours = used_by(&mut || {
-            region.release(0..WIDTH).unwrap();
-            region[handled * PAGE] = 1;
+            region.release(0..width()).unwrap();
+            region[handled * page_size()] = 1;
         });
         assert!(0 < ours && ours < 2048, "{ours} bytes beyond the frame of an empty handler");
     }
@@ -39,10 +39,10 @@ fn fault_served_in_place_needs_less_than_two_kib_of_stack() {
 /// The same, no allocation and `errno` as it was, for every kind of fault of a fork group: the last of them
 /// copies all of a region.
 fn fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack() {
-    let pool = Pool::builder(4 * WIDTH).backing(Backing::Base).scrub_threads(0).build().unwrap();
-    let mut region = pool.region(WIDTH).unwrap();
+    let pool = Pool::builder(4 * width()).backing(Backing::Base).scrub_threads(0).build().unwrap();
+    let mut region = pool.region(width()).unwrap();
     region.fill(1);
-    let how = region.fork_builder().granule(PAGE).fault_mode(FaultMode::InPlace).max_vmas(4);
+    let how = region.fork_builder().granule(page_size()).fault_mode(FaultMode::InPlace).max_vmas(4);
     let (mut first, mut second) = (how.build().unwrap(), how.build().unwrap());
     let used_by = stack_beyond_a_frame();
     let mut touch = |what: &str, touch: &mut dyn FnMut(&mut Region, &mut Region, &mut Region)| {
@@ -57,16 +57,18 @@ fn fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack() {
     };
     touch("a read", &mut |_, first, second| assert_eq!(first[0] + second[0], 2));
     touch("a child's write", &mut |_, first, _| first[0] = 2);
-    touch("a parent's write", &mut |region, _, _| region[PAGE] = 2);
-    touch("a read of what was taken away", &mut |_, first, _| assert_eq!(first[PAGE], 1));
-    touch("the same, shared with no other region", &mut |_, _, second| assert_eq!(second[PAGE], 1));
+    touch("a parent's write", &mut |region, _, _| region[page_size()] = 2);
+    touch("a read of what was taken away", &mut |_, first, _| assert_eq!(first[page_size()], 1));
+    touch("the same, shared with no other region", &mut |_, _, second| {
+        assert_eq!(second[page_size()], 1);
+    });
     touch("the last sharer's write", &mut |region, first, second| {
-        (first[5 * PAGE], second[5 * PAGE], region[5 * PAGE]) = (5, 5, 5);
+        (first[5 * page_size()], second[5 * page_size()], region[5 * page_size()]) = (5, 5, 5);
     });
     assert!(first.shared_bytes().unwrap() == 0, "mappings were used up");
     let all: [u64; 3] =
         [&region, &first, &second].map(|region| region.iter().map(|&b| u64::from(b)).sum());
-    assert_eq!(all, [1 + 4, 1 + 4, 4].map(|more| WIDTH as u64 + more));
+    assert_eq!(all, [1 + 4, 1 + 4, 4].map(|more| width() as u64 + more));
 }
 
 /// Says how much of the signal stack handlers use that are called meanwhile, beyond the frame of an empty
