@@ -1,14 +1,17 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
+mod broker;
 mod doctor;
 mod file;
 mod lab;
+mod lease;
 mod operand;
 mod profile;
 mod progress;
 mod report;
 mod settings;
 mod shell;
+mod socket;
 mod text;
 mod tune;
 mod usage;
@@ -19,7 +22,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use hugekit_lab::record::reason;
 
-use usage::UsageError;
+use usage::{Remedied, UsageError};
 
 /// A huge-page memory engine: look at the machine, measure it, tune to it.
 #[derive(Debug, Parser)]
@@ -35,6 +38,8 @@ enum Command {
     Lab(lab::Lab),
     Tune(tune::Tune),
     Report(report::Report),
+    Broker(broker::BrokerCommand),
+    Lease(lease::LeaseCommand),
     Completions(shell::Completions),
     Man(shell::Man),
 }
@@ -47,6 +52,9 @@ fn main() -> ExitCode {
         }
         // Causes, and no backtrace: a user of the command has no use for one.
         text::say(&format!("error: {}", reason(&*error)));
+        if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
+            text::say(&format!("remedy: {remedy}"));
+        }
         ExitCode::FAILURE
     })
 }
@@ -57,6 +65,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lab(lab) => lab.run(),
         Command::Tune(tune) => tune.run(),
         Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
+        Command::Broker(broker) => broker.run().map(ExitCode::from),
+        Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }
