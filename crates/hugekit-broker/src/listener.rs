@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -25,6 +26,10 @@ pub(crate) struct Listener {
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+
+/// How often, and how far apart, the lock of a path is tried.
+const LOCK_TRIES: u32 = 25;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 impl Listener {
     /// For users to connect to: for all of them where this is root's, and else for this user.
@@ -81,9 +86,13 @@ fn lock(path: &Path) -> Result<OwnedFd, BrokerError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file =
         rustix::fs::open(Path::new(&name), flags, Mode::from_raw_mode(0o600)).map_err(refused)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(BrokerError::Running { socket: path.to_owned() }),
-        Err(errno) => Err(refused(errno)),
+    // A process that a killed broker was starting has the lock for a moment.
+    for _ in 0..LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            Err(errno) => return Err(refused(errno)),
+        }
     }
+    Err(BrokerError::Running { socket: path.to_owned() })
 }

@@ -79,7 +79,7 @@ impl LeaseCommand {
                 let backing = lease.backing();
                 Ok((lease.into_file(), backing))
             }
-            Err(error @ LeaseError::NoBroker { .. }) => {
+            Err(error @ (LeaseError::NoBroker { .. } | LeaseError::HungUp)) => {
                 say(&format!("{error}; populating {} here instead", self.size));
                 let memory = MemoryFile::create("lease", self.size.0, self.backing.into())?;
                 populate(&memory)?;
