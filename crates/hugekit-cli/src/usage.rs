@@ -25,7 +25,7 @@ pub(crate) struct Remedied {
 
 impl Remedied {
     /// An error that has a remedy, or none.
-    pub(crate) fn new(
+    pub(crate) fn error(
         error: impl Error + Send + Sync + 'static,
         remedy: Option<String>,
     ) -> anyhow::Error {

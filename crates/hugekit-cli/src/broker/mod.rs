@@ -160,7 +160,7 @@ impl BrokerCommand {
 
 fn explained(error: BrokerError) -> anyhow::Error {
     let remedy = error.remedy();
-    Remedied::new(error, remedy)
+    Remedied::error(error, remedy)
 }
 
 impl FillArguments {

@@ -31,7 +31,7 @@ impl Status {
         let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
         let status = hugekit::lease::status(&socket).map_err(|error| {
             let remedy = error.remedy();
-            Remedied::new(error, remedy)
+            Remedied::error(error, remedy)
         })?;
         let text = if self.json { of_programs(&status)? } else { of_people(&status) };
         write_out(&text).context("cannot write to standard output")

@@ -112,7 +112,7 @@ fn populate(memory: &MemoryFile) -> Result<(), LeaseError> {
 
 fn explained(error: LeaseError) -> anyhow::Error {
     let remedy = error.remedy();
-    Remedied::new(error, remedy)
+    Remedied::error(error, remedy)
 }
 
 /// Why the program could not be started.

@@ -1,7 +1,6 @@
 //! A file of memory of one length for good: what is leased.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -35,16 +34,14 @@ impl MemoryFile {
         if bytes == 0 || !bytes.is_multiple_of(page_size) {
             return Err(Unfit::Length { bytes: bytes as u64, page_size }.into());
         }
-        let name = format!("hugekit:{name}");
-        let name = name.bytes().take_while(|&byte| byte != 0).take(200).collect::<Vec<_>>();
-        let name = CString::new(name).expect("cut at the first NUL");
         let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
-        let file = memfd::create(&name, backing.pages()).map_err(|errno| match errno {
-            Errno::INVAL | Errno::NODEV | Errno::NOENT if backing.is_reserved() => {
-                LeaseError::NoHugePages { page_size }
-            }
-            other => kernel("memfd_create")(other),
-        })?;
+        let file =
+            memfd::create(&memfd::name(name), backing.pages()).map_err(|errno| match errno {
+                Errno::INVAL | Errno::NODEV | Errno::NOENT if backing.is_reserved() => {
+                    LeaseError::NoHugePages { page_size }
+                }
+                other => kernel("memfd_create")(other),
+            })?;
         memfd::size_for_good(&file, bytes as u64).map_err(kernel("ftruncate"))?;
         Ok(Self { file, bytes, backing })
     }

@@ -505,7 +505,7 @@ impl Status {
         let why = rest.numbers()?;
         rest.skip_zeroes(STATUS - (15 + FIGURES) * 8)?;
         let last_failure = match failure {
-            0 => None,
+            0 if why == [0; FIGURES] => None,
             code => {
                 let code = u16::try_from(code).map_err(|_| Malformed::Meaning)?;
                 Some(Refusal::of_code(code, why).ok_or(Malformed::Meaning)?)
@@ -710,6 +710,19 @@ mod tests {
             let mut changed = refused.clone();
             changed[at] = 1;
             assert_eq!(Answer::of_message(&changed), Err(Malformed::Meaning), "byte {at}");
+        }
+    }
+
+    /// The figures of no failure were once read as nothing.
+    #[test]
+    fn every_byte_of_a_status_means_something_or_is_refused() {
+        let status = Answer::Status(Box::new(Status::new(Backing::Base, 1, 0))).to_message();
+        for at in 8..status.len() {
+            let mut changed = status.clone();
+            changed[at] = 1;
+            if let Ok(answer) = Answer::of_message(&changed) {
+                assert_eq!(answer.to_message(), changed, "byte {at}");
+            }
         }
     }
 

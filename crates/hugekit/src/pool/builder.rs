@@ -1,6 +1,5 @@
 //! How a pool is asked for.
 
-use std::ffi::CString;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -15,9 +14,7 @@ use super::{
 use crate::lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile, Unfit};
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
-
-/// The longest name that `memfd_create` takes.
-const LONGEST_NAME: usize = 249;
+use crate::sys::memfd;
 
 /// Where the memory comes from.
 #[derive(Clone)]
@@ -310,7 +307,7 @@ impl<'a> PoolBuilder<'a> {
 
     fn recipe(&self) -> Recipe {
         Recipe {
-            name: self.file_name(),
+            name: memfd::name(&self.name),
             nodes: self.nodes.clone(),
             in_core_dumps: self.in_core_dumps,
         }
@@ -326,13 +323,6 @@ impl<'a> PoolBuilder<'a> {
             high: high.div_ceil(page_size),
             filling: false,
         }
-    }
-
-    fn file_name(&self) -> CString {
-        let name = format!("hugekit:{}", self.name);
-        let bytes =
-            name.bytes().take_while(|&byte| byte != 0).take(LONGEST_NAME).collect::<Vec<_>>();
-        CString::new(bytes).expect("cut at the first NUL")
     }
 
     fn finish(&self, core: Core, fallbacks: Vec<Fallback>) -> Pool {

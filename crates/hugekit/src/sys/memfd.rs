@@ -1,6 +1,6 @@
 //! Files of memory: `memfd_create`, seals and holes.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -18,6 +18,17 @@ pub(crate) enum Pages {
     Hugetlb2M,
     /// From the kernel's pool of 1 GiB pages.
     Hugetlb1G,
+}
+
+/// The longest name that the kernel takes.
+const LONGEST_NAME: usize = 249;
+
+/// The name of a file of this library's, as `/proc` shows it behind `/memfd:`: cut to what the kernel takes, at the
+/// first NUL too.
+pub(crate) fn name(name: &str) -> CString {
+    let name = format!("hugekit:{name}");
+    let name = name.bytes().take_while(|&byte| byte != 0).take(LONGEST_NAME).collect::<Vec<_>>();
+    CString::new(name).expect("cut at the first NUL")
 }
 
 /// An empty file that is closed on exec and may be sealed. `EINVAL` or `ENODEV` for a page size
