@@ -91,7 +91,7 @@ impl Default for Limits {
     }
 }
 
-/// The program that populates a unit, and its first arguments: it calls [`fill`](crate::fill).
+/// The program that populates a unit, and its first arguments: it calls [`fill`](crate::fill()).
 #[derive(Clone, Debug)]
 pub struct FillCommand {
     /// The program.

@@ -8,6 +8,7 @@ mod daemon;
 mod ends;
 mod leases;
 mod liars;
+mod qemu;
 mod refusals;
 
 use hugekit::Pool;
@@ -35,6 +36,11 @@ fn main() {
         Backing::Base,
         &[liars::CHECKS, command::CHECKS, attacks::CHECKS_OF_ONE].concat(),
     ));
+    let without_qemu = qemu::lacking();
+    for backing in [Backing::Base, Backing::Hugetlb2M] {
+        let of_qemu = self::trials(backing, qemu::CHECKS).into_iter();
+        trials.extend(of_qemu.map(|trial| unless_lacking(trial, without_qemu.as_ref())));
+    }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
@@ -47,10 +53,14 @@ fn trials(backing: Backing, checks: &[Check]) -> Vec<Trial> {
             check(backing);
             Ok(())
         });
-        match &lacking {
-            None => trial,
-            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
-        }
+        unless_lacking(trial, lacking.as_ref())
     };
     checks.iter().map(trial).collect()
+}
+
+fn unless_lacking(trial: Trial, lacking: Option<&String>) -> Trial {
+    match lacking {
+        None => trial,
+        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+    }
 }

@@ -17,8 +17,8 @@ use crate::sys::seqpacket::{self, Message};
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 
 /// What a broker is given beyond the time that a client would wait for a unit: it answers from one thread that never
-/// waits, but on a machine with other things to do.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// waits, but on a machine with other things to do, or whose own host is short of memory: more than 10 s were seen.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// How often a connection is tried where the broker's queue is full.
 const RETRY: Duration = Duration::from_millis(5);
