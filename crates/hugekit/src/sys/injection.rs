@@ -86,7 +86,8 @@ macro_rules! calls {
 calls! {
     calls: {
         Clone: [AGAIN]
-        Connect: [INTR AGAIN ACCESS CONNREFUSED NOENT]
+        // Not AGAIN: that a queue is full for ever is found out within a minute.
+        Connect: [INTR ACCESS CONNREFUSED NOENT]
         Dup3: [BUSY INTR]
         Fallocate: [INTR NOSPC NOMEM]
         Fchmod: [PERM IO]
@@ -120,12 +121,12 @@ calls! {
         Read: [IO SRCH INTR]
         ReadFault: [INTR]
         Readlink: [ACCESS NOMEM]
-        Recvmsg: [INTR AGAIN CONNRESET NOMEM]
+        Recvmsg: [INTR CONNRESET NOMEM]
         SchedGetaffinity: [INVAL PERM]
         SchedSetaffinity: [INVAL PERM]
         SchedSetscheduler: [PERM]
         Seal: [PERM INVAL]
-        Sendmsg: [INTR AGAIN PIPE CONNRESET NOMEM]
+        Sendmsg: [INTR NOMEM]
         SetLock: [AGAIN ACCESS NOLCK PERM]
         Setpriority: [ACCESS PERM]
         Sigaction: [INVAL]
