@@ -58,6 +58,12 @@
 // Core dumps do not hold the regions' bytes.
 #define HUGEKIT_POOL_NOT_IN_CORE_DUMPS 8
 
+// The pool's memory is the file `hugekit_pool_options.file`, which another process has made and populated, such as
+// one inherited from `hugekit lease`. It is looked at: memory, of one length for good, which is the capacity. The
+// program promises that all its bytes are zero, and that nothing else writes to it as long as the pool or a region of
+// it lives. `hugekit_pool_new` closes the descriptor, on failure too, unless the structure itself is refused.
+#define HUGEKIT_POOL_ADOPT 16
+
 // A thread of low priority copies as well, so that writers meet fewer faults, at the price of copies that
 // no caller might have needed.
 #define HUGEKIT_SNAPSHOT_IN_BACKGROUND 1
@@ -416,6 +422,13 @@ typedef struct hugekit_pool_options {
     size_t node_count;
     // The name by which `/proc/self/maps` shows the pool, as `/memfd:hugekit:NAME`; NULL: `"pool"`.
     const char *name;
+    // Where a `hugekit broker` listens that the pool's memory is leased from, or NULL: the capacity is the size of
+    // its units then. It has to run as root or as this process's user.
+    const char *broker;
+    // With `HUGEKIT_POOL_ADOPT`, the descriptor of the pool's memory.
+    int32_t file;
+    // Zero.
+    uint32_t reserved;
 } hugekit_pool_options;
 
 // A pool at one moment. States are counted in pages of the backing, work done in bytes since the pool was
@@ -711,7 +724,8 @@ void hugekit_forget_learned(void);
 // unknown wish.
 //
 // # Safety
-// `pool` can be written; `options` is NULL or such a structure.
+// `pool` can be written; `options` is NULL or such a structure, whose file, with `HUGEKIT_POOL_ADOPT`, is as promised
+// there.
 hugekit_status hugekit_pool_new(size_t capacity,
                                 const struct hugekit_pool_options *options,
                                 struct hugekit_pool **pool);

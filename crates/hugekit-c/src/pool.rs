@@ -1,9 +1,11 @@
 //! Pools.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_void};
 use std::fmt::Write as _;
 use std::mem::offset_of;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use engine::Pool;
 use engine::pool::{Backing, BackingReport, Clearing, NodePolicy, PoolBuilder};
@@ -75,10 +77,17 @@ pub const HUGEKIT_POOL_NO_SCRUBBER: u32 = 4;
 /// Core dumps do not hold the regions' bytes.
 pub const HUGEKIT_POOL_NOT_IN_CORE_DUMPS: u32 = 8;
 
+/// The pool's memory is the file `hugekit_pool_options.file`, which another process has made and populated, such as
+/// one inherited from `hugekit lease`. It is looked at: memory, of one length for good, which is the capacity. The
+/// program promises that all its bytes are zero, and that nothing else writes to it as long as the pool or a region of
+/// it lives. `hugekit_pool_new` closes the descriptor, on failure too, unless the structure itself is refused.
+pub const HUGEKIT_POOL_ADOPT: u32 = 16;
+
 const FLAGS: u32 = HUGEKIT_POOL_STRICT
     | HUGEKIT_POOL_POPULATE
     | HUGEKIT_POOL_NO_SCRUBBER
-    | HUGEKIT_POOL_NOT_IN_CORE_DUMPS;
+    | HUGEKIT_POOL_NOT_IN_CORE_DUMPS
+    | HUGEKIT_POOL_ADOPT;
 
 /// Wishes for a pool. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
@@ -112,6 +121,13 @@ pub struct hugekit_pool_options {
     pub node_count: usize,
     /// The name by which `/proc/self/maps` shows the pool, as `/memfd:hugekit:NAME`; NULL: `"pool"`.
     pub name: *const c_char,
+    /// Where a `hugekit broker` listens that the pool's memory is leased from, or NULL: the capacity is the size of
+    /// its units then. It has to run as root or as this process's user.
+    pub broker: *const c_char,
+    /// With `HUGEKIT_POOL_ADOPT`, the descriptor of the pool's memory.
+    pub file: i32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 // SAFETY: integers and pointers, the first of which is the size; the function is null or what the caller
@@ -123,7 +139,7 @@ unsafe impl Versioned for hugekit_pool_options {
 
 impl Wish for hugekit_pool_options {
     fn reserved(&self) -> u32 {
-        0
+        self.reserved
     }
 }
 
@@ -136,7 +152,8 @@ impl Wish for hugekit_pool_options {
 /// unknown wish.
 ///
 /// # Safety
-/// `pool` can be written; `options` is NULL or such a structure.
+/// `pool` can be written; `options` is NULL or such a structure, whose file, with `HUGEKIT_POOL_ADOPT`, is as promised
+/// there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_new(
     capacity: usize,
@@ -149,10 +166,11 @@ pub unsafe extern "C" fn hugekit_pool_new(
 
 unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<hugekit_pool> {
     // SAFETY: the caller's to promise.
-    let (options, name, nodes) = unsafe {
+    let (options, name, broker, file, nodes) = unsafe {
         let options = versioned::read(options)?;
-        let name = (!options.name.is_null()).then(|| CStr::from_ptr(options.name));
-        (options, name, nodes(&options)?)
+        let text = |text: *const c_char| (!text.is_null()).then(|| CStr::from_ptr(text));
+        let file = adopted(&options)?;
+        (options, text(options.name), text(options.broker), file, nodes(&options)?)
     };
     let unknown = options.flags & !FLAGS;
     if unknown != 0 {
@@ -182,9 +200,36 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
     if let Some(progress) = &progress {
         builder = builder.progress(progress);
     }
+    builder = match (broker, file) {
+        (Some(_), Some(_)) => {
+            let message = "hugekit_pool_options has a broker and a file".to_owned();
+            return Err(Refusal::invalid(message));
+        }
+        (Some(broker), None) => builder.broker(OsStr::from_bytes(broker.to_bytes())),
+        // SAFETY: the caller's to promise.
+        (None, Some(file)) => unsafe { builder.adopt(file) },
+        (None, None) => builder,
+    };
     let pool = builder.build()?;
     let fallbacks = fallbacks(pool.backing_report());
     Ok(hugekit_pool { pool, fallbacks })
+}
+
+/// The file that is to be adopted, if one is.
+///
+/// # Safety
+/// The descriptor, if it is open, is the callee's to close.
+unsafe fn adopted(options: &hugekit_pool_options) -> Answer<Option<OwnedFd>> {
+    if options.flags & HUGEKIT_POOL_ADOPT == 0 {
+        return Ok(None);
+    }
+    // SAFETY: asks for the flags of a descriptor, if it is one.
+    if options.file < 0 || unsafe { libc::fcntl(options.file, libc::F_GETFD) } < 0 {
+        let message = format!("hugekit_pool_options.file is {}, no descriptor", options.file);
+        return Err(Refusal::invalid(message));
+    }
+    // SAFETY: open, and the caller's to promise.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(options.file) }))
 }
 
 fn backing(number: u32) -> Answer<Option<Backing>> {

@@ -1,5 +1,6 @@
 /* Pools and regions: zeroes, limits, statistics, files, and what a forked child has of them. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -178,6 +179,38 @@ static void a_forked_child_has_nothing_of_it_and_harms_nothing(void)
     hugekit_pool_free(pool);
 }
 
+static int memory_of_one_length(size_t len)
+{
+    int file = memfd_create("adopted", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    CHECK(file >= 0 && ftruncate(file, (off_t)len) == 0);
+    CHECK(fcntl(file, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) == 0);
+    return file;
+}
+
+static void adopts_a_file_and_asks_a_broker(void)
+{
+    hugekit_pool_options wishes = {
+        .size = sizeof wishes, .flags = HUGEKIT_POOL_ADOPT, .file = memory_of_one_length(4 * MIB)};
+    hugekit_pool *pool = NULL;
+    hugekit_region *region = NULL;
+    CHECK(hugekit_pool_new(4 * MIB, &wishes, &pool) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_pool_capacity(pool) == 4 * MIB);
+    CHECK(hugekit_region_new(pool, 4 * MIB, NULL, &region) == HUGEKIT_STATUS_OK);
+    CHECK(is_zero(hugekit_region_address(region), 4 * MIB));
+    hugekit_region_free(region);
+    hugekit_pool_free(pool);
+    wishes.file = memory_of_one_length(4 * MIB);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(2 * MIB, &wishes, &pool), "2 MiB were asked for");
+    CHECK(fcntl(wishes.file, F_GETFD) < 0);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(2 * MIB, &wishes, &pool), "no descriptor");
+    hugekit_pool_options leased = {.size = sizeof leased, .broker = "/nonexistent/broker.sock"};
+    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_pool_new(4 * MIB, &leased, &pool), "no broker listens");
+    CHECK(strstr(hugekit_last_remedy(), "hugekit broker") != NULL);
+    leased.file = memory_of_one_length(4 * MIB);
+    leased.flags = HUGEKIT_POOL_ADOPT;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(4 * MIB, &leased, &pool), "a broker and a file");
+}
+
 int main(void)
 {
     hands_out_zeroes_again_and_again();
@@ -185,6 +218,7 @@ int main(void)
     without_huge_pages_it_says_what_it_took_and_why();
     ranges_are_populated_released_and_checked();
     the_region_outlives_the_handle_of_its_pool();
+    adopts_a_file_and_asks_a_broker();
     /* Memory of the parent's threads counts as lost in a child. */
     if (!getenv("UNDER_VALGRIND"))
         a_forked_child_has_nothing_of_it_and_harms_nothing();

@@ -1,14 +1,17 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
+mod broker;
 mod doctor;
 mod file;
 mod lab;
+mod lease;
 mod operand;
 mod profile;
 mod progress;
 mod report;
 mod settings;
 mod shell;
+mod socket;
 mod tend;
 mod text;
 mod tune;
@@ -20,7 +23,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use hugekit_lab::record::reason;
 
-use usage::UsageError;
+use usage::{Remedied, UsageError};
 
 /// A huge-page memory engine: look at the machine, measure it, tune to it.
 #[derive(Debug, Parser)]
@@ -37,6 +40,8 @@ enum Command {
     Tune(tune::Tune),
     Report(report::Report),
     Tend(tend::Tend),
+    Broker(broker::BrokerCommand),
+    Lease(lease::LeaseCommand),
     Completions(shell::Completions),
     Man(shell::Man),
 }
@@ -49,6 +54,9 @@ fn main() -> ExitCode {
         }
         // Causes, and no backtrace: a user of the command has no use for one.
         text::say(&format!("error: {}", reason(&*error)));
+        if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
+            text::say(&format!("remedy: {remedy}"));
+        }
         ExitCode::FAILURE
     })
 }
@@ -60,6 +68,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tune(tune) => tune.run(),
         Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
         Command::Tend(tend) => tend.run(),
+        Command::Broker(broker) => broker.run().map(ExitCode::from),
+        Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {
             completions.run(Cli::command()).map(|()| ExitCode::SUCCESS)
         }

@@ -1,4 +1,5 @@
-//! A mistake in the arguments that only the machine shows, such as more memory than there is.
+//! Errors that are said in another way: mistakes in the arguments that only the machine shows, such as more memory
+//! than there is, and errors with a remedy.
 
 use std::error::Error;
 use std::fmt;
@@ -14,3 +15,31 @@ impl fmt::Display for UsageError {
 }
 
 impl Error for UsageError {}
+
+/// An error with what can be done about it, which is said on a line of its own.
+#[derive(Debug)]
+pub(crate) struct Remedied {
+    pub(crate) message: String,
+    pub(crate) remedy: String,
+}
+
+impl Remedied {
+    /// An error that has a remedy, or none.
+    pub(crate) fn error(
+        error: impl Error + Send + Sync + 'static,
+        remedy: Option<String>,
+    ) -> anyhow::Error {
+        match remedy {
+            Some(remedy) => Self { message: error.to_string(), remedy }.into(),
+            None => error.into(),
+        }
+    }
+}
+
+impl fmt::Display for Remedied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Remedied {}

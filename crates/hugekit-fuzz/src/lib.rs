@@ -5,6 +5,7 @@
 
 mod commands;
 mod dump;
+mod lease;
 mod machine;
 mod profile;
 mod record;
@@ -27,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "resp", run: resp::run },
     Target { name: "dump", run: dump::run },
     Target { name: "commands", run: commands::run },
+    Target { name: "lease", run: lease::run },
 ];
 
 impl Target {

@@ -1,5 +1,6 @@
 //! Pools, and those that every array comes from that names none.
 
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hugekit::PoolError;
@@ -30,6 +31,11 @@ use crate::region::{Region, fault_mode};
 ///     clearing: "at allocation" or "at fault": when what is still dirty is cleared.
 ///     name: by which /proc/self/maps shows it, as ``/memfd:hugekit:NAME``.
 ///     progress: told how many bytes are populated; see :func:`clear`.
+///     broker: the path at which a ``hugekit broker`` listens that the memory is leased from, populated already; the
+///         capacity is the size of its units then.
+///     adopt: the descriptor of the memory, a file that another process has made and populated, such as one inherited
+///         from ``hugekit lease``. It is closed, whatever comes of it. You promise that all its bytes are zero, and that
+///         nothing else writes to it as long as the pool or an array of it lives.
 ///
 /// Raises:
 ///     MemoryError: too little memory, or too few huge pages, are there.
@@ -49,9 +55,9 @@ pub(crate) struct Pool(pub(crate) hugekit::Pool);
 impl Pool {
     #[new]
     #[pyo3(signature = (capacity, *, backing=None, strict=false, populate=false, threads=None, scrub_threads=Number(1),
-        watermarks=None, clearing=None, name=None, progress=None),
+        watermarks=None, clearing=None, name=None, progress=None, broker=None, adopt=None),
         text_signature = "(capacity, *, backing=None, strict=False, populate=False, threads=None, scrub_threads=1, \
-        watermarks=None, clearing=None, name=None, progress=None)")]
+        watermarks=None, clearing=None, name=None, progress=None, broker=None, adopt=None)")]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -65,7 +71,15 @@ impl Pool {
         clearing: Option<&str>,
         name: Option<String>,
         progress: Option<&Bound<'_, PyAny>>,
+        broker: Option<std::path::PathBuf>,
+        adopt: Option<i32>,
     ) -> PyResult<Self> {
+        let adopted = adopt.map(descriptor).transpose()?;
+        if broker.is_some() && adopted.is_some() {
+            return Err(PyValueError::new_err(
+                "a pool's memory is a broker's or adopted, not both",
+            ));
+        }
         let (tier, clearing) =
             (backing.map(tier).transpose()?, clearing.map(self::clearing).transpose()?);
         let teller = Teller::new(progress)?;
@@ -82,6 +96,14 @@ impl Pool {
             if let Some((Number(low), Number(high))) = watermarks {
                 builder = builder.watermarks(low, high);
             }
+            if let Some(file) = adopted {
+                // SAFETY: as the documentation of this class asks.
+                #[allow(unsafe_code)]
+                unsafe {
+                    builder = builder.adopt(file);
+                }
+            }
+            builder = broker.into_iter().fold(builder, hugekit::pool::PoolBuilder::broker);
             name.into_iter().fold(builder, hugekit::pool::PoolBuilder::name).build()
         };
         let pool = py.detach(build).map_err(Raised::from);
@@ -340,4 +362,15 @@ pub(crate) fn trim(py: Python<'_>) -> usize {
     let bytes = freed.iter().map(hugekit::Pool::capacity).sum();
     py.detach(|| drop(freed));
     bytes
+}
+
+/// A descriptor that is this process's to close.
+#[allow(unsafe_code)]
+fn descriptor(number: i32) -> PyResult<OwnedFd> {
+    // SAFETY: asks for the flags of a descriptor, if it is one.
+    if number < 0 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(PyValueError::new_err(format!("{number} is no open descriptor")));
+    }
+    // SAFETY: open, and the caller has given it away.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -9,6 +9,8 @@ use std::io;
 
 use crate::cow::ForkError;
 use crate::engine::HintError;
+use crate::lease::protocol::{Malformed, Refusal};
+use crate::lease::{LeaseError, Unfit};
 use crate::parallel::JobError;
 use crate::pool::FaultError;
 use crate::profile::AlreadyInstalled;
@@ -144,6 +146,65 @@ impl CopyError {
     }
 }
 
+impl Malformed {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind::Unsupported
+    }
+}
+
+impl Refusal {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotUnderstood { .. } => ErrorKind::Unsupported,
+            Self::NotServed { .. } => ErrorKind::NotPermitted,
+            Self::WrongSize { .. } => ErrorKind::Invalid,
+            Self::OverQuota { .. }
+            | Self::NoneReady { .. }
+            | Self::NoPages { .. }
+            | Self::Busy { .. }
+            | Self::NotPopulated { .. } => ErrorKind::NoMemory,
+            Self::Ending => ErrorKind::Conflict,
+        }
+    }
+}
+
+impl Unfit {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::PageSize { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+}
+
+impl LeaseError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoBroker { source, .. } => match of_kind(source.kind()) {
+                ErrorKind::NotPermitted => ErrorKind::NotPermitted,
+                _ => ErrorKind::Unsupported,
+            },
+            Self::Untrusted { .. } => ErrorKind::NotPermitted,
+            Self::Refused(refusal) => refusal.kind(),
+            Self::NoAnswer { .. } | Self::HungUp | Self::Unasked(_) => ErrorKind::Conflict,
+            Self::Malformed(malformed) => malformed.kind(),
+            Self::Unfit(unfit) => unfit.kind(),
+            Self::NoHugePages { .. } => ErrorKind::Unsupported,
+            Self::Pages { .. } => ErrorKind::NoMemory,
+            Self::Populate(error) => error.kind(),
+            Self::Kernel { source, .. } => of_kind(source.kind()),
+        }
+    }
+}
+
 impl AlreadyInstalled {
     /// What it means for a program.
     #[must_use]
@@ -209,6 +270,8 @@ impl PoolError {
             }
             Self::NodePolicy(source) => of_kind(source.kind()),
             Self::Fault(error) => error.kind(),
+            Self::Lease(error) => error.kind(),
+            Self::Taken => ErrorKind::Invalid,
             Self::NoDescriptor(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::Forked => ErrorKind::Forked,
         }

@@ -157,6 +157,7 @@ compile_error!(
 );
 
 pub mod arch;
+mod backing;
 mod clear;
 mod copy;
 mod cow;
@@ -166,6 +167,7 @@ mod error_kind;
 pub mod fault;
 mod huge_page;
 pub mod learning;
+pub mod lease;
 pub mod machine;
 pub mod parallel;
 pub mod pool;
@@ -173,6 +175,7 @@ mod populate;
 pub mod profile;
 pub mod region;
 mod remedy;
+mod size;
 pub mod snapshot;
 pub mod sweep;
 mod sync;

@@ -5,6 +5,8 @@ use std::fmt::{Debug, Display, Formatter, Result};
 
 use crate::cpu_set::ParseCpuSetError;
 use crate::engine::HintError;
+use crate::lease::protocol::{Malformed, Refusal};
+use crate::lease::{LeaseError, Unfit};
 use crate::parallel::{JobError, NodeMapError};
 use crate::pool::FaultError;
 use crate::profile::AlreadyInstalled;
@@ -30,6 +32,10 @@ print_well! {
     FaultError => remedy,
     ForkError => remedy,
     SnapshotError => remedy,
+    LeaseError => remedy,
+    Refusal => remedy,
+    Malformed,
+    Unfit,
     RegionError,
     ClearError,
     CopyError,
@@ -81,6 +87,10 @@ mod tests {
             Box::new(FaultError::NoThreads),
             Box::new(ForkError::Gigantic),
             Box::new(SnapshotError::Unserved),
+            Box::new(LeaseError::HungUp),
+            Box::new(Refusal::Ending),
+            Box::new(Malformed::Magic),
+            Box::new(Unfit::NotSealed),
             Box::new(RegionError::Populate(job.clone())),
             Box::new(ClearError::Hint(HintError::TargetOutside { target: 2, len: 1 })),
             Box::new(CopyError::LengthsDiffer { dst: 1, src: 2 }),
@@ -111,11 +121,14 @@ mod tests {
         let fault = || FaultError::Blocked;
         let fallbacks =
             || vec![Fallback { backing: Backing::Base, reason: PoolError::Fault(fault()) }];
-        let errors: [(Box<dyn Error>, _); 4] = [
+        let refusal = Refusal::Busy { most: 2, most_of_user: 1 };
+        let errors: [(Box<dyn Error>, _); 6] = [
             (Box::new(fault()), fault().remedy()),
             (Box::new(PoolError::NoBacking { fallbacks: fallbacks() }), fault().remedy()),
             (Box::new(ForkError::Fault(fault())), fault().remedy()),
             (Box::new(SnapshotError::Fault(fault())), fault().remedy()),
+            (Box::new(refusal), refusal.remedy()),
+            (Box::new(LeaseError::Refused(refusal)), refusal.remedy()),
         ];
         for (error, remedy) in errors {
             let remedy = remedy.expect("it can be unblocked");

@@ -29,6 +29,12 @@ fn a_guest_verifies_all_of_a_region() -> Result<(), Failed> {
     Ok(())
 }
 
+fn memory_of_a_vmm_of_crates_is_a_region() -> Result<(), Failed> {
+    let (succeeded, print) = printed("vm_memory", &[]);
+    assert!(succeeded && print.contains("64 MiB of guest memory up to 0x3ffffff on "), "{print}");
+    Ok(())
+}
+
 fn a_size_that_is_none_is_refused() -> Result<(), Failed> {
     for size in ["0", "4096", "much"] {
         let (succeeded, print) = printed("guest_memory", &[size]);
@@ -86,7 +92,10 @@ fn main() {
         "a_number_of_clones_that_is_none_is_refused",
         a_number_of_clones_that_is_none_is_refused,
     );
+    let vmm = "memory_of_a_vmm_of_crates_is_a_region";
+    let vmm = Trial::test(vmm, memory_of_a_vmm_of_crates_is_a_region);
     let trials = vec![
+        vmm,
         trial(verifies, &guest),
         trial(sizes, &guest),
         trial(clones, &fork),

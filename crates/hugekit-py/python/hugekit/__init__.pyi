@@ -52,6 +52,8 @@ class Pool:
         clearing: Clearing | None = None,
         name: str | None = None,
         progress: Progress | None = None,
+        broker: str | PathLike[str] | None = None,
+        adopt: int | None = None,
     ) -> Pool: ...
     def region(
         self,

@@ -1,8 +1,9 @@
 //! How a pool is asked for.
 
-use std::ffi::CString;
 use std::fmt;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::core::{Core, Orders};
 use super::memory::{Memory, Recipe};
@@ -10,11 +11,27 @@ use super::scrubber::Scrubber;
 use super::{
     Backing, BackingReport, Clearing, Fallback, Inner, NodePolicy, Pool, PoolError, limits,
 };
+use crate::lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile, Unfit};
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
+use crate::sys::memfd;
 
-/// The longest name that `memfd_create` takes.
-const LONGEST_NAME: usize = 249;
+/// Where the memory comes from.
+#[derive(Clone)]
+enum Source {
+    /// A new file of this process's.
+    Own,
+    /// Somewhere else, already populated. One pool can be made of it, so that a clone of the builder has the same.
+    Given(Arc<Mutex<Option<Given>>>),
+    /// The broker that listens there.
+    Broker(PathBuf),
+}
+
+/// A file that was given and not yet taken.
+enum Given {
+    Lease(Lease),
+    File(OwnedFd),
+}
 
 /// A pool to be made: [`Pool::builder`].
 #[derive(Clone)]
@@ -33,6 +50,13 @@ pub struct PoolBuilder<'a> {
     in_core_dumps: bool,
     name: String,
     root: Root,
+    source: Source,
+}
+
+impl Source {
+    fn given(given: Given) -> Self {
+        Self::Given(Arc::new(Mutex::new(Some(given))))
+    }
 }
 
 impl fmt::Debug for PoolBuilder<'_> {
@@ -61,6 +85,7 @@ impl<'a> PoolBuilder<'a> {
             in_core_dumps: true,
             name: "pool".to_owned(),
             root: Root::default(),
+            source: Source::Own,
         }
     }
 
@@ -151,16 +176,85 @@ impl<'a> PoolBuilder<'a> {
         self
     }
 
+    /// The memory of a lease instead of this process's own: as many bytes as the pool is to have. One pool can be
+    /// made of it. Backings, nodes and machine are what the lease has.
+    pub fn lease(mut self, lease: Lease) -> Self {
+        self.source = Source::given(Given::Lease(lease));
+        self
+    }
+
+    /// The memory of a file that another process has made and populated, such as one inherited from `hugekit lease`,
+    /// instead of this process's own: as many bytes as the pool is to have. That it is memory, of one length for
+    /// good, of pages of a known size, is looked at by [`build`](Self::build). One pool can be made of it.
+    ///
+    /// # Safety
+    /// All bytes of the file are zero, and as long as the pool or a region of it lives, no other process and nothing
+    /// else in this one writes to the file, maps it for writing, or punches holes into it. A file from a broker of
+    /// root's or of this process's user, to which no other descriptor or mapping exists any more, is such a file.
+    #[allow(unsafe_code)]
+    pub unsafe fn adopt(mut self, file: OwnedFd) -> Self {
+        self.source = Source::given(Given::File(file));
+        self
+    }
+
+    /// The memory of a lease that [`build`](Self::build) asks the broker for that listens at `socket`: the capacity
+    /// is then the size of the broker's units. A unit that is not ready is waited for, no longer than
+    /// [`DEFAULT_WAIT`]; [`Lease::ask`] and [`lease`](Self::lease) for more or less patience.
+    pub fn broker(mut self, socket: impl Into<PathBuf>) -> Self {
+        self.source = Source::Broker(socket.into());
+        self
+    }
+
     /// Makes the pool.
     ///
     /// # Errors
     /// [`PoolError`]: the capacity is 0 or more than there are addresses; the watermarks make no
-    /// sense; or none of the backings can be had, or the first one if that is to be strict.
+    /// sense; or none of the backings can be had, or the first one if that is to be strict; or
+    /// [`PoolError::Lease`]: the broker gives none, or what was given does not fit.
     ///
     /// # Panics
     /// If the progress callback does.
     pub fn build(&self) -> Result<Pool, PoolError> {
         self.check()?;
+        match &self.source {
+            Source::Own => self.build_own(),
+            Source::Given(given) => {
+                let given = given.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let memory = match given.ok_or(PoolError::Taken)? {
+                    Given::Lease(lease) => lease.into_memory(),
+                    Given::File(file) => MemoryFile::check(file)?,
+                };
+                self.build_of(memory)
+            }
+            Source::Broker(socket) => {
+                let lease = Lease::ask(socket, self.capacity, DEFAULT_WAIT)?;
+                self.build_of(lease.into_memory())
+            }
+        }
+    }
+
+    /// Of a file that is as it was promised to be.
+    fn build_of(&self, file: MemoryFile) -> Result<Pool, PoolError> {
+        let (backing, bytes) = (file.backing(), file.bytes());
+        if bytes != super::whole_folios(self.capacity, backing.page_size())? {
+            let unfit = Unfit::Other { bytes, wanted: self.capacity };
+            return Err(LeaseError::Unfit(unfit).into());
+        }
+        let present = file.present()?;
+        let memory = Memory::adopt(file, &self.recipe())?;
+        let core = self.core(memory, bytes)?;
+        // Where a part is there, no call says which one; to populate what is there takes little time and changes nothing.
+        if present >= bytes as u64 {
+            // SAFETY: who gave the file promised that its bytes are zero.
+            #[allow(unsafe_code)]
+            unsafe {
+                core.take_for_clean();
+            }
+        }
+        Ok(self.finish(core, Vec::new()))
+    }
+
+    fn build_own(&self) -> Result<Pool, PoolError> {
         let mut fallbacks = Vec::new();
         for &backing in if self.strict { &self.ladder[..1] } else { &self.ladder } {
             match self.build_on(backing) {
@@ -191,25 +285,32 @@ impl<'a> PoolBuilder<'a> {
         let page_size = backing.page_size();
         let bytes = super::whole_folios(self.capacity, page_size)?;
         limits::check(&self.root, backing, bytes)?;
-        let recipe = Recipe {
-            name: self.file_name(),
-            nodes: self.nodes.clone(),
-            in_core_dumps: self.in_core_dumps,
-        };
-        let memory = Memory::new(backing, bytes, &recipe).map_err(|error| match error {
+        let memory = Memory::new(backing, bytes, &self.recipe()).map_err(|error| match error {
             // Another process may have taken them since they were counted.
             PoolError::NotMapped { .. } if backing.is_reserved() => {
                 limits::check_huge_pages(&self.root, page_size, bytes).err().unwrap_or(error)
             }
             other => other,
         })?;
-        let orders = self.orders(page_size);
-        let core = Core::new(memory, self.root.clone(), bytes / page_size, orders)
-            .map_err(|errno| PoolError::NotMapped { bytes: page_size, source: errno.into() })?;
+        let core = self.core(memory, bytes)?;
         if self.populate {
             core.populate_all(self.threads, self.progress)?;
         }
         Ok(core)
+    }
+
+    fn core(&self, memory: Memory, bytes: usize) -> Result<Core, PoolError> {
+        let page_size = memory.page_size();
+        Core::new(memory, self.root.clone(), bytes / page_size, self.orders(page_size))
+            .map_err(|errno| PoolError::NotMapped { bytes: page_size, source: errno.into() })
+    }
+
+    fn recipe(&self) -> Recipe {
+        Recipe {
+            name: memfd::name(&self.name),
+            nodes: self.nodes.clone(),
+            in_core_dumps: self.in_core_dumps,
+        }
     }
 
     fn orders(&self, page_size: usize) -> Orders {
@@ -224,18 +325,14 @@ impl<'a> PoolBuilder<'a> {
         }
     }
 
-    fn file_name(&self) -> CString {
-        let name = format!("hugekit:{}", self.name);
-        let bytes =
-            name.bytes().take_while(|&byte| byte != 0).take(LONGEST_NAME).collect::<Vec<_>>();
-        CString::new(bytes).expect("cut at the first NUL")
-    }
-
     fn finish(&self, core: Core, fallbacks: Vec<Fallback>) -> Pool {
         let backing = core.memory.backing();
         let report = BackingReport {
             backing,
-            asked: self.ladder[0],
+            asked: match self.source {
+                Source::Own => self.ladder[0],
+                Source::Given(_) | Source::Broker(_) => backing,
+            },
             fallbacks,
             capacity: core.memory.capacity(),
             asked_capacity: self.capacity,

@@ -384,6 +384,18 @@ impl Core {
         Ok(())
     }
 
+    /// Takes every hole for clean, without a look.
+    ///
+    /// # Safety
+    /// The memory was populated before, and all of its bytes are zero.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn take_for_clean(&self) {
+        let holes = self.lock().folios.take_holes();
+        // SAFETY: the caller's to promise.
+        let clean = holes.into_iter().map(|hole| unsafe { hole.become_::<Clean>() });
+        self.put_back(clean.map(Idle::from));
+    }
+
     /// Takes folios back and tells the callers that wait for some.
     pub(super) fn put_back(&self, parts: impl IntoIterator<Item = Idle>) {
         let mut state = self.lock();

@@ -5,8 +5,10 @@ use std::io;
 use std::path::PathBuf;
 
 use super::{Fallback, FaultError};
+use crate::lease::LeaseError;
 use crate::machine::hugepages;
 use crate::parallel::JobError;
+use crate::size::Size;
 use crate::{ClearError, PopulateError};
 
 /// Why a pool could not be made, or could not do what was asked. Nothing was taken then: memory that
@@ -140,6 +142,12 @@ pub enum PoolError {
     /// The node policy names a node that does not exist or may not be used.
     #[error("the kernel refuses the node policy: {0}")]
     NodePolicy(io::Error),
+    /// No lease could be had, or what was given does not fit.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// A pool was already made of what this builder, or a clone of it, was given.
+    #[error("a pool was already made of the memory that was given")]
+    Taken,
     /// Faults cannot be served, so that nothing can be cleared at the first access.
     #[error(transparent)]
     Fault(#[from] FaultError),
@@ -175,25 +183,12 @@ impl PoolError {
                 "drop regions, ask for smaller ones or for a larger pool".to_owned()
             }
             Self::Fault(error) => return error.remedy(),
+            Self::Lease(error) => return error.remedy(),
             Self::NoBacking { fallbacks } => {
                 return fallbacks.first().and_then(|fallback| fallback.reason.remedy());
             }
             _ => return None,
         })
-    }
-}
-
-/// Bytes in the largest unit that divides them. By hand, because crates that print sizes round them,
-/// and an error is exact.
-pub(crate) struct Size(pub(crate) usize);
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-        match units.into_iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift) {
-            Some((shift, unit)) => write!(f, "{} {unit}", self.0 >> shift),
-            None => write!(f, "{} bytes", self.0),
-        }
     }
 }
 
@@ -212,13 +207,6 @@ mod tests {
     use super::*;
     use crate::HUGE_PAGE_BYTES;
     use crate::pool::Backing;
-
-    #[test]
-    fn message_with_sizes_is_exact() {
-        let sizes =
-            [0, 1, 4096, 3 << 20, 1 << 30, (1 << 30) + 1].map(|size| Size(size).to_string());
-        assert_eq!(sizes, ["0 bytes", "1 bytes", "4 KiB", "3 MiB", "1 GiB", "1073741825 bytes"]);
-    }
 
     #[test]
     fn remedy_for_missing_huge_pages_reserves_them_on_top() {

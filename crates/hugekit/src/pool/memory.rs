@@ -16,6 +16,7 @@ use rustix::param::page_size;
 
 use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::{Backing, NodePolicy, PoolError};
+use crate::lease::MemoryFile;
 use crate::parallel::{Bytes, Done, JobError, Progress, Sharing, Threads};
 use crate::populate::{PopulateError, populate_pages};
 use crate::profile::Profile;
@@ -143,9 +144,34 @@ impl Memory {
         })?;
         memfd::size_for_good(&file, bytes as u64)
             .map_err(|errno| PoolError::Kernel { call: "ftruncate", source: errno.into() })?;
+        let mut memory = Self::mapped(file, backing, bytes, recipe)?;
+        recipe.nodes.apply(memory.alias())?;
+        if backing == Backing::Thp {
+            memory.by_collapse = memory.try_huge_page()?;
+        }
+        Ok(memory)
+    }
+
+    /// A file that another process has made. Whether its pages are huge is that process's to have seen to.
+    pub(super) fn adopt(file: MemoryFile, recipe: &Recipe) -> Result<Self, PoolError> {
+        let (backing, bytes) = (file.backing(), file.bytes());
+        let memory = Self::mapped(file.into_file(), backing, bytes, recipe)?;
+        if backing == Backing::Thp {
+            // Refused where the kernel has none, and then the pages are base pages.
+            let _ = memory.alias().want_huge_pages();
+        }
+        Ok(memory)
+    }
+
+    fn mapped(
+        file: OwnedFd,
+        backing: Backing,
+        bytes: usize,
+        recipe: &Recipe,
+    ) -> Result<Self, PoolError> {
         let alias = Mapping::new(&file, 0, bytes, backing.page_size())
             .map_err(|errno| PoolError::NotMapped { bytes, source: errno.into() })?;
-        let mut memory = Self {
+        let memory = Self {
             file,
             alias: Some(alias),
             backing,
@@ -155,20 +181,10 @@ impl Memory {
             mark: ForkMark::new(),
             fragmented: AtomicUsize::new(0),
         };
-        memory.prepare(recipe)?;
-        Ok(memory)
-    }
-
-    fn prepare(&mut self, recipe: &Recipe) -> Result<(), PoolError> {
         let advised = |errno: Errno| PoolError::Kernel { call: "madvise", source: errno.into() };
-        let alias = self.alias();
         // A dump has each byte once, from the region that holds it.
-        alias.keep_from_dumps().map_err(advised)?;
-        recipe.nodes.apply(alias)?;
-        if self.backing == Backing::Thp {
-            self.by_collapse = self.try_huge_page()?;
-        }
-        Ok(())
+        memory.alias().keep_from_dumps().map_err(advised)?;
+        Ok(memory)
     }
 
     /// Makes one huge page, to know whether the kernel allocates them here or only collapses.

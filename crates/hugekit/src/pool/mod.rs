@@ -34,11 +34,12 @@ use self::stats::Scrubbed;
 use crate::ClearError;
 use crate::parallel::{Progress, Threads};
 
-pub use backing::{Backing, BackingReport, Fallback};
+pub use crate::backing::Backing;
+pub(crate) use crate::size::Size;
+pub use backing::{BackingReport, Fallback};
 pub use builder::PoolBuilder;
 pub use clearing::Clearing;
 pub use error::PoolError;
-pub(crate) use error::Size;
 pub(crate) use extent::{Content, Extent, InUse};
 pub use fault_error::FaultError;
 pub(crate) use memory::{Mapped, Memory};

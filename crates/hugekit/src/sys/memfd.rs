@@ -1,9 +1,10 @@
 //! Files of memory: `memfd_create`, seals and holes.
 
-use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io;
 
 use super::injection::{Call, pass};
@@ -19,6 +20,17 @@ pub(crate) enum Pages {
     Hugetlb1G,
 }
 
+/// The longest name that the kernel takes.
+const LONGEST_NAME: usize = 249;
+
+/// The name of a file of this library's, as `/proc` shows it behind `/memfd:`: cut to what the kernel takes, at the
+/// first NUL too.
+pub(crate) fn name(name: &str) -> CString {
+    let name = format!("hugekit:{name}");
+    let name = name.bytes().take_while(|&byte| byte != 0).take(LONGEST_NAME).collect::<Vec<_>>();
+    CString::new(name).expect("cut at the first NUL")
+}
+
 /// An empty file that is closed on exec and may be sealed. `EINVAL` or `ENODEV` for a page size
 /// that the kernel does not have.
 pub(crate) fn create(name: &CStr, pages: Pages) -> io::Result<OwnedFd> {
@@ -31,15 +43,89 @@ pub(crate) fn create(name: &CStr, pages: Pages) -> io::Result<OwnedFd> {
     rustix::fs::memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }
 
-/// Gives the file its length, all of it holes, for good: no holder of the descriptor can change
-/// it or lift that seal.
-pub(crate) fn size_for_good(file: impl AsFd, len: u64) -> io::Result<()> {
+/// An empty file without a name in a folder, that is closed on exec.
+pub(crate) fn create_in(folder: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    pass(Call::Open)?;
+    rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)
+}
+
+/// Gives a file without a name its first one; `EEXIST` if another file has it.
+pub(crate) fn link(file: impl AsFd, path: &Path) -> io::Result<()> {
+    let now = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    pass(Call::Linkat)?;
+    rustix::fs::linkat(CWD, now, CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// Gives the file its length, all of it holes.
+pub(crate) fn size(file: impl AsFd, len: u64) -> io::Result<()> {
     io::retry_on_intr(|| {
         pass(Call::Ftruncate)?;
         rustix::fs::ftruncate(&file, len)
-    })?;
+    })
+}
+
+/// Gives the file its length, all of it holes, for good: no holder of the descriptor can change
+/// it or lift that seal.
+pub(crate) fn size_for_good(file: impl AsFd, len: u64) -> io::Result<()> {
+    size(&file, len)?;
     pass(Call::Seal)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+}
+
+/// What a file is, as far as it is memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// In bytes.
+    pub(crate) len: u64,
+    /// Bytes of it that the kernel has put pages behind.
+    pub(crate) present: u64,
+    /// Bytes of its pages where they are the kernel's reserved huge ones; `None` for shared memory.
+    pub(crate) huge_page: Option<u64>,
+    /// Whether its length can never change.
+    pub(crate) has_one_length: bool,
+    /// Whether it may be written through this descriptor.
+    pub(crate) is_writable: bool,
+}
+
+/// Magic numbers of `linux/magic.h`.
+const HUGETLBFS: u64 = 0x9584_58f6;
+const TMPFS: u64 = 0x0102_1994;
+
+/// Of a file of memory, bytes of its pages if they are the kernel's reserved huge ones. `None` of any other file.
+pub(crate) fn huge_page(file: impl AsFd) -> io::Result<Option<Option<u64>>> {
+    let system = io::retry_on_intr(|| {
+        pass(Call::Fstatfs)?;
+        rustix::fs::fstatfs(&file)
+    })?;
+    // The kernel's type of either number depends on the architecture.
+    #[allow(clippy::unnecessary_cast)]
+    Ok(match system.f_type as u64 & 0xffff_ffff {
+        HUGETLBFS => Some(Some(system.f_bsize as u64)),
+        TMPFS => Some(None),
+        _ => None,
+    })
+}
+
+/// Looks at a file that may be any. `None` if it is no file of memory, or of one that cannot be sealed.
+pub(crate) fn facts(file: impl AsFd) -> io::Result<Option<Facts>> {
+    let Some(huge_page) = huge_page(&file)? else { return Ok(None) };
+    pass(Call::Fstat)?;
+    let found = rustix::fs::fstat(&file)?;
+    pass(Call::GetSeals)?;
+    let seals = match rustix::fs::fcntl_get_seals(&file) {
+        Err(io::Errno::INVAL) => return Ok(None),
+        seals => seals?,
+    };
+    let mode = rustix::fs::fcntl_getfl(&file)? & OFlags::RWMODE;
+    let read_only = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
+    Ok(Some(Facts {
+        len: u64::try_from(found.st_size).unwrap_or(0),
+        present: u64::try_from(found.st_blocks).unwrap_or(0) * 512,
+        huge_page,
+        has_one_length: seals.contains(SealFlags::GROW | SealFlags::SHRINK),
+        is_writable: mode == OFlags::RDWR && !seals.intersects(read_only),
+    }))
 }
 
 /// Frees the pages of a range, which reads as zeroes afterwards, for every process that maps it.

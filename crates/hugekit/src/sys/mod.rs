@@ -16,6 +16,7 @@ pub(crate) mod pagemap;
 pub(crate) mod peek;
 pub(crate) mod private_pages;
 pub(crate) mod process;
+pub(crate) mod seqpacket;
 pub(crate) mod signal;
 pub(crate) mod thread;
 pub(crate) mod userfaultfd;

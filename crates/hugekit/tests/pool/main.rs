@@ -5,6 +5,7 @@
 //! machine lacks is listed as ignored, with what the pool says about it.
 #![allow(unsafe_code)]
 
+mod adopted;
 mod allocation;
 #[path = "../backings/mod.rs"]
 mod backings;
@@ -22,6 +23,7 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     let checks = [
+        adopted::CHECKS,
         allocation::CHECKS,
         scrubber::CHECKS,
         refused::CHECKS,

@@ -178,6 +178,9 @@ fn fits(hit: Hit, kind: ErrorKind) -> bool {
         libc::ENOENT | libc::EBUSY if is_of_userfaultfd(hit.call) => true,
         libc::EPERM if is_of_userfaultfd(hit.call) => matches!(kind, NotPermitted | Unsupported),
         // What is not there in `/sys`, this kernel has not.
+        // No broker listens there; or it has hung up.
+        libc::ENOENT | libc::ECONNREFUSED if hit.call == Call::Connect => kind == Unsupported,
+        libc::ECONNRESET if hit.call == Call::Recvmsg => kind == ErrorKind::Conflict,
         libc::ENOENT if hit.call == Call::Open => matches!(kind, Kernel | Unsupported),
         // For a mapping that may not be written.
         libc::EINVAL if hit.call == Call::MadvisePopulate => true,

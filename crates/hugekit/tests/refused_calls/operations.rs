@@ -2,6 +2,7 @@
 
 mod anonymous;
 mod forks;
+mod leases;
 mod machine;
 mod pools;
 mod regions;
@@ -41,6 +42,7 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
     for backing in BACKINGS {
         let prefix = format!("{backing:?}::").to_lowercase();
         add(prefix.clone(), pools::EACH, backing, auto);
+        add(prefix.clone(), leases::EACH, backing, auto);
         if !thorough && backing != base {
             continue; // The same calls, on memory that takes longer to fill.
         }

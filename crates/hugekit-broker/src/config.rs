@@ -1,0 +1,101 @@
+//! What a broker is told.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hugekit::pool::Backing;
+
+/// What a broker is told. All sizes are bytes.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// What units are made of.
+    pub backing: Backing,
+    /// The size of a unit, a multiple of the backing's page size.
+    pub unit: usize,
+    /// Units that are populated before any client asks.
+    pub ready: usize,
+    /// The node that they come from.
+    pub node: Option<u32>,
+    /// What users may have.
+    pub quotas: Quotas,
+    /// What is left free: no unit is populated that would leave less, of huge pages or of available memory.
+    pub keep_free: u64,
+    /// Whose control group pays.
+    pub charge: Charge,
+    /// What clients may take of the broker itself.
+    pub limits: Limits,
+    /// What populates.
+    pub filler: FillCommand,
+}
+
+/// What users may have of leases, in bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Quotas {
+    /// Users that have one of their own.
+    pub of: BTreeMap<u32, u64>,
+    /// The others; `None` for no limit.
+    pub of_others: Option<u64>,
+}
+
+impl Quotas {
+    /// What a user may have; `u64::MAX` for no limit.
+    #[must_use]
+    pub fn of(&self, uid: u32) -> u64 {
+        self.of.get(&uid).copied().or(self.of_others).unwrap_or(u64::MAX)
+    }
+}
+
+/// Whose control group the memory is charged to: the process's that populates it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// The broker's.
+    Broker,
+    /// The one of this directory.
+    Group(PathBuf),
+    /// Each client's own, where the broker may place a process there, and the broker's where not. Nothing is
+    /// populated before a client asks then.
+    Client,
+}
+
+/// What clients may take of the broker itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections of all users.
+    pub connections: usize,
+    /// Connections of one user.
+    pub connections_of_user: usize,
+    /// Processes that populate for clients of one user.
+    pub fillers_of_user: usize,
+    /// Leases of all users: the kernel keeps two notices for each that ends unread.
+    pub leases: usize,
+    /// How long a connection may stay without a request.
+    pub request_within: Duration,
+    /// How long any client is let wait.
+    pub longest_wait: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            connections_of_user: 64,
+            fillers_of_user: 2,
+            leases: 4096,
+            request_within: Duration::from_secs(5),
+            longest_wait: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// The program that populates a unit, and its first arguments: it calls [`fill`](crate::fill()).
+#[derive(Clone, Debug)]
+pub struct FillCommand {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments, before those of [`Fill`](crate::Fill).
+    pub arguments: Vec<OsString>,
+}

@@ -1,0 +1,144 @@
+//! One client: a connection of one request and one answer, neither of which is waited for.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use hugekit::lease::protocol::{Answer, MESSAGE, Malformed, Request};
+use hugekit::lease::{Peer, peer};
+use rustix::io::{self, Errno};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketFlags, accept_with, recvmsg, sendmsg,
+};
+
+/// A client. The connection is closed with this value; what was sent can still be received then.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    pub(crate) peer: Peer,
+    pub(crate) since: Instant,
+}
+
+/// What a client said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    Nothing,
+    Request(Request),
+    /// What is none.
+    Nonsense(Malformed),
+    /// It is gone, or as good as that.
+    Gone,
+}
+
+impl Connection {
+    /// The next client that waits; `None` if there is none.
+    pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match accept_with(listener, flags) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let Ok(peer) = peer(&socket) else { return Ok(None) };
+        Ok(Some(Self { socket, peer, since: Instant::now() }))
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.peer.uid
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.peer.pid
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Reads one message. Descriptors that came with it were never received: there is no room for them.
+    pub(crate) fn receive(&self) -> Said {
+        let mut room = [0; MESSAGE + 1];
+        let mut none: [MaybeUninit<u8>; 0] = [];
+        let mut carried = RecvAncillaryBuffer::new(&mut none);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut room)], &mut carried, flags) {
+            Ok(received) if received.bytes == 0 => Said::Gone,
+            Ok(received) => {
+                let message = &room[..received.bytes.min(room.len())];
+                Request::of_message(message).map_or_else(Said::Nonsense, Said::Request)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Said::Nothing,
+            Err(_) => Said::Gone,
+        }
+    }
+
+    /// Sends the answer, if the client takes it now.
+    pub(crate) fn answer(&self, answer: &Answer, file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        send(&self.socket, &answer.to_message(), file)
+    }
+}
+
+/// Sends one message, all of it or nothing.
+pub(crate) fn send(
+    socket: &OwnedFd,
+    message: &[u8],
+    file: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let files: Vec<_> = file.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut carried = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        assert!(carried.push(SendAncillaryMessage::ScmRights(&files)), "there is room for one");
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(message)], &mut carried, flags)).map(drop)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rustix::net::{AddressFamily, SocketType, socketpair};
+
+    use super::*;
+
+    pub(crate) fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    fn connection() -> (Connection, OwnedFd) {
+        let (socket, client) = pair();
+        let peer = peer(&socket).unwrap();
+        (Connection { socket, peer, since: Instant::now() }, client)
+    }
+
+    #[test]
+    fn request_is_received_whole_and_nonsense_is_said_to_be_that() {
+        let (connection, client) = connection();
+        assert_eq!(connection.receive(), Said::Nothing);
+        let request = Request::Lease { bytes: 1, wait_ms: 2 };
+        send(&client, &request.to_message(), None).unwrap();
+        assert_eq!(connection.receive(), Said::Request(request));
+        for message in [&[0; 3][..], &[0; MESSAGE], &[0; MESSAGE + 500]] {
+            send(&client, message, None).unwrap();
+            assert!(matches!(connection.receive(), Said::Nonsense(_)));
+        }
+        drop(client);
+        assert_eq!(connection.receive(), Said::Gone);
+    }
+
+    #[test]
+    fn descriptors_of_a_client_are_not_received() {
+        let (connection, client) = connection();
+        let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let (file, other) = pair();
+        let before = count();
+        send(&client, &Request::Status.to_message(), Some(file.as_fd())).unwrap();
+        assert_eq!(connection.receive(), Said::Request(Request::Status));
+        assert_eq!(count(), before);
+        // The only other one was in the message, and is closed: the other end says so.
+        drop(file);
+        assert_eq!(rustix::io::read(&other, &mut [0]), Ok(0));
+    }
+}

@@ -1,0 +1,76 @@
+//! Why a broker does not start, or ends.
+
+use std::io;
+use std::path::PathBuf;
+
+use hugekit::lease::LeaseError;
+
+/// Why a broker does not start, or ends.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokerError {
+    /// Another broker listens there.
+    #[error("another broker listens at {}", socket.display())]
+    Running {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// The socket cannot be made there.
+    #[error("cannot listen at {}: {source}", socket.display())]
+    Socket {
+        /// Where.
+        socket: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The size of a unit makes no sense, or the kernel has no such pages.
+    #[error("units of this size cannot be made: {0}")]
+    Unit(LeaseError),
+    /// What is charged to clients cannot be populated before they ask.
+    #[error(
+        "{ready} units were to be ready, but what clients are charged for is populated when they ask"
+    )]
+    ReadyForClients {
+        /// Units that were to be ready.
+        ready: usize,
+    },
+    /// The control group to be charged cannot be used.
+    #[error("no process can be placed in the control group {}: {source}", group.display())]
+    Group {
+        /// Its directory.
+        group: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Any other refusal of the kernel.
+    #[error("{call}: {source}")]
+    Kernel {
+        /// The system call.
+        call: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+}
+
+impl BrokerError {
+    /// What an administrator or the caller can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::Running { .. } => "choose another --socket, or end that one".to_owned(),
+            Self::Socket { .. } => {
+                "choose a --socket in a directory that this user may write to".to_owned()
+            }
+            Self::Unit(error) => return error.remedy(),
+            Self::ReadyForClients { .. } => "--ready 0".to_owned(),
+            Self::Group { group, .. } => {
+                format!("make it, and let this user write to {}/cgroup.procs", group.display())
+            }
+            Self::Kernel { .. } => return None,
+        })
+    }
+
+    pub(crate) fn of(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
+        move |errno| Self::Kernel { call, source: errno.into() }
+    }
+}

@@ -1,0 +1,92 @@
+//! Processes that populate, as the broker sees them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+
+use hugekit::lease::protocol::Refusal;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::config::FillCommand;
+use crate::fill::{End, Fill};
+use crate::priority;
+
+/// A process that populates a file. It ends when this value does.
+#[derive(Debug)]
+pub(crate) struct Filler {
+    child: Child,
+    /// Readable when the process has ended.
+    ended: OwnedFd,
+}
+
+impl Filler {
+    pub(crate) fn start(
+        command: &FillCommand,
+        told: &Fill,
+        file: impl AsFd,
+        may_raise: bool,
+    ) -> io::Result<Self> {
+        let mut starting = Command::new(&command.program);
+        starting.args(&command.arguments);
+        if told.background {
+            starting.arg("--background");
+        }
+        if let Some(node) = told.node {
+            starting.arg("--node").arg(node.to_string());
+        }
+        for group in &told.groups {
+            starting.arg("--group").arg(group);
+        }
+        let mut child = starting
+            .stdin(Stdio::from(file.as_fd().try_clone_to_owned()?))
+            .stdout(Stdio::null())
+            .spawn()?;
+        let opened = pidfd_open(pid(&child), PidfdFlags::empty());
+        let ended = opened.inspect_err(|_| end(&mut child))?;
+        if told.background && may_raise {
+            let _ = priority::lower(pid(&child));
+        }
+        Ok(Self { child, ended })
+    }
+
+    /// A client waits.
+    pub(crate) fn raise(&self) {
+        let _ = priority::raise(pid(&self.child));
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
+    }
+
+    /// How it ended, if it has: whether it joined its groups, or why nothing is populated.
+    pub(crate) fn outcome(&mut self) -> io::Result<Option<Result<bool, Refusal>>> {
+        let Some(status) = self.child.try_wait()? else { return Ok(None) };
+        let refused = |errno: i32, signal: i32| {
+            Err(Refusal::NotPopulated { errno: errno as u64, signal: signal as u64 })
+        };
+        Ok(Some(match (status.code().map(End::of_code), status.signal()) {
+            (Some(End::Populated), _) => Ok(true),
+            (Some(End::NotJoined), _) => Ok(false),
+            (Some(End::Refused(errno)), _) => refused(errno.raw_os_error(), 0),
+            (None, signal) => refused(0, signal.unwrap_or(0)),
+        }))
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id() as i32).expect("no process has the number 0")
+}
+
+/// One that cannot die now, because its control group is frozen, is not waited for: it is the kernel's to end, and
+/// stays a zombie as long as the broker lives.
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.try_wait();
+}

@@ -1,0 +1,171 @@
+//! `hugekit broker`: arguments, and the daemon in the foreground.
+
+mod status;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use hugekit::pool::Backing;
+use hugekit_broker::{
+    Broker, BrokerError, Charge, Config, Fill, FillCommand, Limits, Quotas, fill,
+};
+use hugekit_lab::size::Size;
+
+use crate::socket;
+use crate::text::say;
+use crate::usage::Remedied;
+
+/// Keep memory populated, and lease it to programs when they ask.
+///
+/// Runs in the foreground until SIGTERM, SIGINT or SIGHUP; programs that have leases go on then. As root it serves
+/// every user, else its own. `hugekit lease` asks it.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct BrokerCommand {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Size of a unit, such as 4GiB; every lease is one
+    #[arg(long, value_name = "SIZE", required = true)]
+    unit: Option<Size>,
+    /// Units that are populated before a program asks
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ready: usize,
+    /// What units are made of
+    #[arg(long, value_enum, default_value_t)]
+    backing: Pages,
+    /// The NUMA node that the memory comes from
+    #[arg(long, value_name = "N")]
+    node: Option<u32>,
+    /// What a user may have of leases; `*` for users without a quota of their own
+    #[arg(long, value_name = "UID=SIZE", value_parser = quota)]
+    quota: Vec<(Option<u32>, u64)>,
+    /// Memory of that kind that is left free for others
+    #[arg(long, value_name = "SIZE", default_value_t = Size(0))]
+    keep_free: Size,
+    /// Whose control group is charged: `broker`, `client`, or a group's directory
+    #[arg(long, value_name = "WHO", default_value = "broker", value_parser = charge)]
+    charge: Charge,
+    /// Where to listen
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// What units are made of.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Pages {
+    /// The kernel's reserved huge pages of 2 MiB
+    #[default]
+    Hugetlb,
+    /// Those of 1 GiB
+    #[value(name = "hugetlb-1g")]
+    Hugetlb1G,
+    /// Shared memory on transparent huge pages
+    Thp,
+    /// Shared memory on base pages
+    Base,
+}
+
+impl From<Pages> for Backing {
+    fn from(pages: Pages) -> Self {
+        match pages {
+            Pages::Hugetlb => Self::Hugetlb2M,
+            Pages::Hugetlb1G => Self::Hugetlb1G,
+            Pages::Thp => Self::Thp,
+            Pages::Base => Self::Base,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Status(status::Status),
+    Fill(FillArguments),
+}
+
+/// Populate the file that is standard input: what a broker starts.
+#[derive(Debug, Args)]
+#[command(hide = true)]
+struct FillArguments {
+    #[arg(long)]
+    background: bool,
+    #[arg(long)]
+    node: Option<u32>,
+    #[arg(long)]
+    group: Vec<PathBuf>,
+}
+
+fn quota(text: &str) -> Result<(Option<u32>, u64), String> {
+    let (user, size) = text.split_once('=').ok_or("write UID=SIZE, such as 1000=16GiB")?;
+    let user = match user {
+        "*" => None,
+        number => Some(number.parse().map_err(|_| "the user is a number, or * for the others")?),
+    };
+    let Size(bytes) =
+        size.parse().map_err(|error: hugekit_lab::size::ParseSizeError| error.to_string())?;
+    Ok((user, bytes as u64))
+}
+
+fn charge(text: &str) -> Result<Charge, String> {
+    match text {
+        "broker" => Ok(Charge::Broker),
+        "client" => Ok(Charge::Client),
+        path if path.starts_with('/') => Ok(Charge::Group(path.into())),
+        _ => Err("one of broker, client, or the directory of a control group".to_owned()),
+    }
+}
+
+impl BrokerCommand {
+    /// Returns the exit code.
+    pub(crate) fn run(&self) -> anyhow::Result<u8> {
+        match &self.command {
+            Some(Command::Status(status)) => status.run().map(|()| 0),
+            Some(Command::Fill(arguments)) => Ok(arguments.run()),
+            None => self.serve().map(|()| 0),
+        }
+    }
+
+    fn serve(&self) -> anyhow::Result<()> {
+        let config = self.config()?;
+        let (socket, unit, ready) = (config.socket.clone(), Size(config.unit), config.ready);
+        let backing = config.backing;
+        let broker = Broker::start(config).map_err(explained)?;
+        say(&format!("listening at {}: {ready} units of {unit}, {backing}", socket.display()));
+        broker.run().map_err(explained)
+    }
+
+    fn config(&self) -> anyhow::Result<Config> {
+        let Size(unit) = self.unit.expect("required where there is no subcommand");
+        let quotas = Quotas {
+            of: self.quota.iter().filter_map(|&(user, bytes)| Some((user?, bytes))).collect(),
+            of_others: self.quota.iter().rev().find(|(user, _)| user.is_none()).map(|&(_, b)| b),
+        };
+        Ok(Config {
+            socket: self.socket.clone().map_or_else(socket::to_listen_at, Ok)?,
+            backing: self.backing.into(),
+            unit,
+            ready: if self.charge == Charge::Client { 0 } else { self.ready },
+            node: self.node,
+            quotas,
+            keep_free: self.keep_free.0 as u64,
+            charge: self.charge.clone(),
+            limits: Limits::default(),
+            filler: FillCommand {
+                program: std::env::current_exe().context("cannot find this program")?,
+                arguments: ["broker", "fill"].map(Into::into).to_vec(),
+            },
+        })
+    }
+}
+
+fn explained(error: BrokerError) -> anyhow::Error {
+    let remedy = error.remedy();
+    Remedied::error(error, remedy)
+}
+
+impl FillArguments {
+    fn run(&self) -> u8 {
+        let Self { background, node, group } = self;
+        fill(&Fill { background: *background, node: *node, groups: group.clone() })
+    }
+}

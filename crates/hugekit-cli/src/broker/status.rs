@@ -1,0 +1,130 @@
+//! `hugekit broker status`: what a broker has, for people and for programs.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use comfy_table::Table;
+use hugekit::lease::protocol::{self, Payer, Row};
+use hugekit_lab::size::Size;
+use serde_json::json;
+
+use crate::socket;
+use crate::text::write_out;
+use crate::usage::Remedied;
+
+/// Say what a broker has: units, leases, and who has them.
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    /// Where the broker listens
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Print JSON and nothing else
+    #[arg(long)]
+    json: bool,
+}
+
+impl Status {
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
+        let status = hugekit::lease::status(&socket).map_err(|error| {
+            let remedy = error.remedy();
+            Remedied::error(error, remedy)
+        })?;
+        let text = if self.json { of_programs(&status)? } else { of_people(&status) };
+        write_out(&text).context("cannot write to standard output")
+    }
+}
+
+fn of_programs(status: &protocol::Status) -> serde_json::Result<String> {
+    let rows = status.rows.iter().map(|row| {
+        json!({
+            "uid": row.uid,
+            "pid": row.pid,
+            "bytes": row.bytes,
+            "seconds": row.age_ms as f64 / 1000.0,
+            "charged": word(row.payer),
+            "unreturned": row.is_unreturned,
+        })
+    });
+    let value = json!({
+        "backing": status.backing.to_string(),
+        "node": status.node,
+        "unit_bytes": status.unit,
+        "units_wanted": status.target,
+        "units_ready": status.ready,
+        "units_filling": status.filling,
+        "bytes_filled": status.filled,
+        "clients_waiting": status.waiting,
+        "bytes_free": status.free,
+        "bytes_kept_free": status.keep_free,
+        "leases": status.leases,
+        "bytes_unreturned": status.unreturned,
+        "given": status.given,
+        "failures": status.failures,
+        "last_failure": status.last_failure.map(|failure| failure.to_string()),
+        "leases_shown": rows.collect::<Vec<_>>(),
+    });
+    Ok(serde_json::to_string_pretty(&value)? + "\n")
+}
+
+fn of_people(status: &protocol::Status) -> String {
+    let size = |bytes: u64| Size(usize::try_from(bytes).unwrap_or(usize::MAX));
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name:12}{value}");
+    };
+    let node = status.node.map_or_else(String::new, |node| format!(", of node {node}"));
+    line("units", format!("{}, {}{node}", size(status.unit), status.backing));
+    line("ready", format!("{} of {}", status.ready, status.target));
+    if status.filling > 0 {
+        let (filled, of) = (size(status.filled), size(status.filling * status.unit));
+        line("filling", format!("{}, {filled} of {of}", status.filling));
+    }
+    line("waiting", format!("{} clients", status.waiting));
+    line("free", format!("{}, {} kept free", size(status.free), size(status.keep_free)));
+    line("leases", format!("{} now, {} since the start", status.leases, status.given));
+    if status.unreturned > 0 {
+        let unreturned = size(status.unreturned);
+        line(
+            "unreturned",
+            format!("{unreturned} of ended leases, held by the kernel or taken by others"),
+        );
+    }
+    if let Some(failure) = status.last_failure {
+        line("failures", format!("{}, the last one: {failure}", status.failures));
+    }
+    if !status.rows.is_empty() {
+        let _ = write!(text, "\n{}\n", table(&status.rows));
+    }
+    text
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    table.set_header(["user", "process", "size", "since", "charged to", ""]);
+    for row in rows {
+        table.add_row([
+            row.uid.to_string(),
+            row.pid.to_string(),
+            Size(usize::try_from(row.bytes).unwrap_or(usize::MAX)).to_string(),
+            format!("{:.0?}", Duration::from_secs(row.age_ms / 1000)),
+            word(row.payer).to_owned(),
+            if row.is_unreturned { "ended, not back" } else { "" }.to_owned(),
+        ]);
+    }
+    table
+}
+
+/// Whose control group is charged, in a word.
+fn word(payer: Payer) -> &'static str {
+    match payer {
+        Payer::Client => "client",
+        Payer::Group => "group",
+        _ => "broker",
+    }
+}

@@ -1,0 +1,137 @@
+//! The program that gets the memory, and mistakes in its arguments that would cost more than they say.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::io::FdFlags;
+
+use super::not_started;
+use crate::usage::UsageError;
+
+/// What stands for the memory's path, and for its number.
+const PATH: &[u8] = b"{}";
+const NUMBER: &[u8] = b"{fd}";
+
+/// A program and its arguments, of which one names the memory.
+#[derive(Debug)]
+pub(super) struct Prepared<'a> {
+    program: &'a OsStr,
+    arguments: &'a [OsString],
+}
+
+impl<'a> Prepared<'a> {
+    /// Refuses what could only fail later, or work at twice the memory.
+    pub(super) fn new(command: &'a [OsString]) -> Result<Self, UsageError> {
+        let (program, arguments) = command.split_first().expect("required");
+        let prepared = Self { program, arguments };
+        let Some(naming) = prepared.naming() else {
+            let message = "no argument has {} or {fd}, which stand for the memory";
+            return Err(UsageError(message.to_owned()));
+        };
+        match unshared(naming) {
+            Some(option) => Err(UsageError(format!(
+                "{}: without {option} the program would copy the memory, and reserve as much again",
+                naming.display()
+            ))),
+            None => Ok(prepared),
+        }
+    }
+
+    /// The argument that names the memory.
+    fn naming(&self) -> Option<&'a OsStr> {
+        let names = |argument: &&OsString| {
+            [PATH, NUMBER].iter().any(|mark| find(argument.as_bytes(), mark).is_some())
+        };
+        self.arguments.iter().find(names).map(OsString::as_os_str)
+    }
+
+    /// Whether QEMU, if it is that, maps the memory at a multiple of 2 MiB.
+    pub(super) fn is_aligned(&self) -> bool {
+        let naming = self.naming().unwrap_or_default().to_string_lossy();
+        !naming.contains("memory-backend-file") || naming.contains("align")
+    }
+
+    /// Becomes the program. Returns why not.
+    pub(super) fn start(&self, file: &OwnedFd) -> anyhow::Error {
+        if let Err(errno) = rustix::io::fcntl_setfd(file, FdFlags::empty()) {
+            return not_started(self.program, errno.into());
+        }
+        let number = file.as_raw_fd().to_string();
+        let path = format!("/proc/self/fd/{number}");
+        let fill_in = |argument: &OsString| {
+            let with_number = replaced(argument.as_bytes(), NUMBER, number.as_bytes());
+            OsString::from_vec(replaced(&with_number, PATH, path.as_bytes()))
+        };
+        let arguments = self.arguments.iter().map(fill_in);
+        not_started(self.program, Command::new(self.program).args(arguments).exec())
+    }
+}
+
+/// What is missing for the memory to be shared, if the argument is one of a program known to copy it then.
+fn unshared(argument: &OsStr) -> Option<&'static str> {
+    let text = argument.to_string_lossy().replace([' ', '"'], "").replace(':', "=");
+    let has = |options: &[&str]| options.iter().any(|option| text.contains(option));
+    if text.contains("memory-backend-file") && !has(&["share=on", "share=true", "share=yes"]) {
+        return Some("share=on");
+    }
+    let is_zone = text.contains("file={}") && text.contains("size=");
+    (is_zone && !has(&["shared=on", "shared=true"])).then_some("shared=on")
+}
+
+fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
+    text.windows(mark.len()).position(|window| window == mark)
+}
+
+fn replaced(text: &[u8], mark: &[u8], by: &[u8]) -> Vec<u8> {
+    match find(text, mark) {
+        None => text.to_vec(),
+        Some(at) => {
+            let rest = replaced(&text[at + mark.len()..], mark, by);
+            [&text[..at], by, &rest].concat()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(Into::into).collect()
+    }
+
+    #[test]
+    fn program_without_the_memory_among_its_arguments_is_refused() {
+        assert!(Prepared::new(&words("cat /dev/null")).is_err());
+        for good in ["cat {}", "cat fd={fd}", "cat a{}b{}"] {
+            Prepared::new(&words(good)).unwrap();
+        }
+    }
+
+    #[test]
+    fn memory_that_would_be_copied_is_refused() {
+        let refused = |text: &str| match Prepared::new(&words(text)) {
+            Err(UsageError(message)) => message,
+            Ok(prepared) => panic!("{prepared:?}"),
+        };
+        let qemu = "qemu -object memory-backend-file,id=m,size=4G,mem-path={}";
+        assert!(refused(qemu).contains("without share=on"));
+        Prepared::new(&words(&format!("{qemu},share=on"))).unwrap();
+        let json =
+            r#"qemu -object {"qom-type":"memory-backend-file","mem-path":"{}","share":true}"#;
+        Prepared::new(&words(json)).unwrap();
+        let zone = "cloud-hypervisor --memory-zone id=m,size=4G,file={}";
+        assert!(refused(zone).contains("without shared=on"));
+        Prepared::new(&words(&format!("{zone},shared=on"))).unwrap();
+    }
+
+    #[test]
+    fn marks_are_replaced_wherever_they_stand() {
+        assert_eq!(replaced(b"{}", PATH, b"/p"), b"/p");
+        assert_eq!(replaced(b"a{}b{}c", PATH, b"{}x"), b"a{}xb{}xc");
+        assert_eq!(replaced(b"none", PATH, b"x"), b"none");
+    }
+}

@@ -1,0 +1,29 @@
+//! Where brokers listen unless said.
+
+use std::path::PathBuf;
+
+use crate::usage::UsageError;
+
+const OF_ALL: &str = "/run/hugekit/broker.sock";
+
+/// Where a broker of this user listens.
+pub(crate) fn to_listen_at() -> Result<PathBuf, UsageError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(OF_ALL.into());
+    }
+    let message = "XDG_RUNTIME_DIR is not set; say where to listen by --socket";
+    of_user().ok_or_else(|| UsageError(message.to_owned()))
+}
+
+/// Where a client asks: this user's own broker if one has listened there, else that of all users.
+pub(crate) fn to_ask() -> PathBuf {
+    of_user().filter(|path| path.exists()).unwrap_or_else(|| OF_ALL.into())
+}
+
+fn of_user() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty())?;
+    Some(PathBuf::from(folder).join("hugekit/broker.sock"))
+}

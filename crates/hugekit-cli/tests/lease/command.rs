@@ -1,0 +1,149 @@
+//! `hugekit lease` and `hugekit broker status`, as people start them.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Output;
+
+use hugekit::pool::Backing;
+
+use super::daemon::{Daemon, program, socket};
+use super::{Check, UNIT};
+
+pub(crate) const CHECKS: &[Check] = &[
+    ("a_program_gets_its_memory_by_a_path", by_path),
+    ("without_a_broker_the_command_populates", alone),
+    ("arguments_that_make_no_sense_are_refused", arguments),
+    ("a_file_has_its_name_when_it_is_complete", named),
+    ("status_is_for_people_and_for_programs", status),
+    ("a_broker_that_makes_no_sense_does_not_start", configurations),
+];
+
+fn run(socket: &Path, before: &[&str], command: &[&str]) -> Output {
+    let mut lease = program();
+    lease.args(["lease", "--size", &UNIT.to_string(), "--socket"]).arg(socket);
+    lease.args(before).arg("--").args(command).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const LOOK: &str =
+    "stat -Lc '%s %b %B' {}; head -c 4 {} | od -An -tx1; readlink /proc/self/fd/{fd}";
+
+fn check_look(output: &Output) {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<_> = said.lines().map(str::trim).collect();
+    let [stat, bytes, link] = lines[..] else { panic!("{output:?}") };
+    assert_eq!(stat, format!("{UNIT} {} 512", UNIT / 512));
+    assert_eq!(bytes, "00 00 00 00");
+    assert!(link.starts_with("/memfd:hugekit:lease"), "{link}");
+}
+
+fn by_path(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 1, &[]);
+    let output = run(&daemon.socket(), &[], &["sh", "-c", LOOK]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    check_look(&output);
+    let output = run(&daemon.socket(), &[], &["/nonexistent/program", "{}"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot start /nonexistent/program"), "{output:?}");
+    daemon.until(|status| status.leases == 0);
+}
+
+fn alone(_: Backing) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&socket(folder.path()), &["--backing", "base"], &["sh", "-c", LOOK]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(stderr(&output).contains("no broker listens"), "{output:?}");
+    assert!(stderr(&output).contains("populating 4MiB here instead"), "{output:?}");
+    check_look(&output);
+}
+
+fn arguments(_: Backing) {
+    let folder = tempfile::tempdir().unwrap();
+    let usage = |before: &[&str], command: &[&str]| {
+        let output = run(&socket(folder.path()), before, command);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        stderr(&output)
+    };
+    assert!(usage(&[], &["cat", "/dev/null"]).contains("no argument has {}"));
+    let private = ["qemu", "-object", "memory-backend-file,id=m,size=4M,mem-path={}"];
+    assert!(usage(&[], &private).contains("without share=on"));
+    usage(&["--no-wait", "--wait", "5"], &["cat", "{}"]);
+    usage(&["--wait", "-1"], &["cat", "{}"]);
+    usage(&["--path", "/dev/shm/x"], &["cat", "{}"]);
+}
+
+fn named(_: Backing) {
+    let folder = Path::new("/dev/shm");
+    let Ok(folder) = tempfile::tempdir_in(folder) else { return };
+    let path = folder.path().join("vm");
+    let make = |path: &Path, size: &str| {
+        let mut lease = program();
+        lease.args(["lease", "--size", size, "--path"]).arg(path).output().unwrap()
+    };
+    let output = make(&path, "4MiB");
+    assert!(output.status.success(), "{output:?}");
+    let found = std::fs::metadata(&path).unwrap();
+    assert_eq!((found.len(), found.blocks() * 512), (UNIT as u64, UNIT as u64));
+    // No file is replaced, and none is left of what failed.
+    assert_eq!(make(&path, "4MiB").status.code(), Some(1));
+    assert!(stderr(&make(&folder.path().join("odd"), "5")).contains("no whole number of pages"));
+    let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let output = make(&elsewhere.path().join("vm"), "4MiB");
+    assert!(stderr(&output).contains("no hugetlbfs and no tmpfs"), "{output:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+fn status(_: Backing) {
+    let daemon = Daemon::new(Backing::Base, 2, &["--keep-free", "1MiB"]);
+    let _lease = daemon.ask(std::time::Duration::ZERO).unwrap();
+    daemon.until(|status| status.ready == 2);
+    let run = |more: &[&str]| {
+        let mut status = program();
+        status.args(["broker", "status", "--socket"]).arg(daemon.socket()).args(more);
+        let output = status.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let people = run(&[]);
+    for part in ["4MiB, shared memory on base pages", "2 of 2", "1 now, 1 since", "charged to"] {
+        assert!(people.contains(part), "{people}");
+    }
+    let value: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    assert_eq!(value["units_ready"], 2);
+    assert_eq!(value["unit_bytes"], UNIT);
+    assert_eq!(value["bytes_kept_free"], 1 << 20);
+    assert_eq!(value["leases_shown"][0]["pid"], std::process::id());
+    assert_eq!(value["leases_shown"][0]["charged"], "broker");
+    let folder = tempfile::tempdir().unwrap();
+    let mut status = program();
+    status.args(["broker", "status", "--socket"]).arg(socket(folder.path()));
+    let output = status.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no broker listens"), "{output:?}");
+    assert!(stderr(&output).contains("remedy: "), "{output:?}");
+}
+
+fn configurations(_: Backing) {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |arguments: &[&str]| {
+        let mut broker = program();
+        broker.arg("broker").args(arguments).arg("--socket").arg(socket(folder.path()));
+        let output = broker.output().unwrap();
+        assert!(!output.status.success() && output.status.code().is_some(), "{output:?}");
+        stderr(&output)
+    };
+    assert!(start(&["--unit", "5", "--backing", "base"]).contains("no whole number of pages"));
+    assert!(start(&["--unit", "0", "--backing", "base"]).contains("no whole number of pages"));
+    assert!(start(&[]).contains("--unit"));
+    assert!(start(&["--unit", "1MiB", "--quota", "root=1"]).contains("the user is a number"));
+    assert!(start(&["--unit", "1MiB", "--quota", "7"]).contains("UID=SIZE"));
+    assert!(start(&["--unit", "1MiB", "--charge", "me"]).contains("control group"));
+    let none = ["--unit", "1MiB", "--backing", "base", "--charge", "/nonexistent"];
+    assert!(start(&none).contains("/nonexistent"));
+    std::fs::write(socket(folder.path()), "a file of another program").unwrap();
+    assert!(start(&["--unit", "1MiB", "--backing", "base"]).contains("cannot listen"));
+    assert!(socket(folder.path()).exists());
+}

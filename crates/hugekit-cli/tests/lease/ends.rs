@@ -1,0 +1,178 @@
+//! What ends: clients, leases, processes that populate, and the broker.
+
+use std::fs;
+use std::io::{PipeReader, Read};
+use std::os::fd::AsRawFd;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use hugekit::Pool;
+use hugekit::lease::protocol::Refusal;
+use hugekit::lease::{Lease, LeaseError};
+use hugekit::machine::{Root, hugepages};
+use hugekit::pool::Backing;
+
+use super::daemon::{Daemon, PATIENCE, program, until_gone};
+use super::{Check, UNIT};
+
+pub(crate) const CHECKS: &[Check] = &[
+    ("leases_go_on_when_the_broker_is_killed", broker_killed),
+    ("a_client_that_is_killed_gives_back", client_killed),
+    ("a_broker_that_ends_says_so_to_who_waits", broker_ends),
+    ("a_process_that_populates_may_be_killed", filler_killed),
+    ("processes_that_populate_end_with_the_broker", fillers_end),
+];
+
+pub(crate) const CHECKS_OF_HUGE_PAGES: &[Check] = &[
+    ("pages_are_free_again_when_a_lease_ends", pages_return),
+    ("pages_that_the_kernel_holds_count_until_it_lets_go", pinned),
+];
+
+fn broker_killed(backing: Backing) {
+    let mut daemon = Daemon::new(backing, 1, &[]);
+    let pool = Pool::builder(UNIT).broker(daemon.socket()).build().unwrap();
+    let mut region = pool.region(UNIT).unwrap();
+    region.fill(7);
+    daemon.signal("-KILL");
+    assert!(!daemon.ended().success());
+    let since = Instant::now();
+    loop {
+        match Lease::ask(&daemon.socket(), UNIT, PATIENCE) {
+            Err(error @ LeaseError::NoBroker { .. }) => break assert!(error.remedy().is_some()),
+            // A process that it was starting has its socket for a moment.
+            Err(LeaseError::HungUp) => assert!(since.elapsed() < PATIENCE),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(region.iter().all(|&byte| byte == 7));
+    // Its name is left, and no hindrance.
+    assert!(daemon.socket().exists());
+    daemon.again(backing, 1);
+    daemon.ask(PATIENCE).unwrap();
+    assert!(region.iter().all(|&byte| byte == 7));
+}
+
+fn client_killed(backing: Backing) {
+    let uid = rustix::process::geteuid().as_raw();
+    let daemon = Daemon::new(backing, 1, &["--quota", &format!("{uid}={UNIT}")]);
+    for _ in 0..3 {
+        let mut client = program();
+        client.args(["lease", "--size", &UNIT.to_string(), "--socket"]).arg(daemon.socket());
+        let client = client.args(["--", "sh", "-c", "exec 9<>{}; echo; read line"]);
+        let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        client.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let refused = daemon.ask(PATIENCE);
+        assert!(matches!(refused, Err(LeaseError::Refused(Refusal::OverQuota { .. }))));
+        client.kill().unwrap();
+        client.wait().unwrap();
+        daemon.until(|status| status.leases == 0);
+    }
+    daemon.ask(PATIENCE).unwrap();
+}
+
+fn broker_ends(backing: Backing) {
+    let all = (1_u64 << 50).to_string();
+    for name in ["-TERM", "-INT", "-HUP"] {
+        let mut daemon = Daemon::listening(backing, 0, &["--keep-free", &all]);
+        let socket = daemon.socket();
+        let asks = std::thread::spawn(move || Lease::ask(&socket, UNIT, PATIENCE));
+        daemon.until(|status| status.waiting == 1);
+        daemon.signal(name);
+        let ended = asks.join().unwrap();
+        assert!(matches!(ended, Err(LeaseError::Refused(Refusal::Ending))), "{ended:?}");
+        assert!(daemon.ended().success());
+        assert!(!daemon.socket().exists());
+    }
+}
+
+fn filler_killed(backing: Backing) {
+    let daemon = Daemon::new(backing, 0, &[]);
+    let mut killed = false;
+    let since = Instant::now();
+    // A unit takes a few milliseconds: one of many is met.
+    while !killed && since.elapsed() < PATIENCE {
+        let socket = daemon.socket();
+        let asks = std::thread::spawn(move || Lease::ask(&socket, UNIT, PATIENCE));
+        while !asks.is_finished() && !killed {
+            for filler in daemon.fillers() {
+                let pid = rustix::process::Pid::from_raw(filler as i32).unwrap();
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        killed = match asks.join().unwrap() {
+            Ok(_) => false,
+            Err(LeaseError::Refused(Refusal::NotPopulated { signal: 9, .. })) => true,
+            Err(other) => panic!("{other:?}"),
+        };
+    }
+    assert!(killed);
+    let status = daemon.until(|_| true);
+    assert!(status.failures > 0);
+    assert!(matches!(status.last_failure, Some(Refusal::NotPopulated { signal: 9, .. })));
+    // It goes on, and tries again after a pause.
+    daemon.ask(PATIENCE).unwrap();
+}
+
+fn fillers_end(backing: Backing) {
+    // Large enough that the broker is killed while it is populated.
+    let mut daemon = Daemon::of_units(16 * UNIT, backing, 1);
+    while daemon.fillers().is_empty() && daemon.until(|_| true).ready == 0 {}
+    let fillers = daemon.fillers();
+    daemon.signal("-KILL");
+    daemon.ended();
+    fillers.into_iter().for_each(until_gone);
+}
+
+fn free() -> u64 {
+    let pools = hugepages::read(&Root::default()).unwrap();
+    pools.iter().find(|pool| pool.page_size == 2 << 20).unwrap().unpromised()
+}
+
+fn pages_return(backing: Backing) {
+    let before = free();
+    let daemon = Daemon::new(backing, 1, &[]);
+    let lease = daemon.ask(PATIENCE).unwrap();
+    daemon.until(|status| status.ready == 1 && status.leases == 1);
+    assert_eq!(free(), before - 2 * (UNIT >> 21) as u64);
+    drop(lease);
+    daemon.until(|status| status.leases == 0 && status.unreturned == 0);
+    assert_eq!(free(), before - (UNIT >> 21) as u64);
+    drop(daemon);
+    let since = Instant::now();
+    while free() != before {
+        assert!(since.elapsed() < PATIENCE);
+    }
+}
+
+/// A page in a pipe.
+fn held_page(file: &fs::File) -> PipeReader {
+    let (reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: a new shared mapping, and nothing else of this process is touched.
+    #[allow(unsafe_code)]
+    unsafe {
+        let (read, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        let start = libc::mmap(std::ptr::null_mut(), UNIT, read, shared, file.as_raw_fd(), 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        let page = libc::iovec { iov_base: start, iov_len: 4096 };
+        assert_eq!(libc::vmsplice(writer.as_raw_fd(), &raw const page, 1, 0), 4096);
+        assert_eq!(libc::munmap(start, UNIT), 0);
+    }
+    reader
+}
+
+fn pinned(backing: Backing) {
+    let uid = rustix::process::geteuid().as_raw();
+    let daemon = Daemon::new(backing, 0, &["--quota", &format!("{uid}={UNIT}")]);
+    let file = fs::File::from(daemon.ask(PATIENCE).unwrap().into_file());
+    let held = held_page(&file);
+    drop(file);
+    let status = daemon.until(|status| status.leases == 0);
+    assert_eq!(status.unreturned, UNIT as u64);
+    assert!(matches!(
+        daemon.ask(Duration::ZERO),
+        Err(LeaseError::Refused(Refusal::OverQuota { .. }))
+    ));
+    drop(held);
+    daemon.until(|status| status.unreturned == 0);
+    daemon.ask(PATIENCE).unwrap();
+}

@@ -1,0 +1,126 @@
+//! What a client does not get, in figures.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use hugekit::ErrorKind;
+use hugekit::lease::protocol::Refusal;
+use hugekit::lease::{Lease, LeaseError};
+use hugekit::pool::Backing;
+
+use super::daemon::{Daemon, PATIENCE, program, start};
+use super::{Check, UNIT};
+
+pub(crate) const CHECKS: &[Check] = &[
+    ("another_size_is_refused_with_that_of_a_unit", size),
+    ("beyond_its_quota_a_user_gets_nothing", quota),
+    ("a_client_that_does_not_wait_gets_what_is_ready_or_nothing", no_wait),
+    ("memory_that_is_to_be_left_free_is", keep_free),
+    ("a_second_broker_at_a_place_is_refused", second),
+    ("another_user_is_served_by_root_alone", other_user),
+];
+
+fn refused(asked: Result<Lease, LeaseError>) -> Refusal {
+    match asked {
+        Err(LeaseError::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn size(backing: Backing) {
+    let daemon = Daemon::new(backing, 1, &[]);
+    for bytes in [0, 1, UNIT - 1, UNIT / 2, 2 * UNIT, usize::MAX] {
+        let refusal = refused(Lease::ask(&daemon.socket(), bytes, PATIENCE));
+        assert_eq!(refusal, Refusal::WrongSize { asked: bytes as u64, unit: UNIT as u64 });
+    }
+    assert_eq!(daemon.until(|_| true).ready, 1);
+}
+
+fn quota(backing: Backing) {
+    let uid = rustix::process::geteuid().as_raw();
+    let quota = format!("{uid}={}", 2 * UNIT + 5);
+    let daemon = Daemon::new(backing, 3, &["--quota", &quota, "--quota", "*=0"]);
+    let leases = [daemon.ask(PATIENCE).unwrap(), daemon.ask(PATIENCE).unwrap()];
+    let (asked, used) = (UNIT as u64, 2 * UNIT as u64);
+    let expected = Refusal::OverQuota { asked, used, quota: used + 5 };
+    let error = daemon.ask(PATIENCE).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoMemory);
+    assert!(error.remedy().is_some());
+    assert_eq!(refused(Err(error)), expected);
+    // A descriptor that another one was made of is the same lease.
+    let [kept, ended] = leases;
+    let kept = kept.into_file();
+    let again = kept.try_clone().unwrap();
+    drop((kept, ended));
+    daemon.until(|status| status.leases == 1);
+    let third = daemon.ask(PATIENCE).unwrap();
+    assert_eq!(refused(daemon.ask(PATIENCE)), expected);
+    drop((again, third));
+    daemon.until(|status| status.leases == 0);
+}
+
+fn no_wait(backing: Backing) {
+    let daemon = Daemon::new(backing, 0, &[]);
+    let unit = UNIT as u64;
+    match refused(daemon.ask(Duration::ZERO)) {
+        Refusal::NoneReady { unit: said, before: 0, .. } => assert_eq!(said, unit),
+        other => panic!("{other}"),
+    }
+    // What was refused does not count.
+    daemon.until(|status| status.leases == 0 && status.waiting == 0);
+}
+
+fn keep_free(backing: Backing) {
+    let all = 1_u64 << 50;
+    let daemon = Daemon::listening(backing, 2, &["--keep-free", &all.to_string()]);
+    match refused(daemon.ask(Duration::from_millis(20))) {
+        Refusal::NoPages { unit, free, keep_free, .. } => {
+            assert_eq!((unit, keep_free), (UNIT as u64, all));
+            assert!(free < all);
+        }
+        other => panic!("{other}"),
+    }
+    let status = daemon.until(|_| true);
+    assert_eq!((status.ready, status.filling), (0, 0));
+}
+
+fn second(backing: Backing) {
+    let daemon = Daemon::new(backing, 1, &[]);
+    let second = start(daemon.folder.path(), backing, 1, &[]).stderr(Stdio::piped()).output();
+    let second = second.unwrap();
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(said.contains("another broker listens") && said.contains("remedy: "), "{said}");
+    // The first one was not disturbed.
+    daemon.ask(PATIENCE).unwrap();
+}
+
+/// A user of a number that no account has, where this test may become it.
+fn other_user(backing: Backing) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let daemon = Daemon::new(backing, 1, &["--quota", &format!("54321={UNIT}")]);
+    let open = Command::new("chmod").arg("0755").arg(daemon.folder.path()).status().unwrap();
+    assert!(open.success());
+    // Where that user may start it: the build's own folder may be closed to others.
+    let hugekit = daemon.folder.path().join("hugekit");
+    std::fs::copy(program().get_program(), &hugekit).unwrap();
+    let (hugekit, socket) = (hugekit.display(), daemon.socket());
+    let lease = format!("{hugekit} lease --size {UNIT} --socket {}", socket.display());
+    let script = format!(
+        "{lease} -- sh -c 'head -c 1 {{}} | od -An -tx1; stat -Lc %u:%a {{}}; {lease} -- cat \"{{\"\"}}\"'"
+    );
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "54321", "--regid", "54321", "--clear-groups", "sh", "-c", &script]);
+    let output = command.output().unwrap();
+    // It opened its own by the path, and got no second one within its quota.
+    let (out, err) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
+    let (out, err) = (out.unwrap(), err.unwrap());
+    assert_eq!(out.split_ascii_whitespace().collect::<Vec<_>>(), ["00", "54321:600"], "{err}");
+    assert!(
+        err.contains("4 MiB were asked for, but the user's leases are 4 MiB of a quota"),
+        "{err}"
+    );
+    assert!(!output.status.success());
+}
