@@ -25,7 +25,9 @@ fn lacking() -> Option<&'static str> {
     if placed::nodes().len() < 2 {
         return Some("this process may use one node with CPUs and memory");
     }
-    (!placed::is_told()).then_some("the kernel does not say where pages are")
+    (!placed::is_told()).then_some(
+        "the kernel does not say where pages are, or lets this process move none of a pool's",
+    )
 }
 
 fn main() {

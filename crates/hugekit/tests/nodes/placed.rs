@@ -184,8 +184,20 @@ pub(crate) fn holder(address: *const u8) -> Option<u32> {
     (answer == 0).then(|| u32::try_from(node).unwrap())
 }
 
-/// Whether both calls are permitted, and agree about a page of the stack.
+/// Whether both calls are permitted, and the one also to move pages of several mappings, which takes `CAP_SYS_NICE`.
 pub(crate) fn is_told() -> bool {
     let here = 0_u8;
-    holder(&raw const here).is_some()
+    // SAFETY: of no page at all, nothing is read and nothing moves.
+    let may_move = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            0,
+            ptr::null::<u8>(),
+            ptr::null::<u8>(),
+            ptr::null::<u8>(),
+            MOVE_ALL,
+        )
+    };
+    may_move == 0 && holder(&raw const here).is_some()
 }
