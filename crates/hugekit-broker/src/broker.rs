@@ -174,15 +174,19 @@ impl Broker {
                 self.ready.push_back(unit);
                 self.pause = FIRST_PAUSE;
             }
-            Outcome::Failed(refusal) => self.failed(refusal),
+            Outcome::Failed(refusal, client) => self.failed(refusal, client),
         }
     }
 
-    /// Those who wait are told at once: what they wait for may never be.
-    fn failed(&mut self, refusal: Refusal) {
+    /// Those who wait are told at once: what they wait for may never be. Of what was one client's alone, as where its
+    /// own group has too little memory, no other one hears.
+    fn failed(&mut self, refusal: Refusal, client: Option<ClientId>) {
         tracing::warn!("a unit could not be populated: {refusal}");
         self.failures += 1;
         self.last_failure = Some(refusal);
+        if let Some(id) = client {
+            return self.refuse(id, refusal);
+        }
         self.fill_from = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         for id in self.waiting() {
@@ -372,7 +376,8 @@ impl Broker {
             Err(error) => {
                 let errno = hugekit::system_error(&error).unwrap_or(libc::EIO);
                 let errno = errno.unsigned_abs().into();
-                self.failed(Refusal::NotPopulated { errno, signal: 0 });
+                let client = client.map(|(id, _)| id);
+                self.failed(Refusal::NotPopulated { errno, signal: 0 }, client);
             }
         }
     }

@@ -61,7 +61,9 @@ impl Filling {
                 let client = self.client.map(|(id, _)| id);
                 Ok(Outcome::Ready(Ready { memory: self.memory, payer, client }))
             }
-            Some(refusal) if self.fillers.is_empty() => Ok(Outcome::Failed(refusal)),
+            Some(refusal) if self.fillers.is_empty() => {
+                Ok(Outcome::Failed(refusal, self.client.map(|(id, _)| id)))
+            }
             _ => Err(self),
         }
     }
@@ -71,7 +73,8 @@ impl Filling {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Ready(Ready),
-    Failed(Refusal),
+    /// And whose it would have been.
+    Failed(Refusal, Option<ClientId>),
 }
 
 /// A system error, as clients are told.

@@ -20,6 +20,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("a_client_that_is_killed_gives_back", client_killed),
     ("a_broker_that_ends_says_so_to_who_waits", broker_ends),
     ("a_process_that_populates_may_be_killed", filler_killed),
+    ("what_cannot_be_populated_for_one_client_is_no_others", one_of_two),
     ("processes_that_populate_end_with_the_broker", fillers_end),
 ];
 
@@ -111,6 +112,30 @@ fn filler_killed(backing: Backing) {
     assert!(matches!(status.last_failure, Some(Refusal::NotPopulated { signal: 9, .. })));
     // It goes on, and tries again after a pause.
     daemon.ask(PATIENCE).unwrap();
+}
+
+/// Units that are charged to clients are populated for each alone.
+fn one_of_two(backing: Backing) {
+    let daemon = Daemon::new(backing, 0, &["--charge", "client"]);
+    let since = Instant::now();
+    let mut refused = 0;
+    while refused == 0 {
+        assert!(since.elapsed() < PATIENCE, "no two processes were met at once");
+        let ask = || {
+            let socket = daemon.socket();
+            std::thread::spawn(move || Lease::ask(&socket, UNIT, PATIENCE))
+        };
+        let asks = [ask(), ask()];
+        while !asks.iter().any(std::thread::JoinHandle::is_finished) {
+            if let [one, _] = daemon.fillers()[..] {
+                let pid = rustix::process::Pid::from_raw(one as i32).unwrap();
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                break;
+            }
+        }
+        refused = asks.map(|ask| ask.join().unwrap()).iter().filter(|ask| ask.is_err()).count();
+        assert!(refused < 2, "both were refused");
+    }
 }
 
 fn fillers_end(backing: Backing) {
