@@ -131,12 +131,9 @@ pub(crate) mod tests {
     #[test]
     fn descriptors_of_a_client_are_not_received() {
         let (connection, client) = connection();
-        let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let (file, other) = pair();
-        let before = count();
         send(&client, &Request::Status.to_message(), Some(file.as_fd())).unwrap();
         assert_eq!(connection.receive(), Said::Request(Request::Status));
-        assert_eq!(count(), before);
         // The only other one was in the message, and is closed: the other end says so.
         drop(file);
         assert_eq!(rustix::io::read(&other, &mut [0]), Ok(0));

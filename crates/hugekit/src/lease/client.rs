@@ -186,6 +186,7 @@ fn receive(
     within: Duration,
 ) -> Result<Message, LeaseError> {
     let since = Instant::now();
+    let mut was_reset = false;
     loop {
         let left = within.saturating_sub(since.elapsed());
         let most = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
@@ -197,6 +198,8 @@ fn receive(
         }
         match seqpacket::receive(&connection, room) {
             Err(Errno::AGAIN) => {}
+            // The broker hung up before it had read the request; what it had answered is behind this.
+            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(Errno::CONNRESET | Errno::PIPE) => return Err(LeaseError::HungUp),
             other => return other.map_err(kernel("recvmsg")),
         }
