@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn file_of_any_other_kind_is_unfit() {
-        let plain = std::fs::File::open("/proc/self/exe").unwrap();
+        let plain = std::fs::File::open("/proc/self/status").unwrap();
         assert_eq!(unfit(plain), Unfit::NoMemoryFile);
         let open = memfd::create(c"open", Backing::Base.pages()).unwrap();
         rustix::fs::ftruncate(&open, 1 << 20).unwrap();
