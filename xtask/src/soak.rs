@@ -32,7 +32,7 @@ impl Soak {
 
 /// The short form, with the checks of a debug build.
 pub(crate) fn short() -> Result<bool> {
-    run("--profile=dev", 1.0, None)
+    run("--profile=dev", 0.5, None)
 }
 
 fn run(profile: &str, minutes: f64, seed: Option<u64>) -> Result<bool> {

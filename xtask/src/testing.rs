@@ -36,7 +36,7 @@ pub(crate) enum Part {
     Python,
     /// The library for aarch64, emulated
     Aarch64,
-    /// Everything at once, for a minute
+    /// Everything at once, for half a minute
     Soak,
     /// Three guests of the fleet: other kernels, nodes and limits
     Fleet,

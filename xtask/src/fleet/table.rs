@@ -35,7 +35,6 @@ const OLD: &[Run] = &[
     Run::new(Doctor),
     UNITS,
     Run::new(Test("parallel")),
-    NODES,
     Run::new(Test("region")),
     Run::with(Test("fault"), &["base::"]),
     Run::with(Test("pool"), &["any_steps"]),
