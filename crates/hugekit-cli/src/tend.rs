@@ -69,21 +69,21 @@ impl Tend {
         }
         let mut tender = Tender::of(&self.pids, self.settings())?;
         let mut child = self.start(&mut tender)?;
-        let mut found = Found::default();
-        self.look(&mut tender, &mut found);
+        let mut untended = HashSet::new();
+        self.look(&mut tender, &mut untended);
         if self.once {
             let reports = tender.pass(&stop)?;
             reports.iter().try_for_each(|report| self.tell(report, &pass_line(report)))?;
             return Ok(ExitCode::SUCCESS);
         }
-        self.tend(&mut tender, &mut found, &stop)?;
+        self.tend(&mut tender, &mut untended, &stop)?;
         child.as_mut().map_or(Ok(ExitCode::SUCCESS), exit_code_of)
     }
 
     fn tend(
         &self,
         tender: &mut Tender,
-        found: &mut Found,
+        untended: &mut HashSet<i32>,
         stop: &AtomicBool,
     ) -> anyhow::Result<()> {
         let follows = !self.name.is_empty() || !self.cgroup.is_empty();
@@ -97,7 +97,7 @@ impl Tend {
             });
             if follows && looked.elapsed() >= LOOK_AGAIN {
                 looked = Instant::now();
-                self.look(tender, found);
+                self.look(tender, untended);
             }
         }
         told
@@ -131,13 +131,13 @@ impl Tend {
     }
 
     /// Adds what is found by name and control group. What cannot be tended is said once.
-    fn look(&self, tender: &mut Tender, found: &mut Found) {
+    fn look(&self, tender: &mut Tender, untended: &mut HashSet<i32>) {
         let own = std::process::id() as i32;
         for pid in self.found().into_iter().filter(|&pid| pid != own) {
             match tender.add(pid) {
                 Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. }) => {}
                 Err(error) => {
-                    if found.told.insert(pid) {
+                    if untended.insert(pid) {
                         text::say(&format!("note: {error}"));
                     }
                 }
@@ -152,12 +152,6 @@ impl Tend {
         });
         of_groups.chain(hugekit_tend::named(&self.name)).collect()
     }
-}
-
-/// Processes that were found and cannot be tended.
-#[derive(Debug, Default)]
-struct Found {
-    told: HashSet<i32>,
 }
 
 /// As shells have it: the status, or 128 and the signal.

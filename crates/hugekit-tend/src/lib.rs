@@ -38,9 +38,9 @@ mod target;
 mod tender;
 
 pub use error::TendError;
-pub use mappings::Excluded;
+pub use mappings::{Excluded, Extent};
 pub use relatives::named;
 pub use settings::Settings;
-pub use status::{Extent, Hindrance, PassReport, Status};
+pub use status::{Hindrance, PassReport, Status};
 pub use target::Target;
 pub use tender::Tender;

@@ -30,22 +30,23 @@ pub enum Excluded {
     TooShort,
 }
 
+/// Private anonymous memory of a process, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Extent {
+    /// On huge pages.
+    pub huge: u64,
+    /// All that is there.
+    pub all: u64,
+}
+
 /// What is there of a process's memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
-    /// Whole ranges of 2 MiB, and whether the kernel says that all of what is there is on huge pages already.
-    pub(crate) tended: Vec<Tended>,
+    /// Addresses of whole ranges of 2 MiB that are worth a look.
+    pub(crate) tended: Vec<Range<u64>>,
     /// By reason, bytes that are there.
     pub(crate) excluded: Vec<(Excluded, u64)>,
-    /// Private anonymous memory of the whole process: on huge pages, and all of it.
-    pub(crate) huge: u64,
-    pub(crate) anonymous: u64,
-}
-
-/// The part of a mapping that can be on huge pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tended {
-    pub(crate) addresses: Range<u64>,
+    extent: Extent,
 }
 
 impl Survey {
@@ -58,11 +59,16 @@ impl Survey {
         Ok(survey)
     }
 
+    /// Private anonymous memory of the whole process.
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
+    }
+
     fn add(&mut self, map: &MemoryMap) {
         let figure = |name| map.extension.map.get(name).copied().unwrap_or(0);
         let (anonymous, huge) = (figure("Anonymous"), figure("AnonHugePages"));
-        self.huge += huge;
-        self.anonymous += anonymous;
+        self.extent.huge += huge;
+        self.extent.all += anonymous;
         match excluded(map) {
             Some(reason) if anonymous > 0 => {
                 match self.excluded.iter_mut().find(|(other, _)| *other == reason) {
@@ -73,7 +79,7 @@ impl Survey {
             Some(_) => {}
             // All of it is on huge pages already.
             None if huge >= anonymous => {}
-            None => self.tended.push(Tended { addresses: whole_of(map) }),
+            None => self.tended.push(whole_of(map)),
         }
     }
 }

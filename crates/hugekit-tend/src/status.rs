@@ -5,16 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::mappings::Excluded;
-
-/// Private anonymous memory of a process, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Extent {
-    /// On huge pages.
-    pub huge: u64,
-    /// All that is there.
-    pub all: u64,
-}
+use crate::mappings::{Excluded, Extent};
 
 /// Why a pass ended before its plan, or did not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

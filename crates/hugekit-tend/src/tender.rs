@@ -18,7 +18,7 @@ use crate::pages::{Look, look};
 use crate::plan::{History, Plan, plan};
 use crate::relatives::Relatives;
 use crate::settings::Settings;
-use crate::status::{Extent, Hindrance, PassReport, Status};
+use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
 
 /// How often a tender looks for children. Reading so often takes a thousandth of a CPU.
@@ -171,11 +171,13 @@ impl Tended {
             }
             self.collapse(range, settings, stop, &mut work);
         }
-        let after = Survey::of(&self.target)?;
+        let before = survey.extent();
+        // To look again takes as long as a look at every page of the process.
+        let after = if work.collapsed == 0 { before } else { Survey::of(&self.target)?.extent() };
         let report = PassReport {
             pid: self.target.pid(),
-            before: Extent { huge: survey.huge, all: survey.anonymous },
-            after: Extent { huge: after.huge, all: after.anonymous },
+            before,
+            after,
             collapsed: work.collapsed,
             filled: work.filled,
             refused: work.refused(),
@@ -194,8 +196,8 @@ impl Tended {
 
     fn plan(&self, survey: &Survey, settings: &Settings) -> Result<Plan, TendError> {
         let mut looks = Vec::new();
-        for tended in &survey.tended {
-            match look(self.target.pages(), &tended.addresses) {
+        for addresses in &survey.tended {
+            match look(self.target.pages(), addresses) {
                 Ok(found) => looks.extend(found),
                 Err(Errno::SRCH) => return Err(TendError::Gone { pid: self.target.pid() }),
                 // Unmapped meanwhile.
