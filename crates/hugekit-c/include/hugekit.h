@@ -266,6 +266,35 @@ typedef uint32_t hugekit_granule;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Why a pass ended before it was over, or did not begin.
+enum hugekit_tend_hindrance
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    // It did not.
+    HUGEKIT_TEND_HINDRANCE_NONE = 0,
+    // A forked child lives and shares the memory.
+    HUGEKIT_TEND_HINDRANCE_CHILD = 1,
+    // Tasks of this machine wait for memory.
+    HUGEKIT_TEND_HINDRANCE_PRESSURE = 2,
+    // Too few huge pages are free.
+    HUGEKIT_TEND_HINDRANCE_NO_FREE_HUGE_PAGES = 3,
+    // The process's control group has too little left.
+    HUGEKIT_TEND_HINDRANCE_CONTROL_GROUP = 4,
+    // The process has ended or started another program.
+    HUGEKIT_TEND_HINDRANCE_GONE = 5,
+    // The tender was freed.
+    HUGEKIT_TEND_HINDRANCE_STOPPED = 6,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum hugekit_tend_hindrance hugekit_tend_hindrance;
+#else
+typedef uint32_t hugekit_tend_hindrance;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Asks work to stop. Made by `hugekit_cancel_new`.
 typedef struct hugekit_cancel hugekit_cancel;
 
@@ -285,6 +314,10 @@ typedef struct hugekit_reserve hugekit_reserve;
 // Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
 // `hugekit_region_snapshot`.
 typedef struct hugekit_snapshot hugekit_snapshot;
+
+// Keeps the private memory of a process on huge pages, from outside: this process, or another one. Made by
+// `hugekit_tender_new`.
+typedef struct hugekit_tender hugekit_tender;
 
 // The bytes of a snapshot at addresses of its own. Made by `hugekit_snapshot_view`.
 typedef struct hugekit_view hugekit_view;
@@ -559,6 +592,55 @@ typedef struct hugekit_snapshot_stats {
     // Bytes of those that may be retained whose memory was there before: of a reserve, or of a region's pool.
     size_t reserved;
 } hugekit_snapshot_stats;
+
+// Wishes for a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
+// about.
+typedef struct hugekit_tend_options {
+    // `sizeof(hugekit_tend_options)`.
+    size_t size;
+    // The process; 0: the calling one.
+    int32_t pid;
+    // Of 2 MiB, the least share of pages that must be there, in percent: the others are filled with zeroes. 0: 90.
+    uint32_t density_percent;
+    // The share of one CPU that may be taken, in percent. 0: 20.
+    uint32_t cpu_percent;
+    // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    uint32_t reserved;
+    // Bytes that may be collapsed in a second, at most. 0: 1 GiB.
+    uint64_t bytes_per_second;
+    // Bytes of free huge pages that are left to everything else. 0: 256 MiB.
+    uint64_t keep_free;
+} hugekit_tend_options;
+
+// What a tender did, and what it has seen. A pass is one walk over the memory.
+typedef struct hugekit_tend_report {
+    // `sizeof(hugekit_tend_report)`, set by the caller.
+    size_t size;
+    // Bytes of private memory that are there, after the last pass.
+    uint64_t resident_bytes;
+    // Of these, bytes on huge pages.
+    uint64_t huge_bytes;
+    // Bytes that the last pass put on huge pages.
+    uint64_t collapsed_bytes;
+    // Bytes of holes that it filled.
+    uint64_t filled_bytes;
+    // Bytes in 2 MiB with too many holes.
+    uint64_t sparse_bytes;
+    // The CPU's time that it took, in nanoseconds.
+    uint64_t cpu_ns;
+    // Its longest collapse: writers of those 2 MiB waited as long.
+    uint64_t longest_ns;
+    // A `hugekit_tend_hindrance`.
+    uint32_t hindrance;
+    // Forked children that live and share the memory.
+    uint32_t children;
+    // Passes that were made.
+    uint64_t passes;
+    // Forks that were seen.
+    uint64_t forks;
+    // How long the last fork took; 0 if that is not known.
+    uint64_t last_fork_ns;
+} hugekit_tend_report;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1137,6 +1219,51 @@ hugekit_status hugekit_snapshot_prepare_write(const struct hugekit_snapshot *sna
 // `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.
 hugekit_status hugekit_snapshot_statistics(const struct hugekit_snapshot *snapshot,
                                            struct hugekit_snapshot_stats *stats);
+
+// Makes a tender of one process, and stores its handle in `*tender`. Nothing of the process is changed yet.
+// `options` may be NULL. Free it with `hugekit_tender_free`.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if there is no such process; with `HUGEKIT_STATUS_NOT_PERMITTED` if it is
+// another user's; with `HUGEKIT_STATUS_CONFLICT` if it has another tender; with `HUGEKIT_STATUS_UNSUPPORTED` before
+// Linux 6.1, and if the process has switched transparent huge pages off.
+//
+// # Safety
+// `tender` can be written, `options` is NULL or its size is set.
+hugekit_status hugekit_tender_new(const struct hugekit_tend_options *options,
+                                  struct hugekit_tender **tender);
+
+// Makes one pass now and fills `*report`, which may be NULL: what is nearly full is put on huge pages, as fast as
+// the options allow. A program that is about to fork calls it before.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the process is gone, and with `HUGEKIT_STATUS_CONFLICT` once
+// `hugekit_tender_start` was called.
+//
+// # Safety
+// `tender` is a tender, `report` is NULL or its size is set.
+hugekit_status hugekit_tender_pass(struct hugekit_tender *tender,
+                                   struct hugekit_tend_report *report);
+
+// Tends in a thread of the library's from now on: a pass at once, one whenever the last forked child has ended, and
+// one after a minute.
+//
+// Fails with `HUGEKIT_STATUS_CONFLICT` if that was asked before, and with `HUGEKIT_STATUS_NO_MEMORY` if there is no
+// thread to be had; the tender can only be freed then.
+//
+// # Safety
+// `tender` is a tender.
+hugekit_status hugekit_tender_start(struct hugekit_tender *tender);
+
+// What the tender that was started has done and seen; all of it 0 before its first pass.
+//
+// # Safety
+// `tender` is a tender, and the size of `report` is set.
+hugekit_status hugekit_tender_query(const struct hugekit_tender *tender, struct hugekit_tend_report *report);
+
+// Stops tending within a tenth of a second; all memory stays as it is. Nothing happens for NULL.
+//
+// # Safety
+// NULL, or a tender that no thread uses any more.
+void hugekit_tender_free(struct hugekit_tender *tender);
 
 #ifdef __cplusplus
 }  // extern "C"

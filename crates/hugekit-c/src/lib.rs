@@ -13,5 +13,6 @@ mod pool;
 mod region;
 mod snapshot;
 mod status;
+mod tend;
 mod versioned;
 mod work;

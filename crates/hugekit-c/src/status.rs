@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
+use std::io;
 use std::ops::Range;
 
 use engine::{
@@ -14,6 +15,7 @@ use engine::{
     region::ForkError,
     system_error,
 };
+use hugekit_tend::TendError;
 
 /// How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
 /// function says otherwise, no handle was made, and `hugekit_last_error` says why.
@@ -149,6 +151,18 @@ impl From<ForkError> for Refusal {
 impl From<SnapshotError> for Refusal {
     fn from(error: SnapshotError) -> Self {
         Self::of(error.kind(), &error, error.remedy())
+    }
+}
+
+impl From<TendError> for Refusal {
+    fn from(error: TendError) -> Self {
+        Self::of(error.kind(), &error, error.remedy().map(str::to_owned))
+    }
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Self::of(ErrorKind::Kernel, &error, None)
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::ArgGroup;
 use hugekit_lab::size::Size;
-use hugekit_tend::{PassReport, Settings, Status, TendError, Tender};
+use hugekit_tend::{ForkCost, ForkTime, PassReport, Status, TendError, Tender};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -67,9 +67,9 @@ impl Tend {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        let mut tender = Tender::of(&self.pids, self.settings())?;
-        let mut child = self.start(&mut tender)?;
+        let mut tender = self.tender()?;
         let mut untended = HashSet::new();
+        let mut child = self.start(&mut tender, &mut untended)?;
         self.look(&mut tender, &mut untended);
         if self.once {
             let reports = tender.pass(&stop)?;
@@ -77,6 +77,14 @@ impl Tend {
             return Ok(ExitCode::SUCCESS);
         }
         self.tend(&mut tender, &mut untended, &stop)?;
+        // A script may have started the program proper in its own place.
+        while child.as_mut().is_some_and(is_running) && !stop.load(Ordering::Relaxed) {
+            look_at(&mut tender, &mut untended, child.iter().map(|child| child.id() as i32));
+            if tender.is_empty() {
+                break;
+            }
+            self.tend(&mut tender, &mut untended, &stop)?;
+        }
         child.as_mut().map_or(Ok(ExitCode::SUCCESS), exit_code_of)
     }
 
@@ -110,39 +118,36 @@ impl Tend {
     }
 
     /// Starts the program. One that cannot be tended runs all the same.
-    fn start(&self, tender: &mut Tender) -> anyhow::Result<Option<Child>> {
+    fn start(
+        &self,
+        tender: &mut Tender,
+        untended: &mut HashSet<i32>,
+    ) -> anyhow::Result<Option<Child>> {
         let Some((program, arguments)) = self.command.split_first() else { return Ok(None) };
         let started = Command::new(program).args(arguments).spawn();
         let named = || format!("cannot start {}", program.to_string_lossy());
         let child = started.with_context(named)?;
-        if let Err(error) = tender.add(child.id() as i32) {
-            text::say(&format!("note: {error}"));
-        }
+        look_at(tender, untended, [child.id() as i32]);
         Ok(Some(child))
     }
 
-    fn settings(&self) -> Settings {
-        let mut settings = Settings::default();
-        settings.density = f64::from(self.density) / 100.0;
-        settings.cpu_share = f64::from(self.cpu) / 100.0;
-        settings.bytes_per_second = self.rate.0 as u64;
-        settings.keep_free = self.keep_free.0 as u64;
-        settings
+    fn tender(&self) -> anyhow::Result<Tender> {
+        let mut builder = Tender::builder()
+            .density(f64::from(self.density) / 100.0)
+            .cpu_share(f64::from(self.cpu) / 100.0)
+            .bytes_per_second(self.rate.0 as u64)
+            .keep_free(self.keep_free.0 as u64);
+        // Without it, forks are seen and not timed.
+        if let Ok(cost) = ForkCost::measure() {
+            builder = builder.fork_cost(cost);
+        }
+        Ok(self.pids.iter().fold(builder, |builder, &pid| builder.process(pid)).build()?)
     }
 
-    /// Adds what is found by name and control group. What cannot be tended is said once.
+    /// Adds what is found by name and control group.
     fn look(&self, tender: &mut Tender, untended: &mut HashSet<i32>) {
         let own = std::process::id() as i32;
-        for pid in self.found().into_iter().filter(|&pid| pid != own) {
-            match tender.add(pid) {
-                Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. }) => {}
-                Err(error) => {
-                    if untended.insert(pid) {
-                        text::say(&format!("note: {error}"));
-                    }
-                }
-            }
-        }
+        look_at(tender, untended, self.found().into_iter().filter(|&pid| pid != own));
     }
 
     fn found(&self) -> Vec<i32> {
@@ -152,6 +157,24 @@ impl Tend {
         });
         of_groups.chain(hugekit_tend::named(&self.name)).collect()
     }
+}
+
+/// Adds processes. What cannot be tended is said once.
+fn look_at(tender: &mut Tender, untended: &mut HashSet<i32>, pids: impl IntoIterator<Item = i32>) {
+    for pid in pids {
+        match tender.add(pid) {
+            Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. }) => {}
+            Err(error) => {
+                if untended.insert(pid) {
+                    text::say(&format!("note: {error}"));
+                }
+            }
+        }
+    }
+}
+
+fn is_running(child: &mut Child) -> bool {
+    matches!(child.try_wait(), Ok(None))
 }
 
 /// As shells have it: the status, or 128 and the signal.
@@ -168,7 +191,16 @@ fn status_line(status: &Status) -> String {
         count => format!(", {count} of them alive: waiting"),
     };
     let last = status.last.as_ref().map_or(String::new(), |last| format!("; {}", work(last)));
-    format!("{} ({}): {} forks{children}{last}", status.name, status.pid, status.forks)
+    let took = status.last_fork.map_or(String::new(), |took| match took {
+        ForkTime::Told(took) => format!(", the last in {:.1} ms by its own word", millis(took)),
+        ForkTime::Estimated(took) => format!(", the last in about {:.1} ms", millis(took)),
+        _ => String::new(),
+    });
+    format!("{} ({}): {} forks{took}{children}{last}", status.name, status.pid, status.forks)
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
 }
 
 fn pass_line(report: &PassReport) -> String {
@@ -183,7 +215,7 @@ fn work(report: &PassReport) -> String {
         Size(after.all as usize),
         report.elapsed.as_secs_f64(),
         cpu.as_secs_f64(),
-        longest.as_secs_f64() * 1e3,
+        millis(*longest),
     );
     for (reason, count) in &report.refused {
         line.push_str(&format!("; {count} refused: {reason}"));

@@ -57,6 +57,20 @@ fn program_that_is_started_gives_its_exit_status() {
 }
 
 #[test]
+fn program_that_another_one_has_started_in_its_place_is_tended() {
+    let output = cargo_bin_cmd!("hugekit")
+        .args(["tend", "--json", "--", "sh", "-c", "sleep 0.3; exec sleep 0.5"])
+        .output()
+        .unwrap();
+    if is_refused(&String::from_utf8(output.stderr).unwrap()) {
+        return;
+    }
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.lines().any(|line| line.contains("\"name\":\"sleep\"")), "{said}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
 fn process_that_is_gone_or_not_named_is_an_error() {
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();

@@ -15,6 +15,7 @@ mod lines;
 mod machine;
 mod memory;
 mod pools;
+mod process;
 mod routines;
 mod thp;
 mod units;
@@ -27,6 +28,7 @@ use self::facts::Facts;
 pub use self::facts::host::Host;
 pub use self::line::{Line, Topic, Verdict};
 pub use self::machine::Machine;
+pub use self::process::{ProcessReport, examine_process};
 
 /// All that the doctor has to say; serialised, what `hugekit doctor --json` prints.
 #[derive(Debug, Serialize)]

@@ -99,6 +99,18 @@ pub enum LabError {
     /// Memory to measure could not be snapshotted, or not be saved.
     #[error(transparent)]
     Snapshot(#[from] hugekit::SnapshotError),
+    /// A process to measure could not be tended.
+    #[error(transparent)]
+    Tend(#[from] hugekit_tend::TendError),
+    /// A program to measure could not be started, has ended, or does not answer.
+    #[error("{name} does not do what is asked")]
+    Program {
+        /// Which.
+        name: &'static str,
+        /// What was seen.
+        #[source]
+        cause: std::io::Error,
+    },
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -153,6 +153,11 @@ pub(crate) struct Child {
 }
 
 impl Child {
+    /// Its number.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Until it has ended by itself.
     pub(crate) fn wait(mut self) -> Result<(), LabError> {
         self.waited = true;

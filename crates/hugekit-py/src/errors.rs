@@ -7,6 +7,7 @@ use hugekit::region::ForkError;
 use hugekit::{
     ClearError, CopyError, ErrorKind, PoolError, RegionError, SnapshotError, system_error,
 };
+use hugekit_tend::TendError;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -82,6 +83,12 @@ impl From<ForkError> for Raised {
 impl From<SnapshotError> for Raised {
     fn from(error: SnapshotError) -> Self {
         raised(error.kind(), &error, error.remedy())
+    }
+}
+
+impl From<TendError> for Raised {
+    fn from(error: TendError) -> Self {
+        raised(error.kind(), &error, error.remedy().map(str::to_owned))
     }
 }
 

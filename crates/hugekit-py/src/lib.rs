@@ -17,6 +17,7 @@ mod pool;
 mod progress;
 mod region;
 mod snapshot;
+mod tend;
 mod view;
 mod work;
 
@@ -42,6 +43,8 @@ mod _hugekit {
     use crate::region::{Pin, Region};
     #[pymodule_export]
     use crate::snapshot::{Reserve, Snapshot, snapshot};
+    #[pymodule_export]
+    use crate::tend::Tender;
     #[pymodule_export]
     use crate::view::View;
     #[pymodule_export]

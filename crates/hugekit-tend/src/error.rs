@@ -2,6 +2,8 @@
 
 use std::io;
 
+use hugekit::ErrorKind;
+
 /// Why a process cannot be tended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,9 +29,7 @@ pub enum TendError {
         pid: i32,
     },
     /// Another user's process, or one that is more privileged: who may debug it may tend it.
-    #[error(
-        "process {pid} may not be tended: {call}: {source}; run as root, or with CAP_SYS_PTRACE and CAP_SYS_NICE"
-    )]
+    #[error("process {pid} may not be tended: {call}: {source}")]
     NotPermitted {
         /// As it was asked for.
         pid: i32,
@@ -40,9 +40,7 @@ pub enum TendError {
     },
     /// The process, or an ancestor that it inherited it from, asked for no transparent huge pages at all
     /// (`prctl(PR_SET_THP_DISABLE)`), which the kernel honours here too.
-    #[error(
-        "process {pid} has switched transparent huge pages off (PR_SET_THP_DISABLE); of Redis: start it with `disable-thp no`"
-    )]
+    #[error("process {pid} has switched transparent huge pages off (PR_SET_THP_DISABLE)")]
     SwitchedOff {
         /// As it was asked for.
         pid: i32,
@@ -75,6 +73,34 @@ pub enum TendError {
 }
 
 impl TendError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Gone { .. } | Self::Thread { .. } | Self::Kernel { .. } => ErrorKind::Invalid,
+            Self::NotPermitted { .. } => ErrorKind::NotPermitted,
+            Self::SwitchedOff { .. } | Self::Unsupported | Self::OtherHugePages { .. } => {
+                ErrorKind::Unsupported
+            }
+            Self::Taken { .. } => ErrorKind::Conflict,
+            Self::Unreadable { .. } => ErrorKind::Kernel,
+        }
+    }
+
+    /// What an administrator, or the program, can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NotPermitted { .. } => {
+                Some("run as root, or with CAP_SYS_PTRACE and CAP_SYS_NICE")
+            }
+            Self::SwitchedOff { .. } => Some("of Redis: start it with `disable-thp no`"),
+            Self::Unsupported => Some("run Linux 6.1 or newer"),
+            Self::OtherHugePages { .. } => Some("run a kernel with huge pages of 2 MiB"),
+            _ => None,
+        }
+    }
+
     /// What an error of reading `/proc/PID` means.
     pub(crate) fn of_reading(pid: i32, error: procfs::ProcError) -> Self {
         match error {

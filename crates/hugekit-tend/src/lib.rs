@@ -8,15 +8,15 @@
 //! ended.
 //!
 //! What it costs: the copy, writers of those 2 MiB that wait meanwhile, and memory where a range had holes (bounded by
-//! [`Settings::density`]). What it never does: change a byte, collapse while a forked child shares the memory, press on
+//! [`Builder::density`]). What it never does: change a byte, collapse while a forked child shares the memory, press on
 //! when the machine is short of memory, or leave anything to be put back.
 //!
 //! ```no_run
 //! use std::sync::atomic::AtomicBool;
 //!
-//! use hugekit_tend::{Settings, Tender};
+//! use hugekit_tend::Tender;
 //!
-//! let mut tender = Tender::of(&[4711], Settings::default())?;
+//! let mut tender = Tender::builder().process(4711).density(0.95).build()?;
 //! for report in tender.pass(&AtomicBool::new(false))? {
 //!     println!("{} bytes on huge pages", report.after.huge);
 //! }
@@ -24,23 +24,33 @@
 //! ```
 #![warn(missing_docs)]
 
+mod builder;
 mod collapse;
 mod error;
+mod fork_cost;
+mod fork_time;
 mod headroom;
 mod mappings;
+mod outlook;
 mod pace;
 mod pages;
 mod plan;
+mod redis_info;
 mod relatives;
 mod settings;
 mod status;
 mod target;
 mod tender;
+mod tending;
 
+pub use builder::Builder;
 pub use error::TendError;
+pub use fork_cost::ForkCost;
+pub use fork_time::ForkTime;
 pub use mappings::{Excluded, Extent};
+pub use outlook::Outlook;
 pub use relatives::named;
-pub use settings::Settings;
 pub use status::{Hindrance, PassReport, Status};
 pub use target::Target;
 pub use tender::Tender;
+pub use tending::Tending;

@@ -3,11 +3,10 @@
 use std::ops::Range;
 
 use hugekit::HUGE_PAGE_BYTES;
-use procfs::process::{MMPermissions, MMapPath, MemoryMap, VmFlags};
+use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, VmFlags};
 use serde::Serialize;
 
 use crate::error::TendError;
-use crate::target::Target;
 
 /// Why a mapping is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -39,6 +38,17 @@ pub struct Extent {
     pub all: u64,
 }
 
+impl Extent {
+    /// That of a process now, by `/proc/PID/smaps`.
+    ///
+    /// # Errors
+    /// The process is gone, or its files may not be read.
+    pub fn of(pid: i32) -> Result<Self, TendError> {
+        let process = Process::new(pid).map_err(|error| TendError::of_reading(pid, error))?;
+        Ok(Survey::of(&process)?.extent())
+    }
+}
+
 /// What is there of a process's memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
@@ -51,9 +61,9 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// Reads `/proc/PID/smaps`.
-    pub(crate) fn of(target: &Target) -> Result<Self, TendError> {
-        let maps = target.process().smaps();
-        let maps = maps.map_err(|error| TendError::of_reading(target.pid(), error))?;
+    pub(crate) fn of(process: &Process) -> Result<Self, TendError> {
+        let maps = process.smaps();
+        let maps = maps.map_err(|error| TendError::of_reading(process.pid(), error))?;
         let mut survey = Self::default();
         maps.iter().for_each(|map| survey.add(map));
         Ok(survey)

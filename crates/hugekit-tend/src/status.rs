@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fork_time::ForkTime;
 use crate::mappings::{Excluded, Extent};
 
 /// Why a pass ended before its plan, or did not begin.
@@ -102,10 +103,15 @@ pub struct Status {
     pub forks: u64,
     /// Those that live.
     pub children: usize,
+    /// How long the last one's `fork(2)` took, where that is known.
+    pub last_fork: Option<ForkTime>,
     /// What the last pass did.
     pub last: Option<PassReport>,
 }
 
-fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn seconds<S: serde::Serializer>(
+    duration: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
 }

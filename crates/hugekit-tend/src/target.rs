@@ -1,6 +1,7 @@
 //! A process that is tended.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hugekit::HUGE_PAGE_BYTES;
@@ -11,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::collapse;
 use crate::error::TendError;
+use crate::pages::{Look, look};
 
 /// `PF_KTHREAD` of the kernel's `sched.h`, as `/proc/PID/stat` shows it.
 const IS_OF_THE_KERNEL: u32 = 0x0020_0000;
@@ -27,8 +29,8 @@ pub struct Target {
     program: Program,
     /// Its page map, open: that is a permission, too.
     pages: File,
-    /// Its folder of `/proc`, locked: the next tender of this process is told.
-    _folder: File,
+    /// Its folder of `/proc`, which a tender locks: the next one of this process is told.
+    folder: File,
 }
 
 /// What tells a process that runs on after a fork from one that has started another program.
@@ -48,6 +50,13 @@ impl Target {
     /// # Errors
     /// Why it cannot be tended; the kernel was asked.
     pub fn open(pid: i32) -> Result<Self, TendError> {
+        let target = Self::beside_a_tender(pid)?;
+        lock(pid, &target.folder)?;
+        Ok(target)
+    }
+
+    /// As [`open`](Self::open), also of one that another tender has: to look at.
+    pub(crate) fn beside_a_tender(pid: i32) -> Result<Self, TendError> {
         let gone = || TendError::Gone { pid };
         let process = Process::new(pid).map_err(|error| TendError::of_reading(pid, error))?;
         let status = process.status().map_err(|error| TendError::of_reading(pid, error))?;
@@ -76,10 +85,9 @@ impl Target {
             bytes if bytes == HUGE_PAGE_BYTES as u64 => {}
             bytes => return Err(TendError::OtherHugePages { bytes }),
         }
-        lock(pid, &folder)?;
         let name = stat.comm.clone();
         let program = Program::of(&stat);
-        Ok(Self { pid, name, process, descriptor, program, pages: pages.into(), _folder: folder })
+        Ok(Self { pid, name, process, descriptor, program, pages: pages.into(), folder })
     }
 
     /// Its number.
@@ -102,8 +110,18 @@ impl Target {
         self.descriptor.as_fd()
     }
 
-    pub(crate) fn pages(&self) -> BorrowedFd<'_> {
-        self.pages.as_fd()
+    /// All 2 MiB of these ranges in which something is there.
+    pub(crate) fn look(&self, ranges: &[Range<u64>]) -> Result<Vec<Look>, TendError> {
+        let mut looks = Vec::new();
+        for addresses in ranges {
+            match look(self.pages.as_fd(), addresses) {
+                Ok(found) => looks.extend(found),
+                Err(Errno::SRCH) => return Err(TendError::Gone { pid: self.pid }),
+                // Unmapped meanwhile.
+                Err(_) => {}
+            }
+        }
+        Ok(looks)
     }
 
     pub(crate) fn program(&self) -> Program {

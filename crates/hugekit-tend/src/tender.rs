@@ -9,17 +9,22 @@ use hugekit::HUGE_PAGE_BYTES;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::builder::Builder;
 use crate::collapse::collapse;
 use crate::error::TendError;
+use crate::fork_cost::ForkCost;
+use crate::fork_time::ForkTime;
 use crate::headroom::hindrance;
 use crate::mappings::Survey;
 use crate::pace::rest_after;
-use crate::pages::{Look, look};
+use crate::pages::Look;
 use crate::plan::{History, Plan, plan};
+use crate::redis_info;
 use crate::relatives::Relatives;
 use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
+use crate::tending::Tending;
 
 /// How often a tender looks for children. Reading so often takes a thousandth of a CPU.
 const TICK: Duration = Duration::from_millis(100);
@@ -40,6 +45,7 @@ const PIECE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Tender {
     settings: Settings,
+    fork_cost: Option<ForkCost>,
     tended: Vec<Tended>,
 }
 
@@ -53,19 +59,17 @@ struct Tended {
     children: usize,
     due: Instant,
     last: Option<PassReport>,
+    last_fork: Option<ForkTime>,
 }
 
 impl Tender {
-    /// Of these processes.
-    ///
-    /// # Errors
-    /// Why one of them cannot be tended; then none is.
-    pub fn of(pids: &[i32], settings: Settings) -> Result<Self, TendError> {
-        let mut tender = Self { settings, tended: Vec::new() };
-        for &pid in pids {
-            tender.add(pid)?;
-        }
-        Ok(tender)
+    /// To be told which processes, and how carefully.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn new(settings: Settings, fork_cost: Option<ForkCost>) -> Self {
+        Self { settings, fork_cost, tended: Vec::new() }
     }
 
     /// Another process, too. One that it has already stays as it is.
@@ -85,6 +89,7 @@ impl Tender {
             children: 0,
             due: Instant::now(),
             last: None,
+            last_fork: None,
         });
         Ok(())
     }
@@ -109,9 +114,17 @@ impl Tender {
     /// Does what is due, and sleeps for a tenth of a second: a turn of [`run`](Self::run), for a caller that has more to
     /// do between them, such as to look for processes to [`add`](Self::add).
     pub fn tick(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
-        let settings = self.settings;
-        self.tended.retain_mut(|tended| tended.step(&settings, stop, tell));
+        let (settings, fork_cost) = (self.settings, self.fork_cost);
+        self.tended.retain_mut(|tended| tended.step(&settings, fork_cost.as_ref(), stop, tell));
         sleep(TICK);
+    }
+
+    /// As [`run`](Self::run), in a thread of its own, until the handle is dropped.
+    ///
+    /// # Errors
+    /// No thread is to be had.
+    pub fn spawn(self) -> std::io::Result<Tending> {
+        Tending::new(self)
     }
 
     /// Whether all processes are gone.
@@ -126,13 +139,18 @@ impl Tended {
     fn step(
         &mut self,
         settings: &Settings,
+        fork_cost: Option<&ForkCost>,
         stop: &AtomicBool,
         tell: &mut dyn FnMut(&Status),
     ) -> bool {
         if !self.target.is_there() {
             return false;
         }
+        let forks = self.relatives.forks();
         let children = self.relatives.look(&self.target);
+        if self.relatives.forks() > forks {
+            self.last_fork = self.fork_time(fork_cost);
+        }
         if children != self.children {
             let has_ended = self.children > 0 && children == 0;
             self.children = children;
@@ -161,8 +179,9 @@ impl Tended {
     fn pass(&mut self, settings: &Settings, stop: &AtomicBool) -> Result<PassReport, TendError> {
         let began = Instant::now();
         let cpu = thread_cpu();
-        let survey = Survey::of(&self.target)?;
-        let Plan { ranges, sparse } = self.plan(&survey, settings)?;
+        let survey = Survey::of(self.target.process())?;
+        let looks = self.target.look(&survey.tended)?;
+        let Plan { ranges, sparse } = plan(looks, settings.density, &self.history);
         let mut work = Work::default();
         for (index, range) in ranges.into_iter().enumerate() {
             work.hindrance = self.hindrance(settings, stop, index % LOOK_EVERY == 0);
@@ -173,7 +192,8 @@ impl Tended {
         }
         let before = survey.extent();
         // To look again takes as long as a look at every page of the process.
-        let after = if work.collapsed == 0 { before } else { Survey::of(&self.target)?.extent() };
+        let after =
+            if work.collapsed == 0 { before } else { Survey::of(self.target.process())?.extent() };
         let report = PassReport {
             pid: self.target.pid(),
             before,
@@ -192,19 +212,6 @@ impl Tended {
         self.due = Instant::now() + if work.hindrance.is_some() { AGAIN } else { AT_LATEST };
         self.last = Some(report.clone());
         Ok(report)
-    }
-
-    fn plan(&self, survey: &Survey, settings: &Settings) -> Result<Plan, TendError> {
-        let mut looks = Vec::new();
-        for addresses in &survey.tended {
-            match look(self.target.pages(), addresses) {
-                Ok(found) => looks.extend(found),
-                Err(Errno::SRCH) => return Err(TendError::Gone { pid: self.target.pid() }),
-                // Unmapped meanwhile.
-                Err(_) => {}
-            }
-        }
-        Ok(plan(looks, settings.density, &self.history))
     }
 
     fn hindrance(
@@ -242,6 +249,13 @@ impl Tended {
         rest(rest_after(settings, HUGE_PAGE_BYTES as u64, took), stop);
     }
 
+    /// Of the fork whose child was just seen: as the process says, or by what its memory was after the last pass.
+    fn fork_time(&self, fork_cost: Option<&ForkCost>) -> Option<ForkTime> {
+        let told = redis_info::last_fork(&self.target).map(ForkTime::Told);
+        let memory = || self.last.as_ref().map(|last| last.after);
+        told.or_else(|| Some(ForkTime::Estimated(fork_cost?.of(memory()?))))
+    }
+
     fn status(&self) -> Status {
         Status {
             pid: self.target.pid(),
@@ -249,6 +263,7 @@ impl Tended {
             passes: self.passes,
             forks: self.relatives.forks(),
             children: self.children,
+            last_fork: self.last_fork,
             last: self.last.clone(),
         }
     }

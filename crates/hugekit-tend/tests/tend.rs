@@ -2,7 +2,9 @@
 //! memory of a process, there is nothing to test but that this is said.
 #![allow(unsafe_code)]
 
+use std::io::{Read, Write};
 use std::ops::Range;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::ptr::{self, NonNull};
@@ -12,7 +14,10 @@ use std::thread;
 use std::time::Duration;
 
 use hugekit::HUGE_PAGE_BYTES;
-use hugekit_tend::{Excluded, Hindrance, PassReport, Settings, Target, TendError, Tender};
+use hugekit_tend::{
+    Builder, Excluded, ForkCost, ForkTime, Hindrance, Outlook, PassReport, Target, TendError,
+    Tender,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use rustix::param::page_size;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
@@ -109,16 +114,13 @@ fn own() -> i32 {
 }
 
 /// At full speed, with whatever memory is free.
-fn settings() -> Settings {
-    let mut settings = Settings::default();
-    (settings.cpu_share, settings.bytes_per_second) = (1.0, u64::MAX);
-    (settings.keep_free, settings.most_pressure) = (0, 101.0);
-    settings
+fn settings() -> Builder {
+    Tender::builder().cpu_share(1.0).bytes_per_second(u64::MAX).keep_free(0).most_pressure(101.0)
 }
 
 /// `None` where that is not permitted here.
-fn tender(settings: Settings) -> Option<Tender> {
-    match Tender::of(&[own()], settings) {
+fn tender(builder: Builder) -> Option<Tender> {
+    match builder.process(own()).build() {
         Err(
             TendError::NotPermitted { .. }
             | TendError::Unsupported
@@ -160,9 +162,7 @@ fn range_with_holes_is_left_unless_the_settings_bear_it() {
     assert_eq!(memory.huge(), 0, "{report:?}");
     assert!(report.sparse >= memory.len as u64 / 2, "{report:?}");
     drop(careful);
-    let mut generous = settings();
-    generous.density = 0.4;
-    let report = pass(&mut tender(generous).unwrap());
+    let report = pass(&mut tender(settings().density(0.4)).unwrap());
     if report.refused.is_empty() {
         assert_eq!(memory.huge(), memory.len as u64, "{report:?}");
         assert!(report.filled >= memory.len as u64 / 2, "{report:?}");
@@ -392,12 +392,177 @@ fn process_has_one_tender_at_a_time() {
 }
 
 #[test]
+fn process_that_is_stopped_or_in_another_pid_namespace_is_tended_all_the_same() {
+    let _turn = in_turn();
+    let stopped = Other::new(Command::new("sleep").arg("60"));
+    kill_process(Pid::from_child(&stopped.0), Signal::STOP).unwrap();
+    let mut apart = Command::new("unshare");
+    let apart = Other::new(apart.args(["--pid", "--fork", "--kill-child", "sleep", "60"]));
+    let inner = || {
+        let task = procfs::process::Process::new(apart.pid()).ok()?.task_main_thread().ok()?;
+        i32::try_from(*task.children().ok()?.first()?).ok()
+    };
+    // Only root has namespaces, and it takes a moment.
+    let inner = (0..100).find_map(|_| {
+        inner().or_else(|| {
+            thread::sleep(Duration::from_millis(5));
+            None
+        })
+    });
+    for pid in [Some(stopped.pid()), inner].into_iter().flatten() {
+        let Ok(mut tender) = settings().process(pid).build() else { continue };
+        let report = pass(&mut tender);
+        assert!(report.hindrance.is_none() && report.after.all > 0, "{report:?}");
+    }
+}
+
+#[test]
 fn run_ends_when_the_process_does() {
     let _turn = in_turn();
     let mut other = Other::new(Command::new("sleep").arg("60"));
-    let Ok(mut tender) = Tender::of(&[other.pid()], settings()) else { return };
+    let Ok(mut tender) = settings().process(other.pid()).build() else { return };
     tender.run(&NOT_STOPPED, &mut |_| {
         let _ = other.0.kill();
     });
     assert!(tender.is_empty());
+}
+
+#[test]
+fn outlook_says_what_a_pass_does_then() {
+    let _turn = in_turn();
+    let whole = Small::new(8, pages());
+    let sparse = Small::new(4, pages() / 2);
+    let outlook = match Outlook::of(own()) {
+        Err(
+            TendError::NotPermitted { .. }
+            | TendError::Unsupported
+            | TendError::OtherHugePages { .. },
+        ) => return,
+        outlook => outlook.unwrap(),
+    };
+    assert_eq!((whole.huge(), outlook.is_tended), (0, false), "nothing is changed");
+    assert!(outlook.sparse >= sparse.len as u64 / 2, "{outlook:?}");
+    let gained = outlook.tended.huge - outlook.now.huge;
+    assert!(gained >= whole.len as u64 && outlook.tended.all >= outlook.now.all, "{outlook:?}");
+    let mut tender = tender(settings()).unwrap();
+    assert!(Outlook::of(own()).unwrap().is_tended);
+    let report = pass(&mut tender);
+    if report.refused.is_empty() {
+        assert!(report.after.huge >= outlook.tended.huge, "{report:?} {outlook:?}");
+    }
+}
+
+#[test]
+fn tender_in_a_thread_of_its_own_works_until_it_is_dropped() {
+    let _turn = in_turn();
+    let Some(tender) = tender(settings()) else { return };
+    let memory = Small::new(4, pages());
+    let tending = tender.spawn().unwrap();
+    while tending.said().is_empty() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let said = tending.said().pop().unwrap();
+    assert_eq!((said.pid, said.passes, tending.is_over()), (own(), 1, false));
+    let report = said.last.unwrap();
+    if report.refused.is_empty() && report.hindrance.is_none() {
+        assert_eq!(memory.huge(), memory.len as u64, "{report:?}");
+    }
+    // A forked child has the handle and not the thread.
+    // SAFETY: the child frees memory, and calls nothing else that is not async-signal-safe.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(tending);
+        // SAFETY: runs no destructor.
+        unsafe { libc::_exit(0) };
+    }
+    let ended = waitpid(Pid::from_raw(child), WaitOptions::empty()).unwrap().unwrap().1;
+    assert_eq!(ended.exit_status(), Some(0));
+    drop(tending);
+    Target::open(own()).unwrap();
+}
+
+/// What the tender says of the first fork that it sees.
+fn told_of_a_fork(builder: Builder, fork: &mut dyn FnMut()) -> Option<Option<ForkTime>> {
+    let mut tender = builder.build().ok()?;
+    let (stop, mut told) = (AtomicBool::new(false), None);
+    tender.run(&stop, &mut |status| match status.forks {
+        0 => fork(),
+        _ => {
+            told = Some(status.last_fork);
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
+    told
+}
+
+#[test]
+fn fork_is_estimated_by_what_entries_cost() {
+    let _turn = in_turn();
+    let cost = ForkCost {
+        process: Duration::from_secs(1),
+        base_page: Duration::ZERO,
+        huge_page: Duration::ZERO,
+    };
+    for (builder, expected) in [
+        (settings().fork_cost(cost), Some(ForkTime::Estimated(cost.process))),
+        // Without the cost, it is not known.
+        (settings(), None),
+    ] {
+        let mut child = None;
+        let told = told_of_a_fork(builder.process(own()), &mut || child = Some(Forked::new()));
+        assert!(told.is_none_or(|told| told == expected), "{told:?}");
+    }
+}
+
+/// A real server, whose save takes a second.
+struct Redis {
+    _server: Other,
+    folder: tempfile::TempDir,
+}
+
+impl Redis {
+    fn new() -> Option<(Self, i32)> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--rdb-key-save-delay", "50000", "--dir"]);
+        command.arg(folder.path()).arg("--unixsocket").arg(folder.path().join("socket"));
+        let Ok(server) = command.stdout(Stdio::null()).stdin(Stdio::null()).spawn() else {
+            println!("skipped: no redis-server");
+            return None;
+        };
+        let (pid, server) = (server.id() as i32, Other(server));
+        let redis = Self { _server: server, folder };
+        while redis.said("PING\r\n") != "+PONG\r\n" {
+            thread::sleep(Duration::from_millis(5));
+        }
+        (0..20).for_each(|key| assert_eq!(redis.said(&format!("SET {key} 1\r\n")), "+OK\r\n"));
+        Some((redis, pid))
+    }
+
+    /// Its answer; nothing while it does not listen.
+    fn said(&self, request: &str) -> String {
+        let Ok(mut stream) = UnixStream::connect(self.folder.path().join("socket")) else {
+            return String::new();
+        };
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut said = [0; 100];
+        let count = stream.read(&mut said).unwrap();
+        String::from_utf8_lossy(&said[..count]).into_owned()
+    }
+}
+
+#[test]
+fn fork_of_a_server_takes_as_long_as_the_server_says() {
+    let _turn = in_turn();
+    let Some((redis, pid)) = Redis::new() else { return };
+    let told = told_of_a_fork(settings().process(pid), &mut || {
+        redis.said("BGSAVE\r\n");
+    });
+    let told = match told {
+        // It cannot be tended here.
+        None => return,
+        Some(told) => told.expect("the server was asked"),
+    };
+    let ForkTime::Told(took) = told else { panic!("{told:?}") };
+    assert!(took > Duration::ZERO && took < Duration::from_secs(10), "{took:?}");
 }

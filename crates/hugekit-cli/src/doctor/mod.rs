@@ -17,10 +17,19 @@ pub(crate) struct Doctor {
     /// Print JSON and nothing else.
     #[arg(long)]
     json: bool,
+    /// Say of this process instead what its forks cost, and whether `hugekit tend` would make them faster.
+    #[arg(long, value_name = "PID")]
+    pid: Option<i32>,
 }
 
 impl Doctor {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
+        if let Some(pid) = self.pid {
+            let report = hugekit_doctor::examine_process(pid)?;
+            let printed =
+                if self.json { print::json(&report) } else { print::terminal(&report.lines) };
+            return printed.context("cannot write to standard output");
+        }
         settings::put_back();
         let report = hugekit_doctor::examine(&Root::default())
             .context("neither /proc nor /sys can be read; mount them to let the doctor look")?;

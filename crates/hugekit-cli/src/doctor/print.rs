@@ -4,14 +4,15 @@ use std::fmt::Write as _;
 use std::io;
 
 use anstyle::{AnsiColor, Style};
-use hugekit_doctor::{Line, Report, Verdict};
+use hugekit_doctor::{Line, Verdict};
 use hugekit_lab::plain;
+use serde::Serialize;
 
 use crate::text::{COLUMNS, wrap, write_out};
 
 const VERDICT_COLUMNS: usize = 8;
 
-pub(super) fn json(report: &Report) -> io::Result<()> {
+pub(super) fn json(report: &impl Serialize) -> io::Result<()> {
     write_out(&(serde_json::to_string_pretty(report)? + "\n"))
 }
 

@@ -29,9 +29,12 @@ use crate::usage::UsageError;
 /// Needs neither root nor reserved huge pages, and changes nothing on the machine without --setup.
 #[derive(Debug, Args)]
 pub(crate) struct Lab {
-    /// The experiments to run; all if none is named
+    /// The experiments to run; if none is named, those that end within three minutes together
     #[arg(value_name = "EXPERIMENT", value_parser = experiment_parser())]
     experiments: Vec<&'static Definition>,
+    /// Run every experiment, also those that take minutes by themselves
+    #[arg(long, conflicts_with = "experiments")]
+    all: bool,
     /// End within 15 s per experiment
     #[arg(long)]
     quick: bool,
@@ -79,8 +82,8 @@ fn percent(text: &str) -> Result<f64, String> {
 const IN_PART: u8 = 4;
 
 /// Arguments that make no sense where nothing is measured.
-const MEASURING: [&str; 7] =
-    ["experiments", "quick", "memory", "rounds", "routine", "setup", "no_record"];
+const MEASURING: [&str; 8] =
+    ["experiments", "all", "quick", "memory", "rounds", "routine", "setup", "no_record"];
 
 fn experiment_parser() -> impl TypedValueParser<Value = &'static Definition> {
     let values = EXPERIMENTS.iter().map(|e| PossibleValue::new(e.name).help(e.repeats));
@@ -183,7 +186,7 @@ impl Lab {
 
     fn chosen(&self) -> Vec<&'static Definition> {
         if self.experiments.is_empty() {
-            EXPERIMENTS.iter().collect()
+            EXPERIMENTS.iter().filter(|experiment| experiment.is_core || self.all).collect()
         } else {
             self.experiments.clone()
         }

@@ -19,6 +19,8 @@ pub(crate) mod routine_matrix;
 mod served;
 mod snapshot;
 mod stores;
+mod tend;
+mod tend_redis;
 mod whole_process;
 
 use crate::LabError;
@@ -34,6 +36,8 @@ pub struct Definition {
     pub repeats: &'static str,
     /// The comparison that sums it up: `baseline-vs-subject`.
     pub headline: &'static str,
+    /// Whether a run of no experiment in particular has it: those end within three minutes together.
+    pub is_core: bool,
     pub(crate) run: fn(&mut Bench<'_>) -> Result<Experiment, LabError>,
 }
 
@@ -43,60 +47,77 @@ pub const EXPERIMENTS: &[Definition] = &[
         name: "stores",
         repeats: "clear_page_nt, 2020: string, vector and streaming stores by size",
         headline: "memset-vs-auto",
+        is_core: true,
         run: stores::run,
     },
     Definition {
         name: "copies",
         repeats: "target last, 2018, and its review: cached and streaming copies by size",
         headline: "memcpy-vs-auto",
+        is_core: true,
         run: copies::run,
     },
     Definition {
         name: "learn",
         repeats: "beyond: a process's first, second and later calls, and what they learn",
         headline: "best-vs-second",
+        is_core: true,
         run: learn::run,
     },
     Definition {
         name: "clear",
         repeats: "clearing in extents, 2023, and target subpage last, 2018: one folio",
         headline: "page-at-a-time-vs-engine",
+        is_core: true,
         run: clear::run_experiment,
     },
     Definition {
         name: "parallel",
         repeats: "gigantic pages in parallel, 2017: clear, copy, populate by threads",
         headline: "serial-vs-threads",
+        is_core: true,
         run: parallel::run,
     },
     Definition {
         name: "demand",
         repeats: "demand faults of huge pages, 2023: the kernel, a pool clean and dirty",
         headline: "kernel-thp-vs-dirty",
+        is_core: true,
         run: demand::run,
     },
     Definition {
         name: "fault",
         repeats: "the latency of one fault: the kernel's, a pool's, and those we serve",
         headline: "one-thread-vs-two",
+        is_core: true,
         run: fault::run,
     },
     Definition {
         name: "cow",
         repeats: "target last, 2018, anon-cow-seq: writers diverge from one origin",
         headline: "fork2-hugetlb-vs-region",
+        is_core: true,
         run: cow::run,
     },
     Definition {
         name: "fork",
         repeats: "fork with PTE-mapped THP, 2024: fork(2), tables by runs, regions",
         headline: "unbatched-vs-batched",
+        is_core: true,
         run: fork::run,
     },
     Definition {
         name: "snapshot",
         repeats: "beyond: a writer while its memory is saved: fork(2), region, anonymous",
         headline: "fork2-thp-vs-anonymous-unreserved",
+        is_core: true,
         run: snapshot::run,
+    },
+    Definition {
+        name: "tend",
+        repeats: "beyond: programs that fork, and real Redis, on huge pages from outside",
+        headline: "plain-vs-tended",
+        is_core: false,
+        run: tend::run,
     },
 ];

@@ -2,7 +2,7 @@
 
 use crate::EXPERIMENTS;
 
-const WHY: [(&str, &str); 10] = [
+const WHY: [(&str, &str); 11] = [
     (
         "stores",
         "Repeats the comparison of string and non-temporal stores by size (clear_page_nt, 2020), and adds \
@@ -59,6 +59,12 @@ const WHY: [(&str, &str); 10] = [
         "snapshot",
         "Measures what a writer feels while a point in time of its memory is saved: stalls, latency and throughput. A database \
          forks for that today, and its clients see the stall.",
+    ),
+    (
+        "tend",
+        "Measures programs that fork, one of our own and a real Redis that saves, while a tender keeps their memory on huge \
+         pages from outside, and left alone. Programs that cannot be changed fork all the same, and stand still for \
+         their page tables.",
     ),
 ];
 

@@ -122,6 +122,18 @@ impl Settings {
         Ok(Some(after))
     }
 
+    /// Has khugepaged collapse all that it may as fast as it can, if that is allowed; returns whether it does so now.
+    pub(crate) fn khugepaged_without_rest(&mut self, root: &Root) -> Result<bool, LabError> {
+        let folder = root.path(FOLIOS).join("khugepaged");
+        for (file, value) in [("scan_sleep_millisecs", "0"), ("pages_to_scan", "4194304")] {
+            let path = folder.join(file);
+            if !path.exists() || !self.choose(&path, &[value], value)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Has anonymous memory that asks for it be on folios of this size, and of no other, if that is allowed.
     /// Returns whether it is so now; a kernel that has no such folios is left alone.
     pub(crate) fn only_folios_of(&mut self, root: &Root, bytes: usize) -> Result<bool, LabError> {

@@ -38,6 +38,24 @@ class _Report(TypedDict):
 
 class SnapshotLost(OSError): ...
 
+class Tender:
+    def __new__(
+        cls,
+        pid: int | None = None,
+        *,
+        density: float = 0.9,
+        cpu_share: float = 0.2,
+        bytes_per_second: int = 1073741824,
+        keep_free: int = 268435456,
+    ) -> Tender: ...
+    @property
+    def pid(self) -> int: ...
+    def collapse(self) -> dict[str, Any]: ...
+    @property
+    def status(self) -> dict[str, Any] | None: ...
+    def __enter__(self) -> Tender: ...
+    def __exit__(self, *exception: object) -> None: ...
+
 class Pool:
     def __new__(
         cls,

@@ -1,0 +1,293 @@
+//! Tenders: the memory of processes kept on huge pages, so that they fork fast.
+#![allow(unsafe_code)]
+
+use std::mem::offset_of;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hugekit_tend::{Builder, ForkTime, Hindrance, PassReport, Status, Tender, Tending};
+
+use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
+use crate::versioned::{self, Place, Versioned, Wish};
+
+/// Keeps the private memory of a process on huge pages, from outside: this process, or another one. Made by
+/// `hugekit_tender_new`.
+pub struct hugekit_tender(Mutex<State>);
+
+enum State {
+    Idle(Tender),
+    Running(Tending),
+    /// Its thread could not be started.
+    Spent,
+}
+
+impl hugekit_tender {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wishes for a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
+/// about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_tend_options {
+    /// `sizeof(hugekit_tend_options)`.
+    pub size: usize,
+    /// The process; 0: the calling one.
+    pub pid: i32,
+    /// Of 2 MiB, the least share of pages that must be there, in percent: the others are filled with zeroes. 0: 90.
+    pub density_percent: u32,
+    /// The share of one CPU that may be taken, in percent. 0: 20.
+    pub cpu_percent: u32,
+    /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
+    pub reserved: u32,
+    /// Bytes that may be collapsed in a second, at most. 0: 1 GiB.
+    pub bytes_per_second: u64,
+    /// Bytes of free huge pages that are left to everything else. 0: 256 MiB.
+    pub keep_free: u64,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_tend_options {
+    const NAME: &str = "hugekit_tend_options";
+    const FIRST: usize = offset_of!(Self, keep_free) + size_of::<u64>();
+}
+
+impl Wish for hugekit_tend_options {
+    fn reserved(&self) -> u32 {
+        self.reserved
+    }
+}
+
+/// Why a pass ended before it was over, or did not begin.
+#[repr(u32)]
+pub enum hugekit_tend_hindrance {
+    /// It did not.
+    None = 0,
+    /// A forked child lives and shares the memory.
+    Child = 1,
+    /// Tasks of this machine wait for memory.
+    Pressure = 2,
+    /// Too few huge pages are free.
+    NoFreeHugePages = 3,
+    /// The process's control group has too little left.
+    ControlGroup = 4,
+    /// The process has ended or started another program.
+    Gone = 5,
+    /// The tender was freed.
+    Stopped = 6,
+}
+
+/// What a tender did, and what it has seen. A pass is one walk over the memory.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct hugekit_tend_report {
+    /// `sizeof(hugekit_tend_report)`, set by the caller.
+    pub size: usize,
+    /// Bytes of private memory that are there, after the last pass.
+    pub resident_bytes: u64,
+    /// Of these, bytes on huge pages.
+    pub huge_bytes: u64,
+    /// Bytes that the last pass put on huge pages.
+    pub collapsed_bytes: u64,
+    /// Bytes of holes that it filled.
+    pub filled_bytes: u64,
+    /// Bytes in 2 MiB with too many holes.
+    pub sparse_bytes: u64,
+    /// The CPU's time that it took, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Its longest collapse: writers of those 2 MiB waited as long.
+    pub longest_ns: u64,
+    /// A `hugekit_tend_hindrance`.
+    pub hindrance: u32,
+    /// Forked children that live and share the memory.
+    pub children: u32,
+    /// Passes that were made.
+    pub passes: u64,
+    /// Forks that were seen.
+    pub forks: u64,
+    /// How long the last fork took; 0 if that is not known.
+    pub last_fork_ns: u64,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_tend_report {
+    const NAME: &str = "hugekit_tend_report";
+    const FIRST: usize = offset_of!(Self, last_fork_ns) + size_of::<u64>();
+}
+
+impl hugekit_tend_report {
+    fn of_pass(report: &PassReport) -> Self {
+        let hindrance = match report.hindrance {
+            None => hugekit_tend_hindrance::None,
+            Some(Hindrance::Child { .. }) => hugekit_tend_hindrance::Child,
+            Some(Hindrance::Pressure { .. }) => hugekit_tend_hindrance::Pressure,
+            Some(Hindrance::NoFreeHugePages { .. }) => hugekit_tend_hindrance::NoFreeHugePages,
+            Some(Hindrance::ControlGroup { .. }) => hugekit_tend_hindrance::ControlGroup,
+            Some(Hindrance::Gone) => hugekit_tend_hindrance::Gone,
+            Some(_) => hugekit_tend_hindrance::Stopped,
+        };
+        Self {
+            resident_bytes: report.after.all,
+            huge_bytes: report.after.huge,
+            collapsed_bytes: report.collapsed * engine::HUGE_PAGE_BYTES as u64,
+            filled_bytes: report.filled,
+            sparse_bytes: report.sparse,
+            cpu_ns: nanoseconds(report.cpu),
+            longest_ns: nanoseconds(report.longest),
+            hindrance: hindrance as u32,
+            ..Self::default()
+        }
+    }
+
+    fn of_status(status: &Status) -> Self {
+        let last_fork_ns = match status.last_fork {
+            Some(ForkTime::Told(took) | ForkTime::Estimated(took)) => nanoseconds(took),
+            _ => 0,
+        };
+        Self {
+            children: status.children as u32,
+            passes: status.passes,
+            forks: status.forks,
+            last_fork_ns,
+            ..status.last.as_ref().map_or(Self::default(), Self::of_pass)
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Makes a tender of one process, and stores its handle in `*tender`. Nothing of the process is changed yet.
+/// `options` may be NULL. Free it with `hugekit_tender_free`.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` if there is no such process; with `HUGEKIT_STATUS_NOT_PERMITTED` if it is
+/// another user's; with `HUGEKIT_STATUS_CONFLICT` if it has another tender; with `HUGEKIT_STATUS_UNSUPPORTED` before
+/// Linux 6.1, and if the process has switched transparent huge pages off.
+///
+/// # Safety
+/// `tender` can be written, `options` is NULL or its size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_tender_new(
+    options: *const hugekit_tend_options,
+    tender: *mut *mut hugekit_tender,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(tender, "tender", || {
+            let tender = builder(&versioned::read(options)?)?.build()?;
+            Ok(hugekit_tender(Mutex::new(State::Idle(tender))))
+        })
+    })
+}
+
+fn builder(options: &hugekit_tend_options) -> Answer<Builder> {
+    let share = |name: &str, percent: u32, usual: u32| match percent {
+        0 => Ok(f64::from(usual) / 100.0),
+        1..=100 => Ok(f64::from(percent) / 100.0),
+        _ => Err(Refusal::invalid(format!("{name} is {percent}: a share is 1 to 100"))),
+    };
+    let pid = match options.pid {
+        0 => std::process::id() as i32,
+        pid => pid,
+    };
+    let mut builder = Tender::builder()
+        .process(pid)
+        .density(share("density_percent", options.density_percent, 90)?)
+        .cpu_share(share("cpu_percent", options.cpu_percent, 20)?);
+    if options.bytes_per_second > 0 {
+        builder = builder.bytes_per_second(options.bytes_per_second);
+    }
+    if options.keep_free > 0 {
+        builder = builder.keep_free(options.keep_free);
+    }
+    Ok(builder)
+}
+
+/// Makes one pass now and fills `*report`, which may be NULL: what is nearly full is put on huge pages, as fast as
+/// the options allow. A program that is about to fork calls it before.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` if the process is gone, and with `HUGEKIT_STATUS_CONFLICT` once
+/// `hugekit_tender_start` was called.
+///
+/// # Safety
+/// `tender` is a tender, `report` is NULL or its size is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_tender_pass(
+    tender: *mut hugekit_tender,
+    report: *mut hugekit_tend_report,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let place = Place::new(report)?;
+        let State::Idle(tender) = &mut *handle(tender, "tender")?.state() else {
+            return Err(started());
+        };
+        let reports = tender.pass(&AtomicBool::new(false))?;
+        let done = reports.first().map_or_else(Default::default, hugekit_tend_report::of_pass);
+        place.fill(&done);
+        Ok(())
+    })())
+}
+
+/// Tends in a thread of the library's from now on: a pass at once, one whenever the last forked child has ended, and
+/// one after a minute.
+///
+/// Fails with `HUGEKIT_STATUS_CONFLICT` if that was asked before, and with `HUGEKIT_STATUS_NO_MEMORY` if there is no
+/// thread to be had; the tender can only be freed then.
+///
+/// # Safety
+/// `tender` is a tender.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_tender_start(tender: *mut hugekit_tender) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let mut state = handle(tender, "tender")?.state();
+        match std::mem::replace(&mut *state, State::Spent) {
+            State::Idle(tender) => *state = State::Running(tender.spawn()?),
+            other => {
+                *state = other;
+                return Err(started());
+            }
+        }
+        Ok(())
+    })())
+}
+
+fn started() -> Refusal {
+    Refusal::conflict("the tender works in its own thread already")
+}
+
+/// What the tender that was started has done and seen; all of it 0 before its first pass.
+///
+/// # Safety
+/// `tender` is a tender, and the size of `report` is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_tender_query(
+    tender: *const hugekit_tender,
+    report: *mut hugekit_tend_report,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        let place = Place::needed(report)?;
+        let said = match &*handle(tender, "tender")?.state() {
+            State::Running(tending) => tending.said().pop(),
+            _ => None,
+        };
+        place.fill(&said.as_ref().map_or_else(Default::default, hugekit_tend_report::of_status));
+        Ok(())
+    })())
+}
+
+/// Stops tending within a tenth of a second; all memory stays as it is. Nothing happens for NULL.
+///
+/// # Safety
+/// NULL, or a tender that no thread uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_tender_free(tender: *mut hugekit_tender) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(tender) });
+}

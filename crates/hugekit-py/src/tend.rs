@@ -1,0 +1,182 @@
+//! Tenders: memory of processes kept on huge pages, so that they fork fast.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use hugekit_tend::{PassReport, Tending};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use serde::Serialize;
+
+use crate::errors::Raised;
+
+/// Between two looks for Ctrl-C.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Keeps the private memory of a process on huge pages, from outside, so that it forks in a tenth of the time: of this
+/// process, or of another one. The bytes stay the same, and nothing is to be put back.
+///
+/// As a context manager it works in a thread of its own: a pass over the memory at once, and one whenever the last
+/// forked child has ended. :meth:`collapse` makes one pass now, such as before workers are forked.
+///
+/// Args:
+///     pid: The process; this one unless told.
+///     density: Of 2 MiB, the least share that must be there, from 0 to 1: holes are filled with zeroes.
+///     cpu_share: The share of one CPU that it may take.
+///     bytes_per_second: Bytes that are collapsed in a second, at most.
+///     keep_free: Bytes of free huge pages that are left to everything else.
+///
+/// Raises:
+///     ValueError: There is no such process.
+///     PermissionError: It is another user's.
+///     OSError: It is tended already (EBUSY), or the kernel cannot (EOPNOTSUPP): it needs Linux 6.1.
+///
+/// >>> import multiprocessing
+/// >>> try:
+/// ...     with hugekit.Tender() as tender:
+/// ...         with multiprocessing.get_context("fork").Pool(1) as pool:
+/// ...             answer = pool.apply(abs, (-2,))
+/// ... except OSError:    # not here
+/// ...     answer = 2
+/// >>> answer
+/// 2
+#[pyclass(frozen, module = "hugekit")]
+pub(crate) struct Tender {
+    pid: i32,
+    state: Mutex<State>,
+}
+
+enum State {
+    Idle(hugekit_tend::Tender),
+    /// A pass is made, or its thread could not be started.
+    Away,
+    Running(Tending),
+    Ended,
+}
+
+impl Tender {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the tender out of its place.
+    fn idle(&self) -> PyResult<hugekit_tend::Tender> {
+        let mut state = self.state();
+        match std::mem::replace(&mut *state, State::Away) {
+            State::Idle(tender) => Ok(tender),
+            other => {
+                let said = match other {
+                    State::Ended => "the tender has ended",
+                    _ => "the tender is at work already",
+                };
+                *state = other;
+                Err(PyRuntimeError::new_err(said))
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Tender {
+    #[new]
+    #[pyo3(signature = (pid=None, *, density=0.9, cpu_share=0.2, bytes_per_second=1 << 30, keep_free=256 << 20))]
+    fn new(
+        pid: Option<i32>,
+        density: f64,
+        cpu_share: f64,
+        bytes_per_second: u64,
+        keep_free: u64,
+    ) -> PyResult<Self> {
+        let pid = pid.unwrap_or(std::process::id() as i32);
+        let builder = hugekit_tend::Tender::builder()
+            .process(pid)
+            .density(density)
+            .cpu_share(cpu_share)
+            .bytes_per_second(bytes_per_second)
+            .keep_free(keep_free);
+        let tender = builder.build().map_err(Raised::from)?;
+        Ok(Self { pid, state: Mutex::new(State::Idle(tender)) })
+    }
+
+    /// The process's number.
+    #[getter]
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Makes one pass now; Ctrl-C ends it within a tenth of a second.
+    ///
+    /// Returns:
+    ///     What ``hugekit tend --once --json`` prints: the memory ``before`` and ``after`` as ``huge`` of ``all`` bytes,
+    ///     how many 2 MiB were ``collapsed``, bytes of holes that were ``filled``, and why it ended early, if it did, as
+    ///     ``hindrance``.
+    ///
+    /// Raises:
+    ///     RuntimeError: The tender works in its own thread, or has ended.
+    ///     ValueError: The process is gone.
+    fn collapse<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let mut tender = self.idle()?;
+        let passed = py.detach(|| pass(&mut tender));
+        *self.state() = State::Idle(tender);
+        as_python(py, &passed?)
+    }
+
+    /// What the tender in its own thread has done and seen, as ``hugekit tend --json`` prints it; None before there was
+    /// anything.
+    #[getter]
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let said = match &*self.state() {
+            State::Running(tending) => tending.said().pop(),
+            _ => None,
+        };
+        said.map(|said| as_python(py, &said)).transpose()
+    }
+
+    fn __enter__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {
+        let tending = slf.idle()?.spawn()?;
+        *slf.state() = State::Running(tending);
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        let ended = std::mem::replace(&mut *self.state(), State::Ended);
+        // It ends within a tenth of a second.
+        py.detach(|| drop(ended));
+    }
+}
+
+/// One pass, in a thread beside this one, which looks for Ctrl-C meanwhile.
+fn pass(tender: &mut hugekit_tend::Tender) -> PyResult<PassReport> {
+    let stop = AtomicBool::new(false);
+    let (passed, interrupted) = thread::scope(|scope| {
+        let pass = scope.spawn(|| tender.pass(&stop));
+        let mut interrupted = Ok(());
+        while !pass.is_finished() {
+            if interrupted.is_ok() {
+                interrupted = look_for_signals();
+                stop.store(interrupted.is_err(), Ordering::Relaxed);
+            }
+            thread::sleep(PAUSE);
+        }
+        (pass.join().expect("a pass does not panic"), interrupted)
+    });
+    interrupted?;
+    let report = passed.map_err(Raised::from)?.pop();
+    Ok(report.expect("one process, one report"))
+}
+
+fn look_for_signals() -> PyResult<()> {
+    Python::attach(|py| {
+        py.check_signals()?;
+        Ok(())
+    })
+}
+
+fn as_python<'py>(py: Python<'py>, data: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let json =
+        serde_json::to_string(data).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    py.import("json")?.call_method1("loads", (json,))
+}

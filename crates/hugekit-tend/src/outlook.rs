@@ -1,0 +1,59 @@
+//! What tending would do for a process, of which nothing is changed.
+
+use crate::error::TendError;
+use crate::headroom::hindrance;
+use crate::mappings::{Excluded, Extent, Survey};
+use crate::plan::{History, plan};
+use crate::settings::Settings;
+use crate::status::Hindrance;
+use crate::target::Target;
+
+/// What a tender would find.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Outlook {
+    /// The name of its first thread.
+    pub name: String,
+    /// Its private anonymous memory now.
+    pub now: Extent,
+    /// And after a pass.
+    pub tended: Extent,
+    /// Bytes in ranges of 2 MiB with too many holes.
+    pub sparse: u64,
+    /// Bytes in mappings that would be left as they are, by reason.
+    pub excluded: Vec<(Excluded, u64)>,
+    /// What would keep a tender waiting now.
+    pub hindrance: Option<Hindrance>,
+    /// Whether another tender has it.
+    pub is_tended: bool,
+}
+
+impl Outlook {
+    /// By the settings that a tender has unless told.
+    ///
+    /// # Errors
+    /// Why it cannot be tended.
+    pub fn of(pid: i32) -> Result<Self, TendError> {
+        let (target, is_tended) = match Target::open(pid) {
+            Err(TendError::Taken { .. }) => (Target::beside_a_tender(pid)?, true),
+            target => (target?, false),
+        };
+        let settings = Settings::default();
+        let survey = Survey::of(target.process())?;
+        let plan = plan(target.look(&survey.tended)?, settings.density, &History::default());
+        let now = survey.extent();
+        let collapsed = plan.ranges.len() as u64 * hugekit::HUGE_PAGE_BYTES as u64;
+        let filled: u64 = collapsed - plan.ranges.iter().map(|look| look.present).sum::<u64>();
+        // Ranges of an older kernel may be huge already: it does not say.
+        let huge = (now.huge + collapsed).min(now.all + filled);
+        Ok(Self {
+            name: target.name().to_owned(),
+            now,
+            tended: Extent { huge, all: now.all + filled },
+            sparse: plan.sparse,
+            excluded: survey.excluded,
+            hindrance: hindrance(&target, &settings),
+            is_tended,
+        })
+    }
+}
