@@ -1,15 +1,17 @@
 //! `hugekit tend` on programs of the test's own.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use assert_cmd::cargo::cargo_bin_cmd;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-struct Sleeping(Child);
+/// Killed when dropped.
+struct Running(Child);
 
-impl Sleeping {
-    fn new() -> Self {
+impl Running {
+    fn sleeping() -> Self {
         Self(Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap())
     }
 
@@ -18,7 +20,7 @@ impl Sleeping {
     }
 }
 
-impl Drop for Sleeping {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -32,7 +34,7 @@ fn is_refused(output: &str) -> bool {
 
 #[test]
 fn one_pass_as_json_has_the_processs_memory() {
-    let sleeping = Sleeping::new();
+    let sleeping = Running::sleeping();
     let output = cargo_bin_cmd!("hugekit")
         .args(["tend", "--once", "--json", &sleeping.pid()])
         .output()
@@ -80,4 +82,29 @@ fn process_that_is_gone_or_not_named_is_an_error() {
         .failure()
         .stderr(contains("is gone").or(contains("of 2 MiB only")));
     cargo_bin_cmd!("hugekit").arg("tend").assert().code(2).stderr(contains("PID"));
+}
+
+#[test]
+fn second_tender_of_a_process_waits_for_the_first_to_end() {
+    let sleeping = Running::sleeping();
+    let program = assert_cmd::cargo::cargo_bin!("hugekit");
+    let tend = || {
+        let mut command = Command::new(program);
+        command.args(["tend", "--json", &sleeping.pid()]);
+        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let mut first = tend();
+    let mut line = String::new();
+    let mut said = BufReader::new(first.0.stdout.take().unwrap());
+    if said.read_line(&mut line).unwrap() == 0 {
+        return; // It cannot be tended here.
+    }
+    let mut second = tend();
+    let mut note = String::new();
+    BufReader::new(second.0.stderr.take().unwrap()).read_line(&mut note).unwrap();
+    assert!(note.contains("tended already") && note.contains("waiting"), "{note}");
+    drop(first);
+    line.clear();
+    BufReader::new(second.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("\"passes\":1"), "{line}");
 }

@@ -13,6 +13,9 @@ const TOPIC: Topic = Topic("process");
 /// Less than this is not worth a tender, however many times as fast a fork would be.
 const WORTH_IT: Duration = Duration::from_millis(1);
 
+/// Of a process's memory, one part in so many with holes is worth a word on what to do about it.
+const MANY_HOLES: u64 = 10;
+
 /// All that the doctor has to say of a process; serialised, what `hugekit doctor --pid PID --json` prints.
 #[derive(Debug, Serialize)]
 pub struct ProcessReport {
@@ -54,9 +57,14 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
             "{} in 2 MiB with too many holes: left as they are",
             units::bytes(outlook.sparse)
         );
-        lines.push(TOPIC.note("holes", value).remedy(format!(
-            "hugekit tend --density 50 {pid} collapses more, and fills the holes with zeroes"
-        )));
+        let line = TOPIC.note("holes", value);
+        lines.push(if outlook.sparse < outlook.now.all / MANY_HOLES {
+            line
+        } else {
+            line.remedy(format!(
+                "hugekit tend --density 50 {pid} collapses more, and fills the holes with zeroes"
+            ))
+        });
     }
     let left = |&(reason, bytes): &(Excluded, u64)| {
         TOPIC.note("left as it is", format!("{} {}", units::bytes(bytes), why(reason)))
@@ -91,6 +99,7 @@ fn why(reason: Excluded) -> &'static str {
         Excluded::NoHugePages => "on small pages by its owner's wish (MADV_NOHUGEPAGE)",
         Excluded::Locked => "locked",
         Excluded::Special => "of a device or the kernel",
+        Excluded::SharedSinceFork => "shared with another process since a fork",
         Excluded::TooShort => "in mappings without a whole aligned 2 MiB",
         _ => "for another reason",
     }

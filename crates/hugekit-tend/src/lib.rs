@@ -26,6 +26,7 @@
 
 mod builder;
 mod collapse;
+mod compaction;
 mod error;
 mod fork_cost;
 mod fork_time;

@@ -25,9 +25,15 @@ pub enum Excluded {
     Locked,
     /// Of a device or the kernel.
     Special,
+    /// Shared with another process since a fork, the other way round: with its parent, or with one of its own kind. A
+    /// collapse would copy what they share.
+    SharedSinceFork,
     /// Shorter than a huge page, or without 2 MiB that are aligned.
     TooShort,
 }
+
+/// Of a mapping's memory, one part in so many may be shared with another process: it grows by no more.
+const SHARED: u64 = 10;
 
 /// Private anonymous memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -101,6 +107,12 @@ fn whole_of(map: &MemoryMap) -> Range<u64> {
     start.next_multiple_of(huge)..end / huge * huge
 }
 
+fn is_shared(map: &MemoryMap) -> bool {
+    let figure = |name| map.extension.map.get(name).copied().unwrap_or(0);
+    let shared = figure("Shared_Clean") + figure("Shared_Dirty");
+    shared > figure("Anonymous") / SHARED
+}
+
 fn excluded(map: &MemoryMap) -> Option<Excluded> {
     let flags = map.extension.vm_flags;
     let is_private = map.perms.contains(MMPermissions::PRIVATE);
@@ -122,6 +134,8 @@ fn excluded(map: &MemoryMap) -> Option<Excluded> {
         Some(Excluded::NoHugePages)
     } else if whole_of(map).is_empty() {
         Some(Excluded::TooShort)
+    } else if is_shared(map) {
+        Some(Excluded::SharedSinceFork)
     } else {
         None
     }

@@ -37,9 +37,20 @@ impl Relatives {
         self.sharing.len()
     }
 
+    /// Whether this one was seen, and has not ended.
+    pub(crate) fn has(&self, pid: i32) -> bool {
+        self.sharing.contains_key(&pid)
+    }
+
     pub(crate) fn forks(&self) -> u64 {
         self.forks
     }
+}
+
+/// Whether a process is a forked child of a target that has not started another program.
+pub(crate) fn is_child(target: &Target, pid: i32) -> bool {
+    let stat = Process::new(pid).and_then(|process| process.stat());
+    stat.is_ok_and(|stat| stat.ppid == target.pid() && Program::of(&stat) == target.program())
 }
 
 /// A process that has started another program has its stack elsewhere.

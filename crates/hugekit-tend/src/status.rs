@@ -59,7 +59,7 @@ impl fmt::Display for Hindrance {
 }
 
 /// What one pass over a process did.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PassReport {
     /// The process.
     pub pid: i32,

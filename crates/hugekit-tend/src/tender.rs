@@ -11,6 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::builder::Builder;
 use crate::collapse::collapse;
+use crate::compaction::Compaction;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::fork_time::ForkTime;
@@ -20,7 +21,7 @@ use crate::pace::rest_after;
 use crate::pages::Look;
 use crate::plan::{History, Plan, plan};
 use crate::redis_info;
-use crate::relatives::Relatives;
+use crate::relatives::{Relatives, is_child};
 use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
@@ -31,6 +32,9 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Without a fork, a pass is made so long after the last one: what was new or sparse then may be dense now.
 const AT_LATEST: Duration = Duration::from_secs(60);
+
+/// Of its memory, a pass that had to collapse one part in so many has the next one come sooner: splits accumulate.
+const MUCH: u64 = 16;
 
 /// What could not be begun is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -46,6 +50,7 @@ const PIECE: Duration = Duration::from_millis(50);
 pub struct Tender {
     settings: Settings,
     fork_cost: Option<ForkCost>,
+    compaction: Compaction,
     tended: Vec<Tended>,
 }
 
@@ -58,6 +63,8 @@ struct Tended {
     passes: u64,
     children: usize,
     due: Instant,
+    /// Until the next pass without a fork.
+    interval: Duration,
     last: Option<PassReport>,
     last_fork: Option<ForkTime>,
 }
@@ -69,15 +76,16 @@ impl Tender {
     }
 
     pub(crate) fn new(settings: Settings, fork_cost: Option<ForkCost>) -> Self {
-        Self { settings, fork_cost, tended: Vec::new() }
+        Self { settings, fork_cost, compaction: Compaction::default(), tended: Vec::new() }
     }
 
-    /// Another process, too. One that it has already stays as it is.
+    /// Another process, too. One that it has already stays as it is, and so does a forked child of one: what it shares
+    /// with its parent is not to be copied.
     ///
     /// # Errors
     /// Why it cannot be tended.
     pub fn add(&mut self, pid: i32) -> Result<(), TendError> {
-        if self.tended.iter().any(|tended| tended.target.pid() == pid) {
+        if self.tended.iter().any(|tended| tended.target.pid() == pid || tended.has_forked(pid)) {
             return Ok(());
         }
         let target = Target::open(pid)?;
@@ -88,6 +96,7 @@ impl Tender {
             passes: 0,
             children: 0,
             due: Instant::now(),
+            interval: AT_LATEST,
             last: None,
             last_fork: None,
         });
@@ -104,8 +113,10 @@ impl Tender {
     }
 
     /// Tends until all processes are gone, or `stop` is set: that is heard within a tenth of a second, and leaves all
-    /// memory as it is. `tell` is called after each pass, and when a child comes or goes.
+    /// memory as it is. The first pass is made at once. `tell` is called after each pass, and when a child comes or
+    /// goes.
     pub fn run(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
+        self.tended.iter_mut().for_each(|tended| tended.due = Instant::now());
         while !self.is_empty() && !stop.load(Ordering::Relaxed) {
             self.tick(stop, tell);
         }
@@ -116,6 +127,9 @@ impl Tender {
     pub fn tick(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
         let (settings, fork_cost) = (self.settings, self.fork_cost);
         self.tended.retain_mut(|tended| tended.step(&settings, fork_cost.as_ref(), stop, tell));
+        if self.tended.iter().any(Tended::lacks_huge_pages) {
+            self.compaction.ask(settings.keep_free);
+        }
         sleep(TICK);
     }
 
@@ -182,13 +196,14 @@ impl Tended {
         let survey = Survey::of(self.target.process())?;
         let looks = self.target.look(&survey.tended)?;
         let Plan { ranges, sparse } = plan(looks, settings.density, &self.history);
-        let mut work = Work::default();
+        // Where a child shares all of the memory there is no range, and it is the child that is in the way.
+        let mut work = Work { hindrance: self.hindrance(settings, stop, true), ..Work::default() };
         for (index, range) in ranges.into_iter().enumerate() {
-            work.hindrance = self.hindrance(settings, stop, index % LOOK_EVERY == 0);
             if work.hindrance.is_some() {
                 break;
             }
             self.collapse(range, settings, stop, &mut work);
+            work.hindrance = self.hindrance(settings, stop, (index + 1) % LOOK_EVERY == 0);
         }
         let before = survey.extent();
         // To look again takes as long as a look at every page of the process.
@@ -209,7 +224,8 @@ impl Tended {
             hindrance: work.hindrance,
         };
         self.passes += 1;
-        self.due = Instant::now() + if work.hindrance.is_some() { AGAIN } else { AT_LATEST };
+        self.interval = interval_after(self.interval, &report);
+        self.due = Instant::now() + if report.hindrance.is_some() { AGAIN } else { self.interval };
         self.last = Some(report.clone());
         Ok(report)
     }
@@ -256,6 +272,15 @@ impl Tended {
         told.or_else(|| Some(ForkTime::Estimated(fork_cost?.of(memory()?))))
     }
 
+    fn has_forked(&self, pid: i32) -> bool {
+        self.relatives.has(pid) || is_child(&self.target, pid)
+    }
+
+    fn lacks_huge_pages(&self) -> bool {
+        let hindrance = self.last.as_ref().and_then(|last| last.hindrance);
+        matches!(hindrance, Some(Hindrance::NoFreeHugePages { .. }))
+    }
+
     fn status(&self) -> Status {
         Status {
             pid: self.target.pid(),
@@ -266,6 +291,16 @@ impl Tended {
             last_fork: self.last_fork,
             last: self.last.clone(),
         }
+    }
+}
+
+/// Half of the last one where much was split since, and twice as long where little was.
+fn interval_after(last: Duration, report: &PassReport) -> Duration {
+    let collapsed = report.collapsed.saturating_mul(HUGE_PAGE_BYTES as u64);
+    if collapsed >= report.after.all / MUCH && collapsed > 0 {
+        (last / 2).max(AGAIN)
+    } else {
+        (last * 2).min(AT_LATEST)
     }
 }
 
@@ -301,4 +336,23 @@ fn rest(duration: Duration, stop: &AtomicBool) {
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mappings::Extent;
+
+    #[test]
+    fn passes_come_sooner_where_much_is_split_and_later_where_little_is() {
+        let huge = HUGE_PAGE_BYTES as u64;
+        let after = |last, collapsed| {
+            let extent = Extent { huge: 160 * huge, all: 160 * huge };
+            interval_after(last, &PassReport { after: extent, collapsed, ..PassReport::default() })
+        };
+        assert_eq!(after(AT_LATEST, 10), AT_LATEST / 2);
+        assert_eq!(after(AT_LATEST / 2, 9), AT_LATEST);
+        assert_eq!(after(AT_LATEST, 0), AT_LATEST);
+        assert_eq!(after(AGAIN, 160), AGAIN);
+    }
 }

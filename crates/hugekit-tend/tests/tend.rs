@@ -233,6 +233,26 @@ fn forked_child_holds_the_tender_back_until_it_has_ended() {
 }
 
 #[test]
+fn forked_child_is_not_tended_beside_its_parent_nor_is_what_they_share() {
+    let _turn = in_turn();
+    let memory = Small::new(4, pages());
+    let child = Forked::new();
+    let pid = child.0.as_raw_pid();
+    let Some(mut of_parent) = tender(settings()) else { return };
+    of_parent.add(pid).unwrap();
+    assert_eq!(of_parent.pass(&NOT_STOPPED).unwrap().len(), 1, "the child is part of its parent");
+    drop(of_parent);
+    let mut of_child = settings().process(pid).build().unwrap();
+    let report = pass(&mut of_child);
+    let shared = report.excluded.iter().find(|(why, _)| *why == Excluded::SharedSinceFork);
+    assert!(shared.is_some_and(|&(_, bytes)| bytes >= memory.len as u64), "{report:?}");
+    let all = procfs::process::Process::new(pid).unwrap().smaps().unwrap();
+    let start = memory.addresses().start as u64;
+    let own = all.iter().find(|map| map.address.0 <= start && start < map.address.1).unwrap();
+    assert_eq!(own.extension.map["AnonHugePages"], 0);
+}
+
+#[test]
 fn child_that_runs_another_program_holds_no_tender_back() {
     let _turn = in_turn();
     let Some(mut tender) = tender(settings()) else { return };
@@ -251,7 +271,7 @@ fn run_makes_a_pass_again_when_a_child_has_ended() {
     let (stop, mut told, mut child) = (AtomicBool::new(false), Vec::new(), None);
     tender.run(&stop, &mut |status| {
         match (status.passes, status.children) {
-            (1, 0) if child.is_none() => child = Some(Forked::new()),
+            (1, 0) if told.is_empty() => child = Some(Forked::new()),
             (_, 1) => child = None,
             (2.., 0) => stop.store(true, Ordering::Relaxed),
             _ => {}

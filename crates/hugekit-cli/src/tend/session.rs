@@ -1,0 +1,87 @@
+//! A tender at work: processes that come, go, and are another tender's for a while.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hugekit_tend::{Status, TendError, Tender};
+
+use super::wanted::Wanted;
+use crate::text;
+
+/// How often processes are looked for that are not tended yet.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+pub(super) struct Session {
+    tender: Tender,
+    wanted: Wanted,
+    /// What was said of processes that are not tended is said once.
+    said: HashSet<i32>,
+    /// Processes that another tender had at the last look.
+    taken: usize,
+}
+
+impl Session {
+    /// # Errors
+    /// A process that is named by its number cannot be tended, for another reason than that another tender has it.
+    pub(super) fn new(tender: Tender, wanted: Wanted) -> Result<Self, TendError> {
+        let mut session = Self { tender, wanted, said: HashSet::new(), taken: 0 };
+        for pid in session.wanted.pids.clone() {
+            match session.tender.add(pid) {
+                Ok(()) | Err(TendError::Taken { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        session.look();
+        Ok(session)
+    }
+
+    /// Tends until all processes are gone, it is told to stop, or what is told is not heard any more.
+    pub(super) fn run(
+        &mut self,
+        stop: &AtomicBool,
+        tell: &mut dyn FnMut(&Status) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut told = Ok(());
+        let mut looked = Instant::now();
+        while !stop.load(Ordering::Relaxed) && told.is_ok() && self.goes_on() {
+            self.tender.tick(stop, &mut |status| {
+                if told.is_ok() {
+                    told = tell(status);
+                }
+            });
+            if looked.elapsed() >= LOOK_AGAIN {
+                looked = Instant::now();
+                self.look();
+            }
+        }
+        told
+    }
+
+    /// Whether there is a process, or may be one later.
+    fn goes_on(&mut self) -> bool {
+        if self.tender.is_empty() && !self.wanted.follows() {
+            // One that has started another program, or that its tender has left.
+            self.look();
+        }
+        self.wanted.follows() || self.taken > 0 || !self.tender.is_empty()
+    }
+
+    /// Adds what is wanted and not tended yet.
+    fn look(&mut self) {
+        self.taken = 0;
+        for pid in self.wanted.now() {
+            match self.tender.add(pid) {
+                Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. }) => {}
+                Err(error) => {
+                    let is_taken = matches!(error, TendError::Taken { .. });
+                    self.taken += usize::from(is_taken);
+                    if self.said.insert(pid) {
+                        let waits = if is_taken { ": waiting for its end" } else { "" };
+                        text::say(&format!("note: {error}{waits}"));
+                    }
+                }
+            }
+        }
+    }
+}
