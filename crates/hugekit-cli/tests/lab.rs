@@ -345,6 +345,25 @@ fn snapshot_watches_a_writer_before_during_and_after() {
 }
 
 #[test]
+fn tend_forks_programs_that_are_tended_and_such_that_are_not() {
+    let arguments = ["tend", "--quick", "--memory", "32MiB", "--rounds", "2", "--json", "-"];
+    let output = lab().args(arguments).assert().success().get_output().clone();
+    let tend = &record(&output)["experiments"][0];
+    if tend["skipped"] != Value::Null {
+        return; // Memory of another process cannot be collapsed here.
+    }
+    let (cases, ratios) = (strings(&tend["cases"], "id"), strings(&tend["ratios"], "id"));
+    for id in ["plain/fork-2MiB", "tended/fork-2MiB", "khugepaged/fork-2MiB", "tended/rss"] {
+        assert!(cases.contains(&format!("tend/{id}").as_str()), "{id}: {cases:?}");
+    }
+    for id in ["plain-vs-tended/fork-2MiB", "untended-vs-tended/rss"] {
+        assert!(ratios.contains(&format!("tend/{id}").as_str()), "{id}: {ratios:?}");
+    }
+    let notices = tend["notices"].to_string();
+    assert!(notices.contains("redis-"), "left out, with what is missing: {notices}");
+}
+
+#[test]
 fn one_routine_stands_beside_memset_and_auto() {
     let output = smallest("stores")
         .args(["--routine", "memset", "--json", "-"])
