@@ -62,12 +62,7 @@ impl<'a> OpenSink<'a> {
         if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
             return Ok(Self::Special { file: File::options().write(true).open(path)?, path });
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        // The user's mask decides, as for any other file; results are there to be shown.
-        let file = tempfile::Builder::new()
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(folder.unwrap_or(Path::new(".")))?;
-        Ok(Self::Regular { file, path })
+        Ok(Self::Regular { file: beside(path)?, path })
     }
 
     pub(crate) fn write(self, text: &str) -> anyhow::Result<()> {
@@ -76,9 +71,7 @@ impl<'a> OpenSink<'a> {
             Self::Special { mut file, path } => {
                 file.write_all(text.as_bytes()).with_context(|| cannot_write(path))
             }
-            Self::Regular { file, path } => {
-                replace(file, path, text).with_context(|| cannot_write(path))
-            }
+            Self::Regular { file, path } => replace(file, path, text),
         }
     }
 
@@ -87,14 +80,32 @@ impl<'a> OpenSink<'a> {
     }
 }
 
-fn cannot_write(path: &Path) -> String {
+pub(crate) fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// On the disk before it takes the name: a disk that turns out to be full leaves what was there.
-fn replace(mut file: NamedTempFile, path: &Path, text: &str) -> io::Result<()> {
-    file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file beside this place, to take it when it is complete.
+pub(crate) fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    // The user's mask decides, as for any other file; results are there to be shown.
+    tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder_of(path))
+}
+
+fn replace(mut file: NamedTempFile, path: &Path, text: &str) -> anyhow::Result<()> {
+    file.write_all(text.as_bytes()).with_context(|| cannot_write(path))?;
+    put(file, path)
+}
+
+/// On the disk before it takes the name: a disk that turns out to be full leaves what was there. The name is on the
+/// disk, too, when this returns.
+pub(crate) fn put(file: NamedTempFile, path: &Path) -> anyhow::Result<()> {
+    let put = || {
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        File::open(folder_of(path))?.sync_all()
+    };
+    put().with_context(|| cannot_write(path))
 }

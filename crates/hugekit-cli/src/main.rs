@@ -1,6 +1,7 @@
 //! The `hugekit` command: each subcommand is a folder with its arguments, its flow and its printing.
 
 mod broker;
+mod delta;
 mod doctor;
 mod file;
 mod lab;
@@ -40,6 +41,7 @@ enum Command {
     Tune(tune::Tune),
     Report(report::Report),
     Tend(tend::Tend),
+    Delta(delta::Delta),
     Broker(broker::BrokerCommand),
     Lease(lease::LeaseCommand),
     Completions(shell::Completions),
@@ -68,6 +70,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tune(tune) => tune.run(),
         Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
         Command::Tend(tend) => tend.run(),
+        Command::Delta(delta) => delta.run().map(|()| ExitCode::SUCCESS),
         Command::Broker(broker) => broker.run().map(ExitCode::from),
         Command::Lease(lease) => lease.run().map(|()| ExitCode::SUCCESS),
         Command::Completions(completions) => {

@@ -4,6 +4,7 @@
 //! bytes; every test run replays those that were kept (`corpus/`).
 
 mod commands;
+mod delta;
 mod dump;
 mod lease;
 mod machine;
@@ -29,6 +30,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dump", run: dump::run },
     Target { name: "commands", run: commands::run },
     Target { name: "lease", run: lease::run },
+    Target { name: "delta", run: delta::run },
 ];
 
 impl Target {

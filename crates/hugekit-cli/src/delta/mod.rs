@@ -1,0 +1,169 @@
+//! `hugekit delta`: saved states of memory, put together again.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Seek};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use hugekit_delta::{Contents, StateId, apply, inspect, merge};
+use hugekit_lab::size::Size;
+use serde::Serialize;
+
+use crate::file::{beside, cannot_write, put};
+use crate::text::write_out;
+
+/// Look at saved states of memory, put them together, bring them back.
+///
+/// A delta is what has changed from one state to the next; a full one begins with nothing. `docs/delta.md` describes
+/// the format. All of a delta is checked before it is used, and a result replaces what has its name only when it is
+/// complete.
+#[derive(Debug, Args)]
+pub(crate) struct Delta {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Say what is in deltas, and check all of it.
+    Info {
+        /// Deltas.
+        #[arg(required = true, value_name = "DELTA")]
+        deltas: Vec<PathBuf>,
+        /// Print an array of JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make one delta of several that follow on each other.
+    Merge {
+        /// Deltas, the oldest first.
+        #[arg(required = true, value_name = "DELTA")]
+        deltas: Vec<PathBuf>,
+        /// The delta that is made.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
+    /// Bring a state back: an image of its bytes.
+    Apply {
+        /// Deltas, the oldest first. The first is a full one, unless there is a --base.
+        #[arg(required = true, value_name = "DELTA")]
+        deltas: Vec<PathBuf>,
+        /// The image that is made.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// The image that the first delta begins with.
+        #[arg(long, value_name = "FILE", requires = "state")]
+        base: Option<PathBuf>,
+        /// The state of that image, as `info` and `apply` print it.
+        #[arg(long, value_name = "STATE", requires = "base")]
+        state: Option<StateId>,
+    },
+}
+
+impl Delta {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        match &self.what {
+            What::Info { deltas, json } => info(deltas, *json),
+            What::Merge { deltas, output } => merged(deltas, output),
+            What::Apply { deltas, output, base, state } => {
+                applied(deltas, output, base.as_deref().zip(*state))
+            }
+        }
+    }
+}
+
+/// What is in a delta, as JSON has it.
+#[derive(Debug, Serialize)]
+struct Entry {
+    file: PathBuf,
+    base: Option<String>,
+    state: String,
+    length: u64,
+    changes: u64,
+    bytes: u64,
+    zeroes: u64,
+    size: u64,
+}
+
+impl Entry {
+    fn of(path: &Path) -> anyhow::Result<Self> {
+        let Contents { header, state, changes, bytes, zeroes, size } =
+            inspect(opened(path)?).with_context(|| path.display().to_string())?;
+        Ok(Self {
+            file: path.to_owned(),
+            base: header.base.map(|base| base.to_string()),
+            state: state.to_string(),
+            length: header.length,
+            changes,
+            bytes,
+            zeroes,
+            size,
+        })
+    }
+
+    fn line(&self) -> String {
+        let base = self.base.as_deref().map_or("full".to_owned(), |base| format!("from {base}"));
+        format!(
+            "{}: {base} to {}, {} of memory; {} in {} changes, {} zero",
+            hugekit_lab::plain(&self.file.display().to_string()),
+            self.state,
+            Size(self.length as usize),
+            Size(self.bytes as usize),
+            self.changes,
+            Size(self.zeroes as usize),
+        )
+    }
+}
+
+fn info(deltas: &[PathBuf], json: bool) -> anyhow::Result<()> {
+    let entries: Vec<Entry> =
+        deltas.iter().map(|path| Entry::of(path)).collect::<anyhow::Result<_>>()?;
+    let text = if json {
+        serde_json::to_string_pretty(&entries)? + "\n"
+    } else {
+        entries.iter().map(|entry| entry.line() + "\n").collect()
+    };
+    write_out(&text).context("cannot write to standard output")
+}
+
+fn merged(deltas: &[PathBuf], output: &Path) -> anyhow::Result<()> {
+    let sources = deltas.iter().map(|path| opened(path)).collect::<anyhow::Result<_>>()?;
+    let file = beside(output).with_context(|| cannot_write(output))?;
+    merge(sources, BufWriter::new(file.as_file()))?;
+    put(file, output)
+}
+
+fn applied(
+    deltas: &[PathBuf],
+    output: &Path,
+    base: Option<(&Path, StateId)>,
+) -> anyhow::Result<()> {
+    let mut file = beside(output).with_context(|| cannot_write(output))?;
+    let mut state = match base {
+        Some((base, state)) => {
+            let mut from = File::open(base).with_context(|| base.display().to_string())?;
+            io::copy(&mut from, &mut file).with_context(|| cannot_write(output))?;
+            Some(state)
+        }
+        None => None,
+    };
+    for (index, path) in deltas.iter().enumerate() {
+        let named = || path.display().to_string();
+        let mut delta = opened(path)?;
+        if index == 0 && base.is_none() {
+            let length = inspect(&mut delta).with_context(named)?.header.length;
+            file.as_file().set_len(length).with_context(|| cannot_write(output))?;
+            delta.rewind()?;
+        }
+        state = Some(apply(file.as_file_mut(), state, &mut delta).with_context(named)?);
+    }
+    put(file, output)?;
+    let state = state.map_or(String::new(), |state| format!("{state}\n"));
+    write_out(&state).context("cannot write to standard output")
+}
+
+fn opened(path: &Path) -> anyhow::Result<BufReader<File>> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    Ok(BufReader::new(file))
+}

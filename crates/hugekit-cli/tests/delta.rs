@@ -1,0 +1,106 @@
+//! `hugekit delta` on a chain of files.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+
+use assert_cmd::Command;
+use hugekit_delta::Chain;
+use predicates::prelude::*;
+use predicates::str::contains;
+
+const LENGTH: usize = 100_000;
+
+/// Deltas of three states in a folder, and the last state.
+struct Deltas {
+    folder: tempfile::TempDir,
+    last: Vec<u8>,
+}
+
+impl Deltas {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut chain = Chain::new(LENGTH as u64);
+        let mut state = vec![1; LENGTH];
+        for index in 0..3 {
+            let mut saving =
+                chain.save(File::create(folder.path().join(index.to_string())).unwrap()).unwrap();
+            state[index * 30_000..][..10].fill(9);
+            saving.write_all(&state).unwrap();
+            saving.finish().unwrap();
+        }
+        Self { folder, last: state }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::cargo_bin("hugekit").unwrap();
+        command.current_dir(self.folder.path()).arg("delta").args(arguments);
+        command
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn chain_is_brought_back_whole_merged_and_from_a_base() {
+    let deltas = Deltas::new();
+    deltas.command(&["apply", "0", "1", "2", "-o", "image"]).assert().success();
+    assert!(fs::read(deltas.path("image")).unwrap() == deltas.last);
+    deltas.command(&["merge", "0", "1", "-o", "01"]).assert().success();
+    deltas.command(&["apply", "01", "2", "-o", "image"]).assert().success();
+    assert!(fs::read(deltas.path("image")).unwrap() == deltas.last);
+    let first = deltas.command(&["apply", "0", "-o", "base"]).output().unwrap();
+    let state = String::from_utf8(first.stdout).unwrap();
+    let rest = ["apply", "1", "2", "--base", "base", "--state", state.trim(), "-o", "image"];
+    deltas.command(&rest).assert().success();
+    assert!(fs::read(deltas.path("image")).unwrap() == deltas.last);
+    assert_eq!(deltas.names(), ["0", "01", "1", "2", "base", "image"], "nothing is left over");
+}
+
+#[test]
+fn what_is_in_a_delta_is_said_in_words_and_as_json() {
+    let deltas = Deltas::new();
+    deltas
+        .command(&["info", "0", "1"])
+        .assert()
+        .success()
+        .stdout(contains("0: full to ").and(contains("1: from ")));
+    let output = deltas.command(&["info", "--json", "1", "2"]).output().unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said[0]["state"], said[1]["base"]);
+    assert_eq!((&said[0]["bytes"], &said[0]["length"]), (&4096.into(), &LENGTH.into()));
+}
+
+#[test]
+fn delta_out_of_order_or_damaged_is_refused_and_what_was_there_stays() {
+    let deltas = Deltas::new();
+    fs::write(deltas.path("image"), "kept").unwrap();
+    deltas
+        .command(&["apply", "0", "2", "-o", "image"])
+        .assert()
+        .failure()
+        .stderr(contains("2: the delta begins with state"));
+    let mut bytes = fs::read(deltas.path("1")).unwrap();
+    bytes[100] ^= 1;
+    fs::write(deltas.path("damaged"), bytes).unwrap();
+    for arguments in [
+        &["apply", "0", "damaged", "-o", "image"][..],
+        &["merge", "0", "damaged", "-o", "image"],
+        &["info", "damaged"],
+    ] {
+        deltas.command(arguments).assert().failure().stderr(contains("damaged at byte 48"));
+    }
+    deltas.command(&["apply", "0", "-o", "image", "--base", "1"]).assert().code(2);
+    assert_eq!(fs::read(deltas.path("image")).unwrap(), b"kept");
+    assert_eq!(deltas.names(), ["0", "1", "2", "damaged", "image"], "nothing is left over");
+}

@@ -1,0 +1,148 @@
+//! The bytes of a delta: all numbers little endian. `docs/delta.md` has them in words.
+
+use std::fmt;
+use std::str::FromStr;
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+pub(crate) const MAGIC: [u8; 8] = *b"HKDELTA\0";
+pub(crate) const VERSION: u32 = 1;
+
+/// Bytes of one change at most: a reader needs no more memory than that.
+pub const LONGEST: usize = 2 << 20;
+
+/// A state of a chain: two with the same are the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateId(pub(crate) [u8; 16]);
+
+impl StateId {
+    /// What a full delta begins with.
+    pub(crate) const NONE: Self = Self([0; 16]);
+}
+
+impl fmt::Display for StateId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What is no [`StateId`]: it has 32 hexadecimal digits, not all of them zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a state is 32 hexadecimal digits, not all of them zero")]
+pub struct NoStateId;
+
+impl FromStr for StateId {
+    type Err = NoStateId;
+
+    fn from_str(text: &str) -> Result<Self, NoStateId> {
+        let is_hexadecimal = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| is_hexadecimal);
+        let id = number.map(|number| Self(number.to_be_bytes())).ok_or(NoStateId)?;
+        if id == Self::NONE { Err(NoStateId) } else { Ok(id) }
+    }
+}
+
+/// The first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    pub(crate) length: u64,
+    pub(crate) base: StateId,
+}
+
+impl Opening {
+    pub(crate) const BYTES: usize = 48;
+
+    pub(crate) fn encode(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
+        bytes[24..40].copy_from_slice(&self.base.0);
+        let sum = xxh3_64(&bytes[..40]);
+        bytes[40..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+}
+
+/// What a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// No further one: `offset` is how many there were.
+    End,
+    /// Bytes follow.
+    Bytes,
+    /// So many bytes are zero.
+    Zeroes,
+}
+
+impl Kind {
+    const fn number(self) -> u32 {
+        match self {
+            Self::End => 0,
+            Self::Bytes => 1,
+            Self::Zeroes => 2,
+        }
+    }
+
+    pub(crate) const fn of(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::End),
+            1 => Some(Self::Bytes),
+            2 => Some(Self::Zeroes),
+            _ => None,
+        }
+    }
+}
+
+/// The bytes before a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) kind: Kind,
+    pub(crate) offset: u64,
+    /// Of zeroes, more than [`LONGEST`] may be.
+    pub(crate) len: u64,
+}
+
+impl Piece {
+    /// Without the checksum.
+    pub(crate) const BYTES: usize = 24;
+
+    pub(crate) fn encode(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.kind.number().to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+}
+
+/// The sum of a piece follows on all pieces before it, so that none can be left out or change places.
+#[derive(Clone)]
+pub(crate) struct Sums {
+    last: u64,
+    all: Xxh3,
+}
+
+impl Sums {
+    pub(crate) fn new(opening: &[u8; Opening::BYTES]) -> Self {
+        let mut all = Xxh3::new();
+        all.update(opening);
+        Self { last: xxh3_64(opening), all }
+    }
+
+    /// The sum of the next piece.
+    pub(crate) fn next(&mut self, piece: &[u8], payload: &[u8]) -> u64 {
+        let mut sum = Xxh3::new();
+        sum.update(&self.last.to_le_bytes());
+        sum.update(piece);
+        sum.update(payload);
+        self.last = sum.digest();
+        self.all.update(&self.last.to_le_bytes());
+        self.last
+    }
+
+    /// The state that all of it leads to.
+    pub(crate) fn id(&self) -> StateId {
+        StateId(self.all.digest128().to_le_bytes())
+    }
+}

@@ -1,0 +1,237 @@
+//! A delta as it is read: nothing of it is believed.
+
+use std::io::{self, Read};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::DeltaError;
+use crate::format::{Kind, LONGEST, MAGIC, Opening, Piece, StateId, Sums, VERSION};
+
+/// What a delta says of itself at its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of its states.
+    pub length: u64,
+    /// The state that it begins with; `None` of a full one, which begins with zeroes.
+    pub base: Option<StateId>,
+}
+
+/// A change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// These bytes are at `offset` now.
+    Bytes {
+        /// From the beginning of the state.
+        offset: u64,
+        /// At least one.
+        bytes: &'a [u8],
+    },
+    /// So many bytes at `offset` are zero now.
+    Zeroes {
+        /// From the beginning of the state.
+        offset: u64,
+        /// At least one.
+        len: u64,
+    },
+}
+
+impl Change<'_> {
+    /// Where it begins.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        match *self {
+            Self::Bytes { offset, .. } | Self::Zeroes { offset, .. } => offset,
+        }
+    }
+
+    /// How long it is.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "no change is empty")]
+    pub fn len(&self) -> u64 {
+        match *self {
+            Self::Bytes { bytes, .. } => bytes.len() as u64,
+            Self::Zeroes { len, .. } => len,
+        }
+    }
+}
+
+/// Reads a delta, change by change, each of which was checked before it is given. Only
+/// [`finish`](Self::finish) says that there were all of them.
+pub struct Reader<R> {
+    from: R,
+    header: Header,
+    sums: Sums,
+    /// The first byte that may change still.
+    next: u64,
+    pieces: u64,
+    /// Bytes that were read.
+    at: u64,
+    payload: Vec<u8>,
+    end: Option<StateId>,
+}
+
+impl<R> std::fmt::Debug for Reader<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").field("header", &self.header).field("at", &self.at).finish()
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the beginning.
+    ///
+    /// # Errors
+    /// It is no delta, or one that cannot be read.
+    pub fn new(mut from: R) -> Result<Self, DeltaError> {
+        let mut at = 0;
+        let mut magic = [0; MAGIC.len()];
+        match fill(&mut from, &mut magic, &mut at) {
+            Err(DeltaError::Truncated { .. }) => return Err(DeltaError::NoDelta),
+            read => read?,
+        }
+        if magic != MAGIC {
+            return Err(DeltaError::NoDelta);
+        }
+        let mut opening = [0; Opening::BYTES];
+        opening[..MAGIC.len()].copy_from_slice(&magic);
+        fill(&mut from, &mut opening[MAGIC.len()..], &mut at)?;
+        let header = header(&opening)?;
+        let sums = Sums::new(&opening);
+        Ok(Self { from, header, sums, next: 0, pieces: 0, at, payload: Vec::new(), end: None })
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn header(&self) -> Header {
+        self.header
+    }
+
+    /// Bytes that were read so far.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// The next change; `None` behind the last one.
+    ///
+    /// # Errors
+    /// The delta is damaged or truncated, with the place, or cannot be read.
+    #[expect(clippy::should_implement_trait, reason = "it lends what it has read")]
+    pub fn next(&mut self) -> Result<Option<Change<'_>>, DeltaError> {
+        if self.end.is_some() {
+            return Ok(None);
+        }
+        let start = self.at;
+        let piece = self.piece(start)?;
+        let offset = piece.offset;
+        Ok(match piece.kind {
+            Kind::End => None,
+            Kind::Bytes => Some(Change::Bytes { offset, bytes: &self.payload }),
+            Kind::Zeroes => Some(Change::Zeroes { offset, len: piece.len }),
+        })
+    }
+
+    /// The state that it leads to. Changes that were not read yet are read.
+    ///
+    /// # Errors
+    /// As of [`next`](Self::next).
+    pub fn finish(mut self) -> Result<StateId, DeltaError> {
+        loop {
+            self.next()?;
+            if let Some(end) = self.end {
+                return Ok(end);
+            }
+        }
+    }
+
+    pub(crate) fn end(&self) -> Option<StateId> {
+        self.end
+    }
+
+    /// A piece with its payload, checked.
+    fn piece(&mut self, start: u64) -> Result<Piece, DeltaError> {
+        let mut head = [0; Piece::BYTES];
+        fill(&mut self.from, &mut head, &mut self.at)?;
+        let mut sum = [0; size_of::<u64>()];
+        fill(&mut self.from, &mut sum, &mut self.at)?;
+        let damaged = |what| DeltaError::Damaged { at: start, what };
+        let piece = piece(&head).ok_or_else(|| damaged("no such kind of piece"))?;
+        let payload = match piece.kind {
+            Kind::Bytes if piece.len > LONGEST as u64 => {
+                return Err(damaged("a piece that is too long"));
+            }
+            Kind::Bytes => piece.len as usize,
+            Kind::Zeroes => 0,
+            Kind::End => size_of::<StateId>(),
+        };
+        self.payload.resize(payload, 0);
+        fill(&mut self.from, &mut self.payload, &mut self.at)?;
+        if self.sums.next(&head, &self.payload) != u64::from_le_bytes(sum) {
+            return Err(damaged("its checksum is another one"));
+        }
+        self.place(piece).ok_or_else(|| damaged("a piece out of order, or beyond the state"))?;
+        Ok(piece)
+    }
+
+    /// Whether the piece may come here.
+    fn place(&mut self, piece: Piece) -> Option<()> {
+        if piece.kind == Kind::End {
+            let id = StateId(self.payload.as_slice().try_into().ok()?);
+            let is_all = piece.offset == self.pieces && piece.len == 0 && id != StateId::NONE;
+            self.end = is_all.then_some(id);
+            return self.end.map(|_| ());
+        }
+        let end = piece.offset.checked_add(piece.len)?;
+        let fits = piece.len > 0 && piece.offset >= self.next && end <= self.header.length;
+        self.next = fits.then_some(end)?;
+        self.pieces += 1;
+        Some(())
+    }
+}
+
+fn header(bytes: &[u8; Opening::BYTES]) -> Result<Header, DeltaError> {
+    let version = u32::from_le_bytes(part(bytes, 8));
+    if version > VERSION {
+        return Err(DeltaError::Newer { found: version, known: VERSION });
+    }
+    let damaged = |what| DeltaError::Damaged { at: 0, what };
+    if xxh3_64(&bytes[..40]) != u64::from_le_bytes(part(bytes, 40)) {
+        return Err(damaged("the checksum of its beginning is another one"));
+    }
+    let opening =
+        Opening { length: u64::from_le_bytes(part(bytes, 16)), base: StateId(part(bytes, 24)) };
+    if opening.encode() != *bytes {
+        return Err(damaged("its beginning has what no version writes"));
+    }
+    let base = (opening.base != StateId::NONE).then_some(opening.base);
+    Ok(Header { length: opening.length, base })
+}
+
+/// `None` for a kind or a filling that no version writes.
+fn piece(bytes: &[u8; Piece::BYTES]) -> Option<Piece> {
+    let piece = Piece {
+        kind: Kind::of(u32::from_le_bytes(part(bytes, 0)))?,
+        offset: u64::from_le_bytes(part(bytes, 8)),
+        len: u64::from_le_bytes(part(bytes, 16)),
+    };
+    (piece.encode() == *bytes).then_some(piece)
+}
+
+fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("a part of that length")
+}
+
+/// Reads as many bytes as there is room for, and counts them.
+fn fill(from: &mut impl Read, mut to: &mut [u8], at: &mut u64) -> Result<(), DeltaError> {
+    while !to.is_empty() {
+        match from.read(to) {
+            Ok(0) => return Err(DeltaError::Truncated { at: *at }),
+            Ok(count) => {
+                *at += count as u64;
+                to = &mut to[count..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! A delta as it is written.
+
+use std::io::Write;
+
+use crate::error::DeltaError;
+use crate::format::{Kind, LONGEST, Opening, Piece, StateId, Sums};
+
+/// Writes a delta: changes in the order of their offsets, and [`finish`](Self::finish). One that is not finished is
+/// truncated, and refused.
+pub struct Writer<W> {
+    to: W,
+    length: u64,
+    sums: Sums,
+    /// The first byte that may change still.
+    next: u64,
+    pieces: u64,
+    written: u64,
+}
+
+impl<W> std::fmt::Debug for Writer<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("length", &self.length).field("next", &self.next).finish()
+    }
+}
+
+impl<W> Writer<W> {
+    /// Bytes that [`finish`](Self::finish) writes.
+    pub(crate) const END: u64 = (Piece::BYTES + size_of::<u64>() + size_of::<StateId>()) as u64;
+}
+
+impl<W: Write> Writer<W> {
+    /// A delta of states of `length` bytes that begins with `base`; with `None` it begins with zeroes.
+    ///
+    /// # Errors
+    /// The file has refused.
+    pub fn new(mut to: W, length: u64, base: Option<StateId>) -> Result<Self, DeltaError> {
+        let opening = Opening { length, base: base.unwrap_or(StateId::NONE) }.encode();
+        to.write_all(&opening)?;
+        let written = opening.len() as u64;
+        Ok(Self { to, length, sums: Sums::new(&opening), next: 0, pieces: 0, written })
+    }
+
+    /// These bytes are at `offset` now.
+    ///
+    /// # Errors
+    /// [`DeltaError::OutOfOrder`], or the file has refused.
+    pub fn bytes(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeltaError> {
+        let len = bytes.len() as u64;
+        self.advance(offset, len)?;
+        for (index, part) in bytes.chunks(LONGEST).enumerate() {
+            let offset = offset + (index * LONGEST) as u64;
+            self.piece(Piece { kind: Kind::Bytes, offset, len: part.len() as u64 }, part)?;
+        }
+        Ok(())
+    }
+
+    /// So many bytes at `offset` are zero now.
+    ///
+    /// # Errors
+    /// [`DeltaError::OutOfOrder`], or the file has refused.
+    pub fn zeroes(&mut self, offset: u64, len: u64) -> Result<(), DeltaError> {
+        self.advance(offset, len)?;
+        match len {
+            0 => Ok(()),
+            len => self.piece(Piece { kind: Kind::Zeroes, offset, len }, &[]),
+        }
+    }
+
+    /// All changes were given.
+    ///
+    /// # Errors
+    /// The file has refused.
+    pub fn finish(self) -> Result<StateId, DeltaError> {
+        let id = self.sums.id();
+        self.finish_as(id)
+    }
+
+    /// As [`finish`](Self::finish): it leads to a state that is known by another delta.
+    pub(crate) fn finish_as(mut self, id: StateId) -> Result<StateId, DeltaError> {
+        let end = Piece { kind: Kind::End, offset: self.pieces, len: 0 };
+        self.piece(end, &id.0)?;
+        self.to.flush()?;
+        Ok(id)
+    }
+
+    /// Bytes that were written so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn advance(&mut self, offset: u64, len: u64) -> Result<(), DeltaError> {
+        let end = offset.checked_add(len).filter(|&end| offset >= self.next && end <= self.length);
+        let out_of_order =
+            || DeltaError::OutOfOrder { offset, len, next: self.next, length: self.length };
+        self.next = end.ok_or_else(out_of_order)?;
+        Ok(())
+    }
+
+    fn piece(&mut self, piece: Piece, payload: &[u8]) -> Result<(), DeltaError> {
+        let head = piece.encode();
+        let sum = self.sums.next(&head, payload);
+        self.to.write_all(&head)?;
+        self.to.write_all(&sum.to_le_bytes())?;
+        self.to.write_all(payload)?;
+        self.pieces += 1;
+        self.written += (head.len() + size_of_val(&sum) + payload.len()) as u64;
+        Ok(())
+    }
+}

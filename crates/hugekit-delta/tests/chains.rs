@@ -1,0 +1,199 @@
+//! Chains of deltas against a plain model, and what is refused.
+
+use std::io::{Cursor, Write};
+
+use hugekit_delta::{BLOCK, Chain, DeltaError, Reader, StateId, Writer, apply, inspect, merge};
+use proptest::prelude::*;
+
+/// A delta of this state.
+fn saved(chain: &mut Chain, state: &[u8]) -> (Vec<u8>, StateId) {
+    let mut delta = Vec::new();
+    let mut saving = chain.save(&mut delta).unwrap();
+    // In pieces that are no multiples of blocks.
+    state.chunks(7001).for_each(|part| saving.write_all(part).unwrap());
+    let saved = saving.finish().unwrap();
+    assert_eq!(saved.written, delta.len() as u64);
+    (delta, saved.state)
+}
+
+/// Each state, and the delta that leads to it.
+fn chain_of(states: &[Vec<u8>]) -> Vec<(Vec<u8>, StateId)> {
+    let mut chain = Chain::new(states[0].len() as u64);
+    states.iter().map(|state| saved(&mut chain, state)).collect()
+}
+
+/// States that follow on each other by writes, of zeroes too.
+fn states() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let writes = proptest::collection::vec((0..20_usize * BLOCK, 1..3 * BLOCK, 0..3_u8), 0..6);
+    (0..20 * BLOCK, proptest::collection::vec(writes, 1..6)).prop_map(|(len, steps)| {
+        let mut state = vec![0; len];
+        let mut states = Vec::new();
+        for step in steps {
+            for (start, count, value) in step {
+                let start = start.min(len);
+                state[start..(start + count).min(len)].fill(value);
+            }
+            states.push(state.clone());
+        }
+        states
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn chain_applied_in_order_gives_each_state(states in states()) {
+        let mut restored = vec![7; states[0].len()];
+        let mut current = None;
+        for (state, (delta, id)) in states.iter().zip(chain_of(&states)) {
+            current = Some(apply(&mut restored, current, &mut Cursor::new(&delta)).unwrap());
+            prop_assert_eq!(current, Some(id));
+            prop_assert_eq!(&restored, state);
+        }
+    }
+
+    #[test]
+    fn merged_part_of_a_chain_leads_where_the_part_does(states in states(), from in 0..6_usize, to in 0..6_usize) {
+        let chain = chain_of(&states);
+        let (from, to) = (from % chain.len(), to % chain.len());
+        prop_assume!(from <= to);
+        let mut merged = Vec::new();
+        let part = chain[from..=to].iter().map(|(delta, _)| Cursor::new(delta)).collect();
+        let id = merge(part, &mut merged).unwrap();
+        prop_assert_eq!(id, chain[to].1);
+        let (mut restored, base) = match from {
+            0 => (vec![7; states[0].len()], None),
+            _ => (states[from - 1].clone(), Some(chain[from - 1].1)),
+        };
+        prop_assert_eq!(apply(&mut restored, base, &mut Cursor::new(&merged)).unwrap(), id);
+        prop_assert_eq!(&restored, &states[to]);
+    }
+
+    #[test]
+    fn damaged_byte_is_refused_before_anything_changes(states in states(), at: usize, flip in 1..=255_u8) {
+        let mut delta = chain_of(&states).remove(0).0;
+        let at = at % delta.len();
+        delta[at] ^= flip;
+        let mut restored = vec![7; states[0].len()];
+        let error = apply(&mut restored, None, &mut Cursor::new(&delta)).unwrap_err();
+        prop_assert!(restored.iter().all(|&byte| byte == 7));
+        match error {
+            DeltaError::Damaged { at: place, .. } => prop_assert!(place <= at as u64),
+            DeltaError::Truncated { at: place } => prop_assert_eq!(place, delta.len() as u64),
+            DeltaError::NoDelta => prop_assert!(at < 8),
+            DeltaError::Newer { .. } => prop_assert!((8..12).contains(&at)),
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+
+    #[test]
+    fn delta_that_is_cut_off_is_refused_with_its_end(states in states(), at: usize) {
+        let mut delta = chain_of(&states).remove(0).0;
+        delta.truncate(at % delta.len());
+        match inspect(&delta[..]).unwrap_err() {
+            DeltaError::Truncated { at } => prop_assert_eq!(at, delta.len() as u64),
+            DeltaError::NoDelta => prop_assert!(delta.len() < 8),
+            other => prop_assert!(false, "{:?}", other),
+        }
+    }
+}
+
+#[test]
+fn delta_holds_what_has_changed_and_no_more() {
+    let mut state = vec![1; 64 * BLOCK];
+    let mut chain = Chain::new(state.len() as u64);
+    assert!(saved(&mut chain, &state).0.len() > 64 * BLOCK);
+    state[10 * BLOCK + 5] = 2;
+    state[20 * BLOCK..22 * BLOCK].fill(0);
+    let (delta, _) = saved(&mut chain, &state);
+    let contents = inspect(&delta[..]).unwrap();
+    assert_eq!(
+        (contents.changes, contents.bytes, contents.zeroes),
+        (3, BLOCK as u64, 2 * BLOCK as u64)
+    );
+    assert_eq!(contents.size, delta.len() as u64);
+    let (nothing, _) = saved(&mut chain, &state);
+    assert_eq!(inspect(&nothing[..]).unwrap().changes, 0);
+    chain.begin_anew();
+    let (full, _) = saved(&mut chain, &state);
+    assert_eq!(inspect(&full[..]).unwrap().header.base, None);
+    assert!(full.len() < 63 * BLOCK, "zeroes are left out");
+}
+
+#[test]
+fn delta_of_another_base_or_length_or_out_of_order_is_refused() {
+    let states: Vec<Vec<u8>> = (1..5).map(|value| vec![value; BLOCK]).collect();
+    let chain = chain_of(&states);
+    let mut restored = states[0].clone();
+    let error = apply(&mut restored, Some(chain[0].1), &mut Cursor::new(&chain[2].0)).unwrap_err();
+    assert!(
+        matches!(error, DeltaError::OtherBase { expected, found } if expected == chain[1].1 && found == Some(chain[0].1))
+    );
+    let error = apply(&mut restored, None, &mut Cursor::new(&chain[1].0)).unwrap_err();
+    assert!(matches!(error, DeltaError::OtherBase { found: None, .. }));
+    let error = apply(&mut vec![0; 5], None, &mut Cursor::new(&chain[0].0)).unwrap_err();
+    assert!(matches!(error, DeltaError::OtherLength { state: 5, .. }));
+    assert_eq!(restored, states[0]);
+    let mut out = Vec::new();
+    let part = [1, 3].map(|index: usize| Cursor::new(&chain[index].0)).into();
+    assert!(matches!(merge(part, &mut out), Err(DeltaError::OtherBase { .. })));
+    assert!(inspect(&out[..]).is_err(), "what was written is no delta");
+    assert!(matches!(merge(Vec::<&[u8]>::new(), Vec::new()), Err(DeltaError::Nothing)));
+}
+
+#[test]
+fn writer_refuses_changes_out_of_order_and_beyond() {
+    let mut writer = Writer::new(Vec::new(), 100, None).unwrap();
+    writer.bytes(10, &[1; 10]).unwrap();
+    for (offset, len) in [(19, 1), (95, 6), (u64::MAX, 2), (101, 0)] {
+        assert!(
+            matches!(writer.zeroes(offset, len), Err(DeltaError::OutOfOrder { .. })),
+            "{offset}"
+        );
+    }
+    writer.zeroes(20, 80).unwrap();
+}
+
+#[test]
+fn state_of_another_length_is_not_saved_and_the_chain_stays() {
+    let mut chain = Chain::new(10);
+    let mut saving = chain.save(Vec::new()).unwrap();
+    saving.write_all(&[1; 9]).unwrap();
+    assert!(matches!(saving.finish(), Err(DeltaError::NotWhole { given: 9, length: 10 })));
+    let mut saving = chain.save(Vec::new()).unwrap();
+    assert!(saving.write_all(&[1; 11]).is_err());
+    assert!(saving.finish().is_err());
+    assert_eq!(chain.state(), None);
+}
+
+#[test]
+fn chain_goes_on_in_another_process() {
+    let mut state: Vec<u8> = (0..10 * BLOCK + 17).map(|index| (index / 100) as u8).collect();
+    let mut chain = Chain::new(state.len() as u64);
+    let (_, id) = saved(&mut chain, &state);
+    let mut resumed = Chain::resume(state.len() as u64, id, &state[..]).unwrap();
+    state[5] = 99;
+    let (delta, _) = saved(&mut resumed, &state);
+    let contents = inspect(&delta[..]).unwrap();
+    assert_eq!((contents.header.base, contents.bytes), (Some(id), BLOCK as u64));
+    let short = Chain::resume(state.len() as u64 + 1, id, &state[..]);
+    assert!(matches!(short, Err(DeltaError::NotWhole { .. })));
+}
+
+#[test]
+fn reader_gives_no_change_twice_and_ends() {
+    let mut writer = Writer::new(Vec::new(), 10, None).unwrap();
+    writer.bytes(0, &[]).unwrap();
+    writer.bytes(3, &[4, 5]).unwrap();
+    let mut delta = Vec::new();
+    let mut again = Writer::new(&mut delta, 10, None).unwrap();
+    again.bytes(3, &[4, 5]).unwrap();
+    let id = again.finish().unwrap();
+    assert_eq!(writer.finish().unwrap(), id, "nothing is no change");
+    let mut reader = Reader::new(&delta[..]).unwrap();
+    let change = reader.next().unwrap().unwrap();
+    assert_eq!((change.offset(), change.len()), (3, 2));
+    assert!(reader.next().unwrap().is_none() && reader.next().unwrap().is_none());
+    assert_eq!(reader.finish().unwrap(), id);
+}
