@@ -6,7 +6,7 @@
 //!
 //! - [`Chain`] makes them: it takes all bytes of each state in order, such as
 //!   [`Snapshot::write_to`](https://docs.rs/hugekit) gives them, and writes those blocks of 4 KiB that have changed.
-//! - [`apply`] brings a state forward; [`merge`] makes one delta of several; [`inspect`] says what is in one.
+//! - [`apply()`] brings a state forward; [`merge()`] makes one delta of several; [`inspect`] says what is in one.
 //! - [`Writer`] and [`Reader`] are the stream itself, for a program that knows better what has changed.
 //!
 //! Nothing is believed of a delta: one that is damaged, truncated, of another base or out of order is refused, with the

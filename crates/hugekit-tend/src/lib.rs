@@ -24,7 +24,6 @@
 //! ```
 #![warn(missing_docs)]
 
-mod builder;
 mod collapse;
 mod compaction;
 mod error;
@@ -42,9 +41,7 @@ mod settings;
 mod status;
 mod target;
 mod tender;
-mod tending;
 
-pub use builder::Builder;
 pub use error::TendError;
 pub use fork_cost::ForkCost;
 pub use fork_time::ForkTime;
@@ -53,5 +50,4 @@ pub use outlook::Outlook;
 pub use relatives::named;
 pub use status::{Hindrance, PassReport, Status};
 pub use target::Target;
-pub use tender::Tender;
-pub use tending::Tending;
+pub use tender::{Builder, Tender, Tending};

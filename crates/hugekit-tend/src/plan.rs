@@ -16,6 +16,12 @@ impl History {
         *self.0.entry(start).or_insert(0) += 1;
     }
 
+    /// What is not there any more is forgotten.
+    pub(crate) fn keep(&mut self, looks: &[Look]) {
+        let is_there = |start: &u64| looks.binary_search_by_key(start, |look| look.start).is_ok();
+        self.0.retain(|start, _| is_there(start));
+    }
+
     fn times(&self, start: u64) -> u32 {
         self.0.get(&start).copied().unwrap_or(0)
     }
@@ -71,5 +77,15 @@ mod tests {
         let starts: Vec<u64> = plan.ranges.iter().map(|look| look.start / HUGE).collect();
         assert_eq!(starts, [3, 2, 5]);
         assert_eq!(plan.sparse, HUGE / 2);
+    }
+
+    #[test]
+    fn history_keeps_what_is_there() {
+        let look = |start: u64| Look { start: start * HUGE, present: HUGE, is_huge: None };
+        let mut history = History::default();
+        [1, 2, 2, 5].into_iter().for_each(|start| history.note(start * HUGE));
+        history.keep(&[look(2), look(3), look(5)]);
+        let times = [1, 2, 3, 5].map(|start| history.times(start * HUGE));
+        assert_eq!(times, [0, 2, 0, 1]);
     }
 }

@@ -1,6 +1,6 @@
 //! How long its last fork took, of a server that can be asked: Redis, and what is descended of it.
 //!
-//! It is asked over its own socket, without a password; one that wants one, or listens elsewhere, is not asked. The
+//! It is asked over its own socket, without a password; one that wants one, or is in a container, is not asked. The
 //! answer may be anything: so many bytes of it are read, for so long.
 
 use std::collections::HashSet;
@@ -31,12 +31,20 @@ pub(crate) fn last_fork(target: &Target) -> Option<Duration> {
     if !NAMES.iter().any(|name| target.name().contains(name)) {
         return None;
     }
-    let sockets = sockets(target.process());
-    let paths = paths(target.process(), &sockets);
-    paths
-        .into_iter()
-        .find_map(|path| ask_at_path(&path))
-        .or_else(|| addresses(target.process(), &sockets).into_iter().find_map(ask_at_address))
+    let process = target.process();
+    let sockets = sockets(process);
+    let by_path = || paths(process, &sockets).into_iter().find_map(|path| ask_at_path(&path));
+    let by_address = || addresses(process, &sockets).into_iter().find_map(ask_at_address);
+    // In a container, the same name or address is another server's here.
+    let told = is_in_own(process, "mnt").then(by_path).flatten();
+    told.or_else(|| is_in_own(process, "net").then(by_address).flatten())
+}
+
+/// Whether it is in the caller's namespace of this kind.
+fn is_in_own(process: &Process, kind: &str) -> bool {
+    let of = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok();
+    let own = of("self");
+    own.is_some() && own == of(&process.pid().to_string())
 }
 
 /// Inodes of the sockets that it has open.
@@ -155,6 +163,12 @@ mod tests {
         let mut server = Server(std::iter::repeat_n(many, 100).collect());
         assert_eq!(ask(&mut server), None);
         assert!(server.0.len() >= 84, "{}", server.0.len());
+    }
+
+    #[test]
+    fn own_namespaces_are_known() {
+        let own = Process::myself().unwrap();
+        assert!(is_in_own(&own, "net") && is_in_own(&own, "mnt") && !is_in_own(&own, "none"));
     }
 
     #[test]

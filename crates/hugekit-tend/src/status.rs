@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::fork_time::ForkTime;
+use crate::fork_time::{ForkTime, seconds};
 use crate::mappings::{Excluded, Extent};
 
 /// Why a pass ended before its plan, or did not begin.
@@ -107,11 +107,4 @@ pub struct Status {
     pub last_fork: Option<ForkTime>,
     /// What the last pass did.
     pub last: Option<PassReport>,
-}
-
-pub(crate) fn seconds<S: serde::Serializer>(
-    duration: &Duration,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_secs_f64())
 }

@@ -1,9 +1,9 @@
 //! What a tender is told before it begins.
 
+use super::Tender;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
 use crate::settings::Settings;
-use crate::tender::Tender;
 
 /// Builds a [`Tender`]: which processes, and how carefully.
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,8 @@
 //! The tender: passes over processes, when they are due.
 
+mod builder;
+mod tending;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -9,7 +12,8 @@ use hugekit::HUGE_PAGE_BYTES;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::builder::Builder;
+pub use self::builder::Builder;
+pub use self::tending::Tending;
 use crate::collapse::collapse;
 use crate::compaction::Compaction;
 use crate::error::TendError;
@@ -25,10 +29,12 @@ use crate::relatives::{Relatives, is_child};
 use crate::settings::Settings;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
-use crate::tending::Tending;
 
-/// How often a tender looks for children. Reading so often takes a thousandth of a CPU.
+/// How often a tender looks for children, which takes a thousandth of a CPU.
 const TICK: Duration = Duration::from_millis(100);
+
+/// Of a process with thousands of threads, looking takes long: so many times as long it sleeps then.
+const REST: u32 = 50;
 
 /// Without a fork, a pass is made so long after the last one: what was new or sparse then may be dense now.
 const AT_LATEST: Duration = Duration::from_secs(60);
@@ -122,15 +128,22 @@ impl Tender {
         }
     }
 
-    /// Does what is due, and sleeps for a tenth of a second: a turn of [`run`](Self::run), for a caller that has more to
+    /// Does what is due, and sleeps for a tenth of a second, or longer where to look takes long: a turn of [`run`](Self::run), for a caller that has more to
     /// do between them, such as to look for processes to [`add`](Self::add).
     pub fn tick(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
         let (settings, fork_cost) = (self.settings, self.fork_cost);
+        let (began, passes) = (Instant::now(), self.passes());
         self.tended.retain_mut(|tended| tended.step(&settings, fork_cost.as_ref(), stop, tell));
         if self.tended.iter().any(Tended::lacks_huge_pages) {
             self.compaction.ask(settings.keep_free);
         }
-        sleep(TICK);
+        // A pass has rested already.
+        let looking = if self.passes() == passes { began.elapsed() } else { Duration::ZERO };
+        rest(TICK.max(looking * REST).min(AGAIN), stop);
+    }
+
+    fn passes(&self) -> u64 {
+        self.tended.iter().map(|tended| tended.passes).sum()
     }
 
     /// As [`run`](Self::run), in a thread of its own, until the handle is dropped.
@@ -195,6 +208,7 @@ impl Tended {
         let cpu = thread_cpu();
         let survey = Survey::of(self.target.process())?;
         let looks = self.target.look(&survey.tended)?;
+        self.history.keep(&looks);
         let Plan { ranges, sparse } = plan(looks, settings.density, &self.history);
         // Where a child shares all of the memory there is no range, and it is the child that is in the way.
         let mut work = Work { hindrance: self.hindrance(settings, stop, true), ..Work::default() };

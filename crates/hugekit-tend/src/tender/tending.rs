@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
+use super::Tender;
 use crate::status::Status;
-use crate::tender::Tender;
 
 /// Tends in a thread of its own until it is dropped, which takes a tenth of a second and leaves all memory as it is.
 ///
