@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::anonymous::Anonymous;
 use super::background::Background;
 use super::edges::{self, Guard};
+use super::granules::Behind;
 use super::interval::{Interval, inner_of};
 use super::reserve::Reserve;
 use super::source::Source;
@@ -125,23 +126,33 @@ impl Builder {
     /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes
     /// from the snapshot is an error when it is read.
     pub unsafe fn of_anonymous(self, memory: *const [u8]) -> Result<Snapshot, SnapshotError> {
-        let (start, len) = (memory.cast::<u8>().expose_provenance(), memory.len());
-        let range = match start.checked_add(len) {
-            Some(end) if len > 0 => start..end,
-            _ => return Err(SnapshotError::Empty { start, len }),
-        };
+        let mut made = self.protect(range_of(memory)?, Kind::Once)?;
+        if self.background {
+            let half = made.cap / 2;
+            made.background = Some(Background::start(&made.snapshot, made.tracker, half)?);
+        }
+        Ok(Snapshot { source: Source::Anonymous(made) })
+    }
+
+    /// Protects a range, once or for epochs.
+    pub(super) fn protect(
+        &self,
+        range: Range<usize>,
+        kind: Kind<'_>,
+    ) -> Result<Anonymous, SnapshotError> {
         // Before the survey: what we map from now on stays away, whatever the owner unmaps.
         let taken = Taken::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
         let mappings = survey::mappings_of(&range)?;
-        let granule = self.granule_bytes(&range)?;
+        let granule = match kind {
+            Kind::Epoch { before: Some(before) } => before.interval().granule_bytes(),
+            _ => self.granule_bytes(&range)?,
+        };
+        let len = range.len();
         let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
         let (populated, reserve) = (self.populated, self.reserve.as_ref());
-        let plan = Plan { range: &range, mappings: &mappings, granule, cap, populated, reserve };
-        let mut made = plan.protected(self.fault_mode, taken)?;
-        if self.background {
-            made.background = Some(Background::start(&made.snapshot, made.tracker, cap / 2)?);
-        }
-        Ok(Snapshot { source: Source::Anonymous(made) })
+        let plan =
+            Plan { range: &range, mappings: &mappings, granule, kind, cap, populated, reserve };
+        plan.protected(self.fault_mode, taken)
     }
 
     pub(super) fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
@@ -155,6 +166,24 @@ impl Builder {
             }
         }
     }
+}
+
+/// The addresses of memory that can be snapshotted, as far as these say.
+pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotError> {
+    let (start, len) = (memory.cast::<u8>().expose_provenance(), memory.len());
+    match start.checked_add(len) {
+        Some(end) if len > 0 => Ok(start..end),
+        _ => Err(SnapshotError::Empty { start, len }),
+    }
+}
+
+/// What a snapshot is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind<'a> {
+    /// To be read.
+    Once,
+    /// To be read as far as it has changed since the one before, or all of it, and to know then what changes.
+    Epoch { before: Option<&'a SnapshotState> },
 }
 
 /// Whether some of the range is on huge pages; where the page map cannot be scanned, whether some of its mappings is.
@@ -171,6 +200,7 @@ struct Plan<'a> {
     range: &'a Range<usize>,
     mappings: &'a [MappedRange],
     granule: usize,
+    kind: Kind<'a>,
     cap: usize,
     populated: usize,
     reserve: Option<&'a Reserve>,
@@ -181,8 +211,13 @@ type Watched = (Arc<SnapshotState>, &'static WriteTracker, Option<Serving>);
 
 impl Plan<'_> {
     fn snapshot(&self, protector: Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError> {
+        let behind = match self.kind {
+            Kind::Once => Behind::Nothing,
+            Kind::Epoch { .. } => Behind::Watched,
+        };
         let snapshot = SnapshotState::new(
             Interval::new(self.range.clone(), self.granule),
+            behind,
             self.cap,
             self.reserve,
             protector,
@@ -244,8 +279,12 @@ impl Plan<'_> {
         tracker: &'static WriteTracker,
         threads: usize,
     ) -> Result<Arc<SnapshotState>, SnapshotError> {
-        let add =
-            |how| tracker.add(threads, self.mappings, how, |protector| self.snapshot(protector));
+        let before = match self.kind {
+            Kind::Once => None,
+            Kind::Epoch { before } => before,
+        };
+        let make = |protector| self.snapshot(protector);
+        let add = |how| tracker.add(threads, self.mappings, how, before, make);
         if self.edge_pages().next().is_some() && !tracker.notes_writes() {
             return self.add_unwatched(add);
         }

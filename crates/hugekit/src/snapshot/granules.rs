@@ -23,10 +23,21 @@ pub(super) enum Place {
     Gone,
     /// Nowhere: the snapshot failed before they were copied.
     Lost,
+    /// In the owner's memory, which is protected, and read: what is left to be known is whether they change.
+    Saved,
+}
+
+/// What becomes of a granule that its owner has when no reader wants it any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Behind {
+    /// It may be written, and no thread knows of that.
+    Nothing,
+    /// It stays protected: the first write to it is noted.
+    Watched,
 }
 
 /// Numbers below that of the first slot.
-const SLOTS: u32 = 3;
+const SLOTS: u32 = 4;
 
 impl State for Place {
     fn bits(self) -> u32 {
@@ -34,6 +45,7 @@ impl State for Place {
             Self::Owner => 0,
             Self::Gone => 1,
             Self::Lost => 2,
+            Self::Saved => 3,
             Self::Slot(slot) => slot + SLOTS,
         }
     }
@@ -43,6 +55,7 @@ impl State for Place {
             0 => Self::Owner,
             1 => Self::Gone,
             2 => Self::Lost,
+            3 => Self::Saved,
             slot => Self::Slot(slot - SLOTS),
         }
     }
@@ -75,26 +88,32 @@ impl Granules {
         seen.state == Place::Owner && !seen.is_busy
     }
 
-    /// Whether its bytes are nowhere but with their owner yet; a thread may be copying them.
-    pub(super) fn needs_owner(&self, index: usize) -> bool {
-        self.0.look(index).state == Place::Owner
+    /// Whether a write to it is to be known before it is done.
+    pub(super) fn needs_protection(&self, index: usize) -> bool {
+        matches!(self.0.look(index).state, Place::Owner | Place::Saved)
     }
 
-    /// The right to copy it aside if it is still with its owner, after another thread that is at it. What another thread
+    /// The right to copy it aside, or to note that it changes, if it is still with its owner, after another thread that is at it. What another thread
     /// stored before it looked where the granule is, or claimed it, is seen from then on.
     pub(super) fn claim<'a>(
         &'a self,
         index: usize,
         blocked: &'a SignalsBlocked,
     ) -> Option<Claim<'a, Place>> {
-        let claim = self.0.claim_if(index, |place| place == Place::Owner, blocked);
+        let with_owner = |place| matches!(place, Place::Owner | Place::Saved);
+        let claim = self.0.claim_if(index, with_owner, blocked);
         fence(Ordering::SeqCst);
         claim
     }
 
     /// No reader wants it any more; returns where it was, when no thread was copying it.
-    pub(super) fn let_go(&self, index: usize, blocked: &SignalsBlocked) -> Place {
-        self.0.claim(index, blocked).finish(Place::Gone)
+    pub(super) fn let_go(&self, index: usize, behind: Behind, blocked: &SignalsBlocked) -> Place {
+        let claim = self.0.claim(index, blocked);
+        let then = match (claim.state(), behind) {
+            (Place::Owner | Place::Saved, Behind::Watched) => Place::Saved,
+            _ => Place::Gone,
+        };
+        claim.finish(then)
     }
 }
 
@@ -121,7 +140,7 @@ mod tests {
                                 busy.finish(Place::Slot(index as u32));
                             }
                             assert_eq!(granules.settled(index), Place::Slot(index as u32));
-                            assert!(!granules.needs_owner(index));
+                            assert!(!granules.needs_protection(index));
                             assert_eq!(copied.load(Ordering::Relaxed), 1);
                         }
                     });
@@ -135,15 +154,31 @@ mod tests {
         without_signals(|blocked| {
             let granules = Granules::new(2).unwrap();
             let claim = granules.claim(0, blocked).unwrap();
-            assert!(granules.needs_owner(0) && !granules.is_still_with_owner(0));
+            assert!(granules.needs_protection(0) && !granules.is_still_with_owner(0));
             drop(claim);
             assert!(granules.is_still_with_owner(0));
             assert_eq!(granules.settled(0), Place::Owner);
             granules.claim(0, blocked).unwrap().finish(Place::Lost);
             assert!(granules.claim(0, blocked).is_none());
-            assert_eq!(granules.let_go(1, blocked), Place::Owner);
+            assert_eq!(granules.let_go(1, Behind::Nothing, blocked), Place::Owner);
             assert_eq!((granules.settled(1), granules.len()), (Place::Gone, 2));
             assert!(granules.claim(1, blocked).is_none());
+        });
+    }
+
+    #[test]
+    fn granule_that_is_watched_is_saved_until_it_is_claimed_again() {
+        without_signals(|blocked| {
+            let granules = Granules::new(2).unwrap();
+            assert_eq!(granules.let_go(0, Behind::Watched, blocked), Place::Owner);
+            assert_eq!(granules.settled(0), Place::Saved);
+            assert!(granules.needs_protection(0) && !granules.is_still_with_owner(0));
+            let claim = granules.claim(0, blocked).unwrap();
+            assert_eq!(claim.finish(Place::Gone), Place::Saved);
+            assert!(granules.claim(0, blocked).is_none() && !granules.needs_protection(0));
+            granules.claim(1, blocked).unwrap().finish(Place::Slot(0));
+            assert_eq!(granules.let_go(1, Behind::Watched, blocked), Place::Slot(0));
+            assert_eq!(granules.settled(1), Place::Gone, "it has changed meanwhile");
         });
     }
 }

@@ -35,6 +35,7 @@ mod collapse;
 mod costs;
 mod delivery;
 mod edges;
+mod epoch;
 mod error;
 mod granules;
 mod interval;
@@ -60,6 +61,7 @@ use std::time::Duration;
 
 pub use self::builder::{Builder, Granule};
 pub use self::collapse::{Collapsed, collapse};
+pub use self::epoch::{Changes, Epoch};
 pub use self::error::{SnapshotError, Unsuitable};
 pub use self::reserve::Reserve;
 use self::source::Source;

@@ -188,6 +188,7 @@ fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
 mod tests {
     use rustix::param::page_size;
 
+    use super::super::granules::Behind;
     use super::super::interval::Interval;
     use super::*;
     use crate::fault::open;
@@ -201,6 +202,7 @@ mod tests {
             Arc::new(
                 SnapshotState::new(
                     Interval::new(range, page_size()),
+                    Behind::Nothing,
                     0,
                     None,
                     Arc::clone(&protector),

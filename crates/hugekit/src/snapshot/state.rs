@@ -9,7 +9,7 @@ use super::arena::Arena;
 use super::costs::{Costs, Counts};
 use super::delivery::Delivery;
 use super::edges::Edges;
-use super::granules::{Granules, Place};
+use super::granules::{Behind, Granules, Place};
 use super::interval::Interval;
 use super::lifecycle::{Failure, Lifecycle, Phase};
 use super::reserve::Reserve;
@@ -27,6 +27,7 @@ use crate::{CopyOptions, Reuse};
 pub(super) struct SnapshotState {
     interval: Interval,
     granules: Granules,
+    behind: Behind,
     arena: Arena,
     /// The bytes before and behind the whole pages, copied when it was made.
     edges: Edges,
@@ -68,6 +69,7 @@ impl SnapshotState {
     /// granules or all of it, the first of them in the reserve.
     pub(super) fn new(
         interval: Interval,
+        behind: Behind,
         cap: usize,
         reserve: Option<&Reserve>,
         protector: Arc<WriteProtector>,
@@ -90,6 +92,7 @@ impl SnapshotState {
             protector,
             live: Private::new(live)?,
             interval,
+            behind,
         })
     }
 
@@ -131,18 +134,20 @@ impl SnapshotState {
         self.live.costs.counts()
     }
 
-    /// Whether the bytes at an address of the inner range are still wanted from their owner.
+    /// Whether a write to an address of the inner range is to be known before it is done.
     pub(super) fn needs(&self, address: usize) -> bool {
         let (index, _) = self.interval.granule_at(address);
-        self.phase() == Phase::Live && self.granules.needs_owner(index)
+        self.phase() == Phase::Live && self.granules.needs_protection(index)
     }
 
     /// Sees to it that a granule may change, near the address that is written last. Async-signal-safe.
     pub(super) fn preserve(&self, index: usize, preserver: Preserver, blocked: &SignalsBlocked) {
         let Some(busy) = self.granules.claim(index, blocked) else { return };
-        let place = match self.failure() {
-            Some(_) => Place::Lost,
-            None => self.copy_to_preserve(index, preserver),
+        let place = match (busy.state(), self.failure()) {
+            // No reader wants it: that it changes is all there is to know.
+            (Place::Saved, _) => Place::Gone,
+            (_, Some(_)) => Place::Lost,
+            (_, None) => self.copy_to_preserve(index, preserver),
         };
         busy.finish(place);
     }
@@ -243,7 +248,7 @@ impl SnapshotState {
                     }
                 }
                 Place::Gone if is_delivered => return Ok(()),
-                Place::Gone | Place::Lost => {
+                Place::Gone | Place::Saved | Place::Lost => {
                     let failure = self.failure().unwrap_or(Failure::Changed(part.start));
                     return Err(Trouble::Failed(failure));
                 }
@@ -310,7 +315,7 @@ impl SnapshotState {
         for first in (granule_at(range.start)..end).step_by(TOGETHER) {
             without_signals(|blocked| {
                 for index in first..end.min(first + TOGETHER) {
-                    if let Place::Slot(slot) = self.granules.let_go(index, blocked) {
+                    if let Place::Slot(slot) = self.granules.let_go(index, self.behind, blocked) {
                         self.arena.give_back(slot);
                     }
                 }
@@ -318,19 +323,55 @@ impl SnapshotState {
         }
     }
 
-    /// Sees to it that what is still with its owner is unchanged, so that another snapshot may protect it anew.
+    /// Begins where another one has saved all of the same interval: what did not change since is saved here, too. The
+    /// other one notes nothing from now on, and keeps what it has noted. Writers wait for the caller meanwhile.
+    pub(super) fn go_on_from(&self, before: &Self, blocked: &SignalsBlocked) {
+        debug_assert_eq!(before.granules.len(), self.granules.len());
+        for index in before.saved() {
+            self.granules.let_go(index, Behind::Watched, blocked);
+        }
+        before.enter(Phase::Ended);
+    }
+
+    /// Granules that are as they were when they were read.
+    fn saved(&self) -> impl Iterator<Item = usize> {
+        (0..self.granules.len()).filter(|&index| self.granules.settled(index) == Place::Saved)
+    }
+
+    /// Addresses of granules that are not as they were when they were read, ascending, neighbours together.
+    pub(super) fn unsaved(&self) -> Vec<Range<usize>> {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for index in 0..self.granules.len() {
+            if self.granules.settled(index) == Place::Saved {
+                continue;
+            }
+            let granule = self.interval.granule(index);
+            match ranges.last_mut() {
+                Some(last) if last.end == granule.start => last.end = granule.end,
+                _ => ranges.push(granule),
+            }
+        }
+        ranges
+    }
+
+    /// Sees to it that what is still with its owner is unchanged, so that another snapshot may protect it anew; what was
+    /// saved and is not protected any more has changed, as far as is known.
     pub(super) fn check_owner(&self, range: &Range<usize>) {
         let (protector, mut next) = (&self.protector, range.start);
         while next < range.end {
             next = protector.protected_until(&(next..range.end));
             if next < range.end {
                 let (index, granule) = self.interval.granule_at(next);
-                if self.granules.settled(index) == Place::Owner
+                let place = self.granules.settled(index);
+                if matches!(place, Place::Owner | Place::Saved)
                     && !protector.is_protected(&(next..granule.end.min(range.end)))
-                    && self.granules.settled(index) == Place::Owner
+                    && self.granules.settled(index) == place
                 {
-                    self.fail_at(next);
-                    return;
+                    if place == Place::Owner {
+                        self.fail_at(next);
+                        return;
+                    }
+                    without_signals(|blocked| self.preserve(index, Preserver::Other, blocked));
                 }
                 next = granule.end;
             }

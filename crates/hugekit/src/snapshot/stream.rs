@@ -1,7 +1,7 @@
 //! All of a snapshot in order, protection lifted behind the reader.
 #![allow(unsafe_code)]
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::ops::Range;
 
 use super::lifecycle::Failure;
@@ -116,24 +116,35 @@ impl Snapshot {
     ) -> Result<Stats, SnapshotError> {
         let mut buffer = Buffer::new()?;
         self.stream(progress, cancel, |batch, offset| {
-            let failed = |source| SnapshotError::Write { written: offset, source };
-            if let [part] = batch
-                && let Some(kept) = self.source.kept(part)
-            {
-                // SAFETY: so many bytes, which do not change until they are let go, below.
-                let kept = unsafe { std::slice::from_raw_parts(kept, part.len()) };
-                writer.write_all(kept).map_err(failed)?;
-                self.done_with(batch);
-                return Ok(());
-            }
-            let read = buffer.read(&self.source, batch);
-            let read = read.map_err(|failure| self.source.error(failure))?;
-            self.done_with(batch);
-            writer.write_all(read).map_err(failed)
+            self.give(batch, offset, &mut buffer, &mut |bytes| writer.write_all(bytes))
         })?;
         let failed = |source| SnapshotError::Write { written: self.len(), source };
         writer.flush().map_err(failed)?;
         Ok(self.stats())
+    }
+
+    /// Gives the bytes of a batch to other code, and lets them go: they are elsewhere then, in the buffer or a slot.
+    pub(super) fn give(
+        &self,
+        batch: &[Range<usize>],
+        offset: usize,
+        buffer: &mut Buffer,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), SnapshotError> {
+        let failed = |source| SnapshotError::Write { written: offset, source };
+        if let [part] = batch
+            && let Some(kept) = self.source.kept(part)
+        {
+            // SAFETY: so many bytes, which do not change until they are let go, below.
+            let kept = unsafe { std::slice::from_raw_parts(kept, part.len()) };
+            take(kept).map_err(failed)?;
+            self.done_with(batch);
+            return Ok(());
+        }
+        let read = buffer.read(&self.source, batch);
+        let read = read.map_err(|failure| self.source.error(failure))?;
+        self.done_with(batch);
+        take(read).map_err(failed)
     }
 
     /// Takes batch after batch; `take` is told where each begins.
@@ -141,11 +152,22 @@ impl Snapshot {
         &self,
         progress: Option<&Progress<'_>>,
         cancel: Option<&Cancel>,
+        take: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
+    ) -> Result<(), SnapshotError> {
+        self.stream_range(self.source.range(), progress, cancel, take)
+    }
+
+    /// As [`stream`](Self::stream), of a range of addresses; `take` is told how much of it came before.
+    pub(super) fn stream_range(
+        &self,
+        range: Range<usize>,
+        progress: Option<&Progress<'_>>,
+        cancel: Option<&Cancel>,
         mut take: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
     ) -> Result<(), SnapshotError> {
         self.source.is_here()?;
-        let len = self.len();
-        let mut parts = self.source.parts(self.source.range()).flat_map(pieces).peekable();
+        let len = range.len();
+        let mut parts = self.source.parts(range).flat_map(pieces).peekable();
         let mut done = 0;
         while let Some(first) = parts.next() {
             if cancel.is_some_and(Cancel::is_cancelled) {

@@ -162,18 +162,20 @@ impl WriteTracker {
         }
     }
 
-    /// Makes an snapshot with `make` and protects its memory, which lies in these mappings. The point in time
-    /// is when the last of them is protected and the edges are copied.
+    /// Makes a snapshot with `make` and protects its memory, which lies in these mappings. The point in time is when the
+    /// last of them is protected and the edges are copied. What `before`, of the same interval, has seen unchanged is
+    /// saved then, and `before` ends.
     pub(super) fn add(
         &'static self,
         threads: usize,
         mappings: &[MappedRange],
         how: Guard,
+        before: Option<&SnapshotState>,
         make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
     ) -> Result<Arc<SnapshotState>, NotAdded> {
         let mut state = self.lock();
         let was_abandoned = state.is_abandoned();
-        let mut added = self.add_locked(&mut state, threads, mappings, how, make);
+        let mut added = self.add_locked(&mut state, threads, mappings, (how, before), make);
         if added.is_err() && !was_abandoned && state.is_abandoned() {
             // Whatever failed then is not what is the matter.
             added = Err(SnapshotError::kernel("userfaultfd")(Errno::PERM).into());
@@ -187,7 +189,7 @@ impl WriteTracker {
         state: &mut State,
         threads: usize,
         mappings: &[MappedRange],
-        how: Guard,
+        (how, before): (Guard, Option<&SnapshotState>),
         make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
     ) -> Result<Arc<SnapshotState>, NotAdded> {
         let ranges = match self.way {
@@ -215,7 +217,7 @@ impl WriteTracker {
         // A handler of this thread's that writes there would wait for what it has interrupted.
         let armed = without_signals(|blocked| {
             let held = (self.table.hold(blocked), ranges.map(|ranges| ranges.hold(blocked)));
-            Self::arm(state, &snapshot, &parts, how, held)
+            Self::arm(state, &snapshot, &parts, (how, before), held, blocked)
         });
         let added = match armed {
             // The last handler thread may have ended before it could know of this one.
@@ -234,8 +236,9 @@ impl WriteTracker {
         state: &State,
         snapshot: &Arc<SnapshotState>,
         parts: &[(Range<usize>, &'a MappedRange)],
-        how: Guard,
+        (how, before): (Guard, Option<&SnapshotState>),
         (table, ranges): (Held<'_, Segment>, Option<Held<'_, dyn Faults>>),
+        blocked: &SignalsBlocked,
     ) -> Result<(), Unarmed<'a>> {
         let Some(protector) = &state.protector else { return Ok(()) };
         let is_another = |other: &&Arc<SnapshotState>| !Arc::ptr_eq(other, snapshot);
@@ -264,6 +267,9 @@ impl WriteTracker {
             Some(guarding) => snapshot.edges().take(protector, guarding).map_err(Unarmed::Edge),
             None => Ok(()),
         });
+        if let (Ok(()), Some(before)) = (&armed, before) {
+            snapshot.go_on_from(before, blocked);
+        }
         snapshot.enter(if armed.is_ok() { Phase::Live } else { Phase::Ended });
         protector.hold(&[None, None]);
         armed

@@ -6,6 +6,7 @@
 mod child;
 mod contents;
 mod cost;
+mod epochs;
 mod fixture;
 mod kernel;
 #[path = "../memory/mod.rs"]
@@ -60,6 +61,7 @@ fn main() {
         processes::CHECKS,
         output::CHECKS,
         parts::CHECKS,
+        epochs::CHECKS,
         cost::CHECKS,
         refused::CHECKS,
     ];

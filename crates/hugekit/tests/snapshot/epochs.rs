@@ -1,0 +1,337 @@
+//! Epochs: what has changed since, and all of it.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use hugekit::fault::FaultMode;
+use hugekit::snapshot::{Builder, Changes, Epoch, Granule};
+use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::fixture::{Check, PAGE, SMALL, assert_is_plain, copied, of, words};
+use crate::memory::Memory;
+
+const LEN: usize = 5 * HUGE + 3 * PAGE;
+
+fn builder(fault_mode: FaultMode) -> Builder {
+    Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(LEN + HUGE)
+}
+
+fn first(fault_mode: FaultMode, memory: *const [u8], granule: Granule) -> Changes {
+    // SAFETY: no test blocks SIGBUS or has the kernel write there but where it says so.
+    unsafe { builder(fault_mode).granule(granule).first_epoch(memory) }.unwrap()
+}
+
+fn since(fault_mode: FaultMode, epoch: Epoch) -> Changes {
+    // SAFETY: as above.
+    unsafe { builder(fault_mode).since(epoch) }.unwrap()
+}
+
+/// Puts what has changed into an image of the state before.
+fn saved(changes: Changes, image: &mut [u8]) -> Epoch {
+    let put = |offset: usize, bytes: &[u8]| {
+        image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    };
+    changes.write_to(put).unwrap()
+}
+
+/// Beginnings and ends.
+fn changed(changes: &Changes) -> Vec<(usize, usize)> {
+    changes.changed().map(|range| (range.start, range.end)).collect()
+}
+
+fn epoch_has_the_granules_that_were_written_and_no_others(fault_mode: FaultMode) {
+    for (granule, bytes) in [(Granule::Huge, HUGE), (Granule::Small, SMALL)] {
+        let memory = Memory::filled(4 * HUGE, true, 1);
+        let mut image = vec![0; memory.len()];
+        let changes = first(fault_mode, memory.range(), granule);
+        assert_eq!(changed(&changes), [(0, memory.len())]);
+        let epoch = saved(changes, &mut image);
+        let write = |at: usize| memory.words()[at / 8].fetch_add(1, Ordering::Relaxed);
+        write(HUGE + 5 * SMALL + 8);
+        write(HUGE + 5 * SMALL + 16);
+        write(3 * HUGE);
+        let changes = since(fault_mode, epoch);
+        let second = HUGE + 5 * SMALL / bytes * bytes;
+        let expected = [(second, second + bytes), (3 * HUGE, 3 * HUGE + bytes)];
+        assert_eq!(changed(&changes), expected);
+        let epoch = saved(changes, &mut image);
+        assert!(words(&image).eq(crate::fixture::loaded(&memory)));
+        let nothing = since(fault_mode, epoch);
+        assert_eq!(changed(&nothing), []);
+        // What is written while a state is saved belongs to the next one.
+        write(2 * HUGE);
+        let epoch = saved(nothing, &mut image);
+        assert_eq!(changed(&since(fault_mode, epoch)), [(2 * HUGE, 2 * HUGE + bytes)]);
+        assert_is_plain(&memory);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { at: usize, len: usize, byte: u8 },
+    Discard { page: usize, pages: usize },
+    Begin { at: usize, len: usize, granule: Granule },
+    Next,
+    Out,
+    Free { at: usize, len: usize },
+    Snapshot { at: usize, len: usize },
+    Forget,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (at, len) = (0..LEN, 1..2 * HUGE);
+    let granule = prop_oneof![Just(Granule::Huge), Just(Granule::Small), Just(Granule::Auto)];
+    prop_oneof![
+        6 => (at.clone(), len.clone(), any::<u8>())
+            .prop_map(|(at, len, byte)| Step::Write { at, len, byte }),
+        1 => (0..LEN / PAGE, 1..600_usize).prop_map(|(page, pages)| Step::Discard { page, pages }),
+        1 => (at.clone(), 1..LEN, granule)
+            .prop_map(|(at, len, granule)| Step::Begin { at, len, granule }),
+        5 => Just(Step::Next),
+        5 => Just(Step::Out),
+        1 => (at.clone(), len.clone()).prop_map(|(at, len)| Step::Free { at, len }),
+        1 => (at, len).prop_map(|(at, len)| Step::Snapshot { at, len }),
+        1 => Just(Step::Forget),
+    ]
+}
+
+/// Any steps, against plain copies.
+fn epochs_under_any_steps_follow_the_model(fault_mode: FaultMode) {
+    let mut runner =
+        TestRunner::new(Config { cases: 32, failure_persistence: None, ..Config::default() });
+    let steps = prop::collection::vec(step(), 1..50);
+    runner
+        .run(&(steps, any::<bool>()), |(steps, huge)| {
+            let mut model = Model::new(fault_mode, huge);
+            steps.into_iter().for_each(|step| model.step(step));
+            model.end();
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// A chain of states of part of the memory.
+enum Chain {
+    None,
+    /// Taken, not written out yet: what it should be.
+    Pending(Changes, Vec<u8>),
+    Saved(Epoch),
+}
+
+struct Model {
+    fault_mode: FaultMode,
+    memory: Memory,
+    bytes: Vec<u8>,
+    part: Range<usize>,
+    chain: Chain,
+    image: Vec<u8>,
+    snapshot: Option<(Snapshot, Vec<u8>)>,
+}
+
+impl Model {
+    fn new(fault_mode: FaultMode, huge: bool) -> Self {
+        Self {
+            fault_mode,
+            memory: Memory::untouched(LEN, huge),
+            bytes: vec![0; LEN],
+            part: 0..0,
+            chain: Chain::None,
+            image: Vec::new(),
+            snapshot: None,
+        }
+    }
+
+    fn range(&self, at: usize, len: usize) -> *const [u8] {
+        ptr::slice_from_raw_parts(self.memory.start().wrapping_add(at), len)
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Write { at, len, byte } => {
+                let len = len.min(LEN - at);
+                self.bytes[at..at + len].fill(byte);
+                // SAFETY: within the memory, which only this thread uses.
+                unsafe { self.memory.start().add(at).write_bytes(byte, len) };
+            }
+            // What a snapshot is read of must not be discarded before.
+            Step::Discard { page, pages }
+                if self.snapshot.is_none() && !matches!(self.chain, Chain::Pending(..)) =>
+            {
+                let at = page * PAGE;
+                let len = (pages * PAGE).min(LEN - at);
+                self.bytes[at..at + len].fill(0);
+                // SAFETY: within the memory, as above.
+                let done = unsafe {
+                    libc::madvise(self.memory.start().add(at).cast(), len, libc::MADV_DONTNEED)
+                };
+                assert_eq!(done, 0);
+            }
+            Step::Begin { at, len, granule } => {
+                let len = len.min(LEN - at);
+                self.chain = Chain::None;
+                self.part = at..at + len;
+                let changes = first(self.fault_mode, self.range(at, len), granule);
+                self.image = vec![0xa5; len];
+                self.chain = Chain::Pending(changes, self.bytes[self.part.clone()].to_vec());
+            }
+            Step::Next => {
+                self.chain = match std::mem::replace(&mut self.chain, Chain::None) {
+                    Chain::Saved(epoch) => {
+                        let changes = since(self.fault_mode, epoch);
+                        Chain::Pending(changes, self.bytes[self.part.clone()].to_vec())
+                    }
+                    other => other,
+                }
+            }
+            Step::Out => {
+                self.chain = match std::mem::replace(&mut self.chain, Chain::None) {
+                    Chain::Pending(changes, expected) => {
+                        let epoch = saved(changes, &mut self.image);
+                        assert!(self.image == expected);
+                        Chain::Saved(epoch)
+                    }
+                    other => other,
+                }
+            }
+            Step::Free { at, len } => {
+                let at = at % self.part.len().max(1);
+                let len = len.min(self.part.len() - at);
+                match &self.chain {
+                    Chain::None => {}
+                    Chain::Pending(changes, _) => changes.prepare_write(at..at + len).unwrap(),
+                    Chain::Saved(epoch) => epoch.prepare_write(at..at + len).unwrap(),
+                }
+            }
+            Step::Snapshot { at, len } => {
+                self.check_snapshot();
+                let len = len.min(LEN - at);
+                let snapshot = of(self.fault_mode, self.range(at, len), Granule::Auto).unwrap();
+                self.snapshot = Some((snapshot, self.bytes[at..at + len].to_vec()));
+            }
+            Step::Forget => self.chain = Chain::None,
+            Step::Discard { .. } => {}
+        }
+    }
+
+    fn check_snapshot(&mut self) {
+        if let Some((snapshot, held)) = self.snapshot.take() {
+            assert!(copied(snapshot) == held);
+        }
+    }
+
+    fn end(mut self) {
+        self.step(Step::Next);
+        self.step(Step::Out);
+        self.check_snapshot();
+        self.chain = Chain::None;
+        // SAFETY: only this thread uses it.
+        let bytes = unsafe { std::slice::from_raw_parts(self.memory.start(), LEN) };
+        assert!(bytes == self.bytes);
+        assert_is_plain(&self.memory);
+    }
+}
+
+/// Each word of the memory counts: what is saved lies between what it was before the call and after it, and no write
+/// is forgotten.
+fn epochs_under_writers_forget_no_write(fault_mode: FaultMode) {
+    let memory = Memory::filled(4 * HUGE, true, 0);
+    let stop = AtomicBool::new(false);
+    let write = |first: usize| {
+        let mut count = first;
+        while !stop.load(Ordering::Relaxed) {
+            let word = count.wrapping_mul(0x9e37_79b9) % (memory.len() / 8);
+            memory.words()[word].fetch_add(1, Ordering::Relaxed);
+            count += 1;
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| write(0));
+        scope.spawn(|| write(1 << 40));
+        let mut image = vec![0; memory.len()];
+        let mut before = crate::fixture::loaded(&memory);
+        let mut epoch = saved(first(fault_mode, memory.range(), Granule::Small), &mut image);
+        for round in 0..40 {
+            let changes = since(fault_mode, epoch);
+            let after = crate::fixture::loaded(&memory);
+            epoch = saved(changes, &mut image);
+            for ((word, least), most) in words(&image).zip(&before).zip(&after) {
+                assert!((*least..=*most).contains(&word), "round {round}");
+            }
+            before = words(&image).collect();
+        }
+        stop.store(true, Ordering::Relaxed);
+        drop(epoch);
+    });
+}
+
+fn epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it(
+    fault_mode: FaultMode,
+) {
+    let memory = Memory::filled(4 * HUGE, true, 3);
+    let mut image = vec![0; memory.len()];
+    let epoch = saved(first(fault_mode, memory.range(), Granule::Huge), &mut image);
+    let at = memory.start().wrapping_add(HUGE);
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: the test's own memory, replaced by fresh memory of the same length.
+    let replaced = unsafe { libc::mmap(at.cast(), HUGE, access, flags | libc::MAP_FIXED, -1, 0) };
+    assert_eq!(replaced.cast(), at);
+    let changes = since(fault_mode, epoch);
+    assert_eq!(changed(&changes), [(HUGE, 2 * HUGE)]);
+    let epoch = saved(changes, &mut image);
+    assert!(words(&image).eq(crate::fixture::loaded(&memory)));
+    // SAFETY: as above, taken away.
+    assert_eq!(unsafe { libc::munmap(at.cast(), HUGE) }, 0);
+    // SAFETY: no thread blocks SIGBUS.
+    let gone = unsafe { builder(fault_mode).since(epoch) };
+    assert!(matches!(gone, Err(SnapshotError::Unmapped { .. })), "{gone:?}");
+    // SAFETY: so that the test's memory is whole when it is unmapped.
+    unsafe { libc::mmap(at.cast(), HUGE, access, flags | libc::MAP_FIXED, -1, 0) };
+    assert_is_plain(&memory);
+}
+
+fn changes_that_are_not_taken_leave_memory_plain(fault_mode: FaultMode) {
+    let memory = Memory::filled(2 * HUGE, true, 3);
+    let refused = first(fault_mode, memory.range(), Granule::Auto)
+        .write_to(|_, _| Err(std::io::ErrorKind::StorageFull.into()));
+    assert!(matches!(refused, Err(SnapshotError::Write { written: 0, .. })), "{refused:?}");
+    assert_is_plain(&memory);
+    drop(first(fault_mode, memory.range(), Granule::Auto));
+    assert_is_plain(&memory);
+}
+
+fn epoch_is_not_in_a_forked_child(fault_mode: FaultMode) {
+    let memory = Memory::filled(2 * HUGE, true, 3);
+    let mut image = vec![0; memory.len()];
+    let epoch = saved(first(fault_mode, memory.range(), Granule::Auto), &mut image);
+    let code = crate::child::in_a_child(|| {
+        memory.words()[0].store(9, Ordering::Relaxed);
+        // SAFETY: no thread blocks SIGBUS.
+        let refused = unsafe { builder(fault_mode).since(epoch) };
+        i32::from(!matches!(refused, Err(SnapshotError::Forked)))
+    });
+    assert_eq!(code, 0);
+}
+
+pub(crate) const CHECKS: &[Check] = &[
+    (
+        "epoch_has_the_granules_that_were_written_and_no_others",
+        epoch_has_the_granules_that_were_written_and_no_others,
+    ),
+    ("epochs_under_any_steps_follow_the_model", epochs_under_any_steps_follow_the_model),
+    ("epochs_under_writers_forget_no_write", epochs_under_writers_forget_no_write),
+    (
+        "epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it",
+        epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it,
+    ),
+    (
+        "changes_that_are_not_taken_leave_memory_plain",
+        changes_that_are_not_taken_leave_memory_plain,
+    ),
+    ("epoch_is_not_in_a_forked_child", epoch_is_not_in_a_forked_child),
+];
