@@ -71,14 +71,14 @@ impl Chain {
             if count == 0 {
                 break;
             }
-            blocks.feed(&part[..count], &mut |_, block| {
-                hashes.push(chain.hash(block));
+            blocks.feed(&part[..count], &mut |offset, block| {
+                hashes.push(chain.hash(offset, block));
                 Ok(())
             })?;
         }
         let given = blocks.given();
-        blocks.end(&mut |_, block| {
-            hashes.push(chain.hash(block));
+        blocks.end(&mut |offset, block| {
+            hashes.push(chain.hash(offset, block));
             Ok(())
         })?;
         if given != length {
@@ -111,25 +111,47 @@ impl Chain {
     /// # Errors
     /// The file has refused.
     pub fn save<W: Write>(&mut self, to: W) -> Result<Saving<'_, W>, DeltaError> {
-        let writer = Writer::new(to, self.length, self.state())?;
-        let hashes = Vec::with_capacity(self.length.div_ceil(BLOCK as u64) as usize);
-        let changes = Changes { writer, hashes, run: Vec::new(), begins: 0, changed: 0 };
+        let changes = Changes::new(self, to)?;
         Ok(Saving { chain: self, blocks: Blocks::default(), changes, has_failed: false })
     }
 
-    fn hash(&self, block: &[u8]) -> u128 {
-        xxh3_128_with_seed(block, self.seed)
+    /// As [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those bytes,
+    /// with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes are to
+    /// be given.
+    ///
+    /// # Errors
+    /// The file has refused.
+    pub fn save_changes<W: Write>(&mut self, to: W) -> Result<SavingChanges<'_, W>, DeltaError> {
+        let changes = Changes::new(self, to)?;
+        Ok(SavingChanges {
+            chain: self,
+            blocks: Blocks::default(),
+            changes,
+            given: 0,
+            has_failed: false,
+        })
     }
 
-    /// Whether a block of the next state is not as it was in the last one.
+    /// Of a block that is given whole; 0 stands for one that is not known.
+    fn hash(&self, offset: u64, block: &[u8]) -> u128 {
+        let end = offset + block.len() as u64;
+        let is_whole = offset.is_multiple_of(BLOCK as u64)
+            && (end.is_multiple_of(BLOCK as u64) || end == self.length);
+        if is_whole { xxh3_128_with_seed(block, self.seed).max(1) } else { UNKNOWN }
+    }
+
+    /// Whether a block of the next state is not as it was in the last one, as far as is known.
     fn has_changed(&self, index: usize, block: &[u8], hash: u128) -> bool {
         match &self.last {
-            Some(last) => last.hashes.get(index) != Some(&hash),
+            Some(last) => hash == UNKNOWN || last.hashes.get(index) != Some(&hash),
             // A full delta begins with zeroes.
             None => !is_zero(block),
         }
     }
 }
+
+/// Of a block of which only a part was given.
+const UNKNOWN: u128 = 0;
 
 fn is_zero(block: &[u8]) -> bool {
     *block == ZEROES[..block.len()]
@@ -158,12 +180,7 @@ impl<W: Write> Saving<'_, W> {
             return Err(DeltaError::NotWhole { given, length });
         }
         blocks.end(&mut |offset, block| changes.block(chain, offset, block))?;
-        changes.flush()?;
-        let Changes { writer, hashes, changed, .. } = changes;
-        let (before_its_end, is_full) = (writer.written(), chain.last.is_none());
-        let state = writer.finish()?;
-        chain.last = Some(Last { state, hashes });
-        Ok(Saved { state, is_full, changed, written: before_its_end + Writer::<W>::END })
+        changes.finish(chain)
     }
 }
 
@@ -188,10 +205,66 @@ impl<W: Write> Write for Saving<'_, W> {
     }
 }
 
+/// Takes bytes that may have changed, with their offsets. Of them, those blocks are written that have changed.
+#[derive(Debug)]
+#[must_use = "a state that is not finished was not saved"]
+pub struct SavingChanges<'a, W: Write> {
+    chain: &'a mut Chain,
+    blocks: Blocks,
+    changes: Changes<W>,
+    given: u64,
+    /// What was written cannot be gone on with.
+    has_failed: bool,
+}
+
+impl<W: Write> SavingChanges<'_, W> {
+    /// These bytes are at `offset` in the state.
+    ///
+    /// # Errors
+    /// They lie before what was given already, or beyond the state; or the file has refused. The state cannot be saved
+    /// then.
+    pub fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.take(offset, bytes).map_err(|error| {
+            self.has_failed = true;
+            match error {
+                DeltaError::Io(error) => error,
+                other => io::Error::other(other),
+            }
+        })
+    }
+
+    fn take(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeltaError> {
+        let Self { chain, blocks, changes, given, .. } = self;
+        let (len, next, length) = (bytes.len() as u64, blocks.given(), chain.length);
+        if offset < next || offset.checked_add(len).is_none_or(|end| end > length) {
+            return Err(DeltaError::OutOfOrder { offset, len, next, length });
+        }
+        let mut each = |offset: u64, block: &[u8]| changes.block(chain, offset, block);
+        if offset > next {
+            std::mem::replace(blocks, Blocks::from(offset)).end(&mut each)?;
+        }
+        *given += len;
+        blocks.feed(bytes, &mut each)
+    }
+
+    /// All bytes that may have changed were given: the state is saved, once what it was written to is on its disk.
+    ///
+    /// # Errors
+    /// Not all bytes of a first state were given, some were refused, or the file has refused; the chain is where it was.
+    pub fn finish(self) -> Result<Saved, DeltaError> {
+        let Self { chain, blocks, mut changes, given, has_failed } = self;
+        if has_failed || chain.last.is_none() && given != chain.length {
+            return Err(DeltaError::NotWhole { given, length: chain.length });
+        }
+        blocks.end(&mut |offset, block| changes.block(chain, offset, block))?;
+        changes.finish(chain)
+    }
+}
+
 /// What is done with each block of a state, at its offset.
 type Each<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), DeltaError>;
 
-/// A stream of bytes, cut into blocks.
+/// A stream of bytes, cut where blocks of the state end.
 #[derive(Debug, Default)]
 struct Blocks {
     /// The beginning of a block.
@@ -201,27 +274,35 @@ struct Blocks {
 }
 
 impl Blocks {
+    /// One that begins there.
+    fn from(offset: u64) -> Self {
+        Self { partial: Vec::new(), at: offset }
+    }
+
+    /// The offset of the next byte.
     fn given(&self) -> u64 {
         self.at + self.partial.len() as u64
     }
 
     fn feed(&mut self, mut bytes: &[u8], each: Each<'_>) -> Result<(), DeltaError> {
-        if !self.partial.is_empty() {
-            let missing = bytes.len().min(BLOCK - self.partial.len());
-            self.partial.extend_from_slice(&bytes[..missing]);
-            bytes = &bytes[missing..];
-            if self.partial.len() < BLOCK {
-                return Ok(());
+        while !bytes.is_empty() {
+            let missing = BLOCK - (self.given() % BLOCK as u64) as usize;
+            if bytes.len() < missing || !self.partial.is_empty() {
+                let (first, rest) = bytes.split_at(missing.min(bytes.len()));
+                self.partial.extend_from_slice(first);
+                bytes = rest;
+                if first.len() < missing {
+                    return Ok(());
+                }
+                each(self.at, &self.partial)?;
+                self.at += self.partial.len() as u64;
+                self.partial.clear();
+            } else {
+                let (block, rest) = bytes.split_at(missing);
+                bytes = rest;
+                each(self.at, block)?;
+                self.at += block.len() as u64;
             }
-            each(self.at, &self.partial)?;
-            self.at += BLOCK as u64;
-            self.partial.clear();
-        }
-        let whole = bytes.chunks_exact(BLOCK);
-        self.partial.extend_from_slice(whole.remainder());
-        for block in whole {
-            each(self.at, block)?;
-            self.at += BLOCK as u64;
         }
         Ok(())
     }
@@ -244,10 +325,29 @@ struct Changes<W> {
 }
 
 impl<W: Write> Changes<W> {
+    /// Of the next state of a chain: none so far.
+    fn new(chain: &Chain, to: W) -> Result<Self, DeltaError> {
+        let writer = Writer::new(to, chain.length, chain.state())?;
+        let blocks = chain.length.div_ceil(BLOCK as u64) as usize;
+        let last = chain.last.as_ref().map(|last| last.hashes.clone());
+        let hashes = last.unwrap_or_else(|| vec![UNKNOWN; blocks]);
+        Ok(Self { writer, hashes, run: Vec::new(), begins: 0, changed: 0 })
+    }
+
+    fn finish(mut self, chain: &mut Chain) -> Result<Saved, DeltaError> {
+        self.flush()?;
+        let Self { writer, hashes, changed, .. } = self;
+        let (before_its_end, is_full) = (writer.written(), chain.last.is_none());
+        let state = writer.finish()?;
+        chain.last = Some(Last { state, hashes });
+        Ok(Saved { state, is_full, changed, written: before_its_end + Writer::<W>::END })
+    }
+
     fn block(&mut self, chain: &Chain, offset: u64, block: &[u8]) -> Result<(), DeltaError> {
-        let hash = chain.hash(block);
-        let has_changed = chain.has_changed(self.hashes.len(), block, hash);
-        self.hashes.push(hash);
+        let index = (offset / BLOCK as u64) as usize;
+        let hash = chain.hash(offset, block);
+        let has_changed = chain.has_changed(index, block, hash);
+        self.hashes[index] = hash;
         if !has_changed {
             return Ok(());
         }

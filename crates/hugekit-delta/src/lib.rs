@@ -4,8 +4,8 @@
 //! begins with and which it leads to; `docs/delta.md` describes its bytes. A *full* one begins with nothing. Deltas in
 //! their order are a *chain*.
 //!
-//! - [`Chain`] makes them: it takes all bytes of each state in order, such as
-//!   [`Snapshot::write_to`](https://docs.rs/hugekit) gives them, and writes those blocks of 4 KiB that have changed.
+//! - [`Chain`] makes them: it takes all bytes of each state in order, such as hugekit's `Snapshot::write_to` gives them,
+//!   or those that may have changed, such as its `Changes::write_to` does, and writes those blocks of 4 KiB that have.
 //! - [`apply()`] brings a state forward; [`merge()`] makes one delta of several; [`inspect`] says what is in one.
 //! - [`Writer`] and [`Reader`] are the stream itself, for a program that knows better what has changed.
 //!
@@ -47,7 +47,7 @@ mod target;
 mod writer;
 
 pub use apply::{Contents, apply, inspect};
-pub use chain::{BLOCK, Chain, Saved, Saving};
+pub use chain::{BLOCK, Chain, Saved, Saving, SavingChanges};
 pub use error::DeltaError;
 pub use format::{LONGEST, NoStateId, StateId};
 pub use merge::merge;

@@ -54,6 +54,36 @@ proptest! {
     }
 
     #[test]
+    fn chain_of_what_may_have_changed_gives_each_state(
+        states in states(),
+        cuts in proptest::collection::vec(0..20_usize * BLOCK, 0..8),
+    ) {
+        let len = states[0].len();
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(len)).chain([0, len]).collect();
+        cuts.sort_unstable();
+        let mut chain = Chain::new(len as u64);
+        let (mut restored, mut current) = (vec![7; len], None);
+        let mut before: Option<Vec<u8>> = None;
+        for state in states {
+            let mut delta = Vec::new();
+            let mut saving = chain.save_changes(&mut delta).unwrap();
+            for cut in cuts.windows(2) {
+                let part = cut[0]..cut[1];
+                let is_same = before.as_ref().is_some_and(|before| before[part.clone()] == state[part.clone()]);
+                // Of what is the same, some is given all the same.
+                if !is_same || part.start % 2 == 0 {
+                    saving.put(part.start as u64, &state[part]).unwrap();
+                }
+            }
+            let saved = saving.finish().unwrap();
+            prop_assert_eq!(saved.written, delta.len() as u64);
+            current = Some(apply(&mut restored, current, &mut Cursor::new(&delta)).unwrap());
+            prop_assert_eq!(&restored, &state);
+            before = Some(state);
+        }
+    }
+
+    #[test]
     fn merged_part_of_a_chain_leads_where_the_part_does(states in states(), from in 0..6_usize, to in 0..6_usize) {
         let chain = chain_of(&states);
         let (from, to) = (from % chain.len(), to % chain.len());
@@ -165,6 +195,23 @@ fn state_of_another_length_is_not_saved_and_the_chain_stays() {
     assert!(saving.write_all(&[1; 11]).is_err());
     assert!(saving.finish().is_err());
     assert_eq!(chain.state(), None);
+}
+
+#[test]
+fn changes_out_of_order_or_not_all_of_a_first_state_are_refused() {
+    let mut chain = Chain::new(100);
+    let mut saving = chain.save_changes(Vec::new()).unwrap();
+    saving.put(10, &[1; 10]).unwrap();
+    for (offset, len) in [(19, 1), (99, 2), (u64::MAX, 1)] {
+        assert!(saving.put(offset, &vec![1; len]).is_err(), "{offset}");
+    }
+    assert!(matches!(saving.finish(), Err(DeltaError::NotWhole { given: 10, length: 100 })));
+    let (_, first) = saved(&mut chain, &[1; 100]);
+    let mut saving = chain.save_changes(Vec::new()).unwrap();
+    saving.put(10, &[2; 10]).unwrap();
+    assert!(saving.put(0, &[3; 10]).is_err());
+    assert!(saving.finish().is_err(), "not without what was refused");
+    assert_eq!(chain.state(), Some(first));
 }
 
 #[test]
