@@ -1,7 +1,9 @@
 //! The one thread that serves: it waits for what comes next, and for nothing else.
 //!
-//! Each turn: what ended is counted, clients are answered, units are begun that are wanting, and then `poll(2)` waits
-//! for a client, the end of a process or of a lease, a signal, or the next moment at which something is due.
+//! Each turn: what ended is counted, clients are answered, free memory is looked at, units are begun that are wanting,
+//! and then `poll(2)` waits for a client, the end of a process or of a lease, a signal, or the next moment at which
+//! something is due. Nothing that takes longer than the answer itself stands between a client's request and a unit that
+//! is ready.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -42,6 +44,10 @@ const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long no unit is begun ahead after one was given: the client starts its program now, and what populates would take
+/// memory bandwidth from it. QEMU takes 20 ms.
+const SETTLING: Duration = Duration::from_millis(25);
+
 /// A client that was accepted.
 #[derive(Debug)]
 struct Client {
@@ -80,6 +86,8 @@ pub struct Broker {
     last_failure: Option<Refusal>,
     pause: Duration,
     fill_from: Instant,
+    /// When units may be begun ahead again, while no client waits.
+    settled_from: Instant,
     accept_from: Instant,
 }
 
@@ -111,6 +119,7 @@ impl Broker {
             last_failure: None,
             pause: FIRST_PAUSE,
             fill_from: now,
+            settled_from: now,
             accept_from: now,
             listener,
             root,
@@ -128,6 +137,7 @@ impl Broker {
         loop {
             self.advance();
             self.serve();
+            self.look();
             self.expire();
             self.fill();
             if self.wait()? {
@@ -141,7 +151,7 @@ impl Broker {
         }
     }
 
-    /// Takes note of units and leases that have come to an end, and of free memory.
+    /// Takes note of units that are populated, or cannot be.
     fn advance(&mut self) {
         for filling in std::mem::take(&mut self.filling) {
             match filling.step() {
@@ -149,8 +159,12 @@ impl Broker {
                 Ok(outcome) => self.filled(outcome),
             }
         }
-        let known = self.known();
-        let before = self.pages.elsewhere(known);
+    }
+
+    /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
+    /// user may have ended one of its own for it.
+    fn note_ended(&mut self) {
+        let before = self.pages.elsewhere(self.known());
         for watched in self.watches.gone().unwrap_or_default() {
             self.ledger.end(watched, before);
         }
@@ -244,6 +258,7 @@ impl Broker {
             Ok(()) => {
                 self.ledger.give(wish.claim, connection.pid(), watched, unit.payer);
                 self.given += 1;
+                self.settled_from = Instant::now() + SETTLING;
                 self.served.insert(uid, self.given);
             }
             Err(errno) => {
@@ -319,7 +334,8 @@ impl Broker {
             Charge::Client => waiting.into_iter().for_each(|id| self.fill_for(id)),
             Charge::Broker | Charge::Group(_) => {
                 let wanted = self.config.ready + waiting.len();
-                if self.filling.is_empty() && self.ready.len() < wanted {
+                let may_begin = !waiting.is_empty() || self.settled_from <= Instant::now();
+                if may_begin && self.filling.is_empty() && self.ready.len() < wanted {
                     self.begin(None, self.groups(), !waiting.is_empty());
                 }
                 if !waiting.is_empty() {
@@ -420,7 +436,8 @@ impl Broker {
             self.filling.is_empty() && self.ready.len() < self.config.ready + self.waiting().len();
         let look = (is_wanting || self.ledger.unreturned() > 0).then(|| now + LOOK);
         let accept = (self.accept_from > now).then_some(self.accept_from);
-        let fill = (is_wanting && self.fill_from > now).then_some(self.fill_from);
+        let later = [self.fill_from, self.settled_from].into_iter();
+        let fill = later.filter(|&from| is_wanting && from > now);
         let due = clients.chain(look).chain(accept).chain(fill).min()?;
         Some(due.saturating_duration_since(now))
     }
@@ -428,7 +445,10 @@ impl Broker {
     /// Waits for what comes next and takes it; whether a signal came.
     fn wait(&mut self) -> Result<bool, BrokerError> {
         let ready = self.poll()?;
-        let [signal, _, listener, ..] = ready[..] else { return Ok(false) };
+        let [signal, leases, listener, ..] = ready[..] else { return Ok(false) };
+        if leases {
+            self.note_ended();
+        }
         let ids: Vec<_> = self.clients.keys().copied().collect();
         for (id, _) in ids.into_iter().zip(&ready[3..]).filter(|&(_, &ready)| ready) {
             self.hear(id);
@@ -489,9 +509,11 @@ impl Broker {
             let (most, most_of_user) = (limits.connections, limits.connections_of_user);
             Refusal::Busy { most: most as u64, most_of_user: most_of_user as u64 }
         } else {
-            self.clients.insert(self.next_client, Client { connection, wish: None });
+            let id = self.next_client;
+            self.clients.insert(id, Client { connection, wish: None });
             self.next_client += 1;
-            return;
+            // It asks as soon as it is connected, so that its request is there as a rule.
+            return self.hear(id);
         };
         let _ = connection.answer(&Answer::Refused(refusal), None);
     }

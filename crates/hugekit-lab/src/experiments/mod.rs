@@ -10,6 +10,8 @@ mod fork2;
 mod fork_tables;
 mod gigantic;
 mod learn;
+mod lease;
+mod lease_qemu;
 mod memory_sources;
 mod order;
 mod parallel;
@@ -98,5 +100,11 @@ pub const EXPERIMENTS: &[Definition] = &[
         repeats: "beyond: a writer while its memory is saved: fork(2), region, anonymous",
         headline: "fork2-thp-vs-anonymous-unreserved",
         run: snapshot::run,
+    },
+    Definition {
+        name: "lease",
+        repeats: "beyond: memory populated before a program asks, unmodified QEMU among them",
+        headline: "kernel-cpu-vs-refill-cpu",
+        run: lease::run,
     },
 ];

@@ -77,7 +77,7 @@ pub fn read(root: &Root) -> Result<Vec<Pool>, Error> {
     let names = root.names(POOLS)?;
     let mut sizes: Vec<u64> = names.iter().filter_map(|name| size_of(name)).collect();
     sizes.sort_unstable();
-    sizes.into_iter().map(|page_size| pool(root, page_size)).collect()
+    sizes.into_iter().map(|page_size| read_size(root, page_size)).collect()
 }
 
 /// Bytes from the name of a directory such as `hugepages-2048kB`; of sizes of transparent huge
@@ -87,7 +87,11 @@ pub fn size_of(name: &str) -> Option<u64> {
     kib.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-fn pool(root: &Root, page_size: u64) -> Result<Pool, Error> {
+/// Reads the pool of pages of one size.
+///
+/// # Errors
+/// As of [`read`]; a kernel without pages of that size has no such files.
+pub fn read_size(root: &Root, page_size: u64) -> Result<Pool, Error> {
     let number = |name| root.read_number(format!("{POOLS}/hugepages-{}kB/{name}", page_size >> 10));
     let nodes = online_nodes(root)?.unwrap_or_default();
     let nodes: Result<Vec<_>, _> =
