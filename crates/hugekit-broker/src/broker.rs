@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use hugekit::lease::protocol::{Answer, Malformed, Payer, Refusal, Request, Status, VERSION};
 use hugekit::lease::{LeaseError, MemoryFile};
 use hugekit::machine::Root;
+use hugekit::pool::Backing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;
@@ -251,6 +252,7 @@ impl Broker {
             bytes: self.config.unit as u64,
             page_size: self.config.backing.page_size() as u64,
             payer: unit.payer,
+            huge: unit.huge,
         };
         let file = std::os::fd::AsFd::as_fd(&unit.memory);
         let sent = own(file, &connection).and_then(|()| connection.answer(&answer, Some(file)));
@@ -405,7 +407,8 @@ impl Broker {
     ) -> Result<(MemoryFile, Filler), LeaseError> {
         let memory = MemoryFile::create("lease", self.config.unit, self.config.backing)?;
         memory.reserve()?;
-        let told = Fill { background, node: self.config.node, groups };
+        let thp = self.config.backing == Backing::Thp;
+        let told = Fill { background, thp, node: self.config.node, groups };
         let filler = Filler::start(&self.config.filler, &told, &memory, self.may_raise);
         let filler = filler.map_err(|source| LeaseError::Kernel { call: "posix_spawn", source })?;
         Ok((memory, filler))
@@ -414,10 +417,11 @@ impl Broker {
     /// A client waits: what populates in the background gets help, and its own priority back.
     fn hurry(&mut self) {
         let (command, node, groups) = (&self.config.filler, self.config.node, self.groups());
+        let thp = self.config.backing == Backing::Thp;
         for filling in self.filling.iter_mut().filter(|filling| filling.hurried.is_none()) {
             filling.hurried = Some(Instant::now());
             filling.fillers.iter().for_each(Filler::raise);
-            let told = Fill { background: false, node, groups: groups.clone() };
+            let told = Fill { background: false, thp, node, groups: groups.clone() };
             match Filler::start(command, &told, &filling.memory, self.may_raise) {
                 Ok(filler) => filling.fillers.push(filler),
                 Err(error) => tracing::warn!("what clients wait for gets no help: {error}"),
@@ -588,6 +592,7 @@ impl Broker {
         status.given = self.given;
         status.failures = self.failures;
         status.last_failure = self.last_failure;
+        status.huge = self.ready.iter().map(|unit| unit.huge).sum();
         status.rows = self.ledger.rows();
         status
     }

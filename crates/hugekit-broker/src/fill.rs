@@ -1,6 +1,7 @@
 //! The process that populates a unit: what the kernel's OOM killer ends, and what a control group is charged for.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -18,6 +19,8 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Fill {
     /// By one thread that rests, of the lowest priority that it can be raised from, instead of as many as pay off.
     pub background: bool,
+    /// On transparent huge pages, if the file is shared memory.
+    pub thp: bool,
     /// The node that the pages come from.
     pub node: Option<u32>,
     /// Directories of control groups that the process joins before.
@@ -53,14 +56,19 @@ impl End {
     }
 }
 
-/// Populates the file that is standard input, and returns the exit code that the broker understands.
+/// Populates the file that is standard input, writes to standard output how many bytes of it are on huge pages, and
+/// returns the exit code that the broker understands.
 #[must_use]
 pub fn fill(told: &Fill) -> u8 {
     prepare(told);
     let joined = told.groups.iter().all(|group| join(group).is_ok());
     match populate(told) {
-        Ok(()) if joined => End::Populated.code(),
-        Ok(()) => End::NotJoined.code(),
+        Ok(huge) => {
+            // Less than a pipe holds, so that it is not waited for.
+            let _ = std::io::stdout().write_all(&huge.to_le_bytes());
+            let _ = std::io::stdout().flush();
+            if joined { End::Populated.code() } else { End::NotJoined.code() }
+        }
         Err(error) => End::Refused(errno(&error)).code(),
     }
 }
@@ -79,10 +87,12 @@ fn join(group: &Path) -> std::io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
 
-fn populate(told: &Fill) -> Result<(), LeaseError> {
+fn populate(told: &Fill) -> Result<u64, LeaseError> {
     let file = std::io::stdin().as_fd().try_clone_to_owned();
     let file = file.map_err(|source| LeaseError::Kernel { call: "dup", source })?;
     let memory = MemoryFile::check(file)?;
+    // Whether shared memory is to be on huge pages is nothing that its file tells.
+    let memory = if told.thp { memory } else { memory.on_base_pages() };
     if !told.background {
         return memory.populate(&PopulateOptions::new().threads(Threads::Auto), told.node);
     }

@@ -23,9 +23,12 @@ pub(crate) const CHECKS_OF_ONE: &[Check] = &[
     ("a_broker_of_another_user_is_asked_nothing", untrusted),
 ];
 
+pub(crate) const CHECKS_OF_THP: &[Check] =
+    &[("shared_memory_is_on_huge_pages_and_how_much_is_said", transparent)];
+
 pub(crate) const CHECKS_OF_GIGANTIC: &[Check] = &[("a_unit_is_a_page_of_1_gib", gigantic)];
 
-/// Nodes of a mapping, from its line of numa_maps: `N0=4 N1=2`.
+/// Nodes of a mapping, from its line of `numa_maps`: `N0=4 N1=2`.
 fn nodes_of(start: usize) -> Vec<String> {
     let maps = fs::read_to_string("/proc/self/numa_maps").unwrap();
     let begins = format!("{start:x} ");
@@ -109,6 +112,33 @@ fn untrusted(backing: Backing) {
         Err(error @ LeaseError::Untrusted { uid: 54321, .. }) => assert!(error.remedy().is_some()),
         other => panic!("{other:?}"),
     }
+}
+
+/// Kilobytes of the mapping that begins there which the page tables have as huge pages, from smaps.
+fn huge_kib(start: usize) -> u64 {
+    let maps = fs::read_to_string("/proc/self/smaps").unwrap();
+    let begins = format!("{start:x}-");
+    let mapping = maps.lines().skip_while(|line| !line.starts_with(&begins));
+    let mut field = mapping.filter_map(|line| line.strip_prefix("ShmemPmdMapped:"));
+    field.next().unwrap().trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+fn transparent(backing: Backing) {
+    let daemon = Daemon::new(backing, 1, &[]);
+    let ready = daemon.until(|status| status.ready == 1).huge;
+    let lease = daemon.ask(PATIENCE).unwrap();
+    assert_eq!(lease.huge_bytes(), ready);
+    let pool = Pool::builder(UNIT).lease(lease).build().unwrap();
+    let region = pool.region(UNIT).unwrap();
+    region.populate(0..UNIT).unwrap();
+    // The kernel gives huge pages here, as the trial before has shown, and a unit is few.
+    assert_eq!(ready, UNIT as u64);
+    assert_eq!(huge_kib(region.as_ptr().addr()), UNIT as u64 >> 10);
+    let mut status = program();
+    status.args(["broker", "status", "--socket"]).arg(daemon.socket());
+    daemon.until(|status| status.ready == 1);
+    let said = String::from_utf8(status.output().unwrap().stdout).unwrap();
+    assert!(said.contains("1 of 1, 4MiB of 4MiB on huge pages"), "{said}");
 }
 
 const GIGANTIC: &str = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";

@@ -44,6 +44,8 @@ fn main() {
         Backing::Base,
         &[liars::CHECKS, command::CHECKS, attacks::CHECKS_OF_ONE, machines::CHECKS_OF_ONE].concat(),
     ));
+    let of_thp = [machines::CHECKS_OF_THP, leases::CHECKS].concat();
+    trials.extend(self::trials(Backing::Thp, &of_thp));
     trials.extend(needing(Group::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));
     trials.extend(needing(Group::lacking("memory"), Backing::Base, payers::CHECKS_OF_MEMORY));
     let lacking = Gigantic::reserve().err();

@@ -58,8 +58,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         let reason = format!("{pages} of {LEAST_PAGES} pages of 2MiB are free");
         return Ok(skipped(&reason, &format!("`--setup` (root){remedy}")));
     }
-    let memory = format!("reserved pages of 2MiB, {} of them, written once before", pages);
-    let memory = Some(memory);
+    let memory = Some(format!("{pages} reserved pages of 2MiB, written once before"));
     let mut experiment = Experiment { name: "lease".into(), memory, ..Experiment::default() };
     let plan = bench.plan_of_long_rounds(0.4, 12);
     experiment.add("client", client(&hugekit, plan, observer))?;
