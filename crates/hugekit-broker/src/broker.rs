@@ -6,7 +6,7 @@
 //! is ready.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -239,14 +239,10 @@ impl Broker {
         let client = self.clients.remove(&id).expect("it waits");
         let wish = client.wish.expect("it waits");
         let (uid, connection) = (wish.claim.uid, client.connection);
-        let watched = match self.watches.add(&unit.memory) {
+        let owned = own(unit.memory.as_fd(), &connection);
+        let watched = match owned.and_then(|()| self.watches.add(&unit.memory)) {
             Ok(watched) => watched,
-            Err(errno) => {
-                self.ledger.withdraw(wish.claim);
-                let refusal = refused(&errno.into());
-                let _ = connection.answer(&Answer::Refused(refusal), None);
-                return self.keep(unit);
-            }
+            Err(errno) => return self.not_given(errno, wish.claim, &connection, unit),
         };
         let answer = Answer::Leased {
             bytes: self.config.unit as u64,
@@ -254,9 +250,7 @@ impl Broker {
             payer: unit.payer,
             huge: unit.huge,
         };
-        let file = std::os::fd::AsFd::as_fd(&unit.memory);
-        let sent = own(file, &connection).and_then(|()| connection.answer(&answer, Some(file)));
-        match sent {
+        match connection.answer(&answer, Some(unit.memory.as_fd())) {
             Ok(()) => {
                 self.ledger.give(wish.claim, connection.pid(), watched, unit.payer);
                 self.given += 1;
@@ -271,6 +265,14 @@ impl Broker {
                 self.keep(unit);
             }
         }
+    }
+
+    /// Tells a client that its unit cannot be made its own.
+    fn not_given(&mut self, errno: Errno, claim: Claim, connection: &Connection, unit: Ready) {
+        self.ledger.withdraw(claim);
+        let refusal = refused(&errno.into());
+        let _ = connection.answer(&Answer::Refused(refusal), None);
+        self.keep(unit);
     }
 
     /// Takes back what no client has got.
@@ -406,6 +408,8 @@ impl Broker {
         background: bool,
     ) -> Result<(MemoryFile, Filler), LeaseError> {
         let memory = MemoryFile::create("lease", self.config.unit, self.config.backing)?;
+        rustix::fs::fchmod(&memory, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| LeaseError::Kernel { call: "fchmod", source: errno.into() })?;
         memory.reserve()?;
         let thp = self.config.backing == Backing::Thp;
         let told = Fill { background, thp, node: self.config.node, groups };
@@ -614,12 +618,13 @@ fn check(config: &Config) -> Result<(), BrokerError> {
     }
 }
 
-/// Makes the client's user the owner: it may open the file again, by its own `/proc/self/fd`, and no other user may.
+/// Makes the client's user the owner: it may open the file again, by its own `/proc/self/fd`, and no other user may. The
+/// mode was set before: who has given a file away may not change it any more without a further capability.
 fn own(file: BorrowedFd<'_>, connection: &Connection) -> rustix::io::Result<()> {
     let peer = &connection.peer;
-    if peer.uid != rustix::process::geteuid().as_raw() {
-        let (user, group) = (Uid::from_raw(peer.uid), Gid::from_raw(peer.gid));
-        rustix::fs::fchown(file, Some(user), Some(group))?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
     }
-    rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)
+    let (user, group) = (Uid::from_raw(peer.uid), Gid::from_raw(peer.gid));
+    rustix::fs::fchown(file, Some(user), Some(group))
 }
