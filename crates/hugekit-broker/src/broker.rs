@@ -392,7 +392,7 @@ impl Broker {
                 self.pages = Pages::now(&self.root, self.config.backing);
             }
             // Taken by others meanwhile: as if it had been seen.
-            Err(LeaseError::Pages { .. }) => self.look(),
+            Err(LeaseError::Pages(_)) => self.look(),
             Err(error) => {
                 let errno = hugekit::system_error(&error).unwrap_or(libc::EIO);
                 let errno = errno.unsigned_abs().into();

@@ -143,7 +143,7 @@ fn errno(error: &LeaseError) -> Errno {
             PopulateError::Unsupported => Some(Errno::NOSYS),
             _ => None,
         },
-        LeaseError::Pages { .. } => Some(Errno::NOMEM),
+        LeaseError::Pages(_) => Some(Errno::NOMEM),
         other => hugekit::system_error(other).map(Errno::from_raw_os_error),
     };
     known.unwrap_or(Errno::IO)

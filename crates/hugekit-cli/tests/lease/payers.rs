@@ -57,10 +57,11 @@ fn holder(daemon: &Daemon) -> Command {
     lease
 }
 
-fn started(mut command: Command) -> Child {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+fn started(mut command: Command) -> Killed {
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Killed(child);
     let mut said = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
     assert_eq!(said, "has it\n");
     child
 }
@@ -68,18 +69,15 @@ fn started(mut command: Command) -> Child {
 fn client(backing: Backing) {
     let group = group(backing);
     let daemon = Daemon::new(backing, 0, &["--charge", "client"]);
-    let mut inside = started(group.around(&holder(&daemon)));
+    let inside = started(group.around(&holder(&daemon)));
     assert!(group.charged(backing) >= UNIT as u64);
     // Of another client, outside, the group does not hear.
-    let mut outside = started(holder(&daemon));
+    let outside = started(holder(&daemon));
     assert!(group.charged(backing) < 2 * UNIT as u64);
     let status = daemon.until(|status| status.leases == 2);
     let payers: Vec<_> = status.rows.iter().map(|row| row.payer).collect();
     assert_eq!(payers, [Payer::Client, Payer::Client]);
-    for child in [&mut inside, &mut outside] {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    drop((inside, outside));
     daemon.until(|status| status.leases == 0);
 }
 
@@ -101,7 +99,7 @@ fn oom(backing: Backing) {
 
 /// A process that has connected, and a socket of this one that is the same connection: the broker takes the process for
 /// its client.
-fn connected_by_another(socket: &Path) -> (Child, OwnedFd) {
+fn connected_by_another(socket: &Path) -> (Killed, OwnedFd) {
     let flags = SocketFlags::empty();
     let ours = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let address = SocketAddrUnix::new(socket).unwrap();
@@ -116,14 +114,25 @@ fn connected_by_another(socket: &Path) -> (Child, OwnedFd) {
             Ok(connect(theirs, &address)?)
         });
     }
-    (other.spawn().unwrap(), ours)
+    let other = other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    (Killed(other.spawn().unwrap()), ours)
+}
+
+/// A process that is killed with this value.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 fn frozen(backing: Backing) {
     let group = Group::new("").unwrap();
     let daemon = Daemon::new(backing, 0, &["--charge", "client"]);
-    let (mut client, connection) = connected_by_another(&daemon.socket());
-    group.take_in(client.id());
+    let (client, connection) = connected_by_another(&daemon.socket());
+    group.take_in(client.0.id());
     group.freeze(true);
     let request = Request::Lease { bytes: UNIT as u64, wait_ms: 600_000 }.to_message();
     let mut none = SendAncillaryBuffer::default();
@@ -141,8 +150,6 @@ fn frozen(backing: Backing) {
     // Thawed, it is served like any other.
     group.freeze(false);
     daemon.until(|status| status.leases == 1 && status.waiting == 0);
-    client.kill().unwrap();
-    client.wait().unwrap();
-    drop(connection);
+    drop((client, connection));
     daemon.until(|status| status.leases == 0);
 }

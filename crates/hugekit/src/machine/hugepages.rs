@@ -1,7 +1,8 @@
 //! The kernel's pools of huge pages, one per size, as reserved by the administrator.
 
 use super::topology::online_nodes;
-use super::{Error, Root};
+use super::{Error, Memory, Root};
+use crate::size::Size;
 
 const POOLS: &str = "/sys/kernel/mm/hugepages";
 
@@ -46,6 +47,50 @@ impl Pool {
     /// Pages the kernel may still add from ordinary memory, if it finds contiguous memory.
     pub fn may_grow_by(&self) -> u64 {
         self.overcommit.saturating_sub(self.surplus)
+    }
+}
+
+/// Too few huge pages are reserved, or other processes have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "needs {wanted} huge pages of {}, but of {total} only {free} are free, {promised} of them promised to others",
+    Size(*page_size)
+)]
+pub struct Shortage {
+    /// Bytes of a page.
+    pub page_size: usize,
+    /// Pages asked for.
+    pub wanted: u64,
+    /// Pages that the machine has.
+    pub total: u64,
+    /// Of these, not in use.
+    pub free: u64,
+    /// Of the free ones, promised to mappings that have not touched them yet.
+    pub promised: u64,
+    /// Pages for which the machine has memory to spare; `None` where it does not say.
+    pub spare: Option<u64>,
+}
+
+impl Shortage {
+    /// Of so many pages, if the pool has too few and may not grow by the others.
+    #[must_use]
+    pub fn of(root: &Root, pool: &Pool, wanted: u64) -> Option<Self> {
+        let spare = || Memory::read(root).ok().map(|memory| memory.spare() / pool.page_size);
+        (pool.unpromised() + pool.may_grow_by() < wanted).then(|| Self {
+            page_size: usize::try_from(pool.page_size).unwrap_or(usize::MAX),
+            wanted,
+            total: pool.total,
+            free: pool.free,
+            promised: pool.reserved,
+            spare: spare(),
+        })
+    }
+
+    /// What an administrator can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let missing = self.wanted.saturating_sub(self.free.saturating_sub(self.promised));
+        remedy(self.page_size as u64, self.total, missing, self.spare)
     }
 }
 
