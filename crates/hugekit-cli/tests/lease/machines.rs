@@ -181,7 +181,10 @@ fn gigantic(backing: Backing) {
     let mut region = pool.region(1 << 30).unwrap();
     assert!(region.iter().step_by(4096).all(|&byte| byte == 0));
     region[(1 << 30) - 1] = 7;
-    // There is no second one, and the broker says in pages of that size what it lacks.
+    // Where there is no second one, the broker says in pages of that size what it lacks.
+    if hugepages::read_size(&Root::default(), 1 << 30).unwrap().unpromised() > 0 {
+        return;
+    }
     match Lease::ask(&daemon.socket(), 1 << 30, Duration::ZERO) {
         Err(LeaseError::Refused(Refusal::NoPages { page_size, free, .. })) => {
             assert_eq!((page_size, free), (1 << 30, 0));

@@ -26,11 +26,26 @@ use crate::sampler::{Plan, try_alternate};
 use crate::size::{GIB, MIB, Size};
 use crate::{LabError, Observer};
 
-/// What a client asks for.
-const UNIT: usize = GIB;
+/// What a client asks for, where there is room for it twice.
+const MOST_ASKED: usize = GIB;
 
-/// A unit in use, and the next one.
-const LEAST_PAGES: usize = 2 * UNIT / (2 * MIB);
+/// Pages of a guest of QEMU, which is the largest unit, and of the one that is ready meanwhile.
+const PAGES: usize = 2 * lease_qemu::MOST / (2 * MIB);
+
+/// The same with `--quick`.
+const QUICK_PAGES: usize = 2 * MOST_ASKED / (2 * MIB);
+
+/// Below that, reserved pages say nothing of memory that programs wait for.
+const LEAST_UNIT: usize = 128 * MIB;
+const LEAST_PAGES: usize = 2 * LEAST_UNIT / (2 * MIB);
+
+/// What is asked for at a time: at most that, and at most half of the pages, because a unit is in use and the next one
+/// ready.
+fn unit(pages: usize, most: usize) -> usize {
+    let half = pages / 2 * Pages::Hugetlb2M.size();
+    let halves = std::iter::successors(Some(most), |unit| Some(unit / 2));
+    halves.take_while(|&unit| unit > LEAST_UNIT).find(|&unit| unit <= half).unwrap_or(LEAST_UNIT)
+}
 
 /// The work that comparisons of what a program waits for leave out.
 pub(super) const POPULATED_EARLIER: &str = "the broker had these pages populated before they were asked for, in the \
@@ -40,7 +55,7 @@ pub(super) const POPULATED_EARLIER: &str = "the broker had these pages populated
 const ARRAY: usize = 64 * MIB;
 
 /// How long that program is watched at most, if the refill takes as long.
-const WATCHED: Duration = Duration::from_millis(250);
+const WATCHED: Duration = Duration::from_millis(150);
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let Some(hugekit) = bench.options().hugekit.clone() else {
@@ -50,7 +65,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         ));
     };
     let (_, observer) = bench.leave_memory()?;
-    let wanted = if bench.options().quick { LEAST_PAGES } else { lease_qemu::PAGES };
+    let wanted = if bench.options().quick { QUICK_PAGES } else { PAGES };
     let pages = bench.reserve(Pages::Hugetlb2M, wanted)?;
     if pages < LEAST_PAGES {
         let missing = (LEAST_PAGES - pages) as u64;
@@ -60,15 +75,15 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     }
     let memory = Some(format!("{pages} reserved pages of 2MiB, written once before"));
     let mut experiment = Experiment { name: "lease".into(), memory, ..Experiment::default() };
+    let (asked, guest) = (unit(pages, MOST_ASKED), unit(pages, lease_qemu::MOST));
     let plan = bench.plan_of_long_rounds(0.4, 12);
-    experiment.add("client", client(&hugekit, plan, observer))?;
-    // The larger the unit, the longer it takes to populate it, and the less it counts that a broker is started.
-    let unit = lease_qemu::unit(pages).unwrap_or(UNIT);
+    experiment.add("client", client(&hugekit, asked, plan, observer))?;
+    // The larger the unit, the less it counts that a broker is started.
     let plan = bench.plan_of_long_rounds(0.3, 6);
-    experiment.add("cpu", cpu(&hugekit, unit, plan, observer))?;
-    let plan = bench.plan_of_long_rounds(0.5, 12);
-    experiment.add("throughput", throughput(&hugekit, unit, plan, observer))?;
-    experiment.add("qemu", lease_qemu::measure(bench, &hugekit, pages))?;
+    experiment.add("cpu", cpu(&hugekit, guest, plan, observer))?;
+    let plan = bench.plan(1.0, 24);
+    experiment.add("throughput", throughput(&hugekit, asked, plan, observer))?;
+    experiment.add("qemu", lease_qemu::measure(bench, &hugekit, guest))?;
     Ok(experiment)
 }
 
@@ -83,27 +98,32 @@ fn case(method: &str, workload: &str, unit: Unit, samples: Vec<f64>) -> Case {
 
 /// From the moment a program asks for memory until it has touched every page of it, in microseconds: the kernel's, and
 /// a lease as a pool.
-fn client(hugekit: &Path, plan: Plan, observer: &dyn Observer) -> Result<Part, LabError> {
-    observer.begin(&format!("lease {}", Size(UNIT)));
-    let mut broker = BrokerProcess::start(hugekit, UNIT)?;
+fn client(
+    hugekit: &Path,
+    asked: usize,
+    plan: Plan,
+    observer: &dyn Observer,
+) -> Result<Part, LabError> {
+    observer.begin(&format!("lease {}", Size(asked)));
+    let mut broker = BrokerProcess::start(hugekit, asked)?;
     let page = Pages::Hugetlb2M.size();
     let rounds = try_alternate(plan, 2, observer, |index| {
         broker.until_ready()?;
         let start = Instant::now();
         if index == 0 {
-            let mut memory = Anonymous::new(Pages::Hugetlb2M, UNIT)?;
+            let mut memory = Anonymous::new(Pages::Hugetlb2M, asked)?;
             touch(memory.bytes(), page);
             Ok(start.elapsed().as_secs_f64() * 1e6)
         } else {
-            let pool = unscrubbed(UNIT).lease(broker.lease()?).build()?;
-            let mut region = pool.region(UNIT)?;
+            let pool = unscrubbed(asked).lease(broker.lease()?).build()?;
+            let mut region = pool.region(asked)?;
             // In one call, instead of by a fault for each page.
-            region.populate(0..UNIT)?;
+            region.populate(0..asked)?;
             touch(&mut region, page);
             Ok(start.elapsed().as_secs_f64() * 1e6)
         }
     })?;
-    let size = Size(UNIT).to_string();
+    let size = Size(asked).to_string();
     let mut part = Part::default();
     let cases = part.cases_of(rounds, |index, samples| {
         case(["kernel", "lease"][index], &size, Unit::Microseconds, samples)
@@ -175,16 +195,22 @@ fn cpu_of_ended_children() -> Duration {
 /// A program that memory keeps busy, alone and while the broker populates on another CPU, in GiB/s.
 fn throughput(
     hugekit: &Path,
-    unit: usize,
+    bytes: usize,
     plan: Plan,
     observer: &dyn Observer,
 ) -> Result<Part, LabError> {
     observer.begin("lease throughput");
-    let Some(split) = Split::new()? else {
-        let reason = "throughput beside a refill left out: this process has one CPU only";
-        return Ok(Part { notices: vec![reason.to_owned()], ..Part::default() });
+    let left_out = |why: &str| {
+        let notice = format!("throughput beside a refill left out: {why}");
+        Ok(Part { notices: vec![notice], ..Part::default() })
     };
-    let mut broker = split.elsewhere(|| BrokerProcess::start(hugekit, unit))?;
+    let Some(split) = Split::new()? else {
+        return left_out("this process has one CPU only");
+    };
+    if bytes < MOST_ASKED {
+        return left_out("too few pages are free for a refill that lasts");
+    }
+    let mut broker = split.elsewhere(|| BrokerProcess::start(hugekit, bytes))?;
     let mut program = Program::new();
     let rounds = try_alternate(plan, 2, observer, |index| {
         broker.until_ready()?;
@@ -296,6 +322,17 @@ impl Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_take_half_of_the_pages_at_most() {
+        let gib = GIB / (2 * MIB);
+        let most = 4 * GIB;
+        let units = [2 * gib - 1, 2 * gib, 8 * gib - 1, 8 * gib, 100 * gib].map(|n| unit(n, most));
+        assert_eq!(units, [GIB / 2, GIB, 2 * GIB, most, most]);
+        assert_eq!(unit(PAGES, lease_qemu::MOST), lease_qemu::MOST);
+        assert_eq!(unit(QUICK_PAGES, MOST_ASKED), MOST_ASKED);
+        assert_eq!(unit(LEAST_PAGES, most), LEAST_UNIT);
+    }
 
     #[test]
     fn triad_reads_two_arrays_and_writes_the_third() {

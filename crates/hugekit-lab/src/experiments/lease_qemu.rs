@@ -18,7 +18,6 @@ use rustix::process::Signal;
 use super::lease::POPULATED_EARLIER;
 use super::part::{Part, found};
 use crate::LabError;
-use crate::anonymous::Pages;
 use crate::bench::Bench;
 use crate::broker_process::{BrokerProcess, end_with_this_process};
 use crate::record::{Case, Ratio, Unit};
@@ -26,16 +25,7 @@ use crate::sampler::try_alternate;
 use crate::size::{GIB, Size};
 
 /// The guest's memory, where there is room for it twice.
-const MOST: usize = 4 * GIB;
-
-/// Pages of a guest, and of the unit that is ready meanwhile.
-pub(super) const PAGES: usize = 2 * MOST / (2 << 20);
-
-/// The guest's memory, if so many pages are free: half of them at most.
-pub(super) fn unit(pages: usize) -> Option<usize> {
-    let half = pages / 2 * Pages::Hugetlb2M.size();
-    [MOST, MOST / 2, MOST / 4].into_iter().find(|&unit| unit <= half)
-}
+pub(super) const MOST: usize = 4 * GIB;
 
 /// QEMU's least: a CPU, memory and the debug port.
 const MACHINE: &str = "microvm,acpi=off,rtc=off,pit=off,pic=off,isa-serial=off";
@@ -87,16 +77,15 @@ impl Source {
     }
 }
 
-pub(super) fn measure(bench: &Bench<'_>, hugekit: &Path, pages: usize) -> Result<Part, LabError> {
-    let left_out = |reason: String| Part { notices: vec![reason], ..Part::default() };
+pub(super) fn measure(bench: &Bench<'_>, hugekit: &Path, bytes: usize) -> Result<Part, LabError> {
     // As cargo lays it out: target/PROFILE/hugekit.
     let target = hugekit.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let emulator = match Emulator::of_fleet("x86_64", target) {
         Ok(emulator) => emulator,
-        Err(reason) => return Ok(left_out(format!("QEMU left out: {reason}"))),
-    };
-    let Some(bytes) = unit(pages) else {
-        return Ok(left_out(format!("QEMU left out: {pages} pages of 2MiB are too few")));
+        Err(reason) => {
+            let notices = vec![format!("QEMU left out: {reason}")];
+            return Ok(Part { notices, ..Part::default() });
+        }
     };
     bench.observer().begin(&format!("lease QEMU {}", Size(bytes)));
     let mut machines = Machines::new(&emulator, hugekit, bytes)?;
@@ -220,14 +209,6 @@ impl Drop for Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn guest_gets_half_of_the_pages_at_most() {
-        let gib = GIB / (2 << 20);
-        let units = [2 * gib - 1, 2 * gib, 8 * gib - 1, 8 * gib, 100 * gib].map(unit);
-        assert_eq!(units, [None, Some(GIB), Some(2 * GIB), Some(4 * GIB), Some(4 * GIB)]);
-        assert_eq!(unit(PAGES), Some(MOST));
-    }
 
     #[test]
     fn every_source_is_shared_memory_of_the_size() {
