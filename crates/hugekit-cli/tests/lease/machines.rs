@@ -141,39 +141,7 @@ fn transparent(backing: Backing) {
     assert!(said.contains("1 of 1, 4MiB of 4MiB on huge pages"), "{said}");
 }
 
-const GIGANTIC: &str = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
-
-/// A page of 1 GiB that is reserved for a test, if none is free.
-#[derive(Debug)]
-pub(crate) struct Gigantic {
-    before: Option<u64>,
-}
-
-impl Gigantic {
-    /// Why there is none.
-    pub(crate) fn reserve() -> Result<Self, String> {
-        let pool = || hugepages::read_size(&Root::default(), 1 << 30).map_err(|e| e.to_string());
-        let now = pool()?;
-        if now.unpromised() > 0 {
-            return Ok(Self { before: None });
-        }
-        fs::write(GIGANTIC, (now.total + 1).to_string()).map_err(|e| format!("{GIGANTIC}: {e}"))?;
-        let reserved = Self { before: Some(now.total) };
-        let free = pool()?.unpromised();
-        if free > 0 { Ok(reserved) } else { Err("no 1 GiB of memory is contiguous".to_owned()) }
-    }
-}
-
-impl Drop for Gigantic {
-    fn drop(&mut self) {
-        if let Some(before) = self.before {
-            let _ = fs::write(GIGANTIC, before.to_string());
-        }
-    }
-}
-
 fn gigantic(backing: Backing) {
-    let reserved = Gigantic::reserve().unwrap();
     let daemon = Daemon::of_units(1 << 30, backing, 1);
     daemon.until(|status| status.ready == 1);
     let pool = Pool::builder(1 << 30).broker(daemon.socket()).build().unwrap();
@@ -193,5 +161,4 @@ fn gigantic(backing: Backing) {
     }
     drop((region, pool));
     daemon.until(|status| status.leases == 0);
-    drop((daemon, reserved));
 }

@@ -19,7 +19,6 @@ use hugekit::pool::Backing;
 use libtest_mimic::{Arguments, Trial};
 
 use group::Group;
-use machines::Gigantic;
 
 /// A check, given what units are made of.
 type Check = (&'static str, fn(Backing));
@@ -48,9 +47,7 @@ fn main() {
     trials.extend(self::trials(Backing::Thp, &of_thp));
     trials.extend(needing(Group::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));
     trials.extend(needing(Group::lacking("memory"), Backing::Base, payers::CHECKS_OF_MEMORY));
-    let lacking = Gigantic::reserve().err();
-    let trial = machines::CHECKS_OF_GIGANTIC.iter().map(|check| trial(Backing::Hugetlb1G, check));
-    trials.extend(trial.map(|trial| unless_lacking(trial, lacking.as_ref())));
+    trials.extend(self::trials(Backing::Hugetlb1G, machines::CHECKS_OF_GIGANTIC));
     let without_qemu = qemu::lacking();
     for backing in [Backing::Base, Backing::Hugetlb2M] {
         trials.extend(needing(without_qemu.clone(), backing, qemu::CHECKS));

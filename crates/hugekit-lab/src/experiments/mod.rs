@@ -103,7 +103,7 @@ pub const EXPERIMENTS: &[Definition] = &[
     },
     Definition {
         name: "lease",
-        repeats: "beyond: memory populated before a program asks, unmodified QEMU among them",
+        repeats: "beyond: memory populated before it is asked for: clients, QEMU, refills",
         headline: "kernel-cpu-vs-refill-cpu",
         run: lease::run,
     },
