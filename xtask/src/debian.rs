@@ -2,13 +2,13 @@
 //! and verifies them as always, but with lists of its own, so that the machine gets neither packages nor
 //! a foreign architecture.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use hugekit_programs::Unpacked;
 
 /// Something that tests need: what a person would do about its absence, and Debian's packages.
 #[derive(Debug)]
@@ -45,24 +45,27 @@ pub(crate) struct Debian {
     /// The tests that need them, in messages.
     whose: &'static str,
     dir: PathBuf,
-    /// The folder that would be `/` if they were installed.
-    root: PathBuf,
+    unpacked: Unpacked,
 }
 
 impl Debian {
     pub(crate) fn new(whose: &'static str, dir: PathBuf) -> Self {
-        Self { whose, root: dir.join("root"), dir }
+        Self { whose, unpacked: Unpacked::new(dir.join("root")), dir }
     }
 
+    /// The folder that would be `/` if they were installed.
     pub(crate) fn root(&self) -> &Path {
-        &self.root
+        self.unpacked.root()
+    }
+
+    pub(crate) fn unpacked(&self) -> &Unpacked {
+        &self.unpacked
     }
 
     /// The program of that name which does what is asked of it: the machine's, else the unpacked.
     pub(crate) fn either(&self, name: &str, suits: fn(&Path, &Self) -> bool) -> Option<PathBuf> {
-        [PathBuf::from(name), self.root.join("usr/bin").join(name)]
-            .into_iter()
-            .find(|program| suits(program, self))
+        let either = [PathBuf::from(name), self.unpacked.path(name)];
+        either.into_iter().find(|program| suits(program, self))
     }
 
     /// The output of a program, if it runs and succeeds.
@@ -74,15 +77,8 @@ impl Debian {
 
     /// A command whose children find the unpacked libraries, too.
     pub(crate) fn command(&self, program: &OsStr) -> Command {
-        // Up to Debian 12, packages have libraries in either.
-        let unpacked = ["usr/lib", "lib"]
-            .map(|folder| self.root.join(format!("{folder}/{}-linux-gnu", env::consts::ARCH)));
-        let inherited = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-        let paths = unpacked.into_iter().chain(env::split_paths(&inherited));
         let mut command = Command::new(program);
-        if let Ok(paths) = env::join_paths(paths) {
-            command.env("LD_LIBRARY_PATH", paths);
-        }
+        self.unpacked.lend_libraries(&mut command);
         command
     }
 
@@ -115,7 +111,7 @@ impl Debian {
         for package in apt.downloaded()? {
             check(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&partial))?;
         }
-        fs::rename(&partial, &self.root)?;
+        fs::rename(&partial, self.root())?;
         Ok(fs::remove_dir_all(&apt.dir)?)
     }
 }

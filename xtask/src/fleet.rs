@@ -10,7 +10,7 @@ mod init;
 mod kernels;
 mod machine;
 mod programs;
-mod qemu;
+pub(crate) mod qemu;
 mod record;
 mod results;
 mod table;

@@ -94,6 +94,7 @@ fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {
         redis::fetch();
         chromium::fetch();
         emulators::fetch();
+        fleet::qemu::fetch();
     }
     let mut cargo = crate::command(&["test", "--workspace", "--no-fail-fast"]);
     valgrind::tell(&mut cargo, install);

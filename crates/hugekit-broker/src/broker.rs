@@ -1,16 +1,19 @@
 //! The one thread that serves: it waits for what comes next, and for nothing else.
 //!
-//! Each turn: what ended is counted, clients are answered, units are begun that are wanting, and then `poll(2)` waits
-//! for a client, the end of a process or of a lease, a signal, or the next moment at which something is due.
+//! Each turn: what ended is counted, clients are answered, free memory is looked at, units are begun that are wanting,
+//! and then `poll(2)` waits for a client, the end of a process or of a lease, a signal, or the next moment at which
+//! something is due. Nothing that takes longer than the answer itself stands between a client's request and a unit that
+//! is ready.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use hugekit::lease::protocol::{Answer, Malformed, Payer, Refusal, Request, Status, VERSION};
 use hugekit::lease::{LeaseError, MemoryFile};
 use hugekit::machine::Root;
+use hugekit::pool::Backing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;
@@ -41,6 +44,10 @@ const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
 /// How long nothing is populated after that failed: twice as long each time, up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long no unit is begun ahead after one was given: the client starts its program now, and what populates would take
+/// memory bandwidth from it. QEMU takes 20 ms.
+const SETTLING: Duration = Duration::from_millis(25);
 
 /// A client that was accepted.
 #[derive(Debug)]
@@ -80,6 +87,8 @@ pub struct Broker {
     last_failure: Option<Refusal>,
     pause: Duration,
     fill_from: Instant,
+    /// When units may be begun ahead again, while no client waits.
+    settled_from: Instant,
     accept_from: Instant,
 }
 
@@ -111,6 +120,7 @@ impl Broker {
             last_failure: None,
             pause: FIRST_PAUSE,
             fill_from: now,
+            settled_from: now,
             accept_from: now,
             listener,
             root,
@@ -128,6 +138,7 @@ impl Broker {
         loop {
             self.advance();
             self.serve();
+            self.look();
             self.expire();
             self.fill();
             if self.wait()? {
@@ -141,7 +152,7 @@ impl Broker {
         }
     }
 
-    /// Takes note of units and leases that have come to an end, and of free memory.
+    /// Takes note of units that are populated, or cannot be.
     fn advance(&mut self) {
         for filling in std::mem::take(&mut self.filling) {
             match filling.step() {
@@ -149,8 +160,12 @@ impl Broker {
                 Ok(outcome) => self.filled(outcome),
             }
         }
-        let known = self.known();
-        let before = self.pages.elsewhere(known);
+    }
+
+    /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
+    /// user may have ended one of its own for it.
+    fn note_ended(&mut self) {
+        let before = self.pages.elsewhere(self.known());
         for watched in self.watches.gone().unwrap_or_default() {
             self.ledger.end(watched, before);
         }
@@ -224,26 +239,22 @@ impl Broker {
         let client = self.clients.remove(&id).expect("it waits");
         let wish = client.wish.expect("it waits");
         let (uid, connection) = (wish.claim.uid, client.connection);
-        let watched = match self.watches.add(&unit.memory) {
+        let owned = own(unit.memory.as_fd(), &connection);
+        let watched = match owned.and_then(|()| self.watches.add(&unit.memory)) {
             Ok(watched) => watched,
-            Err(errno) => {
-                self.ledger.withdraw(wish.claim);
-                let refusal = refused(&errno.into());
-                let _ = connection.answer(&Answer::Refused(refusal), None);
-                return self.keep(unit);
-            }
+            Err(errno) => return self.not_given(errno, wish.claim, &connection, unit),
         };
         let answer = Answer::Leased {
             bytes: self.config.unit as u64,
             page_size: self.config.backing.page_size() as u64,
             payer: unit.payer,
+            huge: unit.huge,
         };
-        let file = std::os::fd::AsFd::as_fd(&unit.memory);
-        let sent = own(file, &connection).and_then(|()| connection.answer(&answer, Some(file)));
-        match sent {
+        match connection.answer(&answer, Some(unit.memory.as_fd())) {
             Ok(()) => {
                 self.ledger.give(wish.claim, connection.pid(), watched, unit.payer);
                 self.given += 1;
+                self.settled_from = Instant::now() + SETTLING;
                 self.served.insert(uid, self.given);
             }
             Err(errno) => {
@@ -254,6 +265,14 @@ impl Broker {
                 self.keep(unit);
             }
         }
+    }
+
+    /// Tells a client that its unit cannot be made its own.
+    fn not_given(&mut self, errno: Errno, claim: Claim, connection: &Connection, unit: Ready) {
+        self.ledger.withdraw(claim);
+        let refusal = refused(&errno.into());
+        let _ = connection.answer(&Answer::Refused(refusal), None);
+        self.keep(unit);
     }
 
     /// Takes back what no client has got.
@@ -319,7 +338,8 @@ impl Broker {
             Charge::Client => waiting.into_iter().for_each(|id| self.fill_for(id)),
             Charge::Broker | Charge::Group(_) => {
                 let wanted = self.config.ready + waiting.len();
-                if self.filling.is_empty() && self.ready.len() < wanted {
+                let may_begin = !waiting.is_empty() || self.settled_from <= Instant::now();
+                if may_begin && self.filling.is_empty() && self.ready.len() < wanted {
                     self.begin(None, self.groups(), !waiting.is_empty());
                 }
                 if !waiting.is_empty() {
@@ -372,7 +392,7 @@ impl Broker {
                 self.pages = Pages::now(&self.root, self.config.backing);
             }
             // Taken by others meanwhile: as if it had been seen.
-            Err(LeaseError::Pages { .. }) => self.look(),
+            Err(LeaseError::Pages(_)) => self.look(),
             Err(error) => {
                 let errno = hugekit::system_error(&error).unwrap_or(libc::EIO);
                 let errno = errno.unsigned_abs().into();
@@ -388,8 +408,11 @@ impl Broker {
         background: bool,
     ) -> Result<(MemoryFile, Filler), LeaseError> {
         let memory = MemoryFile::create("lease", self.config.unit, self.config.backing)?;
+        rustix::fs::fchmod(&memory, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| LeaseError::Kernel { call: "fchmod", source: errno.into() })?;
         memory.reserve()?;
-        let told = Fill { background, node: self.config.node, groups };
+        let thp = self.config.backing == Backing::Thp;
+        let told = Fill { background, thp, node: self.config.node, groups };
         let filler = Filler::start(&self.config.filler, &told, &memory, self.may_raise);
         let filler = filler.map_err(|source| LeaseError::Kernel { call: "posix_spawn", source })?;
         Ok((memory, filler))
@@ -398,10 +421,11 @@ impl Broker {
     /// A client waits: what populates in the background gets help, and its own priority back.
     fn hurry(&mut self) {
         let (command, node, groups) = (&self.config.filler, self.config.node, self.groups());
+        let thp = self.config.backing == Backing::Thp;
         for filling in self.filling.iter_mut().filter(|filling| filling.hurried.is_none()) {
             filling.hurried = Some(Instant::now());
             filling.fillers.iter().for_each(Filler::raise);
-            let told = Fill { background: false, node, groups: groups.clone() };
+            let told = Fill { background: false, thp, node, groups: groups.clone() };
             match Filler::start(command, &told, &filling.memory, self.may_raise) {
                 Ok(filler) => filling.fillers.push(filler),
                 Err(error) => tracing::warn!("what clients wait for gets no help: {error}"),
@@ -420,7 +444,8 @@ impl Broker {
             self.filling.is_empty() && self.ready.len() < self.config.ready + self.waiting().len();
         let look = (is_wanting || self.ledger.unreturned() > 0).then(|| now + LOOK);
         let accept = (self.accept_from > now).then_some(self.accept_from);
-        let fill = (is_wanting && self.fill_from > now).then_some(self.fill_from);
+        let later = [self.fill_from, self.settled_from].into_iter();
+        let fill = later.filter(|&from| is_wanting && from > now);
         let due = clients.chain(look).chain(accept).chain(fill).min()?;
         Some(due.saturating_duration_since(now))
     }
@@ -428,7 +453,10 @@ impl Broker {
     /// Waits for what comes next and takes it; whether a signal came.
     fn wait(&mut self) -> Result<bool, BrokerError> {
         let ready = self.poll()?;
-        let [signal, _, listener, ..] = ready[..] else { return Ok(false) };
+        let [signal, leases, listener, ..] = ready[..] else { return Ok(false) };
+        if leases {
+            self.note_ended();
+        }
         let ids: Vec<_> = self.clients.keys().copied().collect();
         for (id, _) in ids.into_iter().zip(&ready[3..]).filter(|&(_, &ready)| ready) {
             self.hear(id);
@@ -489,9 +517,11 @@ impl Broker {
             let (most, most_of_user) = (limits.connections, limits.connections_of_user);
             Refusal::Busy { most: most as u64, most_of_user: most_of_user as u64 }
         } else {
-            self.clients.insert(self.next_client, Client { connection, wish: None });
+            let id = self.next_client;
+            self.clients.insert(id, Client { connection, wish: None });
             self.next_client += 1;
-            return;
+            // It asks as soon as it is connected, so that its request is there as a rule.
+            return self.hear(id);
         };
         let _ = connection.answer(&Answer::Refused(refusal), None);
     }
@@ -566,6 +596,7 @@ impl Broker {
         status.given = self.given;
         status.failures = self.failures;
         status.last_failure = self.last_failure;
+        status.huge = self.ready.iter().map(|unit| unit.huge).sum();
         status.rows = self.ledger.rows();
         status
     }
@@ -587,12 +618,13 @@ fn check(config: &Config) -> Result<(), BrokerError> {
     }
 }
 
-/// Makes the client's user the owner: it may open the file again, by its own `/proc/self/fd`, and no other user may.
+/// Makes the client's user the owner: it may open the file again, by its own `/proc/self/fd`, and no other user may. The
+/// mode was set before: who has given a file away may not change it any more without a further capability.
 fn own(file: BorrowedFd<'_>, connection: &Connection) -> rustix::io::Result<()> {
     let peer = &connection.peer;
-    if peer.uid != rustix::process::geteuid().as_raw() {
-        let (user, group) = (Uid::from_raw(peer.uid), Gid::from_raw(peer.gid));
-        rustix::fs::fchown(file, Some(user), Some(group))?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
     }
-    rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)
+    let (user, group) = (Uid::from_raw(peer.uid), Gid::from_raw(peer.gid));
+    rustix::fs::fchown(file, Some(user), Some(group))
 }

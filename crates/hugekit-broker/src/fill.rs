@@ -1,19 +1,26 @@
 //! The process that populates a unit: what the kernel's OOM killer ends, and what a control group is charged for.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
 
 use hugekit::lease::{LeaseError, MemoryFile};
 use hugekit::{PopulateError, PopulateOptions, Threads};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
 
 /// What the process is told; its standard input is the file.
 #[derive(Clone, Debug, Default)]
 pub struct Fill {
-    /// By one thread of the lowest priority that it can be raised from, instead of as many as pay off.
+    /// By one thread that rests, of the lowest priority that it can be raised from, instead of as many as pay off.
     pub background: bool,
+    /// On transparent huge pages, if the file is shared memory.
+    pub thp: bool,
     /// The node that the pages come from.
     pub node: Option<u32>,
     /// Directories of control groups that the process joins before.
@@ -49,14 +56,19 @@ impl End {
     }
 }
 
-/// Populates the file that is standard input, and returns the exit code that the broker understands.
+/// Populates the file that is standard input, writes to standard output how many bytes of it are on huge pages, and
+/// returns the exit code that the broker understands.
 #[must_use]
 pub fn fill(told: &Fill) -> u8 {
     prepare(told);
     let joined = told.groups.iter().all(|group| join(group).is_ok());
     match populate(told) {
-        Ok(()) if joined => End::Populated.code(),
-        Ok(()) => End::NotJoined.code(),
+        Ok(huge) => {
+            // Less than a pipe holds, so that it is not waited for.
+            let _ = std::io::stdout().write_all(&huge.to_le_bytes());
+            let _ = std::io::stdout().flush();
+            if joined { End::Populated.code() } else { End::NotJoined.code() }
+        }
         Err(error) => End::Refused(errno(&error)).code(),
     }
 }
@@ -75,11 +87,51 @@ fn join(group: &Path) -> std::io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
 
-fn populate(told: &Fill) -> Result<(), LeaseError> {
+fn populate(told: &Fill) -> Result<u64, LeaseError> {
     let file = std::io::stdin().as_fd().try_clone_to_owned();
     let file = file.map_err(|source| LeaseError::Kernel { call: "dup", source })?;
-    let threads = if told.background { Threads::One } else { Threads::Auto };
-    MemoryFile::check(file)?.populate(&PopulateOptions::new().threads(threads), told.node)
+    let memory = MemoryFile::check(file)?;
+    // Whether shared memory is to be on huge pages is nothing that its file tells.
+    let memory = if told.thp { memory } else { memory.on_base_pages() };
+    if !told.background {
+        return memory.populate(&PopulateOptions::new().threads(Threads::Auto), told.node);
+    }
+    let pace = Pace::new();
+    let rest = |done: usize, total: usize| pace.rest(done < total);
+    memory.populate(&PopulateOptions::new().progress(&rest), told.node)
+}
+
+/// How many times as long as it has worked a filler of the stock rests after each chunk.
+///
+/// The lowest priority keeps it off CPUs that other programs want, but not off the memory that they share: clearing
+/// without a pause took 43 % of the bandwidth of a program on another CPU (docs/decisions/0024-lease.md). A client that
+/// waits is not slowed down: another process, which does not rest, populates beside this one then.
+const REST: u32 = 3;
+
+/// Work and rest of the one thread that populates.
+struct Pace {
+    /// CPU time of the thread when the last rest ended: what it was kept waiting for is no work.
+    worked: Mutex<Duration>,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { worked: Mutex::new(cpu_time()) }
+    }
+
+    fn rest(&self, is_more_to_do: bool) {
+        let mut worked = self.worked.lock().expect("no thread panics with it");
+        if is_more_to_do {
+            thread::sleep((cpu_time() - *worked) * REST);
+        }
+        *worked = cpu_time();
+    }
+}
+
+/// Of this thread.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("time spent is not negative")
 }
 
 fn errno(error: &LeaseError) -> Errno {
@@ -91,7 +143,7 @@ fn errno(error: &LeaseError) -> Errno {
             PopulateError::Unsupported => Some(Errno::NOSYS),
             _ => None,
         },
-        LeaseError::Pages { .. } => Some(Errno::NOMEM),
+        LeaseError::Pages(_) => Some(Errno::NOMEM),
         other => hugekit::system_error(other).map(Errno::from_raw_os_error),
     };
     known.unwrap_or(Errno::IO)
@@ -100,6 +152,21 @@ fn errno(error: &LeaseError) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rest_is_as_long_as_the_work_was_and_none_is_after_the_last_chunk() {
+        let pace = Pace::new();
+        let since = cpu_time();
+        while cpu_time() - since < Duration::from_millis(5) {}
+        let rested = std::time::Instant::now();
+        pace.rest(true);
+        assert!(rested.elapsed() >= REST * Duration::from_millis(5));
+        // What was slept is no work.
+        assert!(cpu_time() - *pace.worked.lock().unwrap() < Duration::from_millis(5));
+        *pace.worked.lock().unwrap() = Duration::ZERO;
+        pace.rest(false);
+        assert!(*pace.worked.lock().unwrap() > Duration::ZERO);
+    }
 
     #[test]
     fn end_of_a_filler_is_told_by_its_exit_code() {

@@ -1,6 +1,6 @@
 //! Processes that populate, as the broker sees them.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
@@ -20,6 +20,15 @@ pub(crate) struct Filler {
     ended: OwnedFd,
 }
 
+/// What a process has done that populated all of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filled {
+    /// It had joined the groups that it was told of.
+    pub(crate) joined: bool,
+    /// Bytes that are on huge pages.
+    pub(crate) huge: u64,
+}
+
 impl Filler {
     pub(crate) fn start(
         command: &FillCommand,
@@ -32,6 +41,9 @@ impl Filler {
         if told.background {
             starting.arg("--background");
         }
+        if told.thp {
+            starting.arg("--thp");
+        }
         if let Some(node) = told.node {
             starting.arg("--node").arg(node.to_string());
         }
@@ -40,7 +52,7 @@ impl Filler {
         }
         let mut child = starting
             .stdin(Stdio::from(file.as_fd().try_clone_to_owned()?))
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()?;
         let opened = pidfd_open(pid(&child), PidfdFlags::empty());
         let ended = opened.inspect_err(|_| end(&mut child))?;
@@ -59,18 +71,27 @@ impl Filler {
         self.ended.as_fd()
     }
 
-    /// How it ended, if it has: whether it joined its groups, or why nothing is populated.
-    pub(crate) fn outcome(&mut self) -> io::Result<Option<Result<bool, Refusal>>> {
+    /// How it ended, if it has: what it did, or why nothing is populated.
+    pub(crate) fn outcome(&mut self) -> io::Result<Option<Result<Filled, Refusal>>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         let refused = |errno: i32, signal: i32| {
             Err(Refusal::NotPopulated { errno: errno as u64, signal: signal as u64 })
         };
         Ok(Some(match (status.code().map(End::of_code), status.signal()) {
-            (Some(End::Populated), _) => Ok(true),
-            (Some(End::NotJoined), _) => Ok(false),
+            (Some(End::Populated), _) => Ok(Filled { joined: true, huge: self.huge() }),
+            (Some(End::NotJoined), _) => Ok(Filled { joined: false, huge: self.huge() }),
             (Some(End::Refused(errno)), _) => refused(errno.raw_os_error(), 0),
             (None, signal) => refused(0, signal.unwrap_or(0)),
         }))
+    }
+}
+
+impl Filler {
+    /// What it said when it ended: all of it is in the pipe.
+    fn huge(&mut self) -> u64 {
+        let mut said = [0; 8];
+        let read = self.child.stdout.as_mut().map(|stdout| stdout.read_exact(&mut said));
+        if matches!(read, Some(Ok(()))) { u64::from_le_bytes(said) } else { 0 }
     }
 }
 

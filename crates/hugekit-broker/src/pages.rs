@@ -20,13 +20,12 @@ impl Pages {
             return Self { free, taken: None };
         }
         let page_size = backing.page_size() as u64;
-        let pools = hugepages::read(root).unwrap_or_default();
-        match pools.iter().find(|pool| pool.page_size == page_size) {
-            Some(pool) => Self {
+        match hugepages::read_size(root, page_size) {
+            Ok(pool) => Self {
                 free: pool.unpromised() * page_size,
                 taken: Some(pool.total.saturating_sub(pool.unpromised()) * page_size),
             },
-            None => Self::default(),
+            Err(_) => Self::default(),
         }
     }
 

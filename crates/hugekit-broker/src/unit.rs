@@ -5,7 +5,7 @@ use std::time::Instant;
 use hugekit::lease::MemoryFile;
 use hugekit::lease::protocol::{Payer, Refusal};
 
-use crate::filler::Filler;
+use crate::filler::{Filled, Filler};
 
 /// A client, by the order in which they came.
 pub(crate) type ClientId = u64;
@@ -15,6 +15,8 @@ pub(crate) type ClientId = u64;
 pub(crate) struct Ready {
     pub(crate) memory: MemoryFile,
     pub(crate) payer: Payer,
+    /// Bytes that are on huge pages.
+    pub(crate) huge: u64,
     /// Whose group was charged for it, and who alone may have it.
     pub(crate) client: Option<ClientId>,
 }
@@ -38,12 +40,12 @@ impl Filling {
     /// works, nothing did.
     pub(crate) fn step(mut self) -> Result<Outcome, Self> {
         let mut refusal = None;
-        let mut is_done = false;
+        let mut populated = None;
         self.fillers.retain_mut(|filler| match filler.outcome() {
             Ok(None) => true,
-            Ok(Some(Ok(joined))) => {
+            Ok(Some(Ok(Filled { joined, huge }))) => {
                 self.all_joined &= joined;
-                is_done = true;
+                populated = populated.max(Some(huge));
                 false
             }
             Ok(Some(Err(why))) => {
@@ -55,13 +57,13 @@ impl Filling {
                 false
             }
         });
-        match refusal {
-            _ if is_done => {
+        match (populated, refusal) {
+            (Some(huge), _) => {
                 let payer = if self.all_joined { self.payer } else { Payer::Broker };
                 let client = self.client.map(|(id, _)| id);
-                Ok(Outcome::Ready(Ready { memory: self.memory, payer, client }))
+                Ok(Outcome::Ready(Ready { memory: self.memory, payer, huge, client }))
             }
-            Some(refusal) if self.fillers.is_empty() => {
+            (None, Some(refusal)) if self.fillers.is_empty() => {
                 Ok(Outcome::Failed(refusal, self.client.map(|(id, _)| id)))
             }
             _ => Err(self),

@@ -305,6 +305,43 @@ fn cow_has_writers_in_order_and_at_random_and_single_copies() {
     }
 }
 
+/// It takes reserved pages, which tests have where they are reserved.
+#[test]
+fn lease_has_all_comparisons_or_says_what_it_lacks() {
+    let output = smallest("lease").args(["--quick", "--json", "-"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let lease = &record(&output)["experiments"][0];
+    if let Some(skipped) = lease["skipped"].as_object() {
+        let said = (skipped["reason"].as_str().unwrap(), skipped["remedy"].as_str().unwrap());
+        assert!(
+            said.0.contains("pages of 2MiB are free") && said.1.contains("--setup"),
+            "{said:?}"
+        );
+        return;
+    }
+    let ratios = strings(&lease["ratios"], "id");
+    let notices = lease["notices"].to_string();
+    let expected = [
+        ("kernel-vs-lease", ""),
+        ("kernel-cpu-vs-refill-cpu", ""),
+        ("alone-vs-refilling", "throughput beside a refill left out"),
+        ("qemu-prealloc-vs-lease", "QEMU left out"),
+        ("qemu-prealloc-2-threads-vs-lease", "QEMU left out"),
+        ("qemu-alone-vs-lease", "QEMU left out"),
+    ];
+    for (methods, unless) in expected {
+        let is_left_out = !unless.is_empty() && notices.contains(unless);
+        let begins = format!("lease/{methods}/");
+        let is_there = ratios.iter().any(|id| id.starts_with(&begins));
+        assert!(is_there || is_left_out, "{methods}: {notices}");
+    }
+    for ratio in lease["ratios"].as_array().unwrap() {
+        assert_eq!(ratio["pairs"], 2);
+        let alike = ratio["id"] == "lease/kernel-cpu-vs-refill-cpu/1GiB";
+        assert_eq!(ratio["like_for_like"], alike, "{ratio}");
+    }
+}
+
 #[test]
 fn snapshot_watches_a_writer_before_during_and_after() {
     let output = smallest("snapshot").args(["--json", "-"]).assert().success().get_output().clone();

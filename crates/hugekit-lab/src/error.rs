@@ -99,6 +99,15 @@ pub enum LabError {
     /// Memory to measure could not be snapshotted, or not be saved.
     #[error(transparent)]
     Snapshot(#[from] hugekit::SnapshotError),
+    /// A broker did not start, or did not do what it was started for.
+    #[error("the broker of this run did not serve")]
+    Broker(#[source] std::io::Error),
+    /// The broker gave no lease.
+    #[error(transparent)]
+    Lease(#[from] hugekit::lease::LeaseError),
+    /// QEMU did not start, or its guest did not run.
+    #[error("QEMU did not run its guest")]
+    Emulator(#[source] std::io::Error),
     /// A process to measure could not be tended.
     #[error(transparent)]
     Tend(#[from] hugekit_tend::TendError),

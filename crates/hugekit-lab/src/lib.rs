@@ -12,6 +12,7 @@ mod anonymous;
 pub mod archive;
 mod arena;
 mod bench;
+mod broker_process;
 mod calibrate;
 mod clients;
 pub mod compare;

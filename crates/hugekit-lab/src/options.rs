@@ -1,5 +1,7 @@
 //! The user's wishes for a run.
 
+use std::path::PathBuf;
+
 use crate::size::Size;
 
 /// The user's wishes for a run.
@@ -15,4 +17,6 @@ pub struct Options {
     pub routine: Option<String>,
     /// Whether huge-page settings may be changed for the time of the run.
     pub setup: bool,
+    /// The `hugekit` command, for what starts it as users do: brokers and their clients.
+    pub hugekit: Option<PathBuf>,
 }

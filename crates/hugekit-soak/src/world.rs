@@ -132,7 +132,7 @@ pub trait Lack: std::fmt::Display {
 impl Lack for PoolError {
     fn is_lack(&self) -> bool {
         match self {
-            Self::NotEnoughHugePages { .. }
+            Self::NotEnoughHugePages(_)
             | Self::NoHugePages { .. }
             | Self::NotEnoughMemory { .. }
             | Self::OverGroupLimit { .. }

@@ -198,7 +198,7 @@ impl LeaseError {
             Self::Malformed(malformed) => malformed.kind(),
             Self::Unfit(unfit) => unfit.kind(),
             Self::NoHugePages { .. } => ErrorKind::Unsupported,
-            Self::Pages { .. } => ErrorKind::NoMemory,
+            Self::Pages(_) => ErrorKind::NoMemory,
             Self::Populate(error) => error.kind(),
             Self::Kernel { source, .. } => of_kind(source.kind()),
         }
@@ -257,7 +257,7 @@ impl PoolError {
             Self::NoBacking { fallbacks } => {
                 fallbacks.last().map_or(ErrorKind::Unsupported, |fallback| fallback.reason.kind())
             }
-            Self::NotEnoughHugePages { .. }
+            Self::NotEnoughHugePages(_)
             | Self::NotEnoughMemory { .. }
             | Self::OverGroupLimit { .. }
             | Self::NoRoom { .. } => ErrorKind::NoMemory,

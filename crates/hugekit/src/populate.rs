@@ -4,14 +4,17 @@
 //! in one call is therefore as slow as one thread clears, and a program that touches it page by
 //! page pays the faults on top. `MADV_POPULATE_WRITE` (Linux 5.14) does both for a whole chunk
 //! without leaving the kernel, and several threads can do it at once.
+#![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::param::page_size;
 
 use crate::parallel::{Bytes, Cancel, JobError, Progress, Report, Sharing, Threads};
 use crate::profile::Profile;
+use crate::sys::mapping::collapse;
 use crate::sys::memory;
 
 /// Why a chunk could not be populated. What was populated before stays so.
@@ -121,6 +124,54 @@ impl<'a> PopulateOptions<'a> {
             populate_pages(bytes.at(chunk.start), chunk.len())
         })
     }
+}
+
+impl PopulateOptions<'_> {
+    /// As [`run_raw`](Self::run_raw), on transparent huge pages as far as the kernel makes them: `start` and `len` are
+    /// multiples of `folio`. Returns bytes that are on such.
+    ///
+    /// # Safety
+    /// As of [`populate_folio`], for each folio.
+    pub(crate) unsafe fn run_huge(
+        &self,
+        start: *mut u8,
+        len: usize,
+        folio: usize,
+    ) -> Result<u64, JobError<PopulateError>> {
+        let profile = self.profile.unwrap_or_else(|| Profile::current());
+        let min_chunk = profile.min_chunk.max(1).next_multiple_of(folio);
+        let (bytes, huge) = (Bytes(start), AtomicU64::new(0));
+        self.sharing.run(start, len, profile, min_chunk, |chunk| {
+            for offset in chunk.step_by(folio) {
+                // SAFETY: a folio of the caller's, who promised it.
+                if unsafe { populate_folio(bytes.at(offset), folio, 0) }? {
+                    huge.fetch_add(folio as u64, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(huge.into_inner())
+    }
+}
+
+/// Populates one folio of shared memory: the touch of one of its base pages allocates a huge page where the setting
+/// allows, and a collapse makes one where it does not or where none was free. Whether it is huge; else it is there as
+/// base pages.
+///
+/// # Safety
+/// As of [`collapse`]: no first access to the folio waits for a thread.
+pub(crate) unsafe fn populate_folio(
+    start: *mut u8,
+    folio: usize,
+    first: usize,
+) -> Result<bool, PopulateError> {
+    populate_pages(start.wrapping_add(first), page_size())?;
+    // SAFETY: the caller's promise.
+    let is_huge = unsafe { collapse(start, folio) }.is_ok();
+    if !is_huge {
+        populate_pages(start, folio)?;
+    }
+    Ok(is_huge)
 }
 
 /// Populates the pages that the bytes lie on: the chunks within a range end at pages, its own start

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use hugekit_programs::Emulator;
 
 use super::frames::{Frame, Report};
 use super::kernels::Architecture;
@@ -60,6 +61,14 @@ fn starts(program: &Path, debian: &Debian) -> bool {
     debian.answer(program, &["--version"]).is_some()
 }
 
+/// Fetches the emulator of this machine's own instructions if there is none, for tests that start a guest on their own.
+/// Without success, they say what they lack.
+pub(crate) fn fetch() {
+    if let Err(error) = Qemu::find(Architecture::X86_64) {
+        eprintln!("no emulator: {error:#}");
+    }
+}
+
 /// The emulator's program.
 #[derive(Debug)]
 pub(super) struct Qemu {
@@ -91,35 +100,15 @@ impl Qemu {
         accelerator: Accelerator,
         files: &Files,
     ) -> Result<Report> {
-        let mut command = self.debian.command(self.program.as_os_str());
+        let emulator = Emulator::new(&self.program, self.debian.unpacked().clone());
+        let mut command = emulator.command();
         command.args(arguments(machine, accelerator, files)?);
-        if self.program.starts_with(self.debian.root()) {
-            self.find_parts(&mut command);
-        }
         fs::write(files.path("command"), format!("{command:?}\n"))?;
         let errors = File::create(files.path("qemu.log"))?;
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn();
         let mut guest = Guest(child.context("cannot start the emulator")?);
         let lines = guest.lines(&files.path("results.log"))?;
         watch(machine, accelerator, &lines)
-    }
-}
-
-impl Qemu {
-    /// Tells an unpacked emulator where its firmware and modules are: unpacked, too, or installed here, in which case apt
-    /// has not downloaded them.
-    fn find_parts(&self, command: &mut Command) {
-        let installed = Path::new("/");
-        for root in [self.debian.root(), installed] {
-            for folder in ["usr/share/qemu", "usr/share/seabios"] {
-                command.arg("-L").arg(root.join(folder));
-            }
-        }
-        let modules = format!("usr/lib/{}-linux-gnu/qemu", std::env::consts::ARCH);
-        let either = [self.debian.root(), installed].map(|root| root.join(&modules));
-        if let Some(folder) = either.iter().find(|folder| folder.is_dir()) {
-            command.env("QEMU_MODULE_DIR", folder);
-        }
     }
 }
 

@@ -90,6 +90,8 @@ struct FillArguments {
     #[arg(long)]
     background: bool,
     #[arg(long)]
+    thp: bool,
+    #[arg(long)]
     node: Option<u32>,
     #[arg(long)]
     group: Vec<PathBuf>,
@@ -165,7 +167,8 @@ fn explained(error: BrokerError) -> anyhow::Error {
 
 impl FillArguments {
     fn run(&self) -> u8 {
-        let Self { background, node, group } = self;
-        fill(&Fill { background: *background, node: *node, groups: group.clone() })
+        let Self { background, thp, node, group } = self;
+        let (background, thp) = (*background, *thp);
+        fill(&Fill { background, thp, node: *node, groups: group.clone() })
     }
 }

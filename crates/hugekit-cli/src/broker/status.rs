@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
 use hugekit::lease::protocol::{self, Payer, Row};
+use hugekit::pool::Backing;
 use hugekit_lab::size::Size;
 use serde_json::json;
 
@@ -55,6 +56,7 @@ fn of_programs(status: &protocol::Status) -> serde_json::Result<String> {
         "unit_bytes": status.unit,
         "units_wanted": status.target,
         "units_ready": status.ready,
+        "bytes_ready_on_huge_pages": status.huge,
         "units_filling": status.filling,
         "bytes_filled": status.filled,
         "clients_waiting": status.waiting,
@@ -79,7 +81,12 @@ fn of_people(status: &protocol::Status) -> String {
     };
     let node = status.node.map_or_else(String::new, |node| format!(", of node {node}"));
     line("units", format!("{}, {}{node}", size(status.unit), status.backing));
-    line("ready", format!("{} of {}", status.ready, status.target));
+    let huge = (status.backing == Backing::Thp && status.ready > 0).then(|| {
+        let (huge, of) = (size(status.huge), size(status.ready * status.unit));
+        format!(", {huge} of {of} on huge pages")
+    });
+    let huge = huge.unwrap_or_default();
+    line("ready", format!("{} of {}{huge}", status.ready, status.target));
     if status.filling > 0 {
         let (filled, of) = (size(status.filled), size(status.filling * status.unit));
         line("filling", format!("{}, {filled} of {of}", status.filling));

@@ -199,6 +199,7 @@ impl Lab {
             rounds: self.rounds.map(|rounds| rounds as usize),
             routine: self.routine.clone(),
             setup: self.setup,
+            hugekit: std::env::current_exe().ok(),
         }
     }
 

@@ -64,26 +64,33 @@ impl LeaseCommand {
             return make(path, self.size.0).map_err(explained);
         }
         let command = command::Prepared::new(&self.command)?;
-        let (file, backing) = self.memory().map_err(explained)?;
-        if backing == Backing::Thp && !command.is_aligned() {
-            say("warning: without align=2M QEMU maps the memory where no huge page fits");
+        let (file, backing, huge) = self.memory().map_err(explained)?;
+        if backing == Backing::Thp && huge > 0 {
+            let huge = usize::try_from(huge).unwrap_or(usize::MAX);
+            if huge < self.size.0 {
+                say(&format!("warning: of {} only {} are on huge pages", self.size, Size(huge)));
+            }
+            if !command.is_aligned() {
+                say("warning: without align=2M QEMU maps the memory where no huge page fits");
+            }
         }
         Err(command.start(&file))
     }
 
-    fn memory(&self) -> Result<(OwnedFd, Backing), LeaseError> {
+    /// The memory, what it is made of, and how many bytes of it are on huge pages.
+    fn memory(&self) -> Result<(OwnedFd, Backing, u64), LeaseError> {
         let wait = if self.no_wait { Duration::ZERO } else { self.wait.unwrap_or(DEFAULT_WAIT) };
         let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
         match Lease::ask(&socket, self.size.0, wait) {
             Ok(lease) => {
-                let backing = lease.backing();
-                Ok((lease.into_file(), backing))
+                let (backing, huge) = (lease.backing(), lease.huge_bytes());
+                Ok((lease.into_file(), backing, huge))
             }
             Err(error @ (LeaseError::NoBroker { .. } | LeaseError::HungUp)) => {
                 say(&format!("{error}; populating {} here instead", self.size));
                 let memory = MemoryFile::create("lease", self.size.0, self.backing.into())?;
-                populate(&memory)?;
-                Ok((memory.into_file(), self.backing.into()))
+                let huge = populate(&memory)?;
+                Ok((memory.into_file(), self.backing.into(), huge))
             }
             Err(error) => Err(error),
         }
@@ -99,7 +106,7 @@ fn make(path: &Path, bytes: usize) -> Result<(), LeaseError> {
 }
 
 /// In parallel, and with progress where a terminal shows it.
-fn populate(memory: &MemoryFile) -> Result<(), LeaseError> {
+fn populate(memory: &MemoryFile) -> Result<u64, LeaseError> {
     let style = ProgressStyle::with_template("populating {wide_bar} {bytes} of {total_bytes}");
     let bar = ProgressBar::new(memory.bytes() as u64);
     let bar = bar.with_style(style.expect("the template is constant"));

@@ -54,6 +54,20 @@ impl Daemon {
         daemon
     }
 
+    /// One whose command was changed, of which nothing is waited for and nothing is ready.
+    pub(crate) fn around(
+        unit: usize,
+        backing: Backing,
+        change: impl FnOnce(&Command) -> Command,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = change(&start_of(unit, folder.path(), backing, 0, &[]));
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
+        let daemon = Self { child, folder };
+        daemon.until(|_| true);
+        daemon
+    }
+
     /// Another one at the same place.
     pub(crate) fn again(&mut self, backing: Backing, ready: usize) {
         self.child = start(self.folder.path(), backing, ready, &[]).spawn().unwrap();
@@ -150,7 +164,12 @@ pub(crate) fn start(folder: &Path, backing: Backing, ready: usize, more: &[&str]
 }
 
 fn start_of(unit: usize, folder: &Path, backing: Backing, ready: usize, more: &[&str]) -> Command {
-    let pages = if backing == Backing::Hugetlb2M { "hugetlb" } else { "base" };
+    let pages = match backing {
+        Backing::Hugetlb2M => "hugetlb",
+        Backing::Hugetlb1G => "hugetlb-1g",
+        Backing::Thp => "thp",
+        _ => "base",
+    };
     let mut command = program();
     command.args(["broker", "--unit", &unit.to_string(), "--backing", pages]);
     command.args(["--ready", &ready.to_string()]).args(more);

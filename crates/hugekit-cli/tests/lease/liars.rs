@@ -64,7 +64,7 @@ fn told(message: &[u8], files: &[BorrowedFd<'_>]) -> Result<Lease, LeaseError> {
 
 fn leased(bytes: usize) -> Vec<u8> {
     let (bytes, page_size) = (bytes as u64, Backing::Base.page_size() as u64);
-    Answer::Leased { bytes, page_size, payer: Payer::Broker }.to_message()
+    Answer::Leased { bytes, page_size, payer: Payer::Broker, huge: 0 }.to_message()
 }
 
 fn good(bytes: usize) -> MemoryFile {

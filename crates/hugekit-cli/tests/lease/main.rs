@@ -6,14 +6,19 @@ mod attacks;
 mod command;
 mod daemon;
 mod ends;
+mod group;
 mod leases;
 mod liars;
+mod machines;
+mod payers;
 mod qemu;
 mod refusals;
 
 use hugekit::Pool;
 use hugekit::pool::Backing;
 use libtest_mimic::{Arguments, Trial};
+
+use group::Group;
 
 /// A check, given what units are made of.
 type Check = (&'static str, fn(Backing));
@@ -28,18 +33,26 @@ fn main() {
     let mut arguments = Arguments::from_args();
     // Tests share the machine's huge pages, and what is free of them is looked at.
     arguments.test_threads = Some(1);
-    let checks = [leases::CHECKS, refusals::CHECKS, ends::CHECKS, attacks::CHECKS].concat();
+    let checks =
+        [leases::CHECKS, refusals::CHECKS, ends::CHECKS, attacks::CHECKS, machines::CHECKS]
+            .concat();
     let mut trials = trials(Backing::Base, &checks);
     trials.extend(self::trials(Backing::Hugetlb2M, &checks));
     trials.extend(self::trials(Backing::Hugetlb2M, ends::CHECKS_OF_HUGE_PAGES));
     trials.extend(self::trials(
         Backing::Base,
-        &[liars::CHECKS, command::CHECKS, attacks::CHECKS_OF_ONE].concat(),
+        &[liars::CHECKS, command::CHECKS, attacks::CHECKS_OF_ONE, machines::CHECKS_OF_ONE].concat(),
     ));
+    let of_thp = [machines::CHECKS_OF_THP, leases::CHECKS].concat();
+    trials.extend(self::trials(Backing::Thp, &of_thp));
+    trials.extend(needing(Group::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));
+    trials.extend(needing(Group::lacking("memory"), Backing::Base, payers::CHECKS_OF_MEMORY));
+    trials.extend(self::trials(Backing::Hugetlb1G, machines::CHECKS_OF_GIGANTIC));
     let without_qemu = qemu::lacking();
     for backing in [Backing::Base, Backing::Hugetlb2M] {
-        let of_qemu = self::trials(backing, qemu::CHECKS).into_iter();
-        trials.extend(of_qemu.map(|trial| unless_lacking(trial, without_qemu.as_ref())));
+        trials.extend(needing(without_qemu.clone(), backing, qemu::CHECKS));
+        let without_groups = Group::lacking(group::controller(backing));
+        trials.extend(needing(without_groups, backing, payers::CHECKS));
     }
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -47,15 +60,22 @@ fn main() {
 fn trials(backing: Backing, checks: &[Check]) -> Vec<Trial> {
     let pool = Pool::builder(UNIT * UNITS).backing(backing).strict(true).build();
     let lacking = pool.err().map(|error| error.to_string());
-    let trial = |&(name, check): &Check| {
-        let name = format!("{backing:?}::{name}").to_lowercase();
-        let trial = Trial::test(name, move || {
-            check(backing);
-            Ok(())
-        });
-        unless_lacking(trial, lacking.as_ref())
-    };
+    let trial = |check| unless_lacking(trial(backing, check), lacking.as_ref());
     checks.iter().map(trial).collect()
+}
+
+fn trial(backing: Backing, &(name, check): &Check) -> Trial {
+    let name = format!("{backing:?}::{name}").to_lowercase();
+    Trial::test(name, move || {
+        check(backing);
+        Ok(())
+    })
+}
+
+/// Trials that need something else beside the backing.
+fn needing(lacking: Option<String>, backing: Backing, checks: &[Check]) -> Vec<Trial> {
+    let trials = trials(backing, checks).into_iter();
+    trials.map(|trial| unless_lacking(trial, lacking.as_ref())).collect()
 }
 
 fn unless_lacking(trial: Trial, lacking: Option<&String>) -> Trial {

@@ -18,6 +18,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ("memory_that_is_to_be_left_free_is", keep_free),
     ("a_second_broker_at_a_place_is_refused", second),
     ("another_user_is_served_by_root_alone", other_user),
+    ("another_user_is_served_as_the_unit_file_starts_the_broker", other_user_by_unit),
 ];
 
 fn refused(asked: Result<Lease, LeaseError>) -> Refusal {
@@ -101,6 +102,32 @@ fn other_user(backing: Backing) {
         return;
     }
     let daemon = Daemon::new(backing, 1, &["--quota", &format!("54321={UNIT}")]);
+    serves_other_user(&daemon);
+}
+
+/// With the capabilities alone that systemd leaves it.
+fn other_user_by_unit(backing: Backing) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let unit = include_str!("../../systemd/hugekit-broker.service");
+    let set = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let names = set.split(' ').map(|name| name.trim_start_matches("CAP_").to_lowercase());
+    let kept: String = names.map(|name| format!(",+{name}")).collect();
+    let daemon = Daemon::around(UNIT, backing, |broker| {
+        let mut command = Command::new("setpriv");
+        command.args(["--no-new-privs", "--bounding-set", &format!("-all{kept}"), "--"]);
+        command.arg(broker.get_program()).args(broker.get_args());
+        command.args(["--quota", &format!("54321={UNIT}")]);
+        command
+    });
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    assert_eq!(of("CapEff:"), of("CapBnd:"));
+    serves_other_user(&daemon);
+}
+
+fn serves_other_user(daemon: &Daemon) {
     let open = Command::new("chmod").arg("0755").arg(daemon.folder.path()).status().unwrap();
     assert!(open.success());
     // Where that user may start it: the build's own folder may be closed to others.

@@ -10,6 +10,8 @@ mod fork2;
 mod fork_tables;
 mod gigantic;
 mod learn;
+mod lease;
+mod lease_qemu;
 mod memory_sources;
 mod order;
 mod parallel;
@@ -112,6 +114,13 @@ pub const EXPERIMENTS: &[Definition] = &[
         headline: "fork2-thp-vs-anonymous-unreserved",
         is_core: true,
         run: snapshot::run,
+    },
+    Definition {
+        name: "lease",
+        repeats: "beyond: memory populated before it is asked for: clients, QEMU, refills",
+        headline: "kernel-cpu-vs-refill-cpu",
+        is_core: false,
+        run: lease::run,
     },
     Definition {
         name: "tend",

@@ -2,7 +2,7 @@
 
 use crate::EXPERIMENTS;
 
-const WHY: [(&str, &str); 11] = [
+const WHY: [(&str, &str); 12] = [
     (
         "stores",
         "Repeats the comparison of string and non-temporal stores by size (clear_page_nt, 2020), and adds \
@@ -59,6 +59,12 @@ const WHY: [(&str, &str); 11] = [
         "snapshot",
         "Measures what a writer feels while a point in time of its memory is saved: stalls, latency and throughput. A database \
          forks for that today, and its clients see the stall.",
+    ),
+    (
+        "lease",
+        "Measures how soon programs that are not changed have memory that a broker has populated, QEMU from its start to its \
+         guest's first instruction, and what the refill costs. Virtual machines wait seconds for memory that the kernel \
+         clears when they start.",
     ),
     (
         "tend",

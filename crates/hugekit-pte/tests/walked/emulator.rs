@@ -2,13 +2,13 @@
 //! written can be read afterwards. Nothing but the CPU, its memory and what switches it off is used of
 //! the machine.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hugekit_programs::Unpacked;
 use libtest_mimic::Failed;
 
 use crate::cpu::{ENTRY, HANDLER};
@@ -108,27 +108,8 @@ impl Emulator {
 
 /// The machine's program of that name, or the one that `cargo xtask test --install` has unpacked.
 fn found(name: &str) -> Option<Command> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/emulators/root");
-    [PathBuf::from(name), root.join("usr/bin").join(name)]
-        .into_iter()
-        .find(|path| answers(&mut with_libraries(path, &root)))
-        .map(|path| with_libraries(&path, &root))
-}
-
-fn with_libraries(path: &Path, root: &Path) -> Command {
-    let mut command = Command::new(path);
-    if path.starts_with(root) {
-        let mut libraries: OsString = root.join("usr/lib").into();
-        libraries.push(format!("/{}-linux-gnu", std::env::consts::ARCH));
-        command.env("LD_LIBRARY_PATH", libraries);
-    }
-    command
-}
-
-/// Whether there is such a program, and it starts.
-fn answers(command: &mut Command) -> bool {
-    let status = command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    Unpacked::new(target.join("emulators/root")).find(name)
 }
 
 fn succeed(command: &mut Command) -> Result<(), Failed> {

@@ -29,6 +29,7 @@ const RETRY: Duration = Duration::from_millis(5);
 pub struct Lease {
     memory: MemoryFile,
     payer: Payer,
+    huge: u64,
 }
 
 impl Lease {
@@ -45,10 +46,10 @@ impl Lease {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let request = Request::Lease { bytes: bytes as u64, wait_ms };
         match exchange(socket, &request, wait)? {
-            (Answer::Leased { bytes: said, page_size, payer }, Some(file)) => {
+            (Answer::Leased { bytes: said, page_size, payer, huge }, Some(file)) => {
                 let memory = MemoryFile::check(file)?;
                 check(&memory, bytes, said, page_size)?;
-                Ok(Self { memory, payer })
+                Ok(Self { memory, payer, huge })
             }
             (Answer::Refused(refusal), None) => Err(LeaseError::Refused(refusal)),
             (Answer::Leased { .. }, None) => Err(LeaseError::Unasked("a lease without memory")),
@@ -73,6 +74,13 @@ impl Lease {
     #[must_use]
     pub fn payer(&self) -> Payer {
         self.payer
+    }
+
+    /// Bytes of it that were on huge pages when the broker had populated it, as the broker says: all of it on reserved
+    /// pages, and of transparent ones as many as the kernel had.
+    #[must_use]
+    pub fn huge_bytes(&self) -> u64 {
+        self.huge
     }
 
     /// The file, to be passed on to another program.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::protocol::{Malformed, Refusal};
 use crate::PopulateError;
 use crate::backing::Backing;
-use crate::machine::{Memory, Root, hugepages};
+use crate::machine::hugepages::Shortage;
+use crate::machine::{Root, hugepages};
 use crate::parallel::JobError;
 use crate::size::Size;
 
@@ -62,24 +63,8 @@ pub enum LeaseError {
         page_size: usize,
     },
     /// Too few huge pages are free.
-    #[error(
-        "needs {wanted} huge pages of {}, but of {total} only {free} are free, {promised} of them promised to others",
-        Size(*page_size)
-    )]
-    Pages {
-        /// In bytes.
-        page_size: usize,
-        /// Pages asked for.
-        wanted: u64,
-        /// Pages that the machine has.
-        total: u64,
-        /// Of these, not in use.
-        free: u64,
-        /// Of the free ones, promised to mappings that have not touched them yet.
-        promised: u64,
-        /// Pages for which the machine has memory to spare; `None` where it does not say.
-        spare: Option<u64>,
-    },
+    #[error(transparent)]
+    Pages(Shortage),
     /// The memory could not be populated.
     #[error("the memory could not be populated: {0}")]
     Populate(#[from] JobError<PopulateError>),
@@ -157,10 +142,7 @@ impl LeaseError {
             Self::Malformed(Malformed::Version { .. }) => {
                 "use a client and a broker of one version of hugekit".to_owned()
             }
-            Self::Pages { page_size, wanted, free, promised, total, spare } => {
-                let missing = wanted.saturating_sub(free.saturating_sub(*promised));
-                hugepages::remedy(*page_size as u64, *total, missing, *spare)
-            }
+            Self::Pages(shortage) => shortage.remedy(),
             _ => return None,
         })
     }
@@ -168,17 +150,7 @@ impl LeaseError {
 
 /// The shortage of huge pages in figures, if there is one.
 pub(super) fn shortage(root: &Root, backing: Backing, bytes: usize) -> Option<LeaseError> {
-    let page_size = backing.page_size();
-    let wanted = (bytes / page_size) as u64;
-    let pools = hugepages::read(root).ok().filter(|_| backing.is_reserved())?;
-    let pool = pools.into_iter().find(|pool| pool.page_size == page_size as u64)?;
-    let spare = Memory::read(root).ok().map(|memory| memory.spare() / page_size as u64);
-    (pool.unpromised() + pool.may_grow_by() < wanted).then_some(LeaseError::Pages {
-        page_size,
-        wanted,
-        total: pool.total,
-        free: pool.free,
-        promised: pool.reserved,
-        spare,
-    })
+    let page_size = backing.page_size() as u64;
+    let pool = hugepages::read_size(root, page_size).ok().filter(|_| backing.is_reserved())?;
+    Shortage::of(root, &pool, bytes as u64 / page_size).map(LeaseError::Pages)
 }

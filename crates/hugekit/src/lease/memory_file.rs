@@ -89,6 +89,15 @@ impl MemoryFile {
         Ok(Self { file, bytes, backing })
     }
 
+    /// The same file, whose shared memory is not to be put on transparent huge pages.
+    #[must_use]
+    pub fn on_base_pages(mut self) -> Self {
+        if self.backing == Backing::Thp {
+            self.backing = Backing::Base;
+        }
+        self
+    }
+
     /// Has the kernel set huge pages apart for all of it, until the file is gone: to populate it can then be refused by
     /// a node or a control group only. Without effect on shared memory.
     ///
@@ -110,7 +119,8 @@ impl MemoryFile {
     }
 
     /// Has the kernel put zeroed pages behind all of it, through a mapping that is gone afterwards: from one node,
-    /// if said, and from no other. What is there already stays as it is.
+    /// if said, and from no other. What is there already stays as it is. Returns how many bytes are on huge pages: of
+    /// transparent ones as many as the kernel had.
     ///
     /// # Errors
     /// The pages are not to be had: [`LeaseError::Pages`] for huge pages, with figures.
@@ -121,19 +131,22 @@ impl MemoryFile {
         &self,
         options: &PopulateOptions<'_>,
         node: Option<u32>,
-    ) -> Result<(), LeaseError> {
+    ) -> Result<u64, LeaseError> {
         let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
         let mapping = self.mapped()?;
         if let Some(node) = node {
             let nodes = [node].into_iter().collect();
             mempolicy::bind(&mapping.0, Mode::Bind, &nodes).map_err(kernel("mbind"))?;
         }
+        let start = mapping.0.start().as_ptr();
         if self.backing == Backing::Thp {
             // Refused where the kernel has none: the pages are base pages then.
             let _ = mapping.0.want_huge_pages();
+            // SAFETY: a new mapping, which no userfaultfd watches, so that accesses to it wait for no thread.
+            return Ok(unsafe { options.run_huge(start, self.bytes, self.backing.page_size()) }?);
         }
-        options.run_raw(mapping.0.start().as_ptr(), self.bytes)?;
-        Ok(())
+        options.run_raw(start, self.bytes)?;
+        Ok(if self.backing.is_reserved() { self.bytes as u64 } else { 0 })
     }
 
     /// Bytes of it.

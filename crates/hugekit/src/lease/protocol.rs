@@ -90,6 +90,8 @@ pub enum Answer {
         page_size: u64,
         /// Whose control group is charged.
         payer: Payer,
+        /// Bytes of it that were on huge pages when it was populated.
+        huge: u64,
     },
     /// No lease, and why.
     Refused(Refusal),
@@ -229,6 +231,8 @@ pub struct Status {
     pub failures: u64,
     /// Why the last time.
     pub last_failure: Option<Refusal>,
+    /// Bytes of ready units that were on huge pages when they were populated.
+    pub huge: u64,
     /// The leases, the newest last; of more than [`MOST_ROWS`], the oldest.
     pub rows: Vec<Row>,
 }
@@ -270,6 +274,7 @@ impl Status {
             given: 0,
             failures: 0,
             last_failure: None,
+            huge: 0,
             rows: Vec::new(),
         }
     }
@@ -427,8 +432,8 @@ impl Answer {
     #[must_use]
     pub fn to_message(&self) -> Vec<u8> {
         match self {
-            Self::Leased { bytes, page_size, payer } => {
-                head(LEASE, &[*bytes, *page_size, payer.code().into()])
+            Self::Leased { bytes, page_size, payer, huge } => {
+                head(LEASE, &[*bytes, *page_size, payer.code().into(), *huge])
             }
             Self::Refused(refusal) => {
                 let (code, figures) = refusal.code();
@@ -455,10 +460,10 @@ impl Answer {
         if let Some(refusal) = Refusal::of_code(kind, figures) {
             return Ok(Self::Refused(refusal));
         }
-        let [bytes, page_size, payer, 0] = figures else { return Err(Malformed::Meaning) };
+        let [bytes, page_size, payer, huge] = figures;
         let payer = u32::try_from(payer).ok().and_then(Payer::of_code);
         match (kind, payer) {
-            (LEASE, Some(payer)) => Ok(Self::Leased { bytes, page_size, payer }),
+            (LEASE, Some(payer)) => Ok(Self::Leased { bytes, page_size, payer, huge }),
             _ => Err(Malformed::Meaning),
         }
     }
@@ -486,8 +491,8 @@ impl Status {
             self.failures,
             failure.into(),
         ];
-        numbers.iter().chain(&why).for_each(|&number| put(&mut message, number));
-        message.resize(MESSAGE + STATUS, 0);
+        let numbers = numbers.iter().chain(&why).chain([&self.huge]);
+        numbers.for_each(|&number| put(&mut message, number));
         rows.iter().for_each(|row| row.put(&mut message));
         message
     }
@@ -503,7 +508,7 @@ impl Status {
         let [backing, node, unit, target, ready, filling, filled, leases] = rest.numbers()?;
         let [unreturned, waiting, keep_free, free, given, failures, failure] = rest.numbers()?;
         let why = rest.numbers()?;
-        rest.skip_zeroes(STATUS - (15 + FIGURES) * 8)?;
+        let [huge] = rest.numbers()?;
         let last_failure = match failure {
             0 if why == [0; FIGURES] => None,
             code => {
@@ -529,6 +534,7 @@ impl Status {
             given,
             failures,
             last_failure,
+            huge,
             rows,
         })
     }
@@ -644,11 +650,12 @@ mod tests {
             ready: 3,
             failures: 1,
             last_failure: Some(Refusal::NotPopulated { errno: 12, signal: 0 }),
+            huge: 5,
             rows: vec![row, Row { payer: Payer::Group, is_unreturned: false, ..row }],
             ..Status::new(Backing::Hugetlb2M, 4 << 30, 4)
         };
         let mut answers = vec![
-            Answer::Leased { bytes: 1 << 30, page_size: 2 << 20, payer: Payer::Group },
+            Answer::Leased { bytes: 1 << 30, page_size: 2 << 20, payer: Payer::Group, huge: 7 },
             Answer::Status(Box::new(Status::new(Backing::Base, 1, 0))),
             Answer::Status(Box::new(status)),
         ];

@@ -1,7 +1,8 @@
 //! The kernel's pools of huge pages, one per size, as reserved by the administrator.
 
 use super::topology::online_nodes;
-use super::{Error, Root};
+use super::{Error, Memory, Root};
+use crate::size::Size;
 
 const POOLS: &str = "/sys/kernel/mm/hugepages";
 
@@ -49,6 +50,50 @@ impl Pool {
     }
 }
 
+/// Too few huge pages are reserved, or other processes have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "needs {wanted} huge pages of {}, but of {total} only {free} are free, {promised} of them promised to others",
+    Size(*page_size)
+)]
+pub struct Shortage {
+    /// Bytes of a page.
+    pub page_size: usize,
+    /// Pages asked for.
+    pub wanted: u64,
+    /// Pages that the machine has.
+    pub total: u64,
+    /// Of these, not in use.
+    pub free: u64,
+    /// Of the free ones, promised to mappings that have not touched them yet.
+    pub promised: u64,
+    /// Pages for which the machine has memory to spare; `None` where it does not say.
+    pub spare: Option<u64>,
+}
+
+impl Shortage {
+    /// Of so many pages, if the pool has too few and may not grow by the others.
+    #[must_use]
+    pub fn of(root: &Root, pool: &Pool, wanted: u64) -> Option<Self> {
+        let spare = || Memory::read(root).ok().map(|memory| memory.spare() / pool.page_size);
+        (pool.unpromised() + pool.may_grow_by() < wanted).then(|| Self {
+            page_size: usize::try_from(pool.page_size).unwrap_or(usize::MAX),
+            wanted,
+            total: pool.total,
+            free: pool.free,
+            promised: pool.reserved,
+            spare: spare(),
+        })
+    }
+
+    /// What an administrator can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let missing = self.wanted.saturating_sub(self.free.saturating_sub(self.promised));
+        remedy(self.page_size as u64, self.total, missing, self.spare)
+    }
+}
+
 /// What an administrator can do where so many pages of a size are missing, of which the machine holds `total`:
 /// a command, or, where the machine cannot spare the memory, that it cannot and how many it could.
 /// `spare` is how many more pages it could ([`Memory::spare`](super::Memory::spare)), where that is known.
@@ -77,7 +122,7 @@ pub fn read(root: &Root) -> Result<Vec<Pool>, Error> {
     let names = root.names(POOLS)?;
     let mut sizes: Vec<u64> = names.iter().filter_map(|name| size_of(name)).collect();
     sizes.sort_unstable();
-    sizes.into_iter().map(|page_size| pool(root, page_size)).collect()
+    sizes.into_iter().map(|page_size| read_size(root, page_size)).collect()
 }
 
 /// Bytes from the name of a directory such as `hugepages-2048kB`; of sizes of transparent huge
@@ -87,7 +132,11 @@ pub fn size_of(name: &str) -> Option<u64> {
     kib.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-fn pool(root: &Root, page_size: u64) -> Result<Pool, Error> {
+/// Reads the pool of pages of one size.
+///
+/// # Errors
+/// As of [`read`]; a kernel without pages of that size has no such files.
+pub fn read_size(root: &Root, page_size: u64) -> Result<Pool, Error> {
     let number = |name| root.read_number(format!("{POOLS}/hugepages-{}kB/{name}", page_size >> 10));
     let nodes = online_nodes(root)?.unwrap_or_default();
     let nodes: Result<Vec<_>, _> =

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::{Fallback, FaultError};
 use crate::lease::LeaseError;
-use crate::machine::hugepages;
+use crate::machine::hugepages::Shortage;
 use crate::parallel::JobError;
 use crate::size::Size;
 use crate::{ClearError, PopulateError};
@@ -52,25 +52,9 @@ pub enum PoolError {
         /// In bytes.
         page_size: usize,
     },
-    /// Too few huge pages are reserved on this machine, or another process has them.
-    #[error(
-        "needs {wanted} huge pages of {}, but of {total} only {free} are free, {promised} of them promised to others",
-        Size(*page_size)
-    )]
-    NotEnoughHugePages {
-        /// In bytes.
-        page_size: usize,
-        /// Pages asked for.
-        wanted: u64,
-        /// Pages that the machine has.
-        total: u64,
-        /// Of these, not in use.
-        free: u64,
-        /// Of the free ones, promised to mappings that have not touched them yet.
-        promised: u64,
-        /// Pages for which the machine has memory to spare; `None` where it does not say.
-        spare: Option<u64>,
-    },
+    /// Too few huge pages are reserved on this machine, or other processes have them.
+    #[error(transparent)]
+    NotEnoughHugePages(Shortage),
     /// The machine has not so much memory left.
     #[error("needs {} of memory, {} are available", Size(*wanted), Size(*available as usize))]
     NotEnoughMemory {
@@ -169,10 +153,7 @@ impl PoolError {
     #[must_use]
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Self::NotEnoughHugePages { page_size, wanted, free, promised, total, spare } => {
-                let missing = wanted.saturating_sub(free.saturating_sub(*promised));
-                hugepages::remedy(*page_size as u64, *total, missing, *spare)
-            }
+            Self::NotEnoughHugePages(shortage) => shortage.remedy(),
             Self::OverGroupLimit { file, .. } => format!("raise {}", file.display()),
             Self::NoThp { .. } => {
                 "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled".to_owned()
@@ -210,14 +191,14 @@ mod tests {
 
     #[test]
     fn remedy_for_missing_huge_pages_reserves_them_on_top() {
-        let shortage = PoolError::NotEnoughHugePages {
+        let shortage = PoolError::NotEnoughHugePages(Shortage {
             page_size: HUGE_PAGE_BYTES,
             wanted: 512,
             total: 100,
             free: 20,
             promised: 8,
             spare: Some(500),
-        };
+        });
         let expected = "echo 600 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
         assert_eq!(shortage.remedy().unwrap(), expected);
         let fallbacks = vec![Fallback { backing: Backing::Hugetlb2M, reason: shortage }];

@@ -4,6 +4,7 @@
 
 use super::{Backing, PoolError};
 use crate::machine::cgroup::{Cgroups, Limit};
+use crate::machine::hugepages::Shortage;
 use crate::machine::{Error, Memory, Root, hugepages};
 
 /// Sees to it that the machine can give so many bytes beyond what is in use now.
@@ -44,25 +45,13 @@ pub(super) fn check_huge_pages(
         Err(error) if error.is_not_found() => Err(PoolError::NoHugePages { page_size }),
         Err(_) => Ok(()),
         Ok(None) => Err(PoolError::NoHugePages { page_size }),
-        Ok(Some(pool)) if pool.unpromised() + pool.may_grow_by() >= wanted => Ok(()),
-        Ok(Some(pool)) => Err(shortage(root, &pool, page_size, wanted)),
+        Ok(Some(pool)) => Shortage::of(root, &pool, wanted)
+            .map_or(Ok(()), |shortage| Err(PoolError::NotEnoughHugePages(shortage))),
     }
 }
 
 fn huge_pages(root: &Root, page_size: usize) -> Result<Option<hugepages::Pool>, Error> {
     Ok(hugepages::read(root)?.into_iter().find(|pool| pool.page_size == page_size as u64))
-}
-
-fn shortage(root: &Root, pool: &hugepages::Pool, page_size: usize, wanted: u64) -> PoolError {
-    let spare = Memory::read(root).ok().map(|memory| memory.spare() / page_size as u64);
-    PoolError::NotEnoughHugePages {
-        page_size,
-        wanted,
-        total: pool.total,
-        free: pool.free,
-        promised: pool.reserved,
-        spare,
-    }
 }
 
 fn check_memory(root: &Root, wanted: usize) -> Result<(), PoolError> {

@@ -18,7 +18,7 @@ use super::extent::{Clean, Content, Dirty, Extent, Hole, Idle, InUse};
 use super::{Backing, NodePolicy, PoolError};
 use crate::lease::MemoryFile;
 use crate::parallel::{Bytes, Done, JobError, Progress, Sharing, Threads};
-use crate::populate::{PopulateError, populate_pages};
+use crate::populate::{PopulateError, populate_folio, populate_pages};
 use crate::profile::Profile;
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::mapping::{Mapping, collapse};
@@ -307,8 +307,7 @@ impl Memory {
         populate.run_raw(self.at(extent.folios().start), self.bytes(extent)).map(|_| ())
     }
 
-    /// Folio by folio: one touch allocates a huge page where the setting allows, and a collapse
-    /// makes one where it does not or where none was free. A folio that stays base pages is counted.
+    /// Folio by folio; those that stay base pages are counted.
     fn populate_huge(
         &self,
         extent: &Extent<Hole>,
@@ -322,11 +321,9 @@ impl Memory {
         let populated = sharing.run(start.0, len, profile, min_chunk, |chunk| {
             for offset in chunk.step_by(folio) {
                 let first = self.first_page(extent.folios().start + offset / folio) * page_size();
-                populate_pages(start.at(offset + first), page_size())?;
                 // SAFETY: accesses to the alias mapping wait for no thread.
-                if unsafe { collapse(start.at(offset), folio) }.is_err() {
+                if !unsafe { populate_folio(start.at(offset), folio, first) }? {
                     self.fragmented.fetch_add(1, Ordering::Relaxed);
-                    populate_pages(start.at(offset), folio)?;
                 }
             }
             Ok(())

@@ -99,7 +99,7 @@ fn listening(path: &std::path::Path) -> OwnedFd {
 /// Until no connection can come any more. Makes no call that this crate's tests refuse.
 fn answer_all(listener: &OwnedFd, file: &MemoryFile) {
     let page_size = file.backing().page_size() as u64;
-    let answer = Answer::Leased { bytes: bytes() as u64, page_size, payer: Payer::Broker };
+    let answer = Answer::Leased { bytes: bytes() as u64, page_size, payer: Payer::Broker, huge: 0 };
     let message = answer.to_message();
     while let Ok(connection) = accept(listener) {
         let files = [file.as_fd()];
