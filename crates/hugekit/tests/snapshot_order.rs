@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod memory;
+mod rounds;
 
 use std::fs::File;
 use std::io::Read;
@@ -15,15 +16,11 @@ use hugekit::pool::{Backing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
+use rounds::rounds;
 
 const PAGE: usize = 4096;
-
-/// In each order of stores, of which each range has four: fewer where models are to have fewer cases, because a machine
-/// is slow.
-fn rounds() -> usize {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    cases.map_or(150, |cases: usize| cases.clamp(10, 150))
-}
+/// In each order of stores, of which each range has four.
+const ROUNDS: usize = 150;
 
 const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
@@ -54,7 +51,7 @@ fn word_at(address: usize) -> &'static AtomicU64 {
 
 /// Rounds in which a later store was seen without an earlier one, while a writer numbers the words again and again.
 fn out_of_order(words: &Words<'_>, others: &Words<'_>, take: impl FnMut() -> Vec<u64>) -> usize {
-    out_of_order_in(rounds(), words, others, take)
+    out_of_order_in(rounds(ROUNDS), words, others, take)
 }
 
 fn out_of_order_in(
@@ -153,7 +150,7 @@ fn every_range_is_of_one_moment(fault_mode: FaultMode) {
         for words in orders(start, len) {
             let take = || seen(fault_mode, Granule::Auto, range, &words);
             let wrong = out_of_order(&words, &vec![], take);
-            assert_eq!(wrong, 0, "{fault_mode:?} {at} {len}: of {}", rounds());
+            assert_eq!(wrong, 0, "{fault_mode:?} {at} {len}: of {}", rounds(ROUNDS));
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
     }
@@ -179,7 +176,7 @@ fn snapshot_of_much_memory_is_one_moment() {
         let words: Words<'_> =
             [35 * HUGE, 17 * HUGE, 5 * PAGE].iter().map(|at| word_at(start + at)).collect();
         let take = || seen(fault_mode, Granule::Small, memory.range(), &words);
-        let wrong = out_of_order_in(rounds().min(20), &words, &vec![], take);
+        let wrong = out_of_order_in(rounds(20), &words, &vec![], take);
         assert_eq!(wrong, 0, "{fault_mode:?}");
     }
 }
@@ -243,7 +240,7 @@ fn system_call_beside_a_snapshots_ends_goes_on() {
                 }
             });
             let _stops = Stops(&stop);
-            for _ in 0..2 * rounds() {
+            for _ in 0..2 * rounds(ROUNDS) {
                 let builder = Snapshot::builder().fault_mode(fault_mode);
                 // SAFETY: no thread blocks SIGBUS, and no system call writes within the range.
                 match unsafe { builder.of_anonymous(range) } {
