@@ -170,11 +170,11 @@ fn snapshot_of_any_range_threaded_is_one_moment() {
 #[test]
 fn snapshot_of_much_memory_is_one_moment() {
     for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| can(fault_mode)) {
-        let memory = Memory::filled(36 * HUGE, false, 0);
+        let memory = Memory::filled(130 * HUGE, false, 0);
         let start = memory.start().expose_provenance();
         // In the first piece of a thread, the last one, and one of those between.
         let words: Words<'_> =
-            [35 * HUGE, 17 * HUGE, 5 * PAGE].iter().map(|at| word_at(start + at)).collect();
+            [129 * HUGE, 67 * HUGE, 5 * PAGE].iter().map(|at| word_at(start + at)).collect();
         let take = || seen(fault_mode, Granule::Small, memory.range(), &words);
         let wrong = out_of_order_in(rounds(20), &words, &vec![], take);
         assert_eq!(wrong, 0, "{fault_mode:?}");

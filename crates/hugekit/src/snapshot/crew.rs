@@ -20,8 +20,8 @@ use crate::sys::thread::affinity;
 /// each other. Cut at multiples of it, so that no huge page is in two of them.
 const PIECE_BYTES: usize = 16 << 20;
 
-/// A thread is started for no less: it takes as long as a few pieces.
-const LEAST_BYTES: usize = 4 * PIECE_BYTES;
+/// A thread is started for no less: to start one, and to wake it, takes as long as a few pieces.
+const LEAST_BYTES: usize = 16 * PIECE_BYTES;
 
 /// A thread that will help to protect memory, and what it will help with.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Crew {
     }
 
     /// Protects all of it, together with the helper. Writes to nothing but the calling thread's stack and memory of our
-    /// own; so does the helper, until this is dropped.
+    /// own; so does the helper, until it is dismissed.
     ///
     /// # Errors
     /// The first refusal that was met, and the number of its part. Some of the others may be protected then.
@@ -59,11 +59,16 @@ impl Crew {
         self.work.take_part(|range| protector.protect(range));
         self.work.end()
     }
+
+    /// Has the helper end. It is waited for when this is dropped: beside busy threads it may have no CPU for a while.
+    pub(super) fn dismiss(&self) {
+        self.work.dismiss();
+    }
 }
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.work.dismiss();
+        self.dismiss();
         self.helper.take().into_iter().for_each(HandlerThread::join);
     }
 }

@@ -64,6 +64,8 @@ struct State {
     /// What guards edges, opened when it is needed, and there while there are snapshots.
     watched: Option<OwnedFd>,
     stopped: Option<OwnedFd>,
+    /// The last one, dismissed.
+    crew: Option<Crew>,
 }
 
 impl State {
@@ -161,6 +163,7 @@ impl WriteTracker {
         if state.snapshots.is_empty() {
             state.handlers.take().into_iter().for_each(Handlers::stop);
             (state.protector, state.watched, state.stopped) = (None, None, None);
+            state.crew = None;
         }
     }
 
@@ -220,7 +223,8 @@ impl WriteTracker {
             let held = (self.table.hold(blocked), ranges.map(|ranges| ranges.hold(blocked)));
             Self::arm(state, &snapshot, (&parts, crew.as_ref()), how, held)
         });
-        drop(crew);
+        crew.iter().for_each(Crew::dismiss);
+        state.crew = crew;
         let added = match armed {
             // The last handler thread may have ended before it could know of this one.
             Ok(()) if protector.is_abandoned() => Err(SnapshotError::Refused.into()),
