@@ -112,15 +112,16 @@ impl Script {
     }
 
     /// The next one in its way: in turn as long as one has not been begun at all, and then as the seed has it.
-    fn next(&self, seed: u64) -> Option<(&'static Operation, FaultMode)> {
+    fn next(&self, seed: u64) -> Option<(&'static Operation, FaultMode, Size)> {
         let turn = self.begun.fetch_add(1, Ordering::Relaxed);
         let count = self.operations.len();
-        let (operation, way) = match turn / count {
-            way if way < FAULT_MODES.len() => (turn % count, way),
+        let (operation, way, size) = match turn / count {
+            // What is made once is made for little, too.
+            way if way < FAULT_MODES.len() => (turn % count, way, Size::Short),
             _ if self.stop.load(Ordering::Relaxed) => return None,
-            _ => (seed as usize % count, (seed >> 32) as usize % FAULT_MODES.len()),
+            _ => (seed as usize % count, (seed >> 32) as usize % FAULT_MODES.len(), Size::Soak),
         };
-        Some((self.operations[operation], FAULT_MODES[way].1))
+        Some((self.operations[operation], FAULT_MODES[way].1, size))
     }
 }
 
@@ -148,14 +149,11 @@ fn perform(status: &'static Status, actor: usize, script: &Script) {
     let own = mix(script.seed, actor as u64);
     for round in 0.. {
         let seed = mix(own, round);
-        let Some((operation, fault_mode)) = script.next(seed) else { return };
-        operation.run(&mut world(status, actor, fault_mode), seed);
+        let Some((operation, fault_mode, size)) = script.next(seed) else { return };
+        let rng = fastrand::Rng::with_seed(0);
+        let mut world = World { rng, fault_mode, size, every: 0, actor, status };
+        operation.run(&mut world, seed);
     }
-}
-
-fn world(status: &'static Status, actor: usize, fault_mode: FaultMode) -> World {
-    let rng = fastrand::Rng::with_seed(0);
-    World { rng, fault_mode, size: Size::Soak, every: 0, actor, status }
 }
 
 /// One number of two, as far from its neighbours' as can be.
