@@ -153,6 +153,8 @@ impl Work {
 mod tests {
     use std::thread;
 
+    use rustix::param::page_size;
+
     use super::*;
     use crate::fault::open;
     use crate::sys::private_pages::PrivateBytes;
@@ -226,7 +228,8 @@ mod tests {
         let range = start..start + LEAST_BYTES;
         protector.register(&range).unwrap();
         protector.fill(protector.descriptor(), &range).unwrap();
-        let (less, both) = (start..range.end - 1, [start..start + 4096, start + 4096..range.end]);
+        let second = start + page_size();
+        let (less, both) = (start..range.end - 1, [start..second, second..range.end]);
         assert!(Crew::gather(&protector, [less].iter()).is_none());
         let Some(idle) = Crew::gather(&protector, both.iter()) else {
             assert!(affinity().is_ok_and(|cpus| cpus.len() < 2));
