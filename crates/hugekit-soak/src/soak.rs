@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::panic;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub struct Orders {
 /// takes it off the list.
 const TO_LEAVE: Duration = Duration::from_secs(10);
 
-/// As long as it takes for what is made once in a process to be there.
+/// As long as it takes for what is made once in a process to be there, after each operation was run once in each way.
 const WARM_UP: Duration = Duration::from_secs(8);
 
 /// Does as ordered; returns whether all that was taken was given back. A wrong byte ends the process.
@@ -46,10 +46,10 @@ pub fn work(orders: &Orders) -> bool {
     end_at_the_first_failure(status);
     exposed::install();
     hire_helpers();
-    act(orders, status, WARM_UP.min(orders.time), 0);
+    act(orders, status, WARM_UP.min(orders.time), Part::WarmUp);
     let start = Footprint::now();
     println!("at the start: {start}");
-    act(orders, status, orders.time, 1);
+    act(orders, status, orders.time, Part::Soak);
     let (end, grown) = what_stays_grown(&start);
     println!("at the end:   {end}");
     for line in &grown {
@@ -82,54 +82,78 @@ fn hire_helpers() {
     }
 }
 
-/// One phase: all actors until the time is over.
-fn act(orders: &Orders, status: &'static Status, time: Duration, phase: u64) {
-    let (end, stop) = (Instant::now() + time, AtomicBool::new(false));
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// First each operation in each way, however long that takes on a slow machine.
+    WarmUp,
+    Soak,
+}
+
+/// What the actors are to do.
+struct Script {
+    operations: Vec<&'static Operation>,
+    seed: u64,
+    /// Of the operations in each way, how many have been begun.
+    begun: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Script {
+    fn new(orders: &Orders, part: Part) -> Self {
+        let is_wanted = |name| orders.only.as_deref().is_none_or(|only| name == only);
+        let operations: Vec<_> =
+            OPERATIONS.iter().filter(|operation| is_wanted(operation.name)).collect();
+        let begun = match part {
+            Part::WarmUp => 0,
+            Part::Soak => operations.len() * FAULT_MODES.len(),
+        };
+        let seed = mix(orders.seed, part as u64);
+        Self { operations, seed, begun: AtomicUsize::new(begun), stop: AtomicBool::new(false) }
+    }
+
+    /// The next one in its way: in turn as long as one has not been begun at all, and then as the seed has it.
+    fn next(&self, seed: u64) -> Option<(&'static Operation, FaultMode, Size)> {
+        let turn = self.begun.fetch_add(1, Ordering::Relaxed);
+        let count = self.operations.len();
+        let (operation, way, size) = match turn / count {
+            // What is made once is made for little, too.
+            way if way < FAULT_MODES.len() => (turn % count, way, Size::Short),
+            _ if self.stop.load(Ordering::Relaxed) => return None,
+            _ => (seed as usize % count, (seed >> 32) as usize % FAULT_MODES.len(), Size::Soak),
+        };
+        Some((self.operations[operation], FAULT_MODES[way].1, size))
+    }
+}
+
+/// One part: all actors until the time is over.
+fn act(orders: &Orders, status: &'static Status, time: Duration, part: Part) {
+    let (end, script) = (Instant::now() + time, Script::new(orders, part));
     let storm = Storm::start();
     thread::scope(|scope| {
-        let perform_as = |actor| {
-            let (stop, seed) = (&stop, mix(orders.seed ^ phase << 32, actor as u64));
-            let only = orders.only.as_deref();
-            scope.spawn(move || perform(status, actor, seed, only, stop))
-        };
+        let script = &script;
+        let perform_as = |actor| scope.spawn(move || perform(status, actor, script));
         let actors: Vec<_> = (0..orders.actors.min(ACTORS)).map(perform_as).collect();
         while Instant::now() < end {
             thread::sleep(Duration::from_millis(50));
             status.counts[crate::status::Count::Signals as usize]
                 .store(exposed::calls(), Ordering::Relaxed);
         }
-        stop.store(true, Ordering::Relaxed);
+        script.stop.store(true, Ordering::Relaxed);
         // A scope waits for what its threads do, not for the threads: their stacks would be counted.
         actors.into_iter().for_each(|actor| actor.join().expect("a panic ends the process"));
     });
     drop(storm);
 }
 
-fn perform(
-    status: &'static Status,
-    actor: usize,
-    seed: u64,
-    only: Option<&str>,
-    stop: &AtomicBool,
-) {
-    let chosen: Vec<&'static Operation> = OPERATIONS
-        .iter()
-        .filter(|operation| only.is_none_or(|only| operation.name == only))
-        .collect();
+fn perform(status: &'static Status, actor: usize, script: &Script) {
+    let own = mix(script.seed, actor as u64);
     for round in 0.. {
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
-        let seed = mix(seed, round);
-        let operation = chosen[seed as usize % chosen.len()];
-        let fault_mode = FAULT_MODES[(seed >> 32) as usize % FAULT_MODES.len()].1;
-        operation.run(&mut world(status, actor, fault_mode), seed);
+        let seed = mix(own, round);
+        let Some((operation, fault_mode, size)) = script.next(seed) else { return };
+        let rng = fastrand::Rng::with_seed(0);
+        let mut world = World { rng, fault_mode, size, every: 0, actor, status };
+        operation.run(&mut world, seed);
     }
-}
-
-fn world(status: &'static Status, actor: usize, fault_mode: FaultMode) -> World {
-    let rng = fastrand::Rng::with_seed(0);
-    World { rng, fault_mode, size: Size::Soak, every: 0, actor, status }
 }
 
 /// One number of two, as far from its neighbours' as can be.

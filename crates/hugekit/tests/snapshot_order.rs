@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 mod memory;
+mod rounds;
 
 use std::fs::File;
 use std::io::Read;
@@ -15,6 +16,7 @@ use hugekit::pool::{Backing, Pool};
 use hugekit::snapshot::Granule;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
+use rounds::rounds;
 
 const PAGE: usize = 4096;
 /// In each order of stores, of which each range has four.
@@ -48,7 +50,12 @@ fn word_at(address: usize) -> &'static AtomicU64 {
 }
 
 /// Rounds in which a later store was seen without an earlier one, while a writer numbers the words again and again.
-fn out_of_order(
+fn out_of_order(words: &Words<'_>, others: &Words<'_>, take: impl FnMut() -> Vec<u64>) -> usize {
+    out_of_order_in(rounds(ROUNDS), words, others, take)
+}
+
+fn out_of_order_in(
+    rounds: usize,
     words: &Words<'_>,
     others: &Words<'_>,
     mut take: impl FnMut() -> Vec<u64>,
@@ -80,7 +87,7 @@ fn out_of_order(
             let ascends = seen.is_sorted_by(|one, next| next <= one);
             !ascends || seen[0] - seen[seen.len() - 1] > 1
         };
-        (0..ROUNDS).map(|_| take()).filter(is_out_of_order).count()
+        (0..rounds).map(|_| take()).filter(is_out_of_order).count()
     })
 }
 
@@ -143,7 +150,7 @@ fn every_range_is_of_one_moment(fault_mode: FaultMode) {
         for words in orders(start, len) {
             let take = || seen(fault_mode, Granule::Auto, range, &words);
             let wrong = out_of_order(&words, &vec![], take);
-            assert_eq!(wrong, 0, "{fault_mode:?} {at} {len}: of {ROUNDS}");
+            assert_eq!(wrong, 0, "{fault_mode:?} {at} {len}: of {}", rounds(ROUNDS));
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
     }
@@ -157,6 +164,21 @@ fn snapshot_of_any_range_in_place_is_one_moment() {
 #[test]
 fn snapshot_of_any_range_threaded_is_one_moment() {
     every_range_is_of_one_moment(FAULT_MODES[1]);
+}
+
+/// More base pages than one thread protects alone.
+#[test]
+fn snapshot_of_much_memory_is_one_moment() {
+    for fault_mode in FAULT_MODES.into_iter().filter(|&fault_mode| can(fault_mode)) {
+        let memory = Memory::filled(130 * HUGE, false, 0);
+        let start = memory.start().expose_provenance();
+        // In the first piece of a thread, the last one, and one of those between.
+        let words: Words<'_> =
+            [129 * HUGE, 67 * HUGE, 5 * PAGE].iter().map(|at| word_at(start + at)).collect();
+        let take = || seen(fault_mode, Granule::Small, memory.range(), &words);
+        let wrong = out_of_order_in(rounds(20), &words, &vec![], take);
+        assert_eq!(wrong, 0, "{fault_mode:?}");
+    }
 }
 
 /// What lies beside the ends, in the same pages, is written all the time.
@@ -218,7 +240,7 @@ fn system_call_beside_a_snapshots_ends_goes_on() {
                 }
             });
             let _stops = Stops(&stop);
-            for _ in 0..2 * ROUNDS {
+            for _ in 0..2 * rounds(ROUNDS) {
                 let builder = Snapshot::builder().fault_mode(fault_mode);
                 // SAFETY: no thread blocks SIGBUS, and no system call writes within the range.
                 match unsafe { builder.of_anonymous(range) } {

@@ -73,6 +73,9 @@ pub(super) fn script(machine: &Machine) -> String {
     }
     lines.push("say \"@up $(uname -r)\"".to_owned());
     lines.extend(machine.beside.iter().map(|beside| loop_of(*beside).to_owned()));
+    if machine.beside.contains(&Beside::SoftOffline) {
+        lines.push(REFILL.replace("PAGES", &machine.reserved.pages_2m.to_string()));
+    }
     for run in machine.runs {
         let words = [vec![run.program.file()], arguments(machine, run)].concat().join(" ");
         let command = match machine.rights {
@@ -105,14 +108,19 @@ fn settings(machine: &Machine) -> Vec<(&'static str, &'static str)> {
     settings
 }
 
+/// A reserved page of which a part is taken out of use is reserved no more: the kernel finds another one.
+const REFILL: &str =
+    "(while sleep 1; do echo PAGES >/proc/sys/vm/nr_hugepages; done) >/dev/null 2>&1 &";
+
 fn loop_of(beside: Beside) -> &'static str {
     match beside {
         Beside::Compaction => {
             "(while sleep 1; do echo 1 >/proc/sys/vm/compact_memory; done) >/dev/null 2>&1 &"
         }
-        // Anywhere: pages of programs are moved, free ones are taken out of use, and the kernel refuses its own.
+        // Anywhere in one half: pages of programs are moved, free ones are taken out of use, and the kernel refuses its
+        // own. None comes back, and after minutes no huge page would be whole in all of the memory.
         Beside::SoftOffline => {
-            "pages=$(($(awk '/MemTotal/ { print $2 }' /proc/meminfo) / 4))\n\
+            "pages=$(($(awk '/MemTotal/ { print $2 }' /proc/meminfo) / 8))\n\
              (while sleep 0.1; do\n    \
              echo $((((RANDOM * 32768 + RANDOM) % pages) * 4096)) >/sys/devices/system/memory/soft_offline_page\n\
              done) >/dev/null 2>&1 &"

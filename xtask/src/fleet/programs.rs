@@ -84,9 +84,9 @@ impl Built {
         Self::read(&String::from_utf8(output.stdout)?)
     }
 
-    /// The packages that guests have tests and commands of, linked statically. The soak does not compile there yet.
+    /// The packages that guests have tests and commands of, linked statically.
     pub(super) fn for_aarch64() -> Result<Self> {
-        Self::read(&aarch64::build_tests(&["hugekit", "hugekit-cli"], true)?)
+        Self::read(&aarch64::build_tests(&["hugekit", "hugekit-cli", "hugekit-soak"], true)?)
     }
 
     /// Takes in what cargo says of its artifacts, one in each line.

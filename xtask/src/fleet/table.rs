@@ -30,6 +30,20 @@ const USUAL: &[Run] = &[
     Run::new(Test("failed_memory")),
 ];
 
+/// What runs on another architecture: as everywhere, signals and threads on its own stacks and atomics, and everything
+/// at once.
+const ELSEWHERE: &[Run] = &[
+    Run::new(Doctor),
+    UNITS,
+    Run::new(Test("parallel")),
+    NODES,
+    Run::new(Test("region")),
+    Run::with(Test("fault"), &["base::"]),
+    Run::new(Test("signals")),
+    Run::new(Test("failed_memory")),
+    Run::with(Soak, &["--minutes", "0.1"]),
+];
+
 /// What runs on kernels before `PAGEMAP_SCAN`, where forks and snapshots go other ways.
 const OLD: &[Run] = &[
     Run::new(Doctor),
@@ -321,7 +335,7 @@ pub(super) static MACHINES: &[Machine] = &[
     },
 ];
 
-const ARM: Machine = Machine { runs: USUAL, ..PLAIN };
+const ARM: Machine = Machine { runs: ELSEWHERE, ..PLAIN };
 
 #[cfg(test)]
 mod tests {

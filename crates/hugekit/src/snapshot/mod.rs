@@ -33,6 +33,7 @@ mod background;
 mod builder;
 mod collapse;
 mod costs;
+mod crew;
 mod delivery;
 mod edges;
 mod epoch;

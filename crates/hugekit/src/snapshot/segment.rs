@@ -155,9 +155,10 @@ impl Faults for Segment {
     ) -> Result<(), PopulateError> {
         match self.let_write(address, blocked) {
             Ok(()) => Ok(()),
-            // The access is tried again, and faults again: no reader may wait for a maker, which waits for readers.
+            // The access is tried again, and faults again: no reader may wait for a maker as long as that waits for
+            // readers.
             Err(Hindrance::Arming) => {
-                rustix::thread::sched_yield();
+                self.protector.wait_for_maker();
                 Ok(())
             }
             Err(Hindrance::Refused) => Err(PopulateError::Kernel(ErrorKind::PermissionDenied)),

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+use super::crew::Crew;
 use super::edges::{Guard, Guarding, Trouble};
 use super::error::{SnapshotError, Unsuitable};
 use super::lifecycle::Phase;
 use super::segment::{Hindrance, Segment};
 use super::state::SnapshotState;
 use super::write_protector::{Refused, WriteProtector};
+use crate::HUGE_PAGE_BYTES;
 use crate::fault::no_fault;
 use crate::fault::open::{self, Of};
 use crate::fault::{Access, Faults, Handlers, Held, Ranges, Registry};
@@ -62,6 +64,8 @@ struct State {
     /// What guards edges, opened when it is needed, and there while there are snapshots.
     watched: Option<OwnedFd>,
     stopped: Option<OwnedFd>,
+    /// The last one, dismissed.
+    crew: Option<Crew>,
 }
 
 impl State {
@@ -159,6 +163,7 @@ impl WriteTracker {
         if state.snapshots.is_empty() {
             state.handlers.take().into_iter().for_each(Handlers::stop);
             (state.protector, state.watched, state.stopped) = (None, None, None);
+            state.crew = None;
         }
     }
 
@@ -212,13 +217,17 @@ impl WriteTracker {
             // Protecting again what its owner discarded would make that look untouched.
             other.check_owner(&clip(other.interval().inner(), snapshot.interval().inner()));
         }
+        let crew = crew_of(&protector, &snapshot, &parts);
         state.snapshots.push(Arc::clone(&snapshot));
         self.publish(state, ranges);
         // A handler of this thread's that writes there would wait for what it has interrupted.
         let armed = without_signals(|blocked| {
             let held = (self.table.hold(blocked), ranges.map(|ranges| ranges.hold(blocked)));
-            Self::arm(state, &snapshot, &parts, (how, before), held, blocked)
+            let parts = (&parts[..], crew.as_ref());
+            Self::arm(state, &snapshot, parts, (how, before), held, blocked)
         });
+        crew.iter().for_each(Crew::dismiss);
+        state.crew = crew;
         let added = match armed {
             // The last handler thread may have ended before it could know of this one.
             Ok(()) if protector.is_abandoned() => Err(SnapshotError::Refused.into()),
@@ -235,7 +244,7 @@ impl WriteTracker {
     fn arm<'a>(
         state: &State,
         snapshot: &Arc<SnapshotState>,
-        parts: &[(Range<usize>, &'a MappedRange)],
+        (parts, crew): (&[(Range<usize>, &'a MappedRange)], Option<&Crew>),
         (how, before): (Guard, Option<&SnapshotState>),
         (table, ranges): (Held<'_, Segment>, Option<Held<'_, dyn Faults>>),
         blocked: &SignalsBlocked,
@@ -263,7 +272,8 @@ impl WriteTracker {
         // A handler that saw it forming may lift what others had protected, until it is done.
         table.settle();
         ranges.iter().for_each(Held::settle);
-        let armed = protect(protector, parts).and_then(|()| match &guarding {
+        let paused = protector.pause_writers();
+        let armed = protect(protector, parts, crew).and_then(|()| match &guarding {
             Some(guarding) => snapshot.edges().take(protector, guarding).map_err(Unarmed::Edge),
             None => Ok(()),
         });
@@ -272,6 +282,7 @@ impl WriteTracker {
         }
         snapshot.enter(if armed.is_ok() { Phase::Live } else { Phase::Ended });
         protector.hold(&[None, None]);
+        drop(paused);
         armed
     }
 
@@ -393,7 +404,7 @@ impl Faults for Threaded {
         loop {
             match self.tracker.table.with(address, blocked, let_write) {
                 Some(Ok(())) => return Ok(()),
-                Some(Err(Hindrance::Arming)) => rustix::thread::sched_yield(),
+                Some(Err(Hindrance::Arming)) => self.protector.wait_for_maker(),
                 Some(Err(Hindrance::Refused)) => {
                     return Err(PopulateError::Kernel(ErrorKind::PermissionDenied));
                 }
@@ -422,11 +433,26 @@ impl Faults for Threaded {
     fn break_(&self, _: usize, _: &SignalsBlocked) {}
 }
 
+/// Who helps to protect these. On huge pages there is little to do, whatever their size: an entry for each.
+fn crew_of(
+    protector: &Arc<WriteProtector>,
+    snapshot: &SnapshotState,
+    parts: &[(Range<usize>, &MappedRange)],
+) -> Option<Crew> {
+    let is_small = snapshot.interval().granule_bytes() < HUGE_PAGE_BYTES;
+    is_small.then(|| Crew::gather(protector, parts.iter().map(|(part, _)| part))).flatten()
+}
+
 /// Has writes to all of the parts come to us.
 fn protect<'a>(
     protector: &WriteProtector,
     parts: &[(Range<usize>, &'a MappedRange)],
+    crew: Option<&Crew>,
 ) -> Result<(), Unarmed<'a>> {
+    if let Some(crew) = crew {
+        let refused = |(errno, part): (_, usize)| Unarmed::Refused(errno, parts[part].1);
+        return crew.protect(protector).map_err(refused);
+    }
     parts.iter().try_for_each(|(part, mapping)| {
         protector.protect(part).map_err(|errno| Unarmed::Refused(errno, mapping))
     })

@@ -12,6 +12,7 @@ use rustix::param::page_size;
 use super::error::SnapshotError;
 use crate::fault::open::Untouched;
 use crate::pool::FaultError;
+use crate::sync::Event;
 use crate::sys::pagemap::PageMap;
 use crate::sys::private_pages::{Private, PrivateBytes};
 use crate::sys::userfaultfd;
@@ -27,12 +28,33 @@ pub(super) struct WriteProtector {
 }
 
 /// What handlers write and read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     /// How often it was abandoned: the first time counts, and then writes pass.
     abandoned: AtomicU32,
     /// Where pages begin whose protection is not lifted at this moment, or 0.
     held: [AtomicUsize; 2],
+    /// 1 while writers may sleep until a maker has protected its memory.
+    pausing: AtomicU32,
+    resumed: Event,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let (abandoned, held, pausing) = Default::default();
+        Self { abandoned, held, pausing, resumed: Event::new() }
+    }
+}
+
+/// Writers that meet what is being protected sleep until this is dropped.
+#[derive(Debug)]
+pub(super) struct Pausing<'a>(&'a Shared);
+
+impl Drop for Pausing<'_> {
+    fn drop(&mut self) {
+        self.0.pausing.store(0, Ordering::SeqCst);
+        self.0.resumed.tell();
+    }
 }
 
 /// The kernel refuses what it permitted when the memory was protected: a system-call filter was installed since, or
@@ -48,7 +70,7 @@ impl WriteProtector {
         (descriptor, untouched): (OwnedFd, Untouched),
     ) -> Result<Self, SnapshotError> {
         let pagemap = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
-        let shared = Private::new(Shared::default()).map_err(SnapshotError::kernel("mmap"))?;
+        let shared = Private::new(Shared::new()).map_err(SnapshotError::kernel("mmap"))?;
         let descriptor = ManuallyDrop::new(descriptor);
         let protector = Self { descriptor, untouched, pagemap, shared };
         if protector.is_told_of_protection().map_err(SnapshotError::kernel("userfaultfd"))? {
@@ -86,6 +108,23 @@ impl WriteProtector {
     pub(super) fn hold(&self, pages: &[Option<Range<usize>>; 2]) {
         for (held, page) in self.shared.held.iter().zip(pages) {
             held.store(page.as_ref().map_or(0, |page| page.start), Ordering::SeqCst);
+        }
+    }
+
+    /// Has writers sleep where they would try again and again, and take CPUs that protecting could have. By one maker
+    /// at a time, which waits for no handler meanwhile, nor does any thread: the maker has their registries.
+    pub(super) fn pause_writers(&self) -> Pausing<'_> {
+        self.shared.pausing.store(1, Ordering::SeqCst);
+        Pausing(&self.shared)
+    }
+
+    /// What a writer does that meets what is being protected, before it tries again. Async-signal-safe.
+    pub(super) fn wait_for_maker(&self) {
+        let is_paused = || self.shared.pausing.load(Ordering::SeqCst) == 1;
+        if is_paused() {
+            self.shared.resumed.wait_for(|| (!is_paused()).then_some(()));
+        } else {
+            rustix::thread::sched_yield();
         }
     }
 

@@ -22,6 +22,7 @@ pub(crate) mod primitives;
 mod published;
 
 pub(crate) use self::claims::{Claim, Claims, State};
+pub(crate) use self::event::Event;
 pub(crate) use self::gate::Gate;
 pub(crate) use self::latch::Latch;
 pub(crate) use self::per_process::{OfProcess, PerProcess};

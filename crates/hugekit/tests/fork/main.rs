@@ -15,6 +15,8 @@ mod model;
 mod permitted;
 mod processes;
 mod refused;
+#[path = "../rounds/mod.rs"]
+mod rounds;
 mod sharing;
 mod threads;
 

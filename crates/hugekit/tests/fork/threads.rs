@@ -10,6 +10,7 @@ use hugekit::{Region, SharedRegion};
 
 use crate::backings::{Check, FOLIOS, is_zero};
 use crate::fixture::{fault_modes, granules, is_painted, paint, pool};
+use crate::rounds::rounds;
 
 /// Has threads end that look at it, when it is dropped: also by what panics, because a scope waits for them.
 struct Stops<'a>(&'a AtomicBool);
@@ -109,7 +110,7 @@ fn fork_under_writers_is_one_moment(backing: Backing) {
 /// Every other fork is kept for a round, and compared then and written; the others are written at once.
 fn forks_stay_what_they_were(generations: &Generations, fault_mode: FaultMode) {
     let mut kept: Option<(Region, Vec<u8>)> = None;
-    for round in 0..60 {
+    for round in 0..rounds(60) as u8 {
         let mut fork = generations.fork(fault_mode, round % 3 == 0);
         let bytes = fork.to_vec();
         if let Some((mut kept, bytes)) = kept.take() {

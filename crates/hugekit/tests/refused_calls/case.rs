@@ -26,6 +26,22 @@ pub(crate) const NO_SUCH_ANSWER: &str = "no such answer";
 /// Followed by what was refused for good when a writer was told so by a signal, all else being as it must.
 pub(crate) const SIGNALLED: &str = "signalled: ";
 
+/// Followed by an error: there were fewer pages than it takes, and nothing had been refused.
+pub(crate) const SHORT: &str = "short of memory: ";
+
+/// What an operation needs before anything is refused. Reserved pages may be with other processes at this moment: then
+/// the case ends, and says so.
+pub(crate) fn have<T, E: Error>(made: Result<T, E>, kind: impl FnOnce(&E) -> ErrorKind) -> T {
+    made.unwrap_or_else(|error| match kind(&error) {
+        ErrorKind::NoMemory => end_short(&error),
+        _ => panic!("{error}"),
+    })
+}
+
+fn end_short(error: &dyn Error) -> ! {
+    end(format!("{SHORT}{error}").as_bytes())
+}
+
 /// What is to be tried, and on what: it arms its point once, and checks what it can.
 #[derive(Clone, Copy)]
 pub(crate) struct Operation {
@@ -91,6 +107,9 @@ impl Point {
         }
         let refused = self.hit.get().or_else(|| injection::hit().filter(|hit| hit.errno != 0));
         let Some(hit) = refused else {
+            if kind == ErrorKind::NoMemory {
+                end_short(error);
+            }
             return self.problem(format!("nothing was refused, but {kind:?}: {error}"));
         };
         if !fits(hit, kind) {

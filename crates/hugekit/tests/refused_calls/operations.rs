@@ -13,9 +13,9 @@ use std::sync::LazyLock;
 use hugekit::fault::FaultMode;
 use hugekit::injection::Call;
 use hugekit::pool::Backing;
-use hugekit::{HUGE_PAGE_BYTES, Pool};
+use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError};
 
-use crate::case::{Operation, Point};
+use crate::case::{Operation, Point, have};
 
 /// Folios of an operation's region.
 pub(crate) const FOLIOS: usize = 3;
@@ -23,11 +23,9 @@ pub(crate) const FOLIOS: usize = 3;
 type Run = fn(&Point, Backing, FaultMode);
 
 const BACKINGS: [Backing; 3] = [Backing::Base, Backing::Thp, Backing::Hugetlb2M];
-const FAULT_MODES: [(&str, FaultMode); 3] = [
-    ("auto", FaultMode::Auto),
-    ("in_place", FaultMode::InPlace),
-    ("threaded", FaultMode::Threaded { threads: 2 }),
-];
+const FAULT_MODES: [(&str, FaultMode); 3] =
+    [("auto", FaultMode::Auto), ("in_place", FaultMode::InPlace), ("threaded", THREADED)];
+const THREADED: FaultMode = FaultMode::Threaded { threads: 2 };
 
 /// Every operation with its name; without the time for all, those of which others say little new.
 pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
@@ -44,7 +42,12 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
         add(prefix.clone(), pools::EACH, backing, auto);
         add(prefix.clone(), leases::EACH, backing, auto);
         if !thorough && backing != base {
-            continue; // The same calls, on memory that takes longer to fill.
+            // The others make the same calls, on memory that takes longer to fill.
+            if backing == Backing::Thp {
+                add(format!("{prefix}in_place::"), forks::BY_RIGHTS, backing, FaultMode::InPlace);
+                add(format!("{prefix}threaded::"), forks::BY_REMOVAL, backing, THREADED);
+            }
+            continue;
         }
         for (name, fault_mode) in FAULT_MODES {
             add(format!("{prefix}{name}::"), regions::EACH, backing, fault_mode);
@@ -93,7 +96,8 @@ const MOST_LEFT: usize = 8;
 /// A pool of so many regions, of which every folio is dirty and nothing clears them.
 fn soiled(backing: Backing, regions: usize) -> Pool {
     let len = regions * FOLIOS * backing.page_size();
-    let pool = Pool::builder(len).backing(backing).strict(true).scrub_threads(0).build().unwrap();
+    let built = Pool::builder(len).backing(backing).strict(true).scrub_threads(0).build();
+    let pool = have(built, PoolError::kind);
     pool.region(len).unwrap().fill(DIRT);
     pool
 }

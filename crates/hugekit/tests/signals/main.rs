@@ -104,6 +104,7 @@ fn no_core_dump_and_no_waiting() {
 fn main() {
     let cases = [
         dispositions::CASES,
+        segfaults::ON_HUGE_PAGES,
         segfaults::CASES,
         handlers::CASES,
         failed::CASES,
@@ -118,7 +119,11 @@ fn main() {
         (case.1)();
         std::process::exit(REACHED_THE_END);
     }
-    let forbidden = permitted::lacking();
-    let trials = cases.iter().map(|case| trial(case, forbidden.as_deref()));
+    let (forbidden, no_huge_pages) = (permitted::lacking(), segfaults::lacking());
+    let trials = cases.iter().map(|case| {
+        let needs = segfaults::ON_HUGE_PAGES.iter().any(|needs| needs.0 == case.0);
+        let lacking = no_huge_pages.as_deref().filter(|_| needs);
+        trial(case, forbidden.as_deref().or(lacking))
+    });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }

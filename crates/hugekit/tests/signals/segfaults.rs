@@ -176,7 +176,14 @@ fn write_that_the_program_forbids_itself_kills_it() {
     unsafe { at.write_volatile(3) };
 }
 
-pub(crate) const CASES: &[Case] = &[
+/// Why this machine has none of the memory that [`ON_HUGE_PAGES`] is about.
+pub(crate) fn lacking() -> Option<String> {
+    let pool = Pool::builder(8 * HUGE_PAGE_BYTES).backing(Backing::Thp).strict(true);
+    pool.populate_now(true).build().err().map(|error| error.to_string())
+}
+
+/// Where rights hold writes back: on shared transparent huge pages.
+pub(crate) const ON_HUGE_PAGES: &[Case] = &[
     (
         "fork_in_a_thread_that_blocks_sigsegv_is_refused_or_needs_none",
         fork_in_a_thread_that_blocks_sigsegv_is_refused_or_needs_none,
@@ -192,6 +199,9 @@ pub(crate) const CASES: &[Case] = &[
         write_that_the_program_forbids_itself_kills_it,
         Some(libc::SIGSEGV),
     ),
+];
+
+pub(crate) const CASES: &[Case] = &[
     (
         "segfault_of_the_programs_own_goes_to_its_handler",
         segfault_of_the_programs_own_goes_to_its_handler,

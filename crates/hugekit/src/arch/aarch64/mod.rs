@@ -55,7 +55,7 @@ pub(super) fn ticks() -> u64 {
     let ticks: u64;
     // SAFETY: `isb` keeps the read from being done early; neither touches memory.
     unsafe {
-        core::arch::asm!("isb", "mrs {0}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags))
+        core::arch::asm!("isb", "mrs {0}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags));
     };
     ticks
 }

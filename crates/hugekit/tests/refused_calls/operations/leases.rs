@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 use super::{FOLIOS, Run, is_whole, is_zero};
-use crate::case::Point;
+use crate::case::{Point, have};
 
 pub(super) const EACH: &[(&str, Run)] = &[
     ("a_file_is_made", a_file_is_made),
@@ -31,8 +31,8 @@ fn bytes() -> usize {
 }
 
 fn made(backing: Backing) -> MemoryFile {
-    let file = MemoryFile::create("test", bytes(), backing).unwrap();
-    file.populate(&PopulateOptions::new(), None).unwrap();
+    let file = have(MemoryFile::create("test", bytes(), backing), LeaseError::kind);
+    have(file.populate(&PopulateOptions::new(), None), LeaseError::kind);
     file
 }
 

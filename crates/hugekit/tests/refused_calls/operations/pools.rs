@@ -6,7 +6,7 @@ use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, RegionError};
 
 use super::{FOLIOS, Run, is_painted, is_whole, is_zero, paint, soiled};
-use crate::case::Point;
+use crate::case::{Point, have};
 
 pub(super) const EACH: &[(&str, Run)] = &[
     ("a_pool_is_built", a_pool_is_built),
@@ -32,7 +32,7 @@ fn a_pool_is_built(point: &Point, backing: Backing, _: FaultMode) {
 
 fn a_pool_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
-    let pool = builder.populate_now(true).build().unwrap();
+    let pool = have(builder.populate_now(true).build(), PoolError::kind);
     point.refuse(|| drop(pool));
 }
 
@@ -49,7 +49,7 @@ fn dirty_folios_are_handed_out(point: &Point, backing: Backing, _: FaultMode) {
 
 fn holes_are_handed_out(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
-    allocate(point, &builder.scrub_threads(0).build().unwrap());
+    allocate(point, &have(builder.scrub_threads(0).build(), PoolError::kind));
 }
 
 fn allocate(point: &Point, pool: &Pool) {
