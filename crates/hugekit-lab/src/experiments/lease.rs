@@ -19,7 +19,7 @@ use super::lease_qemu;
 use super::memory_sources::{remedy, touch, unscrubbed};
 use super::part::{Part, found};
 use crate::anonymous::{Anonymous, Pages};
-use crate::bench::Bench;
+use crate::bench::{Bench, left_out};
 use crate::broker_process::BrokerProcess;
 use crate::record::{Case, Experiment, Ratio, Skipped, Unit};
 use crate::sampler::{Plan, try_alternate};
@@ -64,7 +64,12 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
             "run `hugekit lab lease`",
         ));
     };
-    let (_, observer) = bench.leave_memory()?;
+    let (memory, observer) = bench.leave_memory()?;
+    if memory < 2 * LEAST_UNIT {
+        let needed = Size(2 * LEAST_UNIT);
+        let reason = left_out("everything", 2 * LEAST_UNIT, memory);
+        return Ok(skipped(&reason, &format!("`--memory {needed}`")));
+    }
     let wanted = if bench.options().quick { QUICK_PAGES } else { PAGES };
     let pages = bench.reserve(Pages::Hugetlb2M, wanted)?;
     if pages < LEAST_PAGES {
