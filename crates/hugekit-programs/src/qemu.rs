@@ -44,8 +44,8 @@ impl Emulator {
         command
     }
 
-    /// Another program that becomes it, such as `hugekit lease`: what the emulator has to be told of its libraries and
-    /// modules is inherited, and `{program}` and what follows it are the words to be passed on.
+    /// Has another program become it, such as `hugekit lease`: its name and first arguments are appended to the other
+    /// one's, and what it has to be told of its libraries and modules is inherited.
     pub fn pass_to(&self, other: &mut Command) {
         let own = self.command();
         for (name, value) in own.get_envs() {

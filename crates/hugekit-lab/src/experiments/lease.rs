@@ -19,7 +19,7 @@ use super::lease_qemu;
 use super::memory_sources::{remedy, touch, unscrubbed};
 use super::part::{Part, found};
 use crate::anonymous::{Anonymous, Pages};
-use crate::bench::Bench;
+use crate::bench::{Bench, left_out};
 use crate::broker_process::BrokerProcess;
 use crate::record::{Case, Experiment, Ratio, Skipped, Unit};
 use crate::sampler::{Plan, try_alternate};
@@ -51,8 +51,8 @@ fn unit(pages: usize, most: usize) -> usize {
 pub(super) const POPULATED_EARLIER: &str = "the broker had these pages populated before they were asked for, in the \
      background; kernel-cpu-vs-refill-cpu counts that";
 
-/// What a program beside a refill works on: three arrays of numbers, far larger than a cache.
-const ARRAY: usize = 64 * MIB;
+/// What a program beside a refill works on: three arrays of numbers, each of so much or of two last-level caches.
+const LEAST_ARRAY: usize = 64 * MIB;
 
 /// How long that program is watched at most, if the refill takes as long.
 const WATCHED: Duration = Duration::from_millis(150);
@@ -64,7 +64,12 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
             "run `hugekit lab lease`",
         ));
     };
-    let (_, observer) = bench.leave_memory()?;
+    let (memory, observer) = bench.leave_memory()?;
+    if memory < 2 * LEAST_UNIT {
+        let needed = Size(2 * LEAST_UNIT);
+        let reason = left_out("everything", 2 * LEAST_UNIT, memory);
+        return Ok(skipped(&reason, &format!("`--memory {needed}`")));
+    }
     let wanted = if bench.options().quick { QUICK_PAGES } else { PAGES };
     let pages = bench.reserve(Pages::Hugetlb2M, wanted)?;
     if pages < LEAST_PAGES {
@@ -82,7 +87,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let plan = bench.plan_of_long_rounds(0.3, 6);
     experiment.add("cpu", cpu(&hugekit, guest, plan, observer))?;
     let plan = bench.plan(1.0, 24);
-    experiment.add("throughput", throughput(&hugekit, asked, plan, observer))?;
+    let array = LEAST_ARRAY.max(2 * bench.llc());
+    experiment.add("throughput", throughput(&hugekit, asked, array, plan, observer))?;
     experiment.add("qemu", lease_qemu::measure(bench, &hugekit, guest))?;
     Ok(experiment)
 }
@@ -196,6 +202,7 @@ fn cpu_of_ended_children() -> Duration {
 fn throughput(
     hugekit: &Path,
     bytes: usize,
+    array: usize,
     plan: Plan,
     observer: &dyn Observer,
 ) -> Result<Part, LabError> {
@@ -211,7 +218,7 @@ fn throughput(
         return left_out("too few pages are free for a refill that lasts");
     }
     let mut broker = split.elsewhere(|| BrokerProcess::start(hugekit, bytes))?;
-    let mut program = Program::new();
+    let mut program = Program::new(array);
     let rounds = try_alternate(plan, 2, observer, |index| {
         broker.until_ready()?;
         if index == 1 {
@@ -284,8 +291,9 @@ struct Program {
 }
 
 impl Program {
-    fn new() -> Self {
-        Self { arrays: [1.0, 2.0, 3.0].map(|value| vec![value; ARRAY / size_of::<f64>()]) }
+    /// Of arrays of so many bytes.
+    fn new(bytes: usize) -> Self {
+        Self { arrays: [1.0, 2.0, 3.0].map(|value| vec![value; bytes / size_of::<f64>()]) }
     }
 
     /// GiB/s of as many rounds as end within the time, and before the refill does.
@@ -307,7 +315,8 @@ impl Program {
         let (passes, elapsed) = best.ok_or_else(|| {
             LabError::Broker(std::io::Error::other("the refill ended before it could be watched"))
         })?;
-        Ok((passes * 3 * ARRAY) as f64 / GIB as f64 / elapsed.as_secs_f64())
+        let bytes = passes * self.arrays.iter().map(|array| size_of_val(&array[..])).sum::<usize>();
+        Ok(bytes as f64 / GIB as f64 / elapsed.as_secs_f64())
     }
 
     fn pass(&mut self) {
@@ -336,7 +345,7 @@ mod tests {
 
     #[test]
     fn triad_reads_two_arrays_and_writes_the_third() {
-        let mut program = Program::new();
+        let mut program = Program::new(1 << 16);
         program.pass();
         assert!(program.arrays[0].iter().all(|&sum| sum == 2.0 + 3.0 * 3.0));
     }
