@@ -7,6 +7,7 @@ use crate::cpu_set::ParseCpuSetError;
 use crate::engine::HintError;
 use crate::lease::protocol::{Malformed, Refusal};
 use crate::lease::{LeaseError, Unfit};
+use crate::machine::hugepages::Shortage;
 use crate::parallel::{JobError, NodeMapError};
 use crate::pool::FaultError;
 use crate::profile::AlreadyInstalled;
@@ -50,6 +51,12 @@ print_well! {
 
 #[cfg(feature = "profile-file")]
 print_well! { ProfileError, Problem }
+
+impl Debug for Shortage {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        print(f, self, Some(self.remedy()))
+    }
+}
 
 impl<E: Display> Debug for JobError<E> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -109,6 +116,10 @@ mod tests {
         ]
     }
 
+    fn shortage() -> Shortage {
+        Shortage { page_size: 2 << 20, wanted: 2, total: 1, free: 1, promised: 0, spare: None }
+    }
+
     #[test]
     fn error_without_a_remedy_prints_its_message() {
         for error in one_of_each() {
@@ -122,7 +133,8 @@ mod tests {
         let fallbacks =
             || vec![Fallback { backing: Backing::Base, reason: PoolError::Fault(fault()) }];
         let refusal = Refusal::Busy { most: 2, most_of_user: 1 };
-        let errors: [(Box<dyn Error>, _); 6] = [
+        let errors: [(Box<dyn Error>, _); 7] = [
+            (Box::new(shortage()), Some(shortage().remedy())),
             (Box::new(fault()), fault().remedy()),
             (Box::new(PoolError::NoBacking { fallbacks: fallbacks() }), fault().remedy()),
             (Box::new(ForkError::Fault(fault())), fault().remedy()),
@@ -158,6 +170,7 @@ mod tests {
             }
         }
         let of_a_feature = if cfg!(feature = "profile-file") { 0 } else { 2 };
-        assert_eq!(errors, one_of_each().len() + of_a_feature);
+        // A shortage always has a remedy.
+        assert_eq!(errors, one_of_each().len() + 1 + of_a_feature);
     }
 }

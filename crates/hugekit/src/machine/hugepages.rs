@@ -51,7 +51,7 @@ impl Pool {
 }
 
 /// Too few huge pages are reserved, or other processes have them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "needs {wanted} huge pages of {}, but of {total} only {free} are free, {promised} of them promised to others",
     Size(*page_size)
