@@ -15,6 +15,7 @@ use super::apart;
 use super::fork_mark::ForkMark;
 use super::injection::{Call, pass};
 use super::last_error;
+use crate::HUGE_PAGE_BYTES;
 
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
 /// that part in this process, and with none of a forked child. Not unmapped on drop: its holder
@@ -230,7 +231,7 @@ pub(crate) unsafe fn replace(
     addresses: &Range<usize>,
     in_core_dumps: bool,
 ) -> io::Result<()> {
-    let fresh = Mapping::anywhere(file, offset, addresses.len(), READ_WRITE)?;
+    let fresh = fresh(file, offset, addresses)?;
     let there = ptr::with_exposed_provenance_mut::<c_void>(addresses.start);
     let prepare = || -> io::Result<()> {
         fresh.advise(Advice::LinuxDontFork)?;
@@ -248,6 +249,36 @@ pub(crate) unsafe fn replace(
         // SAFETY: just mapped, and no other thread knows of it.
         let _ = unsafe { fresh.unmap() };
     })
+}
+
+/// Where a mapping was prepared last that moved to a multiple of a huge page: free again since.
+static PREPARED: AtomicUsize = AtomicUsize::new(0);
+
+/// A mapping that is to be moved to these addresses, with no page tables of its own: a move takes along those of all
+/// 2 MiB that it had a part of, which neighbours may have, and where there is one no huge page is mapped. So what will
+/// lie on huge pages begins at a multiple of one, if the kernel can be persuaded.
+fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<Mapping> {
+    let len = addresses.len();
+    if !addresses.start.is_multiple_of(HUGE_PAGE_BYTES) || !len.is_multiple_of(HUGE_PAGE_BYTES) {
+        return Mapping::anywhere(file, offset, len, READ_WRITE);
+    }
+    let near = |hint: usize| -> io::Result<Mapping> {
+        let hint = ptr::without_provenance_mut(hint);
+        // SAFETY: a new mapping, at the hint or at an address of the kernel's choice, replaces none.
+        let start = unsafe { map(hint, len, READ_WRITE, SHARED, &file, offset) }?;
+        Ok(Mapping { start, len })
+    };
+    let first = near(PREPARED.load(Ordering::Relaxed))?;
+    let start = first.start.as_ptr().addr();
+    if start.is_multiple_of(HUGE_PAGE_BYTES) {
+        return Ok(first);
+    }
+    // SAFETY: just mapped, and no other thread knows of it.
+    unsafe { first.unmap() }?;
+    // New mappings come below older ones: there is room below this one, more likely than not.
+    let below = start - start % HUGE_PAGE_BYTES;
+    PREPARED.store(below, Ordering::Relaxed);
+    near(below)
 }
 
 /// As [`replace`], for when no mapping is left to prepare it elsewhere: the addresses are those of whole
