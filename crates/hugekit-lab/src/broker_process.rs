@@ -1,9 +1,6 @@
 //! A broker of the lab's own: `hugekit broker` on reserved pages of 2 MiB, as users start it.
 
-#![allow(unsafe_code)]
-
 use std::io::{self, Read};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -11,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use hugekit::lease::protocol::Status;
 use hugekit::lease::{self, Lease};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::LabError;
+use crate::forking::end_with_this_process;
 
 /// How long anything of it is waited for, on a machine that does other things too.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -129,11 +127,4 @@ fn too_slow(status: &Status) -> io::Error {
         io::ErrorKind::TimedOut,
         format!("{ready} units are ready and {filling} being populated{failure}"),
     )
-}
-
-/// Has the program end, by this signal, when this process does: not even SIGKILL leaves it behind.
-pub(crate) fn end_with_this_process(command: &mut Command, signal: Signal) {
-    let ask = move || Ok(set_parent_process_death_signal(Some(signal))?);
-    // SAFETY: between fork and exec the child makes one system call, and neither allocates nor takes a lock.
-    unsafe { command.pre_exec(ask) };
 }

@@ -6,23 +6,16 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::LabError;
+use crate::latencies::latencies;
 
-/// A minute: longer than any answer that is waited for.
-const LONGEST_NS: u64 = 60_000_000_000;
-
-/// Latencies in nanoseconds.
-pub(crate) fn no_latencies() -> Histogram<u64> {
-    Histogram::new_with_max(LONGEST_NS, 3).expect("a range and precision that it has")
-}
-
-/// Asks so often a second until told to end. Latencies count from when a request was due: one that had to wait for an
+/// Asks so often a second until told to end. Latencies, in nanoseconds, count from when a request was due: one that had to wait for an
 /// answer to the one before it has waited, too.
 pub(crate) fn at_constant_rate(
     per_second: u32,
     mut ask: impl FnMut() -> Result<(), LabError>,
     goes_on: impl Fn() -> bool,
 ) -> Result<Histogram<u64>, LabError> {
-    let mut latencies = no_latencies();
+    let mut latencies = latencies(3);
     let step = Duration::from_secs(1) / per_second;
     let mut due = Instant::now();
     while goes_on() {

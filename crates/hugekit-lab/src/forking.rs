@@ -4,11 +4,15 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hugekit::{PopulateOptions, Threads};
 use rustix::mm::{Advice, madvise, mprotect};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid,
+};
 
 use crate::LabError;
 use crate::anonymous::{Anonymous, Pages};
@@ -135,6 +139,13 @@ pub(crate) fn process(len: Size, work: impl FnOnce() -> bool) -> Result<Child, L
     let child = Pid::from_raw(child).filter(|child| child.as_raw_nonzero().get() > 0);
     let refused = || LabError::Fork { len, cause: io::Error::last_os_error() };
     child.map(|pid| Child { pid, len, waited: false }).ok_or_else(refused)
+}
+
+/// Has the program end, by this signal, when this process does: not even SIGKILL leaves it behind.
+pub(crate) fn end_with_this_process(command: &mut Command, signal: Signal) {
+    let ask = move || Ok(set_parent_process_death_signal(Some(signal))?);
+    // SAFETY: between fork and exec the child makes one system call, and neither allocates nor takes a lock.
+    unsafe { command.pre_exec(ask) };
 }
 
 /// One store to every base page.

@@ -14,6 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::LabError;
 use crate::anonymous::Pages;
+use crate::latencies::latencies;
 use crate::size::Size;
 
 /// Bytes of one store.
@@ -26,9 +27,6 @@ const DRAWN: usize = 1 << 22;
 
 /// The time that a step of a timeline sums up.
 pub(crate) const STEP: Duration = Duration::from_millis(5);
-
-/// A minute: longer than any stall.
-const LONGEST_NS: u64 = 60_000_000_000;
 
 /// The part of the round. The writer is told by a word that children of this process share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +107,7 @@ fn any_of(lines: usize) -> impl FnMut() -> usize {
 }
 
 fn write_lines(words: &[AtomicU64], phase: &AtomicU64, mut next: impl FnMut() -> usize) -> Watched {
-    let histogram =
-        || Histogram::new_with_max(LONGEST_NS, 2).expect("a range and precision that it has");
-    let mut latencies = [histogram(), histogram(), histogram()];
+    let mut latencies = [(); 3].map(|()| latencies(2));
     let mut timeline: Vec<(u64, Duration)> = Vec::with_capacity(4096);
     let (mut faults, mut faults_before) = (0, 0);
     let (mut seen, mut value) = (Phase::Before as u64, 0);

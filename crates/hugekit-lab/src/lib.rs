@@ -23,6 +23,7 @@ mod experiments;
 pub mod finding;
 mod forking;
 mod forking_program;
+mod latencies;
 mod latency_writer;
 mod machine;
 mod noise;

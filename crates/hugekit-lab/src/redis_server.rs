@@ -1,17 +1,16 @@
 //! A real `redis-server`, started for an experiment: filled, written to, and asked to save.
 
-#![allow(unsafe_code)]
-
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use redis::{Client, Cmd, Connection, InfoDict, Pipeline, RedisError};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::forking::end_with_this_process;
 use crate::{LabError, Observer};
 
 const NAME: &str = "redis-server";
@@ -52,13 +51,7 @@ impl RedisServer {
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
         command.arg(folder.path().join("socket")).arg("--dir").arg(folder.path()).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: one system call, between fork and exec: the server ends with the thread that started it.
-        unsafe {
-            command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            })
-        };
+        end_with_this_process(&mut command, Signal::KILL);
         let process = command.spawn().map_err(failed)?;
         let server = Self { process, folder, keys: 0 };
         let since = Instant::now();

@@ -12,6 +12,7 @@ use hugekit::{Pool, PoolError, Region};
 
 use super::memory_sources::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::LabError;
+use crate::latencies::latencies;
 use crate::record::{BUCKET, Case, Distribution, Ratio, Unit};
 
 /// The clear that a fault of dirty memory is made of, without the fault.
@@ -166,9 +167,6 @@ impl Drop for Busy {
 #[derive(Debug)]
 pub(super) struct Recorded(Histogram<u64>);
 
-/// A minute: longer than any fault.
-const LONGEST_NS: u64 = 60_000_000_000;
-
 /// Where buckets begin: shorter than any fault, and long enough that a quarter of it counts.
 const SHORTEST_NS: u64 = 64;
 
@@ -177,7 +175,7 @@ const PERCENTILES: [f64; 6] = [1.0, 50.0, 90.0, 99.0, 99.9, 100.0];
 
 impl Recorded {
     pub(super) fn new() -> Self {
-        Self(Histogram::new_with_max(LONGEST_NS, 3).expect("a range and precision that it has"))
+        Self(latencies(3))
     }
 
     /// Adds latencies in microseconds.

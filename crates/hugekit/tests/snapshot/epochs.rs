@@ -150,35 +150,38 @@ impl Model {
         ptr::slice_from_raw_parts(self.memory.start().wrapping_add(at), len)
     }
 
+    fn write(&mut self, at: usize, len: usize, byte: u8) {
+        self.bytes[at..at + len].fill(byte);
+        // SAFETY: within the memory, which only this thread uses.
+        unsafe { self.memory.start().add(at).write_bytes(byte, len) };
+    }
+
+    fn discard(&mut self, at: usize, len: usize) {
+        self.bytes[at..at + len].fill(0);
+        // SAFETY: within the memory, which only this thread uses.
+        let done =
+            unsafe { libc::madvise(self.memory.start().add(at).cast(), len, libc::MADV_DONTNEED) };
+        assert_eq!(done, 0);
+    }
+
+    fn begin(&mut self, at: usize, len: usize, granule: Granule) {
+        self.chain = Chain::None;
+        self.part = at..at + len;
+        let changes = first(self.fault_mode, self.range(at, len), granule);
+        self.image = vec![0xa5; len];
+        self.chain = Chain::Pending(changes, self.bytes[self.part.clone()].to_vec());
+    }
+
     fn step(&mut self, step: Step) {
         match step {
-            Step::Write { at, len, byte } => {
-                let len = len.min(LEN - at);
-                self.bytes[at..at + len].fill(byte);
-                // SAFETY: within the memory, which only this thread uses.
-                unsafe { self.memory.start().add(at).write_bytes(byte, len) };
-            }
+            Step::Write { at, len, byte } => self.write(at, len.min(LEN - at), byte),
             // What a snapshot is read of must not be discarded before.
             Step::Discard { page, pages }
                 if self.snapshot.is_none() && !matches!(self.chain, Chain::Pending(..)) =>
             {
-                let at = page * PAGE;
-                let len = (pages * PAGE).min(LEN - at);
-                self.bytes[at..at + len].fill(0);
-                // SAFETY: within the memory, as above.
-                let done = unsafe {
-                    libc::madvise(self.memory.start().add(at).cast(), len, libc::MADV_DONTNEED)
-                };
-                assert_eq!(done, 0);
+                self.discard(page * PAGE, (pages * PAGE).min(LEN - page * PAGE));
             }
-            Step::Begin { at, len, granule } => {
-                let len = len.min(LEN - at);
-                self.chain = Chain::None;
-                self.part = at..at + len;
-                let changes = first(self.fault_mode, self.range(at, len), granule);
-                self.image = vec![0xa5; len];
-                self.chain = Chain::Pending(changes, self.bytes[self.part.clone()].to_vec());
-            }
+            Step::Begin { at, len, granule } => self.begin(at, len.min(LEN - at), granule),
             Step::Next => {
                 self.chain = match std::mem::replace(&mut self.chain, Chain::None) {
                     Chain::Saved(epoch) => {
