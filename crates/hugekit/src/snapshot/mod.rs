@@ -39,6 +39,7 @@ mod edges;
 mod epoch;
 mod error;
 mod granules;
+mod heat;
 mod interval;
 mod lifecycle;
 mod piece;
