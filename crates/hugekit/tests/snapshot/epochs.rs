@@ -256,16 +256,15 @@ fn epochs_under_writers_forget_no_write(fault_mode: FaultMode) {
         scope.spawn(|| write(0));
         scope.spawn(|| write(1 << 40));
         let mut image = vec![0; memory.len()];
-        let mut before = crate::fixture::loaded(&memory);
         let mut epoch = saved(first(fault_mode, memory.range(), Granule::Small), &mut image);
         for round in 0..40 {
+            let before = crate::fixture::loaded(&memory);
             let changes = since(fault_mode, epoch);
             let after = crate::fixture::loaded(&memory);
             epoch = saved(changes, &mut image);
             for ((word, least), most) in words(&image).zip(&before).zip(&after) {
                 assert!((*least..=*most).contains(&word), "round {round}");
             }
-            before = words(&image).collect();
         }
         stop.store(true, Ordering::Relaxed);
         drop(epoch);
@@ -296,6 +295,35 @@ fn epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it
     // SAFETY: so that the test's memory is whole when it is unmapped.
     unsafe { libc::mmap(at.cast(), HUGE, access, flags | libc::MAP_FIXED, -1, 0) };
     assert_is_plain(&memory);
+}
+
+fn granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again(
+    fault_mode: FaultMode,
+) {
+    for (granule, bytes) in [(Granule::Huge, HUGE), (Granule::Small, SMALL)] {
+        let memory = Memory::filled(4 * HUGE, true, 1);
+        let mut image = vec![0; memory.len()];
+        let mut epoch = saved(first(fault_mode, memory.range(), granule), &mut image);
+        let hot = (2 * HUGE, 2 * HUGE + bytes);
+        for round in 0..3 {
+            memory.words()[hot.0 / 8].fetch_add(1, Ordering::Relaxed);
+            epoch = saved(since(fault_mode, epoch), &mut image);
+            assert_eq!(epoch.unwatched(), if round == 0 { 0 } else { bytes });
+        }
+        let mut states = 0;
+        while epoch.unwatched() != 0 {
+            let changes = since(fault_mode, epoch);
+            assert_eq!(changed(&changes), [hot]);
+            epoch = saved(changes, &mut image);
+            states += 1;
+        }
+        assert!(states <= 6, "{states}");
+        let changes = since(fault_mode, epoch);
+        assert_eq!(changed(&changes), [], "it was watched, and rested");
+        drop(saved(changes, &mut image));
+        assert!(words(&image).eq(crate::fixture::loaded(&memory)));
+        assert_is_plain(&memory);
+    }
 }
 
 fn changes_that_are_not_taken_leave_memory_plain(fault_mode: FaultMode) {
@@ -331,6 +359,10 @@ pub(crate) const CHECKS: &[Check] = &[
     (
         "epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it",
         epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it,
+    ),
+    (
+        "granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again",
+        granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,
     ),
     (
         "changes_that_are_not_taken_leave_memory_plain",
