@@ -18,6 +18,21 @@ pub struct StateId(pub(crate) [u8; 16]);
 impl StateId {
     /// What a full delta begins with.
     pub(crate) const NONE: Self = Self([0; 16]);
+
+    /// As numbers, to be kept elsewhere.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// The state that [`to_bytes`](Self::to_bytes) gave.
+    ///
+    /// # Errors
+    /// All of them are zero.
+    pub fn from_bytes(bytes: [u8; 16]) -> Result<Self, NoStateId> {
+        let id = Self(bytes);
+        if id == Self::NONE { Err(NoStateId) } else { Ok(id) }
+    }
 }
 
 impl fmt::Display for StateId {
@@ -26,7 +41,7 @@ impl fmt::Display for StateId {
     }
 }
 
-/// What is no [`StateId`]: it has 32 hexadecimal digits, not all of them zero.
+/// What is no [`StateId`]: that has 32 hexadecimal digits, or 16 bytes, not all of them zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a state is 32 hexadecimal digits, not all of them zero")]
 pub struct NoStateId;

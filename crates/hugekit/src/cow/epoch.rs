@@ -147,9 +147,8 @@ impl Watch {
     }
 
     fn mapping_of<'a>(&self, tables: &'a Tables) -> Option<&'a CowMapping> {
-        let has_it = |mapping: &&CowMapping| {
-            mapping.counts().epoch.load(Ordering::SeqCst) == self.number
-        };
+        let has_it =
+            |mapping: &&CowMapping| mapping.counts().epoch.load(Ordering::SeqCst) == self.number;
         tables.mappings.iter().find(has_it)
     }
 }

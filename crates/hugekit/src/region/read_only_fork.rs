@@ -87,9 +87,8 @@ impl<R> ForkBuilder<'_, R> {
         let granule_bytes = fork.granule_bytes;
         let watch = fork.memory.as_fork(|fork| turn.watch(fork));
         let slots = turn.written(len.div_ceil(granule_bytes));
-        let bytes = |slots: Range<usize>| {
-            slots.start * granule_bytes..len.min(slots.end * granule_bytes)
-        };
+        let bytes =
+            |slots: Range<usize>| slots.start * granule_bytes..len.min(slots.end * granule_bytes);
         let written = slots.map(bytes).collect();
         let start = fork.origin;
         Ok((fork, RegionEpoch { watch, start, len, granule_bytes }, written))
