@@ -3,7 +3,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::fs::File;
-use std::io::BufWriter;
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::FromRawFd;
 use std::slice;
@@ -124,7 +123,7 @@ pub unsafe extern "C" fn hugekit_chain_save(
 }
 
 fn save(chain: &mut Chain, changes: Changes, file: &File) -> Answer<(hugekit_saved, Epoch)> {
-    let mut saving = chain.save_changes(BufWriter::new(file))?;
+    let mut saving = chain.save_changes(file)?;
     let epoch = changes.write_to(|offset, bytes| saving.put(offset as u64, bytes))?;
     let saved = saving.finish()?;
     let answer = hugekit_saved {
