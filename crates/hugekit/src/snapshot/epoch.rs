@@ -13,7 +13,6 @@ use super::builder::{Builder, Kind, range_of};
 use super::heat::Heat;
 use super::region::OfRegion;
 use super::source::Source;
-use super::stream::Buffer;
 use super::{Snapshot, SnapshotError, Stats};
 use crate::fault::Serving;
 use crate::region::{ForkBuilder, ForkError, Region, RegionEpoch, SharedRegion};
@@ -232,7 +231,8 @@ impl Changes {
     }
 
     /// Gives what has changed to `take`, in order and up to 2 MiB at a time, with the offset in the state. It may take
-    /// its time: no thread waits for it. The epoch that this leaves began when the snapshot was taken.
+    /// its time: no thread waits for it, and if there is more than a little, another thread reads ahead. The epoch that
+    /// this leaves began when the snapshot was taken.
     ///
     /// # Errors
     /// [`SnapshotError::Write`] if `take` fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
@@ -242,18 +242,8 @@ impl Changes {
         self,
         mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
     ) -> Result<Epoch, SnapshotError> {
-        let mut buffer = Buffer::new()?;
-        let start = self.snapshot.source.range().start;
-        for range in &self.changed {
-            let addresses = start + range.start..start + range.end;
-            self.snapshot.stream_range(addresses, None, None, |batch, done| {
-                let offset = range.start + done;
-                let mut take = |bytes: &[u8]| take(offset, bytes);
-                self.snapshot.give(batch, offset, &mut buffer, &mut take)?;
-                self.let_hot_ones_be(batch);
-                Ok(())
-            })?;
-        }
+        let and_then = |batch: &[Range<usize>]| self.let_hot_ones_be(batch);
+        self.snapshot.give_all(&self.changed, &and_then, &mut take)?;
         let watch = match self.of_region {
             Some(epoch) => Watch::Region(epoch),
             None => Watch::Anonymous(self.snapshot),

@@ -43,6 +43,7 @@ mod heat;
 mod interval;
 mod lifecycle;
 mod piece;
+mod read_ahead;
 mod region;
 mod reserve;
 mod segment;

@@ -349,7 +349,28 @@ fn epoch_is_not_in_a_forked_child(fault_mode: FaultMode) {
     assert_eq!(code, 0);
 }
 
+/// However the code ends that takes what is read, the thread that reads ahead does.
+fn changes_whose_taker_fails_late_or_panics_end(fault_mode: FaultMode) {
+    let memory = Memory::filled(8 * HUGE, true, 3);
+    let most = 5 * HUGE;
+    let fails = |at: usize, _: &[u8]| match at {
+        at if at < most => Ok(()),
+        _ => Err(std::io::ErrorKind::StorageFull.into()),
+    };
+    let refused = first(fault_mode, memory.range(), Granule::Auto).write_to(fails);
+    assert!(matches!(refused, Err(SnapshotError::Write { written, .. }) if written == most));
+    assert_is_plain(&memory);
+    let changes = first(fault_mode, memory.range(), Granule::Auto);
+    let panics = |at: usize, _: &[u8]| if at < most { Ok(()) } else { panic!("as it should") };
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        drop(changes.write_to(panics));
+    }));
+    assert!(panicked.is_err());
+    assert_is_plain(&memory);
+}
+
 pub(crate) const CHECKS: &[Check] = &[
+    ("changes_whose_taker_fails_late_or_panics_end", changes_whose_taker_fails_late_or_panics_end),
     (
         "epoch_has_the_granules_that_were_written_and_no_others",
         epoch_has_the_granules_that_were_written_and_no_others,
