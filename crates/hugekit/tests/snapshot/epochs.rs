@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use hugekit::fault::FaultMode;
-use hugekit::snapshot::{Builder, Changes, Epoch, Granule};
+use hugekit::snapshot::{Builder, Changes, Epoch, Granule, Reserve};
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -349,6 +349,26 @@ fn epoch_is_not_in_a_forked_child(fault_mode: FaultMode) {
     assert_eq!(code, 0);
 }
 
+/// A state that is out needs no copies any more: what they were to go to is the next one's.
+fn reserve_goes_from_one_state_to_the_next(fault_mode: FaultMode) {
+    let memory = Memory::filled(2 * HUGE, true, 3);
+    let reserve = Reserve::new(memory.len()).unwrap();
+    let mut image = vec![0; memory.len()];
+    let with_reserve = || builder(fault_mode).reserve(&reserve);
+    // SAFETY: as in `first`.
+    let mut changes = unsafe { with_reserve().first_epoch(memory.range()) }.unwrap();
+    for _ in 0..3 {
+        assert_eq!(changes.stats().reserved, memory.len());
+        memory.words()[0].fetch_add(1, Ordering::Relaxed);
+        let epoch = saved(changes, &mut image);
+        assert!(reserve.touch(), "no snapshot has it");
+        // SAFETY: as above.
+        changes = unsafe { with_reserve().since(epoch) }.unwrap();
+    }
+    drop(changes);
+    assert_is_plain(&memory);
+}
+
 /// However the code ends that takes what is read, the thread that reads ahead does.
 fn changes_whose_taker_fails_late_or_panics_end(fault_mode: FaultMode) {
     let memory = Memory::filled(8 * HUGE, true, 3);
@@ -370,6 +390,7 @@ fn changes_whose_taker_fails_late_or_panics_end(fault_mode: FaultMode) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
+    ("reserve_goes_from_one_state_to_the_next", reserve_goes_from_one_state_to_the_next),
     ("changes_whose_taker_fails_late_or_panics_end", changes_whose_taker_fails_late_or_panics_end),
     (
         "epoch_has_the_granules_that_were_written_and_no_others",
