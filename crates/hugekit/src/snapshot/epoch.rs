@@ -85,7 +85,7 @@ impl Builder {
         };
         let interval = state.interval();
         let made = self
-            .as_served(before.serving())
+            .served_like(before.serving())
             .protect(interval.range().clone(), Kind::Epoch { before: Some(state) })?;
         // Nothing was noted any more from then on.
         if let Some(failure) = state.failure() {
@@ -106,7 +106,7 @@ impl Builder {
 
 impl Builder {
     /// Unless something else is wished for, writes are handled as those since the epoch are: both are of the same memory.
-    fn as_served(mut self, before: Option<&Serving>) -> Self {
+    fn served_like(mut self, before: Option<&Serving>) -> Self {
         if let (FaultMode::Auto, Some(before)) = (self.fault_mode, before) {
             self.fault_mode = before.fault_mode;
         }
