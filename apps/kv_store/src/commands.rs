@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use super::resp::{Reply, number};
-use super::save::Saver;
+use super::save::{Policy, Saver, Wrote};
 use super::store::{Entry, Full, Store};
 
 /// What commands are about.
@@ -417,7 +417,6 @@ fn write_info(text: &mut String, database: &Database) -> std::fmt::Result {
     let Database { store, saver, clients, port, started, commands, .. } = database;
     let (used, memory) = store.memory();
     let last = &saver.last;
-    let snapshot = &last.snapshot;
     writeln!(text, "# Server\nserver_name:hugekit kv_store\nprocess_id:{}", std::process::id())?;
     writeln!(text, "tcp_port:{port}\nuptime_in_seconds:{}", started.elapsed().as_secs())?;
     writeln!(text, "\n# Clients\nconnected_clients:{}", clients.connected)?;
@@ -432,11 +431,15 @@ fn write_info(text: &mut String, database: &Database) -> std::fmt::Result {
     writeln!(text, "rdb_last_bgsave_time_sec:{}", seconds.ceil())?;
     writeln!(text, "last_save_milliseconds:{:.0}", seconds * 1e3)?;
     writeln!(text, "last_snapshot_microseconds:{}", last.stood_still.as_micros())?;
-    writeln!(text, "last_snapshot_granules:{}", snapshot.granules)?;
-    writeln!(text, "last_snapshot_copied_by_writers:{}", snapshot.copied_by_writers)?;
-    writeln!(text, "last_snapshot_most_bytes_retained:{}", snapshot.most_retained)?;
-    let longest = snapshot.longest_fault.as_micros();
-    writeln!(text, "last_snapshot_longest_fault_microseconds:{longest}")?;
+    let longest = last.stood_still_longest.as_micros();
+    writeln!(text, "longest_snapshot_microseconds:{longest}")?;
+    let Wrote { is_full, changed, bytes } = last.wrote;
+    writeln!(text, "last_save_kind:{}", if is_full { "full" } else { "delta" })?;
+    writeln!(text, "last_save_changed_bytes:{changed}\nlast_save_file_bytes:{bytes}")?;
+    let (deltas, delta_bytes) = saver.deltas();
+    writeln!(text, "chain_deltas:{deltas}\nchain_delta_bytes:{delta_bytes}")?;
+    let Policy { every, deltas, percent } = saver.policy;
+    writeln!(text, "save_every:{every}\nmost_chain_deltas:{deltas}\nmost_chain_percent:{percent}")?;
     writeln!(text, "\n# Stats\ntotal_commands_processed:{commands}")?;
     writeln!(text, "evicted_clients:{}", clients.evicted)?;
     writeln!(text, "\n# Keyspace\ndb0:keys={}", store.len())

@@ -24,7 +24,10 @@
 pub mod arena;
 pub mod commands;
 pub mod dump;
+pub mod folder;
+pub mod image;
 pub mod index;
+pub mod load;
 pub mod redis;
 pub mod resp;
 pub mod save;

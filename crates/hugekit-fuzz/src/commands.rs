@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use crate::store::lend_store;
 use kv_store::commands::{self, Clients, Database};
+use kv_store::folder::Folder;
 use kv_store::resp::{Input, Limits, Reply};
-use kv_store::save::{Folder, Saver};
+use kv_store::save::{Policy, Saver};
 
 const LIMITS: Limits = Limits { bulk: 1 << 20, arguments: 1000, request: 1 << 20 };
 
@@ -18,6 +19,8 @@ const NOW: u64 = 1_000_000;
 
 /// Requests that a client may not make on the machine of a fuzzer: writing files, and ending the server.
 const LEFT_OUT: [&[u8]; 3] = [b"save", b"bgsave", b"shutdown"];
+
+const NEVER: Policy = Policy { every: 0, deltas: 0, percent: 0 };
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -33,7 +36,7 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 fn database(store: kv_store::store::Store) -> Database {
-    let saver = Saver::new(folder(), 0, store.changes(), NOW);
+    let saver = Saver::new(folder(), 0, NEVER, store.changes(), NOW);
     let clients = Clients::new(usize::MAX);
     let (port, commands, started) = (0, 0, Instant::now());
     Database { store, saver, now: NOW, clients, port, started, commands }

@@ -1,6 +1,7 @@
 //! The key-value server: asked by the real `redis-cli` and `redis-benchmark`, by raw sockets that
 //! mean no good, killed, and started again on what it has saved.
 
+mod chains;
 mod client;
 mod dumps;
 mod ending;
@@ -50,7 +51,7 @@ fn main() {
         .into_iter()
         .find_map(|name| redis::program(name).err());
     let checks = [dumps::CHECKS, protocol::CHECKS, limits::CHECKS, ending::CHECKS].concat();
-    let saving = [saves::SAVING, stopped_saves::SAVING, values::SAVING].concat();
+    let saving = [chains::SAVING, saves::SAVING, stopped_saves::SAVING, values::SAVING].concat();
     let trials = [
         trials(&checks, None),
         trials(&saving, no_snapshots().as_deref()),
