@@ -5,6 +5,7 @@ mod chains;
 mod client;
 mod dumps;
 mod ending;
+mod killed;
 mod limits;
 mod models;
 mod protocol;
@@ -51,7 +52,9 @@ fn main() {
         .into_iter()
         .find_map(|name| redis::program(name).err());
     let checks = [dumps::CHECKS, protocol::CHECKS, limits::CHECKS, ending::CHECKS].concat();
-    let saving = [chains::SAVING, saves::SAVING, stopped_saves::SAVING, values::SAVING].concat();
+    let saving =
+        [chains::SAVING, killed::SAVING, saves::SAVING, stopped_saves::SAVING, values::SAVING]
+            .concat();
     let trials = [
         trials(&checks, None),
         trials(&saving, no_snapshots().as_deref()),
