@@ -25,6 +25,7 @@ pub mod arena;
 pub mod commands;
 pub mod dump;
 pub mod folder;
+pub mod glob;
 pub mod image;
 pub mod index;
 pub mod load;

@@ -143,11 +143,11 @@ fn serve(options: &Options) -> Result<()> {
     let port = listener.local_addr()?.port();
     let client_memory = options.client_memory.unwrap_or(options.memory);
     let (clients, started, commands) = (Clients::new(client_memory), Instant::now(), 0);
-    let database = Database { store, saver, now, clients, port, started, commands };
+    let most_value = options.max_value.min(u32::MAX as usize);
+    let database = Database { store, saver, now, clients, port, started, commands, most_value };
     // What all clients may not hold, none may ask for.
-    let (bulk, request) =
-        (options.max_value.min(u32::MAX as usize), options.max_request.min(client_memory));
-    let limits = Limits { bulk, arguments: 1 << 20, request };
+    let request = options.max_request.min(client_memory);
+    let limits = Limits { bulk: most_value, arguments: 1 << 20, request };
     let mut server = Server::new(listener, options.max_clients, limits, database)?;
     println!("listening on port {port}");
     server.run(&asked_to_end)

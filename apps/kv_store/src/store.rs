@@ -167,6 +167,45 @@ impl Store {
         found.is_some()
     }
 
+    /// Has it expire then, or never. Whether it is there.
+    pub fn set_expiry(&mut self, key: &[u8], expires: Option<u64>, now: u64) -> bool {
+        let found = self.find(key, now);
+        if let Some((_, offset)) = found {
+            // Where it is, even if that copies a slab: a longer value would cost as much elsewhere.
+            self.slabs.set_u64(offset, expires.unwrap_or(0));
+            self.changes += 1;
+        }
+        found.is_some()
+    }
+
+    /// Goes through about so many keys from `cursor` on, 0 at first. Returns where to go on, 0 if there are no more. Keys
+    /// that are there from the first call to the last are visited; others may be, and more than once.
+    pub fn scan<'a>(
+        &'a self,
+        cursor: usize,
+        count: usize,
+        now: u64,
+        mut visit: impl FnMut(&'a [u8]),
+    ) -> usize {
+        let (mut bucket, mut seen) = (cursor, 0);
+        // Most buckets may be empty, when most keys have been deleted.
+        let last = cursor.saturating_add(count.saturating_mul(10));
+        while seen < count && bucket < last {
+            let more = self.index.visit(&self.slabs, bucket, &mut |offset| {
+                seen += 1;
+                let entry = self.entry(offset);
+                if !entry.is_gone(now) {
+                    visit(entry.key);
+                }
+            });
+            if !more {
+                return 0;
+            }
+            bucket += 1;
+        }
+        bucket
+    }
+
     pub fn clear(&mut self) {
         self.changes += self.index.len() as u64;
         self.slabs.clear();
@@ -257,7 +296,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, HashSet};
     use std::io::Write;
     use std::sync::atomic::Ordering;
 
@@ -452,6 +491,38 @@ mod tests {
                 self.store.remove(key, self.now);
             }
             assert_eq!(self.store.len(), 0);
+        }
+    }
+
+    proptest! {
+        /// Other keys come and go between the steps, and the table grows.
+        #[test]
+        fn scan_beside_changes_meets_all_that_stay(
+            stay in 0..3000_usize,
+            rounds in prop::collection::vec((0..400_usize, 0..400_usize, 1..300_usize), 1..60),
+        ) {
+            let mut store = Store::new(16 * SLAB).unwrap();
+            let set = |store: &mut Store, key: String| {
+                store.set(&Entry { key: key.as_bytes(), value: b"", expires: None }, 1).unwrap();
+            };
+            (0..stay).for_each(|key| set(&mut store, format!("stays {key}")));
+            let (mut met, mut cursor, mut rounds) = (HashSet::new(), 0, rounds.into_iter());
+            loop {
+                let (more, less, count) = rounds.next().unwrap_or((0, 0, 100));
+                cursor = store.scan(cursor, count, 1, |key| {
+                    met.insert(key.to_vec());
+                });
+                if cursor == 0 {
+                    break;
+                }
+                (0..more).for_each(|key| set(&mut store, format!("goes {cursor} {key}")));
+                for key in 0..less {
+                    store.remove(format!("goes {cursor} {key}").as_bytes(), 1);
+                }
+            }
+            for key in 0..stay {
+                prop_assert!(met.contains(format!("stays {key}").as_bytes()), "{}", key);
+            }
         }
     }
 

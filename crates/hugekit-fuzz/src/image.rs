@@ -64,6 +64,12 @@ fn it_is_a_store(store: &mut Store) {
     for (key, (value, expires)) in &entries {
         let entry = Entry { key, value, expires: *expires };
         assert_eq!(store.get(key, 0), Some(entry));
+        // Of the same size elsewhere, and of another one.
+        let beside = [&key[..], b"'"].concat();
+        if !entries.contains_key(&beside) && store.set(&Entry { key: &beside, ..entry }, 0).is_ok()
+        {
+            assert!(store.remove(&beside, 0));
+        }
         let _ = store.set(&Entry { value: &[1; 300], ..entry }, 0);
     }
     for key in entries.keys() {

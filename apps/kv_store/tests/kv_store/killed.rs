@@ -203,7 +203,7 @@ fn kill_while_it_starts(folder: &Path, after: Duration) {
 fn server_killed_at_any_moment_loses_at_most_the_last_delta() {
     let kills = std::env::var("HUGEKIT_KILLS").ok().and_then(|kills| kills.parse().ok());
     let (folder, mut random) = (folder(), fastrand::Rng::new());
-    println!("seed {}", random.get_seed());
+    eprintln!("seed {}", random.get_seed());
     let (mut state, mut next, mut completed) = (State::new(), 1_u64, 0);
     for _ in 0..kills.unwrap_or(USUAL) {
         let server = Server::start_with(folder.path(), &ARGUMENTS);

@@ -1,4 +1,4 @@
-//! The key-value server: asked by the real `redis-cli` and `redis-benchmark`, by raw sockets that
+//! The key-value server: asked by the real `redis-cli`, `redis-benchmark` and redis-py, by raw sockets that
 //! mean no good, killed, and started again on what it has saved.
 
 mod chains;
@@ -59,6 +59,7 @@ fn main() {
         trials(&checks, None),
         trials(&saving, no_snapshots().as_deref()),
         trials(real_programs::WITH_REDIS, missing.as_deref()),
+        trials(real_programs::WITH_REDIS_PY, real_programs::no_redis_py().as_deref()),
     ];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
 }
