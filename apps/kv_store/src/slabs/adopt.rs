@@ -97,7 +97,7 @@ impl Slabs {
             return Err(slab_error(slab, "an entry behind its last slot"));
         }
         let first_free =
-            (0..slots).find(|&slot| !taken.get(slot).is_some_and(|&at| at == slot * size));
+            (0..slots).find(|&slot| taken.get(slot).is_none_or(|&at| at != slot * size));
         if page.word(3) as usize > first_free.unwrap_or(slots - 1) / 64 {
             return Err(slab_error(slab, "a free slot before the first one that it names"));
         }
