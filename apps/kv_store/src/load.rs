@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind};
 
 use anyhow::{Context, Result, bail, ensure};
+use hugekit::machine::{Memory, Root};
 use hugekit_delta::{Chain, DeltaError, Reader, StateId, apply};
 
 use super::dump;
 use super::folder::{Folder, Name};
 use super::image::Head;
+use super::index::MOST_MEMORY;
 use super::slabs::Slabs;
 use super::store::{Entry, Store};
 
@@ -103,6 +105,11 @@ fn load_images(folder: &Folder, len: u64, store: &mut Store, now: u64) -> Result
 /// Of a store with more or less memory: its entries are moved, and the next save begins anew.
 fn load_other_images(folder: &Folder, len: u64, store: &mut Store, now: u64) -> Result<Loaded> {
     let memory = store.memory().1;
+    let available = Memory::read(&Root::default())?.available;
+    ensure!(
+        len <= available.min(MOST_MEMORY as u64),
+        "a store of {len} bytes was saved, this one has {memory}, and {available} bytes are available to move its entries by: --memory {len} needs no more than that"
+    );
     let mut other = Slabs::new(usize::try_from(len)?)?;
     let Images { mut notes, .. } = read_images(folder, other.image_mut())?;
     let rooms = other.adopt()?;

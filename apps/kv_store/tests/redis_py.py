@@ -23,6 +23,7 @@ def connection(r, protocol):
     assert r.client_getname() in ("tester", b"tester")
     assert r.client_setname("another") is True
     assert r.client_getname() in ("another", b"another")
+    refused(lambda: r.client_setname("x" * 257), "longer than 256 bytes")
     assert r.client_id() > 0
     clients = r.client_list()
     assert any(c["name"] == "another" and c["lib-name"].startswith("redis-py") for c in clients), clients

@@ -101,10 +101,11 @@ impl Session {
                 assert_eq!(reply, format!(":{len}\r\n").as_bytes());
             }
             // No time passes: it goes at once, or stays.
-            b"expire" | b"pexpire" if reply == b":1\r\n" => {
-                if kv_store::resp::number(arguments[1]).is_some_and(|time| time <= 0) {
-                    assert!(self.model.remove(arguments[0]).is_some());
-                }
+            b"expire" | b"pexpire"
+                if reply == b":1\r\n"
+                    && kv_store::resp::number(arguments[1]).is_some_and(|time| time <= 0) =>
+            {
+                assert!(self.model.remove(arguments[0]).is_some());
             }
             b"keys" if reply[0] == b'*' && arguments[0] == b"*" => {
                 assert!(reply.starts_with(format!("*{}\r\n", self.model.len()).as_bytes()));

@@ -279,7 +279,7 @@ mod pauses {
             r15,
             rip,
             rflags,
-        ] = *numbers.as_array().ok_or("there are not 18 registers")?;
+        ] = *<&[u64; 18]>::try_from(&numbers[..]).map_err(|_| "there are not 18 registers")?;
         Ok(kvm_regs {
             rax,
             rbx,

@@ -80,9 +80,14 @@ pub(super) fn hello(database: &mut Database, arguments: &[&[u8]], reply: &mut Re
 
 const NO_PASSWORD: &str = "ERR AUTH called without any password configured for the default user";
 
+/// Bytes of a name: what clients say of themselves is not counted as memory that they hold.
+const LONGEST_NAME: usize = 256;
+
 /// A word that can stand in a list of clients.
 fn word_of(what: &str, bytes: &[u8]) -> Result<String, String> {
-    if bytes.iter().all(u8::is_ascii_graphic) {
+    if bytes.len() > LONGEST_NAME {
+        Err(format!("ERR {what} cannot be longer than {LONGEST_NAME} bytes."))
+    } else if bytes.iter().all(u8::is_ascii_graphic) {
         Ok(String::from_utf8_lossy(bytes).into_owned())
     } else {
         Err(format!("ERR {what} cannot contain spaces, newlines or special characters."))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -237,6 +238,44 @@ fn save_that_is_due_happens_by_itself() {
     assert_eq!(Server::start(folder.path()).client().get("a"), Some(b"3".to_vec()));
 }
 
+/// Without room, and where the file cannot even be made: the next delta follows on the last one that is there.
+fn bgsave_after_one_that_failed_goes_on_with_the_chain() {
+    let folder = folder();
+    let mut held = chain(folder.path(), 1).pop().unwrap();
+    let server = Server::start(folder.path());
+    let mut client = server.client();
+    let partial = folder.path().join("dump.hkv.part");
+    let full = || symlink("/dev/full", &partial).unwrap();
+    let directory = || fs::create_dir(&partial).unwrap();
+    let obstacles: [&dyn Fn(); 2] = [&full, &directory];
+    for (number, obstacle) in obstacles.iter().enumerate() {
+        let (key, value) = (format!("key:{number}"), vec![number as u8; 20_000]);
+        client.set(&key, &value);
+        held.insert(key, value);
+        obstacle();
+        client.background_save();
+        assert_eq!(client.wait_for_the_save(), "err");
+        let _ = fs::remove_dir(&partial);
+        client.set("beside", b"after the save that failed");
+        held.insert("beside".to_owned(), b"after the save that failed".to_vec());
+        assert_eq!(save(&mut client), "delta");
+    }
+    server.kill();
+    assert_eq!(deltas(folder.path()).len(), 3);
+    Server::start(folder.path()).client().holds(&held);
+}
+
+/// An image says how large its store is, and may say anything.
+fn start_on_an_image_of_a_store_beyond_the_machine_is_refused() {
+    for len in [1 << 43, u64::MAX] {
+        let folder = folder();
+        let file = fs::File::create(folder.path().join("dump.hkv")).unwrap();
+        hugekit_delta::Writer::new(file, len, None).unwrap().finish().unwrap();
+        let said = Server::refused(folder.path(), "64MiB");
+        assert!(said.contains(&format!("a store of {len} bytes was saved")), "{said}");
+    }
+}
+
 /// More and more slabs, less and less of them, and values of many slabs; each save is of one moment.
 fn bgsave_of_a_store_that_grows_and_shrinks_is_whole() {
     let folder = folder();
@@ -291,6 +330,14 @@ pub(crate) const SAVING: &[Check] = &[
     (
         "start_beside_deltas_of_an_older_image_leaves_them_out",
         start_beside_deltas_of_an_older_image_leaves_them_out,
+    ),
+    (
+        "bgsave_after_one_that_failed_goes_on_with_the_chain",
+        bgsave_after_one_that_failed_goes_on_with_the_chain,
+    ),
+    (
+        "start_on_an_image_of_a_store_beyond_the_machine_is_refused",
+        start_on_an_image_of_a_store_beyond_the_machine_is_refused,
     ),
     ("start_with_other_memory_moves_the_entries", start_with_other_memory_moves_the_entries),
     ("save_that_is_due_happens_by_itself", save_that_is_due_happens_by_itself),
