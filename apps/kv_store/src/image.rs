@@ -136,3 +136,63 @@ impl<'a, W: io::Write> Taker<'a, W> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hugekit_delta::{Chain, apply};
+
+    use super::super::slabs::PAGE;
+    use super::*;
+
+    #[test]
+    fn head_of_another_program_version_or_machine_is_refused() {
+        let head = Head { slabs: 7, generation: 9 };
+        let mut page = [0; PAGE];
+        assert_eq!(Head::read(&page), Err(ImageError::NoImage));
+        assert_eq!(Head::read(&page[..40]), Err(ImageError::NoImage));
+        head.write(&mut page);
+        assert_eq!(Head::read(&page), Ok(head));
+        let order = Head::AT + 12..Head::AT + 16;
+        page[order.clone()].reverse();
+        assert_eq!(Head::read(&page), Err(ImageError::Order));
+        page[order].reverse();
+        page[Head::AT + 8..Head::AT + 12].copy_from_slice(&2_u32.to_ne_bytes());
+        let error = Head::read(&page).unwrap_err();
+        assert_eq!(error, ImageError::Version { found: 2 });
+        assert!(error.to_string().contains("version 2") && error.to_string().contains("version 1"));
+    }
+
+    /// Slabs without entries are zeroes in an image, and stay as they were in a delta.
+    #[test]
+    fn slabs_without_entries_are_not_taken() {
+        let (len, mut pages) = (4 * SLAB, vec![0; SLAB]);
+        let kind = |pages: &mut [u8], slab: usize, kind: u32| {
+            pages[slab * PAGE..slab * PAGE + 4].copy_from_slice(&kind.to_ne_bytes());
+        };
+        kind(&mut pages, 0, 4);
+        kind(&mut pages, 2, 16);
+        let mut chain = Chain::new(len as u64);
+        let (mut state, mut restored) = (None, vec![0; len]);
+        for (round, expected) in [(1_u8, [0, 1, 0]), (2, [2, 1, 0])] {
+            let mut file = io::Cursor::new(Vec::new());
+            let is_full = state.is_none();
+            let saving = chain.save_changes(&mut file).unwrap();
+            let mut taker = Taker::new(saving, is_full, &pages).unwrap();
+            // In pieces that end anywhere.
+            let slabs = vec![round; 3 * SLAB];
+            for (index, piece) in slabs.chunks(SLAB / 3).enumerate() {
+                taker.put(SLAB + index * (SLAB / 3), piece).unwrap();
+            }
+            taker.finish(len as u64).unwrap().finish().unwrap();
+            file.set_position(0);
+            state = Some(apply(&mut restored, state, &mut file).unwrap());
+            assert!(restored[..SLAB] == pages);
+            let slabs = restored[SLAB..].chunks(SLAB);
+            assert!(
+                slabs.zip(expected).all(|(slab, byte)| slab.iter().all(|&found| found == byte))
+            );
+            kind(&mut pages, 2, 0);
+            kind(&mut pages, 1, 16);
+        }
+    }
+}
