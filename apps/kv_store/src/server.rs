@@ -195,7 +195,7 @@ impl Client {
 
     /// Counts what it takes now.
     fn count(&mut self, clients: &mut Clients) {
-        let held = self.input.held() + self.reply.held();
+        let held = self.input.held() + self.reply.held() + clients.queued(self.id);
         clients.held = clients.held - self.held + held;
         self.held = held;
     }

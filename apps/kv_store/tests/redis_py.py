@@ -102,6 +102,19 @@ def scanning(r):
     refused(lambda: r.execute_command("SCAN", 0, "COUNT", 0), "syntax error")
 
 
+def transactions(r):
+    with r.pipeline() as pipe:
+        pipe.set("t", 1).incr("t").get("t")
+        assert pipe.execute() == [True, 2, b"2"]
+        pipe.set("t", "x").incr("t").get("t")
+        results = pipe.execute(raise_on_error=False)
+        assert results[0] is True and results[2] == b"x"
+        assert "not an integer" in str(results[1])
+        pipe.set("t", "y").execute_command("NONSENSE")
+        refused(pipe.execute, "unknown command")
+    assert r.get("t") == b"x"
+
+
 def server(r):
     settings = r.config_get("chain-*")
     assert settings == {"chain-deltas": "60", "chain-percent": "100"}, settings
@@ -128,6 +141,7 @@ for protocol in (2, 3):
         values(r)
         expiry(r)
         scanning(r)
+        transactions(r)
         server(r)
 with redis.Redis(port=int(sys.argv[1])) as r:
     assert r.ping() is True

@@ -28,9 +28,12 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 pub(crate) fn run(bytes: &[u8]) {
     lend_store(|store| {
         let database = database(store);
-        let mut session = Session { database, model: Model::new(), reply: Reply::default() };
+        let mut session =
+            Session { database, model: Model::new(), is_known: true, reply: Reply::default() };
         session.serve(bytes);
-        session.compare();
+        if session.is_known {
+            session.compare();
+        }
         (session.database.store, ())
     });
 }
@@ -53,6 +56,8 @@ fn folder() -> Folder {
 struct Session {
     database: Database,
     model: Model,
+    /// Until a MULTI: what it has done is not followed.
+    is_known: bool,
     /// Replies are in one protocol until HELLO changes it.
     reply: Reply,
 }
@@ -66,7 +71,10 @@ impl Session {
             let name = words[0].to_ascii_lowercase();
             if !LEFT_OUT.contains(&name.as_slice()) {
                 let reply = self.ask(&words);
-                self.model_takes(&name, &words[1..], &reply);
+                self.is_known &= name != b"multi";
+                if self.is_known {
+                    self.model_takes(&name, &words[1..], &reply);
+                }
             }
             input.done();
         }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use super::transaction::Queue;
+
 /// Who is connected, and what requests that are not whole and replies that are not sent take of memory.
 #[derive(Debug)]
 pub struct Clients {
@@ -31,6 +33,8 @@ pub struct Session {
     pub library_version: String,
     /// Of the protocol.
     pub protocol: u8,
+    /// Requests that wait for EXEC.
+    pub queue: Option<Queue>,
 }
 
 impl Clients {
@@ -46,7 +50,8 @@ impl Clients {
         self.next += 1;
         let [name, library, library_version] = [(); 3].map(|()| String::new());
         let began = Instant::now();
-        let session = Session { address, began, name, library, library_version, protocol: 2 };
+        let session =
+            Session { address, began, name, library, library_version, protocol: 2, queue: None };
         self.sessions.insert(id, session);
         id
     }
@@ -54,6 +59,12 @@ impl Clients {
     /// The one whose request is answered.
     pub fn session(&mut self) -> &mut Session {
         self.sessions.get_mut(&self.current).expect("a client is connected while it is answered")
+    }
+
+    /// Bytes of the requests of a client that wait for EXEC.
+    pub fn queued(&self, id: u64) -> usize {
+        let queue = self.sessions.get(&id).and_then(|session| session.queue.as_ref());
+        queue.map_or(0, Queue::held)
     }
 
     /// Bytes that they may still take.

@@ -136,7 +136,7 @@ fn set_info(session: &mut Session, what: &[u8], value: &[u8]) -> Result<(), Stri
 }
 
 fn described(id: u64, session: &Session) -> String {
-    let Session { address, began, name, library, library_version, protocol } = session;
+    let Session { address, began, name, library, library_version, protocol, .. } = session;
     let mut line = format!("id={id}");
     if let Some(address) = address {
         // Writing to a string does not fail.

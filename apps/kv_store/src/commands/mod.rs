@@ -7,6 +7,7 @@ mod keys;
 mod report;
 mod saving;
 mod settings;
+mod transaction;
 mod values;
 
 use std::time::Instant;
@@ -86,7 +87,9 @@ const COMMANDS: &[Command] = &[
     command("decr", 2, WRITE, ONE, values::decr),
     command("decrby", 3, WRITE, ONE, values::decrby),
     command("del", -2, GONE, ALL, keys::del),
+    command("discard", 1, FAST, NONE, transaction::discard),
     command("echo", 2, FAST, NONE, connection::echo),
+    command("exec", 1, &[], NONE, transaction::exec),
     command("exists", -2, READ, ALL, keys::exists),
     command("expire", -3, GONE, ONE, expiry::expire),
     command("flushall", -1, GONE, NONE, keys::flushall),
@@ -100,6 +103,7 @@ const COMMANDS: &[Command] = &[
     command("lastsave", 1, FAST, NONE, saving::lastsave),
     command("mget", -2, READ, ALL, values::mget),
     command("mset", -3, WRITE, [1, -1, 2], values::mset),
+    command("multi", 1, FAST, NONE, transaction::multi),
     command("persist", 2, GONE, ONE, expiry::persist),
     command("pexpire", -3, GONE, ONE, expiry::pexpire),
     command("ping", -1, FAST, NONE, connection::ping),
@@ -116,6 +120,9 @@ const COMMANDS: &[Command] = &[
     command("unlink", -2, GONE, ALL, keys::del),
 ];
 
+/// What is not kept for EXEC.
+const AT_ONCE: [&str; 4] = ["discard", "exec", "multi", "quit"];
+
 const SYNTAX: &str = "ERR syntax error";
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
@@ -123,14 +130,17 @@ const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 /// Answers one request of at least one word.
 pub fn run(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> After {
     database.commands += 1;
-    let name = arguments[0];
-    let same = |command: &&Command| name.eq_ignore_ascii_case(command.name.as_bytes());
-    let outcome = match COMMANDS.iter().find(same) {
-        None => Err(format!("ERR unknown command '{}'", shown(name))),
-        Some(command) if !takes(command.arity, arguments.len()) => {
-            Err(format!("ERR wrong number of arguments for '{}' command", command.name))
+    let outcome = match (command_of(arguments), &mut database.clients.session().queue) {
+        (Err(error), queue) => {
+            queue.iter_mut().for_each(|queue| queue.is_broken = true);
+            Err(error)
         }
-        Some(command) => (command.run)(database, &arguments[1..], reply),
+        (Ok(command), Some(queue)) if !AT_ONCE.contains(&command.name) => {
+            queue.push(arguments);
+            reply.simple("QUEUED");
+            Ok(After::Next)
+        }
+        (Ok(command), _) => (command.run)(database, &arguments[1..], reply),
     };
     let outcome = match reply.reclaim() {
         Some(bytes) => Err(no_room(bytes, &database.clients)),
@@ -140,6 +150,19 @@ pub fn run(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> A
         reply.error(&error);
         After::Next
     })
+}
+
+/// What is asked for, if it may be asked so.
+fn command_of(arguments: &[&[u8]]) -> Result<&'static Command, String> {
+    let name = arguments[0];
+    let same = |command: &&Command| name.eq_ignore_ascii_case(command.name.as_bytes());
+    match COMMANDS.iter().find(same) {
+        None => Err(format!("ERR unknown command '{}'", shown(name))),
+        Some(command) if !takes(command.arity, arguments.len()) => {
+            Err(format!("ERR wrong number of arguments for '{}' command", command.name))
+        }
+        Some(command) => Ok(command),
+    }
 }
 
 fn no_room(bytes: usize, clients: &Clients) -> String {

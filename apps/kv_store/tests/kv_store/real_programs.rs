@@ -42,7 +42,7 @@ fn redis_cli_with_each_command_is_answered() {
         (&["DBSIZE"], "2"),
         (&["SAVE"], "OK"),
         (&["CONFIG", "GET", "save"], "save"),
-        (&["COMMAND", "COUNT"], "37"),
+        (&["COMMAND", "COUNT"], "40"),
         (&["NONSENSE", "a"], "ERR unknown command 'NONSENSE'"),
         (&["GET"], "ERR wrong number of arguments for 'get' command"),
         (&["SET", "a", "1", "EX", "0"], "ERR invalid expire time in 'set' command"),
