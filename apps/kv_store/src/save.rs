@@ -2,7 +2,7 @@
 //! blocks of it that have changed since the save before, or now and then all of it.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -277,9 +277,8 @@ fn write_state(
     entries: Vec<Unsaved>,
     progress: &dyn Fn(usize) -> io::Result<()>,
 ) -> Result<(hugekit_delta::Saved, Vec<Watched>)> {
-    let mut out = BufWriter::new(file);
     let (length, is_full) = (chain.length(), chain.state().is_none());
-    let mut taker = Taker::new(chain.save_changes(&mut out)?, is_full, pages)?;
+    let mut taker = Taker::new(chain.save_changes(file)?, is_full, pages)?;
     let mut watched = Vec::new();
     for part in entries {
         watched.push(part.write_to(|offset, bytes| {
@@ -287,9 +286,7 @@ fn write_state(
             progress(offset + bytes.len())
         })?);
     }
-    let written = taker.finish(length)?.finish()?;
-    out.flush()?;
-    Ok((written, watched))
+    Ok((taker.finish(length)?.finish()?, watched))
 }
 
 /// Counts a file in.

@@ -45,7 +45,6 @@ mod pauses {
 
     use std::error::Error;
     use std::fs::{self, File};
-    use std::io::BufWriter;
     use std::os::unix::thread::JoinHandleExt;
     use std::path::{Path, PathBuf};
     use std::slice;
@@ -221,7 +220,7 @@ mod pauses {
     fn save(chain: &mut Chain, changes: Changes, path: &Path) -> Result<Epoch, Box<dyn Error>> {
         let begin = Instant::now();
         let file = File::create(path)?;
-        let mut saving = chain.save_changes(BufWriter::new(&file))?;
+        let mut saving = chain.save_changes(&file)?;
         let epoch = changes.write_to(|offset, bytes| saving.put(offset as u64, bytes))?;
         let saved = saving.finish()?;
         file.sync_all()?;

@@ -1,7 +1,7 @@
 //! `hugekit delta`: saved states of memory, put together again.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Seek};
+use std::io::{self, BufReader, Seek};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -130,7 +130,7 @@ fn info(deltas: &[PathBuf], json: bool) -> anyhow::Result<()> {
 fn merged(deltas: &[PathBuf], output: &Path) -> anyhow::Result<()> {
     let sources = deltas.iter().map(|path| opened(path)).collect::<anyhow::Result<_>>()?;
     let file = beside(output).with_context(|| cannot_write(output))?;
-    merge(sources, BufWriter::new(file.as_file()))?;
+    merge(sources, file.as_file())?;
     put(file, output)
 }
 
