@@ -3,17 +3,18 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{FromRawFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hugekit::SnapshotError;
-use hugekit::snapshot::{Granule, Stats};
+use hugekit::fault::FaultMode;
+use hugekit::snapshot::{Builder, Granule, Stats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -26,6 +27,8 @@ use crate::errors::{Raised, with_fault_signals};
 use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
+use crate::replacing::Replacing;
+use crate::tensor;
 use crate::view::{Shown, View};
 
 /// Bytes that are read together where the library does not stream by itself.
@@ -180,12 +183,22 @@ impl Reserve {
 
 /// Wishes for each of the snapshots.
 #[derive(Clone, Copy)]
-struct Wishes<'a> {
-    reserve: Option<&'a Reserve>,
-    fault_mode: Option<hugekit::fault::FaultMode>,
-    granule: Granule,
-    max_cow_bytes: Option<usize>,
-    populate_copies: usize,
+pub(crate) struct Wishes<'a> {
+    pub(crate) reserve: Option<&'a Reserve>,
+    pub(crate) fault_mode: Option<FaultMode>,
+    pub(crate) granule: Granule,
+    pub(crate) max_cow_bytes: Option<usize>,
+    pub(crate) populate_copies: usize,
+}
+
+impl Wishes<'_> {
+    /// All but what is populated.
+    pub(crate) fn builder(&self) -> Builder {
+        let builder = hugekit::Snapshot::builder().granule(self.granule);
+        let builder = self.fault_mode.into_iter().fold(builder, Builder::fault_mode);
+        let builder = self.max_cow_bytes.into_iter().fold(builder, Builder::max_cow_bytes);
+        self.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0))
+    }
 }
 
 /// Take a snapshot of arrays, in microseconds: what they hold now, whatever is written to them afterwards.
@@ -270,7 +283,7 @@ pub(crate) fn snapshot(
     })
 }
 
-fn granule(word: &str) -> PyResult<Granule> {
+pub(crate) fn granule(word: &str) -> PyResult<Granule> {
     match word {
         "huge" => Ok(Granule::Huge),
         "small" => Ok(Granule::Small),
@@ -285,15 +298,20 @@ type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 /// The arrays and their names, which for a list are numpy's.
 fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
-        let items = dict.iter().map(|(name, array)| Ok((name.extract()?, array)));
+        let items = dict.iter().map(|(name, array)| Ok((name.extract()?, array_of(array)?)));
         return Ok((Form::Named, items.collect::<PyResult<_>>()?));
     }
     if arrays.is_instance_of::<PyList>() || arrays.is_instance_of::<PyTuple>() {
         let arrays = arrays.try_iter()?.enumerate();
-        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), array?)));
+        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), array_of(array?)?)));
         return Ok((Form::Several, items.collect::<PyResult<_>>()?));
     }
-    Ok((Form::One, vec![("arr_0".to_owned(), arrays.clone())]))
+    Ok((Form::One, vec![("arr_0".to_owned(), array_of(arrays.clone())?)]))
+}
+
+/// Of a tensor, the array that shares its memory.
+fn array_of(given: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
+    Ok(tensor::as_array(&given)?.unwrap_or(given))
 }
 
 fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
@@ -321,22 +339,17 @@ fn taken(
     {
         match Region::around(buffer.start().addr(), buffer.len()) {
             Some(region) => {
-                memories[index] = within(py, &region, buffer, wishes, &mut of_regions)?;
+                let start = buffer.start().addr();
+                let fault_mode = wishes.fault_mode;
+                memories[index] =
+                    Memory(Some(within(py, &region, start, fault_mode, &mut of_regions)?));
             }
             None => elsewhere
                 .push((index, slice_from_raw_parts(buffer.start().cast_const(), buffer.len()))),
         }
     }
     let ranges: Vec<_> = elsewhere.iter().map(|&(_, range)| range).collect();
-    let builder = hugekit::Snapshot::builder()
-        .granule(wishes.granule)
-        .populate_copies(wishes.populate_copies);
-    let builder =
-        wishes.fault_mode.into_iter().fold(builder, hugekit::snapshot::Builder::fault_mode);
-    let builder =
-        wishes.max_cow_bytes.into_iter().fold(builder, hugekit::snapshot::Builder::max_cow_bytes);
-    let builder =
-        wishes.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0));
+    let builder = wishes.builder().populate_copies(wishes.populate_copies);
     // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
     // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
     // documented for later; EFAULT is an OSError.
@@ -347,27 +360,27 @@ fn taken(
     Ok(memories)
 }
 
-/// Part of a snapshot of a region.
-fn within(
+/// A snapshot of a region, and where in it an address is.
+pub(crate) fn within(
     py: Python<'_>,
     region: &Region,
-    buffer: &Buffer,
-    wishes: Wishes<'_>,
+    start: usize,
+    fault_mode: Option<FaultMode>,
     of_regions: &mut HashMap<usize, Arc<hugekit::Snapshot>>,
-) -> PyResult<Memory> {
+) -> PyResult<(Arc<hugekit::Snapshot>, usize)> {
     let base = region.shared().as_ptr().addr();
     let snapshot = match of_regions.entry(base) {
         Entry::Occupied(known) => Arc::clone(known.get()),
         Entry::Vacant(place) => {
             let take = || {
                 let builder = region.shared().fork_builder();
-                let fault_mode = wishes.fault_mode.into_iter();
+                let fault_mode = fault_mode.into_iter();
                 fault_mode.fold(builder, hugekit::region::ForkBuilder::fault_mode).snapshot()
             };
             Arc::clone(place.insert(Arc::new(with_fault_signals(py, take)?)))
         }
     };
-    Ok(Memory(Some((snapshot, buffer.start().addr() - base))))
+    Ok((snapshot, start - base))
 }
 
 #[pymethods]
@@ -871,45 +884,6 @@ fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
 fn borrowed(descriptor: RawFd) -> ManuallyDrop<File> {
     // SAFETY: open, because its file object was just asked for it and is borrowed; never closed from here.
     ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) })
-}
-
-/// A file that takes its name when it is complete.
-struct Replacing {
-    path: PathBuf,
-    partial: PathBuf,
-    file: File,
-    is_complete: bool,
-}
-
-impl Replacing {
-    fn new(path: PathBuf) -> io::Result<Self> {
-        let mut partial = path.clone().into_os_string();
-        partial.push(format!(".{}.partial", std::process::id()));
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial)?;
-        Ok(Self { path, partial, file, is_complete: false })
-    }
-
-    fn finish(mut self, fsync: bool) -> io::Result<()> {
-        if fsync {
-            self.file.sync_all()?;
-        }
-        fs::rename(&self.partial, &self.path)?;
-        self.is_complete = true;
-        match self.path.parent().filter(|_| fsync) {
-            Some(folder) if folder != Path::new("") => File::open(folder)?.sync_all(),
-            Some(_) => File::open(".")?.sync_all(),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Replacing {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            let _ = fs::remove_file(&self.partial);
-        }
-    }
 }
 
 fn with_suffix(path: PathBuf, suffix: &str) -> PathBuf {
