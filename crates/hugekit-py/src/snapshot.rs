@@ -28,7 +28,7 @@ use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
 use crate::replacing::Replacing;
-use crate::tensor;
+use crate::tensor::or_array;
 use crate::view::{Shown, View};
 
 /// Bytes that are read together where the library does not stream by itself.
@@ -209,7 +209,8 @@ impl Wishes<'_> {
 ///
 /// Args:
 ///     arrays: an array, a list, tuple or dict of arrays; contiguous, in C or Fortran order, of anything but Python
-///         objects. Instead of an array, anything with a buffer; a torch tensor on the CPU through ``tensor.numpy()``.
+///         objects. Instead of an array, anything with a buffer, or a torch tensor on the CPU, such as those of
+///         ``model.state_dict()``, which comes back as an array: of dtypes that numpy lacks, of unsigned integers.
 ///     fault_mode: "threaded" or "in place": the thread that copies what is written. In place, the thread that writes does, in a handler
 ///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
 ///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
@@ -298,20 +299,15 @@ type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 /// The arrays and their names, which for a list are numpy's.
 fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
-        let items = dict.iter().map(|(name, array)| Ok((name.extract()?, array_of(array)?)));
+        let items = dict.iter().map(|(name, array)| Ok((name.extract()?, or_array(array)?)));
         return Ok((Form::Named, items.collect::<PyResult<_>>()?));
     }
     if arrays.is_instance_of::<PyList>() || arrays.is_instance_of::<PyTuple>() {
         let arrays = arrays.try_iter()?.enumerate();
-        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), array_of(array?)?)));
+        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), or_array(array?)?)));
         return Ok((Form::Several, items.collect::<PyResult<_>>()?));
     }
-    Ok((Form::One, vec![("arr_0".to_owned(), array_of(arrays.clone())?)]))
-}
-
-/// Of a tensor, the array that shares its memory.
-fn array_of(given: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
-    Ok(tensor::as_array(&given)?.unwrap_or(given))
+    Ok((Form::One, vec![("arr_0".to_owned(), or_array(arrays.clone())?)]))
 }
 
 fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
@@ -408,27 +404,34 @@ impl Snapshot {
     /// dtype uint8. Ends the snapshot.
     ///
     /// Args:
+    ///     out: arrays to read into, instead of new ones: as many bytes each, given as the arrays were. They are returned.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers outran it, or the memory was taken away.
-    ///     ValueError: it has ended.
-    #[pyo3(signature = (*, progress=None))]
+    ///     SnapshotLost: writers outran it, or the memory was taken away; what was read into ``out`` is its first part.
+    ///     ValueError: it has ended; or ``out`` has other arrays, and the snapshot goes on.
+    #[pyo3(signature = (*, out=None, progress=None))]
     fn to_numpy<'py>(
         &self,
         py: Python<'py>,
+        out: Option<&Bound<'py, PyAny>>,
         progress: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let numpy = py.import("numpy")?;
         let reader = Reader::new(progress, self.nbytes)?;
+        let given = out.map(|out| self.destinations(out)).transpose()?;
         let (list, dict) = (PyList::empty(py), PyDict::new(py));
         let parts = self.take()?;
         let mut done = 0;
-        for part in parts {
-            let array = part.empty(py, &numpy)?;
+        for (index, part) in parts.into_iter().enumerate() {
+            let array = match &given {
+                Some(given) => given[index].clone(),
+                None => part.empty(py, &numpy)?,
+            };
             let (to, len, name) = (Buffer::of(&array, true)?, part.len, part.name.clone());
             py.detach(|| {
-                // SAFETY: just made, so that no other thread knows it, and kept in its place by the buffer.
+                // SAFETY: just made, so that no other thread knows it, or given to be written, so that it is for the
+                // program to see to that no other thread uses it; kept in its place by the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(to.start(), to.len()) };
                 reader.copy(part.memory, bytes, done)
             })
@@ -647,6 +650,31 @@ impl Snapshot {
 }
 
 impl Snapshot {
+    /// Arrays to read into, in the order of the parts, each as long as its part.
+    fn destinations<'py>(&self, out: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (form, named) = named(out)?;
+        let parts = lock(&self.parts);
+        let parts = parts.as_ref().ok_or_else(ended)?;
+        let mut given: HashMap<_, _> = named.into_iter().collect();
+        let taken = parts.iter().filter_map(|part| given.remove(&part.name));
+        let taken: Vec<_> = taken.collect();
+        if form != self.form || taken.len() != parts.len() || !given.is_empty() {
+            return Err(PyValueError::new_err(
+                "out is not given as the arrays of the snapshot were",
+            ));
+        }
+        for (part, array) in parts.iter().zip(&taken) {
+            let bytes = Buffer::of(array, true)?.len();
+            if bytes != part.len {
+                let (name, len) = (&part.name, part.len);
+                return Err(PyValueError::new_err(format!(
+                    "{name} of out has {bytes} bytes, and the snapshot has {len}"
+                )));
+            }
+        }
+        Ok(taken)
+    }
+
     /// All parts, for a reader of all of it.
     fn take(&self) -> PyResult<Vec<Part>> {
         let parts = lock(&self.parts).take();

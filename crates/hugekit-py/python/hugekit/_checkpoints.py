@@ -295,14 +295,15 @@ class _Layout:
         before, now = self._identity, _identity(leaves)
         if before == now:
             return None
-        for path in now.keys() - before.keys():
-            return f"{name_of(path)} is new"
-        for path in before.keys() - now.keys():
-            return f"{name_of(path)} is gone"
-        for path, (kind, address) in now.items():
-            if before[path] != (kind, address):
-                moved = before[path][0] == kind
-                return f"{name_of(path)} {'lies elsewhere' if moved else f'was {before[path][0]} and is {kind}'}"
+        for path, found in now.items():
+            if path not in before:
+                return f"{name_of(path)} is new"
+            if before[path] != found:
+                (was, _), (kind, _) = before[path], found
+                return f"{name_of(path)} {'lies elsewhere' if was == kind else f'was {was} and is {kind}'}"
+        for path in before:
+            if path not in now:
+                return f"{name_of(path)} is gone"
         return "the arrays have another order"
 
     def has_room(self, tree: dict[str, Any]) -> bool:
@@ -396,7 +397,8 @@ class _Stored:
         self._last = os.fspath(files[-1])
         try:
             self._read(self._state.header)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except Exception as error:
+            # Whatever a file says that no checkpointer has written.
             raise ValueError(f"{self._last}: the description of its arrays cannot be read: {error}") from None
 
     def _read(self, header: bytes) -> None:
@@ -416,7 +418,7 @@ class _Stored:
         missing = [name_of(path) for path in self.paths if path not in leaves]
         if missing:
             raise ValueError(f"{self._last}: it has {_some(missing)}, which the arrays have not")
-        added = [name_of(path) for path in leaves.keys() - set(self.paths)]
+        added = [name_of(path) for path in leaves if path not in self.paths]
         if added:
             raise ValueError(f"{self._last}: it has not {_some(added)}, which the arrays have")
         for path, entry in zip(self.paths, self.entries):
@@ -432,7 +434,10 @@ class _Stored:
 
     def new(self, entry: Mapping[str, Any], as_numpy: bool) -> Any:
         make = new_tensor if entry["of"] == "torch" and not as_numpy else new_array
-        return make(*(entry[key] for key in ("name", "dtype", "shape", "axes", "bytes")))
+        try:
+            return make(*(entry[key] for key in ("name", "dtype", "shape", "axes", "bytes")))
+        except (ValueError, MemoryError) as error:
+            raise type(error)(f"{self._last}: {error}") from None
 
     def fill(self, things: list[Any], flat: list[Any]) -> Any:
         self._state.apply([(entry["offset"], array) for entry, array in zip(self.entries, flat)])
@@ -447,6 +452,8 @@ def _checked(entry: Any, length: int) -> Mapping[str, Any]:
         raise ValueError(f"{entry['name']} has numbers that no array has")
     if entry["offset"] + entry["bytes"] > length:
         raise ValueError(f"{entry['name']} lies beyond the end of the state")
+    if not all(type(entry[key]) is str for key in ("name", "of", "dtype")):
+        raise ValueError("an array has no name, or no dtype")
     return {**entry, "shape": shape, "axes": axes}
 
 

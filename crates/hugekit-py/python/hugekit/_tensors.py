@@ -6,6 +6,7 @@ The program imports torch, if it has tensors at all; this module only asks what 
 from __future__ import annotations
 
 import ast
+import math
 import sys
 from typing import Any
 
@@ -88,7 +89,8 @@ class Leaf:
 
     @property
     def address(self) -> int:
-        return self.flat.__array_interface__["data"][0]
+        # Without bytes it may be another one each time.
+        return self.flat.__array_interface__["data"][0] if self.nbytes else 0
 
     def kind(self) -> str:
         order = "" if self.axes == tuple(range(len(self.shape))) else f", in memory by the axes {self.axes}"
@@ -115,7 +117,13 @@ def dtype_name(dtype: Any) -> str:
 def dtype_of(name: str) -> Any:
     """The numpy dtype of a name; None if numpy has none."""
     if name[:1] in ("'", "["):
-        return numpy.lib.format.descr_to_dtype(ast.literal_eval(name))
+        try:
+            dtype = numpy.lib.format.descr_to_dtype(ast.literal_eval(name))
+        except Exception as error:
+            raise ValueError(f"{name} is no dtype: {error}") from None
+        if dtype.hasobject:
+            raise ValueError(f"{name} is a dtype that holds references to Python objects")
+        return dtype
     try:
         dtype = numpy.dtype(name)
     except TypeError:
@@ -125,13 +133,17 @@ def dtype_of(name: str) -> Any:
 
 def new_array(name: str, dtype: str, shape: tuple[int, ...], axes: tuple[int, ...], nbytes: int) -> Any:
     """An array that holds nothing yet; of dtypes that numpy lacks, of unsigned integers of the same size."""
+    items = math.prod(shape)
     found = dtype_of(dtype)
     if found is None:
-        items = int(numpy.prod(shape, dtype=object))
-        found = numpy.dtype(f"u{nbytes // items}") if items else numpy.dtype("u1")
+        size = nbytes // items if items else 1
+        if size not in (1, 2, 4, 8):
+            raise ValueError(f"{name} has the dtype {dtype}, which numpy lacks, and integers of {size} bytes, too")
+        found = numpy.dtype(f"u{size}")
+    # Before memory is taken: a file may say anything.
+    if items * found.itemsize != nbytes:
+        raise ValueError(f"{name} has {nbytes} bytes, which {dtype} of the shape {shape} has not")
     array = numpy.empty([shape[axis] for axis in axes], found)
-    if array.nbytes != nbytes:
-        raise ValueError(f"{name} has {nbytes} bytes, and {dtype} of the shape {shape} would have {array.nbytes}")
     return array.transpose(numpy.argsort(axes))
 
 
@@ -147,7 +159,8 @@ def new_tensor(name: str, dtype: str, shape: tuple[int, ...], axes: tuple[int, .
     found = getattr(torch, dtype, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"{name} has the dtype {dtype}, which torch {torch.__version__} lacks")
-    tensor = torch.empty([shape[axis] for axis in axes], dtype=found)
-    if tensor.numel() * tensor.element_size() != nbytes:
+    # Before memory is taken: a file may say anything.
+    if math.prod(shape) * found.itemsize != nbytes:
         raise ValueError(f"{name} has {nbytes} bytes, which {dtype} of the shape {shape} has not")
+    tensor = torch.empty([shape[axis] for axis in axes], dtype=found)
     return tensor.permute([int(axis) for axis in numpy.argsort(axes)])
