@@ -42,6 +42,8 @@ class Training:
         self.gradient = torch.randn(self.block, 1024)
         self.stager = SnapshotStager(reserve=hugekit.Reserve(int(options.reserve * (1 << 20))))
         self.number = 0
+        # What both stagers copy to was used before: a host takes its time to give a virtual machine memory.
+        del [tensor.clone() for tensor in self.tensors.values()][:]
 
     def step(self):
         """Updates one block of one tensor; another one with each step."""

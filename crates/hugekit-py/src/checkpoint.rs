@@ -344,9 +344,15 @@ impl ArrayChain {
         let small = self.spans.iter().filter(|span| span.kind == SpanKind::Copied);
         small.map(|span| {
             let start: *const u8 = with_exposed_provenance(span.memory.start);
-            // SAFETY: the buffers keep the memory there; what races with the copy holds no GIL, and is on either side.
-            let bytes = unsafe { std::slice::from_raw_parts(start, span.memory.len()) };
-            Part { at: span.at, len: bytes.len(), content: Content::Copied(bytes.to_vec()) }
+            let len = span.memory.len();
+            let mut bytes = Vec::with_capacity(len);
+            // SAFETY: the buffers keep the memory there, and as much was just allocated; a writer that races with the copy
+            // does not hold the GIL, and its bytes mean nothing to us.
+            unsafe {
+                start.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
+                bytes.set_len(len);
+            }
+            Part { at: span.at, len, content: Content::Copied(bytes) }
         })
     }
 

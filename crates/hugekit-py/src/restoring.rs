@@ -1,11 +1,10 @@
 //! States of arrays read from files and put into arrays: all is checked before the first byte of an array changes.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::fs::{self, File};
+use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use hugekit_delta::{Change, DeltaError, Header, Reader, StateId};
 use pyo3::exceptions::PyValueError;
@@ -25,7 +24,8 @@ const BUFFERED: usize = 1 << 20;
 /// The state that some files lead to: one that is full, and what follows on it. For ``hugekit._checkpoints``.
 #[pyclass(frozen, module = "hugekit._hugekit")]
 pub(crate) struct StoredState {
-    files: Mutex<Vec<(PathBuf, File)>>,
+    /// Each with the state that it leads to: so it is known to be the same when it is read the second time.
+    files: Vec<(PathBuf, StateId)>,
     header: Vec<u8>,
     length: u64,
     state: StateId,
@@ -71,8 +71,7 @@ impl StoredState {
         let mut places = Places::new(places);
         py.detach(|| {
             places.clear();
-            let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-            files.iter_mut().try_for_each(|(path, file)| places.apply(path, file))
+            self.files.iter().try_for_each(|(path, state)| places.apply(path, *state))
         })
     }
 }
@@ -82,13 +81,13 @@ impl StoredState {
         let mut found: Option<Found> = None;
         let mut files = Vec::new();
         for path in paths {
-            let mut file = File::open(&path).map_err(|error| at_path(error, &path))?;
-            found = Some(Found::follow(found, &path, &mut file)?);
-            files.push((path, file));
+            let next = Found::follow(found, &path)?;
+            files.push((path, next.state));
+            found = Some(next);
         }
         let nothing = || PyValueError::new_err("no files were given to restore from");
         let Found { header, length, state } = found.ok_or_else(nothing)?;
-        Ok(Self { files: Mutex::new(files), header, length, state })
+        Ok(Self { files, header, length, state })
     }
 }
 
@@ -101,9 +100,9 @@ struct Found {
 
 impl Found {
     /// Reads a file to its end, and keeps what it has of the header.
-    fn follow(before: Option<Self>, path: &Path, file: &mut File) -> PyResult<Self> {
+    fn follow(before: Option<Self>, path: &Path) -> PyResult<Self> {
         let refused = |error| of_delta(error, path);
-        let mut reader = Reader::new(BufReader::with_capacity(BUFFERED, file)).map_err(refused)?;
+        let mut reader = Reader::new(open(path)?).map_err(refused)?;
         let opening = reader.header();
         may_follow(&opening, before.as_ref(), path)?;
         let mut header = before.map(|before| before.header);
@@ -118,6 +117,15 @@ impl Found {
         let header = header.ok_or_else(|| other_memory(path))?;
         Ok(Self { header, length: opening.length, state })
     }
+}
+
+/// A file, of which no open or read waits for another program.
+fn open(path: &Path) -> PyResult<BufReader<File>> {
+    let refused = |error| at_path(error, path);
+    if !fs::metadata(path).map_err(refused)?.is_file() {
+        return Err(PyValueError::new_err(format!("{}: it is not a file", path.display())));
+    }
+    Ok(BufReader::with_capacity(BUFFERED, File::open(path).map_err(refused)?))
 }
 
 /// Whether a file may come here: a full one first, and each other one behind what it begins with.
@@ -209,21 +217,25 @@ impl Places {
     }
 
     /// Puts what a file changes where it belongs. All of it was checked before, and is again.
-    fn apply(&mut self, path: &Path, file: &mut File) -> PyResult<()> {
-        let changed = |error| match error {
-            DeltaError::Io(error) => at_path(error, path),
-            error => PyValueError::new_err(format!(
-                "{}: the file was changed while it was read, and the arrays hold no state: {error}",
+    fn apply(&mut self, path: &Path, state: StateId) -> PyResult<()> {
+        let changed = |what: &dyn std::fmt::Display| {
+            PyValueError::new_err(format!(
+                "{}: the file was changed while it was read, and the arrays hold no state: {what}",
                 path.display()
-            )),
+            ))
         };
-        file.seek(SeekFrom::Start(0)).map_err(|error| at_path(error, path))?;
-        let from = BufReader::with_capacity(BUFFERED, Read::by_ref(file));
-        let mut reader = Reader::new(from).map_err(changed)?;
-        while let Some(change) = reader.next().map_err(changed)? {
+        let refused = |error| match error {
+            DeltaError::Io(error) => at_path(error, path),
+            error => changed(&error),
+        };
+        let mut reader = Reader::new(open(path)?).map_err(refused)?;
+        while let Some(change) = reader.next().map_err(refused)? {
             self.put(&change);
         }
-        Ok(())
+        match reader.finish().map_err(refused)? {
+            found if found == state => Ok(()),
+            found => Err(changed(&format_args!("it leads to state {found} now"))),
+        }
     }
 
     fn put(&mut self, change: &Change<'_>) {

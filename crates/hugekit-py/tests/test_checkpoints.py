@@ -341,7 +341,25 @@ def test_files_in_another_order_are_refused(chain):
     chain.is_refused([first, second, first], "0.delta", "it is full, and begins anew")
     chain.is_refused([], "no files")
     chain.is_refused([first, second.with_name("missing")], "missing", error=FileNotFoundError)
-    chain.is_refused([first.parent], str(first.parent), error=OSError)
+    chain.is_refused([first.parent], str(first.parent), "it is not a file")
+    os.mkfifo(first.with_name("fifo"))
+    chain.is_refused([first.with_name("fifo")], "it is not a file")
+
+
+def test_a_chain_may_be_longer_than_files_can_be_open(tmp_path):
+    resource = pytest.importorskip("resource")
+    array, paths = np.zeros(1000), []
+    saver = hugekit.Checkpointer([array])
+    for number in range(100):
+        paths.append(tmp_path / str(number))
+        saver.save(paths[-1], fsync=False)
+        array[number] = number
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+    try:
+        assert hugekit.load_checkpoint(paths)[0].sum() == sum(range(99))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_any_damage_is_refused_with_file_and_byte(chain):
@@ -614,6 +632,98 @@ def test_the_command_reads_the_files(chain, tmp_path):
     out = tmp_path / "merged"
     subprocess.run([command, "delta", "merge", *chain.paths, "-o", out], check=True, timeout=60)
     assert equal(hugekit.load_checkpoint(out), hugekit.load_checkpoint(chain.paths))
+
+
+def huge_bytes(array):
+    """Bytes of the mappings around an array that are on transparent huge pages."""
+    start, end = array.ctypes.data, array.ctypes.data + array.nbytes
+    found, inside = 0, False
+    with open("/proc/self/smaps") as smaps:
+        for line in smaps:
+            first, _, rest = line.partition(" ")
+            if "-" in first and not first.endswith(":"):
+                low, high = (int(part, 16) for part in first.split("-"))
+                inside = low < end and start < high
+            elif inside and first == "AnonHugePages:":
+                found += int(rest.split()[0]) << 10
+    return found
+
+
+def test_arrays_side_by_side_leave_huge_pages_whole(tmp_path):
+    flat = np.ones(32 * MIB, "u1")
+    if huge_bytes(flat) < 16 * MIB:
+        pytest.skip("memory is not on transparent huge pages here")
+    cuts = [0, 5 * MIB + 100, 9 * MIB + 8, 17 * MIB - 3, 32 * MIB]
+    tree = {"parts": [flat[start:end] for start, end in zip(cuts, cuts[1:])]}
+    before, paths = huge_bytes(flat), []
+    saver = hugekit.Checkpointer(tree)
+    if saver.save(tmp_path / "first") and saver.serving == "in place":
+        pytest.skip("neighbours are taken together where threads serve writers")
+    for number in range(3):
+        paths.append(tmp_path / str(number))
+        saver.save(paths[-1], full=number == 0)
+        for cut in cuts[1:-1]:
+            flat[cut - 1 : cut + 1] += 1
+    # The ends of the buffer share their huge pages with other memory.
+    assert huge_bytes(flat) >= before - 4 * MIB
+    saver.save(tmp_path / "last")
+    assert equal(hugekit.load_checkpoint([*paths, tmp_path / "last"]), tree)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_steps_follow_the_model(tmp_path, seed):
+    """Saves of every kind, failures, arrays that change, move, come and go: each chain is what the arrays were."""
+    chance = random.Random(seed)
+    sizes = [10, 4096, MIB - 1, MIB, 3 * MIB + 17, 9 * MIB]
+    new = lambda: np.full(chance.choice(sizes), chance.randrange(256), "u1")
+    tree = {"a": new(), "b": [new(), new()], "step": 0}
+    saver = hugekit.Checkpointer(lambda: tree, max_cow_bytes=64 * MIB)
+    chain, running = [], []
+
+    def look():
+        """Waits for what is under way, and reads all of the chain."""
+        for saving, path, state in running:
+            try:
+                saved = saving.wait(60)
+            except (OSError, ValueError):
+                assert not path.exists() or path.is_dir()
+                continue
+            if saved.is_full:
+                chain.clear()
+            chain.append((path, state))
+        running.clear()
+        for count in range(1, len(chain) + 1):
+            assert equal(hugekit.load_checkpoint([path for path, _ in chain[:count]]), chain[count - 1][1])
+
+    for step in range(40):
+        tree["step"] = step
+        arrays = list(arrays_of(tree))
+        what = chance.randrange(12)
+        if what < 6:
+            array = chance.choice(arrays)
+            start = chance.randrange(array.size)
+            array[start : start + chance.choice([1, 5000, MIB])] += 1
+        elif what == 6:
+            tree["b"][chance.randrange(2)] = new()
+        elif what == 7:
+            tree[chance.choice("cd")] = new()
+        elif what == 8 and len(chain) > 1:
+            found = saver.restore([path for path, _ in chain]) if list(copied(tree)) == list(chain[-1][1]) and all(
+                one.shape == other.shape for one, other in zip(arrays_of(tree), arrays_of(chain[-1][1]))
+            ) else None
+            assert found is None or equal(found, chain[-1][1])
+        else:
+            path = tmp_path / ("nowhere/x" if chance.random() < 0.15 else str(step))
+            state = copied(tree)
+            try:
+                saving = saver.save(path, full=chance.random() < 0.2, wait=False)
+            except OSError:
+                continue
+            running.append((saving, path, state))
+            if chance.random() < 0.5:
+                look()
+    look()
+    saver.close()
 
 
 def test_saves_under_a_reserve_take_no_other_memory(tmp_path):

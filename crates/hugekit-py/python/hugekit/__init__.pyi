@@ -19,7 +19,8 @@ _Index = _One | str | tuple[_One, ...]
 class _Tensor(Protocol):
     def untyped_storage(self) -> Any: ...
 
-_Memory = Buffer | _Tensor
+# Before Python 3.12 type checkers do not know that an array has a buffer.
+_Memory = Buffer | Array | _Tensor
 
 class _Bar(Protocol):
     def update(self, n: int, /) -> Any: ...

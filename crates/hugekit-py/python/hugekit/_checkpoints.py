@@ -238,8 +238,9 @@ class Checkpointer:
             except BaseException as error:
                 future.set_exception(error)
 
-        self._running = threading.Thread(target=run, name="hugekit.Checkpointer")
-        self._running.start()
+        thread = threading.Thread(target=run, name="hugekit.Checkpointer")
+        thread.start()
+        self._running = thread
         return Saving(future)
 
     def _tree(self) -> Any:

@@ -130,7 +130,7 @@ class _Staged:
     def __init__(self) -> None:
         self.sources: list[Any] = []
         self.copies: list[Any] = []
-        self._storages: dict[int, Any] = {}
+        self._storages: dict[int, torch.UntypedStorage] = {}
         self._memo: dict[int, Any] = {}
 
     def tree(self, tree: Any) -> Any:
