@@ -43,9 +43,9 @@ class State:
                 array[start : start + length] += 1
 
     def change_here_and_there(self):
-        """A tenth as many bytes, in single elements."""
+        """A hundredth as many bytes, in single elements."""
         for array in self.arrays.values():
-            array[self.chance.integers(0, len(array), int(len(array) * self.options.changed / 1000))] += 1
+            array[self.chance.integers(0, len(array), int(len(array) * self.options.changed / 10000))] += 1
 
     def verify(self):
         found = hugekit.load_checkpoint(self.paths)

@@ -428,8 +428,8 @@ DESCRIBED = {"name": "a", "of": "numpy", "dtype": "uint8", "shape": [9], "axes":
         ({"offset": 1 << 62}, {"array": 0}),
         ({"offset": -1}, {"array": 0}),
         ({"bytes": 1 << 50, "shape": [1 << 50]}, {"array": 0}),
-        ({"dtype": "[('a', 'O')]"}, {"array": 0}),
-        ({"dtype": "'O'"}, {"array": 0}),
+        ({"dtype": "[('a', 'O')]", "bytes": 72}, {"array": 0}),
+        ({"dtype": "'O'", "bytes": 72}, {"array": 0}),
         ({"dtype": "'unfinished"}, {"array": 0}),
         ({"dtype": 5}, {"array": 0}),
         ({"dtype": "no such thing", "bytes": 4096}, {"array": 0}),
@@ -668,6 +668,20 @@ def test_arrays_side_by_side_leave_huge_pages_whole(tmp_path):
     assert huge_bytes(flat) >= before - 4 * MIB
     saver.save(tmp_path / "last")
     assert equal(hugekit.load_checkpoint([*paths, tmp_path / "last"]), tree)
+
+
+def test_bytes_between_arrays_are_in_no_file(tmp_path):
+    """Between two arrays that are taken together lies an allocator's word: it is saved as zeroes."""
+    flat, secret = np.ones(8 * MIB, "u1"), b"not an array's.."
+    tree = [flat[: 4 * MIB], flat[4 * MIB + 16 :]]
+    flat[4 * MIB : 4 * MIB + 16] = np.frombuffer(secret, "u1")
+    saver = hugekit.Checkpointer(tree)
+    saver.save(tmp_path / "0")
+    flat[4 * MIB - 1] = flat[4 * MIB + 16] = 2
+    saver.save(tmp_path / "1")
+    files = [(tmp_path / name).read_bytes() for name in "01"]
+    assert not any(secret in file for file in files) and bytes([1, 2] + [0] * 16 + [2, 1]) in files[1]
+    assert equal(hugekit.load_checkpoint([tmp_path / "0", tmp_path / "1"]), tree)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -86,6 +86,7 @@ def copied(tree):
     return type(tree)(map(copied, tree)) if isinstance(tree, (list, tuple)) else tree
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0, 5), (7,), (3, MIB)], ids=str)
 def test_a_tensor_of_any_dtype_is_saved_and_read_again(tmp_path, dtype, shape):
@@ -375,6 +376,37 @@ def test_shared_memory_is_refused_by_the_stager(stager):
     with pytest.raises(OSError, match="cannot be snapshotted"):
         stager.stage({"t": torch.ones(2 * MIB).share_memory_()})
     assert float(stager.stage({"t": torch.ones(2 * MIB)}).result()["t"].mean()) == 1
+
+
+def test_a_tensor_that_processes_share_is_staged_and_refused_by_a_checkpointer(tmp_path):
+    """In a process of its own, which is a group of one."""
+    code = f"""
+import warnings; warnings.simplefilter("ignore")
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import distribute_tensor, init_device_mesh, Shard
+import hugekit
+from hugekit.torch import SnapshotStager
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh("cpu", (1,))
+state = {{"d": distribute_tensor(torch.ones(1000, 1000), mesh, [Shard(0)]), "t": torch.ones(1000, 1000)}}
+try:
+    hugekit.Checkpointer(state)
+except TypeError as refused:
+    assert "d is a DTensor" in str(refused) and "to_local()" in str(refused), refused
+else:
+    raise AssertionError("taken")
+stager = SnapshotStager()
+saving = dcp.async_save(state, checkpoint_id={str(tmp_path)!r}, async_stager=stager)
+for tensor in state.values():
+    tensor.mul_(2)
+saving.upload_completion.result(60)
+dcp.load(state, checkpoint_id={str(tmp_path)!r})
+assert float(state["t"].mean()) == 1 and float(state["d"].to_local().mean()) == 1
+stager.close()
+dist.destroy_process_group()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_example_of_the_module():
