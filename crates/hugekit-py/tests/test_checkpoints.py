@@ -386,6 +386,24 @@ def test_any_truncation_is_refused_with_file_and_byte(chain):
         path.write_bytes(whole)
 
 
+def test_a_file_that_is_replaced_after_it_was_checked_is_an_error(chain, monkeypatch):
+    """By another delta of the same base, which is whole."""
+    from hugekit import _checkpoints
+
+    other = hugekit.Checkpointer(chain.tree)
+    replacement = chain.paths[0].with_name("other")
+    other.save(replacement)
+    checked = _checkpoints._Stored.refuse_others
+
+    def check_and_replace(stored, leaves):
+        checked(stored, leaves)
+        os.replace(replacement, chain.paths[0])
+
+    monkeypatch.setattr(_checkpoints._Stored, "refuse_others", check_and_replace)
+    with pytest.raises(ValueError, match="0.delta: the file was changed while it was read.*leads to state"):
+        hugekit.restore(chain.paths[:1], chain.tree)
+
+
 def test_other_arrays_than_those_that_were_saved_are_refused_by_name(chain):
     good = chain.tree
     for tree, says in [
@@ -519,6 +537,70 @@ def test_system_calls_write_where_they_were_announced(tmp_path):
         assert file.readinto(part) == part.nbytes
     assert not saver.save(tmp_path / "1").is_full
     assert equal(hugekit.load_checkpoint([tmp_path / "0", tmp_path / "1"]), [array]) and part.all() and part[0] == 5
+
+
+def test_an_interrupt_comes_after_the_file_is_complete(tmp_path):
+    """Ctrl-C while a save waits: the file is whole, the chain goes on, and so does the program."""
+    code = f"""
+import os, signal, sys, threading, time, hugekit, numpy as np
+array = np.ones(64 << 20, "u1")
+saver = hugekit.Checkpointer([array])
+threading.Timer(0.02, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    for number in range(1000):
+        saver.save({str(tmp_path)!r} + "/0", full=True)
+except KeyboardInterrupt:
+    pass
+else:
+    sys.exit("not interrupted")
+array[7] = 2
+saved = saver.save({str(tmp_path)!r} + "/1")
+hugekit.load_checkpoint([{str(tmp_path)!r} + "/1"] if saved.is_full else [{str(tmp_path)!r} + "/0", {str(tmp_path)!r} + "/1"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_program_that_ends_during_a_save_completes_it(tmp_path):
+    code = f"""
+import hugekit, numpy as np
+array = np.ones(32 << 20, "u1")
+hugekit.Checkpointer([array]).save({str(tmp_path)!r} + "/0", wait=False)
+array[:] = 2
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert (hugekit.load_checkpoint(tmp_path / "0")[0] == 1).all() and os.listdir(tmp_path) == ["0"]
+
+
+def test_several_checkpointers_and_snapshots_of_the_same_arrays_know_their_own(tmp_path):
+    array = np.zeros(8 * MIB, "u1")
+    savers = [hugekit.Checkpointer([array], max_cow_bytes=array.nbytes) for _ in range(3)]
+    chains = [[] for _ in savers]
+    for step in range(12):
+        array[step * MIB // 2] = step
+        moment = hugekit.snapshot(array) if step % 3 == 0 else None
+        chain, saver = chains[step % 3], savers[step % 3]
+        chain.append(tmp_path / f"{step}")
+        state = array.copy()
+        saving = saver.save(chain[-1], wait=False)
+        array[-1] += 1
+        assert saving.wait().is_full == (len(chain) == 1)
+        assert equal(hugekit.load_checkpoint(chain)[0], state)
+        assert moment is None or equal(moment.to_numpy(), state)
+
+
+def test_many_arrays_of_every_size_are_one_state(tmp_path):
+    tree = {f"layer{number}": np.full(1 + number * 7919 % (3 * MIB), number % 251, "u1") for number in range(150)}
+    saver = hugekit.Checkpointer(tree)
+    paths = [tmp_path / "0", tmp_path / "1"]
+    saver.save(paths[0])
+    for number, array in enumerate(tree.values()):
+        array[-1 if number % 2 else 0] += 1
+    saved = saver.save(paths[1])
+    # Both ends of an array are in it, and the header may be.
+    assert not saved.is_full and saved.changed < 150 * 4 * 4096 + MIB
+    assert equal(hugekit.load_checkpoint(paths), tree)
 
 
 def test_saves_of_several_threads_are_one_chain(tmp_path):
