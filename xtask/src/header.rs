@@ -7,8 +7,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 /// In the order in which a reader needs them.
-const SOURCES: [&str; 7] =
-    ["status.rs", "work.rs", "machine.rs", "pool.rs", "region.rs", "snapshot.rs", "tend.rs"];
+const SOURCES: [&str; 9] = [
+    "status.rs",
+    "work.rs",
+    "machine.rs",
+    "pool.rs",
+    "region.rs",
+    "snapshot.rs",
+    "epoch.rs",
+    "delta.rs",
+    "tend.rs",
+];
 
 /// Writes the header.
 pub(crate) fn generate() -> Result<()> {

@@ -298,6 +298,19 @@ typedef uint32_t hugekit_tend_hindrance;
 // Asks work to stop. Made by `hugekit_cancel_new`.
 typedef struct hugekit_cancel hugekit_cancel;
 
+// The states of some memory, saved one after the other, each as what has changed. Of the last one it keeps a hash of
+// each block of 4 KiB: 16 bytes. Made by `hugekit_chain_new`.
+typedef struct hugekit_chain hugekit_chain;
+
+// The bytes of a state of memory that have changed since the one before it; of the first one, all of them. Made by
+// `hugekit_changes_first`, `hugekit_changes_since` and, of a region, `hugekit_region_changes`; used up by
+// `hugekit_changes_write` or `hugekit_chain_save`, which leave an epoch.
+typedef struct hugekit_changes hugekit_changes;
+
+// Notes what is written since a state was saved, at the price of one fault for each granule. Used up by
+// `hugekit_changes_since` or `hugekit_region_changes`.
+typedef struct hugekit_epoch hugekit_epoch;
+
 // A range of a region that forks and snapshots copy at once. Made by `hugekit_region_pin`.
 typedef struct hugekit_pin hugekit_pin;
 
@@ -592,6 +605,30 @@ typedef struct hugekit_snapshot_stats {
     // Bytes of those that may be retained whose memory was there before: of a reserve, or of a region's pool.
     size_t reserved;
 } hugekit_snapshot_stats;
+
+// Takes bytes of a state, `len` of them from `offset` on: 0 to go on, an errno to end.
+typedef int32_t (*hugekit_take)(size_t offset, const void *bytes, size_t len, void *context);
+
+// A state of a chain: two with the same number are the same bytes. All zeroes: none.
+typedef struct hugekit_state {
+    uint8_t number[16];
+} hugekit_state;
+
+// What was saved. Set `size` before the call.
+typedef struct hugekit_saved {
+    // `sizeof(hugekit_saved)`.
+    size_t size;
+    // The state.
+    struct hugekit_state state;
+    // Bytes in blocks of 4 KiB that have changed.
+    uint64_t changed;
+    // Bytes that were written.
+    uint64_t written;
+    // 1 if it is all of the state, which needs no other to be applied; else 0.
+    uint32_t is_full;
+    // Zero.
+    uint32_t reserved;
+} hugekit_saved;
 
 // Wishes for a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
 // about.
@@ -1219,6 +1256,165 @@ hugekit_status hugekit_snapshot_prepare_write(const struct hugekit_snapshot *sna
 // `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.
 hugekit_status hugekit_snapshot_statistics(const struct hugekit_snapshot *snapshot,
                                            struct hugekit_snapshot_stats *stats);
+
+// Takes a snapshot of memory, as `hugekit_snapshot_new` does, whose next states are to be saved as what has changed,
+// and stores a handle of its bytes in `*changes`. `options` may be NULL; `HUGEKIT_SNAPSHOT_IN_BACKGROUND` is of no use
+// here. Fails as `hugekit_snapshot_new` does.
+//
+// # Safety
+// As for `hugekit_snapshot_new`, until the last of the changes and epochs that follow on it is used up or freed.
+hugekit_status hugekit_changes_first(const void *memory,
+                                     size_t len,
+                                     const struct hugekit_snapshot_options *options,
+                                     struct hugekit_changes **changes);
+
+// Takes a snapshot of the epoch's memory, of what was written since, and stores its handle in `*changes`. The epoch is
+// used up, and still to be freed. Memory that was unmapped, discarded or replaced meanwhile counts as written, as far
+// as it is there. `options` may be NULL; the granule is the epoch's.
+//
+// Fails as `hugekit_snapshot_new` does, with `HUGEKIT_STATUS_CONFLICT` for the epoch of a region, with
+// `HUGEKIT_STATUS_INVALID` once it is used up, and with `HUGEKIT_STATUS_LOST` if what was written is not known any more:
+// begin with `hugekit_changes_first` then.
+//
+// # Safety
+// As for `hugekit_changes_first`; `epoch` is NULL or an epoch.
+hugekit_status hugekit_changes_since(const struct hugekit_epoch *epoch,
+                                     const struct hugekit_snapshot_options *options,
+                                     struct hugekit_changes **changes);
+
+// Takes a snapshot of a region, as `hugekit_region_snapshot` does, of what was written since the epoch, or of all of it
+// where `epoch` is NULL, and stores its handle in `*changes`. The epoch is used up, and still to be freed. A region has
+// one epoch at a time, the last one. What is pinned counts as written.
+//
+// Fails as `hugekit_region_fork` does, and with `HUGEKIT_STATUS_CONFLICT` if the epoch is not the region's last one.
+//
+// # Safety
+// `region` is NULL or a region; `epoch` is NULL or an epoch; `options` is NULL or such a structure; `changes` can be
+// written.
+hugekit_status hugekit_region_changes(const struct hugekit_region *region,
+                                      const struct hugekit_epoch *epoch,
+                                      const struct hugekit_fork_options *options,
+                                      struct hugekit_changes **changes);
+
+// Bytes of the whole state. 0 for NULL, and once it is used up.
+//
+// # Safety
+// NULL, or changes.
+size_t hugekit_changes_len(const struct hugekit_changes *changes);
+
+// Stores in `parts[0]` and on what may have changed, ascending, in whole granules but at both ends, as far as there is
+// room for `room` of them, and in `*count` how many there are.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` once it is used up.
+//
+// # Safety
+// `changes` is NULL or changes; `parts` is NULL, if `room` is 0, or can be written; so can `count`.
+hugekit_status hugekit_changes_parts(const struct hugekit_changes *changes,
+                                     struct hugekit_part *parts,
+                                     size_t room,
+                                     size_t *count);
+
+// Makes `len` bytes from `offset` on writable without a fault, as a system call or a device needs it: they are
+// preserved, and count as written in the next state.
+//
+// Fails as `hugekit_snapshot_prepare_write` does.
+//
+// # Safety
+// NULL, or changes.
+hugekit_status hugekit_changes_prepare_write(const struct hugekit_changes *changes,
+                                             size_t offset,
+                                             size_t len);
+
+// Gives what has changed to `take`, in order and up to 2 MiB at a time, and stores a handle of the epoch in `*epoch`,
+// which began when the snapshot was taken. `take` may take its time: no thread waits for it.
+//
+// Fails with `HUGEKIT_STATUS_SYSTEM` and the errno that `take` returned; with `HUGEKIT_STATUS_LOST` if writers outran
+// the snapshot or the memory was unmapped; with `HUGEKIT_STATUS_INVALID` once the changes are used up. They are used up
+// then too, and there is no epoch.
+//
+// # Safety
+// `changes` is NULL or changes; `epoch` can be written; `take` may be called with `context`, and does not unwind.
+hugekit_status hugekit_changes_write(const struct hugekit_changes *changes,
+                                     hugekit_take take,
+                                     void *context,
+                                     struct hugekit_epoch **epoch);
+
+// Frees the handle; changes that were not used up leave no epoch. Nothing happens for NULL, and nothing but the
+// handle's end in a forked child.
+//
+// # Safety
+// NULL, or changes that no thread uses any more.
+void hugekit_changes_free(struct hugekit_changes *changes);
+
+// As `hugekit_changes_prepare_write`, between two states.
+//
+// # Safety
+// NULL, or an epoch.
+hugekit_status hugekit_epoch_prepare_write(const struct hugekit_epoch *epoch, size_t offset, size_t len);
+
+// Bytes that are written all the time, in whole granules: their writes take no fault until the next state, and they
+// count as changed in that. 0 for NULL, and once it is used up.
+//
+// # Safety
+// NULL, or an epoch.
+size_t hugekit_epoch_unwatched(const struct hugekit_epoch *epoch);
+
+// Frees the handle; an epoch that was not used up notes no writes any more. Nothing happens for NULL, and nothing but
+// the handle's end in a forked child.
+//
+// # Safety
+// NULL, or an epoch that no thread uses any more.
+void hugekit_epoch_free(struct hugekit_epoch *epoch);
+
+// A chain of states of `length` bytes, of which the first is saved in full. Stores its handle in `*chain`.
+//
+// # Safety
+// `chain` can be written.
+hugekit_status hugekit_chain_new(size_t length, struct hugekit_chain **chain);
+
+// Frees the chain. Nothing happens for NULL.
+//
+// # Safety
+// NULL, or a chain that no thread uses any more.
+void hugekit_chain_free(struct hugekit_chain *chain);
+
+// Writes changes to an open file as a delta, of those blocks of 4 KiB that have changed, and stores a handle of the
+// epoch in `*epoch` and what was saved in `*saved`, which may be NULL. The changes are used up, and still to be freed.
+// The descriptor stays the caller's, and is not synchronised: the state is saved once it is.
+//
+// The first state is saved in full, so that all of it has to be given: the changes of `hugekit_changes_first`, or of a
+// region those without an epoch. So it has after a call that has failed, because there is no epoch then; the chain goes
+// on from the last state that was saved.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` if the chain's states have another length, if not all of a first state is given,
+// or once the changes are used up; with `HUGEKIT_STATUS_SYSTEM` if the file fails; with `HUGEKIT_STATUS_LOST` if the
+// snapshot is lost. There is no epoch then.
+//
+// # Safety
+// `chain` is NULL or a chain, `changes` NULL or changes; the descriptor stays open meanwhile; `saved` is NULL or can be
+// written; `epoch` can be written.
+hugekit_status hugekit_chain_save(const struct hugekit_chain *chain,
+                                  const struct hugekit_changes *changes,
+                                  int descriptor,
+                                  struct hugekit_saved *saved,
+                                  struct hugekit_epoch **epoch);
+
+// Brings `len` bytes of memory from the state `*base` to the one that a delta in an open file leads to, and stores that
+// in `*state`, which may be NULL. `base` is NULL or all zeroes for a full delta. All of the delta is read and checked
+// before a byte changes, from the descriptor's position on, so it must be a file that can be read twice; it stays the
+// caller's.
+//
+// Fails with `HUGEKIT_STATUS_INVALID` for a delta that is damaged, truncated, of another base or of another length, and
+// says where; with `HUGEKIT_STATUS_SYSTEM` if the file cannot be read.
+//
+// # Safety
+// `memory` can be written, and no other thread accesses it meanwhile; the descriptor stays open; `base` is NULL or such
+// a structure; `state` is NULL or can be written.
+hugekit_status hugekit_delta_apply(void *memory,
+                                   size_t len,
+                                   const struct hugekit_state *base,
+                                   int descriptor,
+                                   struct hugekit_state *state);
 
 // Makes a tender of one process, and stores its handle in `*tender`. Nothing of the process is changed yet.
 // `options` may be NULL. Free it with `hugekit_tender_free`.

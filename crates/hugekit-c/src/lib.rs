@@ -8,6 +8,8 @@
 #![allow(unreachable_pub, reason = "C reaches it by its name")]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod delta;
+mod epoch;
 mod machine;
 mod pool;
 mod region;

@@ -257,7 +257,9 @@ pub unsafe extern "C" fn hugekit_snapshot_new_several(
 
 /// # Safety
 /// The reserve is null or one.
-unsafe fn builder(options: &hugekit_snapshot_options) -> Answer<engine::snapshot::Builder> {
+pub(crate) unsafe fn builder(
+    options: &hugekit_snapshot_options,
+) -> Answer<engine::snapshot::Builder> {
     let name = "hugekit_snapshot_options";
     let unknown = options.flags & !HUGEKIT_SNAPSHOT_IN_BACKGROUND;
     if unknown != 0 {

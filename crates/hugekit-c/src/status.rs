@@ -15,6 +15,7 @@ use engine::{
     region::ForkError,
     system_error,
 };
+use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
 
 /// How a call ended. Everything but `HUGEKIT_STATUS_OK` is an error: nothing was changed then, unless the
@@ -157,6 +158,15 @@ impl From<SnapshotError> for Refusal {
 impl From<TendError> for Refusal {
     fn from(error: TendError) -> Self {
         Self::of(error.kind(), &error, error.remedy().map(str::to_owned))
+    }
+}
+
+impl From<DeltaError> for Refusal {
+    fn from(error: DeltaError) -> Self {
+        match error {
+            DeltaError::Io(error) => error.into(),
+            other => Self::invalid(other.to_string()),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use twox_hash::XxHash3_128;
 
 use crate::error::DeltaError;
 use crate::format::{LONGEST, StateId};
@@ -137,7 +137,7 @@ impl Chain {
         let end = offset + block.len() as u64;
         let is_whole = offset.is_multiple_of(BLOCK as u64)
             && (end.is_multiple_of(BLOCK as u64) || end == self.length);
-        if is_whole { xxh3_128_with_seed(block, self.seed).max(1) } else { UNKNOWN }
+        if is_whole { XxHash3_128::oneshot_with_seed(self.seed, block).max(1) } else { UNKNOWN }
     }
 
     /// Whether a block of the next state is not as it was in the last one, as far as is known.
@@ -315,9 +315,10 @@ impl Blocks {
 
 /// A state's blocks, of which those that have changed are written, neighbours together.
 #[derive(Debug)]
-struct Changes<W> {
+struct Changes<W: Write> {
     writer: Writer<W>,
-    hashes: Vec<u128>,
+    /// Of blocks that are not as they were: which they are, and what they hash to.
+    hashes: Vec<(usize, u128)>,
     /// Blocks that have changed and are not written yet, and where they begin.
     run: Vec<u8>,
     begins: u64,
@@ -328,17 +329,18 @@ impl<W: Write> Changes<W> {
     /// Of the next state of a chain: none so far.
     fn new(chain: &Chain, to: W) -> Result<Self, DeltaError> {
         let writer = Writer::new(to, chain.length, chain.state())?;
-        let blocks = chain.length.div_ceil(BLOCK as u64) as usize;
-        let last = chain.last.as_ref().map(|last| last.hashes.clone());
-        let hashes = last.unwrap_or_else(|| vec![UNKNOWN; blocks]);
-        Ok(Self { writer, hashes, run: Vec::new(), begins: 0, changed: 0 })
+        Ok(Self { writer, hashes: Vec::new(), run: Vec::new(), begins: 0, changed: 0 })
     }
 
     fn finish(mut self, chain: &mut Chain) -> Result<Saved, DeltaError> {
         self.flush()?;
-        let Self { writer, hashes, changed, .. } = self;
+        let Self { writer, hashes: changed_hashes, changed, .. } = self;
         let (before_its_end, is_full) = (writer.written(), chain.last.is_none());
         let state = writer.finish()?;
+        let blocks = chain.length.div_ceil(BLOCK as u64) as usize;
+        let last = chain.last.take().map(|last| last.hashes);
+        let mut hashes = last.unwrap_or_else(|| vec![UNKNOWN; blocks]);
+        changed_hashes.into_iter().for_each(|(block, hash)| hashes[block] = hash);
         chain.last = Some(Last { state, hashes });
         Ok(Saved { state, is_full, changed, written: before_its_end + Writer::<W>::END })
     }
@@ -347,7 +349,9 @@ impl<W: Write> Changes<W> {
         let index = (offset / BLOCK as u64) as usize;
         let hash = chain.hash(offset, block);
         let has_changed = chain.has_changed(index, block, hash);
-        self.hashes[index] = hash;
+        if has_changed || chain.last.is_none() {
+            self.hashes.push((index, hash));
+        }
         if !has_changed {
             return Ok(());
         }

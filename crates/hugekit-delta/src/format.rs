@@ -1,9 +1,10 @@
 //! The bytes of a delta: all numbers little endian. `docs/delta.md` has them in words.
 
 use std::fmt;
+use std::hash::Hasher;
 use std::str::FromStr;
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use twox_hash::{XxHash3_64, XxHash3_128};
 
 pub(crate) const MAGIC: [u8; 8] = *b"HKDELTA\0";
 pub(crate) const VERSION: u32 = 1;
@@ -18,6 +19,21 @@ pub struct StateId(pub(crate) [u8; 16]);
 impl StateId {
     /// What a full delta begins with.
     pub(crate) const NONE: Self = Self([0; 16]);
+
+    /// As numbers, to be kept elsewhere.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// The state that [`to_bytes`](Self::to_bytes) gave.
+    ///
+    /// # Errors
+    /// All of them are zero.
+    pub fn from_bytes(bytes: [u8; 16]) -> Result<Self, NoStateId> {
+        let id = Self(bytes);
+        if id == Self::NONE { Err(NoStateId) } else { Ok(id) }
+    }
 }
 
 impl fmt::Display for StateId {
@@ -26,7 +42,7 @@ impl fmt::Display for StateId {
     }
 }
 
-/// What is no [`StateId`]: it has 32 hexadecimal digits, not all of them zero.
+/// What is no [`StateId`]: that has 32 hexadecimal digits, or 16 bytes, not all of them zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a state is 32 hexadecimal digits, not all of them zero")]
 pub struct NoStateId;
@@ -58,7 +74,7 @@ impl Opening {
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.length.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.base.0);
-        let sum = xxh3_64(&bytes[..40]);
+        let sum = XxHash3_64::oneshot(&bytes[..40]);
         bytes[40..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
@@ -120,29 +136,29 @@ impl Piece {
 #[derive(Clone)]
 pub(crate) struct Sums {
     last: u64,
-    all: Xxh3,
+    all: XxHash3_128,
 }
 
 impl Sums {
     pub(crate) fn new(opening: &[u8; Opening::BYTES]) -> Self {
-        let mut all = Xxh3::new();
-        all.update(opening);
-        Self { last: xxh3_64(opening), all }
+        let mut all = XxHash3_128::new();
+        all.write(opening);
+        Self { last: XxHash3_64::oneshot(opening), all }
     }
 
     /// The sum of the next piece.
     pub(crate) fn next(&mut self, piece: &[u8], payload: &[u8]) -> u64 {
-        let mut sum = Xxh3::new();
-        sum.update(&self.last.to_le_bytes());
-        sum.update(piece);
-        sum.update(payload);
-        self.last = sum.digest();
-        self.all.update(&self.last.to_le_bytes());
+        let mut sum = XxHash3_64::new();
+        sum.write(&self.last.to_le_bytes());
+        sum.write(piece);
+        sum.write(payload);
+        self.last = sum.finish();
+        self.all.write(&self.last.to_le_bytes());
         self.last
     }
 
     /// The state that all of it leads to.
     pub(crate) fn id(&self) -> StateId {
-        StateId(self.all.digest128().to_le_bytes())
+        StateId(self.all.finish_128().to_le_bytes())
     }
 }

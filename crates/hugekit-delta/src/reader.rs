@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::error::DeltaError;
 use crate::format::{Kind, LONGEST, MAGIC, Opening, Piece, StateId, Sums, VERSION};
@@ -194,7 +194,7 @@ fn header(bytes: &[u8; Opening::BYTES]) -> Result<Header, DeltaError> {
         return Err(DeltaError::Newer { found: version, known: VERSION });
     }
     let damaged = |what| DeltaError::Damaged { at: 0, what };
-    if xxh3_64(&bytes[..40]) != u64::from_le_bytes(part(bytes, 40)) {
+    if XxHash3_64::oneshot(&bytes[..40]) != u64::from_le_bytes(part(bytes, 40)) {
         return Err(damaged("the checksum of its beginning is another one"));
     }
     let opening =

@@ -1,14 +1,17 @@
 //! A delta as it is written.
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 
 use crate::error::DeltaError;
 use crate::format::{Kind, LONGEST, Opening, Piece, StateId, Sums};
 
+/// Bytes that are written together: a delta may have thousands of small changes.
+const TOGETHER: usize = 256 << 10;
+
 /// Writes a delta: changes in the order of their offsets, and [`finish`](Self::finish). One that is not finished is
 /// truncated, and refused.
-pub struct Writer<W> {
-    to: W,
+pub struct Writer<W: Write> {
+    to: BufWriter<W>,
     length: u64,
     sums: Sums,
     /// The first byte that may change still.
@@ -17,13 +20,13 @@ pub struct Writer<W> {
     written: u64,
 }
 
-impl<W> std::fmt::Debug for Writer<W> {
+impl<W: Write> std::fmt::Debug for Writer<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writer").field("length", &self.length).field("next", &self.next).finish()
     }
 }
 
-impl<W> Writer<W> {
+impl<W: Write> Writer<W> {
     /// Bytes that [`finish`](Self::finish) writes.
     pub(crate) const END: u64 = (Piece::BYTES + size_of::<u64>() + size_of::<StateId>()) as u64;
 }
@@ -33,7 +36,8 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// The file has refused.
-    pub fn new(mut to: W, length: u64, base: Option<StateId>) -> Result<Self, DeltaError> {
+    pub fn new(to: W, length: u64, base: Option<StateId>) -> Result<Self, DeltaError> {
+        let mut to = BufWriter::with_capacity(TOGETHER, to);
         let opening = Opening { length, base: base.unwrap_or(StateId::NONE) }.encode();
         to.write_all(&opening)?;
         let written = opening.len() as u64;

@@ -120,7 +120,22 @@ pub enum LabError {
         #[source]
         cause: std::io::Error,
     },
+    /// What was written of memory to measure could not be saved.
+    #[error("a state could not be saved")]
+    Saved(#[source] std::io::Error),
+    /// A state to measure could not be saved as a delta.
+    #[error(transparent)]
+    Delta(#[from] hugekit_delta::DeltaError),
+    /// The kernel does not note writes by itself.
+    #[error("the kernel notes no writes (userfaultfd with WP_ASYNC, Linux 6.7)")]
+    Notes(#[source] std::io::Error),
     /// The observer stopped the run.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),
+}
+
+impl LabError {
+    pub(crate) fn notes(errno: rustix::io::Errno) -> Self {
+        Self::Notes(errno.into())
+    }
 }

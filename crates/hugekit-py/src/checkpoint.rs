@@ -7,7 +7,8 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::io::{self, BufWriter, Write};
+use std::fs::File;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr::{slice_from_raw_parts, with_exposed_provenance};
@@ -23,7 +24,7 @@ use pyo3::prelude::*;
 use crate::buffer::Buffer;
 use crate::errors::{Raised, at_path, of_delta, with_fault_signals};
 use crate::numbers::Number;
-use crate::region::{Region, fault_mode};
+use crate::region::{Region, fault_mode, word};
 use crate::replacing::Replacing;
 use crate::snapshot::{Reserve, Wishes, granule, within};
 
@@ -32,9 +33,6 @@ const COPIED: usize = 1 << 20;
 
 /// Bytes of a pool's array that are read together.
 const BATCH: usize = 2 << 20;
-
-/// Bytes that are written to a file together.
-const BUFFERED: usize = 1 << 20;
 
 static ZEROES: [u8; BLOCK] = [0; BLOCK];
 
@@ -92,6 +90,8 @@ struct Unit {
     at: usize,
     /// What lies between the spans, by offsets in the unit. It is the allocator's, and saved as zeroes.
     gaps: Vec<Range<usize>>,
+    /// How writes to it are handled; none if nothing of it is protected.
+    serving: Option<&'static str>,
 }
 
 impl Unit {
@@ -100,7 +100,7 @@ impl Unit {
         let end = spans[spans.len() - 1].memory.end;
         let between = |pair: &[Span]| pair[0].memory.end - start..pair[1].memory.start - start;
         let gaps = spans.windows(2).map(between).filter(|gap| !gap.is_empty()).collect();
-        Self { memory: start..end, at: spans[0].at, gaps }
+        Self { memory: start..end, at: spans[0].at, gaps, serving: None }
     }
 
     fn bytes(&self) -> *const [u8] {
@@ -126,7 +126,7 @@ struct Part {
 
 enum Content {
     Copied(Vec<u8>),
-    Changes(Unit, Changes),
+    Changes(Box<(Unit, Changes)>),
     /// And where in the snapshot it begins.
     OfRegion(Arc<hugekit::Snapshot>, usize),
 }
@@ -252,8 +252,7 @@ impl ArrayChain {
     fn serving(&self) -> PyResult<Option<&'static str>> {
         let states = self.states()?;
         let Watched::Known(epochs) = &states.watched else { return Ok(None) };
-        let serving = epochs.iter().find_map(|(_, epoch)| epoch.serving());
-        Ok(serving.map(|serving| crate::region::word(serving.fault_mode)))
+        Ok(epochs.iter().find_map(|(unit, _)| unit.serving))
     }
 }
 
@@ -337,7 +336,8 @@ impl ArrayChain {
         // and documented for later; EFAULT is an OSError.
         let first = || unsafe { builder.clone().first_epoch(unit.bytes()) };
         let changes = with_fault_signals(py, first)?;
-        Ok((unit, changes))
+        let serving = changes.serving().map(|serving| word(serving.fault_mode));
+        Ok((Unit { serving, ..unit }, changes))
     }
 
     fn copies(&self) -> impl Iterator<Item = Part> {
@@ -428,8 +428,9 @@ fn place_of(spans: &[Span], buffer: &Buffer) -> usize {
 }
 
 impl Part {
-    fn of((unit, changes): (Unit, Changes)) -> Self {
-        Self { at: unit.at, len: unit.memory.len(), content: Content::Changes(unit, changes) }
+    fn of(changed: (Unit, Changes)) -> Self {
+        let Unit { at, memory, .. } = &changed.0;
+        Self { at: *at, len: memory.len(), content: Content::Changes(Box::new(changed)) }
     }
 }
 
@@ -460,27 +461,28 @@ impl Failed {
 impl States {
     fn write(&mut self, taken: Taken, path: &Path, fsync: bool) -> Result<Saved, Failed> {
         let replacing = Replacing::new(path.to_owned())?;
-        let mut file = BufWriter::with_capacity(BUFFERED, &replacing.file);
-        let room = taken.header.len();
-        let length = self.chain.length() as usize;
-        let mut saving = Putting::new(self.chain.save_changes(&mut file)?);
-        saving.put(0, &taken.header)?;
-        let mut epochs = Vec::new();
-        for part in taken.parts {
-            let (at, end) = (room + part.at, room + part.at + part.len);
-            saving.zeroes_until(at)?;
-            if let Some(epoch) = part.content.write(&mut saving, at, part.len)? {
-                epochs.push(epoch);
-            }
-            saving.end = end;
-        }
-        saving.zeroes_until(length)?;
-        let saved = saving.state.finish()?;
-        file.flush()?;
-        drop(file);
+        let (saved, epochs) = taken.write(&mut self.chain, &replacing.file)?;
         replacing.finish(fsync)?;
         self.watched = Watched::Known(epochs);
         Ok(saved)
+    }
+}
+
+impl Taken {
+    /// Writes the state as the next one of the chain.
+    fn write(self, chain: &mut Chain, to: &File) -> Result<(Saved, Vec<(Unit, Epoch)>), Failed> {
+        let (room, length) = (self.header.len(), chain.length() as usize);
+        let mut saving = Putting::new(chain.save_changes(to)?);
+        saving.put(0, &self.header)?;
+        let mut epochs = Vec::new();
+        for part in self.parts {
+            let (at, end) = (room + part.at, room + part.at + part.len);
+            saving.zeroes_until(at)?;
+            epochs.extend(part.content.write(&mut saving, at, part.len)?);
+            saving.end = end;
+        }
+        saving.zeroes_until(length)?;
+        Ok((saving.state.finish()?, epochs))
     }
 }
 
@@ -493,7 +495,8 @@ impl Content {
     ) -> Result<Option<(Unit, Epoch)>, Failed> {
         match self {
             Self::Copied(bytes) => saving.put(at, &bytes)?,
-            Self::Changes(unit, changes) => {
+            Self::Changes(changed) => {
+                let (unit, changes) = *changed;
                 let mut cleared = Vec::new();
                 let epoch = changes.write_to(|offset, bytes| {
                     saving.put(at + offset, without(&unit.gaps, offset, bytes, &mut cleared))

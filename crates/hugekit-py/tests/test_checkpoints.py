@@ -732,7 +732,10 @@ def huge_bytes(array):
 
 
 def test_arrays_side_by_side_leave_huge_pages_whole(tmp_path):
-    flat = np.ones(32 * MIB, "u1")
+    memory = mmap.mmap(-1, 32 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    flat = np.frombuffer(memory, "u1")
+    flat[:] = 1
     if huge_bytes(flat) < 16 * MIB:
         pytest.skip("memory is not on transparent huge pages here")
     cuts = [0, 5 * MIB + 100, 9 * MIB + 8, 17 * MIB - 3, 32 * MIB]

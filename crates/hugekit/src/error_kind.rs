@@ -308,7 +308,7 @@ impl ForkError {
             }
             Self::Pool(error) => error.kind(),
             Self::Fault(error) => error.kind(),
-            Self::FileGiven => ErrorKind::Conflict,
+            Self::FileGiven | Self::OtherEpoch => ErrorKind::Conflict,
             Self::Mappings { .. } => ErrorKind::NoMemory,
             Self::NotMapped { source, .. } => of_kind(source.kind()),
             Self::NotReady(error) => error.kind(),

@@ -4,6 +4,8 @@ pub(crate) mod clear;
 mod copies;
 mod cow;
 mod demand;
+mod epochs;
+mod epochs_throughput;
 mod fault;
 mod fork;
 mod fork2;
@@ -114,6 +116,13 @@ pub const EXPERIMENTS: &[Definition] = &[
         headline: "fork2-thp-vs-anonymous-unreserved",
         is_core: true,
         run: snapshot::run,
+    },
+    Definition {
+        name: "epochs",
+        repeats: "beyond: a state saved again and again, all of it or what has changed",
+        headline: "full-vs-delta",
+        is_core: false,
+        run: epochs::run,
     },
     Definition {
         name: "lease",

@@ -2,7 +2,7 @@
 
 use crate::EXPERIMENTS;
 
-const WHY: [(&str, &str); 12] = [
+const WHY: [(&str, &str); 13] = [
     (
         "stores",
         "Repeats the comparison of string and non-temporal stores by size (clear_page_nt, 2020), and adds \
@@ -59,6 +59,10 @@ const WHY: [(&str, &str); 12] = [
         "snapshot",
         "Measures what a writer feels while a point in time of its memory is saved: stalls, latency and throughput. A database \
          forks for that today, and its clients see the stall.",
+    ),
+    (
+        "epochs",
+        "Measures how long it takes to save a gigabyte again of which little has changed, how much is written, and what a          writer pays for it that its writes are noted. Sandboxes pause, databases dump and training saves all of their          memory, nearly all of which is as it was.",
     ),
     (
         "lease",

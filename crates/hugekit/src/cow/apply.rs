@@ -121,6 +121,8 @@ impl ForkGroup {
         frames: &Frames,
         slots: Range<usize>,
     ) -> Result<Action, Refused> {
+        // A call that fails may have let writes through to some of them.
+        slots.clone().for_each(|slot| mapping.unwritten.clear(slot));
         if self.hold == Hold::Removal {
             let cost = mapping.cost_to_open(slots.clone());
             let first = mapping.entry(slots.start).frame;

@@ -34,16 +34,33 @@ fn runs<T: PartialEq>(
 
 /// Several slots of one mapping, which this thread has.
 #[derive(Clone, Copy)]
-struct Several<'a> {
+pub(super) struct Several<'a> {
     tables: &'a Tables,
     mapping: &'a CowMapping,
     guards: &'a SlotGuards<'a>,
 }
 
 impl<'a> Several<'a> {
+    pub(super) fn new(
+        tables: &'a Tables,
+        mapping: &'a CowMapping,
+        guards: &'a SlotGuards<'a>,
+    ) -> Self {
+        Self { tables, mapping, guards }
+    }
+
+    pub(super) fn mapping(&self) -> &'a CowMapping {
+        self.mapping
+    }
+
     fn at(&self, slot: usize) -> At<'a> {
         let Self { tables, mapping, guards } = *self;
         At { guard: guards.of(slot), mapping, frames: &tables.frames }
+    }
+
+    /// Whether writes pass as soon as nothing holds them back: no other region shows the slot.
+    fn is_only_held_back(&self, slot: usize) -> bool {
+        self.at(slot).plan(Event::Own) == [Action::Unprotect]
     }
 }
 
@@ -180,11 +197,11 @@ impl CowHandle {
 
 impl ForkGroup {
     /// Lets writes to slots pass: what is only protected is opened by one call for each run.
-    fn own_all(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
+    pub(super) fn own_all(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
         for slot in slots.clone() {
             self.serve_event(several.at(slot), Event::Separate, None)?;
         }
-        let is_protected = |slot| several.at(slot).plan(Event::Own) == [Action::Unprotect];
+        let is_protected = |slot| several.is_only_held_back(slot);
         for (protected, run) in runs(slots, is_protected) {
             if protected {
                 self.unprotect(several, run)?;
@@ -194,6 +211,18 @@ impl ForkGroup {
                 .try_for_each(|slot| self.serve_event(several.at(slot), Event::Own, None))?;
         }
         Ok(())
+    }
+
+    /// Lets writes to slots pass that no other region shows.
+    pub(super) fn open_unshared(
+        &self,
+        several: Several<'_>,
+        slots: Range<usize>,
+    ) -> Result<(), Refused> {
+        let held_back = runs(slots, |slot| several.is_only_held_back(slot));
+        held_back
+            .filter(|(is_held_back, _)| *is_held_back)
+            .try_for_each(|(_, run)| self.unprotect(several, run))
     }
 
     fn protect_some(&self, several: Several<'_>, slots: Range<usize>, pinned: &[usize]) {
@@ -283,7 +312,10 @@ impl ForkGroup {
             for &action in plan {
                 let _ = self.apply(at, action, None);
             }
-            let freed = other.filter(|other| guard.plan(other, Event::Own) == [Action::Unprotect]);
+            let freed = other.filter(|other| {
+                let is_watched = other.unwritten.get(guard.slot());
+                !is_watched && guard.plan(other, Event::Own) == [Action::Unprotect]
+            });
             let Some(freed) = freed else { continue };
             match &mut run {
                 Some((last, slots)) if last.id() == freed.id() && slots.end == guard.slot() => {

@@ -74,6 +74,10 @@ pub enum ForkError {
     /// What the region has could not be made ready to be shared.
     #[error("the region could not be made ready: {0}")]
     NotReady(JobError<PopulateError>),
+    /// What changed since an epoch was asked of other memory than it is of, or of memory that has begun another epoch
+    /// since, or was truncated.
+    #[error("the epoch is not the last one of this memory: begin with a first one")]
+    OtherEpoch,
     /// What the fork needs a copy of at once could not be copied.
     #[error("what the fork needs at once could not be copied: {0}")]
     Copy(PopulateError),

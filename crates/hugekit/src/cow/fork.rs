@@ -10,6 +10,7 @@ use rustix::io::{self, Errno};
 use super::ForkError;
 use super::apply::{At, remove_pages};
 use super::entry::Entry;
+use super::epoch::Turn;
 use super::frames::{Broken, Frames, Holding, Near, Reserve};
 use super::group::{CowHandle, ForkGroup, Tables, kernel};
 use super::guard::Alone;
@@ -81,17 +82,24 @@ impl CowHandle {
         pieces: Vec<Reserved>,
         pinned: &[usize],
         bytes: usize,
+        mut turn: Option<&mut Turn<'_>>,
     ) -> Result<Fresh, ForkError> {
         let group = &self.group;
+        let slots = bytes.div_ceil(group.granule_bytes);
+        turn.iter_mut().for_each(|turn| turn.make_room(slots));
+        if turn.as_ref().is_some_and(|turn| !turn.follows_on(self)) {
+            group.return_folios(pieces);
+            return Err(ForkError::OtherEpoch);
+        }
         if let Err(error) = self.begin_fork(pinned, bytes) {
             group.return_folios(pieces);
             return Err(error);
         }
-        let addresses = match self.try_fork(pieces, pinned, bytes) {
+        let addresses = match self.try_fork(pieces, pinned, bytes, turn.as_deref_mut()) {
             Err(error @ ForkError::Mappings { .. }) => {
                 self.compact(pinned, bytes, error)?;
                 let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
-                self.try_fork(pieces, pinned, bytes)
+                self.try_fork(pieces, pinned, bytes, turn)
             }
             other => other,
         }?;
@@ -131,6 +139,7 @@ impl CowHandle {
         pieces: Vec<Reserved>,
         pinned: &[usize],
         bytes: usize,
+        turn: Option<&mut Turn<'_>>,
     ) -> Result<Range<usize>, ForkError> {
         let group = &self.group;
         let (room, words) = match group.room_for(&pieces, bytes, false) {
@@ -148,7 +157,7 @@ impl CowHandle {
         };
         let forked = group.with_room(reservation.len(), |tables| {
             let reserve = tables.frames.add(&mut reservation);
-            self.fork_alone(tables, reserve, &mut made, pinned)
+            self.fork_alone(tables, reserve, &mut made, pinned, turn)
         });
         forked.map_err(|(_reserve, failed)| {
             group.return_folios(group.pieces_of(&made.unused));
@@ -163,6 +172,7 @@ impl CowHandle {
         reserve: Reserve,
         made: &mut Made,
         pinned: &[usize],
+        turn: Option<&mut Turn<'_>>,
     ) -> Result<Range<usize>, (Reserve, Failed)> {
         let group = &*self.group;
         let parent = tables.mappings.of_region(self.start).id();
@@ -181,6 +191,7 @@ impl CowHandle {
         tables.mappings.insert(child);
         let Tables { mappings, frames } = tables;
         group.share_table(mappings.alone(), frames, (parent, id), pinned);
+        turn.into_iter().for_each(|turn| turn.take(mappings.get(parent), pinned));
         tables.check();
         Ok(addresses)
     }

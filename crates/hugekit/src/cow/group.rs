@@ -509,7 +509,9 @@ impl CowHandle {
             }
             give_up(&mut tables, id, slots..all, false);
             tables.frames.take_given_up(&mut given_up);
-            tables.mappings.get_mut(id).table.cut(slots);
+            let mapping = tables.mappings.get_mut(id);
+            mapping.table.cut(slots);
+            mapping.end_epoch();
             tables.check();
             Ok::<_, ForkError>(())
         })?;

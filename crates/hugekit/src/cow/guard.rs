@@ -100,7 +100,15 @@ impl<'a> SlotGuard<'a> {
     }
 
     pub(super) fn set(&self, mapping: &CowMapping, entry: Entry) {
+        if entry.slot.may_be_written() {
+            self.is_written(mapping);
+        }
         mapping.table.set(self.slot, entry);
+    }
+
+    /// Its bytes are not what they were at the region's epoch, as far as is known from now on.
+    pub(super) fn is_written(&self, mapping: &CowMapping) {
+        mapping.unwritten.clear(self.slot);
     }
 
     /// An action is done.

@@ -41,6 +41,8 @@ pub(super) struct Words {
     pub(super) links: Links,
     /// Blocks of [`BLOCK`] slots, of as many of these, and so on, that are one mapping of the kernel's.
     pub(super) blocks: Vec<Marks>,
+    /// Slots whose bytes are as they were at the region's epoch; none if it has none.
+    pub(super) unwritten: Marks,
     counts: PrivateSlice<Counts>,
 }
 
@@ -51,6 +53,8 @@ pub(super) struct Counts {
     pub(super) registered: AtomicBool,
     /// The kernel's mappings that it costs beyond the one of every region.
     pub(super) vmas: AtomicIsize,
+    /// The number of its epoch, or 0.
+    pub(super) epoch: AtomicU64,
     /// Slots that were copied for it because others wrote them.
     pub(super) received: AtomicU64,
     /// The longest write to what the group shares, since it is observed.
@@ -61,14 +65,15 @@ impl Words {
     /// Of so many slots; `whole` if every block is one mapping of the kernel's.
     pub(super) fn new(slots: usize, whole: bool) -> io::Result<Self> {
         let of_blocks: usize = block_lens(slots).map(|len| Marks::bytes_of(slots / len)).sum();
-        let of_slots = 2 * PrivatePiece::bytes_of::<AtomicU64>(slots);
+        let of_slots = 2 * PrivatePiece::bytes_of::<AtomicU64>(slots) + Marks::bytes_of(slots);
         let mut piece =
             PrivatePiece::new(of_slots + of_blocks + PrivatePiece::bytes_of::<Counts>(1))?;
         let blocks =
             block_lens(slots).map(|len| Marks::new(&mut piece, slots / len, whole)).collect();
         let (table, links) =
             (Table::unfilled(&mut piece, slots), Links::unfilled(&mut piece, slots));
-        Ok(Self { table, links, blocks, counts: piece.filled(1, |_| Counts::new()) })
+        let unwritten = Marks::new(&mut piece, slots, false);
+        Ok(Self { table, links, blocks, unwritten, counts: piece.filled(1, |_| Counts::new()) })
     }
 }
 
@@ -78,6 +83,7 @@ impl Counts {
         Self {
             registered: AtomicBool::new(true),
             vmas: AtomicIsize::new(0),
+            epoch: zero(),
             received: zero(),
             longest_nanos: zero(),
         }

@@ -13,6 +13,7 @@ mod bulk;
 mod compact;
 mod detach;
 mod entry;
+mod epoch;
 mod error;
 mod exclusive;
 mod fork;
@@ -34,6 +35,7 @@ mod tests;
 mod tokens;
 
 pub(crate) use self::detach::Lost;
+pub(crate) use self::epoch::{Turn, Watch};
 pub use self::error::ForkError;
 pub(crate) use self::fork::Fresh;
 pub(crate) use self::group::{CowHandle, ForkGroup, Terms};

@@ -166,6 +166,14 @@ impl Slot {
         matches!(self, Self::Exclusive(_))
     }
 
+    /// Whether its bytes may become others than they were, or are already, with no event to come before.
+    pub(super) fn may_be_written(self) -> bool {
+        match self {
+            Self::Exclusive(_) | Self::Displaced { owner: true, .. } | Self::Lost { .. } => true,
+            Self::Owner(_) | Self::Borrower { .. } | Self::Displaced { owner: false, .. } => false,
+        }
+    }
+
     pub(super) fn is_lost(self) -> bool {
         matches!(self, Self::Lost { .. })
     }

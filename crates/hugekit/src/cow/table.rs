@@ -78,6 +78,20 @@ impl Marks {
     pub(super) fn set(&self, slot: usize) -> bool {
         self.0[slot / 64].fetch_or(1 << (slot % 64), Ordering::SeqCst) & 1 << (slot % 64) == 0
     }
+
+    pub(super) fn clear(&self, slot: usize) {
+        if self.get(slot) {
+            self.0[slot / 64].fetch_and(!(1 << (slot % 64)), Ordering::SeqCst);
+        }
+    }
+
+    /// Sets all of them, or clears them, and tells of each word what it was.
+    pub(super) fn replace_all(&self, set: bool, mut was: impl FnMut(usize, u64)) {
+        let words = if set { u64::MAX } else { 0 };
+        for (index, word) in self.0.iter().enumerate() {
+            was(index, word.swap(words, Ordering::SeqCst));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -96,6 +110,20 @@ mod tests {
             table.set(at, Entry { frame, slot });
         }
         table
+    }
+
+    #[test]
+    fn marks_are_replaced_all_at_once_and_told() {
+        let mut piece = PrivatePiece::new(Marks::bytes_of(70)).unwrap();
+        let marks = Marks::new(&mut piece, 70, false);
+        assert!(marks.set(3) && !marks.set(3) && marks.set(69));
+        let mut told = Vec::new();
+        marks.replace_all(true, |index, word| told.push((index, word)));
+        assert_eq!(told, [(0, 1 << 3), (1, 1 << 5)]);
+        marks.clear(69);
+        assert!(marks.get(0) && !marks.get(69));
+        marks.replace_all(false, |_, _| {});
+        assert!((0..70).all(|slot| !marks.get(slot)));
     }
 
     #[test]

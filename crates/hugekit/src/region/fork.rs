@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::mapped::Memory;
 use super::{Region, SharedRegion};
-use crate::cow::{ForkError, ForkGroup, Terms};
+use crate::cow::{ForkError, ForkGroup, Terms, Turn};
 use crate::fault::FaultMode;
 use crate::pool::{Backing, Pool};
 
@@ -72,17 +72,17 @@ impl<'a, R> ForkBuilder<'a, R> {
     /// # Errors
     /// [`ForkError`]; the region is as it was then.
     pub fn build(&self) -> Result<R, ForkError> {
-        self.memory().map(self.finish)
+        self.memory(None).map(self.finish)
     }
 
-    pub(super) fn memory(&self) -> Result<Memory, ForkError> {
+    pub(super) fn memory(&self, turn: Option<&mut Turn<'_>>) -> Result<Memory, ForkError> {
         let terms = |pool: &Pool| {
             let granule_bytes = granule(pool, self.granule)?;
             let fault_mode = self.fault_mode.unwrap_or_default();
             Ok(Terms { granule_bytes, fault_mode, max_vmas: self.max_vmas })
         };
         let agree = |group: &Arc<ForkGroup>| group.check(self.granule, self.fault_mode);
-        self.origin.fork(terms, agree)
+        self.origin.fork(terms, agree, turn)
     }
 
     /// What is to be forked.

@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::cow::{CowHandle, ForkError, ForkGroup, Fresh, Terms};
+use crate::cow::{CowHandle, ForkError, ForkGroup, Fresh, Terms, Turn};
 use crate::fault::{Faults, Service, Serving};
 use crate::parallel::{Bytes, Done, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
@@ -404,11 +404,12 @@ impl Memory {
 
 impl Memory {
     /// A region with the same bytes. `terms` are those of the first fork; `agree` is what a later one has
-    /// to say.
+    /// to say; an epoch of the region may begin with it.
     pub(super) fn fork(
         &self,
         terms: impl FnOnce(&Pool) -> Result<Terms, ForkError>,
         agree: impl FnOnce(&Arc<ForkGroup>) -> Result<(), ForkError>,
+        turn: Option<&mut Turn<'_>>,
     ) -> Result<Self, ForkError> {
         if !self.pool.memory().is_ours() {
             return Err(ForkError::Forked);
@@ -437,7 +438,7 @@ impl Memory {
             return Err(error);
         }
         let Holds::CopyOnWrite(fork) = &*holds else { unreachable!("it has just become one") };
-        let fresh = fork.fork(place, &self.pinned(granule_bytes), self.mapped_len)?;
+        let fresh = fork.fork(place, &self.pinned(granule_bytes), self.mapped_len, turn)?;
         Ok(self.child(fresh))
     }
 

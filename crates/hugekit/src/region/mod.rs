@@ -20,5 +20,5 @@ pub use builder::RegionBuilder;
 pub use exclusive::Region;
 pub use fork::ForkBuilder;
 pub use mapped::RegionError;
-pub(crate) use read_only_fork::ReadOnlyFork;
+pub(crate) use read_only_fork::{ReadOnlyFork, RegionEpoch};
 pub use shared::{PinnedRange, SharedRegion};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::mapped::Memory;
 use super::{ForkBuilder, ForkError};
 use crate::Reuse;
-use crate::cow::{CowHandle, Lost};
+use crate::cow::{CowHandle, Lost, Turn, Watch};
 use crate::fault::Serving;
 
 /// What a region held at one point in time. Offsets are the region's.
@@ -18,6 +18,44 @@ pub(crate) struct ReadOnlyFork {
     granule_bytes: usize,
     /// Slots that were copied when it was made, because they are pinned.
     copied_at_once: u64,
+}
+
+/// What of a region is written from one moment on. Offsets are the region's.
+#[derive(Debug)]
+pub(crate) struct RegionEpoch {
+    watch: Watch,
+    start: usize,
+    len: usize,
+    granule_bytes: usize,
+}
+
+impl RegionEpoch {
+    /// Where an offset of the region lies.
+    pub(crate) fn address(&self, offset: usize) -> usize {
+        self.start + offset
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn granule_bytes(&self) -> usize {
+        self.granule_bytes
+    }
+
+    /// The granules of a range are not noted any more, and count as written.
+    pub(crate) fn end_of(&self, bytes: &Range<usize>) {
+        self.watch.end_of(self.slots(bytes));
+    }
+
+    /// Makes the granules of a range writable without a fault; they count as written.
+    pub(crate) fn own(&self, bytes: &Range<usize>) -> Result<(), Lost> {
+        self.watch.own(self.slots(bytes))
+    }
+
+    fn slots(&self, bytes: &Range<usize>) -> Range<usize> {
+        bytes.start / self.granule_bytes..bytes.end.div_ceil(self.granule_bytes)
+    }
 }
 
 /// What it has cost so far.
@@ -31,8 +69,34 @@ pub(crate) struct Cost {
 impl<R> ForkBuilder<'_, R> {
     /// The region as it is now.
     pub(crate) fn read_only(&self) -> Result<ReadOnlyFork, ForkError> {
+        self.read_only_at(None)
+    }
+
+    /// The region as it is when an epoch of it begins, and which offsets of it were written since the epoch before; all
+    /// of them, if there was none.
+    pub(crate) fn read_only_since(
+        &self,
+        before: Option<&RegionEpoch>,
+    ) -> Result<(ReadOnlyFork, RegionEpoch, Vec<Range<usize>>), ForkError> {
+        let len = self.origin().len();
+        if before.is_some_and(|before| before.len != len) {
+            return Err(ForkError::OtherEpoch);
+        }
+        let mut turn = Turn::since(before.map(|before| &before.watch));
+        let fork = self.read_only_at(Some(&mut turn))?;
+        let granule_bytes = fork.granule_bytes;
+        let watch = fork.memory.as_fork(|fork| turn.watch(fork));
+        let slots = turn.written(len.div_ceil(granule_bytes));
+        let bytes =
+            |slots: Range<usize>| slots.start * granule_bytes..len.min(slots.end * granule_bytes);
+        let written = slots.map(bytes).collect();
+        let start = fork.origin;
+        Ok((fork, RegionEpoch { watch, start, len, granule_bytes }, written))
+    }
+
+    fn read_only_at(&self, turn: Option<&mut Turn<'_>>) -> Result<ReadOnlyFork, ForkError> {
         let origin = self.origin().start().as_ptr().expose_provenance();
-        let memory = Box::new(self.memory()?);
+        let memory = Box::new(self.memory(turn)?);
         let (granule_bytes, copied_at_once) = memory.as_fork(|fork| {
             fork.observe();
             (fork.granule_bytes(), fork.count_owned())

@@ -34,6 +34,16 @@ impl Anonymous {
         self.tracker.lift_unneeded(range);
     }
 
+    /// Of granules that were read, which a range consists of, writes are not noted any more: they count as written.
+    pub(super) fn stop_watching(&self, range: &Range<usize>) {
+        let interval = self.snapshot.interval();
+        let granule_at = |address| interval.granule_at(address).0;
+        for index in granule_at(range.start)..=granule_at(range.end - 1) {
+            without_signals(|blocked| self.snapshot.preserve(index, Preserver::Other, blocked));
+        }
+        self.tracker.lift_unneeded(range);
+    }
+
     /// Preserves the granule of a part, and lets it be written.
     pub(super) fn preserve(&self, part: &Range<usize>) {
         if !self.snapshot.interval().inner().contains(&part.start) {

@@ -2,7 +2,7 @@
 //!
 //! A snapshot that leaves an epoch keeps what was read protected: the first write to a granule is noted, and nothing is
 //! copied. The next one begins with that: it has the bytes of those granules that were written, and watches all of them
-//! again.
+//! again, but those that are written all the time.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,25 +10,42 @@ use std::ops::Range;
 
 use super::anonymous::Anonymous;
 use super::builder::{Builder, Kind, range_of};
+use super::heat::Heat;
+use super::region::OfRegion;
 use super::source::Source;
-use super::stream::Buffer;
 use super::{Snapshot, SnapshotError, Stats};
 use crate::fault::Serving;
+use crate::region::{ForkBuilder, ForkError, Region, RegionEpoch, SharedRegion};
 
 /// The bytes of a state that changed since the one before it; of the first one, all of them. Made by
-/// [`Builder::first_epoch`] and [`Builder::since`]. Dropped before they were written out, they leave no [`Epoch`]: the
-/// next state is a first one again.
+/// [`Builder::first_epoch`] and [`Builder::since`], or [`Region::first_epoch`] and [`Region::since`]. Dropped before they
+/// were written out, they leave no [`Epoch`]: the next state is a first one again.
 #[derive(Debug)]
 pub struct Changes {
     snapshot: Snapshot,
-    /// Addresses, ascending.
+    /// What watches the region, if it is of one. Else the snapshot does.
+    of_region: Option<RegionEpoch>,
+    /// Offsets, ascending.
     changed: Vec<Range<usize>>,
+    heat: Heat,
 }
 
-/// What was written since a state was saved is noted here, at the price of one fault for each granule. Dropped, it lifts
-/// the protection that no other snapshot needs.
+/// What was written since a state was saved is noted here, at the price of one fault for each granule; not even that for
+/// a granule that was written in each of the last states, which [counts](Self::unwatched) as written. Dropped, it lifts
+/// the protection that nothing else needs.
 #[derive(Debug)]
-pub struct Epoch(Snapshot);
+pub struct Epoch {
+    watch: Watch,
+    heat: Heat,
+}
+
+/// What notes writes.
+#[derive(Debug)]
+enum Watch {
+    /// A snapshot that was read.
+    Anonymous(Snapshot),
+    Region(RegionEpoch),
+}
 
 impl Builder {
     /// Takes a snapshot of memory, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`] when it is
@@ -41,8 +58,10 @@ impl Builder {
     /// As for [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
     pub unsafe fn first_epoch(self, memory: *const [u8]) -> Result<Changes, SnapshotError> {
         let range = range_of(memory)?;
-        let made = self.protect(range.clone(), Kind::Epoch { before: None })?;
-        Ok(Changes { snapshot: made.into(), changed: vec![range] })
+        let all = std::iter::once(0..range.len()).collect();
+        let made = self.protect(range, Kind::Epoch { before: None })?;
+        let heat = Heat::unknown(made.snapshot.interval().granules());
+        Ok(Changes::new(Source::Anonymous(made), None, all, heat))
     }
 
     /// Takes a snapshot of the epoch's memory: of what was written since that began. The granule is the epoch's.
@@ -50,16 +69,19 @@ impl Builder {
     /// Memory that was unmapped, discarded or replaced meanwhile counts as written, as far as it is there.
     ///
     /// # Errors
-    /// As of [`of_anonymous`](Self::of_anonymous), and those of a snapshot that is lost: what was written is not known
-    /// then, and a [first epoch](Self::first_epoch) is to be begun.
+    /// As of [`of_anonymous`](Self::of_anonymous); [`ForkError::OtherEpoch`] of a region's epoch, which [`Region::since`]
+    /// takes; and those of a snapshot that is lost: what was written is not known then, and a
+    /// [first epoch](Self::first_epoch) is to be begun.
     ///
     /// # Safety
     /// As for [`first_epoch`](Self::first_epoch).
     pub unsafe fn since(self, epoch: Epoch) -> Result<Changes, SnapshotError> {
-        let Epoch(before) = epoch;
+        let Epoch { watch: Watch::Anonymous(before), heat } = epoch else {
+            return Err(ForkError::OtherEpoch.into());
+        };
         before.source.is_here()?;
         let Source::Anonymous(Anonymous { snapshot: state, .. }) = &before.source else {
-            unreachable!("epochs are of anonymous memory");
+            unreachable!("changes of anonymous memory are made of that");
         };
         let interval = state.interval();
         let made = self.protect(interval.range().clone(), Kind::Epoch { before: Some(state) })?;
@@ -68,15 +90,113 @@ impl Builder {
             return Err(before.source.error(failure));
         }
         let (range, inner) = (interval.range(), interval.inner());
+        let granules = state.unsaved();
+        let index_of = |address: usize| interval.granule_at(address).0;
+        let indices = |run: &Range<usize>| index_of(run.start)..index_of(run.end - 1) + 1;
+        let heat = heat.after(granules.iter().map(indices));
         let edges = [range.start..inner.start, inner.end..range.end];
         let [first, last] = edges.map(|edge| (!edge.is_empty()).then_some(edge));
-        let granules = state.unsaved();
-        let changed = first.into_iter().chain(granules).chain(last).collect();
-        Ok(Changes { snapshot: made.into(), changed })
+        let changed = first.into_iter().chain(granules).chain(last);
+        let offsets = |part: Range<usize>| part.start - range.start..part.end - range.start;
+        Ok(Changes::new(Source::Anonymous(made), None, changed.map(offsets).collect(), heat))
+    }
+}
+
+impl<R> ForkBuilder<'_, R> {
+    /// As [`Region::first_epoch`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn first_epoch(&self) -> Result<Changes, SnapshotError> {
+        self.changes(None)
+    }
+
+    /// As [`Region::since`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn since(&self, epoch: Epoch) -> Result<Changes, SnapshotError> {
+        match epoch {
+            Epoch { watch: Watch::Region(before), heat } => self.changes(Some((before, heat))),
+            Epoch { watch: Watch::Anonymous(_), .. } => Err(ForkError::OtherEpoch.into()),
+        }
+    }
+
+    fn changes(&self, before: Option<(RegionEpoch, Heat)>) -> Result<Changes, SnapshotError> {
+        let (before, heat) = before.unzip();
+        let (fork, epoch, changed) = self.read_only_since(before.as_ref())?;
+        let granule = fork.granule_bytes();
+        let indices = |run: &Range<usize>| run.start / granule..run.end.div_ceil(granule);
+        let heat = match heat {
+            Some(heat) => heat.after(changed.iter().map(indices)),
+            None => Heat::unknown(epoch.len().div_ceil(granule)),
+        };
+        Ok(Changes::new(Source::Region(OfRegion::new(fork)), Some(epoch), changed, heat))
+    }
+}
+
+impl Region {
+    /// As [`snapshot`](Self::snapshot), of a region whose next states are to be saved as what has changed: written out,
+    /// it leaves an [`Epoch`]. A region has one at a time: the last.
+    ///
+    /// ```
+    /// use hugekit::pool::{Backing, Pool};
+    ///
+    /// let pool = Pool::builder(2 << 20).backing(Backing::Base).build()?;
+    /// let mut region = pool.region(1 << 20)?;
+    /// let epoch = region.first_epoch()?.write_to(|_, _| Ok(()))?;
+    /// region[300_000] = 1;
+    /// let changes = region.since(epoch)?;
+    /// assert!(changes.changed().eq([4 * 65536..5 * 65536]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SnapshotError::Fork`]; the region is as it was then.
+    pub fn first_epoch(&self) -> Result<Changes, SnapshotError> {
+        self.fork_builder().first_epoch()
+    }
+
+    /// As [`snapshot`](Self::snapshot), of what was written since the epoch. What is [pinned](SharedRegion::pin) counts as
+    /// written.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Fork`]; the region is as it was then. [`ForkError::OtherEpoch`] if the epoch is not the last one
+    /// of this region.
+    pub fn since(&self, epoch: Epoch) -> Result<Changes, SnapshotError> {
+        self.fork_builder().since(epoch)
+    }
+}
+
+impl SharedRegion {
+    /// As [`Region::first_epoch`]. Stores that race with the call are in it or not, granule by granule, and noted if they
+    /// are not.
+    ///
+    /// # Errors
+    /// As there, and [`ForkError::FileGiven`].
+    pub fn first_epoch(&self) -> Result<Changes, SnapshotError> {
+        self.fork_builder().first_epoch()
+    }
+
+    /// As [`Region::since`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn since(&self, epoch: Epoch) -> Result<Changes, SnapshotError> {
+        self.fork_builder().since(epoch)
     }
 }
 
 impl Changes {
+    fn new(
+        source: Source,
+        of_region: Option<RegionEpoch>,
+        changed: Vec<Range<usize>>,
+        heat: Heat,
+    ) -> Self {
+        Self { snapshot: Snapshot { source }, of_region, changed, heat }
+    }
+
     /// Bytes of the whole state.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
@@ -86,8 +206,7 @@ impl Changes {
 
     /// What may have changed: ranges of bytes of the state, ascending, in whole granules but at both ends.
     pub fn changed(&self) -> impl Iterator<Item = Range<usize>> {
-        let start = self.snapshot.source.range().start;
-        self.changed.iter().map(move |range| range.start - start..range.end - start)
+        self.changed.iter().cloned()
     }
 
     /// How writes to the memory are handled; `None` if nothing is protected.
@@ -102,16 +221,18 @@ impl Changes {
         self.snapshot.stats()
     }
 
-    /// As [`Snapshot::prepare_write`].
+    /// As [`Snapshot::prepare_write`]: the range counts as written in the next state.
     ///
     /// # Errors
     /// As there.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
-        self.snapshot.prepare_write(range)
+        self.snapshot.prepare_write(range.clone())?;
+        self.of_region.as_ref().map_or(Ok(()), |epoch| own(epoch, &range))
     }
 
     /// Gives what has changed to `take`, in order and up to 2 MiB at a time, with the offset in the state. It may take
-    /// its time: no thread waits for it. The epoch that this leaves began when the snapshot was taken.
+    /// its time: no thread waits for it, and if there is more than a little, another thread reads ahead. The epoch that
+    /// this leaves began when the snapshot was taken.
     ///
     /// # Errors
     /// [`SnapshotError::Write`] if `take` fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
@@ -121,18 +242,40 @@ impl Changes {
         self,
         mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
     ) -> Result<Epoch, SnapshotError> {
-        let Self { snapshot, changed } = self;
-        let mut buffer = Buffer::new()?;
-        let start = snapshot.source.range().start;
-        for range in changed {
-            let begins = range.start - start;
-            snapshot.stream_range(range, None, None, |batch, done| {
-                let mut take = |bytes: &[u8]| take(begins + done, bytes);
-                snapshot.give(batch, begins + done, &mut buffer, &mut take)
-            })?;
-        }
-        Ok(Epoch(snapshot))
+        let and_then = |batch: &[Range<usize>]| self.let_hot_ones_be(batch);
+        self.snapshot.give_all(&self.changed, &and_then, &mut take)?;
+        let watch = match self.of_region {
+            Some(epoch) => Watch::Region(epoch),
+            None => Watch::Anonymous(self.snapshot),
+        };
+        Ok(Epoch { watch, heat: self.heat })
     }
+
+    /// Of what was just read, granules that are written all the time are not watched.
+    fn let_hot_ones_be(&self, batch: &[Range<usize>]) {
+        let source = &self.snapshot.source;
+        let is_hot = |part: &Range<usize>| {
+            source.granule_of(part).is_some_and(|granule| self.heat.is_hot(granule))
+        };
+        for run in batch.chunk_by(|one, other| is_hot(one) == is_hot(other)) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            if is_hot(first) {
+                self.stop_watching(first.start..last.end);
+            }
+        }
+    }
+
+    fn stop_watching(&self, addresses: Range<usize>) {
+        match (&self.of_region, &self.snapshot.source) {
+            (Some(epoch), Source::Region(of)) => epoch.end_of(&of.offsets(&addresses)),
+            (_, Source::Anonymous(of)) => of.stop_watching(&addresses),
+            _ => {}
+        }
+    }
+}
+
+fn own(epoch: &RegionEpoch, range: &Range<usize>) -> Result<(), SnapshotError> {
+    epoch.own(range).map_err(|_lost| SnapshotError::Changed { address: epoch.address(range.start) })
 }
 
 impl Epoch {
@@ -140,20 +283,26 @@ impl Epoch {
     /// written.
     ///
     /// # Errors
-    /// [`SnapshotError::OutOfRange`], [`Forked`](SnapshotError::Forked).
+    /// [`SnapshotError::OutOfRange`], [`Forked`](SnapshotError::Forked); of a region that shares the range with forks,
+    /// [`SnapshotError::Changed`] if it cannot be copied.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
-        self.0.prepare_write(range)
+        match &self.watch {
+            Watch::Anonymous(snapshot) => snapshot.prepare_write(range),
+            Watch::Region(epoch) if range.start > range.end || range.end > epoch.len() => {
+                Err(SnapshotError::OutOfRange { range, len: epoch.len() })
+            }
+            Watch::Region(epoch) => own(epoch, &range),
+        }
     }
 
-    /// How writes to the memory are handled; `None` if nothing is protected.
+    /// Bytes that are written all the time, in whole granules: their writes take no fault until the next state, and they
+    /// count as changed in that. One that is written no more is found out seven states later at the latest.
     #[must_use]
-    pub fn serving(&self) -> Option<&Serving> {
-        self.0.serving()
-    }
-}
-
-impl From<Anonymous> for Snapshot {
-    fn from(of: Anonymous) -> Self {
-        Self { source: Source::Anonymous(of) }
+    pub fn unwatched(&self) -> usize {
+        let granule_bytes = match &self.watch {
+            Watch::Anonymous(snapshot) => snapshot.source.granule_bytes(),
+            Watch::Region(epoch) => epoch.granule_bytes(),
+        };
+        self.heat.count_hot() * granule_bytes
     }
 }

@@ -16,6 +16,10 @@ pub(super) struct OfRegion {
 }
 
 impl OfRegion {
+    pub(super) fn new(fork: ReadOnlyFork) -> Self {
+        Self { fork, by_others: AtomicU64::new(0) }
+    }
+
     pub(super) fn fork(&self) -> &ReadOnlyFork {
         &self.fork
     }
@@ -95,7 +99,6 @@ impl<R> ForkBuilder<'_, R> {
     /// # Errors
     /// [`SnapshotError::Fork`]; the region is as it was then.
     pub fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
-        let of_region = OfRegion { fork: self.read_only()?, by_others: AtomicU64::new(0) };
-        Ok(Snapshot { source: Source::Region(of_region) })
+        Ok(Snapshot { source: Source::Region(OfRegion::new(self.read_only()?)) })
     }
 }

@@ -56,6 +56,12 @@ impl Source {
         }
     }
 
+    /// The granule that a part lies in, if that is no edge.
+    pub(super) fn granule_of(&self, part: &Range<usize>) -> Option<usize> {
+        let is_in_one = self.inner().contains(&part.start);
+        is_in_one.then(|| part.start.saturating_sub(self.origin()) / self.granule_bytes())
+    }
+
     /// The parts of a range of addresses that lie in one granule or one edge each. The first and the last granule
     /// may be cut by the ends.
     pub(super) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {

@@ -13,7 +13,7 @@ use crate::{HUGE_PAGE_BYTES, Reuse};
 
 /// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
 /// are interrupted. The buffer is one huge page.
-const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
+pub(super) const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
 
 /// Where bytes go before any other code sees them, so that the code that takes them may take its time.
 #[derive(Debug)]
@@ -41,8 +41,14 @@ impl Buffer {
             unsafe { source.read(part, self.0.start().wrapping_add(filled)) }?;
             filled += part.len();
         }
+        Ok(self.bytes(filled))
+    }
+
+    /// The first bytes of it.
+    pub(super) fn bytes(&self, len: usize) -> &[u8] {
+        assert!(len <= BATCH_BYTES);
         // SAFETY: so many bytes of the buffer, borrowed as it is.
-        Ok(unsafe { std::slice::from_raw_parts(self.0.start(), filled) })
+        unsafe { std::slice::from_raw_parts(self.0.start(), len) }
     }
 }
 
@@ -141,10 +147,19 @@ impl Snapshot {
             self.done_with(batch);
             return Ok(());
         }
+        take(self.read_and_let_go(batch, buffer)?).map_err(failed)
+    }
+
+    /// Reads a batch to the buffer, and lets it go.
+    pub(super) fn read_and_let_go<'a>(
+        &self,
+        batch: &[Range<usize>],
+        buffer: &'a mut Buffer,
+    ) -> Result<&'a [u8], SnapshotError> {
         let read = buffer.read(&self.source, batch);
         let read = read.map_err(|failure| self.source.error(failure))?;
         self.done_with(batch);
-        take(read).map_err(failed)
+        Ok(read)
     }
 
     /// Takes batch after batch; `take` is told where each begins.

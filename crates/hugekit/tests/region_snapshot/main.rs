@@ -7,6 +7,7 @@ mod backings;
 #[path = "../child/mod.rs"]
 mod child;
 mod contents;
+mod epochs;
 mod fixture;
 mod kernel;
 mod model;
@@ -21,6 +22,7 @@ fn main() {
     let checks = [
         contents::CHECKS,
         model::CHECKS,
+        epochs::CHECKS,
         writers::CHECKS,
         kernel::CHECKS,
         processes::CHECKS,

@@ -256,16 +256,15 @@ fn epochs_under_writers_forget_no_write(fault_mode: FaultMode) {
         scope.spawn(|| write(0));
         scope.spawn(|| write(1 << 40));
         let mut image = vec![0; memory.len()];
-        let mut before = crate::fixture::loaded(&memory);
         let mut epoch = saved(first(fault_mode, memory.range(), Granule::Small), &mut image);
         for round in 0..40 {
+            let before = crate::fixture::loaded(&memory);
             let changes = since(fault_mode, epoch);
             let after = crate::fixture::loaded(&memory);
             epoch = saved(changes, &mut image);
             for ((word, least), most) in words(&image).zip(&before).zip(&after) {
                 assert!((*least..=*most).contains(&word), "round {round}");
             }
-            before = words(&image).collect();
         }
         stop.store(true, Ordering::Relaxed);
         drop(epoch);
@@ -298,6 +297,35 @@ fn epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it
     assert_is_plain(&memory);
 }
 
+fn granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again(
+    fault_mode: FaultMode,
+) {
+    for (granule, bytes) in [(Granule::Huge, HUGE), (Granule::Small, SMALL)] {
+        let memory = Memory::filled(4 * HUGE, true, 1);
+        let mut image = vec![0; memory.len()];
+        let mut epoch = saved(first(fault_mode, memory.range(), granule), &mut image);
+        let hot = (2 * HUGE, 2 * HUGE + bytes);
+        for round in 0..3 {
+            memory.words()[hot.0 / 8].fetch_add(1, Ordering::Relaxed);
+            epoch = saved(since(fault_mode, epoch), &mut image);
+            assert_eq!(epoch.unwatched(), if round == 0 { 0 } else { bytes });
+        }
+        let mut states = 0;
+        while epoch.unwatched() != 0 {
+            let changes = since(fault_mode, epoch);
+            assert_eq!(changed(&changes), [hot]);
+            epoch = saved(changes, &mut image);
+            states += 1;
+        }
+        assert!(states <= 6, "{states}");
+        let changes = since(fault_mode, epoch);
+        assert_eq!(changed(&changes), [], "it was watched, and rested");
+        drop(saved(changes, &mut image));
+        assert!(words(&image).eq(crate::fixture::loaded(&memory)));
+        assert_is_plain(&memory);
+    }
+}
+
 fn changes_that_are_not_taken_leave_memory_plain(fault_mode: FaultMode) {
     let memory = Memory::filled(2 * HUGE, true, 3);
     let refused = first(fault_mode, memory.range(), Granule::Auto)
@@ -321,7 +349,28 @@ fn epoch_is_not_in_a_forked_child(fault_mode: FaultMode) {
     assert_eq!(code, 0);
 }
 
+/// However the code ends that takes what is read, the thread that reads ahead does.
+fn changes_whose_taker_fails_late_or_panics_end(fault_mode: FaultMode) {
+    let memory = Memory::filled(8 * HUGE, true, 3);
+    let most = 5 * HUGE;
+    let fails = |at: usize, _: &[u8]| match at {
+        at if at < most => Ok(()),
+        _ => Err(std::io::ErrorKind::StorageFull.into()),
+    };
+    let refused = first(fault_mode, memory.range(), Granule::Auto).write_to(fails);
+    assert!(matches!(refused, Err(SnapshotError::Write { written, .. }) if written == most));
+    assert_is_plain(&memory);
+    let changes = first(fault_mode, memory.range(), Granule::Auto);
+    let panics = |at: usize, _: &[u8]| if at < most { Ok(()) } else { panic!("as it should") };
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        drop(changes.write_to(panics));
+    }));
+    assert!(panicked.is_err());
+    assert_is_plain(&memory);
+}
+
 pub(crate) const CHECKS: &[Check] = &[
+    ("changes_whose_taker_fails_late_or_panics_end", changes_whose_taker_fails_late_or_panics_end),
     (
         "epoch_has_the_granules_that_were_written_and_no_others",
         epoch_has_the_granules_that_were_written_and_no_others,
@@ -331,6 +380,10 @@ pub(crate) const CHECKS: &[Check] = &[
     (
         "epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it",
         epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it,
+    ),
+    (
+        "granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again",
+        granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,
     ),
     (
         "changes_that_are_not_taken_leave_memory_plain",

@@ -1,0 +1,180 @@
+//! Deltas: what has changed, in a file.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::mem::{ManuallyDrop, offset_of};
+use std::os::fd::FromRawFd;
+use std::slice;
+use std::sync::{Mutex, PoisonError};
+
+use engine::snapshot::{Changes, Epoch};
+use hugekit_delta::{Chain, StateId, apply};
+
+use crate::epoch::{hugekit_changes, hugekit_epoch};
+use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
+use crate::versioned::{Place, Versioned};
+use crate::work::check_range;
+
+/// A state of a chain: two with the same number are the same bytes. All zeroes: none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct hugekit_state {
+    pub number: [u8; 16],
+}
+
+impl From<StateId> for hugekit_state {
+    fn from(state: StateId) -> Self {
+        Self { number: state.to_bytes() }
+    }
+}
+
+/// What was saved. Set `size` before the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct hugekit_saved {
+    /// `sizeof(hugekit_saved)`.
+    pub size: usize,
+    /// The state.
+    pub state: hugekit_state,
+    /// Bytes in blocks of 4 KiB that have changed.
+    pub changed: u64,
+    /// Bytes that were written.
+    pub written: u64,
+    /// 1 if it is all of the state, which needs no other to be applied; else 0.
+    pub is_full: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+// SAFETY: integers, the first of which is the size.
+unsafe impl Versioned for hugekit_saved {
+    const NAME: &str = "hugekit_saved";
+    const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+}
+
+/// The states of some memory, saved one after the other, each as what has changed. Of the last one it keeps a hash of
+/// each block of 4 KiB: 16 bytes. Made by `hugekit_chain_new`.
+pub struct hugekit_chain(Mutex<Chain>);
+
+/// A chain of states of `length` bytes, of which the first is saved in full. Stores its handle in `*chain`.
+///
+/// # Safety
+/// `chain` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_chain_new(
+    length: usize,
+    chain: *mut *mut hugekit_chain,
+) -> hugekit_status {
+    let made = || Ok(hugekit_chain(Mutex::new(Chain::new(length as u64))));
+    // SAFETY: the caller's to promise.
+    answer(unsafe { give(chain, "chain", made) })
+}
+
+/// Frees the chain. Nothing happens for NULL.
+///
+/// # Safety
+/// NULL, or a chain that no thread uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_chain_free(chain: *mut hugekit_chain) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(chain) });
+}
+
+/// Writes changes to an open file as a delta, of those blocks of 4 KiB that have changed, and stores a handle of the
+/// epoch in `*epoch` and what was saved in `*saved`, which may be NULL. The changes are used up, and still to be freed.
+/// The descriptor stays the caller's, and is not synchronised: the state is saved once it is.
+///
+/// The first state is saved in full, so that all of it has to be given: the changes of `hugekit_changes_first`, or of a
+/// region those without an epoch. So it has after a call that has failed, because there is no epoch then; the chain goes
+/// on from the last state that was saved.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` if the chain's states have another length, if not all of a first state is given,
+/// or once the changes are used up; with `HUGEKIT_STATUS_SYSTEM` if the file fails; with `HUGEKIT_STATUS_LOST` if the
+/// snapshot is lost. There is no epoch then.
+///
+/// # Safety
+/// `chain` is NULL or a chain, `changes` NULL or changes; the descriptor stays open meanwhile; `saved` is NULL or can be
+/// written; `epoch` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_chain_save(
+    chain: *const hugekit_chain,
+    changes: *const hugekit_changes,
+    descriptor: c_int,
+    saved: *mut hugekit_saved,
+    epoch: *mut *mut hugekit_epoch,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(epoch, "epoch", || {
+            let (chain, changes) = (handle(chain, "chain")?, handle(changes, "changes")?);
+            let mut chain = chain.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (place, file) = (Place::new(saved)?, file(descriptor)?);
+            let (length, given) = (chain.length(), changes.len()?);
+            if length != given as u64 {
+                let message = format!("the chain is of {length} bytes, the changes of {given}");
+                return Err(Refusal::invalid(message));
+            }
+            let (saved, epoch) = save(&mut chain, changes.end()?, &file)?;
+            place.fill(&saved);
+            Ok(hugekit_epoch::new(epoch))
+        })
+    })
+}
+
+fn save(chain: &mut Chain, changes: Changes, file: &File) -> Answer<(hugekit_saved, Epoch)> {
+    let mut saving = chain.save_changes(file)?;
+    let epoch = changes.write_to(|offset, bytes| saving.put(offset as u64, bytes))?;
+    let saved = saving.finish()?;
+    let answer = hugekit_saved {
+        size: size_of::<hugekit_saved>(),
+        state: saved.state.into(),
+        changed: saved.changed,
+        written: saved.written,
+        is_full: u32::from(saved.is_full),
+        reserved: 0,
+    };
+    Ok((answer, epoch))
+}
+
+/// Brings `len` bytes of memory from the state `*base` to the one that a delta in an open file leads to, and stores that
+/// in `*state`, which may be NULL. `base` is NULL or all zeroes for a full delta. All of the delta is read and checked
+/// before a byte changes, from the descriptor's position on, so it must be a file that can be read twice; it stays the
+/// caller's.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` for a delta that is damaged, truncated, of another base or of another length, and
+/// says where; with `HUGEKIT_STATUS_SYSTEM` if the file cannot be read.
+///
+/// # Safety
+/// `memory` can be written, and no other thread accesses it meanwhile; the descriptor stays open; `base` is NULL or such
+/// a structure; `state` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_delta_apply(
+    memory: *mut c_void,
+    len: usize,
+    base: *const hugekit_state,
+    descriptor: c_int,
+    state: *mut hugekit_state,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        check_range("memory", memory, len)?;
+        let target = slice::from_raw_parts_mut(memory.cast::<u8>(), len);
+        let base = base.as_ref().and_then(|base| StateId::from_bytes(base.number).ok());
+        let reached = apply(target, base, &mut &*file(descriptor)?)?;
+        if let Some(state) = state.as_mut() {
+            *state = reached.into();
+        }
+        Ok(())
+    })())
+}
+
+/// # Safety
+/// The descriptor stays open as long as this is used.
+unsafe fn file(descriptor: c_int) -> Answer<ManuallyDrop<File>> {
+    if descriptor < 0 {
+        return Err(Refusal::invalid(format!("{descriptor} is no descriptor")));
+    }
+    // SAFETY: the caller's to promise, and never closed here.
+    Ok(ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) }))
+}

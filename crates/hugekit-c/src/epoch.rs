@@ -1,0 +1,300 @@
+//! Epochs: states one after the other, each as what has changed since the one before.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr::slice_from_raw_parts;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use engine::snapshot::{Changes, Epoch};
+
+use crate::region::{fork_builder, hugekit_fork_options, hugekit_region, range};
+use crate::snapshot::{builder, hugekit_snapshot_options};
+use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_part, hugekit_status};
+use crate::versioned;
+use crate::work::check_range;
+
+/// A value that one call takes out of its handle, which is freed apart.
+struct Once<T>(Mutex<Option<T>>);
+
+impl<T> Once<T> {
+    fn new(value: T) -> Self {
+        Self(Mutex::new(Some(value)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<R>(&self, name: &str, ask: impl FnOnce(&T) -> Answer<R>) -> Answer<R> {
+        self.lock().as_ref().ok_or_else(|| ended(name)).and_then(ask)
+    }
+
+    fn end(&self, name: &str) -> Answer<T> {
+        self.lock().take().ok_or_else(|| ended(name))
+    }
+}
+
+fn ended(name: &str) -> Refusal {
+    Refusal::invalid(format!("the {name} has ended: it was used before"))
+}
+
+/// The bytes of a state of memory that have changed since the one before it; of the first one, all of them. Made by
+/// `hugekit_changes_first`, `hugekit_changes_since` and, of a region, `hugekit_region_changes`; used up by
+/// `hugekit_changes_write` or `hugekit_chain_save`, which leave an epoch.
+pub struct hugekit_changes(Once<Changes>);
+
+/// Notes what is written since a state was saved, at the price of one fault for each granule. Used up by
+/// `hugekit_changes_since` or `hugekit_region_changes`.
+pub struct hugekit_epoch(Once<Epoch>);
+
+impl hugekit_changes {
+    fn new(changes: Changes) -> Self {
+        Self(Once::new(changes))
+    }
+
+    pub(crate) fn len(&self) -> Answer<usize> {
+        self.0.with("changes", |changes| Ok(changes.len()))
+    }
+
+    pub(crate) fn end(&self) -> Answer<Changes> {
+        self.0.end("changes")
+    }
+}
+
+impl hugekit_epoch {
+    pub(crate) fn new(epoch: Epoch) -> Self {
+        Self(Once::new(epoch))
+    }
+}
+
+/// Takes a snapshot of memory, as `hugekit_snapshot_new` does, whose next states are to be saved as what has changed,
+/// and stores a handle of its bytes in `*changes`. `options` may be NULL; `HUGEKIT_SNAPSHOT_IN_BACKGROUND` is of no use
+/// here. Fails as `hugekit_snapshot_new` does.
+///
+/// # Safety
+/// As for `hugekit_snapshot_new`, until the last of the changes and epochs that follow on it is used up or freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_changes_first(
+    memory: *const c_void,
+    len: usize,
+    options: *const hugekit_snapshot_options,
+    changes: *mut *mut hugekit_changes,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(changes, "changes", || {
+            check_range("memory", memory, len)?;
+            let builder = builder(&versioned::read(options)?)?;
+            let memory = slice_from_raw_parts(memory.cast::<u8>(), len);
+            Ok(hugekit_changes::new(builder.first_epoch(memory)?))
+        })
+    })
+}
+
+/// Takes a snapshot of the epoch's memory, of what was written since, and stores its handle in `*changes`. The epoch is
+/// used up, and still to be freed. Memory that was unmapped, discarded or replaced meanwhile counts as written, as far
+/// as it is there. `options` may be NULL; the granule is the epoch's.
+///
+/// Fails as `hugekit_snapshot_new` does, with `HUGEKIT_STATUS_CONFLICT` for the epoch of a region, with
+/// `HUGEKIT_STATUS_INVALID` once it is used up, and with `HUGEKIT_STATUS_LOST` if what was written is not known any more:
+/// begin with `hugekit_changes_first` then.
+///
+/// # Safety
+/// As for `hugekit_changes_first`; `epoch` is NULL or an epoch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_changes_since(
+    epoch: *const hugekit_epoch,
+    options: *const hugekit_snapshot_options,
+    changes: *mut *mut hugekit_changes,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(changes, "changes", || {
+            let (epoch, builder) = (handle(epoch, "epoch")?, builder(&versioned::read(options)?)?);
+            Ok(hugekit_changes::new(builder.since(epoch.0.end("epoch")?)?))
+        })
+    })
+}
+
+/// Takes a snapshot of a region, as `hugekit_region_snapshot` does, of what was written since the epoch, or of all of it
+/// where `epoch` is NULL, and stores its handle in `*changes`. The epoch is used up, and still to be freed. A region has
+/// one epoch at a time, the last one. What is pinned counts as written.
+///
+/// Fails as `hugekit_region_fork` does, and with `HUGEKIT_STATUS_CONFLICT` if the epoch is not the region's last one.
+///
+/// # Safety
+/// `region` is NULL or a region; `epoch` is NULL or an epoch; `options` is NULL or such a structure; `changes` can be
+/// written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_region_changes(
+    region: *const hugekit_region,
+    epoch: *const hugekit_epoch,
+    options: *const hugekit_fork_options,
+    changes: *mut *mut hugekit_changes,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(changes, "changes", || {
+            let (region, options) = (handle(region, "region")?, versioned::read(options)?);
+            let builder = fork_builder(&region.region, &options)?;
+            let taken = match epoch.as_ref() {
+                Some(epoch) => builder.since(epoch.0.end("epoch")?)?,
+                None => builder.first_epoch()?,
+            };
+            Ok(hugekit_changes::new(taken))
+        })
+    })
+}
+
+/// Bytes of the whole state. 0 for NULL, and once it is used up.
+///
+/// # Safety
+/// NULL, or changes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_changes_len(changes: *const hugekit_changes) -> usize {
+    // SAFETY: the caller's to promise.
+    unsafe { handle(changes, "changes") }.and_then(hugekit_changes::len).unwrap_or(0)
+}
+
+/// Stores in `parts[0]` and on what may have changed, ascending, in whole granules but at both ends, as far as there is
+/// room for `room` of them, and in `*count` how many there are.
+///
+/// Fails with `HUGEKIT_STATUS_INVALID` once it is used up.
+///
+/// # Safety
+/// `changes` is NULL or changes; `parts` is NULL, if `room` is 0, or can be written; so can `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_changes_parts(
+    changes: *const hugekit_changes,
+    parts: *mut hugekit_part,
+    room: usize,
+    count: *mut usize,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer((|| unsafe {
+        if parts.is_null() && room > 0 {
+            return Err(Refusal::invalid("parts is NULL"));
+        }
+        let place = count.as_mut().ok_or_else(|| Refusal::invalid("count is NULL"))?;
+        handle(changes, "changes")?.0.with("changes", |changes| {
+            *place = changes.changed().count();
+            for (index, Range { start, end }) in changes.changed().take(room).enumerate() {
+                parts.add(index).write(hugekit_part { offset: start, len: end - start });
+            }
+            Ok(())
+        })
+    })())
+}
+
+/// Makes `len` bytes from `offset` on writable without a fault, as a system call or a device needs it: they are
+/// preserved, and count as written in the next state.
+///
+/// Fails as `hugekit_snapshot_prepare_write` does.
+///
+/// # Safety
+/// NULL, or changes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_changes_prepare_write(
+    changes: *const hugekit_changes,
+    offset: usize,
+    len: usize,
+) -> hugekit_status {
+    let prepare = |changes: &Changes| Ok(changes.prepare_write(range(offset, len))?);
+    // SAFETY: the caller's to promise.
+    let changes = unsafe { handle(changes, "changes") };
+    answer(changes.and_then(|changes| changes.0.with("changes", prepare)))
+}
+
+/// Takes bytes of a state, `len` of them from `offset` on: 0 to go on, an errno to end.
+pub type hugekit_take = Option<
+    unsafe extern "C" fn(
+        offset: usize,
+        bytes: *const c_void,
+        len: usize,
+        context: *mut c_void,
+    ) -> i32,
+>;
+
+/// Gives what has changed to `take`, in order and up to 2 MiB at a time, and stores a handle of the epoch in `*epoch`,
+/// which began when the snapshot was taken. `take` may take its time: no thread waits for it.
+///
+/// Fails with `HUGEKIT_STATUS_SYSTEM` and the errno that `take` returned; with `HUGEKIT_STATUS_LOST` if writers outran
+/// the snapshot or the memory was unmapped; with `HUGEKIT_STATUS_INVALID` once the changes are used up. They are used up
+/// then too, and there is no epoch.
+///
+/// # Safety
+/// `changes` is NULL or changes; `epoch` can be written; `take` may be called with `context`, and does not unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_changes_write(
+    changes: *const hugekit_changes,
+    take: hugekit_take,
+    context: *mut c_void,
+    epoch: *mut *mut hugekit_epoch,
+) -> hugekit_status {
+    // SAFETY: the caller's to promise.
+    answer(unsafe {
+        give(epoch, "epoch", || {
+            let take = take.ok_or_else(|| Refusal::invalid("take is NULL"))?;
+            let changes = handle(changes, "changes")?.end()?;
+            let epoch = changes.write_to(|offset, bytes| {
+                match take(offset, bytes.as_ptr().cast(), bytes.len(), context) {
+                    0 => Ok(()),
+                    errno => Err(std::io::Error::from_raw_os_error(errno)),
+                }
+            })?;
+            Ok(hugekit_epoch::new(epoch))
+        })
+    })
+}
+
+/// Frees the handle; changes that were not used up leave no epoch. Nothing happens for NULL, and nothing but the
+/// handle's end in a forked child.
+///
+/// # Safety
+/// NULL, or changes that no thread uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_changes_free(changes: *mut hugekit_changes) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(changes) });
+}
+
+/// As `hugekit_changes_prepare_write`, between two states.
+///
+/// # Safety
+/// NULL, or an epoch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_epoch_prepare_write(
+    epoch: *const hugekit_epoch,
+    offset: usize,
+    len: usize,
+) -> hugekit_status {
+    let prepare = |epoch: &Epoch| Ok(epoch.prepare_write(range(offset, len))?);
+    // SAFETY: the caller's to promise.
+    let epoch = unsafe { handle(epoch, "epoch") };
+    answer(epoch.and_then(|epoch| epoch.0.with("epoch", prepare)))
+}
+
+/// Bytes that are written all the time, in whole granules: their writes take no fault until the next state, and they
+/// count as changed in that. 0 for NULL, and once it is used up.
+///
+/// # Safety
+/// NULL, or an epoch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_epoch_unwatched(epoch: *const hugekit_epoch) -> usize {
+    // SAFETY: the caller's to promise.
+    let epoch = unsafe { handle(epoch, "epoch") };
+    let unwatched = |epoch: &Epoch| Ok(epoch.unwatched());
+    epoch.and_then(|epoch| epoch.0.with("epoch", unwatched)).unwrap_or(0)
+}
+
+/// Frees the handle; an epoch that was not used up notes no writes any more. Nothing happens for NULL, and nothing but
+/// the handle's end in a forked child.
+///
+/// # Safety
+/// NULL, or an epoch that no thread uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hugekit_epoch_free(epoch: *mut hugekit_epoch) {
+    // SAFETY: the caller's to promise.
+    drop(unsafe { status::take(epoch) });
+}
