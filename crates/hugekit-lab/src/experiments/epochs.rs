@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use hugekit::Snapshot;
-use hugekit::snapshot::{Builder, Changes, Epoch};
+use hugekit::snapshot::{Builder, Changes, Epoch, Reserve};
 use hugekit_delta::{Chain, Saved};
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -34,7 +34,7 @@ const MOST_STATE: usize = GIB;
 
 const HUGE: usize = 2 * MIB;
 
-/// Of what is available, the state may be one part in so many: it is there twice, and where it goes.
+/// Of what is available, the state may be one part in so many: it is there twice, where it goes, and what its writers copy.
 const STATES: usize = 6;
 
 const UNSAVED: &str = "plainly written, it is of no point in time";
@@ -91,6 +91,7 @@ struct Saver {
     out: File,
     chain: Chain,
     epoch: Option<Epoch>,
+    reserve: Reserve,
 }
 
 impl Saver {
@@ -102,7 +103,8 @@ impl Saver {
         );
         // Its pages are there from the beginning, whichever is saved first.
         out.write_all(memory.bytes()).map_err(LabError::Saved)?;
-        Ok(Self { memory, out, chain: Chain::new(state as u64), epoch: None })
+        let (chain, reserve) = (Chain::new(state as u64), Reserve::new(state)?);
+        Ok(Self { memory, out, chain, epoch: None, reserve })
     }
 
     /// The memory as writers share it.
@@ -124,7 +126,7 @@ impl Saver {
         self.out.rewind().map_err(LabError::Saved)?;
         let all = self.all();
         // SAFETY: the memory outlives the snapshot; its writers are threads of ours, none of which blocks SIGBUS.
-        unsafe { builder(all.len()).of_anonymous(all) }?.write_to(&self.out)?;
+        unsafe { builder(all.len(), &self.reserve).of_anonymous(all) }?.write_to(&self.out)?;
         Ok(())
     }
 
@@ -137,7 +139,7 @@ impl Saver {
     }
 
     fn changes(&mut self) -> Result<Changes, LabError> {
-        let builder = builder(self.memory.bytes().len());
+        let builder = builder(self.memory.bytes().len(), &self.reserve);
         let changes = match self.epoch.take() {
             // SAFETY: as for `full`.
             Some(epoch) => unsafe { builder.since(epoch) },
@@ -148,9 +150,10 @@ impl Saver {
     }
 }
 
-/// Wherever the writer writes, no state is lost for want of memory for its copies.
-fn builder(state: usize) -> Builder {
-    Snapshot::builder().max_cow_bytes(state)
+/// Wherever the writer writes, no state is lost for want of memory for its copies, and the writer does not wait until the
+/// kernel has cleared it.
+fn builder(state: usize, reserve: &Reserve) -> Builder {
+    Snapshot::builder().max_cow_bytes(state).reserve(reserve)
 }
 
 /// Memory of which every page was written.

@@ -34,6 +34,14 @@ impl Anonymous {
         self.tracker.lift_unneeded(range);
     }
 
+    /// All of it was read: no writer copies anything any more, and what was there for copies is given away.
+    pub(super) fn end_copies(&self) {
+        debug_assert!(!self.snapshot.has_unread(), "a granule could still be copied");
+        // SAFETY: every granule was let go, which gives slots back, and only one that is its owner's, and was not, is
+        // copied to a slot.
+        unsafe { self.snapshot.arena().end() };
+    }
+
     /// Of granules that were read, which a range consists of, writes are not noted any more: they count as written.
     pub(super) fn stop_watching(&self, range: &Range<usize>) {
         let interval = self.snapshot.interval();

@@ -86,6 +86,17 @@ impl Arena {
         self.taken[slot / BITS].fetch_and(!(1 << (slot % BITS)), Ordering::Release);
     }
 
+    /// Gives the memory of all slots away.
+    ///
+    /// # Safety
+    /// No slot is taken, and none will be.
+    pub(super) unsafe fn end(&self) {
+        debug_assert_eq!(self.held().0, 0, "slots are given back before");
+        self.reserved.iter().for_each(Lease::end);
+        // SAFETY: the caller's to promise. If it is refused, the memory goes with the arena.
+        let _ = unsafe { self.bytes.give_back() };
+    }
+
     pub(super) fn slot(&self, slot: u32) -> *mut u8 {
         let (slot, reserved) = (slot as usize, slots_of(self.reserved.as_ref(), self.slot_bytes));
         let (start, index) = match &self.reserved {

@@ -244,6 +244,9 @@ impl Changes {
     ) -> Result<Epoch, SnapshotError> {
         let and_then = |batch: &[Range<usize>]| self.let_hot_ones_be(batch);
         self.snapshot.give_all(&self.changed, &and_then, &mut take)?;
+        if let Source::Anonymous(of) = &self.snapshot.source {
+            of.end_copies();
+        }
         let watch = match self.of_region {
             Some(epoch) => Watch::Region(epoch),
             None => Watch::Anonymous(self.snapshot),

@@ -23,10 +23,17 @@ pub(super) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]) -> io::Result<()>;
 pub(super) type AndThen<'a> = &'a (dyn Fn(&[Range<usize>]) + Sync);
 
 /// A batch on its way to the code that takes it.
-struct Filled {
-    buffer: Buffer,
+struct Batch {
     offset: usize,
-    len: usize,
+    bytes: Bytes,
+}
+
+/// Where its bytes are.
+enum Bytes {
+    /// The first ones of a buffer.
+    Read(Buffer, usize),
+    /// Where a writer has put them: these parts.
+    Kept(Vec<Range<usize>>),
 }
 
 impl Snapshot {
@@ -55,7 +62,7 @@ impl Snapshot {
             let Ok(reader) = reader.spawn_scoped(scope, read) else {
                 return self.give_in_turn(ranges, and_then, take);
             };
-            take_all(to_take, emptied, take)?;
+            self.take_all(to_take, emptied, and_then, take)?;
             reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
@@ -80,14 +87,19 @@ impl Snapshot {
         ranges: &[Range<usize>],
         and_then: AndThen<'_>,
         to_fill: &Receiver<Buffer>,
-        filled: &SyncSender<Filled>,
+        filled: &SyncSender<Batch>,
     ) -> Result<(), SnapshotError> {
         self.each_batch(ranges, |batch, offset| {
             let ended = || SnapshotError::Cancelled { bytes: offset, len: self.len() };
-            let mut buffer = to_fill.recv().map_err(|_| ended())?;
-            let len = self.read_and_let_go(batch, &mut buffer)?.len();
-            and_then(batch);
-            filled.send(Filled { buffer, offset, len }).map_err(|_| ended())
+            let bytes = if self.is_kept(batch) {
+                Bytes::Kept(batch.to_vec())
+            } else {
+                let mut buffer = to_fill.recv().map_err(|_| ended())?;
+                let len = self.read_and_let_go(batch, &mut buffer)?.len();
+                and_then(batch);
+                Bytes::Read(buffer, len)
+            };
+            filled.send(Batch { offset, bytes }).map_err(|_| ended())
         })
     }
 
@@ -102,19 +114,30 @@ impl Snapshot {
             self.stream_range(addresses, None, None, |batch, done| act(batch, range.start + done))
         })
     }
-}
 
-/// Until the reader has ended.
-fn take_all(
-    to_take: Receiver<Filled>,
-    emptied: SyncSender<Buffer>,
-    take: Take<'_>,
-) -> Result<(), SnapshotError> {
-    for Filled { buffer, offset, len } in to_take {
-        let failed = |source| SnapshotError::Write { written: offset, source };
-        take(offset, buffer.bytes(len)).map_err(failed)?;
-        // The reader may have ended.
-        let _ = emptied.try_send(buffer);
+    /// Until the reader has ended.
+    fn take_all(
+        &self,
+        to_take: Receiver<Batch>,
+        emptied: SyncSender<Buffer>,
+        and_then: AndThen<'_>,
+        take: Take<'_>,
+    ) -> Result<(), SnapshotError> {
+        for Batch { offset, bytes } in to_take {
+            let mut take = |bytes: &[u8]| take(offset, bytes);
+            match bytes {
+                Bytes::Kept(parts) => {
+                    self.give_kept(&parts, offset, &mut take)?;
+                    and_then(&parts);
+                }
+                Bytes::Read(buffer, len) => {
+                    let failed = |source| SnapshotError::Write { written: offset, source };
+                    take(buffer.bytes(len)).map_err(failed)?;
+                    // The reader may have ended.
+                    let _ = emptied.try_send(buffer);
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -51,10 +51,11 @@ struct Memory {
     mark: ForkMark,
 }
 
-/// The reserve as one snapshot has it; dropped, another one may.
+/// The reserve as one snapshot has it; over, another one may.
 #[derive(Debug)]
 pub(super) struct Lease {
     memory: Arc<Memory>,
+    is_over: AtomicBool,
 }
 
 impl Reserve {
@@ -107,7 +108,7 @@ impl Reserve {
     pub(super) fn lease(&self) -> Option<Lease> {
         let memory = &self.0;
         let is_free = memory.mark.is_ours() && !memory.leased.swap(true, Ordering::Acquire);
-        is_free.then(|| Lease { memory: Arc::clone(memory) })
+        is_free.then(|| Lease { memory: Arc::clone(memory), is_over: AtomicBool::new(false) })
     }
 }
 
@@ -119,11 +120,18 @@ impl Lease {
     pub(super) fn len(&self) -> usize {
         self.memory.len
     }
+
+    /// Nothing is written there by this any more.
+    pub(super) fn end(&self) {
+        if !self.is_over.swap(true, Ordering::Relaxed) {
+            self.memory.leased.store(false, Ordering::Release);
+        }
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.memory.leased.store(false, Ordering::Release);
+        self.end();
     }
 }
 

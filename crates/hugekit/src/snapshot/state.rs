@@ -333,6 +333,11 @@ impl SnapshotState {
         before.enter(Phase::Ended);
     }
 
+    /// Whether a writer may still have to copy a granule.
+    pub(super) fn has_unread(&self) -> bool {
+        (0..self.granules.len()).any(|index| self.granules.settled(index) == Place::Owner)
+    }
+
     /// Granules that are as they were when they were read.
     fn saved(&self) -> impl Iterator<Item = usize> {
         (0..self.granules.len()).filter(|&index| self.granules.settled(index) == Place::Saved)

@@ -137,17 +137,33 @@ impl Snapshot {
         buffer: &mut Buffer,
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), SnapshotError> {
+        if self.is_kept(batch) {
+            return self.give_kept(batch, offset, take);
+        }
         let failed = |source| SnapshotError::Write { written: offset, source };
-        if let [part] = batch
-            && let Some(kept) = self.source.kept(part)
-        {
+        take(self.read_and_let_go(batch, buffer)?).map_err(failed)
+    }
+
+    /// Whether a batch is one part, and preserved: it stays where it is until it is let go.
+    pub(super) fn is_kept(&self, batch: &[Range<usize>]) -> bool {
+        matches!(batch, [part] if self.source.kept(part).is_some())
+    }
+
+    /// Gives the bytes of parts that are preserved from where they are, and lets them go.
+    pub(super) fn give_kept(
+        &self,
+        batch: &[Range<usize>],
+        offset: usize,
+        take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), SnapshotError> {
+        for part in batch {
+            let kept = self.source.kept(part).expect("it was, and is not let go");
             // SAFETY: so many bytes, which do not change until they are let go, below.
             let kept = unsafe { std::slice::from_raw_parts(kept, part.len()) };
-            take(kept).map_err(failed)?;
-            self.done_with(batch);
-            return Ok(());
+            take(kept).map_err(|source| SnapshotError::Write { written: offset, source })?;
         }
-        take(self.read_and_let_go(batch, buffer)?).map_err(failed)
+        self.done_with(batch);
+        Ok(())
     }
 
     /// Reads a batch to the buffer, and lets it go.
@@ -210,8 +226,9 @@ impl Snapshot {
         let begins =
             |address: usize| (address - address.saturating_sub(origin) % granule).max(inner.start);
         let end = if last.end >= inner.end { inner.end } else { begins(last.end) };
+        // What lies in the last edge alone ends no granule: the one before it may be on its way still.
         let whole = begins(first.start.max(inner.start))..end;
-        if !whole.is_empty() {
+        if first.start < inner.end && !whole.is_empty() {
             self.source.let_go(&whole);
         }
     }

@@ -81,6 +81,17 @@ impl PrivateBytes {
         self.advise(Advice::LinuxHugepage)
     }
 
+    /// Gives the memory back to the kernel: what is touched again are zeroes.
+    ///
+    /// # Safety
+    /// No thread uses what it holds, now or later.
+    pub(crate) unsafe fn give_back(&self) -> io::Result<()> {
+        pass(Call::MadviseDontNeed)?;
+        let (start, len) = (self.mapped.as_ptr().cast(), self.mapped_len);
+        // SAFETY: memory of our own; the rest is the caller's to promise.
+        unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontNeed) }
+    }
+
     fn advise(&self, advice: Advice) -> io::Result<()> {
         pass(Call::Madvise)?;
         // SAFETY: neither advice changes a byte or an access of this process.
