@@ -1,7 +1,11 @@
-//! The real `redis-server`, `redis-cli` and `redis-benchmark`, which the key-value server `apps/kv_store` is tested and
-//! compared with. Its tests find them on the path, or where they are unpacked here, and otherwise are skipped.
+//! The real `redis-server`, `redis-cli`, `redis-benchmark` and redis-py, which the key-value server `apps/kv_store` is
+//! tested and compared with. Its tests find them where they usually are, or where they are unpacked here, and otherwise
+//! are skipped.
 
 use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
 
 use crate::debian::{Debian, Piece};
 
@@ -14,8 +18,39 @@ static REDIS: Piece = Piece {
 
 const PROGRAMS: [&str; 3] = ["redis-server", "redis-cli", "redis-benchmark"];
 
-/// Fetches them if one is missing. Without success, the tests say what they lack.
+/// The library that programs in Python have.
+const LIBRARY: &str = "redis>=8,<9";
+
+/// Fetches what is missing of both. Without success, the tests say what they lack.
 pub(crate) fn fetch() {
+    fetch_programs();
+    if let Err(error) = fetch_library() {
+        eprintln!("no redis-py: {error:#}");
+    }
+}
+
+/// redis-py, in a virtual environment that stays for the next run.
+fn fetch_library() -> Result<()> {
+    let folder = crate::target_dir("redis").join("python");
+    let python = folder.join("bin/python");
+    if Command::new(&python)
+        .args(["-c", "import redis"])
+        .output()
+        .is_ok_and(|ran| ran.status.success())
+    {
+        return Ok(());
+    }
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", LIBRARY]))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+fn fetch_programs() {
     let debian = Debian::new("redis", crate::target_dir("redis"));
     let runs = |program: &Path, debian: &Debian| debian.answer(program, &["--version"]).is_some();
     if PROGRAMS.iter().all(|name| debian.either(name, runs).is_some()) {

@@ -86,7 +86,13 @@ fn run_soak(count: &mut Count) -> Result<bool> {
     } else {
         count.failed += 1;
     }
-    Ok(went_well)
+    Ok(went_well & kill_servers(count)?)
+}
+
+/// The key-value server, killed more often than a test of the workspace does it.
+fn kill_servers(count: &mut Count) -> Result<bool> {
+    let arguments = ["test", "--package", "kv_store", "--test", "kv_store", "killed_at_any_moment"];
+    count_tests(crate::command(&arguments).env("HUGEKIT_KILLS", "50"), count)
 }
 
 fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {

@@ -1,12 +1,14 @@
 //! The memory that everything is kept in.
 #![allow(unsafe_code)]
 
+use std::io;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr;
 
 use anyhow::{Context, Result};
 use hugekit::fault::FaultMode;
-use hugekit::{PopulateOptions, Snapshot, Threads};
+use hugekit::snapshot::{Builder, Changes, Epoch};
+use hugekit::{PopulateOptions, Snapshot, SnapshotError, Threads};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::slabs::SLAB;
@@ -49,14 +51,63 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) }
     }
 
-    /// A part as it is now. Writers serve themselves: no thread is woken for them.
-    pub fn snapshot(&self, part: Range<usize>) -> Result<Snapshot, hugekit::SnapshotError> {
-        let bytes = ptr::from_ref(&self[part]);
-        let builder = Snapshot::builder().fault_mode(FaultMode::InPlace);
+    /// A part as it is now, all of which is to be saved.
+    pub fn watch(&self, part: Range<usize>) -> Result<Unsaved, SnapshotError> {
+        let bytes = ptr::from_ref(&self[part.clone()]);
         // SAFETY: no thread of this program blocks SIGBUS, only the server's thread writes here, and it has no
         // system call do that; no other code uses userfaultfd.
-        unsafe { builder.of_anonymous(bytes) }
+        let changes = unsafe { in_place().first_epoch(bytes) }?;
+        Ok(Unsaved { part, changes })
     }
+
+    /// What of a part was written since it was saved.
+    pub fn changed(&self, watched: Watched) -> Result<Unsaved, SnapshotError> {
+        let Watched { part, epoch } = watched;
+        // SAFETY: as above.
+        let changes = unsafe { in_place().since(epoch) }?;
+        Ok(Unsaved { part, changes })
+    }
+}
+
+/// Writers serve themselves: no thread is woken for them.
+fn in_place() -> Builder {
+    Snapshot::builder().fault_mode(FaultMode::InPlace)
+}
+
+/// A part of the arena at one point in time: those of its bytes that are to be saved.
+#[derive(Debug)]
+pub struct Unsaved {
+    part: Range<usize>,
+    changes: Changes,
+}
+
+impl Unsaved {
+    pub fn part(&self) -> &Range<usize> {
+        &self.part
+    }
+
+    /// Behind the last byte that is to be saved; where the part begins if none is.
+    pub fn end(&self) -> usize {
+        self.part.start + self.changes.changed().last().map_or(0, |range| range.end)
+    }
+
+    /// Gives those bytes to `take`, ascending, with their offsets in the arena.
+    pub fn write_to(
+        self,
+        mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
+    ) -> Result<Watched, SnapshotError> {
+        let Self { part, changes } = self;
+        let start = part.start;
+        let epoch = changes.write_to(|offset, bytes| take(start + offset, bytes))?;
+        Ok(Watched { part, epoch })
+    }
+}
+
+/// A part that was saved: what is written to it since is noted, granule by granule.
+#[derive(Debug)]
+pub struct Watched {
+    part: Range<usize>,
+    epoch: Epoch,
 }
 
 impl Deref for Arena {

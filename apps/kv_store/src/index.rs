@@ -64,6 +64,20 @@ impl Index {
         }
     }
 
+    /// Tells `visit` where the entries of a bucket are; `false` if there is no such bucket.
+    ///
+    /// A program that goes through all buckets from 0 on, while the table changes, meets each entry that is there all the
+    /// time: an entry only ever moves to the bucket that was added last, which lies behind all that were visited.
+    pub fn visit(&self, slabs: &Slabs, bucket: usize, visit: &mut dyn FnMut(usize)) -> bool {
+        let mut next = (bucket < self.buckets).then(|| self.bucket(bucket));
+        while let Some(at) = next {
+            let entries = (at..).step_by(8).take(ENTRIES).map(|at| slabs.u64_at(at));
+            entries.filter(|&entry| entry != 0).for_each(|entry| visit(offset_of(entry)));
+            next = next_of(slabs, at);
+        }
+        bucket < self.buckets
+    }
+
     /// Sees to it that so many can be inserted.
     pub fn reserve(&mut self, slabs: &mut Slabs, more: usize) -> Result<(), Full> {
         if self.buckets == 0 {

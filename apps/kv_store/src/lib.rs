@@ -7,10 +7,12 @@
 //! ```
 //!
 //! Keys, values and index lie in one piece of anonymous memory (`arena.rs`, `slabs.rs`,
-//! `index.rs`), and one thread serves all clients (`server.rs`). BGSAVE takes a snapshot of it
-//! between two commands and goes on; another thread reads the snapshot in order and writes a dump
-//! (`save.rs`, `dump.rs`). `kv_store bench` measures what clients notice of that, beside the real
-//! server (`bench/`). `docs/snapshot.md` has the figures.
+//! `index.rs`), and one thread serves all clients (`server.rs`, `commands/`). BGSAVE takes a snapshot
+//! of it between two commands and goes on; another thread reads what was written since the save
+//! before, and writes the blocks that have changed as a delta (`save.rs`, `image.rs`, `folder.rs`).
+//! SAVE writes entries (`dump.rs`); a start loads either (`load.rs`). `kv_store bench` measures what
+//! clients notice of BGSAVE, beside the real server (`bench/`). `docs/snapshot.md` has the figures,
+//! and decision 26 why images and entries are both there.
 //!
 //! The program (`main.rs`), its tests and its fuzzer are all that use this library, so that what is
 //! public is what these three need.
@@ -24,7 +26,11 @@
 pub mod arena;
 pub mod commands;
 pub mod dump;
+pub mod folder;
+pub mod glob;
+pub mod image;
 pub mod index;
+pub mod load;
 pub mod redis;
 pub mod resp;
 pub mod save;

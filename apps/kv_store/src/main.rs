@@ -12,8 +12,9 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use hugekit::Profile;
 use kv_store::commands::{Clients, Database};
+use kv_store::folder::Folder;
 use kv_store::resp::Limits;
-use kv_store::save::{Folder, Saver};
+use kv_store::save::{Policy, Saver};
 use kv_store::server::{Server, milliseconds_since_1970};
 use kv_store::store::Store;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -60,6 +61,16 @@ struct Options {
     /// The longest request
     #[arg(long, default_value = "1GiB", value_parser = bytes)]
     max_request: usize,
+    /// Seconds from one save to the next, if anything was changed: what was set longer ago than that is on the disk. 0
+    /// leaves it to BGSAVE
+    #[arg(long, default_value_t = 0)]
+    save_every: u64,
+    /// Deltas after which BGSAVE saves all of the store again; 0 has it do so always
+    #[arg(long, default_value_t = 60)]
+    chain_deltas: u64,
+    /// BGSAVE also saves all of the store again when deltas are that many hundredths of it
+    #[arg(long, default_value_t = 100)]
+    chain_percent: u64,
     /// Priority of the thread that saves, as of nice(1)
     #[arg(long, default_value_t = 19, value_parser = clap::value_parser!(i32).range(-20..=19), allow_hyphen_values = true)]
     save_nice: i32,
@@ -118,20 +129,25 @@ fn serve(options: &Options) -> Result<()> {
     let folder = Folder::open(&options.dir)?;
     let mut store = Store::new(options.memory)?;
     let now = milliseconds_since_1970();
-    if let Some(entries) = folder.load(&mut store, now)? {
+    let policy = Policy {
+        every: options.save_every,
+        deltas: options.chain_deltas,
+        percent: options.chain_percent,
+    };
+    let mut saver = Saver::new(folder, options.save_nice, policy, 0, now);
+    if let Some(entries) = saver.load(&mut store, now)? {
         eprintln!("loaded {entries} keys");
     }
     let listener = TcpListener::bind((options.bind, options.port))
         .with_context(|| format!("cannot listen on port {}", options.port))?;
     let port = listener.local_addr()?.port();
-    let saver = Saver::new(folder, options.save_nice, store.changes(), now);
     let client_memory = options.client_memory.unwrap_or(options.memory);
     let (clients, started, commands) = (Clients::new(client_memory), Instant::now(), 0);
-    let database = Database { store, saver, now, clients, port, started, commands };
+    let most_value = options.max_value.min(u32::MAX as usize);
+    let database = Database { store, saver, now, clients, port, started, commands, most_value };
     // What all clients may not hold, none may ask for.
-    let (bulk, request) =
-        (options.max_value.min(u32::MAX as usize), options.max_request.min(client_memory));
-    let limits = Limits { bulk, arguments: 1 << 20, request };
+    let request = options.max_request.min(client_memory);
+    let limits = Limits { bulk: most_value, arguments: 1 << 20, request };
     let mut server = Server::new(listener, options.max_clients, limits, database)?;
     println!("listening on port {port}");
     server.run(&asked_to_end)

@@ -1,4 +1,4 @@
-//! The protocol, RESP2: requests as they come in, in whatever pieces, and replies.
+//! The protocol, RESP2 and RESP3: requests as they come in, in whatever pieces, and replies, which differ.
 //!
 //! A request is an array of bulk strings, or one line of words. Whatever is longer than it may be, or is no
 //! request, is an error, after which nothing on the connection can be understood any more.
@@ -240,9 +240,16 @@ pub struct Reply {
     /// Where that reply begins, and how many bytes of strings found no room in it.
     start: usize,
     lacking: usize,
+    /// Maps, texts and what is not there are replied as such, rather than as arrays and strings.
+    is_resp3: bool,
 }
 
 impl Reply {
+    /// Replies from now on are in that version of the protocol.
+    pub fn speak(&mut self, version: u8) {
+        self.is_resp3 = version >= 3;
+    }
+
     /// Begins the reply to one request, which has room for so many bytes of strings.
     pub fn begin(&mut self, room: usize) {
         (self.room, self.start, self.lacking) = (room, self.bytes.len(), 0);
@@ -282,6 +289,10 @@ impl Reply {
     }
 
     pub fn bulk(&mut self, bytes: &[u8]) {
+        self.string('$', bytes);
+    }
+
+    fn string(&mut self, kind: char, bytes: &[u8]) {
         let Some(room) = self.room.checked_sub(bytes.len()).filter(|_| self.lacking == 0) else {
             self.lacking = self.lacking.saturating_add(bytes.len());
             return;
@@ -291,14 +302,37 @@ impl Reply {
             // Long ones take what they need, not twice as much.
             self.bytes.reserve_exact(bytes.len() + MOST_HEAD);
         }
-        self.line('$', &bytes.len().to_string());
+        self.line(kind, &bytes.len().to_string());
         self.bytes.extend_from_slice(bytes);
         self.bytes.extend_from_slice(b"\r\n");
     }
 
+    /// Of so many keys, each with its value behind it.
+    pub fn map(&mut self, len: usize) {
+        if self.is_resp3 {
+            self.line('%', &len.to_string());
+        } else {
+            self.array(2 * len);
+        }
+    }
+
+    /// So many that are there once, in no order.
+    pub fn set(&mut self, len: usize) {
+        self.line(if self.is_resp3 { '~' } else { '*' }, &len.to_string());
+    }
+
+    /// What people read.
+    pub fn text(&mut self, text: &str) {
+        if self.is_resp3 {
+            self.string('=', &[b"txt:", text.as_bytes()].concat());
+        } else {
+            self.bulk(text.as_bytes());
+        }
+    }
+
     /// The value of a key that is not there.
     pub fn nil(&mut self) {
-        self.line('$', "-1");
+        if self.is_resp3 { self.line('_', "") } else { self.line('$', "-1") }
     }
 
     fn line(&mut self, kind: char, rest: &str) {

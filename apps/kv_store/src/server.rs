@@ -28,6 +28,7 @@ const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 #[derive(Debug)]
 struct Client {
+    id: u64,
     stream: TcpStream,
     input: Input,
     reply: Reply,
@@ -125,7 +126,7 @@ impl Server {
 
     fn admit(&mut self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(true)?;
-        if self.database.clients.connected == self.most_clients {
+        if self.database.clients.sessions.len() == self.most_clients {
             return stream.write_all(b"-ERR max number of clients reached\r\n");
         }
         stream.set_nodelay(true)?;
@@ -136,7 +137,9 @@ impl Server {
         });
         let awaited = epoll::EventFlags::IN;
         epoll::add(&self.epoll, &stream, epoll::EventData::new_u64(number as u64), awaited)?;
+        let id = self.database.clients.admit(stream.peer_addr().ok());
         self.clients[number] = Some(Client {
+            id,
             stream,
             input: Input::default(),
             reply: Reply::default(),
@@ -145,14 +148,13 @@ impl Server {
             awaited,
             held: 0,
         });
-        self.database.clients.connected += 1;
         Ok(())
     }
 
     fn close(&mut self, number: usize) {
         // Closing its socket takes it out of the epoll.
         if let Some(client) = self.clients[number].take() {
-            self.database.clients.connected -= 1;
+            self.database.clients.sessions.remove(&client.id);
             self.database.clients.held -= client.held;
         }
     }
@@ -193,7 +195,7 @@ impl Client {
 
     /// Counts what it takes now.
     fn count(&mut self, clients: &mut Clients) {
-        let held = self.input.held() + self.reply.held();
+        let held = self.input.held() + self.reply.held() + clients.queued(self.id);
         clients.held = clients.held - self.held + held;
         self.held = held;
     }
@@ -250,6 +252,7 @@ impl Client {
                 Ok(true) => {
                     self.count(&mut database.clients);
                     self.reply.begin(database.clients.left().max(READ));
+                    database.clients.current = self.id;
                     let arguments = self.input.arguments();
                     let after = commands::run(database, &arguments, &mut self.reply);
                     self.input.done();

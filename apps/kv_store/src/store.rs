@@ -6,6 +6,8 @@ use std::sync::atomic::AtomicUsize;
 
 use anyhow::{Result, ensure};
 
+use super::arena::Watched;
+use super::image::ImageError;
 use super::index::{Index, MOST_MEMORY, Place};
 pub use super::slabs::Full;
 use super::slabs::{Point, Slabs, room_of};
@@ -52,6 +54,14 @@ impl<'a> Entry<'a> {
 
     pub fn is_gone(&self, now: u64) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+impl Slabs {
+    /// What is in a room that may hold anything.
+    pub fn entry_in(&self, offset: usize) -> Result<Entry<'_>, ImageError> {
+        let room = &self.arena[offset..offset + self.room_at(offset)];
+        Entry::read(room).ok_or(ImageError::Entry { offset })
     }
 }
 
@@ -157,6 +167,45 @@ impl Store {
         found.is_some()
     }
 
+    /// Has it expire then, or never. Whether it is there.
+    pub fn set_expiry(&mut self, key: &[u8], expires: Option<u64>, now: u64) -> bool {
+        let found = self.find(key, now);
+        if let Some((_, offset)) = found {
+            // Where it is, even if that copies a slab: a longer value would cost as much elsewhere.
+            self.slabs.set_u64(offset, expires.unwrap_or(0));
+            self.changes += 1;
+        }
+        found.is_some()
+    }
+
+    /// Goes through about so many keys from `cursor` on, 0 at first. Returns where to go on, 0 if there are no more. Keys
+    /// that are there from the first call to the last are visited; others may be, and more than once.
+    pub fn scan<'a>(
+        &'a self,
+        cursor: usize,
+        count: usize,
+        now: u64,
+        mut visit: impl FnMut(&'a [u8]),
+    ) -> usize {
+        let (mut bucket, mut seen) = (cursor, 0);
+        // Most buckets may be empty, when most keys have been deleted.
+        let last = cursor.saturating_add(count.saturating_mul(10));
+        while seen < count && bucket < last {
+            let more = self.index.visit(&self.slabs, bucket, &mut |offset| {
+                seen += 1;
+                let entry = self.entry(offset);
+                if !entry.is_gone(now) {
+                    visit(entry.key);
+                }
+            });
+            if !more {
+                return 0;
+            }
+            bucket += 1;
+        }
+        bucket
+    }
+
     pub fn clear(&mut self) {
         self.changes += self.index.len() as u64;
         self.slabs.clear();
@@ -168,15 +217,60 @@ impl Store {
         &self.slabs.arena[..self.slabs.entries_len()]
     }
 
-    /// The same bytes, which stay as they are while the store is changed. `read` is to tell how many of the entries'
-    /// have been read. Until [`saved`](Self::saved).
+    /// The same bytes as far as they may not be as they were at the save before. They stay as they are while the store is
+    /// changed. `read` is to tell which byte of the arena the save reads next. Until [`saved`](Self::saved).
     pub fn snapshot(&mut self, read: Arc<AtomicUsize>) -> Result<Point, hugekit::SnapshotError> {
         self.slabs.protect(read)
     }
 
-    /// The snapshot is gone; the copy of the pages is used again.
-    pub fn saved(&mut self, pages: Vec<u8>) {
-        self.slabs.unprotect(pages);
+    /// All is saved anew, as an image of this generation.
+    pub fn begin_generation(&mut self, generation: u64) {
+        self.slabs.begin_generation(generation);
+    }
+
+    /// The save is over. The copy of the pages is used again, and what was saved is watched.
+    pub fn saved(&mut self, pages: Vec<u8>, watched: Vec<Watched>) {
+        self.slabs.unprotect(pages, watched);
+    }
+
+    /// All of the arena, to be overwritten by an image; then [`adopt`](Self::adopt).
+    pub fn image_mut(&mut self) -> &mut [u8] {
+        self.slabs.image_mut()
+    }
+
+    /// The image's generation.
+    pub fn generation(&self) -> Result<u64, ImageError> {
+        Ok(self.slabs.head()?.generation)
+    }
+
+    /// Makes an index of what the arena's bytes are, which may be anything. Returns how many entries there were; some of
+    /// them may have expired. An error leaves an empty store.
+    pub fn adopt(&mut self, now: u64) -> Result<u64, ImageError> {
+        self.index = Index::default();
+        self.try_adopt(now).inspect_err(|_| {
+            self.slabs.begin_generation(0);
+            self.clear();
+        })
+    }
+
+    fn try_adopt(&mut self, now: u64) -> Result<u64, ImageError> {
+        let rooms = self.slabs.adopt()?;
+        for &offset in &rooms {
+            let entry = self.slabs.entry_in(offset)?;
+            if entry.is_gone(now) {
+                self.slabs.give_back(offset);
+                continue;
+            }
+            let hash = self.hasher.hash_one(entry.key);
+            let same = |other| self.entry(other).key == entry.key;
+            if self.index.find(&self.slabs, hash, same).is_some() {
+                return Err(ImageError::Twice { offset });
+            }
+            let full = ImageError::Full { entries: self.index.len() };
+            self.index.reserve(&mut self.slabs, 1).map_err(|Full| full)?;
+            self.index.insert(&mut self.slabs, hash, offset);
+        }
+        Ok(rooms.len() as u64)
     }
 
     fn find(&mut self, key: &[u8], now: u64) -> Option<(Place, usize)> {
@@ -202,7 +296,7 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, HashSet};
     use std::io::Write;
     use std::sync::atomic::Ordering;
 
@@ -267,18 +361,23 @@ mod tests {
         vec![key; 1 + key as usize % 40]
     }
 
-    /// A store, the map that it should be like, and a snapshot of it with what the map held then.
+    /// A store, the map that it should be like, and what was saved of it with what the map held then.
     struct Pair {
         store: Store,
         model: Model,
         now: u64,
         snapshot: Option<(Point, Model, Arc<AtomicUsize>)>,
+        /// What was saved, each time on what was saved before.
+        image: Vec<u8>,
+        adopted: Store,
     }
 
     impl Pair {
         fn new() -> Self {
             let store = Store::new(24 * SLAB).unwrap();
-            Self { store, model: Model::new(), now: 1, snapshot: None }
+            let adopted = Store::new(24 * SLAB).unwrap();
+            let image = vec![0; 24 * SLAB];
+            Self { store, model: Model::new(), now: 1, snapshot: None, image, adopted }
         }
 
         fn step(&mut self, step: Step) {
@@ -336,11 +435,34 @@ mod tests {
 
         fn read_snapshot(&mut self) {
             let (taken, model, read) = self.snapshot.take().unwrap();
-            let mut bytes = taken.pages.clone();
-            taken.entries.write_to(&mut bytes).unwrap();
-            assert!(alive(&listed(&bytes, 0), self.now) == alive(&model, self.now));
+            self.image[..taken.pages.len()].copy_from_slice(&taken.pages);
+            let mut watched = Vec::new();
+            for part in taken.entries {
+                let put = |offset: usize, bytes: &[u8]| {
+                    self.image[offset..offset + bytes.len()].copy_from_slice(bytes);
+                    Ok(())
+                };
+                watched.push(part.write_to(put).unwrap());
+            }
+            assert!(alive(&listed(&self.image, 0), self.now) == alive(&model, self.now));
+            self.adopted_is_as(&alive(&model, self.now));
             read.store(usize::MAX / 2, Ordering::Release);
-            self.store.saved(taken.pages);
+            self.store.saved(taken.pages, watched);
+        }
+
+        /// Another store that takes the image over has what was saved, and can be written.
+        fn adopted_is_as(&mut self, model: &Model) {
+            self.adopted.image_mut().copy_from_slice(&self.image);
+            self.adopted.adopt(self.now).unwrap();
+            assert_eq!(self.adopted.len(), model.len());
+            for (key, (value, expires)) in model {
+                let entry = Entry { key, value, expires: *expires };
+                assert_eq!(self.adopted.get(key, self.now), Some(entry));
+                // Where it is, elsewhere, and away, as there is room.
+                let _ = self.adopted.set(&Entry { value: &[9; 700], ..entry }, self.now);
+                self.adopted.remove(key, self.now);
+            }
+            assert_eq!(self.adopted.len(), 0);
         }
 
         /// What is said to be read is written again: the snapshot itself copies it in time.
@@ -363,12 +485,44 @@ mod tests {
         /// Without the snapshot, and then without any entry.
         fn end(mut self) {
             self.snapshot = None;
-            self.store.saved(Vec::new());
+            self.store.saved(Vec::new(), Vec::new());
             self.bytes_are_as_the_map();
             for key in self.model.keys() {
                 self.store.remove(key, self.now);
             }
             assert_eq!(self.store.len(), 0);
+        }
+    }
+
+    proptest! {
+        /// Other keys come and go between the steps, and the table grows.
+        #[test]
+        fn scan_beside_changes_meets_all_that_stay(
+            stay in 0..3000_usize,
+            rounds in prop::collection::vec((0..400_usize, 0..400_usize, 1..300_usize), 1..60),
+        ) {
+            let mut store = Store::new(16 * SLAB).unwrap();
+            let set = |store: &mut Store, key: String| {
+                store.set(&Entry { key: key.as_bytes(), value: b"", expires: None }, 1).unwrap();
+            };
+            (0..stay).for_each(|key| set(&mut store, format!("stays {key}")));
+            let (mut met, mut cursor, mut rounds) = (HashSet::new(), 0, rounds.into_iter());
+            loop {
+                let (more, less, count) = rounds.next().unwrap_or((0, 0, 100));
+                cursor = store.scan(cursor, count, 1, |key| {
+                    met.insert(key.to_vec());
+                });
+                if cursor == 0 {
+                    break;
+                }
+                (0..more).for_each(|key| set(&mut store, format!("goes {cursor} {key}")));
+                for key in 0..less {
+                    store.remove(format!("goes {cursor} {key}").as_bytes(), 1);
+                }
+            }
+            for key in 0..stay {
+                prop_assert!(met.contains(format!("stays {key}").as_bytes()), "{}", key);
+            }
         }
     }
 

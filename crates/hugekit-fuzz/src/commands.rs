@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use crate::store::lend_store;
 use kv_store::commands::{self, Clients, Database};
+use kv_store::folder::Folder;
 use kv_store::resp::{Input, Limits, Reply};
-use kv_store::save::{Folder, Saver};
+use kv_store::save::{Policy, Saver};
 
 const LIMITS: Limits = Limits { bulk: 1 << 20, arguments: 1000, request: 1 << 20 };
 
@@ -19,24 +20,31 @@ const NOW: u64 = 1_000_000;
 /// Requests that a client may not make on the machine of a fuzzer: writing files, and ending the server.
 const LEFT_OUT: [&[u8]; 3] = [b"save", b"bgsave", b"shutdown"];
 
+const NEVER: Policy = Policy { every: 0, deltas: 0, percent: 0 };
+
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Each request is answered once, and what is kept is what a map would keep.
 pub(crate) fn run(bytes: &[u8]) {
     lend_store(|store| {
         let database = database(store);
-        let mut session = Session { database, model: Model::new() };
+        let mut session =
+            Session { database, model: Model::new(), is_known: true, reply: Reply::default() };
         session.serve(bytes);
-        session.compare();
+        if session.is_known {
+            session.compare();
+        }
         (session.database.store, ())
     });
 }
 
 fn database(store: kv_store::store::Store) -> Database {
-    let saver = Saver::new(folder(), 0, store.changes(), NOW);
-    let clients = Clients::new(usize::MAX);
+    let saver = Saver::new(folder(), 0, NEVER, store.changes(), NOW);
+    let mut clients = Clients::new(usize::MAX);
+    clients.current = clients.admit(None);
     let (port, commands, started) = (0, 0, Instant::now());
-    Database { store, saver, now: NOW, clients, port, started, commands }
+    let most_value = LIMITS.bulk;
+    Database { store, saver, now: NOW, clients, port, started, commands, most_value }
 }
 
 /// A folder that nothing is written to.
@@ -48,6 +56,10 @@ fn folder() -> Folder {
 struct Session {
     database: Database,
     model: Model,
+    /// Until a MULTI: what it has done is not followed.
+    is_known: bool,
+    /// Replies are in one protocol until HELLO changes it.
+    reply: Reply,
 }
 
 impl Session {
@@ -59,18 +71,21 @@ impl Session {
             let name = words[0].to_ascii_lowercase();
             if !LEFT_OUT.contains(&name.as_slice()) {
                 let reply = self.ask(&words);
-                self.model_takes(&name, &words[1..], &reply);
+                self.is_known &= name != b"multi";
+                if self.is_known {
+                    self.model_takes(&name, &words[1..], &reply);
+                }
             }
             input.done();
         }
     }
 
     fn ask(&mut self, words: &[&[u8]]) -> Vec<u8> {
-        let mut reply = Reply::default();
-        reply.begin(ROOM);
-        commands::run(&mut self.database, words, &mut reply);
-        assert_eq!(replies(&reply.bytes), 1, "{:?}", reply.bytes.escape_ascii().to_string());
-        reply.bytes
+        self.reply.begin(ROOM);
+        commands::run(&mut self.database, words, &mut self.reply);
+        let bytes = std::mem::take(&mut self.reply.bytes);
+        assert_eq!(replies(&bytes), 1, "{:?}", bytes.escape_ascii().to_string());
+        bytes
     }
 
     /// The change that a successful request makes, or the answer that one must give that only reads.
@@ -81,15 +96,34 @@ impl Session {
             b"mset" if is_done => {
                 arguments.as_chunks::<2>().0.iter().for_each(|[key, value]| self.keep(key, value));
             }
-            b"incr" if reply[0] == b':' => {
+            b"incr" | b"incrby" | b"decr" | b"decrby" if reply[0] == b':' => {
                 self.keep(arguments[0], &reply[1..reply.len() - 2]);
             }
-            b"del" if reply[0] == b':' => {
+            b"append" if reply[0] == b':' => {
+                let value = self.model.entry(arguments[0].to_vec()).or_default();
+                value.extend(arguments[1]);
+                assert_eq!(reply, format!(":{}\r\n", value.len()).as_bytes());
+            }
+            b"strlen" if reply[0] == b':' => {
+                let len = self.model.get(arguments[0]).map_or(0, Vec::len);
+                assert_eq!(reply, format!(":{len}\r\n").as_bytes());
+            }
+            // No time passes: it goes at once, or stays.
+            b"expire" | b"pexpire"
+                if reply == b":1\r\n"
+                    && kv_store::resp::number(arguments[1]).is_some_and(|time| time <= 0) =>
+            {
+                assert!(self.model.remove(arguments[0]).is_some());
+            }
+            b"keys" if reply[0] == b'*' && arguments[0] == b"*" => {
+                assert!(reply.starts_with(format!("*{}\r\n", self.model.len()).as_bytes()));
+            }
+            b"del" | b"unlink" if reply[0] == b':' => {
                 let gone =
                     arguments.iter().filter(|key| self.model.remove(**key).is_some()).count();
                 assert_eq!(reply, format!(":{gone}\r\n").as_bytes());
             }
-            b"flushall" if is_done => self.model.clear(),
+            b"flushall" | b"flushdb" if is_done => self.model.clear(),
             b"exists" if reply[0] == b':' => {
                 let there = arguments.iter().filter(|key| self.model.contains_key(**key)).count();
                 assert_eq!(reply, format!(":{there}\r\n").as_bytes());
@@ -127,13 +161,14 @@ fn behind_one(bytes: &[u8]) -> Option<&[u8]> {
     let (line, mut rest) = (&bytes[1..end], &bytes[end + 2..]);
     let number = || std::str::from_utf8(line).ok()?.parse::<i64>().ok();
     match bytes[0] {
-        b'+' | b'-' | b':' => {}
-        b'$' => match usize::try_from(number()?) {
+        b'+' | b'-' | b':' | b'_' => {}
+        b'$' | b'=' => match usize::try_from(number()?) {
             Ok(len) => rest = rest.get(len..)?.strip_prefix(b"\r\n")?,
             Err(_) => assert_eq!(line, b"-1"),
         },
-        b'*' => {
-            for _ in 0..number()? {
+        b'*' | b'~' | b'%' => {
+            let each = if bytes[0] == b'%' { 2 } else { 1 };
+            for _ in 0..number()? * each {
                 rest = behind_one(rest)?;
             }
         }

@@ -6,6 +6,7 @@
 mod commands;
 mod delta;
 mod dump;
+mod image;
 mod lease;
 mod machine;
 mod profile;
@@ -31,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "commands", run: commands::run },
     Target { name: "lease", run: lease::run },
     Target { name: "delta", run: delta::run },
+    Target { name: "image", run: image::run },
 ];
 
 impl Target {

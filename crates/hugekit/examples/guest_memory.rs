@@ -44,15 +44,14 @@ mod guests {
     #![allow(unsafe_code)]
 
     use std::error::Error;
-    use std::ptr;
     use std::time::{Duration, Instant};
 
     use hugekit::fault::FaultMode;
     use hugekit::pool::Clearing;
     use hugekit::{Pool, PoolError};
     use kvm_ioctls::Kvm;
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+    use crate::common::anonymous::Anonymous;
     use crate::common::guest::{Guest, GuestMemory, Program, Report};
 
     const ROUNDS: usize = 3;
@@ -196,39 +195,5 @@ mod guests {
             }
         }
         Ok(())
-    }
-
-    /// Memory as a program without hugekit asks for it.
-    struct Anonymous {
-        start: *mut u8,
-        bytes: usize,
-    }
-
-    impl Anonymous {
-        fn populated(bytes: usize) -> Result<Self, Box<dyn Error>> {
-            let (prot, flags) =
-                (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::POPULATE);
-            // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-            let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, prot, flags) }?.cast();
-            Ok(Self { start, bytes })
-        }
-    }
-
-    // SAFETY: mapped until dropped, and no code refers to it.
-    unsafe impl GuestMemory for Anonymous {
-        fn address(&self) -> *mut u8 {
-            self.start
-        }
-
-        fn bytes(&self) -> usize {
-            self.bytes
-        }
-    }
-
-    impl Drop for Anonymous {
-        fn drop(&mut self) {
-            // SAFETY: exactly what was mapped, and the guest is gone.
-            let _ = unsafe { munmap(self.start.cast(), self.bytes) };
-        }
     }
 }

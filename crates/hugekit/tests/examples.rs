@@ -52,6 +52,19 @@ fn clones_write_their_own_memory() -> Result<(), Failed> {
     Ok(())
 }
 
+fn a_guest_saved_by_deltas_goes_on_exactly() -> Result<(), Failed> {
+    let (succeeded, print) = printed("pause_vm", &["16"]);
+    assert!(succeeded, "{print}");
+    for expected in [
+        "all of ",
+        "a delta of ",
+        "3 guests went on, and ended exactly as one that was never paused",
+    ] {
+        assert!(print.contains(expected), "{print}");
+    }
+    Ok(())
+}
+
 fn a_number_of_clones_that_is_none_is_refused() -> Result<(), Failed> {
     for arguments in [&["0"][..], &["many"], &["1", "9999"]] {
         let (succeeded, print) = printed("clone_vm", arguments);
@@ -88,6 +101,8 @@ fn main() {
         Trial::test("a_guest_verifies_all_of_a_region", a_guest_verifies_all_of_a_region);
     let sizes = Trial::test("a_size_that_is_none_is_refused", a_size_that_is_none_is_refused);
     let clones = Trial::test("clones_write_their_own_memory", clones_write_their_own_memory);
+    let pauses = "a_guest_saved_by_deltas_goes_on_exactly";
+    let pauses = Trial::test(pauses, a_guest_saved_by_deltas_goes_on_exactly);
     let numbers = Trial::test(
         "a_number_of_clones_that_is_none_is_refused",
         a_number_of_clones_that_is_none_is_refused,
@@ -99,6 +114,7 @@ fn main() {
         trial(verifies, &guest),
         trial(sizes, &guest),
         trial(clones, &fork),
+        trial(pauses, &fork),
         trial(numbers, &guest),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();

@@ -113,8 +113,8 @@ impl Running {
         let named = [
             "latest_fork_usec",
             "last_snapshot_microseconds",
-            "last_snapshot_copied_by_writers",
-            "last_snapshot_longest_fault_microseconds",
+            "longest_snapshot_microseconds",
+            "last_save_file_bytes",
         ];
         let lines = info.lines().filter(|line| named.iter().any(|name| line.starts_with(name)));
         Ok(lines.map(|line| format!(", {line}")).collect())

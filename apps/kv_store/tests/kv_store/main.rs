@@ -1,9 +1,11 @@
-//! The key-value server: asked by the real `redis-cli` and `redis-benchmark`, by raw sockets that
+//! The key-value server: asked by the real `redis-cli`, `redis-benchmark` and redis-py, by raw sockets that
 //! mean no good, killed, and started again on what it has saved.
 
+mod chains;
 mod client;
 mod dumps;
 mod ending;
+mod killed;
 mod limits;
 mod models;
 mod protocol;
@@ -50,11 +52,14 @@ fn main() {
         .into_iter()
         .find_map(|name| redis::program(name).err());
     let checks = [dumps::CHECKS, protocol::CHECKS, limits::CHECKS, ending::CHECKS].concat();
-    let saving = [saves::SAVING, stopped_saves::SAVING, values::SAVING].concat();
+    let saving =
+        [chains::SAVING, killed::SAVING, saves::SAVING, stopped_saves::SAVING, values::SAVING]
+            .concat();
     let trials = [
         trials(&checks, None),
         trials(&saving, no_snapshots().as_deref()),
         trials(real_programs::WITH_REDIS, missing.as_deref()),
+        trials(real_programs::WITH_REDIS_PY, real_programs::no_redis_py().as_deref()),
     ];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
 }

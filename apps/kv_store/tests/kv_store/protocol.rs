@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::Shutdown;
 use std::thread;
+use std::time::Duration;
 
 use crate::Check;
 use crate::client::{Answer, request};
@@ -77,7 +78,49 @@ fn request_in_any_pieces_is_answered() {
     }
 }
 
+/// A MULTI is carried out as a whole, by EXEC alone, and what waits for it counts as memory of its client.
+fn multi_is_carried_out_whole_or_not_at_all() {
+    let folder = folder();
+    let arguments = ["--memory", "64MiB", "--client-memory", "4MiB"];
+    let server = Server::start_with(folder.path(), &arguments);
+    let (mut client, mut other) = (server.client(), server.client());
+    let queued = Answer::Simple("QUEUED".to_owned());
+    client.ok(&[b"MULTI"]);
+    assert!(matches!(client.line("MULTI"), Answer::Error(error) if error.contains("nested")));
+    assert_eq!(client.line("SET a 1"), queued);
+    assert_eq!(client.line("INCR a"), queued);
+    assert_eq!(other.get("a"), None);
+    let one = Answer::Simple("OK".to_owned());
+    assert_eq!(client.line("EXEC"), Answer::Array(vec![one, Answer::Integer(2)]));
+    assert_eq!(other.get("a"), Some(b"2".to_vec()));
+    client.ok(&[b"MULTI"]);
+    assert_eq!(client.line("DEL a"), queued);
+    client.ok(&[b"DISCARD"]);
+    client.ok(&[b"MULTI"]);
+    assert_eq!(client.line("DEL a"), queued);
+    assert!(matches!(client.line("GET"), Answer::Error(_)));
+    assert!(matches!(client.line("EXEC"), Answer::Error(error) if error.starts_with("EXECABORT")));
+    for wrong in ["EXEC", "DISCARD"] {
+        assert!(
+            matches!(client.line(wrong), Answer::Error(error) if error.contains("without MULTI"))
+        );
+    }
+    assert_eq!(client.get("a"), Some(b"2".to_vec()));
+    client.ok(&[b"MULTI"]);
+    let value = vec![b'x'; 1 << 20];
+    let sets = request(&[b"SET", b"b", &value]);
+    // It is closed in the middle.
+    let sent = (0..10).take_while(|_| client.0.get_mut().write_all(&sets).is_ok()).count();
+    let is_evicted = (0..2000).any(|_| {
+        thread::sleep(Duration::from_millis(1));
+        other.info("evicted_clients") == "1"
+    });
+    assert!(is_evicted, "{sent} MiB of 4 are held: {}", other.info("mem_clients_normal"));
+    assert_eq!(other.get("b"), None);
+}
+
 pub(crate) const CHECKS: &[Check] = &[
+    ("multi_is_carried_out_whole_or_not_at_all", multi_is_carried_out_whole_or_not_at_all),
     ("request_of_nonsense_is_answered_and_survived", request_of_nonsense_is_answered_and_survived),
     ("request_in_any_pieces_is_answered", request_in_any_pieces_is_answered),
 ];

@@ -1,6 +1,7 @@
 //! The real programs ask, and are compared with.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use kv_store::redis;
@@ -41,7 +42,7 @@ fn redis_cli_with_each_command_is_answered() {
         (&["DBSIZE"], "2"),
         (&["SAVE"], "OK"),
         (&["CONFIG", "GET", "save"], "save"),
-        (&["COMMAND", "COUNT"], "21"),
+        (&["COMMAND", "COUNT"], "40"),
         (&["NONSENSE", "a"], "ERR unknown command 'NONSENSE'"),
         (&["GET"], "ERR wrong number of arguments for 'get' command"),
         (&["SET", "a", "1", "EX", "0"], "ERR invalid expire time in 'set' command"),
@@ -57,6 +58,58 @@ fn redis_cli_with_each_command_is_answered() {
     run(&["SHUTDOWN", "NOSAVE"]);
     assert!(server.ended().success());
 }
+
+fn redis_cli_by_resp3_is_answered() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let mut command = redis::program("redis-cli").unwrap();
+    command.args(["-3", "--no-raw", "-p", &server.port.to_string()]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let asked = "HELLO 3 SETNAME cli\nGET none\nSET a 1\nMGET a none\nCONFIG GET chain-deltas\n\
+        SCAN 0\nTYPE a\nCLIENT GETNAME\nHELLO 4\nHELLO 2\nGET none\n";
+    child.stdin.take().unwrap().write_all(asked.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    for expected in [
+        "# \"server\" => \"kv_store\"",
+        "\"proto\" => (integer) 3",
+        "(nil)\nOK\n1) \"1\"\n2) (nil)\n1# \"chain-deltas\" => \"60\"\n1) \"0\"\n2) 1) \"a\"\nstring\n\"cli\"",
+        "(error) NOPROTO unsupported protocol version",
+        "2) \"kv_store\"",
+    ] {
+        assert!(said.contains(expected), "{expected} is not in {said}");
+    }
+}
+
+/// A Python that has redis-py: that of `cargo xtask test --install`, or the usual one.
+fn python() -> Result<Command, String> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let own = target.join("redis/python/bin/python");
+    let has_it = |python: &Path| {
+        let asked =
+            Command::new(python).args(["-c", "import redis"]).stderr(Stdio::null()).status();
+        asked.is_ok_and(|status| status.success())
+    };
+    let found = [own.as_path(), Path::new("python3")].into_iter().find(|python| has_it(python));
+    found.map(Command::new).ok_or_else(|| "no redis-py (pip install redis)".to_owned())
+}
+
+/// Why redis-py cannot ask here.
+pub(crate) fn no_redis_py() -> Option<String> {
+    python().err()
+}
+
+fn redis_py_by_each_protocol_is_answered() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/redis_py.py");
+    let output = python().unwrap().arg(script).arg(server.port.to_string()).output().unwrap();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && output.stdout == b"answered\n", "{complained}");
+}
+
+pub(crate) const WITH_REDIS_PY: &[Check] =
+    &[("redis_py_by_each_protocol_is_answered", redis_py_by_each_protocol_is_answered)];
 
 fn redis_cli_with_a_pipe_of_requests_gets_every_reply() {
     let folder = folder();
@@ -117,6 +170,7 @@ fn bench_beside_the_real_server_prints_the_ratios() {
 
 pub(crate) const WITH_REDIS: &[Check] = &[
     ("redis_cli_with_each_command_is_answered", redis_cli_with_each_command_is_answered),
+    ("redis_cli_by_resp3_is_answered", redis_cli_by_resp3_is_answered),
     (
         "redis_cli_with_a_pipe_of_requests_gets_every_reply",
         redis_cli_with_a_pipe_of_requests_gets_every_reply,

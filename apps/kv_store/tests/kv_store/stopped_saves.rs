@@ -12,7 +12,10 @@ use crate::models::{few_sizes, model, set_all};
 use crate::server::{Server, folder};
 
 /// The partial dump is a pipe here: the save stands still in the middle for as long as the test likes.
-struct Stopped(fs::File);
+struct Stopped {
+    begun: [u8; 8],
+    pipe: fs::File,
+}
 
 impl Stopped {
     fn new(folder: &Path, client: &mut Client) -> Self {
@@ -21,15 +24,16 @@ impl Stopped {
         client.background_save();
         // Opened when the save has opened it, too.
         let mut reader = fs::File::open(&pipe).unwrap();
-        reader.read_exact(&mut [0; 8]).unwrap();
-        Self(reader)
+        let mut begun = [0; 8];
+        reader.read_exact(&mut begun).unwrap();
+        Self { begun, pipe: reader }
     }
 
-    /// Lets it write all of it.
-    fn rest(mut self) -> Vec<u8> {
-        let mut rest = Vec::new();
-        self.0.read_to_end(&mut rest).unwrap();
-        rest
+    /// Lets it write all of it, and returns that.
+    fn all(mut self) -> Vec<u8> {
+        let mut all = self.begun.to_vec();
+        self.pipe.read_to_end(&mut all).unwrap();
+        all
     }
 }
 
@@ -69,7 +73,7 @@ fn bgsave_that_stands_still_holds_what_was() {
     let stopped = Stopped::new(folder.path(), &mut client);
     client.ok(&[b"FLUSHALL"]);
     set_all(&mut client, &model(&mut fastrand::Rng::with_seed(4), 3000));
-    let dump = [b"HKVDUMP1".as_slice(), &stopped.rest()].concat();
+    let dump = stopped.all();
     // A pipe cannot be synchronised with a disk.
     assert_eq!(client.wait_for_the_save(), "err");
     server.kill();
@@ -93,7 +97,7 @@ fn set_without_free_slabs_beside_a_save_copies_aside() {
         set_all(&mut client, &changed);
         held.extend(changed);
     }
-    let dump = [b"HKVDUMP1".as_slice(), &stopped.rest()].concat();
+    let dump = stopped.all();
     assert_eq!(client.wait_for_the_save(), "err");
     client.holds(&held);
     server.kill();

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hugekit::pool::{Backing, Pool};
 use hugekit::{Region, SharedRegion};
@@ -112,16 +113,53 @@ impl<M: GuestMemory> Guest<M> {
     /// Runs the guest until it reports something.
     pub(crate) fn run(&mut self) -> Result<Report, Box<dyn Error>> {
         loop {
-            match self.cpu.run() {
-                Ok(VcpuExit::MmioWrite(address, data)) if address >= REPORTS => {
-                    let at = u8::try_from(address - REPORTS)?;
-                    return Ok(Report { at, word: u32::from_le_bytes(data.try_into()?) });
-                }
-                Ok(other) => return Err(format!("the guest stops: {other:?}").into()),
-                Err(error) if error.errno() == libc::EINTR => {}
-                Err(error) => return Err(error.into()),
+            if let Some(report) = self.enter()? {
+                return Ok(report);
             }
         }
+    }
+
+    /// Runs the guest until it reports something, or until `paused` is set and its thread is interrupted by a signal:
+    /// `None`. Then it is between two instructions, and its registers are all that there is of it beside its memory.
+    pub(crate) fn run_until(
+        &mut self,
+        paused: &AtomicBool,
+    ) -> Result<Option<Report>, Box<dyn Error>> {
+        loop {
+            match self.enter()? {
+                None if paused.load(Ordering::Acquire) => return Ok(None),
+                None => {}
+                Some(report) => return Ok(Some(report)),
+            }
+        }
+    }
+
+    /// Runs the guest until it reports something, or a signal comes: then a report that it made before has reached it.
+    fn enter(&mut self) -> Result<Option<Report>, Box<dyn Error>> {
+        match self.cpu.run() {
+            Ok(VcpuExit::MmioWrite(address, data)) if address >= REPORTS => {
+                let at = u8::try_from(address - REPORTS)?;
+                Ok(Some(Report { at, word: u32::from_le_bytes(data.try_into()?) }))
+            }
+            Ok(other) => Err(format!("the guest stops: {other:?}").into()),
+            Err(error) if error.errno() == libc::EINTR => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Those that its program can change.
+    pub(crate) fn registers(&self) -> Result<kvm_regs, Box<dyn Error>> {
+        Ok(self.cpu.get_regs()?)
+    }
+
+    /// Has it go on as another guest was paused, on the same bytes.
+    pub(crate) fn set_registers(&mut self, registers: &kvm_regs) -> Result<(), Box<dyn Error>> {
+        Ok(self.cpu.set_regs(registers)?)
+    }
+
+    /// The machine is gone, its memory stays.
+    pub(crate) fn into_memory(self) -> M {
+        self.memory
     }
 
     pub(crate) fn memory(&self) -> &M {

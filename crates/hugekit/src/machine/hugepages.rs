@@ -1,5 +1,7 @@
 //! The kernel's pools of huge pages, one per size, as reserved by the administrator.
 
+use std::fmt;
+
 use super::topology::online_nodes;
 use super::{Error, Memory, Root};
 use crate::size::Size;
@@ -52,10 +54,6 @@ impl Pool {
 
 /// Too few huge pages are reserved, or other processes have them.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "needs {wanted} huge pages of {}, but of {total} only {free} are free, {promised} of them promised to others",
-    Size(*page_size)
-)]
 pub struct Shortage {
     /// Bytes of a page.
     pub page_size: usize,
@@ -69,6 +67,23 @@ pub struct Shortage {
     pub promised: u64,
     /// Pages for which the machine has memory to spare; `None` where it does not say.
     pub spare: Option<u64>,
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { page_size, wanted, total, free, promised, .. } = *self;
+        let pages = if wanted == 1 { "page" } else { "pages" };
+        write!(f, "needs {wanted} huge {pages} of {}, and ", Size(page_size))?;
+        match (total, free, promised) {
+            (0, ..) => write!(f, "none is reserved"),
+            (_, 0, _) => write!(f, "all {total} that are reserved are in use"),
+            (_, _, 0) => write!(f, "{free} of the {total} that are reserved are free"),
+            _ => write!(
+                f,
+                "{free} of the {total} that are reserved are free, {promised} of these promised to other programs"
+            ),
+        }
+    }
 }
 
 impl Shortage {
@@ -172,6 +187,21 @@ fn on_node(root: &Root, page_size: u64, node: u32) -> Result<Option<NodePool>, E
 mod tests {
     use super::super::synthetic::Synthetic;
     use super::*;
+
+    #[test]
+    fn shortage_says_how_many_there_are_as_a_person_would() {
+        let says = |wanted, total, free, promised| {
+            let page_size = 1 << 30;
+            Shortage { page_size, wanted, total, free, promised, spare: None }.to_string()
+        };
+        assert_eq!(says(1, 0, 0, 0), "needs 1 huge page of 1 GiB, and none is reserved");
+        let in_use = "needs 4 huge pages of 1 GiB, and all 3 that are reserved are in use";
+        assert_eq!(says(4, 3, 0, 0), in_use);
+        let some = "needs 4 huge pages of 1 GiB, and 2 of the 3 that are reserved are free";
+        assert_eq!(says(4, 3, 2, 0), some);
+        let promised = format!("{some}, 1 of these promised to other programs");
+        assert_eq!(says(4, 3, 2, 1), promised);
+    }
 
     fn with_pool(machine: &Synthetic, kib: u64, counts: [&str; 5]) {
         let names = [

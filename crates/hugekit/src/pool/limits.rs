@@ -117,8 +117,7 @@ mod tests {
     #[test]
     fn build_beside_promised_huge_pages_does_not_count_them() {
         assert_eq!(says(&machine(), Backing::Hugetlb2M, 7 * 2 * MIB), None);
-        let expected =
-            "needs 8 huge pages of 2 MiB, but of 10 only 8 are free, 3 of them promised to others";
+        let expected = "needs 8 huge pages of 2 MiB, and 8 of the 10 that are reserved are free, 3 of these promised to other programs";
         assert_eq!(says(&machine(), Backing::Hugetlb2M, 8 * 2 * MIB).unwrap(), expected);
     }
 

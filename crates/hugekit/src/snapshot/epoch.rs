@@ -14,7 +14,7 @@ use super::heat::Heat;
 use super::region::OfRegion;
 use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
-use crate::fault::Serving;
+use crate::fault::{FaultMode, Serving};
 use crate::region::{ForkBuilder, ForkError, Region, RegionEpoch, SharedRegion};
 
 /// The bytes of a state that changed since the one before it; of the first one, all of them. Made by
@@ -84,7 +84,9 @@ impl Builder {
             unreachable!("changes of anonymous memory are made of that");
         };
         let interval = state.interval();
-        let made = self.protect(interval.range().clone(), Kind::Epoch { before: Some(state) })?;
+        let made = self
+            .served_like(before.serving())
+            .protect(interval.range().clone(), Kind::Epoch { before: Some(state) })?;
         // Nothing was noted any more from then on.
         if let Some(failure) = state.failure() {
             return Err(before.source.error(failure));
@@ -99,6 +101,16 @@ impl Builder {
         let changed = first.into_iter().chain(granules).chain(last);
         let offsets = |part: Range<usize>| part.start - range.start..part.end - range.start;
         Ok(Changes::new(Source::Anonymous(made), None, changed.map(offsets).collect(), heat))
+    }
+}
+
+impl Builder {
+    /// Unless something else is wished for, writes are handled as those since the epoch are: both are of the same memory.
+    fn served_like(mut self, before: Option<&Serving>) -> Self {
+        if let (FaultMode::Auto, Some(before)) = (self.fault_mode, before) {
+            self.fault_mode = before.fault_mode;
+        }
+        self
     }
 }
 

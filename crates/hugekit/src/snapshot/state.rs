@@ -364,6 +364,13 @@ impl SnapshotState {
     pub(super) fn check_owner(&self, range: &Range<usize>) {
         let (protector, mut next) = (&self.protector, range.start);
         while next < range.end {
+            let (index, granule) = self.interval.granule_at(next);
+            // The page map is walked to the next page that is protected: not anew for each granule of those that are known
+            // to have changed, which lie side by side.
+            if !matches!(self.granules.settled(index), Place::Owner | Place::Saved) {
+                next = granule.end;
+                continue;
+            }
             next = protector.protected_until(&(next..range.end));
             if next < range.end {
                 let (index, granule) = self.interval.granule_at(next);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
-use hugekit::snapshot::{Builder, Reserve, View};
+use hugekit::snapshot::{Builder, Changes, Epoch, Reserve, View};
 use hugekit::{HUGE_PAGE_BYTES, Snapshot, SnapshotError};
 
 use super::Run;
@@ -22,6 +22,9 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("a_snapshot_is_dropped", a_snapshot_is_dropped),
     ("a_snapshot_is_copied_in_the_background", a_snapshot_is_copied_in_the_background),
     ("a_reserve_is_made", a_reserve_is_made),
+    ("an_epoch_begins", an_epoch_begins),
+    ("watched_memory_is_written", watched_memory_is_written),
+    ("a_state_follows_an_epoch", a_state_follows_an_epoch),
 ];
 
 const LEN: usize = 3 << 20;
@@ -159,4 +162,63 @@ fn a_reserve_is_made(point: &Point, _: Backing, fault_mode: FaultMode) {
     let snapshot = taken(wishes, &memory).unwrap();
     write(&memory, 8);
     is_read_as_taken(point, snapshot);
+}
+
+/// Puts what has changed into an image of the state before.
+fn saved(changes: Changes, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
+    changes.write_to(|offset, bytes| {
+        image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    })
+}
+
+fn begun(fault_mode: FaultMode, memory: &Memory, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
+    // SAFETY: no thread blocks SIGBUS, or has the kernel write there.
+    unsafe { builder(fault_mode).first_epoch(memory.range()) }
+        .and_then(|changes| saved(changes, image))
+}
+
+/// The next state has what was written, whatever was refused before; or there is none.
+fn is_gone_on_from(
+    point: &Point,
+    fault_mode: FaultMode,
+    memory: &Memory,
+    epoch: Epoch,
+    mut image: Vec<u8>,
+) {
+    // SAFETY: as above.
+    let next =
+        unsafe { builder(fault_mode).since(epoch) }.and_then(|changes| saved(changes, &mut image));
+    if point.unless_lost(next, SnapshotError::kind).is_some() {
+        let words = image.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+        let now = memory.words().iter().map(|word| word.load(Ordering::Relaxed));
+        point.check(words.eq(now), "a write was forgotten");
+    }
+    write(memory, 9);
+    point.check(holds(memory, 9), "not as written");
+}
+
+fn an_epoch_begins(point: &Point, _: Backing, fault_mode: FaultMode) {
+    let (memory, mut image) = (memory(), vec![0; LEN]);
+    let epoch = point.refuse(|| begun(fault_mode, &memory, &mut image));
+    let epoch = point.unless_lost(epoch, SnapshotError::kind);
+    memory.words()[5].store(8, Ordering::Relaxed);
+    match epoch {
+        Some(epoch) => is_gone_on_from(point, fault_mode, &memory, epoch, image),
+        None => point.check(memory.words()[5].load(Ordering::Relaxed) == 8, "not as written"),
+    }
+}
+
+fn watched_memory_is_written(point: &Point, _: Backing, fault_mode: FaultMode) {
+    let (memory, mut image) = (memory(), vec![0; LEN]);
+    let epoch = begun(fault_mode, &memory, &mut image).unwrap();
+    point.refuse(|| write(&memory, 8));
+    is_gone_on_from(point, fault_mode, &memory, epoch, image);
+}
+
+fn a_state_follows_an_epoch(point: &Point, _: Backing, fault_mode: FaultMode) {
+    let (memory, mut image) = (memory(), vec![0; LEN]);
+    let epoch = begun(fault_mode, &memory, &mut image).unwrap();
+    memory.words()[5].store(8, Ordering::Relaxed);
+    point.refuse(|| is_gone_on_from(point, fault_mode, &memory, epoch, image));
 }

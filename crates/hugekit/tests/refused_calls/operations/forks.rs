@@ -3,6 +3,7 @@
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
+use hugekit::snapshot::{Changes, Epoch};
 use hugekit::{Pool, Region, RegionError, Snapshot, SnapshotError};
 
 use super::{
@@ -25,6 +26,8 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("a_region_is_snapshotted", a_region_is_snapshotted),
     ("a_snapshotted_region_is_written", a_snapshotted_region_is_written),
     ("a_snapshot_of_a_region_is_read", a_snapshot_of_a_region_is_read),
+    ("a_watched_region_is_written", a_watched_region_is_written),
+    ("a_state_follows_an_epoch_of_a_region", a_state_follows_an_epoch_of_a_region),
 ];
 
 /// What goes another way in place on transparent huge pages: the rights of mappings hold writes back.
@@ -249,6 +252,48 @@ fn a_snapshot_of_a_region_is_read(point: &Point, backing: Backing, fault_mode: F
     }
     region[0] = !region[0];
     point.check(is_painted(&region), "the region changed");
+    drop(region);
+    is_whole(point, &pool);
+}
+
+/// Puts what has changed into an image of the state before.
+fn saved(changes: Changes, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
+    changes.write_to(|offset, bytes| {
+        image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    })
+}
+
+fn begun(region: &Region, fault_mode: FaultMode) -> (Epoch, Vec<u8>) {
+    let mut image = vec![0; region.len()];
+    let changes = region.fork_builder().fault_mode(fault_mode).first_epoch().unwrap();
+    (saved(changes, &mut image).unwrap(), image)
+}
+
+/// The next state has what was written, whatever was refused before; or there is none.
+fn is_gone_on_from(point: &Point, region: &mut Region, epoch: Epoch, mut image: Vec<u8>) {
+    let next = region.since(epoch).and_then(|changes| saved(changes, &mut image));
+    if point.unless_lost(next, SnapshotError::kind).is_some() {
+        point.check(region[..] == image, "a write was forgotten");
+    }
+    region.fill(3);
+    point.check(is_filled(region, 3), "not as written");
+}
+
+fn a_watched_region_is_written(point: &Point, backing: Backing, fault_mode: FaultMode) {
+    let (pool, mut region) = pool(backing);
+    let (epoch, image) = begun(&region, fault_mode);
+    point.refuse(|| region.fill(2));
+    is_gone_on_from(point, &mut region, epoch, image);
+    drop(region);
+    is_whole(point, &pool);
+}
+
+fn a_state_follows_an_epoch_of_a_region(point: &Point, backing: Backing, fault_mode: FaultMode) {
+    let (pool, mut region) = pool(backing);
+    let (epoch, image) = begun(&region, fault_mode);
+    region[5] = !region[5];
+    point.refuse(|| is_gone_on_from(point, &mut region, epoch, image));
     drop(region);
     is_whole(point, &pool);
 }

@@ -10,9 +10,15 @@
 //! the slabs behind them, in order. Freeing a slot touches the page only. Every request changes pages, and they are
 //! few: 2 MiB for 1 GiB. So a save copies them at once, into memory that is kept for that.
 //!
-//! **While a save runs, new entries go where the snapshot does not protect memory**: behind the last slab that it
-//! covers, or before the one that it is at. A write to a protected slab makes its thread copy 2 MiB first: that
-//! is done only when there is no other place.
+//! **While a save runs, new entries go where a write copies nothing**: behind the last slab that it is still to read,
+//! or before the one that it is at. A write in between makes its thread copy 2 MiB first: that is done only when there is
+//! no other place.
+//!
+//! Slabs that were saved are watched until the next save: the first write to each costs a fault, and the next save reads
+//! no others. What has grown behind them is watched from the next save on, as a part of its own.
+
+mod adopt;
+mod page;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,107 +26,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Result, ensure};
-use hugekit::Snapshot;
+use hugekit::SnapshotError;
 
-use super::arena::Arena;
+use self::page::{FIRST_CLASS, PAGE_HEAD, SIZES};
+pub use self::page::{Kind, PAGE, Page};
+use super::arena::{Arena, Unsaved, Watched};
+use super::image::Head;
 
 /// Bytes of a slab: a huge page, and a granule of a snapshot.
 pub const SLAB: usize = hugekit::HUGE_PAGE_BYTES;
-
-/// Bytes of bookkeeping for each slab.
-pub const PAGE: usize = 4096;
-
-/// Behind these, a page has a bit for each slot.
-const PAGE_HEAD: usize = 16;
-
-/// Sizes of slots: four to a doubling, so that less than a fifth is wasted; as many of the smallest as a page has
-/// bits for.
-const SIZES: [usize; 56] = sizes();
-
-const fn sizes() -> [usize; 56] {
-    let mut sizes = [0; 56];
-    let (mut at, mut base) = (0, 64);
-    while at < sizes.len() {
-        sizes[at] = base + base / 4 * (1 + at % 4);
-        at += 1;
-        if at % 4 == 0 {
-            base *= 2;
-        }
-    }
-    sizes
-}
 
 /// There is no room for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// What a slab holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Empty,
-    Index,
-    /// Slots of this size.
-    Slots(usize),
-    /// The first of so many slabs that one entry has to itself.
-    Large(u32),
-    /// Another one of these.
-    Rest,
-    /// The first of so many slabs of bookkeeping.
-    Pages(u32),
-}
-
-/// The page of one slab, wherever its bytes are: in the arena or in a snapshot of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Page<'a>(pub &'a [u8]);
-
-impl Page<'_> {
-    pub fn kind(self) -> Kind {
-        let word = |at: usize| u32::from_ne_bytes(self.0[at..at + 4].try_into().expect("a word"));
-        match word(0) {
-            1 => Kind::Index,
-            2 => Kind::Large(word(4)),
-            3 => Kind::Rest,
-            4 => Kind::Pages(word(4)),
-            class if class >= 16 => Kind::Slots(SIZES[class as usize - 16]),
-            _ => Kind::Empty,
-        }
-    }
-
-    /// Where in the slab its slots that are taken begin, ascending.
-    pub fn taken(self) -> impl Iterator<Item = usize> {
-        let size = match self.kind() {
-            Kind::Slots(size) => size,
-            _ => SLAB,
-        };
-        let slots = if size < SLAB { SLAB / size } else { 0 };
-        let words = self.0[PAGE_HEAD..].chunks_exact(8).take(slots.div_ceil(64)).enumerate();
-        words.flat_map(move |(at, word)| {
-            let mut left = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
-            std::iter::from_fn(move || {
-                let bit = left.trailing_zeros() as usize;
-                (bit < 64).then(|| {
-                    left &= left - 1;
-                    (at * 64 + bit) * size
-                })
-            })
-        })
-    }
-}
-
-/// The slabs that a save still protects.
+/// The slabs that a save is still to read.
 #[derive(Debug)]
 struct Window {
-    /// Bytes of the slabs of entries that the save has read, which are not protected any more.
+    /// The first byte of the arena that it has not read.
     read: Arc<AtomicUsize>,
+    /// A slab.
     end: usize,
 }
 
 /// What a save is about, at one point in time.
 #[derive(Debug)]
 pub struct Point {
-    /// All pages; those of slabs behind the entries may be older.
+    /// All pages.
     pub pages: Vec<u8>,
-    pub entries: Snapshot,
+    /// Of slabs behind them, ascending, what may not be as it was at the save before.
+    pub entries: Vec<Unsaved>,
+    /// Why it is not known any more what has changed: all is to be saved.
+    pub lost: Option<SnapshotError>,
 }
 
 /// The arena, and which parts of it are free. What is kept outside of it could be made anew from the pages.
@@ -140,6 +77,10 @@ pub struct Slabs {
     window: Option<Window>,
     /// Where the next save copies the pages to. It has been written before: the kernel has nothing to clear.
     copy: Vec<u8>,
+    /// So many pages of it may have been other than empty.
+    copied: usize,
+    /// Slabs of entries that were saved, in parts, ascending and without gaps.
+    watched: Vec<Watched>,
 }
 
 impl Slabs {
@@ -150,12 +91,11 @@ impl Slabs {
         // Two for the index, and one for entries.
         let least = (first + 3) * SLAB;
         ensure!(count * SLAB >= least, "--memory of {len} bytes is too little: {least} at least");
-        let mut arena = Arena::new(count * SLAB)?;
-        arena[..4].copy_from_slice(&4_u32.to_ne_bytes());
-        arena[4..8].copy_from_slice(&(first as u32).to_ne_bytes());
-        Ok(Self {
-            copy: arena[..first * SLAB].to_vec(),
-            arena,
+        let mut slabs = Self {
+            copy: vec![0; first * SLAB],
+            copied: 0,
+            watched: Vec::new(),
+            arena: Arena::new(count * SLAB)?,
             first,
             count,
             high: first,
@@ -163,7 +103,17 @@ impl Slabs {
             partial: vec![BTreeSet::new(); SIZES.len()],
             used: 0,
             window: None,
-        })
+        };
+        slabs.write_head(0);
+        Ok(slabs)
+    }
+
+    /// The first page: where the entries begin, and what this is an image of.
+    fn write_head(&mut self, generation: u64) {
+        self.set_word(0, 0, 4);
+        self.set_word(0, 1, self.first as u32);
+        let head = Head { slabs: self.count as u64, generation };
+        head.write(&mut self.arena[..PAGE]);
     }
 
     pub fn used(&self) -> usize {
@@ -179,28 +129,62 @@ impl Slabs {
         self.high * SLAB
     }
 
-    /// Protects the slabs of entries, and copies their pages. `read` is to tell how many bytes of the snapshot
-    /// have been read.
-    pub fn protect(&mut self, read: Arc<AtomicUsize>) -> Result<Point, hugekit::SnapshotError> {
-        let slabs = self.first..self.high.max(self.first + 1);
-        let entries = self.arena.snapshot(slabs.start * SLAB..slabs.end * SLAB)?;
-        let mut pages = std::mem::take(&mut self.copy);
-        pages.resize(self.first * SLAB, 0);
-        pages[..slabs.end * PAGE].copy_from_slice(&self.arena[..slabs.end * PAGE]);
-        self.window = Some(Window { read, end: slabs.end });
-        Ok(Point { pages, entries })
+    /// What is saved from now on is a new generation of images, all of it.
+    pub fn begin_generation(&mut self, generation: u64) {
+        self.write_head(generation);
+        self.watched.clear();
     }
 
-    /// The save is over, and gives the copy of the pages back, if it still has it.
-    pub fn unprotect(&mut self, pages: Vec<u8>) {
+    /// Protects the slabs of entries that were written since they were saved, and watches all of them; copies their pages.
+    /// `read` is to tell which byte of the arena the save reads next.
+    pub fn protect(&mut self, read: Arc<AtomicUsize>) -> Result<Point, SnapshotError> {
+        let (mut entries, lost) = match self.changed() {
+            Ok(changed) => (changed, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let known = entries.last().map_or(self.first * SLAB, |part| part.part().end);
+        let end = self.high.max(self.first + 1) * SLAB;
+        if known < end {
+            entries.push(self.arena.watch(known..end)?);
+        }
+        let end = entries.iter().map(Unsaved::end).max().unwrap_or(0);
+        read.store(self.first * SLAB, Ordering::Release);
+        self.window = Some(Window { read, end: end.div_ceil(SLAB) });
+        Ok(Point { pages: self.copy_pages(), entries, lost })
+    }
+
+    fn changed(&mut self) -> Result<Vec<Unsaved>, SnapshotError> {
+        let watched = std::mem::take(&mut self.watched);
+        watched.into_iter().map(|part| self.arena.changed(part)).collect()
+    }
+
+    /// Slabs behind the entries are empty, or of the index, which is not saved.
+    fn copy_pages(&mut self) -> Vec<u8> {
+        let mut pages = std::mem::take(&mut self.copy);
+        if pages.is_empty() {
+            (pages, self.copied) = (vec![0; self.first * SLAB], 0);
+        }
+        let (before, now) = (self.copied * PAGE, self.high.max(1) * PAGE);
+        pages[..now].copy_from_slice(&self.arena[..now]);
+        if now < before {
+            pages[now..before].fill(0);
+        }
+        self.copied = now / PAGE;
+        pages
+    }
+
+    /// The save is over, and gives the copy of the pages back, if it still has it, and the parts that it has saved.
+    pub fn unprotect(&mut self, pages: Vec<u8>, watched: Vec<Watched>) {
         self.window = None;
         self.copy = pages;
+        self.watched = watched;
     }
 
     /// Slabs whose first write would copy them.
     fn protected(&self) -> Range<usize> {
         self.window.as_ref().map_or(0..0, |window| {
-            self.first + window.read.load(Ordering::Acquire) / SLAB..window.end
+            let read = window.read.load(Ordering::Acquire) / SLAB;
+            read.min(window.end)..window.end
         })
     }
 
@@ -230,7 +214,7 @@ impl Slabs {
     }
 
     fn page(&self, slab: usize) -> Page<'_> {
-        Page(&self.arena[slab * PAGE..(slab + 1) * PAGE])
+        Page::of(&self.arena[..self.first * SLAB], slab)
     }
 
     fn take_slot(&mut self, class: usize) -> Result<usize, Full> {
@@ -250,7 +234,7 @@ impl Slabs {
             .or_else(|| larger.iter().find_map(BTreeSet::first).copied())
             .ok_or(Full)?;
         if self.empty.remove(&slab) {
-            self.open(slab, 16 + class as u32, 0);
+            self.open(slab, (FIRST_CLASS + class) as u32, 0);
             self.arena[slab * PAGE + PAGE_HEAD..(slab + 1) * PAGE].fill(0);
             self.partial[class].insert(slab);
         }
@@ -363,11 +347,12 @@ impl Slabs {
         self.partial.iter_mut().for_each(BTreeSet::clear);
         self.high = self.first;
         self.used = 0;
+        self.watched.clear();
     }
 
     /// Of a slab of slots.
     fn class_at(&self, slab: usize) -> usize {
-        self.word(slab, 0) as usize - 16
+        self.word(slab, 0) as usize - FIRST_CLASS
     }
 
     fn count_taken(&mut self, slab: usize, more: i32) -> usize {
@@ -376,10 +361,8 @@ impl Slabs {
         taken as usize
     }
 
-    /// Kind; slabs in a row; slots that are taken; the first word of bits that may have a free one.
     fn word(&self, slab: usize, at: usize) -> u32 {
-        let at = slab * PAGE + at * 4;
-        u32::from_ne_bytes(self.arena[at..at + 4].try_into().expect("four bytes"))
+        self.page(slab).word(at)
     }
 
     fn set_word(&mut self, slab: usize, at: usize, word: u32) {
