@@ -7,6 +7,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::tensor;
+
 /// The contiguous memory of an object, which keeps it alive and in its place until dropped.
 pub(crate) struct Buffer {
     view: Box<ffi::Py_buffer>,
@@ -18,8 +20,15 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// The memory of an array or of another object with a buffer, in C or Fortran order.
+    /// The memory of an array or of another object with a buffer, in C or Fortran order, or of a tensor on the CPU.
     pub(crate) fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+        match tensor::as_array(object)? {
+            Some(array) => Self::of_array(&array, writable),
+            None => Self::of_array(object, writable),
+        }
+    }
+
+    fn of_array(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         let access = if writable { ffi::PyBUF_WRITABLE } else { 0 };
         let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT | access;
         match Self::get(object, flags) {

@@ -1,12 +1,15 @@
 //! The library's errors as Python's own, by kind.
 
 use std::error::Error;
+use std::io;
+use std::path::Path;
 
 use hugekit::pool::FaultError;
 use hugekit::region::ForkError;
 use hugekit::{
     ClearError, CopyError, ErrorKind, PoolError, RegionError, SnapshotError, system_error,
 };
+use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -89,6 +92,28 @@ impl From<SnapshotError> for Raised {
 impl From<TendError> for Raised {
     fn from(error: TendError) -> Self {
         raised(error.kind(), &error, error.remedy().map(str::to_owned))
+    }
+}
+
+/// The error of a file, with its name.
+pub(crate) fn at_path(error: io::Error, path: &Path) -> PyErr {
+    match error.raw_os_error() {
+        Some(number) => {
+            let text = Python::attach(|py| -> PyResult<String> {
+                py.import("os")?.call_method1("strerror", (number,))?.extract()
+            });
+            let text = text.unwrap_or_else(|_| error.to_string());
+            PyOSError::new_err((number, text, path.to_path_buf()))
+        }
+        None => PyOSError::new_err(format!("{}: {error}", path.display())),
+    }
+}
+
+/// The error of a delta, with the name of its file.
+pub(crate) fn of_delta(error: DeltaError, path: &Path) -> PyErr {
+    match error {
+        DeltaError::Io(error) => at_path(error, path),
+        error => PyValueError::new_err(format!("{}: {error}", path.display())),
     }
 }
 

@@ -11,13 +11,17 @@
 
 mod array;
 mod buffer;
+mod checkpoint;
 mod errors;
 mod numbers;
 mod pool;
 mod progress;
 mod region;
+mod replacing;
+mod restoring;
 mod snapshot;
 mod tend;
+mod tensor;
 mod view;
 mod work;
 
@@ -36,11 +40,15 @@ mod _hugekit {
     #[pymodule_export]
     use crate::array::{empty, fork, region_of, zeros};
     #[pymodule_export]
+    use crate::checkpoint::{ArrayChain, Moment};
+    #[pymodule_export]
     use crate::errors::SnapshotLost;
     #[pymodule_export]
     use crate::pool::{Pool, default_pools, trim};
     #[pymodule_export]
     use crate::region::{Pin, Region};
+    #[pymodule_export]
+    use crate::restoring::StoredState;
     #[pymodule_export]
     use crate::snapshot::{Reserve, Snapshot, snapshot};
     #[pymodule_export]

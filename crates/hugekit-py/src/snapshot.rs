@@ -3,17 +3,18 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::os::fd::{FromRawFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hugekit::SnapshotError;
-use hugekit::snapshot::{Granule, Stats};
+use hugekit::fault::FaultMode;
+use hugekit::snapshot::{Builder, Granule, Stats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -26,6 +27,8 @@ use crate::errors::{Raised, with_fault_signals};
 use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
+use crate::replacing::Replacing;
+use crate::tensor::or_array;
 use crate::view::{Shown, View};
 
 /// Bytes that are read together where the library does not stream by itself.
@@ -180,12 +183,22 @@ impl Reserve {
 
 /// Wishes for each of the snapshots.
 #[derive(Clone, Copy)]
-struct Wishes<'a> {
-    reserve: Option<&'a Reserve>,
-    fault_mode: Option<hugekit::fault::FaultMode>,
-    granule: Granule,
-    max_cow_bytes: Option<usize>,
-    populate_copies: usize,
+pub(crate) struct Wishes<'a> {
+    pub(crate) reserve: Option<&'a Reserve>,
+    pub(crate) fault_mode: Option<FaultMode>,
+    pub(crate) granule: Granule,
+    pub(crate) max_cow_bytes: Option<usize>,
+    pub(crate) populate_copies: usize,
+}
+
+impl Wishes<'_> {
+    /// All but what is populated.
+    pub(crate) fn builder(&self) -> Builder {
+        let builder = hugekit::Snapshot::builder().granule(self.granule);
+        let builder = self.fault_mode.into_iter().fold(builder, Builder::fault_mode);
+        let builder = self.max_cow_bytes.into_iter().fold(builder, Builder::max_cow_bytes);
+        self.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0))
+    }
 }
 
 /// Take a snapshot of arrays, in microseconds: what they hold now, whatever is written to them afterwards.
@@ -196,7 +209,8 @@ struct Wishes<'a> {
 ///
 /// Args:
 ///     arrays: an array, a list, tuple or dict of arrays; contiguous, in C or Fortran order, of anything but Python
-///         objects. Instead of an array, anything with a buffer; a torch tensor on the CPU through ``tensor.numpy()``.
+///         objects. Instead of an array, anything with a buffer, or a torch tensor on the CPU, such as those of
+///         ``model.state_dict()``, which comes back as an array: of dtypes that numpy lacks, of unsigned integers.
 ///     fault_mode: "threaded" or "in place": the thread that copies what is written. In place, the thread that writes does, in a handler
 ///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
 ///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
@@ -270,7 +284,7 @@ pub(crate) fn snapshot(
     })
 }
 
-fn granule(word: &str) -> PyResult<Granule> {
+pub(crate) fn granule(word: &str) -> PyResult<Granule> {
     match word {
         "huge" => Ok(Granule::Huge),
         "small" => Ok(Granule::Small),
@@ -285,15 +299,15 @@ type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 /// The arrays and their names, which for a list are numpy's.
 fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
-        let items = dict.iter().map(|(name, array)| Ok((name.extract()?, array)));
+        let items = dict.iter().map(|(name, array)| Ok((name.extract()?, or_array(array)?)));
         return Ok((Form::Named, items.collect::<PyResult<_>>()?));
     }
     if arrays.is_instance_of::<PyList>() || arrays.is_instance_of::<PyTuple>() {
         let arrays = arrays.try_iter()?.enumerate();
-        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), array?)));
+        let items = arrays.map(|(index, array)| Ok((format!("arr_{index}"), or_array(array?)?)));
         return Ok((Form::Several, items.collect::<PyResult<_>>()?));
     }
-    Ok((Form::One, vec![("arr_0".to_owned(), arrays.clone())]))
+    Ok((Form::One, vec![("arr_0".to_owned(), or_array(arrays.clone())?)]))
 }
 
 fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
@@ -321,22 +335,17 @@ fn taken(
     {
         match Region::around(buffer.start().addr(), buffer.len()) {
             Some(region) => {
-                memories[index] = within(py, &region, buffer, wishes, &mut of_regions)?;
+                let start = buffer.start().addr();
+                let fault_mode = wishes.fault_mode;
+                memories[index] =
+                    Memory(Some(within(py, &region, start, fault_mode, &mut of_regions)?));
             }
             None => elsewhere
                 .push((index, slice_from_raw_parts(buffer.start().cast_const(), buffer.len()))),
         }
     }
     let ranges: Vec<_> = elsewhere.iter().map(|&(_, range)| range).collect();
-    let builder = hugekit::Snapshot::builder()
-        .granule(wishes.granule)
-        .populate_copies(wishes.populate_copies);
-    let builder =
-        wishes.fault_mode.into_iter().fold(builder, hugekit::snapshot::Builder::fault_mode);
-    let builder =
-        wishes.max_cow_bytes.into_iter().fold(builder, hugekit::snapshot::Builder::max_cow_bytes);
-    let builder =
-        wishes.reserve.iter().fold(builder, |builder, reserve| builder.reserve(&reserve.0));
+    let builder = wishes.builder().populate_copies(wishes.populate_copies);
     // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
     // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
     // documented for later; EFAULT is an OSError.
@@ -347,27 +356,27 @@ fn taken(
     Ok(memories)
 }
 
-/// Part of a snapshot of a region.
-fn within(
+/// A snapshot of a region, and where in it an address is.
+pub(crate) fn within(
     py: Python<'_>,
     region: &Region,
-    buffer: &Buffer,
-    wishes: Wishes<'_>,
+    start: usize,
+    fault_mode: Option<FaultMode>,
     of_regions: &mut HashMap<usize, Arc<hugekit::Snapshot>>,
-) -> PyResult<Memory> {
+) -> PyResult<(Arc<hugekit::Snapshot>, usize)> {
     let base = region.shared().as_ptr().addr();
     let snapshot = match of_regions.entry(base) {
         Entry::Occupied(known) => Arc::clone(known.get()),
         Entry::Vacant(place) => {
             let take = || {
                 let builder = region.shared().fork_builder();
-                let fault_mode = wishes.fault_mode.into_iter();
+                let fault_mode = fault_mode.into_iter();
                 fault_mode.fold(builder, hugekit::region::ForkBuilder::fault_mode).snapshot()
             };
             Arc::clone(place.insert(Arc::new(with_fault_signals(py, take)?)))
         }
     };
-    Ok(Memory(Some((snapshot, buffer.start().addr() - base))))
+    Ok((snapshot, start - base))
 }
 
 #[pymethods]
@@ -395,27 +404,34 @@ impl Snapshot {
     /// dtype uint8. Ends the snapshot.
     ///
     /// Args:
+    ///     out: arrays to read into, instead of new ones: as many bytes each, given as the arrays were. They are returned.
     ///     progress: see :func:`clear`.
     ///
     /// Raises:
-    ///     SnapshotLost: writers outran it, or the memory was taken away.
-    ///     ValueError: it has ended.
-    #[pyo3(signature = (*, progress=None))]
+    ///     SnapshotLost: writers outran it, or the memory was taken away; what was read into ``out`` is its first part.
+    ///     ValueError: it has ended; or ``out`` has other arrays, and the snapshot goes on.
+    #[pyo3(signature = (*, out=None, progress=None))]
     fn to_numpy<'py>(
         &self,
         py: Python<'py>,
+        out: Option<&Bound<'py, PyAny>>,
         progress: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let numpy = py.import("numpy")?;
         let reader = Reader::new(progress, self.nbytes)?;
+        let given = out.map(|out| self.destinations(out)).transpose()?;
         let (list, dict) = (PyList::empty(py), PyDict::new(py));
         let parts = self.take()?;
         let mut done = 0;
-        for part in parts {
-            let array = part.empty(py, &numpy)?;
+        for (index, part) in parts.into_iter().enumerate() {
+            let array = match &given {
+                Some(given) => given[index].clone(),
+                None => part.empty(py, &numpy)?,
+            };
             let (to, len, name) = (Buffer::of(&array, true)?, part.len, part.name.clone());
             py.detach(|| {
-                // SAFETY: just made, so that no other thread knows it, and kept in its place by the buffer.
+                // SAFETY: just made, so that no other thread knows it, or given to be written, so that it is for the
+                // program to see to that no other thread uses it; kept in its place by the buffer.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(to.start(), to.len()) };
                 reader.copy(part.memory, bytes, done)
             })
@@ -634,6 +650,31 @@ impl Snapshot {
 }
 
 impl Snapshot {
+    /// Arrays to read into, in the order of the parts, each as long as its part.
+    fn destinations<'py>(&self, out: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (form, named) = named(out)?;
+        let parts = lock(&self.parts);
+        let parts = parts.as_ref().ok_or_else(ended)?;
+        let mut given: HashMap<_, _> = named.into_iter().collect();
+        let taken = parts.iter().filter_map(|part| given.remove(&part.name));
+        let taken: Vec<_> = taken.collect();
+        if form != self.form || taken.len() != parts.len() || !given.is_empty() {
+            return Err(PyValueError::new_err(
+                "out is not given as the arrays of the snapshot were",
+            ));
+        }
+        for (part, array) in parts.iter().zip(&taken) {
+            let bytes = Buffer::of(array, true)?.len();
+            if bytes != part.len {
+                let (name, len) = (&part.name, part.len);
+                return Err(PyValueError::new_err(format!(
+                    "{name} of out has {bytes} bytes, and the snapshot has {len}"
+                )));
+            }
+        }
+        Ok(taken)
+    }
+
     /// All parts, for a reader of all of it.
     fn take(&self) -> PyResult<Vec<Part>> {
         let parts = lock(&self.parts).take();
@@ -871,45 +912,6 @@ fn descriptor_of(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
 fn borrowed(descriptor: RawFd) -> ManuallyDrop<File> {
     // SAFETY: open, because its file object was just asked for it and is borrowed; never closed from here.
     ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) })
-}
-
-/// A file that takes its name when it is complete.
-struct Replacing {
-    path: PathBuf,
-    partial: PathBuf,
-    file: File,
-    is_complete: bool,
-}
-
-impl Replacing {
-    fn new(path: PathBuf) -> io::Result<Self> {
-        let mut partial = path.clone().into_os_string();
-        partial.push(format!(".{}.partial", std::process::id()));
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial)?;
-        Ok(Self { path, partial, file, is_complete: false })
-    }
-
-    fn finish(mut self, fsync: bool) -> io::Result<()> {
-        if fsync {
-            self.file.sync_all()?;
-        }
-        fs::rename(&self.partial, &self.path)?;
-        self.is_complete = true;
-        match self.path.parent().filter(|_| fsync) {
-            Some(folder) if folder != Path::new("") => File::open(folder)?.sync_all(),
-            Some(_) => File::open(".")?.sync_all(),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for Replacing {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            let _ = fs::remove_file(&self.partial);
-        }
-    }
 }
 
 fn with_suffix(path: PathBuf, suffix: &str) -> PathBuf {

@@ -10,6 +10,7 @@ use crate::buffer::Buffer;
 use crate::errors::Raised;
 use crate::numbers::Number;
 use crate::progress::{Teller, threads};
+use crate::tensor::or_array;
 
 /// Below so many bytes the GIL is kept: giving it away and taking it back takes longer.
 const LONG: usize = 256 << 10;
@@ -93,8 +94,9 @@ pub(crate) fn copy(
     threads: Option<Number>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<()> {
-    let (to, from) = (Buffer::of(dst, true)?, Buffer::of(src, false)?);
-    check_alike(dst, src)?;
+    let (dst, src) = (or_array(dst.clone())?, or_array(src.clone())?);
+    let (to, from) = (Buffer::of(&dst, true)?, Buffer::of(&src, false)?);
+    check_alike(&dst, &src)?;
     if to.len() != from.len() {
         let error = CopyError::LengthsDiffer { dst: to.len(), src: from.len() };
         return Err(Raised::from(error).into());

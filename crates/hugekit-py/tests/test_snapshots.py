@@ -446,3 +446,23 @@ def test_what_cannot_be_snapshotted(tmp_path):
     with pytest.raises(TypeError, match="arrays"):
         hugekit.snapshot(bytearray(5)).save_npy(tmp_path / "x")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("form", [lambda a: a[0], lambda a: a, tuple, lambda a: dict(zip("ab", a))])
+def test_a_snapshot_is_read_into_arrays_that_are_there(form):
+    arrays = [some((600, 700)), np.asfortranarray(some((50, 60), "i4"))]
+    before = [array.copy(order="K") for array in arrays]
+    out = [np.empty_like(array) for array in arrays]
+    with hugekit.snapshot(form(arrays)) as moment:
+        for array in arrays:
+            array[...] = 0
+        wrong = [np.empty(5), np.empty(7)]
+        for other in (form(wrong), [*out, *wrong], {"c": out[0]}, 5):
+            with pytest.raises((ValueError, TypeError)):
+                moment.to_numpy(out=other)
+            assert not moment.closed
+        given = form(out)
+        found = moment.to_numpy(out=given)
+    first = next(iter(found.values())) if isinstance(found, dict) else found if isinstance(found, np.ndarray) else found[0]
+    assert first is out[0] and np.array_equal(out[0], before[0])
+    assert isinstance(found, np.ndarray) or np.array_equal(out[1], before[1])

@@ -35,6 +35,7 @@ import sys as _sys
 
 import numpy as _numpy
 
+from ._checkpoints import Checkpointer, Saved, Saving, load_checkpoint, restore
 from ._hugekit import (
     Pin,
     Pool,
@@ -64,10 +65,13 @@ if not getattr(_sys, "_is_gil_enabled", lambda: True)():
     )
 
 __all__ = [
+    "Checkpointer",
     "Pin",
     "Pool",
     "Region",
     "Reserve",
+    "Saved",
+    "Saving",
     "Snapshot",
     "SnapshotLost",
     "Tender",
@@ -80,7 +84,9 @@ __all__ = [
     "empty",
     "empty_like",
     "fork",
+    "load_checkpoint",
     "region_of",
+    "restore",
     "set_learning",
     "snapshot",
     "trim",

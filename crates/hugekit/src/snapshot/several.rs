@@ -43,6 +43,21 @@ impl Builder {
         Ok(taken.into_iter().flatten().collect())
     }
 
+    /// Which of several ranges [`take_many`](Self::take_many) would take at once: groups of indices, ascending by address
+    /// in each. For epochs, of which one then covers a whole group, from the first byte of its first range to the last
+    /// byte of its last one; what lies between two of its ranges, less than a page, belongs to the allocator. System calls
+    /// may write it, so that epochs of a group whose ranges do not touch are to be served by threads
+    /// ([`FaultMode::Threaded`]).
+    ///
+    /// Ranges that overlap are in groups of their own.
+    #[must_use]
+    pub fn neighbours(&self, memory: &[*const [u8]]) -> Vec<Vec<usize>> {
+        let mut ranges: Vec<Place> = memory.iter().enumerate().map(Place::of).collect();
+        ranges.sort_by_key(|place| place.range.start);
+        let groups = ranges.chunk_by(|one, other| self.are_neighbours(one, other));
+        groups.map(|group| group.iter().map(|place| place.index).collect()).collect()
+    }
+
     /// Whether two ranges, in ascending order, can be taken at once: if no owner's bytes lie between them, and
     /// one granule suits both.
     fn are_neighbours(&self, one: &Place, other: &Place) -> bool {

@@ -226,8 +226,9 @@ impl Snapshot {
         let begins =
             |address: usize| (address - address.saturating_sub(origin) % granule).max(inner.start);
         let end = if last.end >= inner.end { inner.end } else { begins(last.end) };
+        // What lies in the last edge alone ends no granule: the one before it may be on its way still.
         let whole = begins(first.start.max(inner.start))..end;
-        if !whole.is_empty() {
+        if first.start < inner.end && !whole.is_empty() {
             self.source.let_go(&whole);
         }
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Builder, Changes, Epoch, Granule, Reserve};
@@ -69,6 +70,31 @@ fn epoch_has_the_granules_that_were_written_and_no_others(fault_mode: FaultMode)
         assert_eq!(changed(&since(fault_mode, epoch)), [(2 * HUGE, 2 * HUGE + bytes)]);
         assert_is_plain(&memory);
     }
+}
+
+/// The last granule is where a writer has put it, and the edge behind it is read ahead, while the first bytes are taken.
+fn edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is(fault_mode: FaultMode) {
+    let memory = Memory::filled(3 * HUGE, true, 1);
+    let len = 2 * HUGE + 5 * PAGE + 100;
+    let range = ptr::slice_from_raw_parts(memory.start().cast_const(), len);
+    let mut image = vec![0; len];
+    let epoch = saved(first(fault_mode, range, Granule::Huge), &mut image);
+    let write = |at: usize| memory.words()[at / 8].fetch_add(1, Ordering::Relaxed);
+    [0, HUGE, 2 * HUGE].into_iter().for_each(|at| _ = write(at));
+    let expected = crate::fixture::loaded(&memory)[..len / 8].to_vec();
+    let changes = since(fault_mode, epoch);
+    write(2 * HUGE);
+    let mut is_first = true;
+    let taken = changes.write_to(|offset, bytes| {
+        if std::mem::take(&mut is_first) {
+            thread::sleep(Duration::from_millis(100));
+        }
+        image[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    });
+    drop(taken.unwrap());
+    assert!(words(&image[..len / 8 * 8]).eq(expected));
+    assert_is_plain(&memory);
 }
 
 #[derive(Clone, Debug)]
@@ -395,6 +421,10 @@ pub(crate) const CHECKS: &[Check] = &[
     (
         "epoch_has_the_granules_that_were_written_and_no_others",
         epoch_has_the_granules_that_were_written_and_no_others,
+    ),
+    (
+        "edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is",
+        edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is,
     ),
     ("epochs_under_any_steps_follow_the_model", epochs_under_any_steps_follow_the_model),
     ("epochs_under_writers_forget_no_write", epochs_under_writers_forget_no_write),

@@ -1,0 +1,464 @@
+"""Checkpoints of arrays as chains of deltas: the first file is full, each later one has what has changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from ._hugekit import ArrayChain, Moment, Reserve, StoredState
+from ._tensors import Leaf, new_array, new_tensor
+from ._trees import Path, name_of, paths_of, put_together, take_apart
+
+# The first bytes of a state: this, how long the header is, how long its JSON is, and the JSON.
+_MAGIC = b"HKARRAYS"
+_OPENING = len(_MAGIC) + 8 + 8
+_PAGE = 4096
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a :class:`Checkpointer` has saved.
+
+    >>> weights = numpy.zeros((512, 1024))
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> saver = hugekit.Checkpointer({"weights": weights})
+    >>> saved = saver.save(folder.name + "/0.delta")
+    >>> saved.is_full, saved.reason
+    (True, 'it is the first one')
+    """
+
+    path: str
+    """Where the file is."""
+    is_full: bool
+    """Whether it holds all of the arrays, and begins a chain."""
+    reason: str | None
+    """Why it is full; None of a delta."""
+    changed: int
+    """Bytes of the arrays, in blocks of 4 KiB, that the file has, or says to be zero."""
+    written: int
+    """Bytes of the file."""
+    state: str
+    """The state that it leads to, as ``hugekit delta info`` prints it."""
+    paused: float
+    """Seconds for which all Python code stood still, so that the arrays are of one moment."""
+    seconds: float
+    """Seconds until the file was complete."""
+
+
+class Saving:
+    """A file that a thread writes, made by ``Checkpointer.save(path, wait=False)``.
+
+    >>> weights = numpy.ones((512, 1024))
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> saving = hugekit.Checkpointer([weights]).save(folder.name + "/0.delta", wait=False)
+    >>> weights += 1                                 # not in the file
+    >>> saving.wait().is_full, saving.done()
+    (True, True)
+    >>> float(hugekit.load_checkpoint(folder.name + "/0.delta")[0].max())
+    1.0
+    """
+
+    def __init__(self, future: Future[Saved]):
+        self._future = future
+
+    def wait(self, timeout: float | None = None) -> Saved:
+        """What was saved, once it is.
+
+        Args:
+            timeout: seconds; as long as it takes, if not said.
+
+        Raises:
+            TimeoutError: it takes longer. It goes on all the same.
+            What :meth:`Checkpointer.save` raises.
+        """
+        return self._future.result(timeout)
+
+    def done(self) -> bool:
+        """Whether the file is complete, or has failed."""
+        return self._future.done()
+
+    def __repr__(self) -> str:
+        return f"<hugekit.Saving, {'done' if self.done() else 'under way'}>"
+
+
+class Checkpointer:
+    """Saves arrays again and again: the first time in full, later what has changed since the time before.
+
+    After a save the arrays stay protected, and the first write to each 2 MiB (64 KiB on base pages) is noted, at the
+    price of one page fault. The next save reads and writes that alone, by blocks of 4 KiB. Each file is a delta, as
+    ``hugekit delta info``, ``merge`` and ``apply`` take it.
+
+    Args:
+        arrays: a dict, list or tuple of numpy arrays and CPU tensors of torch, nested as deep as you like, such as
+            ``{"model": model.state_dict(), "optimizer": optimizer.state_dict()}``; or a function that returns it. It is
+            looked at anew with each save: numbers, strings and None are saved as they are then. If the program replaces
+            tensors, rather than writing into them, give a function. Arrays are contiguous in any order of their axes;
+            those that share memory are stored once.
+        reserve: memory for what writers copy while a file is written, see :class:`Reserve`.
+        fault_mode: see :func:`snapshot`; it counts between saves, too. In place, a system call that writes into an array
+            fails with EFAULT where that was not written since the last save: :meth:`prepare_write`.
+        granule: see :func:`snapshot`.
+        max_cow_bytes: see :func:`snapshot`.
+
+    Arrays of less than 1 MiB are copied with each save, and compared by hashes. Arrays of a pool, as :func:`zeros` makes
+    them, are read in full and compared by hashes. A forked child begins anew: its first save is full.
+
+    >>> weights, folder = numpy.zeros((4096, 1024)), tempfile.TemporaryDirectory()
+    >>> paths = [f"{folder.name}/{number}.delta" for number in range(3)]
+    >>> with hugekit.Checkpointer({"weights": weights, "step": 0}) as saver:
+    ...     for path in paths:
+    ...         print(saver.save(path).is_full)
+    ...         weights[7] += 1
+    True
+    False
+    False
+    >>> float(hugekit.load_checkpoint(paths)["weights"][7, 0])
+    2.0
+    """
+
+    def __init__(
+        self,
+        arrays: Any,
+        *,
+        reserve: Reserve | None = None,
+        fault_mode: str | None = None,
+        granule: str | None = None,
+        max_cow_bytes: int | None = None,
+    ):
+        self._arrays = arrays
+        self._wishes = (reserve, fault_mode, granule, max_cow_bytes)
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._running: threading.Thread | None = None
+        self._layout: _Layout | None = None
+        self._anew: str | None = "it is the first one"
+        self._closed = False
+        # Bad input is an error now, not at the first save.
+        take_apart(self._tree())
+
+    def save(
+        self, path: str | os.PathLike[str], *, full: bool = False, wait: bool = True, fsync: bool = True
+    ) -> Saved | Saving:
+        """Save the arrays as they are now.
+
+        What Python code writes after the call began to read them is not in the file. Threads that write without the GIL
+        land on either side, as with :func:`snapshot`. The file takes its name when it is complete; a process that is
+        killed leaves what was there before. One that was saved before goes on until it is complete, and the call waits
+        for that first.
+
+        Args:
+            path: of the file; one that is there is replaced.
+            full: save all of it, rather than what has changed, so that older files are not needed.
+            wait: until the file is complete. If not, a thread writes it, and the call returns a :class:`Saving`.
+            fsync: wait until the file is on its device, and its name, before the save counts as complete.
+
+        Raises:
+            SnapshotLost: writers changed more than ``max_cow_bytes`` before the file was complete, or the memory was
+                taken away. There is no file; the next save is full.
+            OSError: the file cannot be written, or the memory not be protected. The next save is full.
+            TypeError, ValueError: something among the arrays cannot be saved, with its name.
+        """
+        self._look_at_process()
+        with self._lock:
+            if self._closed:
+                raise ValueError("the checkpointer was closed")
+            self._join()
+            start = time.perf_counter()
+            moment, reason, paused = self._take(full)
+            layout = self._layout
+            assert layout is not None
+
+            def write() -> Saved:
+                is_full, changed, written, state = layout.chain.write(moment, path, fsync)
+                seconds = time.perf_counter() - start
+                return Saved(os.fspath(path), is_full, reason, changed, written, state, paused, seconds)
+
+            return write() if wait else self._in_thread(write)
+
+    def restore(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Any:
+        """Read a checkpoint into the arrays: :func:`restore` with those of this object."""
+        return restore(paths, self._tree())
+
+    def prepare_write(self, array: Any) -> None:
+        """Have a system call write into an array, or a contiguous view of one, without EFAULT: it counts as changed.
+
+        For arrays that are served in place, see :func:`snapshot`.
+
+        Raises:
+            RuntimeError: a save is under way.
+        """
+        self._look_at_process()
+        if self._layout is not None:
+            self._layout.chain.prepare_write(array)
+
+    @property
+    def serving(self) -> str | None:
+        """How writes to the arrays are handled since the last save: "threaded" or "in place"; None if none is protected."""
+        self._look_at_process()
+        return None if self._layout is None else self._layout.chain.serving
+
+    def close(self) -> None:
+        """Let the arrays alone again, after a save that is under way. Nothing happens the second time."""
+        self._look_at_process()
+        with self._lock:
+            self._closed = True
+            self._join()
+            self._layout = None
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _look_at_process(self) -> None:
+        if self._process != os.getpid():
+            # The lock may be held by a thread that this process has not.
+            self._process, self._lock, self._running = os.getpid(), threading.Lock(), None
+            self._layout, self._anew = None, "the process was forked, and has no epochs"
+
+    def _join(self) -> None:
+        if self._running is not None:
+            self._running.join()
+            self._running = None
+
+    def _in_thread(self, write: Callable[[], Saved]) -> Saving:
+        future: Future[Saved] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(write())
+            except BaseException as error:
+                future.set_exception(error)
+
+        thread = threading.Thread(target=run, name="hugekit.Checkpointer")
+        thread.start()
+        self._running = thread
+        return Saving(future)
+
+    def _tree(self) -> Any:
+        return self._arrays() if callable(self._arrays) else self._arrays
+
+    def _take(self, full: bool) -> tuple[Moment, str | None, float]:
+        """The arrays now, why the file will be full, and for how long Python code stood still."""
+        tree, leaves = take_apart(self._tree())
+        layout = self._layout
+        if layout is not None and (change := layout.differs(leaves)) is not None:
+            self._anew = change
+            layout = None
+        if layout is None:
+            # The memory is not to have epochs of both.
+            self._layout = None
+            layout = _Layout(leaves, tree, self._wishes)
+        elif not layout.has_room(tree):
+            self._anew = "its numbers and strings have outgrown the room that was kept for them"
+            layout.make_room(tree)
+        if full and self._anew is None:
+            self._anew = "full=True"
+        self._layout = layout
+        start = time.perf_counter()
+        moment, lost = layout.chain.take(layout.header(tree), self._anew is not None)
+        paused = time.perf_counter() - start
+        reason, self._anew = self._anew or lost, None
+        return moment, reason, paused
+
+
+class _Layout:
+    """Where each array is in a state, and the chain of states with that layout."""
+
+    def __init__(self, leaves: dict[Path, Leaf], tree: dict[str, Any], wishes: tuple[Any, ...]):
+        self.chain = ArrayChain([leaf.flat for leaf in leaves.values()], *wishes)
+        self._identity = _identity(leaves)
+        self._entries = [
+            {
+                "name": leaf.name,
+                "of": leaf.of,
+                "dtype": leaf.dtype,
+                "shape": leaf.shape,
+                "axes": leaf.axes,
+                "offset": place,
+                "bytes": leaf.nbytes,
+            }
+            for leaf, place in zip(leaves.values(), self.chain.places)
+        ]
+        self._room = 0
+        self.make_room(tree)
+
+    def differs(self, leaves: dict[Path, Leaf]) -> str | None:
+        """What is other than in the layout; None if nothing is."""
+        before, now = self._identity, _identity(leaves)
+        if before == now:
+            return None
+        for path, found in now.items():
+            if path not in before:
+                return f"{name_of(path)} is new"
+            if before[path] != found:
+                (was, _), (kind, _) = before[path], found
+                return f"{name_of(path)} {'lies elsewhere' if was == kind else f'was {was} and is {kind}'}"
+        for path in before:
+            if path not in now:
+                return f"{name_of(path)} is gone"
+        return "the arrays have another order"
+
+    def has_room(self, tree: dict[str, Any]) -> bool:
+        return _OPENING + len(self._json(tree)) <= self._room
+
+    def make_room(self, tree: dict[str, Any]) -> None:
+        """A header in which numbers and strings may become a quarter longer."""
+        needed = _OPENING + len(self._json(tree))
+        self._room = -(-(needed + needed // 4 + 1024) // _PAGE) * _PAGE
+
+    def header(self, tree: dict[str, Any]) -> bytes:
+        text = self._json(tree)
+        opening = _MAGIC + self._room.to_bytes(8, "little") + len(text).to_bytes(8, "little")
+        return (opening + text).ljust(self._room, b"\0")
+
+    def _json(self, tree: dict[str, Any]) -> bytes:
+        document = {"version": _VERSION, "arrays": self._entries, "tree": tree}
+        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _identity(leaves: dict[Path, Leaf]) -> dict[Path, tuple[str, int]]:
+    return {path: (f"{leaf.of} {leaf.kind()}", leaf.address) for path, leaf in leaves.items()}
+
+
+def restore(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], arrays: Any
+) -> Any:
+    """Read a checkpoint into arrays that are there.
+
+    Everything is checked before the first byte of an array changes: every checksum of every file, that each file
+    begins with the state that the one before it leads to, and that names, shapes, dtypes and orders in memory are those
+    of the arrays.
+
+    Args:
+        paths: a full file, and the deltas that follow on it, in order.
+        arrays: as for :class:`Checkpointer`; arrays and tensors are written into.
+
+    Returns:
+        What was saved, with these arrays in it: numbers, strings and None are in it as they were saved.
+
+    Raises:
+        ValueError: a file is damaged, truncated, of another base, or in the wrong place, with its name and the byte; or
+            an array is not as it was saved, with its name.
+        OSError: a file cannot be read. If that happens only after all was checked, the arrays hold no state.
+
+    >>> weights, folder = numpy.full(100_000, 7), tempfile.TemporaryDirectory()
+    >>> saved = hugekit.Checkpointer({"weights": weights, "step": 3}).save(folder.name + "/0.delta")
+    >>> other = numpy.zeros(100_000, int)
+    >>> hugekit.restore(saved.path, {"weights": other, "step": 0})["step"], int(other[5])
+    (3, 7)
+    """
+    stored = _Stored(paths)
+    _, leaves = take_apart(arrays)
+    stored.refuse_others(leaves)
+    ordered = [leaves[path] for path in stored.paths]
+    return stored.fill([leaf.thing for leaf in ordered], [leaf.flat for leaf in ordered])
+
+
+def load_checkpoint(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, as_numpy: bool = False
+) -> Any:
+    """Read a checkpoint into new arrays: what was saved, as it was nested.
+
+    Args:
+        paths: a full file, and the deltas that follow on it, in order.
+        as_numpy: have numpy arrays where tensors were saved; of dtypes that numpy lacks, such as bfloat16, as unsigned
+            integers of the same size.
+
+    Raises:
+        ValueError: as :func:`restore`.
+        ImportError: there are tensors, and no torch.
+        OSError: a file cannot be read.
+
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> state = {"layer": {"bias": numpy.arange(3)}, "rates": (0.1, 0.2)}
+    >>> saved = hugekit.Checkpointer(state).save(folder.name + "/0.delta")
+    >>> hugekit.load_checkpoint(saved.path)
+    {'layer': {'bias': array([0, 1, 2])}, 'rates': (0.1, 0.2)}
+    """
+    stored = _Stored(paths)
+    things = [stored.new(entry, as_numpy) for entry in stored.entries]
+    return stored.fill(things, [Leaf(thing, entry["name"]).flat for thing, entry in zip(things, stored.entries)])
+
+
+class _Stored:
+    """A checkpoint as files have it, all of it checked."""
+
+    def __init__(self, paths: Any):
+        files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        self._state = StoredState(files)
+        self._last = os.fspath(files[-1])
+        try:
+            self._read(self._state.header)
+        except Exception as error:
+            # Whatever a file says that no checkpointer has written.
+            raise ValueError(f"{self._last}: the description of its arrays cannot be read: {error}") from None
+
+    def _read(self, header: bytes) -> None:
+        length = int.from_bytes(header[len(_MAGIC) + 8 : _OPENING], "little")
+        document = json.loads(header[_OPENING : _OPENING + length])
+        if document["version"] > _VERSION:
+            raise ValueError(f"it is of version {document['version']}, and this hugekit reads {_VERSION}: update it")
+        self.entries: list[Mapping[str, Any]] = [_checked(entry, self._state.length) for entry in document["arrays"]]
+        self._tree = document["tree"]
+        paths = paths_of(self._tree)
+        if sorted(paths) != list(range(len(self.entries))):
+            raise ValueError(f"it names {len(paths)} arrays and has {len(self.entries)}")
+        self.paths = [paths[number] for number in range(len(paths))]
+
+    def refuse_others(self, leaves: dict[Path, Leaf]) -> None:
+        """Raises unless the arrays are those that were saved."""
+        missing = [name_of(path) for path in self.paths if path not in leaves]
+        if missing:
+            raise ValueError(f"{self._last}: it has {_some(missing)}, which the arrays have not")
+        added = [name_of(path) for path in leaves if path not in self.paths]
+        if added:
+            raise ValueError(f"{self._last}: it has not {_some(added)}, which the arrays have")
+        for path, entry in zip(self.paths, self.entries):
+            leaf = leaves[path]
+            if (leaf.dtype, leaf.shape, leaf.axes) != (entry["dtype"], entry["shape"], entry["axes"]):
+                order = "" if leaf.axes == entry["axes"] else f" (in memory by the axes {entry['axes']})"
+                raise ValueError(
+                    f"{self._last}: {leaf.name} was saved as {entry['dtype']} of the shape {entry['shape']}{order}, "
+                    f"and is {leaf.kind()}"
+                )
+            if not leaf.flat.flags.writeable:
+                raise ValueError(f"{leaf.name} is read-only, and cannot be restored into")
+
+    def new(self, entry: Mapping[str, Any], as_numpy: bool) -> Any:
+        make = new_tensor if entry["of"] == "torch" and not as_numpy else new_array
+        try:
+            return make(*(entry[key] for key in ("name", "dtype", "shape", "axes", "bytes")))
+        except (ValueError, MemoryError) as error:
+            raise type(error)(f"{self._last}: {error}") from None
+
+    def fill(self, things: list[Any], flat: list[Any]) -> Any:
+        self._state.apply([(entry["offset"], array) for entry, array in zip(self.entries, flat)])
+        return put_together(self._tree, things)
+
+
+def _checked(entry: Any, length: int) -> Mapping[str, Any]:
+    """An array's description, with tuples for what are lists in JSON; nothing of it is believed."""
+    shape, axes = tuple(entry["shape"]), tuple(entry["axes"])
+    numbers = (*shape, *axes, entry["offset"], entry["bytes"])
+    if not all(type(number) is int and number >= 0 for number in numbers) or sorted(axes) != list(range(len(shape))):
+        raise ValueError(f"{entry['name']} has numbers that no array has")
+    if entry["offset"] + entry["bytes"] > length:
+        raise ValueError(f"{entry['name']} lies beyond the end of the state")
+    if not all(type(entry[key]) is str for key in ("name", "of", "dtype")):
+        raise ValueError("an array has no name, or no dtype")
+    return {**entry, "shape": shape, "axes": axes}
+
+
+def _some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -1,0 +1,172 @@
+"""Snapshots for PyTorch's distributed checkpoints: ``torch.distributed.checkpoint.async_save`` without a copy first.
+
+>>> import torch.distributed.checkpoint as dcp
+>>> from hugekit.torch import SnapshotStager
+>>> model, folder = torch.nn.Linear(1024, 1024), tempfile.TemporaryDirectory()
+>>> stager = SnapshotStager()
+>>> saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id=folder.name, async_stager=stager, no_dist=True)
+>>> model.weight.data += 1                           # training goes on, and is not in the checkpoint
+>>> _ = saving.upload_completion.result()
+>>> stager.close()
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal
+
+try:
+    import torch
+    from torch.distributed.checkpoint.staging import AsyncStager
+
+    # What waits for a staged state is there since these are.
+    from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse as _  # noqa: F401
+except ImportError as _missing:
+    raise ImportError(
+        f"hugekit.torch needs PyTorch with torch.distributed.checkpoint.async_save of 2.9 or later ({_missing}): "
+        "pip install hugekit[torch]"
+    ) from _missing
+
+import numpy
+
+import hugekit
+
+__all__ = ["SnapshotStager"]
+
+# Less is copied at once: to protect as much takes as long.
+_COPIED = 1 << 20
+
+
+class SnapshotStager(AsyncStager):
+    """Stages a state dict by a snapshot: ``async_save`` returns in milliseconds, whatever its size.
+
+    PyTorch's own stager copies all tensors before ``async_save`` returns, and training waits for it. This one takes a
+    :func:`hugekit.snapshot` of them, and a thread copies them while training goes on. A step that writes to something
+    that was not copied yet copies it aside first, 2 MiB or 64 KiB at a time.
+
+    ``async_save`` returns an ``AsyncSaveResponse`` then, with two futures: ``staging_completion``, from which on steps
+    copy nothing aside, and ``upload_completion``, the checkpoint. Training need not wait for either; the next
+    ``async_save`` should wait for the last one's.
+
+    CPU tensors are staged so, their storages as a whole, each once however many tensors share it. Storages of less than
+    1 MiB are copied at once. Tensors of other devices are copied to the CPU at once, and tensors of other classes, such as
+    DTensor, by ``copy.deepcopy``, as they are by PyTorch's stager.
+
+    Args:
+        reserve: memory for what steps copy aside, see :class:`hugekit.Reserve`. Steps wait less long with one.
+        fault_mode: see :func:`hugekit.snapshot`.
+        granule: see :func:`hugekit.snapshot`.
+        max_cow_bytes: bytes of each storage that steps may copy aside until they are staged; all of it, if not said. If
+            they need more, the staging fails with :class:`hugekit.SnapshotLost`, and so does the save.
+
+    Raises:
+        PermissionError: this process may not serve faults, when something is staged.
+        OSError: the memory cannot be protected: it is shared, or a file's.
+    """
+
+    def __init__(
+        self,
+        *,
+        reserve: hugekit.Reserve | None = None,
+        fault_mode: Literal["threaded", "in place"] | None = None,
+        granule: Literal["huge", "small"] | None = None,
+        max_cow_bytes: int | None = None,
+    ) -> None:
+        self._reserve = reserve
+        self._fault_mode: Literal["threaded", "in place"] | None = fault_mode
+        self._granule: Literal["huge", "small"] | None = granule
+        self._max_cow_bytes = max_cow_bytes
+        self._executor: ThreadPoolExecutor | None = None
+        self._staging: Future[Any] | None = None
+
+    def stage(self, state_dict: Any, **_options: Any) -> Future[Any]:
+        """A future of the state dict as it is now, in memory of its own.
+
+        Args:
+            state_dict: dicts, lists and tuples of tensors; what else is among them is copied by ``copy.deepcopy``.
+        """
+        staged = _Staged()
+        tree = staged.tree(state_dict)
+        if not staged.sources:
+            future: Future[Any] = Future()
+            future.set_result(tree)
+            return future
+        most = self._max_cow_bytes
+        moment = hugekit.snapshot(
+            staged.sources,
+            reserve=self._reserve,
+            fault_mode=self._fault_mode,
+            granule=self._granule,
+            max_cow_bytes=max(map(len, staged.sources)) if most is None else most,
+        )
+
+        def fill() -> Any:
+            with moment:
+                moment.to_numpy(out=staged.copies)
+            return tree
+
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hugekit.SnapshotStager")
+        self._staging = self._executor.submit(fill)
+        return self._staging
+
+    def synchronize_staging(self) -> None:
+        """Wait until what was staged last is copied. Training need not."""
+        if self._staging is not None:
+            self._staging.result()
+
+    def close(self) -> None:
+        """Wait for what is being staged, and end the thread. It starts again if something else is staged."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+            self._executor = None
+
+
+class _Staged:
+    """A tree whose tensors lie in other storages, and what these are to be filled from."""
+
+    def __init__(self) -> None:
+        self.sources: list[Any] = []
+        self.copies: list[Any] = []
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._memo: dict[int, Any] = {}
+
+    def tree(self, tree: Any) -> Any:
+        if isinstance(tree, torch.Tensor):
+            return self._tensor(tree)
+        if isinstance(tree, Mapping):
+            return {key: self.tree(value) for key, value in tree.items()}
+        if type(tree) in (list, tuple):
+            return type(tree)(self.tree(value) for value in tree)
+        return copy.deepcopy(tree, self._memo)
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            return copy.deepcopy(tensor, self._memo)
+        tensor = tensor.detach()
+        if tensor.device.type != "cpu":
+            return tensor.to("cpu", copy=True)
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+            return tensor.clone()
+        storage = self._storage(tensor.untyped_storage())
+        staged = torch.empty(0, dtype=tensor.dtype)
+        return staged.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """The storage in which the staged tensors lie."""
+        known = self._storages.get(storage._cdata)
+        if known is not None:
+            return known
+        source = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        if len(source) < _COPIED:
+            # While the GIL is held.
+            made = torch.frombuffer(bytearray(source), dtype=torch.uint8) if len(source) else torch.empty(0, dtype=torch.uint8)
+        else:
+            target = numpy.empty(len(source), "u1")
+            self.sources.append(source)
+            self.copies.append(target)
+            made = torch.from_numpy(target)
+        self._storages[storage._cdata] = made.untyped_storage()
+        return self._storages[storage._cdata]

@@ -1,0 +1,568 @@
+//! Arrays saved one state after the other, each as what has changed since the one before.
+//!
+//! A state is a block that `hugekit._checkpoints` fills and the bytes of the arrays behind it, which keep their offset
+//! within a page: so pages that have changed are whole blocks of a delta. Big arrays have an epoch, one for all that lie
+//! side by side. Small ones are copied, because that takes less time than to protect them, and arrays of a pool are read
+//! in full from a snapshot.
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::ptr::{slice_from_raw_parts, with_exposed_provenance};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hugekit::SnapshotError;
+use hugekit::fault::FaultMode;
+use hugekit::snapshot::{Builder, Changes, Epoch, Granule};
+use hugekit_delta::{BLOCK, Chain, DeltaError, Saved, SavingChanges};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::buffer::Buffer;
+use crate::errors::{Raised, at_path, of_delta, with_fault_signals};
+use crate::numbers::Number;
+use crate::region::{Region, fault_mode, word};
+use crate::replacing::Replacing;
+use crate::snapshot::{Reserve, Wishes, granule, within};
+
+/// Neighbours with less than that are copied at once: to protect as much takes as long, and edges longer.
+const COPIED: usize = 1 << 20;
+
+/// Bytes of a pool's array that are read together.
+const BATCH: usize = 2 << 20;
+
+static ZEROES: [u8; BLOCK] = [0; BLOCK];
+
+/// The states of some arrays. For ``hugekit._checkpoints``, which has one call at a time made.
+#[pyclass(frozen, module = "hugekit._hugekit")]
+pub(crate) struct ArrayChain {
+    /// Goes before the buffers: what it protects is theirs.
+    states: Mutex<States>,
+    builder: Builder,
+    fault_mode: Option<FaultMode>,
+    spans: Vec<Span>,
+    /// Of each array, where it is behind the header.
+    places: Vec<usize>,
+    /// Bytes behind the header.
+    length: usize,
+    _buffers: Vec<Buffer>,
+}
+
+struct States {
+    chain: Chain,
+    watched: Watched,
+}
+
+/// What is known of the memory since the last state.
+enum Watched {
+    /// There is no state yet.
+    New,
+    /// Each epoch knows what was written.
+    Known(Vec<(Unit, Epoch)>),
+    /// Nothing, because of this: the next state is saved in full.
+    Lost(String),
+}
+
+/// Memory of one array, or of several that overlap.
+#[derive(Clone)]
+struct Span {
+    memory: Range<usize>,
+    /// Behind the header.
+    at: usize,
+    kind: SpanKind,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum SpanKind {
+    OfRegion,
+    Copied,
+    /// Neighbours have the same number.
+    Watched(usize),
+}
+
+/// What has an epoch of its own: one span, or neighbours.
+#[derive(Clone)]
+struct Unit {
+    memory: Range<usize>,
+    at: usize,
+    /// What lies between the spans, by offsets in the unit. It is the allocator's, and saved as zeroes.
+    gaps: Vec<Range<usize>>,
+    /// How writes to it are handled; none if nothing of it is protected.
+    serving: Option<&'static str>,
+}
+
+impl Unit {
+    fn of(spans: &[Span]) -> Self {
+        let start = spans[0].memory.start;
+        let end = spans[spans.len() - 1].memory.end;
+        let between = |pair: &[Span]| pair[0].memory.end - start..pair[1].memory.start - start;
+        let gaps = spans.windows(2).map(between).filter(|gap| !gap.is_empty()).collect();
+        Self { memory: start..end, at: spans[0].at, gaps, serving: None }
+    }
+
+    fn bytes(&self) -> *const [u8] {
+        slice_from_raw_parts(with_exposed_provenance(self.memory.start), self.memory.len())
+    }
+}
+
+/// The arrays as they were at one moment, on their way to a file.
+#[pyclass(frozen, module = "hugekit._hugekit")]
+pub(crate) struct Moment(Mutex<Option<Taken>>);
+
+struct Taken {
+    header: Vec<u8>,
+    /// By ascending offsets.
+    parts: Vec<Part>,
+}
+
+struct Part {
+    at: usize,
+    len: usize,
+    content: Content,
+}
+
+enum Content {
+    Copied(Vec<u8>),
+    Changes(Box<(Unit, Changes)>),
+    /// And where in the snapshot it begins.
+    OfRegion(Arc<hugekit::Snapshot>, usize),
+}
+
+#[pymethods]
+impl ArrayChain {
+    #[new]
+    fn new(
+        arrays: Vec<Bound<'_, PyAny>>,
+        reserve: Option<&Reserve>,
+        fault_mode: Option<&str>,
+        granule: Option<&str>,
+        max_cow_bytes: Option<Number>,
+    ) -> PyResult<Self> {
+        let wishes = Wishes {
+            reserve,
+            fault_mode: fault_mode.map(self::fault_mode).transpose()?,
+            granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
+            max_cow_bytes: max_cow_bytes.map(|Number(bytes)| bytes),
+            populate_copies: 0,
+        };
+        let buffers: Vec<_> =
+            arrays.iter().map(|array| Buffer::of(array, false)).collect::<PyResult<_>>()?;
+        let builder = wishes.builder();
+        let (spans, length) = spans_of(&builder, &buffers);
+        let places = buffers.iter().map(|buffer| place_of(&spans, buffer)).collect();
+        Ok(Self {
+            states: Mutex::new(States { chain: Chain::new(0), watched: Watched::New }),
+            builder,
+            fault_mode: wishes.fault_mode,
+            spans,
+            places,
+            length,
+            _buffers: buffers,
+        })
+    }
+
+    /// Of each array, its offset behind the header.
+    #[getter]
+    fn places(&self) -> Vec<usize> {
+        self.places.clone()
+    }
+
+    /// The arrays as they are now, for :meth:`write`, and why all of them will be written, if that was not asked for.
+    ///
+    /// The GIL is held from the first array to the last one.
+    #[pyo3(signature = (header, full))]
+    fn take(
+        &self,
+        py: Python<'_>,
+        header: Vec<u8>,
+        full: bool,
+    ) -> PyResult<(Moment, Option<String>)> {
+        let mut states = self.states()?;
+        let length = (header.len() + self.length) as u64;
+        if full || states.chain.length() != length {
+            *states = States { chain: Chain::new(length), watched: Watched::New };
+        }
+        let (lost, changed) = match std::mem::replace(&mut states.watched, Watched::New) {
+            Watched::New => (None, None),
+            Watched::Lost(reason) => (Some(reason), None),
+            Watched::Known(epochs) => match self.since(epochs) {
+                Ok(changed) => (None, Some(changed)),
+                Err(error) => (Some(error.to_string()), None),
+            },
+        };
+        let changed = match changed {
+            Some(changed) => changed,
+            None => {
+                states.chain.begin_anew();
+                self.first(py)?
+            }
+        };
+        states.watched = Watched::Lost("the save before was not finished".to_owned());
+        let mut parts: Vec<_> = changed.into_iter().map(Part::of).collect();
+        parts.extend(self.copies());
+        parts.extend(self.of_regions(py)?);
+        parts.sort_by_key(|part| part.at);
+        Ok((Moment(Mutex::new(Some(Taken { header, parts }))), lost))
+    }
+
+    /// Write a moment to a file, which takes its name when it is complete: whether it is full, bytes that have changed,
+    /// bytes of the file, and the state.
+    #[pyo3(signature = (moment, path, fsync))]
+    fn write(
+        &self,
+        py: Python<'_>,
+        moment: &Moment,
+        path: PathBuf,
+        fsync: bool,
+    ) -> PyResult<(bool, u64, u64, String)> {
+        let taken = moment.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = taken.ok_or_else(|| PyValueError::new_err("the moment was written before"))?;
+        let saved = py.detach(|| {
+            let mut states = self.states()?;
+            states.write(taken, &path, fsync).map_err(|failed| {
+                states.watched = Watched::Lost(format!("the save before failed: {failed}"));
+                failed.raised(&path)
+            })
+        })?;
+        Ok((saved.is_full, saved.changed, saved.written, saved.state.to_string()))
+    }
+
+    /// Make arrays, or part of one, writable for a system call.
+    fn prepare_write(&self, array: &Bound<'_, PyAny>) -> PyResult<()> {
+        let buffer = Buffer::of(array, false)?;
+        let wanted = buffer.start().addr()..buffer.start().addr() + buffer.len();
+        let states = self.states()?;
+        let Watched::Known(epochs) = &states.watched else { return Ok(()) };
+        for (unit, epoch) in epochs {
+            let start = wanted.start.max(unit.memory.start);
+            let end = wanted.end.min(unit.memory.end);
+            if start < end {
+                let range = start - unit.memory.start..end - unit.memory.start;
+                epoch.prepare_write(range).map_err(Raised::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How writes to the arrays are handled between two states; None if no big array has an epoch.
+    #[getter]
+    fn serving(&self) -> PyResult<Option<&'static str>> {
+        let states = self.states()?;
+        let Watched::Known(epochs) = &states.watched else { return Ok(None) };
+        Ok(epochs.iter().find_map(|(unit, _)| unit.serving))
+    }
+}
+
+impl ArrayChain {
+    /// Waits for no thread: one that writes a moment may need the GIL.
+    fn states(&self) -> PyResult<MutexGuard<'_, States>> {
+        match self.states.try_lock() {
+            Ok(states) => Ok(states),
+            Err(std::sync::TryLockError::Poisoned(states)) => Ok(states.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => {
+                Err(PyRuntimeError::new_err("a save of these arrays is under way: wait for it"))
+            }
+        }
+    }
+
+    /// What was written since the epochs.
+    fn since(&self, epochs: Vec<(Unit, Epoch)>) -> Result<Vec<(Unit, Changes)>, SnapshotError> {
+        let since = |(unit, epoch)| {
+            // SAFETY: as in `first_of`.
+            Ok((unit, unsafe { self.builder.clone().since(epoch) }?))
+        };
+        epochs.into_iter().map(since).collect()
+    }
+
+    /// All of the arrays that have epochs, which are new.
+    fn first(&self, py: Python<'_>) -> PyResult<Vec<(Unit, Changes)>> {
+        let mut taken = Vec::new();
+        for neighbours in self.spans.chunk_by(|one, other| one.kind == other.kind) {
+            if matches!(neighbours[0].kind, SpanKind::Watched(_)) {
+                taken.extend(self.first_of_neighbours(py, neighbours)?);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// At once, if that is possible; else those that touch, and then one by one.
+    fn first_of_neighbours(
+        &self,
+        py: Python<'_>,
+        spans: &[Span],
+    ) -> PyResult<Vec<(Unit, Changes)>> {
+        if let Some(taken) = self.at_once(py, spans) {
+            return Ok(vec![taken]);
+        }
+        let mut taken = Vec::new();
+        for touching in spans.chunk_by(|one, other| one.memory.end == other.memory.start) {
+            match self.at_once(py, touching) {
+                Some(one) => taken.push(one),
+                None => {
+                    for span in touching {
+                        let unit = Unit::of(std::slice::from_ref(span));
+                        taken.push(self.first_of(py, unit, &self.builder)?);
+                    }
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Neighbours with an epoch in common. Between those that do not touch lie words of the allocator, which has to be
+    /// able to write them in system calls, too: these are served by threads, or not at all.
+    fn at_once(&self, py: Python<'_>, spans: &[Span]) -> Option<(Unit, Changes)> {
+        if spans.len() == 1 {
+            return None;
+        }
+        let unit = Unit::of(spans);
+        match self.fault_mode {
+            _ if unit.gaps.is_empty() => self.first_of(py, unit, &self.builder),
+            Some(FaultMode::InPlace) => return None,
+            _ => {
+                let threaded = FaultMode::Threaded { threads: 1 };
+                self.first_of(py, unit, &self.builder.clone().fault_mode(threaded))
+            }
+        }
+        .ok()
+    }
+
+    fn first_of(&self, py: Python<'_>, unit: Unit, builder: &Builder) -> PyResult<(Unit, Changes)> {
+        // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
+        // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now,
+        // and documented for later; EFAULT is an OSError.
+        let first = || unsafe { builder.clone().first_epoch(unit.bytes()) };
+        let changes = with_fault_signals(py, first)?;
+        let serving = changes.serving().map(|serving| word(serving.fault_mode));
+        Ok((Unit { serving, ..unit }, changes))
+    }
+
+    fn copies(&self) -> impl Iterator<Item = Part> {
+        let small = self.spans.iter().filter(|span| span.kind == SpanKind::Copied);
+        small.map(|span| {
+            let start: *const u8 = with_exposed_provenance(span.memory.start);
+            let len = span.memory.len();
+            let mut bytes = Vec::with_capacity(len);
+            // SAFETY: the buffers keep the memory there, and as much was just allocated; a writer that races with the copy
+            // does not hold the GIL, and its bytes mean nothing to us.
+            unsafe {
+                start.copy_to_nonoverlapping(bytes.as_mut_ptr(), len);
+                bytes.set_len(len);
+            }
+            Part { at: span.at, len, content: Content::Copied(bytes) }
+        })
+    }
+
+    fn of_regions(&self, py: Python<'_>) -> PyResult<Vec<Part>> {
+        let mut snapshots = HashMap::new();
+        let mut parts = Vec::new();
+        for span in self.spans.iter().filter(|span| span.kind == SpanKind::OfRegion) {
+            let Range { start, .. } = span.memory;
+            let len = span.memory.len();
+            let gone = || PyRuntimeError::new_err("the region of an array is not this process's");
+            let region = Region::around(start, len).ok_or_else(gone)?;
+            let (snapshot, offset) = within(py, &region, start, self.fault_mode, &mut snapshots)?;
+            parts.push(Part { at: span.at, len, content: Content::OfRegion(snapshot, offset) });
+        }
+        Ok(parts)
+    }
+}
+
+/// The memory of some arrays, and how long it is in a state. Neighbours keep their distance.
+fn spans_of(builder: &Builder, buffers: &[Buffer]) -> (Vec<Span>, usize) {
+    let (of_regions, elsewhere): (Vec<_>, Vec<_>) = united(buffers)
+        .into_iter()
+        .partition(|memory| Region::around(memory.start, memory.len()).is_some());
+    let bytes = |memory: &Range<usize>| {
+        slice_from_raw_parts(with_exposed_provenance(memory.start), memory.len())
+    };
+    let ranges: Vec<*const [u8]> = elsewhere.iter().map(bytes).collect();
+    let mut groups: Vec<(SpanKind, Vec<Range<usize>>)> = Vec::new();
+    for (number, group) in builder.neighbours(&ranges).into_iter().enumerate() {
+        let group: Vec<_> = group.into_iter().map(|index| elsewhere[index].clone()).collect();
+        let len = group[group.len() - 1].end - group[0].start;
+        let kind = if len < COPIED { SpanKind::Copied } else { SpanKind::Watched(number) };
+        groups.push((kind, group));
+    }
+    groups.extend(of_regions.into_iter().map(|memory| (SpanKind::OfRegion, vec![memory])));
+    let (mut spans, mut end) = (Vec::new(), 0_usize);
+    for (kind, group) in groups {
+        let start = group[0].start;
+        let at = end.next_multiple_of(BLOCK) + start % BLOCK;
+        for memory in group {
+            let at = at + memory.start - start;
+            end = at + memory.len();
+            spans.push(Span { memory, at, kind });
+        }
+    }
+    (spans, end.next_multiple_of(BLOCK))
+}
+
+/// Addresses that arrays have, ascending; those of several that overlap are one range.
+fn united(buffers: &[Buffer]) -> Vec<Range<usize>> {
+    let addresses = |buffer: &Buffer| {
+        let start = buffer.start().expose_provenance();
+        start..start + buffer.len()
+    };
+    let mut ranges: Vec<_> =
+        buffers.iter().map(addresses).filter(|range| !range.is_empty()).collect();
+    ranges.sort_by_key(|range| range.start);
+    let mut united: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match united.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => united.push(range),
+        }
+    }
+    united
+}
+
+/// Where an array is; anywhere, if it has no bytes.
+fn place_of(spans: &[Span], buffer: &Buffer) -> usize {
+    let start = buffer.start().addr();
+    let span = spans.iter().find(|span| buffer.len() > 0 && span.memory.contains(&start));
+    span.map_or(0, |span| span.at + start - span.memory.start)
+}
+
+impl Part {
+    fn of(changed: (Unit, Changes)) -> Self {
+        let Unit { at, memory, .. } = &changed.0;
+        Self { at: *at, len: memory.len(), content: Content::Changes(Box::new(changed)) }
+    }
+}
+
+/// Why a moment was not written.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    #[error(transparent)]
+    Delta(#[from] DeltaError),
+    #[error(transparent)]
+    File(#[from] io::Error),
+}
+
+impl Failed {
+    fn raised(self, path: &Path) -> PyErr {
+        match self {
+            // What the file refused, as the file's error.
+            Self::Snapshot(SnapshotError::Write { source, .. }) | Self::File(source) => {
+                at_path(source, path)
+            }
+            Self::Snapshot(error) => Raised::from(error).into(),
+            Self::Delta(error) => of_delta(error, path),
+        }
+    }
+}
+
+impl States {
+    fn write(&mut self, taken: Taken, path: &Path, fsync: bool) -> Result<Saved, Failed> {
+        let replacing = Replacing::new(path.to_owned())?;
+        let (saved, epochs) = taken.write(&mut self.chain, &replacing.file)?;
+        replacing.finish(fsync)?;
+        self.watched = Watched::Known(epochs);
+        Ok(saved)
+    }
+}
+
+impl Taken {
+    /// Writes the state as the next one of the chain.
+    fn write(self, chain: &mut Chain, to: &File) -> Result<(Saved, Vec<(Unit, Epoch)>), Failed> {
+        let (room, length) = (self.header.len(), chain.length() as usize);
+        let mut saving = Putting::new(chain.save_changes(to)?);
+        saving.put(0, &self.header)?;
+        let mut epochs = Vec::new();
+        for part in self.parts {
+            let (at, end) = (room + part.at, room + part.at + part.len);
+            saving.zeroes_until(at)?;
+            epochs.extend(part.content.write(&mut saving, at, part.len)?);
+            saving.end = end;
+        }
+        saving.zeroes_until(length)?;
+        Ok((saving.state.finish()?, epochs))
+    }
+}
+
+impl Content {
+    fn write<W: Write>(
+        self,
+        saving: &mut Putting<'_, W>,
+        at: usize,
+        len: usize,
+    ) -> Result<Option<(Unit, Epoch)>, Failed> {
+        match self {
+            Self::Copied(bytes) => saving.put(at, &bytes)?,
+            Self::Changes(changed) => {
+                let (unit, changes) = *changed;
+                let mut cleared = Vec::new();
+                let epoch = changes.write_to(|offset, bytes| {
+                    saving.put(at + offset, without(&unit.gaps, offset, bytes, &mut cleared))
+                })?;
+                return Ok(Some((unit, epoch)));
+            }
+            Self::OfRegion(snapshot, offset) => {
+                let mut buffer = vec![0; BATCH.min(len)];
+                for done in (0..len).step_by(BATCH) {
+                    let bytes = &mut buffer[..BATCH.min(len - done)];
+                    snapshot.read_at(offset + done, bytes)?;
+                    saving.put(at + done, bytes)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The bytes at `offset` with zeroes where gaps are; copied only if there are some.
+fn without<'a>(
+    gaps: &[Range<usize>],
+    offset: usize,
+    bytes: &'a [u8],
+    cleared: &'a mut Vec<u8>,
+) -> &'a [u8] {
+    let end = offset + bytes.len();
+    let first = gaps.partition_point(|gap| gap.end <= offset);
+    let here = gaps[first..].iter().take_while(|gap| gap.start < end);
+    let mut here = here.peekable();
+    if here.peek().is_none() {
+        return bytes;
+    }
+    cleared.clear();
+    cleared.extend_from_slice(bytes);
+    for gap in here {
+        cleared[gap.start.max(offset) - offset..gap.end.min(end) - offset].fill(0);
+    }
+    cleared
+}
+
+/// A state that is put together: blocks are given whole, with zeroes where no array has bytes.
+struct Putting<'a, W: Write> {
+    state: SavingChanges<'a, W>,
+    /// Where the last array ends, or the header.
+    end: usize,
+}
+
+impl<'a, W: Write> Putting<'a, W> {
+    fn new(state: SavingChanges<'a, W>) -> Self {
+        Self { state, end: 0 }
+    }
+
+    fn put(&mut self, offset: usize, bytes: &[u8]) -> io::Result<()> {
+        self.end = offset + bytes.len();
+        self.state.put(offset as u64, bytes)
+    }
+
+    /// What lies between the last array and the next one: the rest of a block, and the beginning of another one.
+    fn zeroes_until(&mut self, at: usize) -> io::Result<()> {
+        let rest = at.min(self.end.next_multiple_of(BLOCK));
+        self.zeroes(self.end..rest)?;
+        self.zeroes(rest.max(at - at % BLOCK)..at)
+    }
+
+    fn zeroes(&mut self, range: Range<usize>) -> io::Result<()> {
+        self.state.put(range.start as u64, &ZEROES[..range.len()])
+    }
+}
