@@ -2,8 +2,8 @@
 //!
 //! A state is a block that `hugekit._checkpoints` fills and the bytes of the arrays behind it, which keep their offset
 //! within a page: so pages that have changed are whole blocks of a delta. Big arrays have an epoch, one for all that lie
-//! side by side. Small ones are copied, because that takes less time than to protect them, and arrays of a pool are read
-//! in full from a snapshot.
+//! side by side, and so have arrays of a pool that have a region for themselves. Small ones are copied, because that takes
+//! less time than to protect them, and those that share a region are read in full from a snapshot.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use std::ptr::{slice_from_raw_parts, with_exposed_provenance};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hugekit::SnapshotError;
 use hugekit::fault::FaultMode;
+use hugekit::region::ForkBuilder;
 use hugekit::snapshot::{Builder, Changes, Epoch, Granule};
+use hugekit::{SharedRegion, SnapshotError};
 use hugekit_delta::{BLOCK, Chain, DeltaError, Saved, SavingChanges};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -77,7 +78,10 @@ struct Span {
 
 #[derive(Clone, Copy, PartialEq)]
 enum SpanKind {
-    OfRegion,
+    /// The only one in its region, which has an epoch.
+    Region,
+    /// One of several in a region, of which a snapshot is read.
+    InRegion,
     Copied,
     /// Neighbours have the same number.
     Watched(usize),
@@ -92,6 +96,14 @@ struct Unit {
     gaps: Vec<Range<usize>>,
     /// How writes to it are handled; none if nothing of it is protected.
     serving: Option<&'static str>,
+    region: Option<InRegion>,
+}
+
+/// Where in a region a unit lies. Its epoch is the region's.
+#[derive(Clone)]
+struct InRegion {
+    region: Arc<SharedRegion>,
+    offset: usize,
 }
 
 impl Unit {
@@ -100,7 +112,19 @@ impl Unit {
         let end = spans[spans.len() - 1].memory.end;
         let between = |pair: &[Span]| pair[0].memory.end - start..pair[1].memory.start - start;
         let gaps = spans.windows(2).map(between).filter(|gap| !gap.is_empty()).collect();
-        Self { memory: start..end, at: spans[0].at, gaps, serving: None }
+        Self { memory: start..end, at: spans[0].at, gaps, serving: None, region: None }
+    }
+
+    /// Where it begins in what its epoch is of.
+    fn offset(&self) -> usize {
+        self.region.as_ref().map_or(0, |region| region.offset)
+    }
+
+    /// What of these bytes, at an offset of what the epoch is of, are its own, and where in it they are.
+    fn own<'a>(&self, offset: usize, bytes: &'a [u8]) -> Option<(usize, &'a [u8])> {
+        let own = self.offset()..self.offset() + self.memory.len();
+        let (start, end) = (own.start.max(offset), own.end.min(offset + bytes.len()));
+        (start < end).then(|| (start - own.start, &bytes[start - offset..end - offset]))
     }
 
     fn bytes(&self) -> *const [u8] {
@@ -240,7 +264,8 @@ impl ArrayChain {
             let start = wanted.start.max(unit.memory.start);
             let end = wanted.end.min(unit.memory.end);
             if start < end {
-                let range = start - unit.memory.start..end - unit.memory.start;
+                let before = unit.memory.start - unit.offset();
+                let range = start - before..end - before;
                 epoch.prepare_write(range).map_err(Raised::from)?;
             }
         }
@@ -270,9 +295,13 @@ impl ArrayChain {
 
     /// What was written since the epochs.
     fn since(&self, epochs: Vec<(Unit, Epoch)>) -> Result<Vec<(Unit, Changes)>, SnapshotError> {
-        let since = |(unit, epoch)| {
-            // SAFETY: as in `first_of`.
-            Ok((unit, unsafe { self.builder.clone().since(epoch) }?))
+        let since = |(unit, epoch): (Unit, Epoch)| {
+            let changes = match &unit.region {
+                Some(of) => of.region.since(epoch),
+                // SAFETY: as in `first_of`.
+                None => unsafe { self.builder.clone().since(epoch) },
+            };
+            Ok((unit, changes?))
         };
         epochs.into_iter().map(since).collect()
     }
@@ -281,11 +310,30 @@ impl ArrayChain {
     fn first(&self, py: Python<'_>) -> PyResult<Vec<(Unit, Changes)>> {
         let mut taken = Vec::new();
         for neighbours in self.spans.chunk_by(|one, other| one.kind == other.kind) {
-            if matches!(neighbours[0].kind, SpanKind::Watched(_)) {
-                taken.extend(self.first_of_neighbours(py, neighbours)?);
+            match neighbours[0].kind {
+                SpanKind::Watched(_) => taken.extend(self.first_of_neighbours(py, neighbours)?),
+                SpanKind::Region => {
+                    for span in neighbours {
+                        taken.push(self.first_of_region(py, span)?);
+                    }
+                }
+                SpanKind::InRegion | SpanKind::Copied => {}
             }
         }
         Ok(taken)
+    }
+
+    fn first_of_region(&self, py: Python<'_>, span: &Span) -> PyResult<(Unit, Changes)> {
+        let region = region_of(span)?.handle();
+        let first = || {
+            let builder = region.fork_builder();
+            self.fault_mode.into_iter().fold(builder, ForkBuilder::fault_mode).first_epoch()
+        };
+        let changes = with_fault_signals(py, first)?;
+        let serving = changes.serving().map(|serving| word(serving.fault_mode));
+        let offset = span.memory.start - region.as_ptr().addr();
+        let unit = Unit::of(std::slice::from_ref(span));
+        Ok((Unit { serving, region: Some(InRegion { region, offset }), ..unit }, changes))
     }
 
     /// At once, if that is possible; else those that touch, and then one by one.
@@ -359,16 +407,19 @@ impl ArrayChain {
     fn of_regions(&self, py: Python<'_>) -> PyResult<Vec<Part>> {
         let mut snapshots = HashMap::new();
         let mut parts = Vec::new();
-        for span in self.spans.iter().filter(|span| span.kind == SpanKind::OfRegion) {
-            let Range { start, .. } = span.memory;
-            let len = span.memory.len();
-            let gone = || PyRuntimeError::new_err("the region of an array is not this process's");
-            let region = Region::around(start, len).ok_or_else(gone)?;
+        for span in self.spans.iter().filter(|span| span.kind == SpanKind::InRegion) {
+            let (start, len) = (span.memory.start, span.memory.len());
+            let region = region_of(span)?;
             let (snapshot, offset) = within(py, &region, start, self.fault_mode, &mut snapshots)?;
             parts.push(Part { at: span.at, len, content: Content::OfRegion(snapshot, offset) });
         }
         Ok(parts)
     }
+}
+
+fn region_of(span: &Span) -> PyResult<Region> {
+    let gone = || PyRuntimeError::new_err("the region of an array is not this process's");
+    Region::around(span.memory.start, span.memory.len()).ok_or_else(gone)
 }
 
 /// The memory of some arrays, and how long it is in a state. Neighbours keep their distance.
@@ -387,7 +438,12 @@ fn spans_of(builder: &Builder, buffers: &[Buffer]) -> (Vec<Span>, usize) {
         let kind = if len < COPIED { SpanKind::Copied } else { SpanKind::Watched(number) };
         groups.push((kind, group));
     }
-    groups.extend(of_regions.into_iter().map(|memory| (SpanKind::OfRegion, vec![memory])));
+    let starts: Vec<_> = of_regions.iter().map(start_of_region).collect();
+    for (memory, start) in of_regions.into_iter().zip(&starts) {
+        let is_alone = starts.iter().filter(|other| *other == start).count() == 1;
+        let kind = if is_alone { SpanKind::Region } else { SpanKind::InRegion };
+        groups.push((kind, vec![memory]));
+    }
     let (mut spans, mut end) = (Vec::new(), 0_usize);
     for (kind, group) in groups {
         let start = group[0].start;
@@ -399,6 +455,11 @@ fn spans_of(builder: &Builder, buffers: &[Buffer]) -> (Vec<Span>, usize) {
         }
     }
     (spans, end.next_multiple_of(BLOCK))
+}
+
+fn start_of_region(memory: &Range<usize>) -> Option<usize> {
+    let region = Region::around(memory.start, memory.len())?;
+    Some(region.shared().as_ptr().addr())
 }
 
 /// Addresses that arrays have, ascending; those of several that overlap are one range.
@@ -499,6 +560,7 @@ impl Content {
                 let (unit, changes) = *changed;
                 let mut cleared = Vec::new();
                 let epoch = changes.write_to(|offset, bytes| {
+                    let Some((offset, bytes)) = unit.own(offset, bytes) else { return Ok(()) };
                     saving.put(at + offset, without(&unit.gaps, offset, bytes, &mut cleared))
                 })?;
                 return Ok(Some((unit, epoch)));

@@ -53,6 +53,11 @@ impl Region {
     pub(crate) fn shared(&self) -> &SharedRegion {
         &self.0
     }
+
+    /// Another one that keeps it.
+    pub(crate) fn handle(&self) -> Arc<SharedRegion> {
+        Arc::clone(&self.0)
+    }
 }
 
 #[pymethods]

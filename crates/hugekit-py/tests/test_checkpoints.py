@@ -111,6 +111,48 @@ def test_every_state_of_a_chain_is_read_again(tmp_path, pool, fault_mode):
         assert restored["big"] is tree["big"]
 
 
+@pytest.mark.parametrize("fault_mode", [None, "in place"])
+def test_arrays_of_pools_have_the_epochs_of_their_regions(tmp_path, fault_mode):
+    pool = hugekit.Pool(32 * MIB, backing="base")
+    alone = pool.zeros(3 * MIB, "u1")
+    region = pool.region(2 * MIB)
+    whole = np.frombuffer(region, "u1")
+    tree = {
+        "alone": alone,
+        "a part": pool.zeros(MIB, "u1")[100_001:900_001],
+        "one of two": whole[: MIB // 2],
+        "the other": whole[MIB:],
+    }
+    paths = []
+    with hugekit.Checkpointer(tree, fault_mode=fault_mode) as saver:
+        for number in range(5):
+            paths.append(tmp_path / f"{number}.delta")
+            state = copied(tree)
+            saved = saver.save(paths[-1])
+            assert saved.is_full == (number == 0), saved.reason
+            assert saver.serving == (fault_mode or saver.serving) is not None
+            assert equal(hugekit.load_checkpoint(paths), state)
+            # What lies around an array in its region is none of it.
+            whole[MIB // 2 : MIB] += 1
+            change(tree, number)
+            saver.prepare_write(alone[:1000])
+            with open("/dev/zero", "rb", buffering=0) as zeroes:
+                assert zeroes.readinto(alone[:1000]) == 1000
+            fork = hugekit.fork(alone) if number == 2 else None
+            alone[-1] += 1
+            del fork
+
+
+def test_two_savers_of_one_region_notice_each_other(tmp_path, pool):
+    array = pool.zeros(MIB, "u1")
+    one, other = hugekit.Checkpointer({"a": array}), hugekit.Checkpointer({"a": array})
+    assert one.save(tmp_path / "one 0").is_full and other.save(tmp_path / "other 0").is_full
+    array[5] = 1
+    saved = one.save(tmp_path / "one 1")
+    assert saved.is_full and "epoch" in saved.reason
+    assert hugekit.load_checkpoint(tmp_path / "one 1")["a"][5] == 1
+
+
 def test_memory_that_arrays_share_is_stored_once(tmp_path):
     base = np.arange(MIB, dtype="f8")
     tree = {"all": base, "again": base, "half": base[: MIB // 2], "other way": base.reshape(1024, -1)}

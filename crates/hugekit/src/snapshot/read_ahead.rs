@@ -9,12 +9,10 @@ use std::thread::{self, available_parallelism};
 
 use super::stream::{BATCH_BYTES, Buffer};
 use super::{Snapshot, SnapshotError};
+use crate::sys::thread::spawn_scoped;
 
 /// One is being read, one taken, and one waits for either.
 const BUFFERS: usize = 3;
-
-/// With less to read, a thread is not worth its start.
-const LEAST_BYTES: usize = 2 * BATCH_BYTES;
 
 /// Takes bytes that begin at an offset of the snapshot.
 pub(super) type Take<'a> = &'a mut dyn FnMut(usize, &[u8]) -> io::Result<()>;
@@ -46,7 +44,8 @@ impl Snapshot {
         take: Take<'_>,
     ) -> Result<(), SnapshotError> {
         let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
-        if bytes < LEAST_BYTES || available_parallelism().map_or(1, usize::from) < 2 {
+        // One batch is not worth a thread's start.
+        if bytes <= BATCH_BYTES || available_parallelism().map_or(1, usize::from) < 2 {
             return self.give_in_turn(ranges, and_then, take);
         }
         let (filled, to_take) = sync_channel(BUFFERS);
@@ -58,8 +57,7 @@ impl Snapshot {
         // What the taker has goes with it, however it ends, and so the reader ends.
         thread::scope(move |scope| {
             let read = move || self.read_ahead(ranges, and_then, &to_fill, &filled);
-            let reader = thread::Builder::new().name("hugekit-read".to_owned());
-            let Ok(reader) = reader.spawn_scoped(scope, read) else {
+            let Ok(reader) = spawn_scoped(scope, "hugekit-read", read) else {
                 return self.give_in_turn(ranges, and_then, take);
             };
             self.take_all(to_take, emptied, and_then, take)?;

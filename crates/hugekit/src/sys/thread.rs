@@ -8,7 +8,8 @@ use std::io::Write as _;
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, size_of_val};
 use std::os::fd::OwnedFd;
-use std::thread::{Builder, JoinHandle};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io;
@@ -158,14 +159,39 @@ pub(crate) fn spawn(
     name: &str,
     life: impl FnOnce(&SignalsBlocked) + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
+    start(|runs| {
+        let runs_and_lives = move || {
+            drop(runs);
+            life(&SignalsBlocked::inherited());
+        };
+        Builder::new().name(name.to_owned()).spawn(runs_and_lives)
+    })
+}
+
+/// As [`spawn`], of a thread that ends before a scope does.
+///
+/// # Errors
+/// As there.
+pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    life: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<ScopedJoinHandle<'scope, T>> {
+    start(|runs| {
+        let runs_and_lives = move || {
+            drop(runs);
+            life()
+        };
+        Builder::new().name(name.to_owned()).spawn_scoped(scope, runs_and_lives)
+    })
+}
+
+/// Starts a thread that drops what it is given as soon as it runs.
+fn start<H>(spawn: impl FnOnce(Sender<()>) -> std::io::Result<H>) -> std::io::Result<H> {
     mapping::check_room(MAPPINGS)?;
     pass(Call::Clone)?;
-    let (runs, is_running) = std::sync::mpsc::channel::<()>();
-    let runs_and_lives = move || {
-        drop(runs);
-        life(&SignalsBlocked::inherited());
-    };
-    let started = without_signals(|_| Builder::new().name(name.to_owned()).spawn(runs_and_lives))?;
+    let (runs, is_running) = channel();
+    let started = without_signals(|_| spawn(runs))?;
     // Nothing is sent: the other end has gone when the thread runs.
     let _ = is_running.recv();
     Ok(started)
