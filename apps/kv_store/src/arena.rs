@@ -7,7 +7,7 @@ use std::ptr;
 
 use anyhow::{Context, Result};
 use hugekit::fault::FaultMode;
-use hugekit::snapshot::{Builder, Changes, Epoch};
+use hugekit::snapshot::{Builder, Changes, Epoch, Stats};
 use hugekit::{PopulateOptions, Snapshot, SnapshotError, Threads};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -108,6 +108,13 @@ impl Unsaved {
 pub struct Watched {
     part: Range<usize>,
     epoch: Epoch,
+}
+
+impl Watched {
+    /// What it has cost to save it.
+    pub fn stats(&self) -> Stats {
+        self.epoch.stats()
+    }
 }
 
 impl Deref for Arena {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use hugekit::Cancel;
+use hugekit::snapshot::Stats;
 use hugekit_delta::Chain;
 use rustix::process::setpriority_process;
 
@@ -72,6 +73,9 @@ pub struct Wrote {
     pub changed: u64,
     /// Bytes of the file.
     pub bytes: u64,
+    /// Granules that the server copied because it wrote them before they were saved, and the longest of these writes.
+    pub copied: u64,
+    pub longest_write: Duration,
 }
 
 /// What is known of saves, and what the next one goes on with.
@@ -264,7 +268,10 @@ fn write(
     let Point { pages, entries, .. } = point;
     let written =
         folder.save(name, |file| write_state(file, &mut saved.chain, &pages, entries, progress));
-    let result = written.map(|(written, watched)| (count(&mut saved, &written), watched));
+    let result = written.map(|(written, watched)| {
+        let wrote = count(&mut saved, &written, watched.iter().map(Watched::stats));
+        (wrote, watched)
+    });
     // After an error, the chain may have a state that is not on the disk.
     let is_sound = result.is_ok() || before.is_some() && saved.chain.state() == before;
     Written { pages, saved: is_sound.then_some(saved), result }
@@ -290,12 +297,21 @@ fn write_state(
 }
 
 /// Counts a file in.
-fn count(saved: &mut Saved, written: &hugekit_delta::Saved) -> Wrote {
+fn count(
+    saved: &mut Saved,
+    written: &hugekit_delta::Saved,
+    parts: impl Iterator<Item = Stats>,
+) -> Wrote {
     let hugekit_delta::Saved { is_full, changed, written: bytes, .. } = *written;
     if is_full {
         saved.full_bytes = bytes;
     } else {
         (saved.deltas, saved.delta_bytes) = (saved.deltas + 1, saved.delta_bytes + bytes);
     }
-    Wrote { is_full, changed, bytes }
+    let wrote = Wrote { is_full, changed, bytes, ..Wrote::default() };
+    parts.fold(wrote, |wrote, part| Wrote {
+        copied: wrote.copied + part.copied_by_writers,
+        longest_write: wrote.longest_write.max(part.longest_fault),
+        ..wrote
+    })
 }

@@ -58,9 +58,11 @@ pub(super) fn write_info(text: &mut String, database: &Database) -> std::fmt::Re
     writeln!(text, "last_snapshot_microseconds:{}", last.stood_still.as_micros())?;
     let longest = last.stood_still_longest.as_micros();
     writeln!(text, "longest_snapshot_microseconds:{longest}")?;
-    let Wrote { is_full, changed, bytes } = last.wrote;
+    let Wrote { is_full, changed, bytes, copied, longest_write } = last.wrote;
     writeln!(text, "last_save_kind:{}", if is_full { "full" } else { "delta" })?;
     writeln!(text, "last_save_changed_bytes:{changed}\nlast_save_file_bytes:{bytes}")?;
+    writeln!(text, "last_save_copied_granules:{copied}")?;
+    writeln!(text, "last_save_longest_write_microseconds:{}", longest_write.as_micros())?;
     let (deltas, delta_bytes) = saver.deltas();
     writeln!(text, "chain_deltas:{deltas}\nchain_delta_bytes:{delta_bytes}")?;
     let Policy { every, deltas, percent } = saver.policy;

@@ -53,6 +53,10 @@ fn bgsave_under_load_is_one_moment() {
         }
         assert_eq!(client.wait_for_the_save(), "ok");
         stop.store(true, Ordering::Relaxed);
+        let mut said = |name: &str| client.info(name).parse::<u64>().unwrap();
+        // The thread that wrote on has waited for its copies.
+        let copied = said("last_save_copied_granules");
+        assert!(copied == 0 || said("last_save_longest_write_microseconds") > 0, "{copied}");
         (before, after)
     });
     server.kill();

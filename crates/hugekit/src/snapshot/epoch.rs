@@ -37,6 +37,7 @@ pub struct Changes {
 pub struct Epoch {
     watch: Watch,
     heat: Heat,
+    stats: Stats,
 }
 
 /// What notes writes.
@@ -76,7 +77,7 @@ impl Builder {
     /// # Safety
     /// As for [`first_epoch`](Self::first_epoch).
     pub unsafe fn since(self, epoch: Epoch) -> Result<Changes, SnapshotError> {
-        let Epoch { watch: Watch::Anonymous(before), heat } = epoch else {
+        let Epoch { watch: Watch::Anonymous(before), heat, .. } = epoch else {
             return Err(ForkError::OtherEpoch.into());
         };
         before.source.is_here()?;
@@ -129,7 +130,7 @@ impl<R> ForkBuilder<'_, R> {
     /// As there.
     pub fn since(&self, epoch: Epoch) -> Result<Changes, SnapshotError> {
         match epoch {
-            Epoch { watch: Watch::Region(before), heat } => self.changes(Some((before, heat))),
+            Epoch { watch: Watch::Region(before), heat, .. } => self.changes(Some((before, heat))),
             Epoch { watch: Watch::Anonymous(_), .. } => Err(ForkError::OtherEpoch.into()),
         }
     }
@@ -256,6 +257,7 @@ impl Changes {
     ) -> Result<Epoch, SnapshotError> {
         let and_then = |batch: &[Range<usize>]| self.let_hot_ones_be(batch);
         self.snapshot.give_all(&self.changed, &and_then, &mut take)?;
+        let stats = self.snapshot.stats();
         if let Source::Anonymous(of) = &self.snapshot.source {
             of.end_copies();
         }
@@ -263,7 +265,7 @@ impl Changes {
             Some(epoch) => Watch::Region(epoch),
             None => Watch::Anonymous(self.snapshot),
         };
-        Ok(Epoch { watch, heat: self.heat })
+        Ok(Epoch { watch, heat: self.heat, stats })
     }
 
     /// Of what was just read, granules that are written all the time are not watched.
@@ -308,6 +310,12 @@ impl Epoch {
             }
             Watch::Region(epoch) => own(epoch, &range),
         }
+    }
+
+    /// What it has cost to save the state that it begins with.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
     }
 
     /// Bytes that are written all the time, in whole granules: their writes take no fault until the next state, and they

@@ -387,6 +387,7 @@ fn reserve_goes_from_one_state_to_the_next(fault_mode: FaultMode) {
         assert_eq!(changes.stats().reserved, memory.len());
         memory.words()[0].fetch_add(1, Ordering::Relaxed);
         let epoch = saved(changes, &mut image);
+        assert_eq!((epoch.stats().reserved, epoch.stats().copied_by_writers), (memory.len(), 1));
         assert!(reserve.touch(), "no snapshot has it");
         // SAFETY: as above.
         changes = unsafe { with_reserve().since(epoch) }.unwrap();
