@@ -15,6 +15,7 @@ use crate::pool::FaultError;
 use crate::sync::Event;
 use crate::sys::pagemap::PageMap;
 use crate::sys::private_pages::{Private, PrivateBytes};
+use crate::sys::thread::without_signals;
 use crate::sys::userfaultfd;
 
 /// The two descriptors of one process that protecting and looking take. Its functions are async-signal-safe,
@@ -32,6 +33,8 @@ pub(super) struct WriteProtector {
 struct Shared {
     /// How often it was abandoned: the first time counts, and then writes pass.
     abandoned: AtomicU32,
+    /// 1 once the first time has ended.
+    has_ended: AtomicU32,
     /// Where pages begin whose protection is not lifted at this moment, or 0.
     held: [AtomicUsize; 2],
     /// 1 while writers may sleep until a maker has protected its memory.
@@ -41,8 +44,8 @@ struct Shared {
 
 impl Shared {
     fn new() -> Self {
-        let (abandoned, held, pausing) = Default::default();
-        Self { abandoned, held, pausing, resumed: Event::new() }
+        let (abandoned, has_ended, held, pausing) = Default::default();
+        Self { abandoned, has_ended, held, pausing, resumed: Event::new() }
     }
 }
 
@@ -204,14 +207,24 @@ impl WriteProtector {
     /// Has the kernel let all writes pass, by closing the descriptor: all snapshots that share it are lost. Writes
     /// that were refused before are to be tried again.
     ///
+    /// Other threads return when that is done, and not before: a handler thread that read the descriptor again would
+    /// keep it open, and a writer that it was told of, and did not wake, would wait for ever.
+    ///
     /// # Errors
     /// That was done, and did not help: a forked child has the descriptor too, or the kernel refuses it.
     pub(super) fn abandon(&self) -> Result<(), Refused> {
-        let before = self.shared.abandoned.fetch_add(1, Ordering::SeqCst);
-        if before == 0 {
-            return userfaultfd::abandon(self.descriptor()).map_err(|_| Refused);
-        }
-        if before < TRIES { Ok(()) } else { Err(Refused) }
+        without_signals(|_| {
+            let Shared { abandoned, has_ended, resumed, .. } = &*self.shared;
+            let before = abandoned.fetch_add(1, Ordering::SeqCst);
+            if before == 0 {
+                let closed = userfaultfd::abandon(self.descriptor()).map_err(|_| Refused);
+                has_ended.store(1, Ordering::SeqCst);
+                resumed.tell();
+                return closed;
+            }
+            resumed.wait_for(|| (has_ended.load(Ordering::SeqCst) == 1).then_some(()));
+            if before < TRIES { Ok(()) } else { Err(Refused) }
+        })
     }
 
     pub(super) fn is_abandoned(&self) -> bool {

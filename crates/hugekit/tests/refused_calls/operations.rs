@@ -54,7 +54,7 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
             add(format!("{prefix}{name}::"), forks::EACH, backing, fault_mode);
         }
     }
-    // In the long form only: not all of these are mended yet.
+    // In the long form only: these take five minutes.
     for (name, fault_mode) in FAULT_MODES.into_iter().filter(|_| thorough) {
         add(format!("anonymous::{name}::"), anonymous::EACH, base, fault_mode);
     }
