@@ -240,14 +240,31 @@ mod pauses {
         memory: &Path,
     ) -> Result<(), Box<dyn Error>> {
         let state = chain.state().ok_or("nothing was saved")?;
-        let numbers = numbers(*registers).map(|number| format!("{number:#x}\n")).concat();
+        let numbers = each(&mut { *registers }).map(|number| format!("{number:#x}\n")).concat();
         Ok(fs::write(memory.with_extension("registers"), format!("{state}\n{numbers}"))?)
     }
 
-    fn numbers(r: kvm_regs) -> [u64; 18] {
+    /// All of them, in the order of the file.
+    fn each(r: &mut kvm_regs) -> [&mut u64; 18] {
         [
-            r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rsp, r.rbp, r.r8, r.r9, r.r10, r.r11,
-            r.r12, r.r13, r.r14, r.r15, r.rip, r.rflags,
+            &mut r.rax,
+            &mut r.rbx,
+            &mut r.rcx,
+            &mut r.rdx,
+            &mut r.rsi,
+            &mut r.rdi,
+            &mut r.rsp,
+            &mut r.rbp,
+            &mut r.r8,
+            &mut r.r9,
+            &mut r.r10,
+            &mut r.r11,
+            &mut r.r12,
+            &mut r.r13,
+            &mut r.r14,
+            &mut r.r15,
+            &mut r.rip,
+            &mut r.rflags,
         ]
     }
 
@@ -259,46 +276,13 @@ mod pauses {
         }
         let number = |line: &str| u64::from_str_radix(line.trim_start_matches("0x"), 16);
         let numbers = lines.map(number).collect::<Result<Vec<u64>, _>>()?;
-        let [
-            rax,
-            rbx,
-            rcx,
-            rdx,
-            rsi,
-            rdi,
-            rsp,
-            rbp,
-            r8,
-            r9,
-            r10,
-            r11,
-            r12,
-            r13,
-            r14,
-            r15,
-            rip,
-            rflags,
-        ] = *<&[u64; 18]>::try_from(&numbers[..]).map_err(|_| "there are not 18 registers")?;
-        Ok(kvm_regs {
-            rax,
-            rbx,
-            rcx,
-            rdx,
-            rsi,
-            rdi,
-            rsp,
-            rbp,
-            r8,
-            r9,
-            r10,
-            r11,
-            r12,
-            r13,
-            r14,
-            r15,
-            rip,
-            rflags,
-        })
+        let mut registers = kvm_regs::default();
+        let places = each(&mut registers);
+        if numbers.len() != places.len() {
+            return Err(format!("there are not {} registers", places.len()).into());
+        }
+        places.into_iter().zip(numbers).for_each(|(place, number)| *place = number);
+        Ok(registers)
     }
 
     /// A guest as it was when the last of these files was written, about to go on.

@@ -49,10 +49,7 @@ impl<'a> Turn<'a> {
 
     /// Whether the epoch before is the last one of that region, if there was one.
     pub(super) fn follows_on(&self, region: &CowHandle) -> bool {
-        let is_last = |watch: &Watch| {
-            region.look(|_, mapping| mapping.counts().epoch.load(Ordering::SeqCst) == watch.number)
-        };
-        self.since.is_none_or(is_last)
+        self.since.is_none_or(|watch| region.look(|_, mapping| watch.is_of(mapping)))
     }
 
     /// By the thread that has the gate alone and has just held back all writes but those to what is pinned.
@@ -147,9 +144,12 @@ impl Watch {
     }
 
     fn mapping_of<'a>(&self, tables: &'a Tables) -> Option<&'a CowMapping> {
-        let has_it =
-            |mapping: &&CowMapping| mapping.counts().epoch.load(Ordering::SeqCst) == self.number;
-        tables.mappings.iter().find(has_it)
+        tables.mappings.iter().find(|mapping| self.is_of(mapping))
+    }
+
+    /// Whether it is the last epoch of a region.
+    fn is_of(&self, mapping: &CowMapping) -> bool {
+        mapping.counts().epoch.load(Ordering::SeqCst) == self.number
     }
 }
 

@@ -8,7 +8,7 @@ const HOT: u8 = 2;
 const LOOKED_AT: u8 = 8;
 
 /// Of each granule, in how many states in a row it has changed, or has not been watched.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Heat(Vec<u8>);
 
 impl Heat {
