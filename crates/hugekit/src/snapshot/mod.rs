@@ -208,7 +208,7 @@ impl Snapshot {
             Err(Trouble::Failed(failure)) => return Err(self.source.error(failure)),
             Err(Trouble::Refused) => {}
         }
-        let mut buffer = Buffer::new()?;
+        let mut buffer = Buffer::new(part.len())?;
         for piece in stream::pieces(part.clone()) {
             let read = buffer.read(&self.source, std::slice::from_ref(&piece));
             let read = read.map_err(|failure| self.source.error(failure))?;

@@ -43,7 +43,7 @@ impl Snapshot {
         and_then: AndThen<'_>,
         take: Take<'_>,
     ) -> Result<(), SnapshotError> {
-        let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+        let bytes = total(ranges);
         // One batch is not worth a thread's start.
         if bytes <= BATCH_BYTES || available_parallelism().map_or(1, usize::from) < 2 {
             return self.give_in_turn(ranges, and_then, take);
@@ -51,7 +51,7 @@ impl Snapshot {
         let (filled, to_take) = sync_channel(BUFFERS);
         let (emptied, to_fill) = sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
-            let room = emptied.try_send(Buffer::new()?);
+            let room = emptied.try_send(Buffer::new(bytes)?);
             debug_assert!(room.is_ok(), "there is room for all");
         }
         // What the taker has goes with it, however it ends, and so the reader ends.
@@ -71,7 +71,7 @@ impl Snapshot {
         and_then: AndThen<'_>,
         take: Take<'_>,
     ) -> Result<(), SnapshotError> {
-        let mut buffer = Buffer::new()?;
+        let mut buffer = Buffer::new(total(ranges))?;
         self.each_batch(ranges, |batch, offset| {
             self.give(batch, offset, &mut buffer, &mut |bytes| take(offset, bytes))?;
             and_then(batch);
@@ -138,4 +138,8 @@ impl Snapshot {
         }
         Ok(())
     }
+}
+
+fn total(ranges: &[Range<usize>]) -> usize {
+    ranges.iter().map(ExactSizeIterator::len).sum()
 }

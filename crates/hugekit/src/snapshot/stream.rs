@@ -12,19 +12,26 @@ use crate::sys::private_pages::PrivateBytes;
 use crate::{HUGE_PAGE_BYTES, Reuse};
 
 /// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
-/// are interrupted. The buffer is one huge page.
+/// are interrupted. A buffer has as many.
 pub(super) const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
+
+/// With less to read, a buffer is on base pages: where free memory is in pieces, the kernel takes milliseconds to find a
+/// huge one.
+const WORTH_A_HUGE_PAGE: usize = 128 << 20;
 
 /// Where bytes go before any other code sees them, so that the code that takes them may take its time.
 #[derive(Debug)]
 pub(super) struct Buffer(PrivateBytes);
 
 impl Buffer {
-    pub(super) fn new() -> Result<Self, SnapshotError> {
+    /// One for so many bytes, one batch after the other.
+    pub(super) fn new(all: usize) -> Result<Self, SnapshotError> {
         let bytes =
             PrivateBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
-        // A kernel without them has base pages.
-        let _ = bytes.want_huge_pages();
+        if all >= WORTH_A_HUGE_PAGE {
+            // A kernel without them has base pages.
+            let _ = bytes.want_huge_pages();
+        }
         Ok(Self(bytes))
     }
 
@@ -120,7 +127,7 @@ impl Snapshot {
         progress: Option<&Progress<'_>>,
         cancel: Option<&Cancel>,
     ) -> Result<Stats, SnapshotError> {
-        let mut buffer = Buffer::new()?;
+        let mut buffer = Buffer::new(self.len())?;
         self.stream(progress, cancel, |batch, offset| {
             self.give(batch, offset, &mut buffer, &mut |bytes| writer.write_all(bytes))
         })?;
