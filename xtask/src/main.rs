@@ -32,17 +32,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]
 enum Task {
-    /// Everything that tests: unit, integration and documentation tests, models of what threads may
-    /// do, programs in C and C++, the Python package, aarch64 emulated, and a minute of everything at once
-    Test {
-        /// Fetch missing Debian packages and, as root, reserve huge pages while the tests run,
-        /// instead of skipping what needs them
-        #[arg(long)]
-        install: bool,
-        /// One part alone
-        #[arg(long)]
-        only: Option<testing::Part>,
-    },
+    Test(testing::Test),
     Faults(faults::Faults),
     Fleet(fleet::Fleet),
     /// What a guest of the fleet runs that forbids userfaultfd(2)
@@ -64,7 +54,7 @@ enum Task {
     Header,
     /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
     Install(install::Install),
-    /// `check` and `test`: the one command before a push
+    /// `check` and `test --all`: the one command before a push
     Ci {
         /// As for `test`
         #[arg(long)]
@@ -74,7 +64,7 @@ enum Task {
 
 fn main() -> Result<ExitCode> {
     match Task::parse() {
-        Task::Test { install, only } => testing::run(install, only),
+        Task::Test(test) => test.run(),
         Task::Faults(faults) => faults.run(),
         Task::Fleet(fleet) => fleet.run(),
         Task::WithoutUserfaultfd(command) => command.run(),
@@ -87,7 +77,7 @@ fn main() -> Result<ExitCode> {
         Task::Wrap => prose::wrap().map(|()| ExitCode::SUCCESS),
         Task::Header => header::generate().map(|()| ExitCode::SUCCESS),
         Task::Check => check().map(|()| ExitCode::SUCCESS),
-        Task::Ci { install } => check().and_then(|()| testing::run(install, None)),
+        Task::Ci { install } => check().and_then(|()| testing::Test::all(install).run()),
     }
 }
 

@@ -1,18 +1,23 @@
 //! Settings of the machine that tests need, changed while they run and put back: at the end, on an
 //! error and on a signal that ends us.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
+use procfs::{Current, Meminfo};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// At least so many huge pages that no process uses, by size in KiB.
+/// At least so many huge pages that no process uses, by size in KiB, as far as the share of memory allows.
 const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
+
+/// At most one part in so many of the memory that is available becomes huge pages of one size.
+const SHARE: u64 = 4;
 
 /// The setting that was changed, and the value that stood there before.
 #[derive(Debug, Default)]
@@ -76,17 +81,33 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Reserves huge pages. What this machine or this user cannot do is left as it is.
+    /// Reserves huge pages, of at most a quarter of the memory that is available. What this machine or this user cannot do is left as it is.
     pub(crate) fn for_tests() -> Result<Self> {
         let changes = Arc::new(Mutex::new(Changes::default()));
         put_back_on_signals(Arc::clone(&changes))?;
         let mut locked = changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let available = Meminfo::current().ok().and_then(|memory| memory.mem_available);
         for (kib, pages) in HUGE_PAGES {
             let folder = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB");
-            locked.at_least_free(Path::new(&folder), pages);
+            let affordable = available.unwrap_or(0) / SHARE / (kib << 10);
+            locked.at_least_free(Path::new(&folder), pages.min(affordable));
         }
         drop(locked);
         Ok(Self(changes))
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if changes.0.is_empty() {
+            return write!(f, "No setting of this machine is changed.");
+        }
+        write!(f, "Changed until the tests end:")?;
+        for (path, before) in &changes.0 {
+            write!(f, "\n  {}, {before} before", path.display())?;
+        }
+        Ok(())
     }
 }
 

@@ -1,224 +1,111 @@
-//! `cargo xtask test`: runs every test there is and counts them, the skipped ones with their reason.
+//! `cargo xtask test`: runs the tests part by part and counts them, the skipped ones with their reason and its remedy.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+mod count;
+mod library;
+mod part;
+mod remedies;
+mod screen;
+
+use std::io::{BufRead, BufReader, pipe};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 
-use crate::aarch64::{self, Outcome};
 use crate::settings::Settings;
-use crate::{chromium, emulators, faults, fleet, older, python, redis, soak, valgrind};
+pub(crate) use count::Count;
+use part::Part;
+use screen::Screen;
 
-/// The counts of the test runners.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count {
-    pub(crate) passed: usize,
-    pub(crate) failed: usize,
-    pub(crate) skipped: usize,
-    /// Why tests were skipped, and how many for each reason.
-    pub(crate) reasons: BTreeMap<String, usize>,
+/// Runs tests: the library's, in three minutes, unless more is asked for. As root it reserves huge pages
+/// meanwhile, of at most a quarter of the free memory, and puts them back
+#[derive(Debug, Default, Args)]
+pub(crate) struct Test {
+    /// Every part: every crate, programs in C and C++, the Python package, refused system calls, models of
+    /// threads, aarch64 emulated, guests with other kernels, and half a minute of everything at once
+    #[arg(long, conflicts_with = "only")]
+    all: bool,
+    /// One part alone
+    #[arg(long)]
+    only: Option<Part>,
+    /// Fetch missing Debian packages into `target/`, instead of skipping what needs them
+    #[arg(long)]
+    install: bool,
 }
 
-/// The parts of the tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Part {
-    /// `cargo test`, programs in C and C++ included
-    Workspace,
-    /// Every system call refused once
-    Faults,
-    /// Snapshots and forks, as on older kernels
-    Older,
-    /// Models of the library's threads, explored
-    Models,
-    /// The Python package
-    Python,
-    /// The library for aarch64, emulated
-    Aarch64,
-    /// Everything at once, for half a minute
-    Soak,
-    /// Three guests of the fleet: other kernels, nodes and limits
-    Fleet,
+/// A part that was run.
+struct Ran {
+    part: Part,
+    count: Count,
+    took: Duration,
 }
 
-pub(crate) fn run(install: bool, only: Option<Part>) -> Result<ExitCode> {
-    let mut count = Count::default();
-    let _settings = install.then(Settings::for_tests).transpose()?;
-    let mut passed = true;
-    for part in Part::value_variants() {
-        if only.is_none_or(|only| only == *part) {
-            passed &= part.run(&mut count, install)?;
+impl Test {
+    pub(crate) fn all(install: bool) -> Self {
+        Self { all: true, only: None, install }
+    }
+
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let settings = Settings::for_tests()?;
+        println!("{settings}");
+        let parts = self.parts();
+        let mut passed = true;
+        let mut ran = Vec::new();
+        for (number, part) in (1..).zip(&parts) {
+            println!("\n{} ({number} of {}): {}", part.name(), parts.len(), part.about());
+            let mut count = Count::default();
+            let since = Instant::now();
+            passed &= part.run(&mut count, self.install)?;
+            ran.push(Ran { part: *part, count, took: since.elapsed() });
+        }
+        drop(settings);
+        self.summarize(&ran);
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        match (self.all, self.only) {
+            // The workspace has the library's.
+            (true, _) => Part::value_variants()
+                .iter()
+                .filter(|part| **part != Part::Library)
+                .copied()
+                .collect(),
+            (false, only) => vec![only.unwrap_or(Part::Library)],
         }
     }
-    count.print();
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
 
-impl Part {
-    /// Whether all of it passed, or was skipped.
-    fn run(self, count: &mut Count, install: bool) -> Result<bool> {
-        match self {
-            Self::Workspace => run_workspace(count, install),
-            Self::Faults => faults::short(count),
-            Self::Older => older::run(count),
-            Self::Models => run_models(count),
-            Self::Python => run_python(count, install),
-            Self::Aarch64 => run_aarch64(count, install),
-            Self::Soak => run_soak(count),
-            Self::Fleet => fleet::short(install, count),
+    fn summarize(&self, ran: &[Ran]) {
+        println!();
+        let mut all = Count::default();
+        for Ran { part, count, took } in ran {
+            println!("{}: {count}, {} s", part.name(), took.as_secs());
+            count.print_details();
+            all.add(count);
         }
-    }
-}
-
-fn run_aarch64(count: &mut Count, install: bool) -> Result<bool> {
-    match aarch64::test(install)? {
-        Outcome::Passed => count.passed += 1,
-        Outcome::Skipped { reason } => count.skip(format!("aarch64 under emulation: {reason}")),
-    }
-    Ok(true)
-}
-
-fn run_soak(count: &mut Count) -> Result<bool> {
-    let went_well = soak::short()?;
-    if went_well {
-        count.passed += 1;
-    } else {
-        count.failed += 1;
-    }
-    Ok(went_well & kill_servers(count)?)
-}
-
-/// The key-value server, killed more often than a test of the workspace does it.
-fn kill_servers(count: &mut Count) -> Result<bool> {
-    let arguments = ["test", "--package", "kv_store", "--test", "kv_store", "killed_at_any_moment"];
-    count_tests(crate::command(&arguments).env("HUGEKIT_KILLS", "50"), count)
-}
-
-fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {
-    if install {
-        redis::fetch();
-        chromium::fetch();
-        emulators::fetch();
-        fleet::qemu::fetch();
-    }
-    let mut cargo = crate::command(&["test", "--workspace", "--no-fail-fast"]);
-    valgrind::tell(&mut cargo, install);
-    count_tests(&mut cargo, count)
-}
-
-fn run_python(count: &mut Count, install: bool) -> Result<bool> {
-    match python::test(install)? {
-        python::Outcome::Skipped(reason) => {
-            count.skip(reason);
-            Ok(true)
+        if !self.all && self.only.is_none() {
+            println!(
+                "\nNot run: everything else. `cargo xtask test --all` takes a quarter of an hour on two CPUs."
+            );
         }
-        python::Outcome::Ran { succeeded, said } => {
-            said.lines().for_each(|line| count.read_pytest(line));
-            Ok(succeeded)
-        }
+        println!("\n{all}");
     }
 }
 
-/// Lets loom explore the interleavings of `sync` and `parallel`. Its crates are compiled differently, and
-/// therefore elsewhere; optimised, because there are many interleavings.
-fn run_models(count: &mut Count) -> Result<bool> {
-    let target = crate::target_dir("loom");
-    let arguments = ["test", "--release", "--package", "hugekit", "--lib", "models"];
-    let mut cargo = crate::command(&arguments);
-    count_tests(cargo.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target), count)
-}
-
-/// Runs tests, passing their output on while counting. Returns whether all of them succeeded.
+/// Runs tests, showing and counting what they print. Returns whether all of them succeeded.
 pub(crate) fn count_tests(cargo: &mut Command, count: &mut Count) -> Result<bool> {
-    let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo test")?;
-    let output = child.stdout.take().context("the output was asked for")?;
-    for line in BufReader::new(output).lines() {
+    let (output, writer) = pipe()?;
+    cargo.stdout(writer.try_clone()?).stderr(writer);
+    let mut child = cargo.spawn().context("cannot start cargo test")?;
+    // The command holds ends of the pipe for another start; while they are open, the output does not end.
+    cargo.stdout(Stdio::null()).stderr(Stdio::null());
+    let screen = Screen::new();
+    for line in BufReader::new(output).split(b'\n') {
         let line = line?;
-        println!("{line}");
+        let line = String::from_utf8_lossy(&line);
+        screen.show(&line);
         count.read(&line);
     }
     Ok(child.wait()?.success())
-}
-
-impl Count {
-    /// Takes in one line of a test runner's output.
-    pub(crate) fn read(&mut self, line: &str) {
-        if let Some(result) = line.strip_prefix("test result: ") {
-            let number = |what: &str| -> usize {
-                let before = result.split(what).next().unwrap_or("");
-                before.split_whitespace().last().and_then(|word| word.parse().ok()).unwrap_or(0)
-            };
-            self.passed += number(" passed");
-            self.failed += number(" failed");
-            self.skipped += number(" ignored");
-        } else if let Some((_, rest)) = line.split_once("[skipped: ") {
-            let reason = rest.split(']').next().unwrap_or(rest);
-            *self.reasons.entry(reason.to_owned()).or_default() += 1;
-        }
-    }
-
-    /// Takes in one line of pytest's, such as `3 failed, 250 passed, 2 skipped in 20.1s`, and `SKIPPED [2] …: why`.
-    fn read_pytest(&mut self, line: &str) {
-        if let Some((_, rest)) = line.split_once("SKIPPED [") {
-            let (tests, why) = rest.split_once("] ").unwrap_or(("1", rest));
-            let reason = why.split_once(": ").map_or(why, |(_, reason)| reason);
-            *self.reasons.entry(format!("Python: {reason}")).or_default() +=
-                tests.parse::<usize>().unwrap_or(1);
-            return;
-        }
-        let Some((numbers, _)) = line.rsplit_once(" in ") else { return };
-        for number in numbers.trim_matches(['=', ' ']).split(", ") {
-            match number.split_once(' ').map(|(number, what)| (number.parse::<usize>(), what)) {
-                Some((Ok(tests), "passed")) => self.passed += tests,
-                Some((Ok(tests), "failed" | "error" | "errors")) => self.failed += tests,
-                Some((Ok(tests), "skipped")) => self.skipped += tests,
-                _ => {}
-            }
-        }
-    }
-
-    /// Takes in all that another one counted.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
-        for (reason, tests) in &other.reasons {
-            *self.reasons.entry(reason.clone()).or_default() += tests;
-        }
-    }
-
-    pub(crate) fn skip(&mut self, reason: String) {
-        self.skipped += 1;
-        *self.reasons.entry(reason).or_default() += 1;
-    }
-
-    pub(crate) fn print(&self) {
-        println!();
-        for (reason, tests) in &self.reasons {
-            println!("skipped {tests}: {reason}");
-        }
-        println!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_and_reasons_add_up() {
-        let mut count = Count::default();
-        count.read("test result: ok. 40 passed; 0 failed; 2 ignored; 0 measured; finished in 1s");
-        count.read("test [skipped: this CPU lacks X] x::a ... ignored");
-        count.read("test [skipped: this CPU lacks X] x::b ... ignored");
-        count.read("test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured");
-        assert_eq!((count.passed, count.failed, count.skipped), (43, 1, 2));
-        assert_eq!(count.reasons["this CPU lacks X"], 2);
-        count.read_pytest("SKIPPED [3] crates/x/tests/a.py:5: no faults can be served here: EPERM");
-        count.read_pytest("==== 2 failed, 250 passed, 3 skipped in 20.15s ====");
-        count.read_pytest("7 passed in 0.5s");
-        assert_eq!((count.passed, count.failed, count.skipped), (300, 3, 5));
-        assert_eq!(count.reasons["Python: no faults can be served here: EPERM"], 3);
-    }
 }
