@@ -15,6 +15,7 @@ mod shell;
 mod socket;
 mod tend;
 mod text;
+mod time_left;
 mod tune;
 mod usage;
 

@@ -1,11 +1,16 @@
-//! Progress on standard error, and the signals that end a run.
+//! Progress on standard error, results as they come, and the signals that end a run.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use hugekit_lab::{Interrupted, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::text::write_out;
+use crate::time_left::TimeLeft;
 
 /// Exit code of a run that Ctrl-C ended: 128 + SIGINT, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -17,7 +22,12 @@ const STEPS: u64 = 1000;
 pub(crate) struct Terminal {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
+    left: RefCell<Option<TimeLeft>>,
+    results: Option<Results>,
 }
+
+/// The text of a result, by the experiment's name and its finding.
+type Results = fn(&str, &str) -> String;
 
 impl Terminal {
     /// From here on, SIGINT, SIGTERM and SIGHUP end the run at the next case instead of the
@@ -27,9 +37,21 @@ impl Terminal {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        let style = ProgressStyle::with_template("{msg:24} {wide_bar} {percent:>3}% {elapsed}");
+        let style = ProgressStyle::with_template("{spinner} {msg:32} {wide_bar} {elapsed}{prefix}");
         let bar = ProgressBar::new(STEPS).with_style(style.expect("the template is constant"));
-        Ok(Self { bar, stop })
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Ok(Self { bar, stop, left: RefCell::new(None), results: None })
+    }
+
+    /// From here on, what experiments have found is printed when they end, below this heading.
+    pub(crate) fn print_results(&mut self, heading: &str, results: Results) {
+        self.results = Some(results);
+        self.print(heading);
+    }
+
+    /// Where it cannot be printed, the run goes on: the record has it all, and who prints last says so.
+    fn print(&self, text: &str) {
+        let _ = self.bar.suspend(|| write_out(text));
     }
 
     /// Takes the bar off the screen.
@@ -43,12 +65,29 @@ impl Observer for Terminal {
         if self.stop.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
     }
 
+    fn experiment_begins(&self, name: &str, number: usize, of: usize) {
+        let mut left = self.left.borrow_mut();
+        let left = left.get_or_insert_with(|| TimeLeft::of(of, Instant::now()));
+        left.begin(number, Instant::now());
+        self.bar.set_message(name.to_owned());
+        self.bar.set_prefix(left.words(Instant::now()));
+    }
+
+    fn experiment_ends(&self, name: &str, finding: &str) {
+        if let Some(text) = self.results {
+            self.print(&text(name, finding));
+        }
+    }
+
     fn begin(&self, stage: &str) {
-        self.bar.reset();
+        self.bar.set_position(0);
         self.bar.set_message(stage.to_owned());
     }
 
     fn progress(&self, fraction: f64) {
         self.bar.set_position((fraction * STEPS as f64) as u64);
+        if let Some(left) = &*self.left.borrow() {
+            self.bar.set_prefix(left.words(Instant::now()));
+        }
     }
 }

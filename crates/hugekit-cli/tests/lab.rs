@@ -427,16 +427,29 @@ fn one_routine_stands_beside_memset_and_auto() {
 }
 
 #[test]
-fn tables_fit_80_columns_and_end_in_a_summary() {
+fn results_come_first_and_tables_fit_80_columns() {
     let mut everything = lab();
-    everything.args(["--memory", "64MiB", "--rounds", "2"]);
+    everything.args(["--tables", "--memory", "64MiB", "--rounds", "2"]);
     let output = everything.assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    let (_, summary) = text.split_once("\nSummary").unwrap();
-    assert!(summary.contains("clear: page-at-a-time → engine: "), "{summary}");
+    let (summary, tables) = text.split_once("\n\n").unwrap();
+    assert!(summary.starts_with("Summary"), "{summary}");
+    assert!(summary.contains("clear     page-at-a-time → engine: "), "{summary}");
+    assert!(tables.contains("\nmedian, GiB/s\n"), "{tables}");
+}
+
+#[test]
+fn experiments_that_are_not_named_have_results_and_warnings_alone() {
+    let mut everything = lab();
+    everything.args(["--memory", "64MiB", "--rounds", "2", "--no-record"]);
+    let output = everything.assert().success().get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("clear     page-at-a-time → engine: "), "{text}");
+    assert!(text.contains("\nWarnings\n"), "{text}");
+    assert!(!text.contains("\nmedian"), "{text}");
 }
 
 #[test]

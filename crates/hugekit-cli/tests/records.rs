@@ -70,7 +70,7 @@ fn an_older_record_is_shown() {
         .args(["lab", "--show", OLD])
         .assert()
         .success()
-        .stdout(contains("AMD EPYC").and(contains("parallel: skipped, this process has")));
+        .stdout(contains("AMD EPYC").and(contains("parallel  skipped, this process has")));
 }
 
 #[test]

@@ -79,15 +79,28 @@ fn each_once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     seen
 }
 
-/// One line without the experiment's name. It counts like for like only: where work moved elsewhere,
-/// a ratio says nothing about which side is faster.
+/// One line without the experiment's name: each headline that was measured. It counts like for like only: where work
+/// moved elsewhere, a ratio says nothing about which side is faster.
 #[must_use]
 pub fn finding(experiment: &Experiment) -> String {
     if let Some(skipped) = &experiment.skipped {
         return format!("skipped, {}", skipped.reason);
     }
     let definition = EXPERIMENTS.iter().find(|definition| definition.name == experiment.name);
-    let headline = definition.map_or("", |definition| definition.headline);
+    let headlines = definition.map_or(&[][..], |definition| definition.headlines);
+    let found: Vec<String> =
+        headlines.iter().filter_map(|headline| range(experiment, headline)).collect();
+    match &found[..] {
+        [] if experiment.cases.is_empty() && !experiment.failures.is_empty() => {
+            format!("failed, {}", experiment.failures[0].reason)
+        }
+        [] => "nothing to compare like for like".to_owned(),
+        found => format!("{} times as fast", found.join("; ")),
+    }
+}
+
+/// The least and the most of a comparison's fair ratios, if there are any.
+fn range(experiment: &Experiment, headline: &str) -> Option<String> {
     let mut fair: Vec<(&Ratio, &str)> = experiment
         .ratios
         .iter()
@@ -101,12 +114,9 @@ pub fn finding(experiment: &Experiment) -> String {
     let show =
         |(ratio, workload): &(&Ratio, &str)| format!("{} ({workload})", figure(ratio.median));
     match &fair[..] {
-        [] if experiment.cases.is_empty() && !experiment.failures.is_empty() => {
-            format!("failed, {}", experiment.failures[0].reason)
-        }
-        [] => "nothing to compare like for like".to_owned(),
-        [only] => format!("{sides}: {} times as fast", show(only)),
-        [least, .., most] => format!("{sides}: {} to {} times as fast", show(least), show(most)),
+        [] => None,
+        [only] => Some(format!("{sides}: {}", show(only))),
+        [least, .., most] => Some(format!("{sides}: {} to {}", show(least), show(most))),
     }
 }
 
@@ -139,6 +149,19 @@ mod tests {
         assert_eq!(finding(&stores), "memset → auto: 1.50 (4KiB) times as fast");
         stores.ratios.clear();
         assert_eq!(finding(&stores), "nothing to compare like for like");
+    }
+
+    #[test]
+    fn every_headline_that_was_measured_is_found() {
+        let ratios = vec![
+            ratio("demand/kernel-thp-vs-dirty/2MiB", 2.0),
+            ratio("demand/map-populate-vs-dirty/1GiB", 30.0),
+            ratio("demand/kernel-hugetlb-vs-dirty/1GiB", 4.0),
+        ];
+        let demand = Experiment { name: "demand".into(), ratios, ..Experiment::default() };
+        let expected =
+            "kernel-hugetlb → dirty: 4.00 (1GiB); kernel-thp → dirty: 2.00 (2MiB) times as fast";
+        assert_eq!(finding(&demand), expected);
     }
 
     #[test]

@@ -10,6 +10,12 @@ pub trait Observer {
         Ok(())
     }
 
+    /// An experiment begins: its number, counted from 1, of so many.
+    fn experiment_begins(&self, _name: &str, _number: usize, _of: usize) {}
+
+    /// An experiment has ended, and what was found in one line.
+    fn experiment_ends(&self, _name: &str, _finding: &str) {}
+
     /// A new stage begins, such as `stores 16MiB`.
     fn begin(&self, _stage: &str) {}
 

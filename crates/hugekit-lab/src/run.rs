@@ -10,6 +10,7 @@ use crate::bench::Bench;
 use crate::counters::Counting;
 use crate::error::LabError;
 use crate::experiments::Definition;
+use crate::finding::finding;
 use crate::machine::clearing_kernel;
 use crate::noise::{Moment, uncontrolled};
 use crate::observer::{Interrupted, Observer};
@@ -70,10 +71,15 @@ pub fn run(
     };
     let mut experiments = Vec::new();
     let mut interrupted = false;
-    for definition in chosen {
+    for (number, definition) in (1..).zip(chosen) {
         let before = Moment::now();
+        observer.experiment_begins(definition.name, number, chosen.len());
         match run_one(definition, &mut bench) {
-            Ok(experiment) => experiments.push(with_noise(experiment, &before, &counting)),
+            Ok(experiment) => {
+                let experiment = with_noise(experiment, &before, &counting);
+                observer.experiment_ends(&experiment.name, &finding(&experiment));
+                experiments.push(experiment);
+            }
             Err(Interrupted) => {
                 interrupted = true;
                 break;

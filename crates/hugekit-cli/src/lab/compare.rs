@@ -32,7 +32,7 @@ pub(super) fn run(
     if comparison.changes.is_empty() {
         bail!("{before} and {after} have no case in common");
     }
-    if sinks.tables {
+    if sinks.print {
         write_out(&render(&comparison))?;
     }
     if let Some(json) = sinks.json {

@@ -2,6 +2,7 @@
 
 mod compare;
 mod kept;
+mod summary;
 mod table;
 
 use std::process::ExitCode;
@@ -35,6 +36,9 @@ pub(crate) struct Lab {
     /// Run every experiment, also those that take minutes by themselves
     #[arg(long, conflicts_with = "experiments")]
     all: bool,
+    /// Print every table, as of experiments that are named, and not their results and warnings alone
+    #[arg(long)]
+    tables: bool,
     /// End within 15 s per experiment
     #[arg(long)]
     quick: bool,
@@ -82,8 +86,8 @@ fn percent(text: &str) -> Result<f64, String> {
 const IN_PART: u8 = 4;
 
 /// Arguments that make no sense where nothing is measured.
-const MEASURING: [&str; 8] =
-    ["experiments", "all", "quick", "memory", "rounds", "routine", "setup", "no_record"];
+const MEASURING: [&str; 9] =
+    ["experiments", "all", "tables", "quick", "memory", "rounds", "routine", "setup", "no_record"];
 
 fn experiment_parser() -> impl TypedValueParser<Value = &'static Definition> {
     let values = EXPERIMENTS.iter().map(|e| PossibleValue::new(e.name).help(e.repeats));
@@ -116,7 +120,7 @@ impl Lab {
         }
         if let Some(operand) = &self.show {
             let (name, record) = operand.read()?;
-            self.open_sinks()?.write(&name, &record)?;
+            self.open_sinks()?.write(&name, &record, &table::whole(&record))?;
             return Ok(ExitCode::SUCCESS);
         }
         match self.compare.as_deref() {
@@ -130,8 +134,11 @@ impl Lab {
         self.refuse_unavailable_routine()?;
         profile::go_by_stored();
         let sinks = self.open_sinks()?;
-        let terminal = Terminal::new()?;
+        let mut terminal = Terminal::new()?;
         settings::put_back();
+        if sinks.print {
+            terminal.print_results(&summary::heading(), summary::line);
+        }
         let outcome = match hugekit_lab::run(&self.chosen(), &self.options(), &terminal) {
             Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
                 return Err(UsageError(error.to_string()).into());
@@ -149,8 +156,12 @@ impl Lab {
         let record = outcome.record(&command_line());
         // Kept first: a page that cannot be written can be made of it later.
         let id = (!self.no_record && !record.experiments.is_empty()).then(|| keep(&record));
-        let written =
-            sinks.write(&id.flatten().unwrap_or_else(|| "of this run".to_owned()), &record);
+        let text = match self.tables || !self.experiments.is_empty() {
+            true => table::details(&record),
+            false => summary::warnings(&record),
+        };
+        let name = id.flatten().unwrap_or_else(|| "of this run".to_owned());
+        let written = sinks.write(&name, &record, &text);
         not_restored.map_or(Ok(()), Err)?;
         written?;
         let failed = record.failures().count();
@@ -178,10 +189,10 @@ impl Lab {
             let message = "--json and --html cannot both print to standard output";
             return Err(UsageError(message.to_owned()).into());
         }
-        let tables = !is_stdout(&self.json) && !is_stdout(&self.html);
+        let print = !is_stdout(&self.json) && !is_stdout(&self.html);
         let json = self.json.as_ref().map(Sink::open).transpose()?;
         let html = self.html.as_ref().map(Sink::open).transpose()?;
-        Ok(Sinks { tables, json, html })
+        Ok(Sinks { print, json, html })
     }
 
     fn chosen(&self) -> Vec<&'static Definition> {
@@ -220,20 +231,21 @@ impl Lab {
 
 /// Where a result goes.
 struct Sinks<'a> {
-    tables: bool,
+    /// Whether standard output is for people.
+    print: bool,
     json: Option<OpenSink<'a>>,
     html: Option<OpenSink<'a>>,
 }
 
 impl Sinks<'_> {
     /// Each of them, whatever becomes of the others; the first error is returned.
-    fn write(self, name: &str, record: &Record) -> anyhow::Result<()> {
-        let tables = || write_out(&table::render(record)).context("cannot print");
-        let tables = if self.tables { tables() } else { Ok(()) };
+    fn write(self, name: &str, record: &Record, text: &str) -> anyhow::Result<()> {
+        let printed = || write_out(text).context("cannot print");
+        let printed = if self.print { printed() } else { Ok(()) };
         let json = self.json.map_or(Ok(()), |json| json.write_json(record));
         let page = || report::page(&[(name.to_owned(), record.clone())]);
         let html = self.html.map_or(Ok(()), |html| html.write(&page()));
-        tables.and(json).and(html)
+        printed.and(json).and(html)
     }
 }
 

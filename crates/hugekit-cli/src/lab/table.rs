@@ -3,42 +3,43 @@
 // Writing to a String cannot fail, so the results of `writeln!` are dropped.
 use std::fmt::Write;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use hugekit_lab::finding::{elsewhere, figure, finding, reasons};
 use hugekit_lab::record::{Case, Distribution, Experiment, Machine, Ratio, Record, Unit, parts};
 use hugekit_lab::size::Size;
 use hugekit_lab::{EXPERIMENTS, Published};
 
+use super::summary::{self, render_indented};
 use crate::text::{COLUMNS, wrap};
 
 const WIDTH: u16 = COLUMNS as u16;
 
 const BOLD: Style = Style::new().bold();
-const WARNING: Style = AnsiColor::Yellow.on_default();
 
-/// The whole record, as for a terminal that wants colour.
-pub(super) fn render(record: &Record) -> String {
-    let mut text = String::new();
-    for line in wrap(&machine(&record.machine), COLUMNS) {
+/// The whole record, as a run prints it: the results first.
+pub(super) fn whole(record: &Record) -> String {
+    let mut text = summary::heading();
+    for experiment in &record.experiments {
+        text.push_str(&summary::line(&experiment.name, &finding(experiment)));
+    }
+    text + &details(record)
+}
+
+/// All but the results, which were printed while they came.
+pub(super) fn details(record: &Record) -> String {
+    let mut text = "\n".to_owned();
+    render_machine(&mut text, &record.machine);
+    record.experiments.iter().for_each(|experiment| render_experiment(&mut text, experiment));
+    summary::render_uncontrolled(&mut text, record);
+    text
+}
+
+pub(super) fn render_machine(text: &mut String, of: &Machine) {
+    for line in wrap(&machine(of), COLUMNS) {
         text.push_str(&line);
         text.push('\n');
     }
-    for experiment in &record.experiments {
-        render_experiment(&mut text, experiment);
-    }
-    let _ =
-        writeln!(text, "\n{BOLD}Summary{BOLD:#} (medians; like for like only; above 1 is faster)");
-    for experiment in &record.experiments {
-        render_indented(&mut text, "", &format!("{}: {}", experiment.name, finding(experiment)));
-    }
-    if !record.uncontrolled.is_empty() {
-        let _ = writeln!(text, "\n{BOLD}Not controlled{BOLD:#}");
-        for what in &record.uncontrolled {
-            render_indented(&mut text, "", what);
-        }
-    }
-    text
 }
 
 fn machine(machine: &Machine) -> String {
@@ -63,17 +64,6 @@ fn render_experiment(text: &mut String, experiment: &Experiment) {
         render_indented(text, "", &format!("skipped: {}; {}", skipped.reason, skipped.remedy));
         return;
     }
-    let elsewhere = elsewhere(experiment);
-    for notice in experiment.memory.iter().chain(&experiment.notices).chain(&elsewhere) {
-        render_indented(text, "· ", notice);
-    }
-    for warning in experiment.noise.iter().flat_map(|noise| &noise.warnings) {
-        render_indented(text, &format!("{WARNING}!{WARNING:#} "), warning);
-    }
-    for failure in &experiment.failures {
-        let failed = format!("{} failed: {}", failure.case, failure.reason);
-        render_indented(text, &format!("{WARNING}!{WARNING:#} "), &failed);
-    }
     for (unit, of_unit) in by_unit(&experiment.cases) {
         let _ = writeln!(text, "\nmedian, {}", unit.name());
         for table in cases(&of_unit) {
@@ -83,10 +73,22 @@ fn render_experiment(text: &mut String, experiment: &Experiment) {
     if !experiment.ratios.is_empty() {
         let _ = writeln!(text, "\nratio of pairs within a round\n{}", ratios(&experiment.ratios));
     }
+    render_published(text, &experiment.ratios);
     render_footnotes(text, &experiment.ratios);
     if !experiment.distributions.is_empty() {
         let _ = writeln!(text, "\nsingle events\n{}", distributions(&experiment.distributions));
     }
+    render_notes(text, experiment);
+}
+
+/// What the reader of the tables should know, and then what is wrong with them.
+fn render_notes(text: &mut String, experiment: &Experiment) {
+    text.push('\n');
+    let elsewhere = elsewhere(experiment);
+    for notice in experiment.memory.iter().chain(&experiment.notices).chain(&elsewhere) {
+        render_indented(text, "· ", notice);
+    }
+    summary::render_warnings(text, experiment);
 }
 
 /// The cases of each unit, units in the order of their first case.
@@ -99,16 +101,6 @@ fn by_unit(cases: &[Case]) -> Vec<(Unit, Vec<&Case>)> {
         }
     }
     groups
-}
-
-/// A paragraph behind a bullet, its further lines set in by four columns.
-fn render_indented(text: &mut String, bullet: &str, paragraph: &str) {
-    for (index, line) in wrap(paragraph, COLUMNS - 6).into_iter().enumerate() {
-        let _ = match index {
-            0 => writeln!(text, "  {bullet}{line}"),
-            _ => writeln!(text, "    {line}"),
-        };
-    }
 }
 
 fn render_footnotes(text: &mut String, ratios: &[Ratio]) {
@@ -198,25 +190,33 @@ fn medians<'a>(
 }
 
 fn ratios(ratios: &[Ratio]) -> Table {
-    let with_published = ratios.iter().any(|ratio| !ratio.published.is_empty());
-    let headers = ["", "median", "min", "max", "pairs"];
-    let published = with_published.then_some("published");
-    let mut table = new_table(headers.into_iter().chain(published));
+    let mut table = new_table(["", "median", "min", "max", "pairs"].into_iter());
     for ratio in ratios {
         let mark = match ratio.like_for_like {
             true => String::new(),
             false => format!(" {}", mark(ratios, ratio.moved.as_deref())),
         };
-        let id = ratio.id.split_once('/').map_or("", |(_, rest)| rest);
         let numbers = [ratio.median, ratio.min, ratio.max].map(|number| format!("{number:.2}"));
-        let mut row = vec![format!("{id}{mark}")];
+        let mut row = vec![format!("{}{mark}", name(ratio))];
         row.extend(numbers);
         row.push(ratio.pairs.to_string());
-        row.extend(with_published.then(|| published_of(&ratio.published)));
         table.add_row(row);
     }
     align_numbers(&mut table);
     table
+}
+
+/// A ratio's name without its experiment's.
+fn name(ratio: &Ratio) -> &str {
+    ratio.id.split_once('/').map_or("", |(_, rest)| rest)
+}
+
+/// Published figures of the same workloads, a paragraph for each ratio that has some.
+fn render_published(text: &mut String, ratios: &[Ratio]) {
+    for ratio in ratios.iter().filter(|ratio| !ratio.published.is_empty()) {
+        let published = published_of(&ratio.published);
+        render_indented(text, "", &format!("published for {}: {published}", name(ratio)));
+    }
 }
 
 /// A row for each case, a column for each percentile.
@@ -285,7 +285,7 @@ mod tests {
         let noise = Noise { warnings: vec![warning.to_owned()], ..Noise::default() };
         record.experiments[0].noise = Some(noise);
         record.uncontrolled = vec!["which physical pages were given".to_owned()];
-        let text = anstream::adapter::strip_str(&render(&record)).to_string();
+        let text = anstream::adapter::strip_str(&whole(&record)).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
         insta::assert_snapshot!(text);
     }
@@ -297,9 +297,9 @@ mod tests {
             let files = description.files().unwrap();
             let mut record = Record::parse(text).unwrap();
             record.machine = Machine::read(&Root::at(files.path()));
-            let plain = anstream::adapter::strip_str(&render(&record)).to_string();
+            let plain = anstream::adapter::strip_str(&whole(&record)).to_string();
             assert!(plain.lines().all(|line| line.chars().count() <= COLUMNS), "{plain}");
-            let header = plain.split("\n\n").next().unwrap().replace('\n', " ");
+            let header = plain.split("\n\n").nth(1).unwrap().replace('\n', " ");
             assert!(header.starts_with(&record.machine.cpu), "{header}");
             assert!(hugekit_lab::report::page(&[("a".into(), record)]).contains("</html>"));
         }
@@ -315,9 +315,9 @@ mod tests {
             failures: vec![failure],
             ..Experiment::default()
         }];
-        let plain = anstream::adapter::strip_str(&render(&record)).to_string();
+        let plain = anstream::adapter::strip_str(&whole(&record)).to_string();
         assert!(plain.contains("! fault/latency failed: cannot map 512MiB"), "{plain}");
-        assert!(plain.contains("fault: failed, cannot map 512MiB"), "{plain}");
+        assert!(plain.contains("fault     failed, cannot map 512MiB"), "{plain}");
         let page = hugekit_lab::report::page(&[("a".into(), record)]);
         assert!(page.contains("fault/latency failed: cannot map 512MiB"), "{page}");
     }

@@ -126,7 +126,8 @@ impl ByAuto {
             format!("{routine}: {}", workloads.join(" "))
         };
         let routines: Vec<String> = self.0.iter().map(of).collect();
-        (!routines.is_empty()).then(|| format!("auto is mostly {}", routines.join("; ")))
+        (!routines.is_empty())
+            .then(|| format!("auto, hugekit's own choice, was mostly {}", routines.join("; ")))
     }
 }
 
@@ -255,8 +256,9 @@ mod tests {
         by_auto.add("1MiB", used(cached));
         by_auto.add("2MiB", used(cached));
         by_auto.add("1GiB", used(streaming));
-        let said =
-            format!("auto is mostly {cached}, as asked: 1MiB 2MiB; {streaming}, as asked: 1GiB");
+        let said = format!(
+            "auto, hugekit's own choice, was mostly {cached}, as asked: 1MiB 2MiB; {streaming}, as asked: 1GiB"
+        );
         assert_eq!(by_auto.notice(), Some(said));
     }
 

@@ -142,7 +142,8 @@ impl Chart {
     fn mark(&self, x: &Axis, (at, name): &(f64, &'static str)) -> Markup {
         html! {
             (line(x.place(*at), TOP, x.place(*at), BOTTOM))
-            (text(x.place(*at) + 3.0, TOP + 8.0, "start", name))
+            // Above the drawing, where no series passes.
+            (text(x.place(*at), TOP - 4.0, "middle", name))
         }
     }
 }
