@@ -3,6 +3,7 @@
 use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -37,7 +38,15 @@ fn lay_out(place: &Place, built: &Path) -> Result<()> {
     install.descriptions()?;
     let program = binary::build(place)?;
     install.command(program.parent().context("a program is in a folder")?)?;
+    compress(&folder.join("share/man/man1"))?;
     services(&folder.join("systemd"))
+}
+
+/// As Debian has its manual.
+fn compress(pages: &Path) -> Result<()> {
+    let pages = fs::read_dir(pages)?.collect::<std::io::Result<Vec<_>>>()?;
+    let mut gzip = Command::new("gzip");
+    crate::succeed(gzip.args(["-9", "--no-name"]).args(pages.iter().map(fs::DirEntry::path)))
 }
 
 /// As they are for people who install by hand, but for the place of the command.
