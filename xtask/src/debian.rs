@@ -82,6 +82,14 @@ impl Debian {
         command
     }
 
+    /// Debian's archive, from where this machine gets its packages.
+    pub(crate) fn archive(&self) -> Result<String> {
+        let apt = Apt::new(self.dir.join("apt"))?;
+        let archive = apt.archive();
+        fs::remove_dir_all(&apt.dir)?;
+        archive
+    }
+
     /// Downloads the packages of `missing` and unpacks them, all or nothing.
     pub(crate) fn fetch(&self, missing: &[&Piece]) -> Result<()> {
         eprintln!("{}: fetching Debian packages into {}", self.whose, self.dir.display());

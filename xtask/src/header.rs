@@ -54,5 +54,10 @@ fn text() -> Result<String> {
     let bindings = sources.fold(builder, cbindgen::Builder::with_src).generate()?;
     let mut text = Vec::new();
     bindings.write(&mut text);
-    Ok(String::from_utf8(text)?)
+    Ok(in_c_words(&String::from_utf8(text)?))
+}
+
+/// Rust's heading for what a caller has to see to, which its compiler insists on, says nothing to readers of C.
+fn in_c_words(header: &str) -> String {
+    header.replace("// # Safety\n", "// Requires:\n")
 }

@@ -3,7 +3,9 @@
 mod aarch64;
 mod chromium;
 mod debian;
+mod dist;
 mod emulators;
+mod environment;
 mod faults;
 mod fleet;
 mod fuzz;
@@ -13,6 +15,7 @@ mod layers;
 mod older;
 mod on;
 mod operations;
+mod packaging;
 mod prose;
 mod python;
 mod redis;
@@ -52,8 +55,9 @@ enum Task {
     Wrap,
     /// Generates `hugekit.h` from the C interface's sources
     Header,
-    /// Builds and installs the libraries for C, their header, a file for pkg-config, and the command
+    /// Builds and installs the libraries for C, with files for pkg-config, CMake and GDB, and the command
     Install(install::Install),
+    Dist(dist::Dist),
     /// `check` and `test --all`: the one command before a push
     Ci {
         /// As for `test`
@@ -71,6 +75,7 @@ fn main() -> Result<ExitCode> {
         Task::On(on) => on.run(),
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
+        Task::Dist(dist) => dist.run(),
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Sanitize(sanitize) => sanitize.run(),
         Task::Soak(soak) => soak.run(),
@@ -89,6 +94,7 @@ fn check() -> Result<()> {
     cargo(&[&injected[..], &["--", "--deny", "warnings"]].concat())?;
     header::check()?;
     layers::check()?;
+    packaging::check()?;
     prose::check()?;
     documentation()
 }
@@ -101,6 +107,20 @@ fn documentation() -> Result<()> {
 /// A folder below `target/`.
 fn target_dir(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join(name)
+}
+
+/// Where cargo puts what it builds, as it says itself: `CARGO_TARGET_DIR` or a configuration file may name another folder
+/// than `target/`.
+fn build_dir(metadata: &mut Command) -> Result<PathBuf> {
+    let said = metadata.output().with_context(|| format!("cannot start {metadata:?}"))?;
+    ensure!(said.status.success(), "{metadata:?} failed");
+    let answer: serde_json::Value = serde_json::from_slice(&said.stdout)?;
+    let folder = answer["target_directory"].as_str().context("cargo names no target directory")?;
+    Ok(folder.into())
+}
+
+fn metadata() -> Command {
+    command(&["metadata", "--format-version", "1", "--no-deps"])
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
@@ -117,4 +137,16 @@ fn succeed(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
     ensure!(status.success(), "{command:?} failed");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cargo_builds_is_looked_for_where_the_environment_says() -> Result<()> {
+        let folder = build_dir(metadata().env("CARGO_TARGET_DIR", "/elsewhere"))?;
+        assert_eq!(folder, Path::new("/elsewhere"));
+        Ok(())
+    }
 }

@@ -26,9 +26,10 @@ pub(crate) fn raise(process: Pid) -> io::Result<()> {
 }
 
 fn schedule(process: Pid, policy: libc::c_int) -> io::Result<()> {
-    let parameter = libc::sched_param { sched_priority: 0 };
+    // The kernel's `struct sched_param`; musl's own is longer.
+    let parameter: libc::c_int = 0;
     let pid = process.as_raw_nonzero().get();
-    // SAFETY: the kernel reads one parameter, and no memory of this process changes. (libc's own function fails on musl.)
+    // SAFETY: the kernel reads one integer, and no memory of this process changes. (libc's own function fails on musl.)
     let answer =
         unsafe { libc::syscall(libc::SYS_sched_setscheduler, pid, policy, &raw const parameter) };
     if answer == 0 {

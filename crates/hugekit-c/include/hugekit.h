@@ -7,6 +7,8 @@
  *            function says otherwise, and out parameters are left alone; hugekit_last_error(),
  *            hugekit_last_remedy() and hugekit_last_errno() tell the calling thread more. Null pointers, lengths
  *            that overflow and numbers that are none of an enumeration's are HUGEKIT_STATUS_INVALID.
+ * REQUIRES   What stands below "Requires:" the library cannot check: the caller answers for it, and a call that breaks it
+ *            has no defined outcome.
  * OWNERSHIP  Handles are made by ..._new, ..._fork, ..._snapshot, ..._pin and ..._view, belong to the caller, and are given
  *            back by ..._free, which takes NULL too. Texts stay the library's unless hugekit_string_free is named. What
  *            is passed in (options, names, lists) is read before the call returns and not kept; a cancel flag and a
@@ -23,6 +25,7 @@
  *            or snapshotted may be served in place, by a handler of SIGBUS, and of SIGSEGV for forks on
  *            transparent huge pages: install yours before, and they are passed on what is not hugekit's; no
  *            thread that touches such memory may block these signals, and no code change its rights (mprotect).
+ *            Debuggers stop at each of them unless told not to: hugekit.gdb tells GDB.
  * FORK       A child of fork(2) has none of the memory: functions say HUGEKIT_STATUS_FORKED there, an access ends
  *            in SIGSEGV, ..._free frees the handle and nothing else. New pools work.
  * PANICS     A bug of the library prints a message and ends the process (SIGABRT); it never unwinds into the
@@ -701,7 +704,7 @@ int32_t hugekit_last_errno(void);
 // What lies between them is still to do. Writes the first `room` of them to `parts`, which is NULL or has so much room,
 // and returns how many there are; 0 if nothing was done, or the call was not one that clears, copies or populates.
 //
-// # Safety
+// Requires:
 // `parts` is NULL or valid for writing `room` of them.
 size_t hugekit_last_done(struct hugekit_part *parts,
                          size_t room);
@@ -719,20 +722,20 @@ struct hugekit_cancel *hugekit_cancel_new(void);
 // Sets the flag, for good: an operation that was given it stops after the pieces that are being done. Any thread may,
 // and a signal handler. Nothing happens for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a flag that is not freed.
 void hugekit_cancel_set(const struct hugekit_cancel *cancel);
 
 // Frees the flag. Nothing happens for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a flag that no thread uses any more.
 void hugekit_cancel_free(struct hugekit_cancel *cancel);
 
 // Sets `len` bytes at `memory` to zero, on the calling thread, by the fastest routine for this length: never
 // slower than `memset`. NULL will do for 0 bytes.
 //
-// # Safety
+// Requires:
 // The memory can be written, and no other thread accesses it meanwhile.
 hugekit_status hugekit_clear(void *memory, size_t len);
 
@@ -742,7 +745,7 @@ hugekit_status hugekit_clear(void *memory, size_t len);
 // Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown wish, and nothing is written then;
 // with `HUGEKIT_STATUS_CANCELLED` after a part.
 //
-// # Safety
+// Requires:
 // As for `hugekit_clear`.
 hugekit_status hugekit_clear_with(void *memory,
                                   size_t len,
@@ -754,14 +757,14 @@ hugekit_status hugekit_clear_with(void *memory,
 //
 // Fails with `HUGEKIT_STATUS_INVALID` if they overlap, and nothing is written then.
 //
-// # Safety
+// Requires:
 // `from` can be read and `to` written; no other thread writes to either, or reads from `to`, meanwhile.
 hugekit_status hugekit_copy(void *to, const void *from, size_t len);
 
 // Copies as `hugekit_copy` does, with knowledge of the next use of either side, on several threads, with
 // progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
 //
-// # Safety
+// Requires:
 // As for `hugekit_copy`.
 hugekit_status hugekit_copy_with(void *to,
                                  const void *from,
@@ -776,7 +779,7 @@ hugekit_status hugekit_copy_with(void *to,
 // `HUGEKIT_STATUS_NO_MEMORY`, and with `HUGEKIT_STATUS_UNSUPPORTED` before Linux 5.14; what was faulted in
 // before stays so. Any address will do.
 //
-// # Safety
+// Requires:
 // The options are those of the caller.
 hugekit_status hugekit_populate(void *memory,
                                 size_t len,
@@ -785,20 +788,20 @@ hugekit_status hugekit_populate(void *memory,
 
 // Says what the machine is, now: it reads `/proc` and `/sys`, which takes a millisecond or less.
 //
-// # Safety
+// Requires:
 // `machine` is a `hugekit_machine` whose size is set.
 hugekit_status hugekit_machine_query(struct hugekit_machine *machine);
 
 // All that `hugekit doctor --json` says of this machine: findings with verdicts and remedies, as JSON in
 // UTF-8. Free the text with `hugekit_string_free`.
 //
-// # Safety
+// Requires:
 // `text` can be written.
 hugekit_status hugekit_doctor(char **text);
 
 // Frees a text that the library gave. Nothing happens for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or such a text, not freed before.
 void hugekit_string_free(char *text);
 
@@ -815,7 +818,7 @@ hugekit_status hugekit_profile_load(void);
 
 // Says by which profile the library goes.
 //
-// # Safety
+// Requires:
 // `profile` is a `hugekit_profile` whose size is set.
 hugekit_status hugekit_profile_query(struct hugekit_profile *profile);
 
@@ -842,7 +845,7 @@ void hugekit_forget_learned(void);
 // `HUGEKIT_STATUS_UNSUPPORTED` if the kernel has no such pages; with `HUGEKIT_STATUS_INVALID` for no bytes or an
 // unknown wish.
 //
-// # Safety
+// Requires:
 // `pool` can be written; `options` is NULL or such a structure, whose file, with `HUGEKIT_POOL_ADOPT`, is as promised
 // there.
 hugekit_status hugekit_pool_new(size_t capacity,
@@ -852,45 +855,45 @@ hugekit_status hugekit_pool_new(size_t capacity,
 // Frees the handle. The pool lives on until its last region is freed. Nothing happens for NULL, and nothing
 // but that in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or a pool that no thread uses any more.
 void hugekit_pool_free(struct hugekit_pool *pool);
 
 // A `hugekit_backing`: what the pool's memory is made of. 0 for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a pool.
 uint32_t hugekit_pool_backing(const struct hugekit_pool *pool);
 
 // Why each backing above the one taken could not be had, a line each; the empty string if it is the one
 // asked for. Valid as long as the handle. Never NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a pool.
 const char *hugekit_pool_falls(const struct hugekit_pool *pool);
 
 // Bytes of the pool. 0 for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a pool.
 size_t hugekit_pool_capacity(const struct hugekit_pool *pool);
 
 // Bytes of a page of the backing: regions take whole ones. 0 for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a pool.
 size_t hugekit_pool_page_size(const struct hugekit_pool *pool);
 
 // The pool at this moment. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
 //
-// # Safety
+// Requires:
 // `pool` is NULL or a pool; `stats` is a `hugekit_stats` whose size is set.
 hugekit_status hugekit_pool_stats(const struct hugekit_pool *pool, struct hugekit_stats *stats);
 
 // Clears everything that is dirty now, on the pool's threads, and stores in `*bytes`, unless that is NULL, how
 // many bytes that were. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
 //
-// # Safety
+// Requires:
 // `pool` is NULL or a pool; `bytes` is NULL or can be written.
 hugekit_status hugekit_pool_scrub(const struct hugekit_pool *pool,
                                   uint64_t *bytes);
@@ -898,13 +901,13 @@ hugekit_status hugekit_pool_scrub(const struct hugekit_pool *pool,
 // Has the scrubber rest until `hugekit_pool_resume_scrubbing`, and waits until it does. Fails with
 // `HUGEKIT_STATUS_FORKED` in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or a pool.
 hugekit_status hugekit_pool_pause_scrubbing(const struct hugekit_pool *pool);
 
 // Lets the scrubber work again. Fails with `HUGEKIT_STATUS_FORKED` in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or a pool.
 hugekit_status hugekit_pool_resume_scrubbing(const struct hugekit_pool *pool);
 
@@ -918,7 +921,7 @@ hugekit_status hugekit_pool_resume_scrubbing(const struct hugekit_pool *pool);
 //
 // A process forked from this one has no such memory: an access there ends in SIGSEGV.
 //
-// # Safety
+// Requires:
 // `pool` is NULL or a pool; `region` can be written; `options` is NULL or such a structure.
 hugekit_status hugekit_region_new(const struct hugekit_pool *pool,
                                   size_t len,
@@ -928,7 +931,7 @@ hugekit_status hugekit_region_new(const struct hugekit_pool *pool,
 // Gives the memory back to the pool, which clears it before its next owner gets it. Nothing happens for NULL,
 // and nothing but the handle's end in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or a region that no thread uses any more, neither by its handle nor by its address or file.
 void hugekit_region_free(struct hugekit_region *region);
 
@@ -938,7 +941,7 @@ void hugekit_region_free(struct hugekit_region *region);
 //
 // Nothing is done, and the handle stays, as long as a range is pinned: `HUGEKIT_STATUS_CONFLICT`.
 //
-// # Safety
+// Requires:
 // As for `hugekit_region_free`, of what this process can know.
 hugekit_status hugekit_region_retire(struct hugekit_region *region);
 
@@ -951,7 +954,7 @@ hugekit_status hugekit_region_retire(struct hugekit_region *region);
 // `HUGEKIT_STATUS_INVALID` for a range outside the region, with `HUGEKIT_STATUS_NO_MEMORY` or
 // `HUGEKIT_STATUS_SYSTEM` if what is shared with earlier forks cannot be copied now.
 //
-// # Safety
+// Requires:
 // `region` is NULL or a region; `pin` can be written.
 hugekit_status hugekit_region_pin(const struct hugekit_region *region,
                                   size_t offset,
@@ -961,33 +964,33 @@ hugekit_status hugekit_region_pin(const struct hugekit_region *region,
 // Lets forks and snapshots share the range again. Nothing happens for NULL, and nothing but the handle's end in a
 // forked child.
 //
-// # Safety
+// Requires:
 // NULL, or a pin that no thread uses any more.
 void hugekit_pin_free(struct hugekit_pin *pin);
 
 // Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for
 // `hugekit_region_mapped_len` bytes until the region is freed, and never moves.
 //
-// # Safety
+// Requires:
 // NULL, or a region.
 void *hugekit_region_address(const struct hugekit_region *region);
 
 // Bytes that were asked for. 0 for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a region.
 size_t hugekit_region_len(const struct hugekit_region *region);
 
 // Bytes that are mapped: the length rounded up to whole pages of the backing. 0 for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a region.
 size_t hugekit_region_mapped_len(const struct hugekit_region *region);
 
 // A `hugekit_fault_mode`: how its faults are served, if it is cleared at its first touch; 0 if accesses are
 // plain ones, and for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a region.
 uint32_t hugekit_region_serving(const struct hugekit_region *region);
 
@@ -999,7 +1002,7 @@ uint32_t hugekit_region_serving(const struct hugekit_region *region);
 //
 // Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
 //
-// # Safety
+// Requires:
 // `region` is NULL or a region; the other two can be written.
 hugekit_status hugekit_region_file(const struct hugekit_region *region,
                                    int *descriptor,
@@ -1010,7 +1013,7 @@ hugekit_status hugekit_region_file(const struct hugekit_region *region,
 //
 // Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 //
-// # Safety
+// Requires:
 // `region` is NULL or a region; the others are NULL or such structures.
 hugekit_status hugekit_region_populate(const struct hugekit_region *region,
                                        size_t offset,
@@ -1022,7 +1025,7 @@ hugekit_status hugekit_region_populate(const struct hugekit_region *region,
 // of whole pages of the backing, but may end where the region does; else it fails with
 // `HUGEKIT_STATUS_INVALID`. What others write meanwhile is cleared or not.
 //
-// # Safety
+// Requires:
 // NULL, or a region.
 hugekit_status hugekit_region_release(const struct hugekit_region *region, size_t offset, size_t len);
 
@@ -1032,7 +1035,7 @@ hugekit_status hugekit_region_release(const struct hugekit_region *region, size_
 //
 // Fails with `HUGEKIT_STATUS_INVALID` for a range outside the region.
 //
-// # Safety
+// Requires:
 // NULL, or a region.
 hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region, size_t offset, size_t len);
 
@@ -1045,7 +1048,7 @@ hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region,
 // are `HUGEKIT_STATUS_NOT_PERMITTED` if no fault may be served, `HUGEKIT_STATUS_UNSUPPORTED` on pages of
 // 1 GiB, `HUGEKIT_STATUS_CONFLICT` if the region's file was given away.
 //
-// # Safety
+// Requires:
 // `region` is NULL or a region; `fork` can be written; `options` is NULL or such a structure.
 hugekit_status hugekit_region_fork(const struct hugekit_region *region,
                                    const struct hugekit_fork_options *options,
@@ -1054,7 +1057,7 @@ hugekit_status hugekit_region_fork(const struct hugekit_region *region,
 // Stores in `*bytes` how many bytes the region shares with forks at this moment, in whole granules: what
 // writes of it or of them may still have to copy.
 //
-// # Safety
+// Requires:
 // `region` is NULL or a region; `bytes` can be written.
 hugekit_status hugekit_region_shared_bytes(const struct hugekit_region *region, size_t *bytes);
 
@@ -1065,21 +1068,21 @@ hugekit_status hugekit_region_shared_bytes(const struct hugekit_region *region, 
 //
 // Fails with `HUGEKIT_STATUS_NO_MEMORY` if there is not so much.
 //
-// # Safety
+// Requires:
 // `reserve` can be written.
 hugekit_status hugekit_reserve_new(size_t bytes,
                                    struct hugekit_reserve **reserve);
 
 // Bytes it has. 0 for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a reserve.
 size_t hugekit_reserve_len(const struct hugekit_reserve *reserve);
 
 // Gives the memory back, once the snapshot that has it is freed, too. Nothing happens for NULL, and nothing but the
 // handle's end in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or a reserve that no thread uses any more, but for a snapshot.
 void hugekit_reserve_free(struct hugekit_reserve *reserve);
 
@@ -1095,7 +1098,7 @@ void hugekit_reserve_free(struct hugekit_reserve *reserve);
 // The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes from
 // the snapshot is an error when it is read.
 //
-// # Safety
+// Requires:
 // Until the snapshot is freed: no thread that has SIGBUS blocked writes to the memory or has its stack there;
 // no code takes SIGBUS from the library's handler; if it is served in place (`hugekit_snapshot_serving`), no
 // system call writes to it but after `hugekit_snapshot_prepare_write`, or the program can bear EFAULT.
@@ -1112,7 +1115,7 @@ hugekit_status hugekit_snapshot_new(const void *memory,
 //
 // Fails as `hugekit_snapshot_new` does, for the first range that is refused; none is taken then.
 //
-// # Safety
+// Requires:
 // As for `hugekit_snapshot_new`, for all of the ranges; `ranges` is NULL or `count` of them, and so many handles can
 // be written to `snapshots`.
 hugekit_status hugekit_snapshot_new_several(const struct hugekit_range *ranges,
@@ -1124,7 +1127,7 @@ hugekit_status hugekit_snapshot_new_several(const struct hugekit_range *ranges,
 // as the region has are reserved, so that writers never outrun it. It may outlive the region. `options` may be
 // NULL. Fails as `hugekit_region_fork` does.
 //
-// # Safety
+// Requires:
 // `region` is NULL or a region; `snapshot` can be written; `options` is NULL or such a structure.
 hugekit_status hugekit_region_snapshot(const struct hugekit_region *region,
                                        const struct hugekit_fork_options *options,
@@ -1133,20 +1136,20 @@ hugekit_status hugekit_region_snapshot(const struct hugekit_region *region,
 // Frees the snapshot, and lets the memory alone again once its views are freed, too. Nothing happens for NULL, and
 // nothing but the handle's end in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or a snapshot that no thread uses any more.
 void hugekit_snapshot_free(struct hugekit_snapshot *snapshot);
 
 // Bytes of the snapshot. 0 for NULL, and once it has ended.
 //
-// # Safety
+// Requires:
 // NULL, or a snapshot.
 size_t hugekit_snapshot_len(const struct hugekit_snapshot *snapshot);
 
 // A `hugekit_fault_mode`: how writes to the memory are handled, and so whether system calls may write to it; 0 if
 // nothing is protected, once it has ended, and for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a snapshot.
 uint32_t hugekit_snapshot_serving(const struct hugekit_snapshot *snapshot);
 
@@ -1157,7 +1160,7 @@ uint32_t hugekit_snapshot_serving(const struct hugekit_snapshot *snapshot);
 // `HUGEKIT_STATUS_LOST` if writers outran it, or the owner unmapped or discarded the memory. What `to` holds after
 // that is of no use.
 //
-// # Safety
+// Requires:
 // `snapshot` is NULL or a snapshot; `to` can be written, and no other thread accesses it meanwhile.
 hugekit_status hugekit_snapshot_read(const struct hugekit_snapshot *snapshot,
                                      size_t offset,
@@ -1170,7 +1173,7 @@ hugekit_status hugekit_snapshot_read(const struct hugekit_snapshot *snapshot,
 // Fails as `hugekit_snapshot_read` does, and with `HUGEKIT_STATUS_CANCELLED`. It has ended then too, unless it
 // was not begun because `len` differs, or, with `HUGEKIT_STATUS_CONFLICT`, because the snapshot has a view.
 //
-// # Safety
+// Requires:
 // As for `hugekit_snapshot_read`.
 hugekit_status hugekit_snapshot_copy(const struct hugekit_snapshot *snapshot,
                                      void *to,
@@ -1184,7 +1187,7 @@ hugekit_status hugekit_snapshot_copy(const struct hugekit_snapshot *snapshot,
 // Fails as `hugekit_snapshot_copy` does, and with `HUGEKIT_STATUS_SYSTEM` if the file does. What was written then
 // is the first part of the snapshot.
 //
-// # Safety
+// Requires:
 // `snapshot` is NULL or a snapshot; the descriptor stays open meanwhile.
 hugekit_status hugekit_snapshot_write(const struct hugekit_snapshot *snapshot,
                                       int descriptor,
@@ -1197,20 +1200,20 @@ hugekit_status hugekit_snapshot_write(const struct hugekit_snapshot *snapshot,
 // Fails with `HUGEKIT_STATUS_INVALID` once the snapshot has ended, with `HUGEKIT_STATUS_NO_MEMORY` if there are no
 // addresses for it.
 //
-// # Safety
+// Requires:
 // `snapshot` is NULL or a snapshot; `view` can be written.
 hugekit_status hugekit_snapshot_view(const struct hugekit_snapshot *snapshot,
                                      struct hugekit_view **view);
 
 // Frees the view. Nothing happens for NULL, and nothing but the handle's end in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or a view that no thread uses any more, neither by its handle nor by addresses in it.
 void hugekit_view_free(struct hugekit_view *view);
 
 // Bytes of the snapshot. 0 for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a view.
 size_t hugekit_view_len(const struct hugekit_view *view);
 
@@ -1219,7 +1222,7 @@ size_t hugekit_view_len(const struct hugekit_view *view);
 //
 // Fails as `hugekit_snapshot_read` does.
 //
-// # Safety
+// Requires:
 // `view` is NULL or a view; `bytes` can be written.
 hugekit_status hugekit_view_bytes(const struct hugekit_view *view,
                                   size_t offset,
@@ -1233,7 +1236,7 @@ hugekit_status hugekit_view_bytes(const struct hugekit_view *view,
 //
 // Fails as `hugekit_snapshot_read` does, with `HUGEKIT_STATUS_INVALID` for a pointer to elsewhere.
 //
-// # Safety
+// Requires:
 // `view` is NULL or a view; `there` can be written.
 hugekit_status hugekit_view_rebase(const struct hugekit_view *view,
                                    const void *pointer,
@@ -1244,7 +1247,7 @@ hugekit_status hugekit_view_rebase(const struct hugekit_view *view,
 // where writes are handled in place: what it holds is preserved, and stays in the snapshot. Fails
 // as `hugekit_snapshot_read` does.
 //
-// # Safety
+// Requires:
 // NULL, or a snapshot.
 hugekit_status hugekit_snapshot_prepare_write(const struct hugekit_snapshot *snapshot,
                                               size_t offset,
@@ -1252,7 +1255,7 @@ hugekit_status hugekit_snapshot_prepare_write(const struct hugekit_snapshot *sna
 
 // The snapshot's cost.
 //
-// # Safety
+// Requires:
 // `snapshot` is NULL or a snapshot; `stats` is a `hugekit_snapshot_stats` whose size is set.
 hugekit_status hugekit_snapshot_statistics(const struct hugekit_snapshot *snapshot,
                                            struct hugekit_snapshot_stats *stats);
@@ -1261,7 +1264,7 @@ hugekit_status hugekit_snapshot_statistics(const struct hugekit_snapshot *snapsh
 // and stores a handle of its bytes in `*changes`. `options` may be NULL; `HUGEKIT_SNAPSHOT_IN_BACKGROUND` is of no use
 // here. Fails as `hugekit_snapshot_new` does.
 //
-// # Safety
+// Requires:
 // As for `hugekit_snapshot_new`, until the last of the changes and epochs that follow on it is used up or freed.
 hugekit_status hugekit_changes_first(const void *memory,
                                      size_t len,
@@ -1276,7 +1279,7 @@ hugekit_status hugekit_changes_first(const void *memory,
 // `HUGEKIT_STATUS_INVALID` once it is used up, and with `HUGEKIT_STATUS_LOST` if what was written is not known any more:
 // begin with `hugekit_changes_first` then.
 //
-// # Safety
+// Requires:
 // As for `hugekit_changes_first`; `epoch` is NULL or an epoch.
 hugekit_status hugekit_changes_since(const struct hugekit_epoch *epoch,
                                      const struct hugekit_snapshot_options *options,
@@ -1288,7 +1291,7 @@ hugekit_status hugekit_changes_since(const struct hugekit_epoch *epoch,
 //
 // Fails as `hugekit_region_fork` does, and with `HUGEKIT_STATUS_CONFLICT` if the epoch is not the region's last one.
 //
-// # Safety
+// Requires:
 // `region` is NULL or a region; `epoch` is NULL or an epoch; `options` is NULL or such a structure; `changes` can be
 // written.
 hugekit_status hugekit_region_changes(const struct hugekit_region *region,
@@ -1298,7 +1301,7 @@ hugekit_status hugekit_region_changes(const struct hugekit_region *region,
 
 // Bytes of the whole state. 0 for NULL, and once it is used up.
 //
-// # Safety
+// Requires:
 // NULL, or changes.
 size_t hugekit_changes_len(const struct hugekit_changes *changes);
 
@@ -1307,7 +1310,7 @@ size_t hugekit_changes_len(const struct hugekit_changes *changes);
 //
 // Fails with `HUGEKIT_STATUS_INVALID` once it is used up.
 //
-// # Safety
+// Requires:
 // `changes` is NULL or changes; `parts` is NULL, if `room` is 0, or can be written; so can `count`.
 hugekit_status hugekit_changes_parts(const struct hugekit_changes *changes,
                                      struct hugekit_part *parts,
@@ -1319,7 +1322,7 @@ hugekit_status hugekit_changes_parts(const struct hugekit_changes *changes,
 //
 // Fails as `hugekit_snapshot_prepare_write` does.
 //
-// # Safety
+// Requires:
 // NULL, or changes.
 hugekit_status hugekit_changes_prepare_write(const struct hugekit_changes *changes,
                                              size_t offset,
@@ -1332,7 +1335,7 @@ hugekit_status hugekit_changes_prepare_write(const struct hugekit_changes *chang
 // the snapshot or the memory was unmapped; with `HUGEKIT_STATUS_INVALID` once the changes are used up. They are used up
 // then too, and there is no epoch.
 //
-// # Safety
+// Requires:
 // `changes` is NULL or changes; `epoch` can be written; `take` may be called with `context`, and does not unwind.
 hugekit_status hugekit_changes_write(const struct hugekit_changes *changes,
                                      hugekit_take take,
@@ -1342,39 +1345,39 @@ hugekit_status hugekit_changes_write(const struct hugekit_changes *changes,
 // Frees the handle; changes that were not used up leave no epoch. Nothing happens for NULL, and nothing but the
 // handle's end in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or changes that no thread uses any more.
 void hugekit_changes_free(struct hugekit_changes *changes);
 
 // As `hugekit_changes_prepare_write`, between two states.
 //
-// # Safety
+// Requires:
 // NULL, or an epoch.
 hugekit_status hugekit_epoch_prepare_write(const struct hugekit_epoch *epoch, size_t offset, size_t len);
 
 // Bytes that are written all the time, in whole granules: their writes take no fault until the next state, and they
 // count as changed in that. 0 for NULL, and once it is used up.
 //
-// # Safety
+// Requires:
 // NULL, or an epoch.
 size_t hugekit_epoch_unwatched(const struct hugekit_epoch *epoch);
 
 // Frees the handle; an epoch that was not used up notes no writes any more. Nothing happens for NULL, and nothing but
 // the handle's end in a forked child.
 //
-// # Safety
+// Requires:
 // NULL, or an epoch that no thread uses any more.
 void hugekit_epoch_free(struct hugekit_epoch *epoch);
 
 // A chain of states of `length` bytes, of which the first is saved in full. Stores its handle in `*chain`.
 //
-// # Safety
+// Requires:
 // `chain` can be written.
 hugekit_status hugekit_chain_new(size_t length, struct hugekit_chain **chain);
 
 // Frees the chain. Nothing happens for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a chain that no thread uses any more.
 void hugekit_chain_free(struct hugekit_chain *chain);
 
@@ -1390,7 +1393,7 @@ void hugekit_chain_free(struct hugekit_chain *chain);
 // or once the changes are used up; with `HUGEKIT_STATUS_SYSTEM` if the file fails; with `HUGEKIT_STATUS_LOST` if the
 // snapshot is lost. There is no epoch then.
 //
-// # Safety
+// Requires:
 // `chain` is NULL or a chain, `changes` NULL or changes; the descriptor stays open meanwhile; `saved` is NULL or can be
 // written; `epoch` can be written.
 hugekit_status hugekit_chain_save(const struct hugekit_chain *chain,
@@ -1407,7 +1410,7 @@ hugekit_status hugekit_chain_save(const struct hugekit_chain *chain,
 // Fails with `HUGEKIT_STATUS_INVALID` for a delta that is damaged, truncated, of another base or of another length, and
 // says where; with `HUGEKIT_STATUS_SYSTEM` if the file cannot be read.
 //
-// # Safety
+// Requires:
 // `memory` can be written, and no other thread accesses it meanwhile; the descriptor stays open; `base` is NULL or such
 // a structure; `state` is NULL or can be written.
 hugekit_status hugekit_delta_apply(void *memory,
@@ -1423,7 +1426,7 @@ hugekit_status hugekit_delta_apply(void *memory,
 // another user's; with `HUGEKIT_STATUS_CONFLICT` if it has another tender; with `HUGEKIT_STATUS_UNSUPPORTED` before
 // Linux 6.1, and if the process has switched transparent huge pages off.
 //
-// # Safety
+// Requires:
 // `tender` can be written, `options` is NULL or its size is set.
 hugekit_status hugekit_tender_new(const struct hugekit_tend_options *options,
                                   struct hugekit_tender **tender);
@@ -1434,7 +1437,7 @@ hugekit_status hugekit_tender_new(const struct hugekit_tend_options *options,
 // Fails with `HUGEKIT_STATUS_INVALID` if the process is gone, and with `HUGEKIT_STATUS_CONFLICT` once
 // `hugekit_tender_start` was called.
 //
-// # Safety
+// Requires:
 // `tender` is a tender, `report` is NULL or its size is set.
 hugekit_status hugekit_tender_pass(struct hugekit_tender *tender,
                                    struct hugekit_tend_report *report);
@@ -1445,19 +1448,19 @@ hugekit_status hugekit_tender_pass(struct hugekit_tender *tender,
 // Fails with `HUGEKIT_STATUS_CONFLICT` if that was asked before, and with `HUGEKIT_STATUS_NO_MEMORY` if there is no
 // thread to be had; the tender can only be freed then.
 //
-// # Safety
+// Requires:
 // `tender` is a tender.
 hugekit_status hugekit_tender_start(struct hugekit_tender *tender);
 
 // What the tender that was started has done and seen; all of it 0 before its first pass.
 //
-// # Safety
+// Requires:
 // `tender` is a tender, and the size of `report` is set.
 hugekit_status hugekit_tender_query(const struct hugekit_tender *tender, struct hugekit_tend_report *report);
 
 // Stops tending within a tenth of a second; all memory stays as it is. Nothing happens for NULL.
 //
-// # Safety
+// Requires:
 // NULL, or a tender that no thread uses any more.
 void hugekit_tender_free(struct hugekit_tender *tender);
 

@@ -54,3 +54,8 @@ pub use merge::merge;
 pub use reader::{Change, Header, Reader};
 pub use target::Target;
 pub use writer::Writer;
+
+/// Runs the README's program as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

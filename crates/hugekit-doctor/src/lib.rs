@@ -51,3 +51,8 @@ pub fn examine(root: &Root) -> Option<Report> {
         lines: lines::all(&facts),
     })
 }
+
+/// Runs the README's program as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

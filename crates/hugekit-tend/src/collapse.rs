@@ -6,6 +6,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use hugekit::HUGE_PAGE_BYTES;
 use rustix::io::Errno;
 
+/// The kernel's; libc has it for glibc alone.
+pub(crate) const MADV_COLLAPSE: libc::c_int = 25;
+
 /// Whether memory of this process may be collapsed at all: asked of no memory.
 pub(crate) fn is_permitted(process: BorrowedFd<'_>) -> Result<(), Errno> {
     advise(process, &[])
@@ -30,7 +33,7 @@ fn advise(process: BorrowedFd<'_>, ranges: &[libc::iovec]) -> Result<(), Errno> 
             process.as_raw_fd(),
             ranges.as_ptr(),
             ranges.len(),
-            libc::MADV_COLLAPSE,
+            MADV_COLLAPSE,
             0,
         )
     };

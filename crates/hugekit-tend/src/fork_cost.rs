@@ -10,6 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+use crate::collapse::MADV_COLLAPSE;
 use crate::mappings::Extent;
 
 /// Huge pages that a fork is measured with, and as much memory on base pages: enough for a fork to take several times
@@ -109,8 +110,7 @@ impl Memory {
     /// Whether all of it is on huge pages now.
     fn collapse(&self) -> bool {
         // SAFETY: the mapping's memory, of which no byte changes.
-        let done =
-            unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_COLLAPSE) };
+        let done = unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, MADV_COLLAPSE) };
         done == 0
     }
 

@@ -51,3 +51,8 @@ pub use relatives::named;
 pub use status::{Hindrance, PassReport, Status};
 pub use target::Target;
 pub use tender::{Builder, Tender, Tending};
+
+/// Runs the README's program as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -205,6 +205,11 @@ pub use snapshot::{Snapshot, SnapshotError};
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// Runs those of the crate's own README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct CrateReadme;
+
 /// Runs the program of the page about snapshots as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/snapshot.md")]

@@ -1,9 +1,13 @@
 //! Programs in C and C++, compiled by the system's compiler with warnings as errors, and linked with the libraries.
 
+mod said;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+pub(crate) use self::said::said;
 
 const STRICT: [&str; 5] = ["-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
@@ -90,13 +94,4 @@ impl Places {
         said(&mut go)?;
         Ok(path)
     }
-}
-
-/// The output of a command, if it succeeds.
-pub(crate) fn said(command: &mut Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("{command:?}\n{}", String::from_utf8_lossy(&output.stderr)));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

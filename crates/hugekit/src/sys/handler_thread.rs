@@ -21,9 +21,18 @@ const STACK_BYTES: usize = 2 << 20;
 /// A running thread. Dropped without [`join`](Self::join), it keeps its stack for good.
 #[derive(Debug)]
 pub(crate) struct HandlerThread {
-    id: libc::pthread_t,
+    id: ThreadId,
     stack: ManuallyDrop<PrivateBytes>,
 }
+
+/// A number on glibc, a pointer on musl.
+#[derive(Debug)]
+struct ThreadId(libc::pthread_t);
+
+// SAFETY: a name of a thread, which any thread may join.
+unsafe impl Send for ThreadId {}
+// SAFETY: as above; nothing is read through it.
+unsafe impl Sync for ThreadId {}
 
 /// What a new thread is given.
 struct Start {
@@ -55,14 +64,14 @@ impl HandlerThread {
     /// Waits for its end. In the process that started it.
     pub(crate) fn join(self) {
         // SAFETY: not joined before, because that takes the only value there is, and never detached.
-        let refused = unsafe { libc::pthread_join(self.id, ptr::null_mut()) };
+        let refused = unsafe { libc::pthread_join(self.id.0, ptr::null_mut()) };
         if refused == 0 {
             drop(ManuallyDrop::into_inner(self.stack));
         }
     }
 }
 
-fn create(stack: &PrivateBytes, start: Box<Start>) -> io::Result<libc::pthread_t> {
+fn create(stack: &PrivateBytes, start: Box<Start>) -> io::Result<ThreadId> {
     let given = Box::into_raw(start);
     let mut id = MaybeUninit::uninit();
     let mut attributes = MaybeUninit::uninit();
@@ -84,7 +93,7 @@ fn create(stack: &PrivateBytes, start: Box<Start>) -> io::Result<libc::pthread_t
     };
     match started {
         // SAFETY: written by the call that succeeded.
-        Ok(()) => Ok(unsafe { id.assume_init() }),
+        Ok(()) => Ok(ThreadId(unsafe { id.assume_init() })),
         Err(error) => {
             // SAFETY: boxed above, and no thread took it.
             drop(unsafe { Box::from_raw(given) });

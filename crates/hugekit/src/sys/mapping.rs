@@ -553,6 +553,9 @@ fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
     NonNull::new(start).ok_or(io::Errno::NOMEM)
 }
 
+/// The kernel's; libc has it for glibc alone.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// Makes transparent huge pages of the aligned 2 MiB that lie within, whatever the setting says
 /// (Linux 6.1); holes count as zeroes.
 ///
@@ -563,7 +566,7 @@ pub(crate) unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     let collapse = || {
         pass(Call::MadviseCollapse)?;
         // SAFETY: what memory holds stays the same, and what comes into sight is the caller's to promise.
-        last_error(unsafe { libc::madvise(start.cast(), len, libc::MADV_COLLAPSE) } != 0)
+        last_error(unsafe { libc::madvise(start.cast(), len, MADV_COLLAPSE) } != 0)
     };
     io::retry_on_intr(collapse)
 }

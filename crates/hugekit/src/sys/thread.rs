@@ -135,9 +135,10 @@ pub(crate) fn yield_to_all_threads() -> io::Result<()> {
 }
 
 fn run_idly() -> io::Result<()> {
-    let parameter = libc::sched_param { sched_priority: 0 };
+    // The kernel's `struct sched_param`; musl's own is longer.
+    let parameter: libc::c_int = 0;
     pass(Call::SchedSetscheduler)?;
-    // SAFETY: the kernel reads one `struct sched_param`. musl's wrapper always refuses, so the
+    // SAFETY: the kernel reads one integer. musl's wrapper always refuses, so the
     // system call is made directly; 0 is the calling thread.
     let refused = unsafe {
         libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_IDLE, &raw const parameter)
