@@ -1,6 +1,7 @@
 //! Chores that a contributor would otherwise do by hand: `cargo xtask test`, `check` and `ci`.
 
 mod aarch64;
+mod book;
 mod chromium;
 mod debian;
 mod dist;
@@ -58,6 +59,7 @@ enum Task {
     /// Builds and installs the libraries for C, with files for pkg-config, CMake and GDB, and the command
     Install(install::Install),
     Dist(dist::Dist),
+    Book(book::Book),
     /// `check` and `test --all`: the one command before a push
     Ci {
         /// As for `test`
@@ -76,6 +78,7 @@ fn main() -> Result<ExitCode> {
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),
         Task::Dist(dist) => dist.run(),
+        Task::Book(book) => book.run().map(|()| ExitCode::SUCCESS),
         Task::Fuzz(fuzz) => fuzz.run(),
         Task::Sanitize(sanitize) => sanitize.run(),
         Task::Soak(soak) => soak.run(),

@@ -2,6 +2,7 @@
 
 mod broker;
 mod delta;
+mod demo;
 mod doctor;
 mod file;
 mod lab;
@@ -38,6 +39,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Doctor(doctor::Doctor),
+    Demo(demo::Demo),
     Lab(lab::Lab),
     Tune(tune::Tune),
     Report(report::Report),
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(doctor) => doctor.run().map(|()| ExitCode::SUCCESS),
+        Command::Demo(demo) => demo.run().map(|()| ExitCode::SUCCESS),
         Command::Lab(lab) => lab.run(),
         Command::Tune(tune) => tune.run(),
         Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),

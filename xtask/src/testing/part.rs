@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use super::count::Count;
 use super::{count_tests, library};
 use crate::aarch64::{self, Outcome};
-use crate::{chromium, emulators, faults, fleet, older, python, redis, soak, valgrind};
+use crate::{book, chromium, emulators, faults, fleet, older, python, redis, soak, valgrind};
 
 /// The parts of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -30,6 +30,8 @@ pub(crate) enum Part {
     Soak,
     /// Three guests of the fleet: other kernels, nodes and limits
     Fleet,
+    /// The book of docs/, every link followed
+    Book,
 }
 
 impl Part {
@@ -58,6 +60,7 @@ impl Part {
             Self::Aarch64 => run_aarch64(count, install),
             Self::Soak => run_soak(count),
             Self::Fleet => fleet::short(install, count),
+            Self::Book => book::test(install, count),
         }
     }
 }

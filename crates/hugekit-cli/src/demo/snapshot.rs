@@ -1,0 +1,151 @@
+//! A state that is saved while its owner goes on writing.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use hugekit::{Pool, SharedRegion, Snapshot};
+use hugekit_lab::size::Size;
+
+use super::ways::Ways;
+use crate::usage::Remedied;
+
+/// Each step of the owner's writes the number of the step into one block of this size.
+const BLOCK: usize = 4096;
+
+/// Steps before a save, and how far apart their blocks are: a prime, so that all blocks come to be written.
+const BEFORE: u64 = 10_000;
+const APART: u64 = 7919;
+
+pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
+    let pool = Pool::builder(2 * bytes).populate_now(true).build()?;
+    let mut owner = Owner { state: pool.region(bytes)?.share(), steps: 0 };
+    let mut copy = vec![1_u8; bytes];
+    let mut file = tempfile::tempfile().context("no file to save to")?;
+    let about = format!(
+        "{} saved to a file while their owner goes on writing: the longest step of the owner's, from \
+         the save on until the file is complete. Every file is compared with the state as it was.",
+        Size(bytes)
+    );
+    let ways = [
+        ("the owner stops and writes the file", ""),
+        ("it copies, a thread writes the copy", ""),
+        (
+            "region.snapshot(), a thread writes",
+            "the owner copies aside what it writes first, 2 MiB at most.",
+        ),
+    ];
+    Ways::in_turn(about, &ways, |way| {
+        (0..BEFORE).for_each(|_| owner.step());
+        let steps = owner.steps;
+        let longest = match way {
+            0 => owner.stop_and_write(&mut file),
+            1 => owner.copy_and_write(&mut copy, &mut file),
+            _ => owner.snapshot_and_write(&mut file),
+        }?;
+        compare(&mut file, steps, owner.blocks())?;
+        Ok(longest)
+    })
+}
+
+/// A program that writes its state, step by step.
+struct Owner {
+    state: SharedRegion,
+    steps: u64,
+}
+
+impl Owner {
+    fn blocks(&self) -> u64 {
+        (self.state.len() / BLOCK) as u64
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        let block = self.steps * APART % self.blocks();
+        let at = block as usize * BLOCK;
+        self.state.write_at(at, &self.steps.to_ne_bytes()).expect("within the state");
+    }
+
+    fn stop_and_write(&mut self, file: &mut File) -> anyhow::Result<Duration> {
+        let start = Instant::now();
+        file.rewind()?;
+        let mut piece = vec![0_u8; 1 << 20];
+        for at in (0..self.state.len()).step_by(piece.len()) {
+            let piece = &mut piece[..(self.state.len() - at).min(1 << 20)];
+            self.state.read_at(at, piece)?;
+            file.write_all(piece)?;
+        }
+        Ok(start.elapsed())
+    }
+
+    fn copy_and_write(&mut self, copy: &mut [u8], file: &mut File) -> anyhow::Result<Duration> {
+        let start = Instant::now();
+        self.state.read_at(0, copy)?;
+        let stopped = start.elapsed();
+        file.rewind()?;
+        let longest = self.longest_step_while(|| Ok(file.write_all(copy)?))?;
+        Ok(stopped.max(longest))
+    }
+
+    fn snapshot_and_write(&mut self, file: &mut File) -> anyhow::Result<Duration> {
+        let start = Instant::now();
+        let snapshot = self.state.snapshot().map_err(|error| {
+            let remedy = error.remedy();
+            Remedied::error(error, remedy)
+        })?;
+        let stopped = start.elapsed();
+        file.rewind()?;
+        let longest = self.longest_step_while(|| save(snapshot, file))?;
+        Ok(stopped.max(longest))
+    }
+
+    /// Steps while another thread saves.
+    fn longest_step_while(
+        &mut self,
+        save: impl FnOnce() -> anyhow::Result<()> + Send,
+    ) -> anyhow::Result<Duration> {
+        let is_saved = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let saver = scope.spawn(|| {
+                let saved = save();
+                is_saved.store(true, Ordering::Release);
+                saved
+            });
+            let mut longest = Duration::ZERO;
+            while !is_saved.load(Ordering::Acquire) {
+                let start = Instant::now();
+                self.step();
+                longest = longest.max(start.elapsed());
+            }
+            saver.join().expect("a save does not panic").map(|()| longest)
+        })
+    }
+}
+
+fn save(snapshot: Snapshot, file: &mut File) -> anyhow::Result<()> {
+    snapshot.write_to(file)?;
+    Ok(())
+}
+
+/// The file has each block as the last of so many steps left it.
+fn compare(file: &mut File, steps: u64, blocks: u64) -> anyhow::Result<()> {
+    let mut expected = vec![0_u64; usize::try_from(blocks)?];
+    for step in 1..=steps {
+        expected[(step * APART % blocks) as usize] = step;
+    }
+    file.rewind()?;
+    let mut block = [0_u8; BLOCK];
+    for (number, expected) in expected.into_iter().enumerate() {
+        file.read_exact(&mut block)?;
+        let (step, rest) = block.split_at(size_of::<u64>());
+        ensure!(step == expected.to_ne_bytes(), "block {number} was saved of another moment");
+        ensure!(
+            rest.iter().all(|&byte| byte == 0),
+            "block {number} has bytes that were not written"
+        );
+    }
+    Ok(())
+}
