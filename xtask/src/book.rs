@@ -61,7 +61,7 @@ fn site() -> PathBuf {
 
 fn build(environment: &Environment) -> Result<()> {
     let site = site().display().to_string();
-    mkdocs(environment, &["build", "--strict", "--quiet", "--site-dir", &site])
+    mkdocs(environment, &["build", "--strict", "--site-dir", &site])
 }
 
 fn mkdocs(environment: &Environment, arguments: &[&str]) -> Result<()> {
