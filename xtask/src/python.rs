@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use crate::debian::{Debian, Piece};
 
 /// The environment's packages besides ours.
-const REQUIREMENTS: [&str; 5] =
-    ["maturin>=1.9,<2", "numpy>=1.24", "pytest>=8", "tqdm>=4", "xxhash>=3"];
+const REQUIREMENTS: [&str; 6] =
+    ["maturin>=1.9,<2", "mypy>=1.15", "numpy>=1.24", "pytest>=8", "tqdm>=4", "xxhash>=3"];
 
 /// Where a Python has `venv` but not the pip that belongs into an environment, as Debian packages it.
 static PIP: Piece = Piece {

@@ -47,7 +47,10 @@ pub(crate) fn zeros<'py>(
         None => numpy.call_method1("dtype", ("f8",))?,
     };
     if dtype.getattr("hasobject")?.is_truthy()? {
-        return Err(PyTypeError::new_err(format!("{dtype} holds references to Python objects")));
+        return Err(PyTypeError::new_err(format!(
+            "the dtype {dtype} holds references to Python objects, and memory of hugekit is bytes: give a dtype of \
+             numbers or of text, or write numpy.zeros(shape, {dtype})"
+        )));
     }
     if !["C", "F"].contains(&order) {
         return Err(PyValueError::new_err(format!(
@@ -86,7 +89,7 @@ pub(crate) fn empty<'py>(
 /// How many bytes, if there can be so many.
 fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     let extents: Vec<Number> = match shape.extract::<Number>() {
-        Err(error) if error.is_instance_of::<PyTypeError>(shape.py()) => shape.extract()?,
+        Err(error) if error.is_instance_of::<PyTypeError>(shape.py()) => extents_of(shape)?,
         extent => vec![extent?],
     };
     if extents.iter().any(|extent| extent.0 == 0) {
@@ -100,6 +103,20 @@ fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
             "{shape} items of {item} bytes are more than the {most} bytes that there are addresses for"
         );
         PyValueError::new_err(message)
+    })
+}
+
+/// The numbers of a tuple, or of another sequence.
+fn extents_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Number>> {
+    shape.extract().map_err(|error: PyErr| {
+        if !error.is_instance_of::<PyTypeError>(shape.py()) {
+            return error;
+        }
+        let said =
+            shape.repr().map_or_else(|_| "no such thing".to_owned(), |said| said.to_string());
+        PyTypeError::new_err(format!(
+            "shape is {said}, and can be an integer or a tuple of integers, such as (1000, 1000)"
+        ))
     })
 }
 
@@ -139,7 +156,7 @@ fn shaped<'py>(
 #[pyfunction]
 pub(crate) fn fork<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
-    let (region, offset) = place_of(array)?;
+    let (region, offset) = place_of(array, NOT_FORKED)?;
     let order =
         if array.getattr("flags")?.getattr("c_contiguous")?.is_truthy()? { "C" } else { "F" };
     let fork = region.fork(py, None, None)?;
@@ -159,16 +176,26 @@ pub(crate) fn region_of<'py>(
     py: Python<'py>,
     array: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let (region, offset) = place_of(array)?;
+    let (region, offset) = place_of(array, NO_REGION)?;
     (region, offset).into_pyobject(py)
 }
 
-fn place_of(array: &Bound<'_, PyAny>) -> PyResult<(Region, usize)> {
+const NOT_FORKED: &str = "only arrays on a hugekit.Region can be forked, and the memory of this one is not that of \
+    one: make it by hugekit.zeros or hugekit.empty; or copy it once, by new = hugekit.empty_like(array) and \
+    hugekit.copy(new, array); or take one moment of any array, by hugekit.snapshot(array)";
+
+const NO_REGION: &str = "the memory of this array is not that of a hugekit.Region: arrays of hugekit.zeros, \
+    hugekit.empty and numpy.frombuffer(region) are, those of numpy are not";
+
+/// Where an array lies in a region; `elsewhere` is what the program is told if it lies in none.
+fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {
     let buffer = Buffer::of(array, false)?;
+    if buffer.len() == 0 {
+        return Err(PyValueError::new_err("the array has no bytes, and lies on no hugekit.Region"));
+    }
     let start = buffer.start().addr();
-    let region = Region::around(start, buffer.len()).filter(|_| buffer.len() > 0);
-    let elsewhere = || PyValueError::new_err("the memory is not that of a hugekit.Region");
-    let region = region.ok_or_else(elsewhere)?;
+    let region = Region::around(start, buffer.len());
+    let region = region.ok_or_else(|| PyValueError::new_err(elsewhere))?;
     let offset = start - region.shared().as_ptr().addr();
     Ok((region, offset))
 }
