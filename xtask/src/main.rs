@@ -2,6 +2,7 @@
 
 mod aarch64;
 mod chromium;
+mod compiler;
 mod debian;
 mod emulators;
 mod faults;

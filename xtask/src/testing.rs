@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use crate::aarch64::{self, Outcome};
 use crate::settings::Settings;
-use crate::{chromium, emulators, faults, fleet, older, python, redis, soak, valgrind};
+use crate::{chromium, compiler, emulators, faults, fleet, older, python, redis, soak, valgrind};
 
 /// The counts of the test runners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(crate) enum Part {
     Older,
     /// Models of the library's threads, explored
     Models,
+    /// The library, built by the oldest compiler that it promises
+    Compiler,
     /// The Python package
     Python,
     /// The library for aarch64, emulated
@@ -63,6 +65,7 @@ impl Part {
             Self::Faults => faults::short(count),
             Self::Older => older::run(count),
             Self::Models => run_models(count),
+            Self::Compiler => compiler::run(count, install),
             Self::Python => run_python(count, install),
             Self::Aarch64 => run_aarch64(count, install),
             Self::Soak => run_soak(count),

@@ -8,6 +8,7 @@ use crate::buffer::Buffer;
 use crate::numbers::Number;
 use crate::pool::{Pool, default_region};
 use crate::region::Region;
+use crate::shared::SharedMemory;
 
 /// A zeroed array on huge pages, or on what the machine has instead.
 ///
@@ -20,19 +21,27 @@ use crate::region::Region;
 ///     order: "C" or "F".
 ///     pool: where the memory comes from; process-wide pools, which grow, if not said.
 ///     threads: how many clear what is not clean yet; as the pool says if not said.
+///     shared: keep it in processes that are forked from this one afterwards, such as the workers of a DataLoader: what
+///         one writes, the others read, as after torch's ``share_memory_()``. It has memory of its own then, of no pool,
+///         populated at once and given back to the kernel when the last process has let go of it; it can be neither
+///         forked by :func:`fork` nor snapshotted.
 ///
 /// Raises:
 ///     MemoryError: so much is not there.
-///     ValueError: a shape below zero or of more bytes than there are addresses, or an order that is none.
+///     ValueError: a shape below zero or of more bytes than there are addresses, an order that is none, or a pool
+///         for shared memory.
 ///     TypeError: a dtype that holds Python objects.
 ///
-/// A process forked from this one has no such memory (see the package's documentation).
+/// A process forked from this one has no such memory unless it is ``shared``: touching it there ends that process with
+/// SIGSEGV (see the package's documentation).
 ///
 /// >>> array = hugekit.zeros((1000, 1000), "f4")
 /// >>> array.shape, array.dtype.name, float(array.sum())
 /// ((1000, 1000), 'float32', 0.0)
 #[pyfunction]
-#[pyo3(signature = (shape, dtype=None, *, order="C", pool=None, threads=None))]
+#[pyo3(signature = (shape, dtype=None, *, order="C", pool=None, threads=None, shared=false),
+    text_signature = "(shape, dtype=None, *, order='C', pool=None, threads=None, shared=False)")]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn zeros<'py>(
     py: Python<'py>,
     shape: &Bound<'py, PyAny>,
@@ -40,6 +49,7 @@ pub(crate) fn zeros<'py>(
     order: &str,
     pool: Option<&Pool>,
     threads: Option<Number>,
+    shared: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
     let dtype = match dtype {
@@ -62,11 +72,19 @@ pub(crate) fn zeros<'py>(
         let order = [("order", order)].into_py_dict(py)?;
         return numpy.call_method("zeros", (shape, dtype), Some(&order));
     }
-    let region = match pool {
-        Some(pool) => pool.region(py, Number(bytes), threads, None, None, None)?,
-        None => default_region(py, bytes, threads)?,
+    let memory = match pool {
+        Some(_) if shared => {
+            return Err(PyValueError::new_err(
+                "a pool was given, and shared=True takes memory of its own: leave out one of them",
+            ));
+        }
+        None if shared => SharedMemory::new(py, bytes, threads)?.into_pyobject(py)?.into_any(),
+        Some(pool) => {
+            pool.region(py, Number(bytes), threads, None, None, None)?.into_pyobject(py)?.into_any()
+        }
+        None => default_region(py, bytes, threads)?.into_pyobject(py)?.into_any(),
     };
-    shaped(&numpy, region, 0, shape, &dtype, order)
+    shaped(&numpy, memory, 0, shape, &dtype, order)
 }
 
 /// An array on huge pages; as :func:`zeros`, because clean memory is all that pools allocate.
@@ -74,7 +92,9 @@ pub(crate) fn zeros<'py>(
 /// >>> bool(hugekit.empty(1000).any())
 /// False
 #[pyfunction]
-#[pyo3(signature = (shape, dtype=None, *, order="C", pool=None, threads=None))]
+#[pyo3(signature = (shape, dtype=None, *, order="C", pool=None, threads=None, shared=false),
+    text_signature = "(shape, dtype=None, *, order='C', pool=None, threads=None, shared=False)")]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn empty<'py>(
     py: Python<'py>,
     shape: &Bound<'py, PyAny>,
@@ -82,8 +102,9 @@ pub(crate) fn empty<'py>(
     order: &str,
     pool: Option<&Pool>,
     threads: Option<Number>,
+    shared: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    zeros(py, shape, dtype, order, pool, threads)
+    zeros(py, shape, dtype, order, pool, threads, shared)
 }
 
 /// How many bytes, if there can be so many.
@@ -120,17 +141,17 @@ fn extents_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Number>> {
     })
 }
 
-/// An array on part of a region, which it keeps alive.
+/// An array on part of a region or of other memory, which it keeps alive.
 fn shaped<'py>(
     numpy: &Bound<'py, PyModule>,
-    region: Region,
+    memory: Bound<'py, PyAny>,
     offset: usize,
     shape: &Bound<'py, PyAny>,
     dtype: &Bound<'py, PyAny>,
     order: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = numpy.py();
-    let keywords = [("buffer", region.into_pyobject(py)?.into_any())].into_py_dict(py)?;
+    let keywords = [("buffer", memory)].into_py_dict(py)?;
     keywords.set_item("dtype", dtype)?;
     keywords.set_item("offset", offset)?;
     keywords.set_item("order", order)?;
@@ -159,7 +180,7 @@ pub(crate) fn fork<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<
     let (region, offset) = place_of(array, NOT_FORKED)?;
     let order =
         if array.getattr("flags")?.getattr("c_contiguous")?.is_truthy()? { "C" } else { "F" };
-    let fork = region.fork(py, None, None)?;
+    let fork = region.fork(py, None, None)?.into_pyobject(py)?.into_any();
     shaped(&numpy, fork, offset, &array.getattr("shape")?, &array.getattr("dtype")?, order)
 }
 
@@ -181,11 +202,11 @@ pub(crate) fn region_of<'py>(
 }
 
 const NOT_FORKED: &str = "only arrays on a hugekit.Region can be forked, and the memory of this one is not that of \
-    one: make it by hugekit.zeros or hugekit.empty; or copy it once, by new = hugekit.empty_like(array) and \
+    one: make it by hugekit.zeros or hugekit.empty, not shared; or copy it once, by new = hugekit.empty_like(array) and \
     hugekit.copy(new, array); or take one moment of any array, by hugekit.snapshot(array)";
 
 const NO_REGION: &str = "the memory of this array is not that of a hugekit.Region: arrays of hugekit.zeros, \
-    hugekit.empty and numpy.frombuffer(region) are, those of numpy are not";
+    hugekit.empty and numpy.frombuffer(region) are, unless they are shared; those of numpy are not";
 
 /// Where an array lies in a region; `elsewhere` is what the program is told if it lies in none.
 fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {

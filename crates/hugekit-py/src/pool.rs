@@ -164,7 +164,7 @@ impl Pool {
         order: &str,
         threads: Option<Number>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        crate::array::zeros(slf.py(), shape, dtype, order, Some(slf.get()), threads)
+        crate::array::zeros(slf.py(), shape, dtype, order, Some(slf.get()), threads, false)
     }
 
     /// An array on the pool's memory; zeroed, because clean memory is all there is.

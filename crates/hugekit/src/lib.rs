@@ -108,8 +108,8 @@
 //! # Files and calls
 //!
 //! The library writes no file but what [`Snapshot::write_to`] is given, prints nothing, reads no
-//! environment variable and no file of the user's unless the program calls `Profile::load`, and
-//! reports by [`tracing`] what it works around. Of the machine it reads:
+//! environment variable and no file of the user's unless the program calls `Profile::load`. With the
+//! feature `tracing` it reports as events what it works around. Of the machine it reads:
 //!
 //! - at the first clear or copy of 4 KiB or more: CPUID, in a virtual machine the allowed CPUs; on
 //!   other architectures `/sys/devices/system/cpu` (caches), once. The first of 256 KiB or more, or
@@ -148,7 +148,7 @@
 //!
 //! None is on unless asked for. `profile-file`: stored profiles, by serde and toml.
 //! `fault-injection`: for this library's own tests.
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[cfg(not(target_os = "linux"))]
@@ -164,6 +164,7 @@ mod cow;
 mod cpu_set;
 mod engine;
 mod error_kind;
+mod events;
 pub mod fault;
 mod huge_page;
 pub mod learning;

@@ -299,6 +299,7 @@ def zeros(
     order: _Order = "C",
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
 ) -> npt.NDArray[np.float64]: ...
 @overload
 def zeros(
@@ -308,6 +309,7 @@ def zeros(
     order: _Order = "C",
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
 ) -> npt.NDArray[_D]: ...
 @overload
 def zeros(
@@ -317,6 +319,7 @@ def zeros(
     order: _Order = "C",
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
 ) -> Array: ...
 @overload
 def empty(
@@ -326,6 +329,7 @@ def empty(
     order: _Order = "C",
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
 ) -> npt.NDArray[np.float64]: ...
 @overload
 def empty(
@@ -335,6 +339,7 @@ def empty(
     order: _Order = "C",
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
 ) -> npt.NDArray[_D]: ...
 @overload
 def empty(
@@ -344,30 +349,61 @@ def empty(
     order: _Order = "C",
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
 ) -> Array: ...
 @overload
 def zeros_like(
-    array: npt.NDArray[_D], dtype: None = None, *, pool: Pool | None = None, threads: int | None = None
+    array: npt.NDArray[_D],
+    dtype: None = None,
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
 ) -> npt.NDArray[_D]: ...
 @overload
 def zeros_like(
-    array: npt.ArrayLike, dtype: _DType[_D], *, pool: Pool | None = None, threads: int | None = None
+    array: npt.ArrayLike,
+    dtype: _DType[_D],
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
 ) -> npt.NDArray[_D]: ...
 @overload
 def zeros_like(
-    array: npt.ArrayLike, dtype: npt.DTypeLike = None, *, pool: Pool | None = None, threads: int | None = None
+    array: npt.ArrayLike,
+    dtype: npt.DTypeLike = None,
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
 ) -> Array: ...
 @overload
 def empty_like(
-    array: npt.NDArray[_D], dtype: None = None, *, pool: Pool | None = None, threads: int | None = None
+    array: npt.NDArray[_D],
+    dtype: None = None,
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
 ) -> npt.NDArray[_D]: ...
 @overload
 def empty_like(
-    array: npt.ArrayLike, dtype: _DType[_D], *, pool: Pool | None = None, threads: int | None = None
+    array: npt.ArrayLike,
+    dtype: _DType[_D],
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
 ) -> npt.NDArray[_D]: ...
 @overload
 def empty_like(
-    array: npt.ArrayLike, dtype: npt.DTypeLike = None, *, pool: Pool | None = None, threads: int | None = None
+    array: npt.ArrayLike,
+    dtype: npt.DTypeLike = None,
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
 ) -> Array: ...
 def fork(array: npt.NDArray[_D]) -> npt.NDArray[_D]: ...
 def region_of(array: Array) -> tuple[Region, int]: ...

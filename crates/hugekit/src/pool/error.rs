@@ -27,6 +27,10 @@ pub enum PoolError {
         /// Bytes of a folio.
         page_size: usize,
     },
+    /// Memory that another process has made was to be kept in forked children: it may have another owner before they
+    /// end.
+    #[error("memory of a broker, or of a file that was adopted, cannot be kept in forked children")]
+    NotInherited,
     /// The ladder is empty.
     #[error("no backing was asked for: the ladder is empty")]
     NoTiers,
