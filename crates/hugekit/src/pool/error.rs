@@ -181,9 +181,9 @@ struct Fallbacks<'a>(&'a [Fallback]);
 
 impl fmt::Display for Fallbacks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|fallback| write!(f, " {}: {};", fallback.backing, fallback.reason))
+        self.0.iter().enumerate().try_for_each(|(index, Fallback { backing, reason })| {
+            write!(f, "{} {backing}: {reason}", if index == 0 { "" } else { ";" })
+        })
     }
 }
 

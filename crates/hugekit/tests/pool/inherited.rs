@@ -103,7 +103,7 @@ fn dropped_by_the_parent(backing: Backing) {
                 i32::from(!is_as_it_was)
             })
         });
-        while load(last(&signal)) == 0 {
+        while load(last(&signal)) == 0 && !child.is_finished() {
             std::thread::yield_now();
         }
         drop(memory.lock().unwrap().take());
