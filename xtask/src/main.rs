@@ -3,6 +3,7 @@
 mod aarch64;
 mod book;
 mod chromium;
+mod compiler;
 mod debian;
 mod dist;
 mod emulators;

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use crate::environment::{self, Environment, run, said};
 
 /// The environment's packages besides ours.
-const REQUIREMENTS: [&str; 5] =
-    ["maturin>=1.9,<2", "numpy>=1.24", "pytest>=8", "tqdm>=4", "xxhash>=3"];
+const REQUIREMENTS: [&str; 6] =
+    ["maturin>=1.9,<2", "mypy>=1.15", "numpy>=1.24", "pytest>=8", "tqdm>=4", "xxhash>=3"];
 
 /// How the tests came to run, or why they did not.
 pub(crate) enum Outcome {

@@ -8,6 +8,7 @@ use crate::buffer::Buffer;
 use crate::numbers::Number;
 use crate::pool::{Pool, default_region};
 use crate::region::Region;
+use crate::shared::SharedMemory;
 
 /// A zeroed array on huge pages, or on what the machine has instead.
 ///
@@ -20,19 +21,27 @@ use crate::region::Region;
 ///     order: "C" or "F".
 ///     pool: where the memory comes from; process-wide pools, which grow, if not said.
 ///     threads: how many clear what is not clean yet; as the pool says if not said.
+///     shared: keep it in processes that are forked from this one afterwards, such as the workers of a DataLoader: what
+///         one writes, the others read, as after torch's ``share_memory_()``. It has memory of its own then, of no pool,
+///         populated at once and given back to the kernel when the last process has let go of it; it can be neither
+///         forked by :func:`fork` nor snapshotted.
 ///
 /// Raises:
 ///     MemoryError: so much is not there.
-///     ValueError: a shape below zero or of more bytes than there are addresses, or an order that is none.
+///     ValueError: a shape below zero or of more bytes than there are addresses, an order that is none, or a pool
+///         for shared memory.
 ///     TypeError: a dtype that holds Python objects.
 ///
-/// A process forked from this one has no such memory (see the package's documentation).
+/// A process forked from this one has no such memory unless it is ``shared``: touching it there ends that process with
+/// SIGSEGV (see the package's documentation).
 ///
 /// >>> array = hugekit.zeros((1000, 1000), "f4")
 /// >>> array.shape, array.dtype.name, float(array.sum())
 /// ((1000, 1000), 'float32', 0.0)
 #[pyfunction]
-#[pyo3(signature = (shape, dtype=None, *, order="C", pool=None, threads=None))]
+#[pyo3(signature = (shape, dtype=None, *, order="C", pool=None, threads=None, shared=false),
+    text_signature = "(shape, dtype=None, *, order='C', pool=None, threads=None, shared=False)")]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn zeros<'py>(
     py: Python<'py>,
     shape: &Bound<'py, PyAny>,
@@ -40,6 +49,7 @@ pub(crate) fn zeros<'py>(
     order: &str,
     pool: Option<&Pool>,
     threads: Option<Number>,
+    shared: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
     let dtype = match dtype {
@@ -47,7 +57,10 @@ pub(crate) fn zeros<'py>(
         None => numpy.call_method1("dtype", ("f8",))?,
     };
     if dtype.getattr("hasobject")?.is_truthy()? {
-        return Err(PyTypeError::new_err(format!("{dtype} holds references to Python objects")));
+        return Err(PyTypeError::new_err(format!(
+            "the dtype {dtype} holds references to Python objects, and memory of hugekit is bytes: give a dtype of \
+             numbers or of text, or write numpy.zeros(shape, {dtype})"
+        )));
     }
     if !["C", "F"].contains(&order) {
         return Err(PyValueError::new_err(format!(
@@ -59,11 +72,19 @@ pub(crate) fn zeros<'py>(
         let order = [("order", order)].into_py_dict(py)?;
         return numpy.call_method("zeros", (shape, dtype), Some(&order));
     }
-    let region = match pool {
-        Some(pool) => pool.region(py, Number(bytes), threads, None, None, None)?,
-        None => default_region(py, bytes, threads)?,
+    let memory = match pool {
+        Some(_) if shared => {
+            return Err(PyValueError::new_err(
+                "a pool was given, and shared=True takes memory of its own: leave out one of them",
+            ));
+        }
+        None if shared => SharedMemory::new(py, bytes, threads)?.into_pyobject(py)?.into_any(),
+        Some(pool) => {
+            pool.region(py, Number(bytes), threads, None, None, None)?.into_pyobject(py)?.into_any()
+        }
+        None => default_region(py, bytes, threads)?.into_pyobject(py)?.into_any(),
     };
-    shaped(&numpy, region, 0, shape, &dtype, order)
+    shaped(&numpy, memory, 0, shape, &dtype, order)
 }
 
 /// An array on huge pages; as :func:`zeros`, because clean memory is all that pools allocate.
@@ -71,7 +92,9 @@ pub(crate) fn zeros<'py>(
 /// >>> bool(hugekit.empty(1000).any())
 /// False
 #[pyfunction]
-#[pyo3(signature = (shape, dtype=None, *, order="C", pool=None, threads=None))]
+#[pyo3(signature = (shape, dtype=None, *, order="C", pool=None, threads=None, shared=false),
+    text_signature = "(shape, dtype=None, *, order='C', pool=None, threads=None, shared=False)")]
+#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub(crate) fn empty<'py>(
     py: Python<'py>,
     shape: &Bound<'py, PyAny>,
@@ -79,14 +102,15 @@ pub(crate) fn empty<'py>(
     order: &str,
     pool: Option<&Pool>,
     threads: Option<Number>,
+    shared: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    zeros(py, shape, dtype, order, pool, threads)
+    zeros(py, shape, dtype, order, pool, threads, shared)
 }
 
 /// How many bytes, if there can be so many.
 fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     let extents: Vec<Number> = match shape.extract::<Number>() {
-        Err(error) if error.is_instance_of::<PyTypeError>(shape.py()) => shape.extract()?,
+        Err(error) if error.is_instance_of::<PyTypeError>(shape.py()) => extents_of(shape)?,
         extent => vec![extent?],
     };
     if extents.iter().any(|extent| extent.0 == 0) {
@@ -103,17 +127,31 @@ fn bytes_of(shape: &Bound<'_, PyAny>, item: usize) -> PyResult<usize> {
     })
 }
 
-/// An array on part of a region, which it keeps alive.
+/// The numbers of a tuple, or of another sequence.
+fn extents_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<Number>> {
+    shape.extract().map_err(|error: PyErr| {
+        if !error.is_instance_of::<PyTypeError>(shape.py()) {
+            return error;
+        }
+        let said =
+            shape.repr().map_or_else(|_| "no such thing".to_owned(), |said| said.to_string());
+        PyTypeError::new_err(format!(
+            "shape is {said}, and can be an integer or a tuple of integers, such as (1000, 1000)"
+        ))
+    })
+}
+
+/// An array on part of a region or of other memory, which it keeps alive.
 fn shaped<'py>(
     numpy: &Bound<'py, PyModule>,
-    region: Region,
+    memory: Bound<'py, PyAny>,
     offset: usize,
     shape: &Bound<'py, PyAny>,
     dtype: &Bound<'py, PyAny>,
     order: &str,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = numpy.py();
-    let keywords = [("buffer", region.into_pyobject(py)?.into_any())].into_py_dict(py)?;
+    let keywords = [("buffer", memory)].into_py_dict(py)?;
     keywords.set_item("dtype", dtype)?;
     keywords.set_item("offset", offset)?;
     keywords.set_item("order", order)?;
@@ -139,10 +177,10 @@ fn shaped<'py>(
 #[pyfunction]
 pub(crate) fn fork<'py>(py: Python<'py>, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
-    let (region, offset) = place_of(array)?;
+    let (region, offset) = place_of(array, NOT_FORKED)?;
     let order =
         if array.getattr("flags")?.getattr("c_contiguous")?.is_truthy()? { "C" } else { "F" };
-    let fork = region.fork(py, None, None)?;
+    let fork = region.fork(py, None, None)?.into_pyobject(py)?.into_any();
     shaped(&numpy, fork, offset, &array.getattr("shape")?, &array.getattr("dtype")?, order)
 }
 
@@ -159,16 +197,26 @@ pub(crate) fn region_of<'py>(
     py: Python<'py>,
     array: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let (region, offset) = place_of(array)?;
+    let (region, offset) = place_of(array, NO_REGION)?;
     (region, offset).into_pyobject(py)
 }
 
-fn place_of(array: &Bound<'_, PyAny>) -> PyResult<(Region, usize)> {
+const NOT_FORKED: &str = "only arrays on a hugekit.Region can be forked, and the memory of this one is not that of \
+    one: make it by hugekit.zeros or hugekit.empty, not shared; or copy it once, by new = hugekit.empty_like(array) and \
+    hugekit.copy(new, array); or take one moment of any array, by hugekit.snapshot(array)";
+
+const NO_REGION: &str = "the memory of this array is not that of a hugekit.Region: arrays of hugekit.zeros, \
+    hugekit.empty and numpy.frombuffer(region) are, unless they are shared; those of numpy are not";
+
+/// Where an array lies in a region; `elsewhere` is what the program is told if it lies in none.
+fn place_of(array: &Bound<'_, PyAny>, elsewhere: &'static str) -> PyResult<(Region, usize)> {
     let buffer = Buffer::of(array, false)?;
+    if buffer.len() == 0 {
+        return Err(PyValueError::new_err("the array has no bytes, and lies on no hugekit.Region"));
+    }
     let start = buffer.start().addr();
-    let region = Region::around(start, buffer.len()).filter(|_| buffer.len() > 0);
-    let elsewhere = || PyValueError::new_err("the memory is not that of a hugekit.Region");
-    let region = region.ok_or_else(elsewhere)?;
+    let region = Region::around(start, buffer.len());
+    let region = region.ok_or_else(|| PyValueError::new_err(elsewhere))?;
     let offset = start - region.shared().as_ptr().addr();
     Ok((region, offset))
 }

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_int};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use crate::tensor;
 
@@ -35,8 +36,9 @@ impl Buffer {
             Ok(buffer) => buffer.checked(),
             // Some of numpy's types, such as dates, have no buffer; as bytes they have.
             Err(error) => match as_bytes(object)? {
-                Some(bytes) => Self::get(&bytes, ffi::PyBUF_ANY_CONTIGUOUS | access),
-                None => Err(error),
+                Some(bytes) => Self::get(&bytes, ffi::PyBUF_ANY_CONTIGUOUS | access)
+                    .map_err(|error| refusal(object, error, writable)),
+                None => Err(refusal(object, error, writable)),
             },
         }
     }
@@ -55,9 +57,7 @@ impl Buffer {
     /// Bytes can be cleared and copied, references to objects cannot.
     fn checked(self) -> PyResult<Self> {
         if has_objects(self.format()) {
-            return Err(PyTypeError::new_err(
-                "memory that holds references to Python objects is no bytes",
-            ));
+            return Err(has_references(&String::from_utf8_lossy(self.format())));
         }
         Ok(self)
     }
@@ -89,6 +89,60 @@ impl Drop for Buffer {
     }
 }
 
+/// What was wrong, in words of the program's, with what to write; errors of other kinds as they are.
+fn refusal(object: &Bound<'_, PyAny>, error: PyErr, writable: bool) -> PyErr {
+    let py = object.py();
+    let kind = object.get_type();
+    let is_read_only = writable && Buffer::get(object, ffi::PyBUF_ANY_CONTIGUOUS).is_ok();
+    if is_read_only {
+        let message = format!(
+            "{kind} is read-only here, and would be written: give a copy, such as array.copy() or bytearray(data), or \
+             set array.flags.writeable",
+            kind = name_of(&kind)
+        );
+        return PyErr::from_type(error.get_type(py), message);
+    }
+    if object.hasattr("__array_interface__").unwrap_or(false) || has_buffer(object) {
+        return error;
+    }
+    PyTypeError::new_err(no_memory(object, &name_of(&kind)))
+}
+
+fn has_buffer(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: an object of this interpreter.
+    unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
+}
+
+fn name_of(kind: &Bound<'_, PyType>) -> String {
+    kind.name().map_or_else(|_| "object".to_owned(), |name| name.to_string())
+}
+
+/// That an object is no memory, and what of it is.
+fn no_memory(object: &Bound<'_, PyAny>, kind: &str) -> String {
+    let has = |method: &str| object.hasattr(method).unwrap_or(false);
+    if has("state_dict") {
+        return format!("{kind} is no array: write {}.state_dict()", kind.to_lowercase());
+    }
+    if has("keys") {
+        return format!(
+            "{kind} is no array: name each array by itself, as in {{\"a.b\": array}}, or give the {kind} to \
+             hugekit.Checkpointer, which takes nested ones"
+        );
+    }
+    let instead = if has("__iter__") { "write numpy.array(...), or give" } else { "give" };
+    format!(
+        "{kind} is no array: {instead} a numpy array, a CPU tensor of torch, or another object with a buffer, such as \
+         a bytearray"
+    )
+}
+
+fn has_references(dtype: &str) -> PyErr {
+    PyTypeError::new_err(format!(
+        "the array's dtype {dtype} holds references to Python objects, and hugekit works on bytes: write \
+         array.astype(dtype) with a dtype of numbers or of text, which is a copy"
+    ))
+}
+
 /// Whether a format of the struct module holds an object; names stand between colons.
 fn has_objects(format: &[u8]) -> bool {
     format.split(|&byte| byte == b':').step_by(2).any(|types| types.contains(&b'O'))
@@ -99,13 +153,12 @@ fn as_bytes<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny
     let py = object.py();
     let Ok(dtype) = object.getattr("dtype") else { return Ok(None) };
     if dtype.getattr("hasobject")?.is_truthy()? {
-        return Err(PyTypeError::new_err(
-            "memory that holds references to Python objects is no bytes",
-        ));
+        return Err(has_references(&dtype.to_string()));
     }
     if !object.getattr("flags")?.getattr("forc")?.is_truthy()? {
         return Err(PyValueError::new_err(
-            "the array is not contiguous, neither in C nor in Fortran order",
+            "the array is not contiguous, neither in C nor in Fortran order: write \
+             numpy.ascontiguousarray(array), which is a copy, or give the array that this is a view of",
         ));
     }
     let order = [("order", "K")];

@@ -103,7 +103,7 @@ pub(crate) fn at_path(error: io::Error, path: &Path) -> PyErr {
                 py.import("os")?.call_method1("strerror", (number,))?.extract()
             });
             let text = text.unwrap_or_else(|_| error.to_string());
-            PyOSError::new_err((number, text, path.to_path_buf()))
+            PyOSError::new_err((number, text, path.as_os_str().to_owned()))
         }
         None => PyOSError::new_err(format!("{}: {error}", path.display())),
     }

@@ -19,6 +19,7 @@ mod progress;
 mod region;
 mod replacing;
 mod restoring;
+mod shared;
 mod snapshot;
 mod tend;
 mod tensor;
@@ -49,6 +50,8 @@ mod _hugekit {
     use crate::region::{Pin, Region};
     #[pymodule_export]
     use crate::restoring::StoredState;
+    #[pymodule_export]
+    use crate::shared::SharedMemory;
     #[pymodule_export]
     use crate::snapshot::{Reserve, Snapshot, snapshot};
     #[pymodule_export]

@@ -77,7 +77,7 @@ impl Pool {
         let adopted = adopt.map(descriptor).transpose()?;
         if broker.is_some() && adopted.is_some() {
             return Err(PyValueError::new_err(
-                "a pool's memory is a broker's or adopted, not both",
+                "broker and adopt were given, and the memory of a pool can come from one of them",
             ));
         }
         let (tier, clearing) =
@@ -164,7 +164,7 @@ impl Pool {
         order: &str,
         threads: Option<Number>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        crate::array::zeros(slf.py(), shape, dtype, order, Some(slf.get()), threads)
+        crate::array::zeros(slf.py(), shape, dtype, order, Some(slf.get()), threads, false)
     }
 
     /// An array on the pool's memory; zeroed, because clean memory is all there is.
@@ -369,7 +369,10 @@ pub(crate) fn trim(py: Python<'_>) -> usize {
 fn descriptor(number: i32) -> PyResult<OwnedFd> {
     // SAFETY: asks for the flags of a descriptor, if it is one.
     if number < 0 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
-        return Err(PyValueError::new_err(format!("{number} is no open descriptor")));
+        return Err(PyValueError::new_err(format!(
+            "adopt is {number}, which is no open descriptor: give that of a file of memory, such as \
+             file.fileno() or os.memfd_create(...)"
+        )));
     }
     // SAFETY: open, and the caller has given it away.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })

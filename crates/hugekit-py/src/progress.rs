@@ -30,8 +30,10 @@ impl Teller {
     pub(crate) fn new(object: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let is_bar = object.is_some_and(|object| object.hasattr("update").unwrap_or(false));
         if let Some(object) = object.filter(|object| !is_bar && !object.is_callable()) {
-            let message =
-                format!("progress is neither callable nor a progress bar: {}", object.repr()?);
+            let message = format!(
+                "progress is {}, and can be a function of (done, total), or a bar with update, such as tqdm's",
+                object.repr()?
+            );
             return Err(PyValueError::new_err(message));
         }
         let object = object.map(|object| object.clone().unbind());

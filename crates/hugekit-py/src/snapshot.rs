@@ -39,7 +39,7 @@ const BATCH: usize = 2 << 20;
 ///
 /// :meth:`to_numpy`, :meth:`write_to`, :meth:`save_npy` and :meth:`savez` read all of it and let go what they have read,
 /// so that writers need not keep it aside any more: one of them can be called, once.
-#[pyclass(frozen, module = "hugekit")]
+#[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct Snapshot {
     form: Form,
     parts: Mutex<Option<Vec<Part>>>,
@@ -57,6 +57,18 @@ enum Form {
 }
 
 impl Form {
+    /// How arrays are given so, for messages.
+    fn said(self, parts: &[Part]) -> String {
+        match self {
+            Self::One => "one array".to_owned(),
+            Self::Several => format!("a list of {} arrays", parts.len()),
+            Self::Named => {
+                let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
+                format!("a dict of {}", names.join(", "))
+            }
+        }
+    }
+
     /// One entry for each array, as the arrays were given.
     fn of<'py>(
         self,
@@ -257,7 +269,10 @@ pub(crate) fn snapshot(
     let (form, named) = named(arrays)?;
     let buffers = named
         .iter()
-        .map(|(_, array)| Ok((Buffer::of(array, false)?, kind_of(array)?)))
+        .map(|(name, array)| {
+            let read = Buffer::of(array, false).and_then(|buffer| Ok((buffer, kind_of(array)?)));
+            read.map_err(|error| if form == Form::One { error } else { naming(py, name, error) })
+        })
         .collect::<PyResult<Vec<_>>>()?;
     // From here on nothing of Python's runs, so that no Python code writes in between.
     let memories = taken(py, &buffers, wishes)?;
@@ -299,7 +314,7 @@ type Named<'py> = Vec<(String, Bound<'py, PyAny>)>;
 /// The arrays and their names, which for a list are numpy's.
 fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
     if let Ok(dict) = arrays.cast::<PyDict>() {
-        let items = dict.iter().map(|(name, array)| Ok((name.extract()?, or_array(array)?)));
+        let items = dict.iter().map(|(name, array)| Ok((array_name(&name)?, or_array(array)?)));
         return Ok((Form::Named, items.collect::<PyResult<_>>()?));
     }
     if arrays.is_instance_of::<PyList>() || arrays.is_instance_of::<PyTuple>() {
@@ -308,6 +323,25 @@ fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
         return Ok((Form::Several, items.collect::<PyResult<_>>()?));
     }
     Ok((Form::One, vec![("arr_0".to_owned(), or_array(arrays.clone())?)]))
+}
+
+fn array_name(name: &Bound<'_, PyAny>) -> PyResult<String> {
+    name.extract().map_err(|_| {
+        let said = name.repr().map_or_else(|_| "it".to_owned(), |said| said.to_string());
+        PyTypeError::new_err(format!(
+            "an array is named {said}, and names are strings: write {{str(name): array}}"
+        ))
+    })
+}
+
+/// An error about one of several arrays, with the name of that one.
+fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    let is_ours =
+        error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyValueError>(py);
+    if !is_ours {
+        return error;
+    }
+    PyErr::from_type(error.get_type(py), format!("{name}: {}", error.value(py)))
 }
 
 fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
@@ -528,7 +562,7 @@ impl Snapshot {
     ) -> PyResult<()> {
         if self.form != Form::One {
             return Err(PyValueError::new_err(
-                "a .npy file has one array, and this has several: savez",
+                "a .npy file has one array, and this snapshot has several: write savez(path)",
             ));
         }
         let reader = Reader::new(progress, self.nbytes)?;
@@ -659,9 +693,10 @@ impl Snapshot {
         let taken = parts.iter().filter_map(|part| given.remove(&part.name));
         let taken: Vec<_> = taken.collect();
         if form != self.form || taken.len() != parts.len() || !given.is_empty() {
-            return Err(PyValueError::new_err(
-                "out is not given as the arrays of the snapshot were",
-            ));
+            return Err(PyValueError::new_err(format!(
+                "out is given otherwise than the arrays of the snapshot were: as {}",
+                self.form.said(parts)
+            )));
         }
         for (part, array) in parts.iter().zip(&taken) {
             let bytes = Buffer::of(array, true)?.len();
@@ -685,7 +720,10 @@ impl Snapshot {
 }
 
 fn ended() -> PyErr {
-    PyValueError::new_err("the snapshot has ended")
+    PyValueError::new_err(
+        "the snapshot has ended: it is read once, by to_numpy, write_to, save_npy or savez, and ends with its with \
+         block; take another one, by hugekit.snapshot",
+    )
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -728,7 +766,8 @@ impl Part {
     fn header(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
         let Some(Kind { dtype, shape, fortran }) = &self.kind else {
             return Err(PyTypeError::new_err(
-                "only arrays have a dtype and a shape to save: write_to",
+                "bytes have no dtype and no shape to save: write write_to(file), or take the snapshot of \
+                 numpy.frombuffer(data)",
             ));
         };
         let format = py.import("numpy")?.getattr("lib")?.getattr("format")?;

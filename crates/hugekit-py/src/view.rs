@@ -25,7 +25,7 @@ use crate::snapshot::Kind;
 /// Raises:
 ///     SnapshotLost: by whatever reads what was not read before, if writers outran the snapshot.
 ///     TypeError: by an index that is neither a number, a slice, nor the name of a field.
-#[pyclass(frozen, module = "hugekit")]
+#[pyclass(frozen, generic, module = "hugekit")]
 pub(crate) struct View {
     /// The bytes to read; none if it is empty.
     pages: Option<Py<Pages>>,

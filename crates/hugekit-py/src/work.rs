@@ -139,7 +139,11 @@ fn check_alike(dst: &Bound<'_, PyAny>, src: &Bound<'_, PyAny>) -> PyResult<()> {
     for name in ["dtype", "shape"] {
         let (to, from) = (dst.getattr(name)?, src.getattr(name)?);
         if !to.eq(&from)? {
-            let message = format!("cannot copy an array of {name} {from} to one of {name} {to}");
+            let instead = if name == "dtype" { "astype" } else { "reshape" };
+            let message = format!(
+                "cannot copy an array of {name} {from} to one of {name} {to}: write src.{instead}({to}), or \
+                 numpy.copyto(dst, src)"
+            );
             return Err(PyValueError::new_err(message));
         }
     }
@@ -149,5 +153,8 @@ fn check_alike(dst: &Bound<'_, PyAny>, src: &Bound<'_, PyAny>) -> PyResult<()> {
             return Ok(());
         }
     }
-    Err(PyValueError::new_err("cannot copy between arrays in C and in Fortran order"))
+    Err(PyValueError::new_err(
+        "cannot copy between arrays in C and in Fortran order: write numpy.copyto(dst, src), or make dst by \
+         hugekit.empty_like(src)",
+    ))
 }

@@ -248,7 +248,7 @@ def test_a_save_that_failed_is_followed_by_a_full_one(tmp_path):
     saver.save(tmp_path / "0")
     with pytest.raises(FileNotFoundError) as missing:
         saver.save(tmp_path / "nowhere" / "1")
-    assert missing.value.filename == tmp_path / "nowhere" / "1"
+    assert missing.value.filename == str(tmp_path / "nowhere" / "1")
     saved = saver.save(tmp_path / "2")
     assert saved.is_full and "the save before failed" in saved.reason and "No such file" in saved.reason
     # A folder cannot be replaced by a file: the bytes were written, and nothing is left of them.

@@ -1,6 +1,8 @@
 """Tensors of PyTorch: in snapshots and checkpoints as they are, and staged for its distributed checkpoints."""
 
 import gc
+import pathlib
+import re
 import subprocess
 import sys
 import threading
@@ -421,3 +423,12 @@ def test_the_example_of_the_module():
         warnings.simplefilter("ignore")
         result = doctest.DocTestRunner(verbose=False).run(example)
     assert result.attempted > 3 and result.failed == 0
+
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs/pytorch.md"
+
+
+@pytest.mark.parametrize("program", re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+def test_a_recipe_of_the_page_runs_as_a_program(program, tmp_path):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

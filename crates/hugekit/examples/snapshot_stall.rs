@@ -1,6 +1,6 @@
 //! Measures what a snapshot costs a writer at full speed: its longest stall and its rate, before and during.
 //!
-//! `cargo run --release --example snapshot_stall [GiB] [small] [base] [populate] [reserve] [all]
+//! `cargo run --release -p hugekit --example snapshot_stall [GiB] [small] [base] [populate] [reserve] [all]
 //! [write] [threaded] [background]`
 #![allow(unsafe_code, clippy::print_stdout)]
 

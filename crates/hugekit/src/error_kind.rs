@@ -251,9 +251,11 @@ impl PoolError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoBytes | Self::TooLarge { .. } | Self::NoTiers | Self::Watermarks { .. } => {
-                ErrorKind::Invalid
-            }
+            Self::NoBytes
+            | Self::TooLarge { .. }
+            | Self::NotInherited
+            | Self::NoTiers
+            | Self::Watermarks { .. } => ErrorKind::Invalid,
             Self::NoBacking { fallbacks } => {
                 fallbacks.last().map_or(ErrorKind::Unsupported, |fallback| fallback.reason.kind())
             }

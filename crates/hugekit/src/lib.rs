@@ -1,115 +1,149 @@
-//! hugekit: a huge-page memory engine for user space on Linux.
+//! Zeroed huge pages in microseconds, and forks and snapshots of live memory without stopping its
+//! owner: a huge-page memory engine for user space on Linux. It also clears and copies any memory
+//! close to what the hardware allows, by the routine that is fastest for that length on that CPU.
 //!
-//! It clears and copies memory measured in gigabytes close to what the hardware allows, allocates
-//! memory that was cleared before the program asked, forks that memory within a process, and takes
-//! snapshots of any memory without a second process.
+//! ```toml
+//! [dependencies]
+//! hugekit = "0.1"
+//! ```
 //!
-//! # Which interface for which need
-//!
-//! | need | interface |
+//! | you want | use |
 //! | --- | --- |
 //! | zero or copy bytes that the program has | [`clear()`], [`copy()`] |
 //! | the same, knowing who uses the bytes next, or on several threads | [`ClearOptions`], [`CopyOptions`] |
 //! | pages there before the first access | [`PopulateOptions`] for any memory, [`Region::populate`] |
 //! | zeroed memory at once, again and again | [`Pool`] and [`Region`] |
 //! | memory that guests, devices or racing threads write | [`SharedRegion`] |
+//! | memory that forked children keep | [`PoolBuilder::build_inherited`](pool::PoolBuilder::build_inherited) |
 //! | the same bytes twice, each side writing its own | [`Region::fork`] |
 //! | a dump of a moment, while writers go on | [`Snapshot`] |
+//! | what has changed since the last one | [`first_epoch`](snapshot::Builder::first_epoch), [`since`](snapshot::Builder::since) |
 //! | a system call that writes what is forked or snapshotted | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
+//! | memory that another process has populated | [`lease`] |
 //! | work of the program's own on each node's bytes | [`parallel::Job`] |
 //! | what the machine has, what an error means for the program | [`machine`], [`ErrorKind`] |
 //!
-//! # Concepts, each with a program
+//! # Clear and copy
 //!
-//! The programs ask for base pages, so that they run on any machine; without `backing`, a pool
-//! takes reserved huge pages first, then transparent ones, then base pages, and
-//! [says](pool::BackingReport) what it took and why.
-//!
-//! **Folio**: what is processed as a whole, a page of the pool's backing; [`HUGE_PAGE_BYTES`] on
-//! huge pages. A fault names one *target* in it: its neighbourhood is processed last and stays in
-//! the cache, the rest streams past it.
+//! Any memory will do. Short lengths are `memset` and `memcpy`; where streaming past the cache is
+//! faster, and the bytes are not used next, that is what happens.
 //!
 //! ```
-//! use hugekit::{ClearOptions, HUGE_PAGE_BYTES, Reuse};
+//! use hugekit::{ClearOptions, CopyOptions, Reuse, clear};
 //!
-//! let mut folio = vec![0xff_u8; HUGE_PAGE_BYTES];
-//! ClearOptions::new().target(0x1234).reuse(Reuse::Target).run(&mut folio)?;
-//! assert!(folio.iter().all(|&byte| byte == 0));
-//! # Ok::<(), hugekit::ClearError>(())
+//! let mut state = vec![0xff_u8; 4 << 20];
+//! clear(&mut state); // by length
+//!
+//! let mut checkpoint = vec![0_u8; 4 << 20]; // that no thread reads soon
+//! CopyOptions::new().reuse(Reuse::None).run(&mut checkpoint, &state)?;
+//!
+//! // A fault at this offset: its neighbourhood is cleared last, and stays in the cache.
+//! ClearOptions::new().target(0x1234).reuse(Reuse::Target).run(&mut state[..2 << 20])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Pool** and **region**: a pool is a file of memory, a region a part of it with one owner,
-//! zeroed and committed when the owner gets it. What a dropped region leaves is cleared in the
-//! background.
+//! # Pools, regions and forks
+//!
+//! A pool is a file of memory, on huge pages where there are any; a region is a part of it with one
+//! owner, zeroed and committed when the owner gets it. What a dropped region leaves is cleared in
+//! the background. A fork is the same bytes again, of which a granule is copied when one side
+//! writes it; it needs userfaultfd(2), and a refusal names the remedy.
 //!
 //! ```
-//! use hugekit::pool::{Backing, Pool};
+//! use hugekit::Pool;
 //!
-//! let pool = Pool::builder(4 << 20).backing(Backing::Base).build()?;
-//! let mut region = pool.region(1 << 20)?;
-//! region[0x1234] = 1; // it is a slice
-//! drop(region);
-//! assert_eq!(pool.region(1 << 20)?[0x1234], 0);
-//! # Ok::<(), hugekit::PoolError>(())
-//! ```
-//!
-//! **Lazy clearing** ([`pool::Clearing::OnFault`]): what is dirty is allocated as it is, and each
-//! folio cleared when it is touched first, by userfaultfd(2). Where the kernel does not permit
-//! that, the region is cleared at allocation, and [`Region::fallback`] says why.
-//!
-//! ```
-//! use hugekit::pool::{Backing, Clearing, Pool};
-//!
-//! let pool = Pool::builder(4 << 20).backing(Backing::Base).clearing(Clearing::OnFault).build()?;
-//! pool.region(4 << 20)?.fill(7); // dropped dirty
-//! let sparse = pool.region(4 << 20)?;
-//! assert_eq!(sparse[0x1234], 0); // cleared at the latest by this access
-//! # Ok::<(), hugekit::PoolError>(())
-//! ```
-//!
-//! **Fork** and **snapshot**: a fork is the same bytes again, of which a granule is copied when one
-//! side writes it; a snapshot is one that is only read. Both need userfaultfd(2), and a refusal
-//! names the remedy.
-//!
-//! ```
-//! use hugekit::pool::{Backing, Pool};
-//!
-//! let pool = Pool::builder(8 << 20).backing(Backing::Base).build()?;
-//! let mut parent = pool.region(1 << 20)?;
+//! let pool = Pool::builder(8 << 20).build()?; // takes what the machine has, and says what and why
+//! println!("{}", pool.backing());
+//! let mut parent = pool.region(2 << 20)?; // a slice of zeroes
+//! parent[0x1234] = 1;
 //! match parent.fork() {
 //!     Ok(mut child) => {
-//!         (parent[5], child[5]) = (1, 2);
-//!         let moment = child.snapshot()?;
-//!         child[5] = 3;
-//!         let mut dump = Vec::new();
-//!         moment.write_to(&mut dump)?;
-//!         assert_eq!((parent[5], child[5], dump[5]), (1, 3, 2));
+//!         child[0x1234] = 2;
+//!         assert_eq!(parent[0x1234], 1);
 //!     }
 //!     Err(refused) => println!("{refused:?}"), // the message, and the remedy
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Profile**: which routine clears or copies how much, as data. One is built in for each kind of
-//! CPU, and corrected by what operations [learn](learning) from their own work; [`Profile::install`]
-//! takes another one, which is gone by as it is. With the feature `profile-file`,
-//! `Profile::load()?.install()?` takes what `hugekit tune` measured.
+//! # Snapshots
+//!
+//! A snapshot is a moment of memory that the program has already. Its writers go on: what one of
+//! them meets first is copied aside, 2 MiB or 64 KiB at a time, until that was read.
 //!
 //! ```
-//! use hugekit::Profile;
+//! use hugekit::Snapshot;
 //!
-//! let mut profile = Profile::builtin_here();
-//! profile.thread_cap = 2; // this program shares its machine
-//! profile.install()?;
-//! println!("1 MiB by {}", Profile::current().clear.warm.routine_for(1 << 20).name());
-//! # Ok::<(), hugekit::profile::AlreadyInstalled>(())
+//! let mut state = vec![7_u8; 4 << 20];
+//! // SAFETY: no thread blocks SIGBUS, and no system call writes to `state` meanwhile.
+//! match unsafe { Snapshot::of_anonymous(&raw const state[..]) } {
+//!     Ok(moment) => {
+//!         state[0x1234] = 8;
+//!         let mut dump = Vec::new();
+//!         moment.write_to(&mut dump)?; // a file, a socket
+//!         assert_eq!(dump[0x1234], 7);
+//!     }
+//!     Err(refused) => println!("{refused:?}"),
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # More to know
+//!
+//! - **Folio**: what is processed as a whole, a page of the pool's backing; [`HUGE_PAGE_BYTES`] on
+//!   huge pages.
+//! - **Lazy clearing** ([`pool::Clearing::OnFault`]): what is dirty is allocated as it is, and each
+//!   folio cleared when it is touched first, by userfaultfd(2). Where the kernel does not permit
+//!   that, the region is cleared at allocation, and [`Region::fallback`] says why.
+//! - **Profile**: which routine clears or copies how much, as data. One is built in for each kind of
+//!   CPU, and corrected by what operations [learn](learning) from their own work;
+//!   [`Profile::install`] takes another one, which is gone by as it is.
+//! - **Guest memory**: a [`SharedRegion`] is a mapping that `vm-memory`'s `GuestMemoryMmap` takes as it
+//!   is (`examples/vm_memory.rs`), and `examples/guest_memory.rs` runs a guest of KVM on one.
+//!
+//! # Without huge pages
+//!
+//! Everything works, and less of it is fast. A pool asks for reserved huge pages first, then for
+//! transparent ones, then for base pages; [`Pool::backing_report`] says what it took, and why not
+//! what stands above. [`strict`](pool::PoolBuilder::strict) has it fail instead. Clears, copies and
+//! snapshots take memory on whichever pages it is. `hugekit doctor`, the command of this project,
+//! says what a machine lacks and how to get it.
+//!
+//! # Platforms and compilers
+//!
+//! Linux only. x86-64 is measured and tested, aarch64 tested under emulation; on other architectures
+//! clears and copies are libc's, and the rest is not tested. Rust 1.85 builds it, which a test of
+//! this project does; so does a later one. Kernels: [kernels.md] lists what each part needs, 5.14
+//! for snapshots, 5.19 for forks, and what takes its place.
+//!
+//! # Features
+//!
+//! None is on unless asked for; a default build has libc, rustix, raw-cpuid and thiserror.
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `profile-file` | `Profile::load`: the profile that `hugekit tune` has stored for this user. Brings serde and toml. |
+//! | `tracing` | events of the crate tracing: what the library works around, and what pools are made of. |
+//! | `fault-injection` | for this library's own tests: never in a program. |
+//!
+//! # Guides
+//!
+//! [Design], [words], [virtual machine monitors][vmm], [databases and snapshots][snapshots],
+//! [what is promised, and the test that holds it][reliability], [what was measured][machines].
+//!
+//! [Design]: https://github.com/hugekit/hugekit/blob/main/docs/design.md
+//! [words]: https://github.com/hugekit/hugekit/blob/main/docs/glossary.md
+//! [vmm]: https://github.com/hugekit/hugekit/blob/main/docs/vmm.md
+//! [snapshots]: https://github.com/hugekit/hugekit/blob/main/docs/snapshot.md
+//! [reliability]: https://github.com/hugekit/hugekit/blob/main/docs/reliability.md
+//! [machines]: https://github.com/hugekit/hugekit/blob/main/docs/machines.md
+//! [kernels.md]: https://github.com/hugekit/hugekit/blob/main/docs/kernels.md
 //!
 //! # Files and calls
 //!
 //! The library writes no file but what [`Snapshot::write_to`] is given, prints nothing, reads no
-//! environment variable and no file of the user's unless the program calls `Profile::load`, and
-//! reports by [`tracing`] what it works around. Of the machine it reads:
+//! environment variable and no file of the user's unless the program calls `Profile::load`. With the
+//! feature `tracing` it reports as events what it works around. Of the machine it reads:
 //!
 //! - at the first clear or copy of 4 KiB or more: CPUID, in a virtual machine the allowed CPUs; on
 //!   other architectures `/sys/devices/system/cpu` (caches), once. The first of 256 KiB or more, or
@@ -137,18 +171,11 @@
 //!
 //! # Limits
 //!
-//! Linux only; x86-64 is measured, aarch64 tested under emulation, other architectures use libc's
-//! routines. Without huge pages, reserved or permitted, a pool works on base pages. Snapshots of
-//! memory that no pool has need Linux 5.14, forks of regions 5.19; `docs/kernels.md` lists what takes
-//! the place of newer features. A child of `fork(2)` has none of a pool's memory: calls
-//! are refused there, and an access ends in SIGSEGV. `docs/reliability.md` lists what is promised,
-//! with the test that holds it, and what is not.
-//!
-//! # Features
-//!
-//! None is on unless asked for. `profile-file`: stored profiles, by serde and toml.
-//! `fault-injection`: for this library's own tests.
-#![warn(missing_docs)]
+//! A child of `fork(2)` has none of a pool's memory: calls are refused there, and an access ends in
+//! SIGSEGV; [`pool::InheritedMemory`] is what it keeps. Bytes that stream past the cache are not
+//! there for the next reader: `Reuse` is a promise of the caller's, and a wrong one costs time, never
+//! data. The guide on reliability lists what is promised, and what is not.
+#![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[cfg(not(target_os = "linux"))]
@@ -164,6 +191,7 @@ mod cow;
 mod cpu_set;
 mod engine;
 mod error_kind;
+mod events;
 pub mod fault;
 mod huge_page;
 pub mod learning;
@@ -209,6 +237,11 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct CrateReadme;
+
+/// Runs the programs of the guide as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guide;
 
 /// Runs the program of the page about snapshots as a test.
 #[cfg(doctest)]

@@ -7,7 +7,9 @@ use clap::builder::PossibleValue;
 use super::count::Count;
 use super::{count_tests, library};
 use crate::aarch64::{self, Outcome};
-use crate::{book, chromium, emulators, faults, fleet, older, python, redis, soak, valgrind};
+use crate::{
+    book, chromium, compiler, emulators, faults, fleet, older, python, redis, soak, valgrind,
+};
 
 /// The parts of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -22,6 +24,8 @@ pub(crate) enum Part {
     Older,
     /// Models of the library's threads, explored
     Models,
+    /// The library, built by the oldest compiler that it promises
+    Compiler,
     /// The Python package
     Python,
     /// The library for aarch64, emulated
@@ -56,6 +60,7 @@ impl Part {
             Self::Faults => faults::short(count),
             Self::Older => older::run(count),
             Self::Models => run_models(count),
+            Self::Compiler => compiler::run(count, install),
             Self::Python => run_python(count, install),
             Self::Aarch64 => run_aarch64(count, install),
             Self::Soak => run_soak(count),

@@ -13,8 +13,9 @@ Processes
     Memory of a pool is its process's alone. After a ``fork``, by ``os.fork`` or ``multiprocessing`` with the
     start method "fork", the child has none of the arrays of :func:`zeros` and none of the regions: touching one
     there ends the child with SIGSEGV. Letting go of them is safe, :func:`zeros` makes new ones there, pools
-    and regions of the parent raise RuntimeError. Share by numpy's own arrays, by copies, or start processes by
-    "spawn" or "forkserver". Snapshots stay the parent's, and a child may write the arrays that one is of.
+    and regions of the parent raise RuntimeError. Arrays that children are to have are made by
+    ``zeros(shape, shared=True)``: what one process writes, the others read. Processes that are started by "spawn" or
+    "forkserver" get copies, as of any array. Snapshots stay the parent's, and a child may write the arrays that one is of.
 
 Signals
     Where this process may serve page faults of system calls (root, or ``sysctl vm.unprivileged_userfaultfd=1``),
@@ -95,7 +96,7 @@ __all__ = [
 ]
 
 
-def zeros_like(array, dtype=None, *, pool=None, threads=None):
+def zeros_like(array, dtype=None, *, pool=None, threads=None, shared=False):
     """A zeroed array on huge pages, with the shape, dtype and order of another one; see :func:`zeros`.
 
     >>> hugekit.zeros_like(numpy.ones((2, 3), "f4")).shape
@@ -103,13 +104,14 @@ def zeros_like(array, dtype=None, *, pool=None, threads=None):
     """
     array = _numpy.asanyarray(array)
     order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    return zeros(array.shape, array.dtype if dtype is None else dtype, order=order, pool=pool, threads=threads)
+    dtype = array.dtype if dtype is None else dtype
+    return zeros(array.shape, dtype, order=order, pool=pool, threads=threads, shared=shared)
 
 
-def empty_like(array, dtype=None, *, pool=None, threads=None):
+def empty_like(array, dtype=None, *, pool=None, threads=None, shared=False):
     """As :func:`zeros_like`: clean memory is all that pools allocate.
 
     >>> hugekit.empty_like(numpy.ones((2, 3), "f4")).dtype.name
     'float32'
     """
-    return zeros_like(array, dtype, pool=pool, threads=threads)
+    return zeros_like(array, dtype, pool=pool, threads=threads, shared=shared)

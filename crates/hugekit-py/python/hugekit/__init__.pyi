@@ -1,14 +1,26 @@
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import EllipsisType
-from typing import Any, Literal, Protocol, SupportsIndex, TypedDict, overload
+from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypedDict, overload
 
+import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer
+from typing_extensions import Buffer, TypeVar
 
 __version__: str
 
 Array = npt.NDArray[Any]
+
+# An array's dtype.
+_D = TypeVar("_D", bound=np.generic, default=Any)
+# How the arrays of a snapshot were given, as arrays and as views.
+_Arrays = TypeVar("_Arrays", default=Any)
+_Views = TypeVar("_Views", default=Any)
+_Out = TypeVar("_Out")
+
+_DType = type[_D] | np.dtype[_D]
+_Shape = int | Sequence[int]
+_Order = Literal["C", "F"]
 Backing = Literal["hugetlb 1G", "hugetlb 2M", "thp", "base"]
 Clearing = Literal["at allocation", "at fault"]
 FaultMode = Literal["threaded", "in place"]
@@ -156,21 +168,29 @@ class Pool:
         fault_mode: FaultMode | None = None,
         progress: Progress | None = None,
     ) -> Region: ...
+    @overload
     def zeros(
-        self,
-        shape: int | Sequence[int],
-        dtype: npt.DTypeLike = None,
-        *,
-        order: Literal["C", "F"] = "C",
-        threads: int | None = None,
+        self, shape: _Shape, dtype: None = None, *, order: _Order = "C", threads: int | None = None
+    ) -> npt.NDArray[np.float64]: ...
+    @overload
+    def zeros(
+        self, shape: _Shape, dtype: _DType[_D], *, order: _Order = "C", threads: int | None = None
+    ) -> npt.NDArray[_D]: ...
+    @overload
+    def zeros(
+        self, shape: _Shape, dtype: npt.DTypeLike, *, order: _Order = "C", threads: int | None = None
     ) -> Array: ...
+    @overload
     def empty(
-        self,
-        shape: int | Sequence[int],
-        dtype: npt.DTypeLike = None,
-        *,
-        order: Literal["C", "F"] = "C",
-        threads: int | None = None,
+        self, shape: _Shape, dtype: None = None, *, order: _Order = "C", threads: int | None = None
+    ) -> npt.NDArray[np.float64]: ...
+    @overload
+    def empty(
+        self, shape: _Shape, dtype: _DType[_D], *, order: _Order = "C", threads: int | None = None
+    ) -> npt.NDArray[_D]: ...
+    @overload
+    def empty(
+        self, shape: _Shape, dtype: npt.DTypeLike, *, order: _Order = "C", threads: int | None = None
     ) -> Array: ...
     def scrub(self) -> int: ...
     def pause_scrubbing(self) -> None: ...
@@ -194,7 +214,9 @@ class Pin:
 
 class Region:
     def fork(self, *, granule: int | None = None, fault_mode: FaultMode | None = None) -> Region: ...
-    def snapshot(self, *, fault_mode: FaultMode | None = None) -> Snapshot: ...
+    def snapshot(
+        self, *, fault_mode: FaultMode | None = None
+    ) -> Snapshot[npt.NDArray[np.uint8], View[np.uint8]]: ...
     def release(self, offset: int, length: int) -> None: ...
     def prepare_write(self, offset: int = 0, length: int | None = None) -> None: ...
     def pin(self, offset: int = 0, length: int | None = None) -> Pin: ...
@@ -224,12 +246,15 @@ class Reserve:
     @property
     def nbytes(self) -> int: ...
 
-class Snapshot:
-    def __enter__(self) -> Snapshot: ...
+class Snapshot(Generic[_Arrays, _Views]):
+    def __enter__(self) -> Snapshot[_Arrays, _Views]: ...
     def __exit__(self, *_error: object) -> None: ...
     def close(self) -> None: ...
-    def to_numpy(self, *, out: Any = None, progress: Progress | None = None) -> Any: ...
-    def view(self) -> Any: ...
+    @overload
+    def to_numpy(self, *, out: None = None, progress: Progress | None = None) -> _Arrays: ...
+    @overload
+    def to_numpy(self, *, out: _Out, progress: Progress | None = None) -> _Out: ...
+    def view(self) -> _Views: ...
     def prepare_write(self, array: _Memory | None = None) -> None: ...
     def write_to(self, file: _File, *, progress: Progress | None = None) -> None: ...
     def save_npy(
@@ -246,15 +271,18 @@ class Snapshot:
     @property
     def closed(self) -> bool: ...
 
-class View:
+class View(Generic[_D]):
     def rebase(self, address: int, nbytes: int) -> memoryview: ...
     def __getitem__(self, index: _Index, /) -> Any: ...
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> Array: ...
+    @overload
+    def __array__(self, dtype: None = None, copy: bool | None = None) -> npt.NDArray[_D]: ...
+    @overload
+    def __array__(self, dtype: npt.DTypeLike, copy: bool | None = None) -> Array: ...
     def __len__(self) -> int: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> Any: ...
+    def dtype(self) -> np.dtype[_D]: ...
     @property
     def nbytes(self) -> int: ...
 
@@ -263,47 +291,192 @@ def copy(
     dst: _Memory, src: _Memory, *, threads: int | None = None, progress: Progress | None = None
 ) -> None: ...
 def set_learning(enabled: bool) -> None: ...
+@overload
 def zeros(
-    shape: int | Sequence[int],
-    dtype: npt.DTypeLike = None,
+    shape: _Shape,
+    dtype: None = None,
     *,
-    order: Literal["C", "F"] = "C",
+    order: _Order = "C",
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
+) -> npt.NDArray[np.float64]: ...
+@overload
+def zeros(
+    shape: _Shape,
+    dtype: _DType[_D],
+    *,
+    order: _Order = "C",
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
+) -> npt.NDArray[_D]: ...
+@overload
+def zeros(
+    shape: _Shape,
+    dtype: npt.DTypeLike,
+    *,
+    order: _Order = "C",
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
 ) -> Array: ...
+@overload
 def empty(
-    shape: int | Sequence[int],
-    dtype: npt.DTypeLike = None,
+    shape: _Shape,
+    dtype: None = None,
     *,
-    order: Literal["C", "F"] = "C",
+    order: _Order = "C",
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
+) -> npt.NDArray[np.float64]: ...
+@overload
+def empty(
+    shape: _Shape,
+    dtype: _DType[_D],
+    *,
+    order: _Order = "C",
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
+) -> npt.NDArray[_D]: ...
+@overload
+def empty(
+    shape: _Shape,
+    dtype: npt.DTypeLike,
+    *,
+    order: _Order = "C",
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
 ) -> Array: ...
+@overload
+def zeros_like(
+    array: npt.NDArray[_D],
+    dtype: None = None,
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
+) -> npt.NDArray[_D]: ...
+@overload
+def zeros_like(
+    array: npt.ArrayLike,
+    dtype: _DType[_D],
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
+) -> npt.NDArray[_D]: ...
+@overload
 def zeros_like(
     array: npt.ArrayLike,
     dtype: npt.DTypeLike = None,
     *,
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
 ) -> Array: ...
+@overload
+def empty_like(
+    array: npt.NDArray[_D],
+    dtype: None = None,
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
+) -> npt.NDArray[_D]: ...
+@overload
+def empty_like(
+    array: npt.ArrayLike,
+    dtype: _DType[_D],
+    *,
+    pool: Pool | None = None,
+    threads: int | None = None,
+    shared: bool = False,
+) -> npt.NDArray[_D]: ...
+@overload
 def empty_like(
     array: npt.ArrayLike,
     dtype: npt.DTypeLike = None,
     *,
     pool: Pool | None = None,
     threads: int | None = None,
+    shared: bool = False,
 ) -> Array: ...
-def fork(array: Array) -> Array: ...
+def fork(array: npt.NDArray[_D]) -> npt.NDArray[_D]: ...
 def region_of(array: Array) -> tuple[Region, int]: ...
+@overload
 def snapshot(
-    arrays: _Memory | Sequence[_Memory] | Mapping[str, _Memory],
+    arrays: npt.NDArray[_D],
     *,
     fault_mode: FaultMode | None = None,
     granule: Literal["huge", "small"] | None = None,
     max_cow_bytes: int | None = None,
     populate_copies: int | None = None,
     reserve: Reserve | None = None,
-) -> Snapshot: ...
+) -> Snapshot[npt.NDArray[_D], View[_D]]: ...
+@overload
+def snapshot(
+    arrays: _Tensor,
+    *,
+    fault_mode: FaultMode | None = None,
+    granule: Literal["huge", "small"] | None = None,
+    max_cow_bytes: int | None = None,
+    populate_copies: int | None = None,
+    reserve: Reserve | None = None,
+) -> Snapshot[Array, View[Any]]: ...
+@overload
+def snapshot(
+    arrays: Buffer,
+    *,
+    fault_mode: FaultMode | None = None,
+    granule: Literal["huge", "small"] | None = None,
+    max_cow_bytes: int | None = None,
+    populate_copies: int | None = None,
+    reserve: Reserve | None = None,
+) -> Snapshot[npt.NDArray[np.uint8], View[np.uint8]]: ...
+@overload
+def snapshot(
+    arrays: Mapping[str, npt.NDArray[_D]],
+    *,
+    fault_mode: FaultMode | None = None,
+    granule: Literal["huge", "small"] | None = None,
+    max_cow_bytes: int | None = None,
+    populate_copies: int | None = None,
+    reserve: Reserve | None = None,
+) -> Snapshot[dict[str, npt.NDArray[_D]], dict[str, View[_D]]]: ...
+@overload
+def snapshot(
+    arrays: Mapping[str, _Memory],
+    *,
+    fault_mode: FaultMode | None = None,
+    granule: Literal["huge", "small"] | None = None,
+    max_cow_bytes: int | None = None,
+    populate_copies: int | None = None,
+    reserve: Reserve | None = None,
+) -> Snapshot[dict[str, Array], dict[str, View[Any]]]: ...
+@overload
+def snapshot(
+    arrays: Sequence[npt.NDArray[_D]],
+    *,
+    fault_mode: FaultMode | None = None,
+    granule: Literal["huge", "small"] | None = None,
+    max_cow_bytes: int | None = None,
+    populate_copies: int | None = None,
+    reserve: Reserve | None = None,
+) -> Snapshot[list[npt.NDArray[_D]], list[View[_D]]]: ...
+@overload
+def snapshot(
+    arrays: Sequence[_Memory],
+    *,
+    fault_mode: FaultMode | None = None,
+    granule: Literal["huge", "small"] | None = None,
+    max_cow_bytes: int | None = None,
+    populate_copies: int | None = None,
+    reserve: Reserve | None = None,
+) -> Snapshot[list[Array], list[View[Any]]]: ...
 def default_pools() -> list[Pool]: ...
 def trim() -> int: ...
 def doctor() -> _Report: ...

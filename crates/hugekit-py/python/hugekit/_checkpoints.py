@@ -168,7 +168,7 @@ class Checkpointer:
         self._look_at_process()
         with self._lock:
             if self._closed:
-                raise ValueError("the checkpointer was closed")
+                raise ValueError("the checkpointer was closed: make another one, whose first save is full")
             self._join()
             start = time.perf_counter()
             moment, reason, paused = self._take(full)
@@ -393,6 +393,8 @@ class _Stored:
     """A checkpoint as files have it, all of it checked."""
 
     def __init__(self, paths: Any):
+        if not isinstance(paths, (str, os.PathLike, Sequence)):
+            raise TypeError(f"paths is {paths!r}, and can be a path or a list of paths")
         files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         self._state = StoredState(files)
         self._last = os.fspath(files[-1])

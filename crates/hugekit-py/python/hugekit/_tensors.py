@@ -74,7 +74,10 @@ class Leaf:
             self.of = "numpy"
             array = thing
             if array.dtype.hasobject:
-                raise TypeError(f"{name} has the dtype {array.dtype}, which holds references to Python objects")
+                raise TypeError(
+                    f"{name} has the dtype {array.dtype}, which holds references to Python objects: write "
+                    "array.astype(dtype) with a dtype of numbers or of text, which is a copy"
+                )
             self.dtype = dtype_name(array.dtype)
         self.shape = tuple(array.shape)
         self.axes = memory_order(array)

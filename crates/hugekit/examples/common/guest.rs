@@ -191,8 +191,8 @@ fn pages_with(program: &[u8]) -> Result<Region, Box<dyn Error>> {
     let unused = || std::iter::repeat(0);
     let entries =
         first.chain(unused()).take(512).chain(second.chain(unused()).take(512)).chain(third);
-    let (slots, _) = tables.as_chunks_mut::<8>();
-    slots.iter_mut().zip(entries).for_each(|(slot, entry)| *slot = entry.to_le_bytes());
+    let slots = tables.chunks_exact_mut(8);
+    slots.zip(entries).for_each(|(slot, entry)| slot.copy_from_slice(&entry.to_le_bytes()));
     Ok(pages)
 }
 

@@ -371,9 +371,7 @@ impl ForkGroup {
     /// In a forked child, which has no handlers.
     pub(crate) fn forget_handlers(&self) {
         // Another thread may have held the lock when the process was forked.
-        if let Ok(mut handlers) = self.handlers.try_lock()
-            && let Some(handlers) = handlers.take()
-        {
+        if let Some(handlers) = self.handlers.try_lock().ok().and_then(|mut held| held.take()) {
             handlers.forget();
         }
     }

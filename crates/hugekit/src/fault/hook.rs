@@ -42,7 +42,9 @@ impl Hook {
             if in_force.is_function() {
                 return Err(FaultError::HandlerReplaced);
             }
-            tracing::warn!("hugekit's handler of a signal had been taken away, and is put back");
+            crate::events::warn!(
+                "hugekit's handler of a signal had been taken away, and is put back"
+            );
         }
         // Known before the first signal can come.
         let previous = Private::new(in_force).map_err(failed_to("mmap"))?.leak();

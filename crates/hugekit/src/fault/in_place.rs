@@ -186,7 +186,9 @@ impl Process {
         self.hooks.segv.reclaim()
     }
 
-    /// Serves the access that a signal tells of, if that is ours to serve.
+    /// Serves the access that a signal tells of, if that is ours to serve. Without a frame of its own, of which a signal
+    /// stack has no room to spare.
+    #[inline(always)]
     fn serve(&self, cause: Cause, access: Access, blocked: &SignalsBlocked) -> bool {
         if !self.mark.is_ours() {
             return false;
@@ -207,7 +209,9 @@ impl Process {
         }
     }
 
-    /// Serves a write that a mapping's rights forbid, if that is ours to serve. Snapshots forbid nothing.
+    /// Serves a write that a mapping's rights forbid, if that is ours to serve. Snapshots forbid nothing. As
+    /// above.
+    #[inline(always)]
     fn serve_forbidden(&self, address: usize, blocked: &SignalsBlocked) -> bool {
         let serve = |faults: &(dyn Faults + 'static)| faults.serve_forbidden(address, blocked);
         if !self.mark.is_ours() {

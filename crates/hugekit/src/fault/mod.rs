@@ -172,7 +172,7 @@ impl Service {
             FaultMode::Threaded { threads } => Self::threaded(pool, mapped, contents, threads),
             FaultMode::Auto => match Self::threaded(pool, mapped, contents, 1) {
                 Err(fallback) if suits(pool.backing(), FaultMode::InPlace) => {
-                    tracing::info!("faults are served in place: {fallback}");
+                    crate::events::info!("faults are served in place: {fallback}");
                     Self::in_place(pool, mapped, contents, Some(fallback))
                 }
                 threaded => threaded,

@@ -17,10 +17,11 @@ const LEAST: usize = 64 << 10;
 
 /// Has copies be abandoned where they fault, if this process's handlers can be had.
 pub(crate) fn prepare() {
-    if abandonable::prepare()
-        && let Err(refused) = in_place::install_handlers()
-    {
-        tracing::info!("the kernel copies what may be unmapped: {refused}");
+    if !abandonable::prepare() {
+        return;
+    }
+    if let Err(refused) = in_place::install_handlers() {
+        crate::events::info!("the kernel copies what may be unmapped: {refused}");
     }
 }
 

@@ -311,7 +311,7 @@ impl Drop for LastResort<'_> {
             self.bell.touch(0);
         }
         // Not before: a thread that is told may fault there.
-        tracing::error!("a thread that served faults ends: its memory is left to the kernel");
+        crate::events::error!("a thread that served faults ends: its memory is left to the kernel");
     }
 }
 

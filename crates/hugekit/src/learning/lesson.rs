@@ -210,7 +210,7 @@ impl Lesson {
             (false, _) => contest.terms.patience,
             (true, false) => contest.terms.intervals.0.min(contest.calmest(best)),
             (true, true) => {
-                let ends_round = look.number.is_multiple_of(contest.looks_per_round());
+                let ends_round = look.number.checked_rem(contest.looks_per_round()) == Some(0);
                 (now.interval + u32::from(ends_round)).min(contest.calmest(best))
             }
         };

@@ -31,7 +31,7 @@ impl MemoryFile {
     /// or no descriptor is left.
     pub fn create(name: &str, bytes: usize, backing: Backing) -> Result<Self, LeaseError> {
         let page_size = backing.page_size();
-        if bytes == 0 || !bytes.is_multiple_of(page_size) {
+        if bytes == 0 || bytes % page_size != 0 {
             return Err(Unfit::Length { bytes: bytes as u64, page_size }.into());
         }
         let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
@@ -58,7 +58,7 @@ impl MemoryFile {
         let huge = huge.ok_or(Unfit::NoMemoryFolder)?;
         let backing = backing_of(bytes as u64, huge)?;
         let page_size = backing.page_size();
-        if bytes == 0 || !bytes.is_multiple_of(page_size) {
+        if bytes == 0 || bytes % page_size != 0 {
             return Err(Unfit::Length { bytes: bytes as u64, page_size }.into());
         }
         memfd::size(&file, bytes as u64).map_err(kernel("ftruncate"))?;
@@ -192,7 +192,7 @@ fn fit(facts: &Facts) -> Result<(usize, Backing), Unfit> {
     match usize::try_from(facts.len) {
         _ if !facts.has_one_length => Err(Unfit::NotSealed),
         _ if !facts.is_writable => Err(Unfit::ReadOnly),
-        Ok(bytes) if bytes > 0 && bytes.is_multiple_of(page_size) => Ok((bytes, backing)),
+        Ok(bytes) if bytes > 0 && bytes % page_size == 0 => Ok((bytes, backing)),
         _ => Err(Unfit::Length { bytes: facts.len, page_size }),
     }
 }
@@ -201,7 +201,7 @@ fn fit(facts: &Facts) -> Result<(usize, Backing), Unfit> {
 fn backing_of(len: u64, huge_page: Option<u64>) -> Result<Backing, Unfit> {
     let huge = Backing::Thp.page_size() as u64;
     match huge_page {
-        None if len.is_multiple_of(huge) => Ok(Backing::Thp),
+        None if len % huge == 0 => Ok(Backing::Thp),
         None => Ok(Backing::Base),
         Some(size) => [Backing::Hugetlb2M, Backing::Hugetlb1G]
             .into_iter()
@@ -218,7 +218,7 @@ impl Drop for Held {
         // SAFETY: mapped by `populate` in this process, whose threads are done with it. Refused, the addresses are lost
         // and the memory is held until the process ends.
         if let Err(errno) = unsafe { self.0.unmap() } {
-            tracing::error!("a populated file cannot be unmapped: {errno}");
+            crate::events::error!("a populated file cannot be unmapped: {errno}");
         }
     }
 }

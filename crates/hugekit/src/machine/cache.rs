@@ -154,7 +154,7 @@ fn read_small<'a>(path: &PathBuf, buffer: &'a mut [u8; 4096]) -> io::Result<&'a 
     pass(Call::Open)?;
     pass(Call::Read)?;
     let length = File::open(path)?.read(buffer)?;
-    let text = str::from_utf8(&buffer[..length]);
+    let text = std::str::from_utf8(&buffer[..length]);
     Ok(text.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?.trim())
 }
 

@@ -391,9 +391,8 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
         let mut lane = self.homes[slot];
         let mut pinned = self.pin_to(lane, &pin);
         let mut is_first = true;
-        while !self.is_stopped()
-            && let Some((next, bytes)) = self.queue.take(lane)
-        {
+        let take = |lane| if self.is_stopped() { None } else { self.queue.take(lane) };
+        while let Some((next, bytes)) = take(lane) {
             if next != lane {
                 pinned &= self.pin_to(next, &pin);
                 lane = next;

@@ -70,10 +70,9 @@ impl NodeMap {
         Self::sampled(len, step.max(1), page_size(), |offsets| {
             let at = |&offset: &usize| start.wrapping_add(offset);
             let mut nodes = memory::nodes_of(&offsets.iter().map(at).collect::<Vec<_>>()).ok()?;
-            if nodes.contains(&None)
-                && let Some(absent) = absent()
-            {
-                nodes.iter_mut().for_each(|node| *node = node.or(Some(absent)));
+            if nodes.contains(&None) {
+                let absent = absent();
+                nodes.iter_mut().for_each(|node| *node = node.or(absent));
             }
             Some(nodes)
         })

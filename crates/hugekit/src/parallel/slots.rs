@@ -73,6 +73,6 @@ fn open() -> io::Result<OwnedFd> {
 fn report_once(error: Errno) {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {
-        tracing::warn!(file = ?FILE, %error, "threads of other jobs are not counted");
+        crate::events::warn!("threads of other jobs are not counted: {FILE:?}: {error}");
     });
 }

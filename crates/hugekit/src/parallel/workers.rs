@@ -127,6 +127,8 @@ pub(super) fn pin(cpus: &CpuSet) -> bool {
 fn report_once(cpus: &CpuSet, error: rustix::io::Errno) {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {
-        tracing::warn!(%cpus, %error, "a helper thread cannot be pinned and runs where it is");
+        crate::events::warn!(
+            "a helper thread cannot be pinned to {cpus} and runs where it is: {error}"
+        );
     });
 }

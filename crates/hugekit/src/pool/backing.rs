@@ -36,8 +36,11 @@ impl BackingReport {
     pub(super) fn log(&self, name: &str) {
         let Self { backing, asked, capacity, .. } = self;
         for fallback in &self.fallbacks {
-            tracing::warn!(name, "pool not on {}: {}", fallback.backing, fallback.reason);
+            crate::events::warn!("{name} is not on {}: {}", fallback.backing, fallback.reason);
         }
-        tracing::info!(name, %backing, %asked, capacity, by_collapse = self.by_collapse, "pool made");
+        let how = if self.by_collapse { ", collapsed" } else { "" };
+        crate::events::info!(
+            "{name} has {capacity} bytes on {backing}{how}; {asked} was asked for"
+        );
     }
 }

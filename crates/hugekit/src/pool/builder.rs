@@ -9,7 +9,8 @@ use super::core::{Core, Orders};
 use super::memory::{Memory, Recipe};
 use super::scrubber::Scrubber;
 use super::{
-    Backing, BackingReport, Clearing, Fallback, Inner, NodePolicy, Pool, PoolError, limits,
+    Backing, BackingReport, Clearing, Fallback, InheritedMemory, Inner, NodePolicy, Pool,
+    PoolError, limits,
 };
 use crate::lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile, Unfit};
 use crate::machine::Root;
@@ -233,6 +234,25 @@ impl<'a> PoolBuilder<'a> {
         }
     }
 
+    /// Makes memory that forked children keep, instead of a pool: as many bytes, populated, on the same backing as the
+    /// pool would be. What is said of clearing and scrubbing is of no effect.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build); and [`PoolError::NotInherited`]: the memory is to come from a broker, or was made by
+    /// another process.
+    ///
+    /// # Panics
+    /// If the progress callback does.
+    pub fn build_inherited(&self) -> Result<InheritedMemory, PoolError> {
+        self.check()?;
+        if !matches!(self.source, Source::Own) {
+            return Err(PoolError::NotInherited);
+        }
+        let populated = Self { populate: true, ..self.clone() };
+        let (core, fallbacks) = populated.core_of_own()?;
+        InheritedMemory::new(&core, self.report(&core, fallbacks))
+    }
+
     /// Of a file that is as it was promised to be.
     fn build_of(&self, file: MemoryFile) -> Result<Pool, PoolError> {
         let (backing, bytes) = (file.backing(), file.bytes());
@@ -255,10 +275,16 @@ impl<'a> PoolBuilder<'a> {
     }
 
     fn build_own(&self) -> Result<Pool, PoolError> {
+        let (core, fallbacks) = self.core_of_own()?;
+        Ok(self.finish(core, fallbacks))
+    }
+
+    /// On the first backing that can be had, and why those above it could not.
+    fn core_of_own(&self) -> Result<(Core, Vec<Fallback>), PoolError> {
         let mut fallbacks = Vec::new();
         for &backing in if self.strict { &self.ladder[..1] } else { &self.ladder } {
             match self.build_on(backing) {
-                Ok(core) => return Ok(self.finish(core, fallbacks)),
+                Ok(core) => return Ok((core, fallbacks)),
                 Err(reason) => fallbacks.push(Fallback { backing, reason }),
             }
         }
@@ -325,7 +351,7 @@ impl<'a> PoolBuilder<'a> {
         }
     }
 
-    fn finish(&self, core: Core, fallbacks: Vec<Fallback>) -> Pool {
+    fn report(&self, core: &Core, fallbacks: Vec<Fallback>) -> BackingReport {
         let backing = core.memory.backing();
         let report = BackingReport {
             backing,
@@ -339,6 +365,11 @@ impl<'a> PoolBuilder<'a> {
             by_collapse: core.memory.by_collapse(),
         };
         report.log(&self.name);
+        report
+    }
+
+    fn finish(&self, core: Core, fallbacks: Vec<Fallback>) -> Pool {
+        let report = self.report(&core, fallbacks);
         let core = Arc::new(core);
         let scrubber = Scrubber::start(&core, self.scrub_threads);
         let (threads, clearing) = (self.threads, self.clearing);

@@ -461,7 +461,9 @@ impl Core {
             Ok(parts) => self.put_back(parts),
             Err((mapped, errno)) => {
                 let error = std::io::Error::from(errno);
-                tracing::warn!("a region cannot be unmapped, and is kept until it can: {error}");
+                crate::events::warn!(
+                    "a region cannot be unmapped, and is kept until it can: {error}"
+                );
                 self.lock_unreturned().push((mapped, contents.to_vec()));
             }
         }

@@ -27,6 +27,10 @@ pub enum PoolError {
         /// Bytes of a folio.
         page_size: usize,
     },
+    /// Memory that another process has made was to be kept in forked children: it may have another owner before they
+    /// end.
+    #[error("memory of a broker, or of a file that was adopted, cannot be kept in forked children")]
+    NotInherited,
     /// The ladder is empty.
     #[error("no backing was asked for: the ladder is empty")]
     NoTiers,
@@ -177,9 +181,9 @@ struct Fallbacks<'a>(&'a [Fallback]);
 
 impl fmt::Display for Fallbacks<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .iter()
-            .try_for_each(|fallback| write!(f, " {}: {};", fallback.backing, fallback.reason))
+        self.0.iter().enumerate().try_for_each(|(index, Fallback { backing, reason })| {
+            write!(f, "{} {backing}: {reason}", if index == 0 { "" } else { ";" })
+        })
     }
 }
 

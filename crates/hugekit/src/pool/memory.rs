@@ -385,7 +385,9 @@ impl Memory {
             let folio = std::mem::replace(&mut rest, tail);
             match self.check_sound(&folio.folios()) {
                 Ok(()) => sound.push(folio.into()),
-                Err(error) => tracing::error!("folio {} is lost: {error}", folio.folios().start),
+                Err(error) => {
+                    crate::events::error!("folio {} is lost: {error}", folio.folios().start);
+                }
             }
         }
         sound
@@ -446,14 +448,26 @@ impl Memory {
             ((folios.start * self.page_size()) as u64, folios.len() * self.page_size());
         let mapping = Mapping::new(&self.file, offset, bytes, self.page_size())
             .map_err(|errno| PoolError::NotMapped { bytes, source: errno.into() })?;
-        if !self.in_core_dumps
-            && let Err(errno) = mapping.keep_from_dumps()
-        {
+        self.keep_from_dumps(mapping)
+    }
+
+    /// A mapping that is new, out of core dumps where the pool is to be.
+    fn keep_from_dumps(&self, mapping: Mapping) -> Result<Mapping, PoolError> {
+        let kept = if self.in_core_dumps { Ok(()) } else { mapping.keep_from_dumps() };
+        kept.map_err(|errno| {
             // SAFETY: just mapped, and no other thread knows of it.
             let source = unsafe { mapping.unmap() }.err().unwrap_or(errno).into();
-            return Err(PoolError::Kernel { call: "madvise", source });
-        }
+            PoolError::Kernel { call: "madvise", source }
+        })?;
         Ok(mapping)
+    }
+
+    /// Maps all of it so that forked children keep it: for memory that never has another owner.
+    pub(super) fn map_for_children(&self) -> Result<Mapping, PoolError> {
+        let (bytes, page_size) = (self.capacity(), self.page_size());
+        let mapping = Mapping::of_children_too(&self.file, 0, bytes, page_size)
+            .map_err(|errno| PoolError::NotMapped { bytes, source: errno.into() })?;
+        self.keep_from_dumps(mapping)
     }
 
     /// Takes the addresses from the user. If the kernel will not, all is as it was.

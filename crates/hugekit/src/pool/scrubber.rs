@@ -40,7 +40,9 @@ impl Scrubber {
         let start = |_| {
             let (core, cancel) = (Arc::clone(core), Arc::clone(&cancel));
             let started = spawn("hugekit-scrub", move |_| serve(&core, &cancel));
-            started.inspect_err(|error| tracing::warn!("no thread to scrub with: {error}")).ok()
+            started
+                .inspect_err(|error| crate::events::warn!("no thread to scrub with: {error}"))
+                .ok()
         };
         let threads = (0..threads).map_while(start).collect();
         Self { core: Arc::clone(core), cancel, threads }

@@ -117,6 +117,7 @@ pub fn path() -> Option<PathBuf> {
 /// it.
 fn config_directory() -> Option<PathBuf> {
     let set = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    #[allow(deprecated, reason = "before Rust 1.87, for what it did on Windows")]
     set.or_else(|| {
         env::home_dir().filter(|home| home.is_absolute()).map(|home| home.join(".config"))
     })

@@ -258,7 +258,7 @@ impl Kind {
 
 fn read_text(path: &Path) -> io::Result<String> {
     // A pipe that no thread writes to must not hold up the program.
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let flags = OFlags::NONBLOCK.bits() as i32;
     pass(Call::Open)?;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     pass(Call::Fstat)?;

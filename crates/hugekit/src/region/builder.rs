@@ -136,7 +136,7 @@ impl<'a> RegionBuilder<'a> {
     fn or_at_hand_out(&self, error: FaultError) -> Result<Region, PoolError> {
         match error {
             FaultError::Collapsible => {
-                tracing::info!("cleared at allocation: {error}");
+                crate::events::info!("cleared at allocation: {error}");
                 self.on_allocation(Some(error))
             }
             other => Err(other.into()),

@@ -525,7 +525,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if *self.retires.get_mut() && self.pool.memory().is_ours() {
             if let Err(error) = self.give_to_kernel() {
-                tracing::error!("folios are lost: {error}");
+                crate::events::error!("folios are lost: {error}");
             }
             return;
         }
@@ -534,7 +534,7 @@ impl Drop for Memory {
         let extent = match self.holds_mut().take() {
             Holds::CopyOnWrite(fork) if self.pool.memory().is_ours() => {
                 if let Err(error) = fork.leave(false) {
-                    tracing::error!("folios are lost: {error}");
+                    crate::events::error!("folios are lost: {error}");
                 }
                 return;
             }

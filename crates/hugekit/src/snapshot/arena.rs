@@ -54,7 +54,7 @@ impl Arena {
             let _ = bytes.want_huge_pages();
         }
         let taken = OwnWords::<AtomicU64>::new(count.div_ceil(BITS))?;
-        if let Some(last) = taken.last().filter(|_| !count.is_multiple_of(BITS)) {
+        if let Some(last) = taken.last().filter(|_| count % BITS != 0) {
             last.store(u64::MAX << (count % BITS), Ordering::Relaxed);
         }
         Ok(Self { reserved, bytes, slot_bytes, count, taken, held: Private::new(Held::default())? })

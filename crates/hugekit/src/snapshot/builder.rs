@@ -233,7 +233,7 @@ impl Plan<'_> {
             FaultMode::Threaded { threads } => self.by(Way::Threaded, threads, None),
             FaultMode::Auto => match self.by(Way::Threaded, 1, None) {
                 Err(SnapshotError::Fault(fallback)) => {
-                    tracing::info!("writes are served in place: {fallback}");
+                    crate::events::info!("writes are served in place: {fallback}");
                     self.in_place(Some(fallback))
                 }
                 threaded => threaded,
@@ -289,12 +289,10 @@ impl Plan<'_> {
             return self.add_unwatched(add);
         }
         let mut added = add(Guard::Watched);
-        if let Err(NotAdded::Unquiet(_)) = added
-            && self.may_be_stopped()?
-        {
+        if matches!(added, Err(NotAdded::Unquiet(_))) && self.may_be_stopped()? {
             match add(Guard::Stopped) {
                 Err(NotAdded::Unstopped(_, reason)) => {
-                    tracing::debug!("writers cannot be stopped: {reason}");
+                    crate::events::debug!("writers cannot be stopped: {reason}");
                 }
                 stopped => added = stopped,
             }
@@ -343,7 +341,7 @@ fn error_of(reason: NotAdded) -> SnapshotError {
     match reason {
         NotAdded::Unquiet(page) => SnapshotError::Unquiet { page },
         NotAdded::Unstopped(page, reason) => {
-            tracing::debug!("writers cannot be stopped: {reason}");
+            crate::events::debug!("writers cannot be stopped: {reason}");
             SnapshotError::Unwatched { page }
         }
         NotAdded::Error(error) => error,

@@ -124,7 +124,8 @@ impl Work {
         let Shared { next, done, refusal, .. } = &*self.shared;
         while let Some((piece, part)) = self.pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let is_wanted = refusal.load(Ordering::Relaxed) == 0;
-            if is_wanted && let Err(errno) = protect(piece) {
+            let protected = if is_wanted { protect(piece) } else { Ok(()) };
+            if let Err(errno) = protected {
                 let word = (*part as u64) << 32 | u64::from(errno.raw_os_error().unsigned_abs());
                 let _ = refusal.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed);
             }

@@ -204,6 +204,10 @@ impl SnapshotError {
             Self::CowLimitExceeded { .. } => {
                 "let the snapshot retain more bytes, or read it sooner".to_owned()
             }
+            Self::Unsuitable { reason: Unsuitable::Shared, .. } => {
+                "copy it at once, or keep what is to be snapshotted in memory of this process alone"
+                    .to_owned()
+            }
             _ => return None,
         })
     }

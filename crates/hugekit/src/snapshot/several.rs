@@ -122,7 +122,7 @@ impl Builder {
         let whole = std::ptr::slice_from_raw_parts(std::ptr::with_exposed_provenance(start), len);
         // SAFETY: the caller's to promise.
         let snapshot = unsafe { wishes.of_anonymous(whole) }
-            .inspect_err(|refused| tracing::debug!("ranges are taken one by one: {refused}"))
+            .inspect_err(|refused| crate::events::debug!("ranges are taken one by one: {refused}"))
             .ok()?;
         let cuts: Vec<Range<usize>> =
             group.iter().map(|place| place.range.start - start..place.range.end - start).collect();

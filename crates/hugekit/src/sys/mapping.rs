@@ -18,7 +18,8 @@ use super::last_error;
 use crate::HUGE_PAGE_BYTES;
 
 /// Addresses that map part of a file, readable and writable, shared with every other mapping of
-/// that part in this process, and with none of a forked child. Not unmapped on drop: its holder
+/// that part in this process, and with none of a forked child unless it was
+/// [made for children too](Self::of_children_too). Not unmapped on drop: its holder
 /// knows when no thread uses the addresses any more, and whether they still are its own (a forked child
 /// has others there, or none).
 #[derive(Debug)]
@@ -131,7 +132,7 @@ impl Mapping {
     /// Whether it lies where it may.
     fn suits(&self, align: usize) -> bool {
         let start = self.start.as_ptr().addr();
-        start.is_multiple_of(align) && !apart::is_taken(&(start..start + self.len))
+        start % align == 0 && !apart::is_taken(&(start..start + self.len))
     }
 
     fn inaccessible(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
@@ -144,8 +145,30 @@ impl Mapping {
         Self::aligned(&file, offset, len, align)
     }
 
+    /// As [`new`](Self::new), but children that are forked from now on have it too.
+    pub(crate) fn of_children_too(
+        file: impl AsFd,
+        offset: u64,
+        len: usize,
+        align: usize,
+    ) -> io::Result<Self> {
+        let mapping = Self::inaccessible(&file, offset, len, align)?;
+        match mapping.open() {
+            Ok(()) => Ok(mapping),
+            Err(error) => {
+                // SAFETY: just mapped, and no other thread knows of it.
+                unsafe { mapping.unmap() }?;
+                Err(error)
+            }
+        }
+    }
+
     fn open_to_this_process(&self) -> io::Result<()> {
         self.advise(Advice::LinuxDontFork)?;
+        self.open()
+    }
+
+    fn open(&self) -> io::Result<()> {
         let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
         pass(Call::Mprotect)?;
         // SAFETY: the mapping is this value's, and no thread accesses it yet.
@@ -259,7 +282,7 @@ static PREPARED: AtomicUsize = AtomicUsize::new(0);
 /// lie on huge pages begins at a multiple of one, if the kernel can be persuaded.
 fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<Mapping> {
     let len = addresses.len();
-    if !addresses.start.is_multiple_of(HUGE_PAGE_BYTES) || !len.is_multiple_of(HUGE_PAGE_BYTES) {
+    if addresses.start % HUGE_PAGE_BYTES != 0 || len % HUGE_PAGE_BYTES != 0 {
         return Mapping::anywhere(file, offset, len, READ_WRITE);
     }
     let near = |hint: usize| -> io::Result<Mapping> {
@@ -270,7 +293,7 @@ fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<M
     };
     let first = near(PREPARED.load(Ordering::Relaxed))?;
     let start = first.start.as_ptr().addr();
-    if start.is_multiple_of(HUGE_PAGE_BYTES) {
+    if start % HUGE_PAGE_BYTES == 0 {
         return Ok(first);
     }
     // SAFETY: just mapped, and no other thread knows of it.

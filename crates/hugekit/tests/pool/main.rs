@@ -13,6 +13,7 @@ mod backings;
 mod child;
 mod fallback;
 mod fixture;
+mod inherited;
 mod mapping;
 mod model;
 mod processes;
@@ -29,6 +30,7 @@ fn main() {
         refused::CHECKS,
         mapping::CHECKS,
         processes::CHECKS,
+        inherited::CHECKS,
         model::CHECKS,
     ];
     let mut trials = trials(&checks.concat());

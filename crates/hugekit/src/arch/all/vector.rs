@@ -18,18 +18,12 @@ const PAGE: usize = 4096;
 /// number above one is slower than one (`docs/decisions/0004-copy-crossovers.md`).
 const PAGES: usize = 4;
 
-/// A vector register that can be loaded and stored.
-pub(crate) trait Vector: Copy {
-    /// Bytes per vector; divides a line.
+/// As much as is loaded and stored at a time.
+pub(crate) trait Moved: Copy {
+    /// How many bytes that is; divides a line.
     const BYTES: usize = size_of::<Self>();
 
-    /// A vector of zeroes.
-    ///
-    /// # Safety
-    /// The CPU has the instruction set.
-    unsafe fn zero() -> Self;
-
-    /// A vector of what lies at `src`.
+    /// What lies at `src`, for a store that follows before any other of these calls.
     ///
     /// # Safety
     /// The CPU has the instruction set; `src` is valid for reads, at any alignment.
@@ -50,6 +44,15 @@ pub(crate) trait Vector: Copy {
     /// Asks for the line that `address` lies in, with the hint that it is read once. It never faults,
     /// whatever the address.
     fn prefetch_once(address: *const u8);
+}
+
+/// A vector register.
+pub(crate) trait Vector: Moved {
+    /// A vector of zeroes.
+    ///
+    /// # Safety
+    /// The CPU has the instruction set.
+    unsafe fn zero() -> Self;
 }
 
 /// Clears with ordinary stores.
@@ -76,7 +79,7 @@ pub(crate) unsafe fn clear_streaming<V: Vector>(dst: *mut u8, len: usize) {
 /// As [`clear_cached`]; `put` stores one vector at the address it is given.
 #[inline(always)]
 unsafe fn clear_lines<V: Vector>(dst: *mut u8, len: usize, put: impl Fn(V, *mut u8)) {
-    const { assert!(LINE.is_multiple_of(V::BYTES)) };
+    const { assert!(LINE % V::BYTES == 0) };
     // SAFETY: LINE is a power of two; every vector lies within the lines given to the closure.
     unsafe {
         let zero = V::zero();
@@ -94,7 +97,7 @@ unsafe fn clear_lines<V: Vector>(dst: *mut u8, len: usize, put: impl Fn(V, *mut 
 /// The CPU has `V`'s instruction set; `src` is valid for reads and `dst` for writes of `len` bytes,
 /// and they do not overlap.
 #[inline(always)]
-pub(crate) unsafe fn copy_cached<V: Vector>(dst: *mut u8, src: *const u8, len: usize) {
+pub(crate) unsafe fn copy_cached<V: Moved>(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; lines of both sides lie within the bytes given.
     unsafe {
         copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| {
@@ -115,7 +118,7 @@ const AHEAD: usize = 512;
 /// # Safety
 /// As [`copy_cached`].
 #[inline(always)]
-pub(crate) unsafe fn copy_cached_once<V: Vector>(dst: *mut u8, src: *const u8, len: usize) {
+pub(crate) unsafe fn copy_cached_once<V: Moved>(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; lines of both sides lie within the bytes given.
     unsafe {
         copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| {
@@ -135,7 +138,7 @@ pub(crate) unsafe fn copy_cached_once<V: Vector>(dst: *mut u8, src: *const u8, l
 /// # Safety
 /// As [`copy_cached`].
 #[inline(always)]
-pub(crate) unsafe fn copy_streaming<V: Vector>(dst: *mut u8, src: *const u8, len: usize) {
+pub(crate) unsafe fn copy_streaming<V: Moved>(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; lines of both sides lie within the bytes given.
     unsafe {
         copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| stream_lines::<V>(dst, src, bytes));
@@ -147,7 +150,7 @@ pub(crate) unsafe fn copy_streaming<V: Vector>(dst: *mut u8, src: *const u8, len
 /// # Safety
 /// As [`copy_cached`].
 #[inline(always)]
-pub(crate) unsafe fn copy_interleaved<V: Vector>(dst: *mut u8, src: *const u8, len: usize) {
+pub(crate) unsafe fn copy_interleaved<V: Moved>(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: passed on from the caller; groups and what is left of them lie within the bytes given.
     unsafe {
         copy_by_blocks(dst, src, len, LINE, |dst, src, bytes| {
@@ -165,7 +168,7 @@ pub(crate) unsafe fn copy_interleaved<V: Vector>(dst: *mut u8, src: *const u8, l
 /// # Safety
 /// As [`copy_cached`], for `PAGES * PAGE` bytes; `dst` is aligned to a line.
 #[inline(always)]
-unsafe fn stream_group<V: Vector>(dst: *mut u8, src: *const u8) {
+unsafe fn stream_group<V: Moved>(dst: *mut u8, src: *const u8) {
     for line in (0..PAGE).step_by(LINE) {
         for page in 0..PAGES {
             let offset = page * PAGE + line;
@@ -178,7 +181,7 @@ unsafe fn stream_group<V: Vector>(dst: *mut u8, src: *const u8) {
 /// # Safety
 /// As [`copy_cached`]; `dst` is aligned to a line and `bytes` a multiple of it.
 #[inline(always)]
-unsafe fn stream_lines<V: Vector>(dst: *mut u8, src: *const u8, bytes: usize) {
+unsafe fn stream_lines<V: Moved>(dst: *mut u8, src: *const u8, bytes: usize) {
     for offset in (0..bytes).step_by(V::BYTES) {
         // SAFETY: every vector lies within the bytes.
         unsafe { V::load(src.add(offset)).stream(dst.add(offset)) };

@@ -12,70 +12,81 @@ const WHERE: usize = 2;
 /// Where [`routine`] goes on when it is abandoned; 0 before it was asked for.
 static EXIT: AtomicUsize = AtomicUsize::new(0);
 
-/// Copies `len` bytes, past the cache or by ordinary stores, and returns 0; 1 if it was abandoned. Asked
-/// [`WHERE`], it says where it goes on then, which is behind all that accesses memory.
-///
-/// # Safety
-/// `dst` may be written where it is mapped, and `src` read; whatever faults and is not served is abandoned.
-#[unsafe(naked)]
-unsafe extern "sysv64" fn routine(dst: *mut u8, src: *const u8, len: usize, what: usize) -> usize {
-    core::arch::naked_asm!(
-        "cmp rcx, {where_}",
-        "je 5f",
-        "test rcx, rcx",
-        "mov rcx, rdx",
-        "jnz 4f",
-        // Up to a line of the destination.
-        "mov rcx, rdi",
-        "neg rcx",
-        "and ecx, 63",
-        "cmp rcx, rdx",
-        "cmova rcx, rdx",
-        "sub rdx, rcx",
-        "rep movsb",
-        "mov rcx, rdx",
-        "shr rcx, 7",
-        "jz 3f",
-        // Two lines at a time.
-        "2:",
-        "movups xmm0, [rsi]",
-        "movups xmm1, [rsi + 16]",
-        "movups xmm2, [rsi + 32]",
-        "movups xmm3, [rsi + 48]",
-        "movups xmm4, [rsi + 64]",
-        "movups xmm5, [rsi + 80]",
-        "movups xmm6, [rsi + 96]",
-        "movups xmm7, [rsi + 112]",
-        "movntps [rdi], xmm0",
-        "movntps [rdi + 16], xmm1",
-        "movntps [rdi + 32], xmm2",
-        "movntps [rdi + 48], xmm3",
-        "movntps [rdi + 64], xmm4",
-        "movntps [rdi + 80], xmm5",
-        "movntps [rdi + 96], xmm6",
-        "movntps [rdi + 112], xmm7",
-        "sub rsi, -128",
-        "sub rdi, -128",
-        "dec rcx",
-        "jnz 2b",
-        "3:",
-        "sfence",
-        "mov ecx, edx",
-        "and ecx, 127",
-        "4:",
-        "rep movsb",
-        "xor eax, eax",
-        "ret",
-        "5:",
-        "lea rax, [rip + 6f]",
-        "ret",
-        "6:",
-        "sfence",
-        "mov eax, 1",
-        "ret",
-        where_ = const WHERE,
-    )
+unsafe extern "sysv64" {
+    /// Copies `len` bytes, past the cache or by ordinary stores, and returns 0; 1 if it was abandoned. Asked
+    /// [`WHERE`], it says where it goes on then, which is behind all that accesses memory.
+    ///
+    /// # Safety
+    /// `dst` may be written where it is mapped, and `src` read; whatever faults and is not served is abandoned.
+    #[link_name = "hugekit_abandonable_copy_1"]
+    fn routine(dst: *mut u8, src: *const u8, len: usize, what: usize) -> usize;
 }
+
+// Weak, so that a program may contain this library twice; the number in the name changes with the code.
+core::arch::global_asm!(
+    ".pushsection .text",
+    ".weak hugekit_abandonable_copy_1",
+    ".hidden hugekit_abandonable_copy_1",
+    ".type hugekit_abandonable_copy_1, @function",
+    ".p2align 4",
+    "hugekit_abandonable_copy_1:",
+    "cmp rcx, {where_}",
+    "je 5f",
+    "test rcx, rcx",
+    "mov rcx, rdx",
+    "jnz 4f",
+    // Up to a line of the destination.
+    "mov rcx, rdi",
+    "neg rcx",
+    "and ecx, 63",
+    "cmp rcx, rdx",
+    "cmova rcx, rdx",
+    "sub rdx, rcx",
+    "rep movsb",
+    "mov rcx, rdx",
+    "shr rcx, 7",
+    "jz 3f",
+    // Two lines at a time.
+    "2:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups xmm4, [rsi + 64]",
+    "movups xmm5, [rsi + 80]",
+    "movups xmm6, [rsi + 96]",
+    "movups xmm7, [rsi + 112]",
+    "movntps [rdi], xmm0",
+    "movntps [rdi + 16], xmm1",
+    "movntps [rdi + 32], xmm2",
+    "movntps [rdi + 48], xmm3",
+    "movntps [rdi + 64], xmm4",
+    "movntps [rdi + 80], xmm5",
+    "movntps [rdi + 96], xmm6",
+    "movntps [rdi + 112], xmm7",
+    "sub rsi, -128",
+    "sub rdi, -128",
+    "dec rcx",
+    "jnz 2b",
+    "3:",
+    "sfence",
+    "mov ecx, edx",
+    "and ecx, 127",
+    "4:",
+    "rep movsb",
+    "xor eax, eax",
+    "ret",
+    "5:",
+    "lea rax, [rip + 6f]",
+    "ret",
+    "6:",
+    "sfence",
+    "mov eax, 1",
+    "ret",
+    ".size hugekit_abandonable_copy_1, . - hugekit_abandonable_copy_1",
+    ".popsection",
+    where_ = const WHERE,
+);
 
 /// Has copies be recognised from now on.
 pub(crate) fn prepare() -> bool {

@@ -1,6 +1,7 @@
 //! x86-64: string instructions, vector stores, and the instructions that write a whole line.
 
 pub(crate) mod abandonable;
+mod avx512;
 mod line;
 mod movnti;
 mod string;
@@ -20,7 +21,7 @@ pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
     row("rep_stosb", Kind::Cached, "nothing", always, string::clear_stosb),
     row("rep_stosq", Kind::Cached, "nothing", always, string::clear_stosq),
     row("avx2_cached", Kind::Cached, "AVX2", has_avx2, vectors::clear_avx2_cached),
-    row("avx512_cached", Kind::Cached, "AVX-512F", has_avx512f, vectors::clear_avx512_cached),
+    row("avx512_cached", Kind::Cached, "AVX-512F", has_avx512f, avx512::clear_avx512_cached),
     row("movnti", Kind::Streaming, "nothing", always, movnti::clear_movnti),
     row("sse2_streaming", Kind::Streaming, "nothing", always, vectors::clear_sse2_streaming),
     row("avx2_streaming", Kind::Streaming, "AVX2", has_avx2, vectors::clear_avx2_streaming),
@@ -29,7 +30,7 @@ pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
         Kind::Streaming,
         "AVX-512F",
         has_avx512f,
-        vectors::clear_avx512_streaming,
+        avx512::clear_avx512_streaming,
     ),
     row("movdir64b", Kind::Streaming, "MOVDIR64B", has_movdir64b, line::clear_movdir64b),
     row("clzero", Kind::Streaming, "CLZERO (AMD Zen)", has_clzero, line::clear_clzero),
@@ -44,8 +45,8 @@ pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
     streaming_copy("sse2_interleaved", "nothing", always, vectors::copy_sse2_interleaved),
     streaming_copy("avx2_streaming", "AVX2", has_avx2, vectors::copy_avx2_streaming),
     streaming_copy("avx2_interleaved", "AVX2", has_avx2, vectors::copy_avx2_interleaved),
-    streaming_copy("avx512_streaming", "AVX-512F", has_avx512f, vectors::copy_avx512_streaming),
-    streaming_copy("avx512_interleaved", "AVX-512F", has_avx512f, vectors::copy_avx512_interleaved),
+    streaming_copy("avx512_streaming", "AVX-512F", has_avx512f, avx512::copy_avx512_streaming),
+    streaming_copy("avx512_interleaved", "AVX-512F", has_avx512f, avx512::copy_avx512_interleaved),
     streaming_copy("movdir64b", "MOVDIR64B", has_movdir64b, line::copy_movdir64b),
 ];
 

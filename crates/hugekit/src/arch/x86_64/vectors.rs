@@ -1,16 +1,16 @@
-//! SSE2, AVX2 and AVX-512: thin wrappers that carry the target feature around the shared loops.
+//! SSE2 and AVX2: thin wrappers that carry the target feature around the shared loops.
 
 use core::arch::x86_64::{
-    __m128i, __m256i, __m512i, _MM_HINT_NTA, _mm_prefetch, _mm_setzero_si128, _mm_stream_si128,
-    _mm256_setzero_si256, _mm256_stream_si256, _mm512_setzero_si512, _mm512_stream_si512,
+    __m128i, __m256i, _MM_HINT_NTA, _mm_prefetch, _mm_setzero_si128, _mm_stream_si128,
+    _mm256_setzero_si256, _mm256_stream_si256,
 };
 
 use crate::arch::all::vector::{
-    Vector, clear_cached, clear_streaming, copy_cached, copy_cached_once, copy_interleaved,
+    Moved, Vector, clear_cached, clear_streaming, copy_cached, copy_cached_once, copy_interleaved,
     copy_streaming,
 };
 
-/// `store` is volatile in all three: LLVM recognises plain loops and calls `memset` or `memcpy`
+/// `store` is volatile in both: LLVM recognises plain loops and calls `memset` or `memcpy`
 /// instead, which are routines of their own.
 macro_rules! vector {
     ($type:ty, $zero:ident, $stream:ident) => {
@@ -20,7 +20,9 @@ macro_rules! vector {
                 // SAFETY: the caller vouches for the instruction set.
                 unsafe { $zero() }
             }
+        }
 
+        impl Moved for $type {
             #[inline(always)]
             unsafe fn load(src: *const u8) -> Self {
                 // SAFETY: the caller vouches for `src`; the read needs no alignment.
@@ -51,7 +53,6 @@ macro_rules! vector {
 
 vector!(__m128i, _mm_setzero_si128, _mm_stream_si128);
 vector!(__m256i, _mm256_setzero_si256, _mm256_stream_si256);
-vector!(__m512i, _mm512_setzero_si512, _mm512_stream_si512);
 
 /// Wraps a shared loop in a function that carries the target feature.
 macro_rules! clear {
@@ -69,8 +70,6 @@ macro_rules! clear {
 clear!(clear_sse2_streaming, "sse2", clear_streaming, __m128i);
 clear!(clear_avx2_cached, "avx2", clear_cached, __m256i);
 clear!(clear_avx2_streaming, "avx2", clear_streaming, __m256i);
-clear!(clear_avx512_cached, "avx512f", clear_cached, __m512i);
-clear!(clear_avx512_streaming, "avx512f", clear_streaming, __m512i);
 
 /// As `clear`, for copies.
 macro_rules! copy {
@@ -92,5 +91,3 @@ copy!(copy_sse2_streaming, "sse2", copy_streaming, __m128i);
 copy!(copy_sse2_interleaved, "sse2", copy_interleaved, __m128i);
 copy!(copy_avx2_streaming, "avx2", copy_streaming, __m256i);
 copy!(copy_avx2_interleaved, "avx2", copy_interleaved, __m256i);
-copy!(copy_avx512_streaming, "avx512f", copy_streaming, __m512i);
-copy!(copy_avx512_interleaved, "avx512f", copy_interleaved, __m512i);

@@ -25,6 +25,11 @@ const TRIES: u32 = 1000;
 pub(super) struct Entry(u64);
 
 impl Entry {
+    /// Of as many bytes as it has.
+    fn of(bytes: &[u8]) -> Self {
+        Self(u64::from_ne_bytes(bytes.try_into().expect("as many bytes as an entry has")))
+    }
+
     const PROTECTED: u64 = 1 << 57;
     const OF_A_FILE: u64 = 1 << 61;
     const SWAPPED: u64 = 1 << 62;
@@ -56,8 +61,8 @@ pub(super) fn first(
     let (mut next, mut begins) = (range.start, None);
     let mut entries = [0; TOGETHER * ENTRY];
     while next < range.end {
-        for &entry in read(file, next..range.end, &mut entries)? {
-            match (wanted(Entry(u64::from_ne_bytes(entry))), begins) {
+        for entry in read(file, next..range.end, &mut entries)? {
+            match (wanted(entry), begins) {
                 (true, None) => begins = Some(next),
                 (false, Some(begin)) => return Ok(Some(begin..next)),
                 _ => {}
@@ -73,7 +78,7 @@ fn read<'a>(
     file: &OwnedFd,
     range: Range<usize>,
     entries: &'a mut [u8; TOGETHER * ENTRY],
-) -> io::Result<&'a [[u8; ENTRY]]> {
+) -> io::Result<impl Iterator<Item = Entry> + use<'a>> {
     let number = range.start / page_size();
     let count = (range.len().div_ceil(page_size())).min(TOGETHER - number % TOGETHER);
     let wanted = &mut entries[..count * ENTRY];
@@ -81,7 +86,7 @@ fn read<'a>(
         pass(Call::Pread)?;
         match io::pread(file.as_fd(), &mut *wanted, (number * ENTRY) as u64) {
             Ok(0) | Err(Errno::INTR) => {}
-            read => return Ok(wanted[..read?].as_chunks().0),
+            read => return Ok(wanted[..read?].chunks_exact(ENTRY).map(Entry::of)),
         }
         rustix::thread::sched_yield();
     }

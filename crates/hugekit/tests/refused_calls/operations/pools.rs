@@ -1,5 +1,7 @@
 //! Pools, and regions that are cleared when they are allocated.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use hugekit::fault::FaultMode;
 use hugekit::parallel::Threads;
 use hugekit::pool::{Backing, Clearing};
@@ -11,6 +13,8 @@ use crate::case::{Point, have};
 pub(super) const EACH: &[(&str, Run)] = &[
     ("a_pool_is_built", a_pool_is_built),
     ("a_pool_is_dropped", a_pool_is_dropped),
+    ("inherited_memory_is_made", inherited_memory_is_made),
+    ("inherited_memory_is_dropped", inherited_memory_is_dropped),
     ("a_ladder_is_gone_down", a_ladder_is_gone_down),
     ("dirty_folios_are_handed_out", dirty_folios_are_handed_out),
     ("holes_are_handed_out", holes_are_handed_out),
@@ -34,6 +38,21 @@ fn a_pool_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
     let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
     let pool = have(builder.populate_now(true).build(), PoolError::kind);
     point.refuse(|| drop(pool));
+}
+
+fn inherited_memory_is_made(point: &Point, backing: Backing, _: FaultMode) {
+    let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
+    let made = point.refuse(|| builder.in_core_dumps(false).build_inherited());
+    let Some(memory) = point.unless_refused(made, PoolError::kind) else { return };
+    let is_zero = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+    point.check(memory.words().iter().all(is_zero), "not clean");
+    memory.words().iter().for_each(|word| word.store(1, Ordering::Relaxed));
+}
+
+fn inherited_memory_is_dropped(point: &Point, backing: Backing, _: FaultMode) {
+    let builder = Pool::builder(FOLIOS * backing.page_size()).backing(backing).strict(true);
+    let memory = have(builder.build_inherited(), PoolError::kind);
+    point.refuse(|| drop(memory));
 }
 
 fn a_ladder_is_gone_down(point: &Point, backing: Backing, _: FaultMode) {
