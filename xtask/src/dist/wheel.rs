@@ -47,7 +47,9 @@ fn build(place: &Place, environment: &Environment) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&folder);
     let mut maturin = environment.command("maturin");
     maturin.args(["build", "--zig", "--compatibility", &policy(), "--profile", PROFILE]);
-    maturin.args(["--target", &Tools::target(), "--target-dir"]).arg(place.tools.portable());
+    // A folder of its own: maturin has cargo compile with other flags than cargo-zigbuild does.
+    let target_dir = place.tools.build_dir.join("portable-python");
+    maturin.args(["--target", &Tools::target(), "--target-dir"]).arg(target_dir);
     maturin.arg("--out").arg(&folder);
     crate::succeed(maturin.current_dir(package()))?;
     only_file(&folder)
