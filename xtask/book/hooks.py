@@ -9,9 +9,9 @@ from mkdocs.exceptions import PluginError
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 OUTSIDE = re.compile(r"\]\((?P<path>\.\.?/[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+RUST = re.compile(r"^```rust\S*\n(?P<program>.*?)^```$", re.MULTILINE | re.DOTALL)
 # Rust's doctests hide these lines from readers.
-HIDDEN = re.compile(r"^# .*;\n|^#\n", re.MULTILINE)
-RUST = re.compile(r"^```rust\S*\n.*?^```$", re.MULTILINE | re.DOTALL)
+HIDDEN = re.compile(r"^#(?: .*)?\n", re.MULTILINE)
 
 
 LINK = re.compile(r"\]\((?![a-z]+:|#)(?P<path>[^)#\s]+)")
@@ -49,5 +49,8 @@ def on_page_markdown(markdown, page, config, files):
         path = target.relative_to(REPOSITORY)
         return f"]({config.repo_url}/{kind}/main/{path}{link['anchor'] or ''})"
 
-    shown = RUST.sub(lambda block: HIDDEN.sub("", block[0]), markdown)
-    return OUTSIDE.sub(outside, shown)
+    def shown(block):
+        return f"```rust\n{HIDDEN.sub('', block['program'])}```"
+
+    markdown = RUST.sub(shown, markdown)
+    return OUTSIDE.sub(outside, markdown)
