@@ -245,6 +245,8 @@ impl Frames {
     }
 
     /// Notes which of two frames cannot be read.
+    #[cold]
+    #[inline(never)] // what it needs of a signal stack is not there for each copy
     fn note_broken(&self, from: u64, to: u64) -> Broken {
         let is_whole = |frame: u64| {
             let start = self.alias(frame).expose_provenance();
@@ -257,6 +259,8 @@ impl Frames {
     }
 
     /// As [`copy`](Self::copy), where memory that has failed ends the process.
+    #[cold]
+    #[inline(never)] // as above
     fn copy_surely(&self, from: u64, to: u64, near: Near) {
         let len = self.len_of(self.slot(to));
         let copy = match near {

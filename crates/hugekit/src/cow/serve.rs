@@ -174,6 +174,8 @@ impl ForkGroup {
     }
 
     /// Does something about the region at an address, after a mapping was wanting and all of it was made its own.
+    #[cold]
+    #[inline(never)] // what it needs of a signal stack is not there for each fault
     fn once_exclusive(
         &self,
         address: usize,
