@@ -44,6 +44,8 @@ enum Kind {
     Musl,
     /// The Python package, compiled, with the command in it
     Wheel,
+    /// The same for Alpine and other systems with musl
+    MuslWheel,
     /// The Python package's sources
     Sdist,
     /// The libraries for C, to be unpacked anywhere
@@ -99,6 +101,7 @@ impl Kind {
             Self::Binary => binary::make(place),
             Self::Musl => binary::make_with_musl(place),
             Self::Wheel => wheel::make(place),
+            Self::MuslWheel => wheel::make_for_musl(place),
             Self::Sdist => wheel::make_sources(place),
             Self::Libraries => libraries::make(place),
             Self::Deb => debs::make(place),

