@@ -26,8 +26,13 @@ pub(crate) struct Terminal {
     results: Option<Results>,
 }
 
-/// The text of a result, by the experiment's name and its finding.
-type Results = fn(&str, &str) -> String;
+/// How results are printed as they come.
+pub(crate) struct Results {
+    /// Above the first one.
+    pub(crate) heading: String,
+    /// The text of one, by the experiment's name and its finding.
+    pub(crate) line: fn(&str, &str) -> String,
+}
 
 impl Terminal {
     /// From here on, SIGINT, SIGTERM and SIGHUP end the run at the next case instead of the
@@ -43,10 +48,9 @@ impl Terminal {
         Ok(Self { bar, stop, left: RefCell::new(None), results: None })
     }
 
-    /// From here on, what experiments have found is printed when they end, below this heading.
-    pub(crate) fn print_results(&mut self, heading: &str, results: Results) {
+    /// From here on, what experiments have found is printed when they end.
+    pub(crate) fn print_results(&mut self, results: Results) {
         self.results = Some(results);
-        self.print(heading);
     }
 
     /// Where it cannot be printed, the run goes on: the record has it all, and who prints last says so.
@@ -66,6 +70,9 @@ impl Observer for Terminal {
     }
 
     fn experiment_begins(&self, name: &str, number: usize, of: usize) {
+        if let Some(results) = self.results.as_ref().filter(|_| number == 1) {
+            self.print(&results.heading);
+        }
         let mut left = self.left.borrow_mut();
         let left = left.get_or_insert_with(|| TimeLeft::of(of, Instant::now()));
         left.begin(number, Instant::now());
@@ -74,8 +81,8 @@ impl Observer for Terminal {
     }
 
     fn experiment_ends(&self, name: &str, finding: &str) {
-        if let Some(text) = self.results {
-            self.print(&text(name, finding));
+        if let Some(results) = &self.results {
+            self.print(&(results.line)(name, finding));
         }
     }
 

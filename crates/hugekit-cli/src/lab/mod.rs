@@ -20,7 +20,7 @@ use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome};
 use crate::file::{OpenSink, Sink};
 use crate::operand::Operand;
 use crate::profile;
-use crate::progress::{INTERRUPTED, Terminal};
+use crate::progress::{INTERRUPTED, Results, Terminal};
 use crate::settings;
 use crate::text::{say, write_out};
 use crate::usage::UsageError;
@@ -137,7 +137,7 @@ impl Lab {
         let mut terminal = Terminal::new()?;
         settings::put_back();
         if sinks.print {
-            terminal.print_results(&summary::heading(), summary::line);
+            terminal.print_results(Results { heading: summary::heading(), line: summary::line });
         }
         let outcome = match hugekit_lab::run(&self.chosen(), &self.options(), &terminal) {
             Err(error @ (LabError::TooLittleMemory { .. } | LabError::MemoryTooSmall { .. })) => {
