@@ -14,10 +14,10 @@ pub(super) const WIDTH: f64 = 440.0;
 /// Width of a letter in the widest font that is usual.
 pub(super) const LETTER: f64 = 6.9;
 
-const HEIGHT: f64 = 260.0;
+const HEIGHT: f64 = 266.0;
 const LEFT: f64 = 46.0;
 const RIGHT: f64 = WIDTH - 14.0;
-const TOP: f64 = 24.0;
+const TOP: f64 = 30.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
 
 /// Series that have a colour and shape of their own.
