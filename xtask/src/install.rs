@@ -63,7 +63,7 @@ impl Install {
     /// Where cargo puts what it builds with this profile, whose folder has another name for `dev` alone.
     fn built(&self) -> Result<PathBuf> {
         let folder = if self.profile == "dev" { "debug" } else { &self.profile };
-        Ok(crate::build_dir(&mut crate::metadata())?.join(folder))
+        Ok(crate::build_dir(&crate::metadata()?)?.join(folder))
     }
 
     pub(crate) fn libraries(&self, built: &Path) -> Result<()> {

@@ -115,16 +115,26 @@ fn target_dir(name: &str) -> PathBuf {
 
 /// Where cargo puts what it builds, as it says itself: `CARGO_TARGET_DIR` or a configuration file may name another folder
 /// than `target/`.
-fn build_dir(metadata: &mut Command) -> Result<PathBuf> {
-    let said = metadata.output().with_context(|| format!("cannot start {metadata:?}"))?;
-    ensure!(said.status.success(), "{metadata:?} failed");
-    let answer: serde_json::Value = serde_json::from_slice(&said.stdout)?;
-    let folder = answer["target_directory"].as_str().context("cargo names no target directory")?;
+fn build_dir(metadata: &serde_json::Value) -> Result<PathBuf> {
+    let folder =
+        metadata["target_directory"].as_str().context("cargo names no target directory")?;
     Ok(folder.into())
 }
 
-fn metadata() -> Command {
+/// What cargo says of the workspace.
+fn metadata() -> Result<serde_json::Value> {
+    answer(&mut metadata_command())
+}
+
+fn metadata_command() -> Command {
     command(&["metadata", "--format-version", "1", "--no-deps"])
+}
+
+/// The JSON that a command prints.
+fn answer(command: &mut Command) -> Result<serde_json::Value> {
+    let said = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(said.status.success(), "{command:?} failed");
+    Ok(serde_json::from_slice(&said.stdout)?)
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
@@ -149,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_cargo_builds_is_looked_for_where_the_environment_says() -> Result<()> {
-        let folder = build_dir(metadata().env("CARGO_TARGET_DIR", "/elsewhere"))?;
+        let folder = build_dir(&answer(metadata_command().env("CARGO_TARGET_DIR", "/elsewhere"))?)?;
         assert_eq!(folder, Path::new("/elsewhere"));
         Ok(())
     }

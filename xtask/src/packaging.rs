@@ -15,8 +15,7 @@ const FIELDS: [&str; 6] =
 
 /// Fails at the first crate that lacks something.
 pub(crate) fn check() -> Result<()> {
-    let said = crate::metadata().output().context("cannot start cargo")?;
-    let metadata: Value = serde_json::from_slice(&said.stdout)?;
+    let metadata = crate::metadata()?;
     let packages = metadata["packages"].as_array().context("cargo names no packages")?;
     for package in packages.iter().filter(|package| is_published(package)) {
         let name = package["name"].as_str().context("a package has a name")?;

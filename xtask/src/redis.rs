@@ -3,11 +3,11 @@
 //! are skipped.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use crate::debian::{Debian, Piece};
+use crate::environment::Environment;
 
 static REDIS: Piece = Piece {
     name: "redis",
@@ -32,22 +32,7 @@ pub(crate) fn fetch() {
 /// redis-py, in a virtual environment that stays for the next run.
 fn fetch_library() -> Result<()> {
     let folder = crate::target_dir("redis").join("python");
-    let python = folder.join("bin/python");
-    if Command::new(&python)
-        .args(["-c", "import redis"])
-        .output()
-        .is_ok_and(|ran| ran.status.success())
-    {
-        return Ok(());
-    }
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", LIBRARY]))
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
-    ensure!(status.success(), "{command:?} ended with {status}");
-    Ok(())
+    Environment { folder, requirements: &[LIBRARY] }.make(true)
 }
 
 fn fetch_programs() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::Place;
 use crate::debian::{Debian, Piece};
@@ -42,6 +42,9 @@ impl Root {
     /// A Debian of the machine's own release, with Python and nothing else that is not essential. The error is why there
     /// is none.
     pub(super) fn debian(place: &Place) -> Result<Self> {
+        if let Some(obstacle) = obstacle() {
+            bail!(obstacle);
+        }
         let kept = place.tools.scratch("debian-root");
         if !kept.join("usr/bin/python3").exists() {
             bootstrap(place, &kept)?;

@@ -31,7 +31,7 @@ pub(super) struct Tools {
 
 impl Tools {
     pub(super) fn new() -> Result<Self> {
-        let build_dir = crate::build_dir(&mut crate::metadata())?;
+        let build_dir = crate::build_dir(&crate::metadata()?)?;
         Ok(Self { folder: crate::target_dir("dist-tools"), build_dir })
     }
 

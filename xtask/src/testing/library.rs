@@ -41,8 +41,7 @@ pub(super) fn run(count: &mut Count) -> Result<bool> {
 
 /// The names of the library's tests, without the long ones and those that need a feature.
 fn short() -> Result<Vec<String>> {
-    let output = crate::metadata().output()?;
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
+    let metadata = crate::metadata()?;
     let is_ours = |package: &&Value| package["name"] == PACKAGE;
     let mut packages = metadata["packages"].as_array().into_iter().flatten();
     let package = packages.find(is_ours).context("the library is in the workspace")?;

@@ -40,15 +40,7 @@ impl Mapping {
     /// It becomes accessible only after it is kept from children: a process that another thread forks
     /// in between would otherwise go on sharing the memory, whichever owner gets it later.
     pub(crate) fn new(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
-        let mapping = Self::inaccessible(&file, offset, len, align)?;
-        match mapping.open_to_this_process() {
-            Ok(()) => Ok(mapping),
-            Err(error) => {
-                // SAFETY: just mapped, and no other thread knows of it.
-                unsafe { mapping.unmap() }?;
-                Err(error)
-            }
-        }
+        Self::inaccessible(&file, offset, len, align)?.opened_by(Self::open_to_this_process)
     }
 
     /// Maps pieces of the file one after the other, each an offset and a length, at an address that is a
@@ -152,12 +144,16 @@ impl Mapping {
         len: usize,
         align: usize,
     ) -> io::Result<Self> {
-        let mapping = Self::inaccessible(&file, offset, len, align)?;
-        match mapping.open() {
-            Ok(()) => Ok(mapping),
+        Self::inaccessible(&file, offset, len, align)?.opened_by(Self::open)
+    }
+
+    /// This new mapping once it is accessible; nothing is mapped if it cannot be.
+    fn opened_by(self, open: fn(&Self) -> io::Result<()>) -> io::Result<Self> {
+        match open(&self) {
+            Ok(()) => Ok(self),
             Err(error) => {
                 // SAFETY: just mapped, and no other thread knows of it.
-                unsafe { mapping.unmap() }?;
+                unsafe { self.unmap() }?;
                 Err(error)
             }
         }
