@@ -9,6 +9,8 @@ mod backings;
 mod child;
 mod signal_stack;
 
+use std::cell::Cell;
+use std::ffi::c_int;
 use std::path::Path;
 use std::ptr;
 
@@ -33,6 +35,20 @@ const MARKER: &[u8] = b"this memory will fail";
 const REGIONS: usize = 3;
 const LEN: usize = 4 * HUGE_PAGE_BYTES;
 const AT: usize = LEN / 2;
+
+thread_local! {
+    /// Whether this thread has a page break at this moment.
+    static BREAKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The program's own handler, which hugekit finds: a page that the thread has break is none that it needs, and the
+/// kernel tells it so all the same where the page was written. All else ends the process.
+extern "C" fn on_sigbus(_: c_int) {
+    if !BREAKS.get() {
+        // SAFETY: async-signal-safe; the default needs no handler.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    }
+}
 
 fn folios(backing: Backing) -> usize {
     REGIONS * LEN / backing.page_size()
@@ -66,8 +82,11 @@ fn is_taken_away(region: &Region) -> bool {
     let whole = REGIONS * LEN;
     let at = place_of(alias_of(region.as_ptr().addr(), whole), whole, page_size(), MARKER);
     let page = ptr::with_exposed_provenance_mut(at);
+    BREAKS.set(true);
     // SAFETY: a page of the pool's; who touches it hears of it, which is what is tested.
-    match unsafe { madvise(page, page_size(), Advice::LinuxHwPoison) } {
+    let done = unsafe { madvise(page, page_size(), Advice::LinuxHwPoison) };
+    BREAKS.set(false);
+    match done {
         Err(Errno::HWPOISON) => false,
         done => {
             done.unwrap();
@@ -150,6 +169,8 @@ const CHECKS: &[Check] = &[
 ];
 
 fn main() {
+    // SAFETY: the handler is async-signal-safe.
+    unsafe { libc::signal(libc::SIGBUS, on_sigbus as *const () as usize) };
     let lacking = if std::env::var_os(MAY).is_none() {
         Some("memory is broken for good, and only in guests: cargo xtask fleet")
     } else if !Path::new(RECOVERY).exists() {

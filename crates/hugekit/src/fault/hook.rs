@@ -8,6 +8,8 @@ use crate::pool::FaultError;
 use crate::sys::private_pages::Private;
 use crate::sys::signal::{self, Disposition, Handler};
 
+static DEFAULT: Disposition = Disposition::DEFAULT;
+
 /// One signal of one process.
 #[derive(Debug)]
 pub(super) struct Hook {
@@ -82,16 +84,33 @@ impl Hook {
         let previous = if previous.is_for_once() { self.take_for_once(previous) } else { previous };
         // SAFETY: the caller's to promise.
         unsafe { signal::pass_on(previous, self.signal, info, context) }
+        if previous.is_function() {
+            self.see_that_it_resigned(previous);
+        }
     }
 
     /// A handler that asked to be called once is; later signals find the default.
     fn take_for_once<'a>(&self, previous: &'a Disposition) -> &'a Disposition {
-        static DEFAULT: Disposition = Disposition::DEFAULT;
+        if self.forget(previous) { previous } else { &DEFAULT }
+    }
+
+    /// A handler that has put the default in its own place, as Rust's does, has put it in ours: later signals that are
+    /// not ours find the default, and faults are served.
+    fn see_that_it_resigned(&self, previous: &Disposition) {
+        if signal::in_force(self.signal).is_ok_and(|now| now.is_default()) {
+            self.forget(previous);
+            // SAFETY: as when it was installed first.
+            let _ = unsafe { signal::install(self.signal, self.handler) };
+        }
+    }
+
+    /// Has later signals find the default; whether they did not yet.
+    fn forget(&self, previous: &Disposition) -> bool {
         let (seen, default) =
             (std::ptr::from_ref(previous).cast_mut(), (&raw const DEFAULT).cast_mut());
-        let taken =
+        let forgotten =
             self.previous.compare_exchange(seen, default, Ordering::AcqRel, Ordering::Relaxed);
-        if taken.is_ok() { previous } else { &DEFAULT }
+        forgotten.is_ok()
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::io;
 
 use super::injection::{Call, pass};
 use super::last_error;
-use super::thread::Mask;
+use super::thread::{Mask, hold_back};
 
 /// A handler that is told all the kernel knows.
 pub(crate) type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
@@ -132,32 +132,26 @@ pub(crate) unsafe fn pass_on(
     }
 }
 
-/// Lets the default action happen: by the access that is tried again, so that a core dump shows it, or,
-/// where none would be, by the same signal again.
+/// Lets the default action happen where the signal interrupted the thread, so that a core dump shows it: by the same
+/// signal once more, which waits until the handler has returned. An access that is tried again would not do, because
+/// there may be none: the kernel tells of memory that failed after a system call that read it, too.
 ///
 /// # Safety
 /// As for [`pass_on`].
+#[cold]
+#[inline(never)] // what it needs of a signal stack is not there for each fault
 unsafe fn die_of(signal: c_int, info: *mut libc::siginfo_t) {
+    hold_back(signal);
     // SAFETY: the default needs no handler. The information is the kernel's and goes back as it is; where
     // that is refused (it may not pretend to be the kernel's towards others), the bare signal does.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
-        let is_of_access = matches!(
-            (*info).si_code,
-            libc::BUS_ADRALN | libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR
-        );
-        if !is_of_access {
-            let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
-            let again = libc::syscall(
-                libc::SYS_rt_tgsigqueueinfo,
-                process,
-                thread,
-                signal,
-                info.cast_const(),
-            );
-            if again != 0 {
-                libc::raise(signal);
-            }
+        let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+        let information = info.cast_const();
+        let again =
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, information);
+        if again != 0 {
+            libc::raise(signal);
         }
     }
 }
@@ -170,6 +164,11 @@ impl Disposition {
     /// Whether it is this handler.
     pub(crate) fn is(&self, handler: Handler) -> bool {
         self.0.sa_sigaction == handler as *const () as usize
+    }
+
+    /// Whether it is what a process does that said nothing.
+    pub(crate) fn is_default(&self) -> bool {
+        self.0.sa_sigaction == libc::SIG_DFL
     }
 
     /// Whether it is a function of the program's.

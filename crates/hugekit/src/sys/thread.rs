@@ -262,6 +262,11 @@ const LEFT_OUT: [c_int; 11] = [
     if cfg!(target_env = "musl") { 34 } else { 33 },
 ];
 
+/// Has a signal wait in the calling thread, until the handler that runs has returned. Async-signal-safe.
+pub(super) fn hold_back(signal: c_int) {
+    change_mask(libc::SIG_BLOCK, 1 << (signal - 1));
+}
+
 /// `rt_sigprocmask(2)`; returns what was blocked before.
 fn change_mask(how: c_int, set: u64) -> u64 {
     let mut before = 0_u64;

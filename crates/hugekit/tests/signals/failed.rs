@@ -7,7 +7,8 @@ use hugekit::parallel::JobError;
 use hugekit::{PopulateError, RegionError};
 
 use crate::fixture::{
-    CALLS, CODE, Case, FOLIOS, in_place, install_counting, is_zero, page_size, pool,
+    CALLS, CODE, Case, FOLIOS, in_place, install, install_counting, is_zero, page_size, pool,
+    still_serves,
 };
 
 /// As the kernel tells of memory that has failed.
@@ -56,8 +57,48 @@ fn sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back() {
     assert!(is_zero(&rest));
 }
 
-pub(crate) const CASES: &[Case] = &[(
-    "sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back",
-    sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back,
-    None,
-)];
+/// The kernel tells of memory that failed after a system call that read it, too: no access is tried again.
+fn sigbus_of_broken_memory_without_an_access_under_the_default_kills() {
+    install(libc::SIG_DFL, 0);
+    let region = in_place(&pool());
+    report_broken(region.as_ptr(), libc::BUS_MCEERR_AR);
+}
+
+/// Rust's handler puts the default in its own place and returns, so that an access that is tried again ends the process.
+/// There is none here: the process goes on, as it does without us, and its faults are served.
+fn sigbus_of_broken_memory_without_an_access_to_rusts_own_handler_leaves_faults_served() {
+    let (broken, served) = (pool(), pool());
+    let (region, mut other) = (in_place(&broken), in_place(&served));
+    report_broken(region.as_ptr(), libc::BUS_MCEERR_AR);
+    still_serves(&mut other);
+}
+
+fn second_sigbus_of_broken_memory_to_rusts_own_handler_kills() {
+    let region = in_place(&pool());
+    for _ in 0..2 {
+        report_broken(region.as_ptr(), libc::BUS_MCEERR_AR);
+    }
+}
+
+pub(crate) const CASES: &[Case] = &[
+    (
+        "sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back",
+        sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back,
+        None,
+    ),
+    (
+        "sigbus_of_broken_memory_without_an_access_under_the_default_kills",
+        sigbus_of_broken_memory_without_an_access_under_the_default_kills,
+        Some(libc::SIGBUS),
+    ),
+    (
+        "sigbus_of_broken_memory_without_an_access_to_rusts_own_handler_leaves_faults_served",
+        sigbus_of_broken_memory_without_an_access_to_rusts_own_handler_leaves_faults_served,
+        None,
+    ),
+    (
+        "second_sigbus_of_broken_memory_to_rusts_own_handler_kills",
+        second_sigbus_of_broken_memory_to_rusts_own_handler_kills,
+        Some(libc::SIGBUS),
+    ),
+];
