@@ -70,7 +70,9 @@ impl Fleet {
         };
         if !self.run.is_empty() {
             let runs: &[Run] = self.run.clone().leak();
-            machines.iter_mut().for_each(|machine| (machine.runs, machine.left_out) = (runs, &[]));
+            for machine in &mut machines {
+                (machine.runs, machine.left_out, machine.counters) = (runs, &[], &[]);
+            }
         }
         let mut count = Count::default();
         let passed = run(&machines, self.accel, &mut count)?;

@@ -41,7 +41,13 @@ run() {
 }
 
 # FILE VALUE: what this kernel does not have or does not permit is said.
-set_to() { echo "$2" >"$1" || say "no $1 = $2"; }
+set_to() { echo "$2" >"$1" || say "@refused $1 = $2"; }
+
+# FILE WORD: a counter of the kernel's that stands still is said.
+has_counted() {
+    count=$(awk -v word="$2" 'word == "" || $1 == word { print (word == "" ? $1 : $2) + 0; exit }' "$1")
+    [ "${count:-0}" -gt 0 ] || say "@still $1 $2"
+}
 
 echo root:x:0:0::/root:/bin/sh >/etc/passwd
 echo user:x:1000:1000::/tmp:/bin/sh >>/etc/passwd
@@ -85,6 +91,8 @@ pub(super) fn script(machine: &Machine) -> String {
         };
         lines.push(format!("run '{}' {} {command}", run.name(), run.seconds));
     }
+    let has_counted = |(file, word): &(_, _)| format!("has_counted {file} {word:?}");
+    lines.extend(machine.counters.iter().map(has_counted));
     lines.push("say @off\npoweroff -f\n".to_owned());
     lines.join("\n")
 }

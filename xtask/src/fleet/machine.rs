@@ -25,6 +25,9 @@ pub(super) struct Machine {
     pub(super) settings: &'static [(&'static str, &'static str)],
     /// What the kernel does meanwhile.
     pub(super) beside: &'static [Beside],
+    /// What the kernel has counted at the end, because it has done it: a file, and a word that a line of it begins
+    /// with, or none if the number is all of the file.
+    pub(super) counters: &'static [(&'static str, &'static str)],
     pub(super) runs: &'static [Run],
     /// What is not run, and why: counted as skipped.
     pub(super) left_out: &'static [(&'static str, &'static str)],

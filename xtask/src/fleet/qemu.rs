@@ -256,7 +256,7 @@ fn watch(machine: &Machine, accelerator: Accelerator, lines: &Receiver<String>) 
         };
         let frame = Frame::read(&line);
         match &frame {
-            Frame::Output(_) => {}
+            Frame::Output(_) | Frame::Refused { .. } | Frame::Still { .. } => {}
             Frame::Up { .. } | Frame::End { .. } | Frame::Off => {
                 (since, bound) = (Instant::now(), GRACE);
             }

@@ -34,11 +34,17 @@ impl Outcome {
             }
             Some(_) => {}
         }
+        for setting in &report.refused {
+            outcome.fail(&format!("its kernel does not take {setting}"));
+        }
         for run in machine.runs {
             match report.ran.iter().find(|ran| ran.name == run.name()) {
                 Some(ran) => outcome.take(machine, run, ran),
                 None => outcome.fail(&format!("{} was not run", run.name())),
             }
+        }
+        for counter in &report.still {
+            outcome.fail(&format!("its kernel has not counted up {counter}"));
         }
         if report.release.is_some() && !report.is_whole {
             outcome.fail("it has not switched itself off");
@@ -130,8 +136,23 @@ mod tests {
         let silent = Outcome::of(&machine, &Report::default());
         assert_eq!(silent.count.failed, 1 + machine.runs.len());
         let ran = Ran { name: machine.runs[1].name(), ..Ran::default() };
-        let report = Report { release: Some("6.1".to_owned()), ran: vec![ran], is_whole: false };
+        let release = Some("6.1".to_owned());
+        let report = Report { release, ran: vec![ran], ..Report::default() };
         let hung = Outcome::of(&machine, &report);
         assert_eq!(hung.count.failed, machine.runs.len() + 1);
+    }
+
+    #[test]
+    fn guest_whose_kernel_is_not_as_the_table_says_has_failed() {
+        let of_table = MACHINES[0];
+        let machine = Machine { runs: &[], ..of_table };
+        let release = Some(machine.kernel.release.to_owned());
+        let whole = || Report { release: release.clone(), is_whole: true, ..Report::default() };
+        assert_eq!(Outcome::of(&machine, &whole()).failures, [""; 0]);
+        let refused = Report { refused: vec!["/proc/a = 1".to_owned()], ..whole() };
+        let still = Report { still: vec!["/proc/a b".to_owned()], ..whole() };
+        for differs in [refused, still] {
+            assert_eq!(Outcome::of(&machine, &differs).count.failed, 1);
+        }
     }
 }

@@ -156,9 +156,13 @@ const PLAIN: Machine = Machine {
     rights: Rights::Root,
     settings: &[],
     beside: &[],
+    counters: &[],
     runs: MODELS,
     left_out: &[NO_SOURCES],
 };
+
+/// Pages went to the disk, and came back.
+const SWAPPED: &[(&str, &str)] = &[("/proc/vmstat", "pswpout"), ("/proc/vmstat", "pswpin")];
 
 const NO_SOURCES: (&str, &str) =
     ("a unit test", "it reads the library's sources, which no guest has");
@@ -255,6 +259,7 @@ pub(super) static MACHINES: &[Machine] = &[
             ("/sys/kernel/mm/transparent_hugepage/khugepaged/alloc_sleep_millisecs", "0"),
             ("/sys/kernel/mm/transparent_hugepage/khugepaged/pages_to_scan", "65536"),
         ],
+        counters: &[("/sys/kernel/mm/transparent_hugepage/khugepaged/pages_collapsed", "")],
         ..PLAIN
     },
     Machine {
@@ -285,16 +290,20 @@ pub(super) static MACHINES: &[Machine] = &[
         mib: 768,
         swap_mib: 512,
         settings: &[("/proc/sys/vm/swappiness", "200")],
+        counters: SWAPPED,
         ..PLAIN
     },
     Machine {
         name: "restless",
         about: "pages are compacted, merged, taken out of use and reclaimed meanwhile",
         reserved: Reserved { pages_2m: 128, pages_1g: 0 },
+        swap_mib: 512,
         settings: &[
             ("/sys/kernel/mm/ksm/sleep_millisecs", "1"),
             ("/sys/kernel/mm/ksm/pages_to_scan", "10000"),
             ("/sys/kernel/mm/ksm/run", "1"),
+            // Of those that monitor all memory one runs at a time.
+            ("/sys/module/damon_stat/parameters/enabled", "N"),
             ("/sys/module/damon_reclaim/parameters/min_age", "1000000"),
             ("/sys/module/damon_reclaim/parameters/wmarks_high", "1000"),
             ("/sys/module/damon_reclaim/parameters/wmarks_mid", "999"),
@@ -302,6 +311,13 @@ pub(super) static MACHINES: &[Machine] = &[
             ("/sys/module/damon_reclaim/parameters/enabled", "Y"),
         ],
         beside: &[Beside::Compaction, Beside::SoftOffline],
+        counters: &[
+            ("/proc/vmstat", "compact_isolated"),
+            ("/sys/kernel/mm/ksm/full_scans", ""),
+            ("/proc/meminfo", "HardwareCorrupted:"),
+            ("/sys/module/damon_reclaim/parameters/bytes_reclaimed_regions", ""),
+            ("/proc/vmstat", "pswpout"),
+        ],
         ..PLAIN
     },
     Machine {

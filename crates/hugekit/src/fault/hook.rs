@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::pool::FaultError;
 use crate::sys::private_pages::Private;
 use crate::sys::signal::{self, Disposition, Handler};
+use crate::sys::thread::is_blocked;
 
 static DEFAULT: Disposition = Disposition::DEFAULT;
 
@@ -71,11 +72,15 @@ impl Hook {
     /// Whether a fault of the calling thread would come to our handler now. Async-signal-safe.
     pub(super) fn is_in_force(&self) -> bool {
         let is_ours = signal::in_force(self.signal).is_ok_and(|now| now.is(self.handler));
-        is_ours && !signal::is_blocked(self.signal)
+        is_ours && !is_blocked(self.signal)
     }
 
+    /// Does what is done about a signal that is not ours.
+    ///
     /// # Safety
     /// Called by the handler, with what the kernel gave it.
+    #[cold]
+    #[inline(never)] // what it needs of a signal stack is not there for each fault
     pub(super) unsafe fn pass_on(&self, info: *mut libc::siginfo_t, context: *mut c_void) {
         // SAFETY: null, or leaked, and never freed.
         let Some(previous) = (unsafe { self.previous.load(Ordering::Acquire).as_ref() }) else {

@@ -20,7 +20,7 @@ use crate::sync::{OfProcess, PerProcess};
 use crate::sys::fork_mark::ForkMark;
 use crate::sys::private_pages::Private;
 use crate::sys::signal::{self, Cause, ErrnoKept};
-use crate::sys::thread::{SignalsBlocked, without_signals};
+use crate::sys::thread::{SignalsBlocked, is_blocked, without_signals};
 
 /// What one process serves in place. A forked child that wants to serve regions of its own makes
 /// another: locks of the first may be held by threads that the child has not.
@@ -139,7 +139,7 @@ pub fn take_back_signals() -> std::io::Result<()> {
 impl Process {
     /// That of the calling process, with its handler installed.
     fn with_handler() -> Result<&'static Self, FaultError> {
-        if signal::is_blocked(libc::SIGBUS) {
+        if is_blocked(libc::SIGBUS) {
             return Err(FaultError::Blocked);
         }
         let process = Self::current()
@@ -253,7 +253,7 @@ pub(super) fn abandons_copies() -> bool {
 
 /// Has writes that a mapping's rights forbid come to us, too, in every thread that takes SIGSEGV. As for SIGBUS.
 pub(crate) fn serve_forbidden_writes() -> Result<(), FaultError> {
-    if signal::is_blocked(libc::SIGSEGV) {
+    if is_blocked(libc::SIGSEGV) {
         return Err(FaultError::Blocked);
     }
     install_handlers()

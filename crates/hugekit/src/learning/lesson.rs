@@ -42,7 +42,7 @@ pub(super) struct Terms {
 /// What a class compares: some candidates, by their indices.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contest {
-    terms: Terms,
+    terms: &'static Terms,
     /// In charge as long as there is no verdict.
     prior: usize,
     among: [u8; MOST],
@@ -54,7 +54,7 @@ pub(super) struct Contest {
 impl Contest {
     /// Of two or more candidates.
     pub(super) fn new(
-        terms: Terms,
+        terms: &'static Terms,
         prior: usize,
         among: impl Iterator<Item = usize>,
         streams: impl Fn(&usize) -> bool,
@@ -232,11 +232,15 @@ impl Lesson {
         contest: &Contest,
         weigh: impl Fn(Cost, usize) -> Cost,
     ) -> Option<(usize, Cost)> {
-        let weighed = |index: usize| {
-            let cost = contest.cost(index, &self.samples[index])?;
-            Some((index, weigh(cost, index)))
-        };
-        contest.among().filter_map(weighed).min_by_key(|&(_, cost)| cost)
+        let mut cheapest: Option<(usize, Cost)> = None;
+        for index in contest.among() {
+            let Some(cost) = contest.cost(index, &self.samples[index]) else { continue };
+            let cost = weigh(cost, index);
+            if cheapest.is_none_or(|(_, least)| cost < least) {
+                cheapest = Some((index, cost));
+            }
+        }
+        cheapest
     }
 
     pub(super) fn forget(&self) {
@@ -264,7 +268,7 @@ mod tests {
     /// each of them cost, by which candidate.
     fn work(
         lesson: &Lesson,
-        terms: Terms,
+        terms: &'static Terms,
         units: usize,
         mut cost: impl FnMut(usize) -> u64,
         candidates: usize,
@@ -294,7 +298,7 @@ mod tests {
     #[test]
     fn lesson_of_three_rounds_is_settled_on_the_fastest() {
         let lesson = Lesson::new();
-        let did = work(&lesson, SLICED, 3 * COSTS.len(), by_table, COSTS.len());
+        let did = work(&lesson, &SLICED, 3 * COSTS.len(), by_table, COSTS.len());
         assert_eq!(did[..8], [0, 1, 2, 3, 4, 5, 6, 7], "each has its turn first");
         let verdict = lesson.verdict();
         assert_eq!((verdict.candidate, verdict.is_settled), (Some(4), true));
@@ -306,7 +310,7 @@ mod tests {
     #[test]
     fn regret_is_three_rounds_and_then_a_sixteenth_at_most_and_falls() {
         let lesson = Lesson::new();
-        let did = work(&lesson, SLICED, 100_000, by_table, COSTS.len());
+        let did = work(&lesson, &SLICED, 100_000, by_table, COSTS.len());
         let wrong = |part: &[usize]| part.iter().filter(|&&candidate| candidate != 4).count();
         assert!(wrong(&did[..24]) <= 24);
         assert!(wrong(&did[24..24 + 1600]) <= 100);
@@ -324,7 +328,7 @@ mod tests {
                     let factor = if looks == odd { factor } else { 1.0 };
                     (by_table(candidate) as f64 * factor) as u64
                 };
-                work(&lesson, SLICED, 2000, cost, COSTS.len());
+                work(&lesson, &SLICED, 2000, cost, COSTS.len());
                 let chosen = lesson.verdict().candidate.unwrap();
                 assert!(COSTS[chosen] <= 620, "look {odd} off by {factor}: {chosen}");
             }
@@ -334,10 +338,10 @@ mod tests {
     #[test]
     fn lesson_after_a_change_of_the_machine_is_learned_anew() {
         let lesson = Lesson::new();
-        work(&lesson, SLICED, 10_000, by_table, COSTS.len());
+        work(&lesson, &SLICED, 10_000, by_table, COSTS.len());
         let slower =
             |candidate| if candidate == 4 || candidate == 6 { 3000 } else { by_table(candidate) };
-        let did = work(&lesson, SLICED, 10_000, slower, COSTS.len());
+        let did = work(&lesson, &SLICED, 10_000, slower, COSTS.len());
         let last = did.iter().rposition(|&candidate| candidate == 4).unwrap();
         assert_eq!(lesson.verdict().candidate, Some(2));
         let after = did.iter().position(|&candidate| candidate == 2).unwrap();
@@ -348,7 +352,7 @@ mod tests {
     #[test]
     fn candidates_that_differ_by_less_than_noise_do_not_displace_the_prior() {
         let lesson = Lesson::new();
-        work(&lesson, SLICED, 1000, |candidate| 1000 - candidate as u64 * 5, 4);
+        work(&lesson, &SLICED, 1000, |candidate| 1000 - candidate as u64 * 5, 4);
         assert_eq!(lesson.verdict().candidate, Some(LIBC));
     }
 
@@ -365,7 +369,7 @@ mod tests {
                 _ => 1200,
             }
         };
-        work(&lesson, WHOLE, 1000, cost, 2);
+        work(&lesson, &WHOLE, 1000, cost, 2);
         assert_eq!(lesson.verdict().candidate, Some(LIBC));
     }
 
@@ -377,14 +381,14 @@ mod tests {
             looks += 1;
             if candidate == LIBC && looks % 3 != 0 { 4000 } else { 1000 }
         };
-        work(&lesson, WHOLE, 5000, cost, 2);
+        work(&lesson, &WHOLE, 5000, cost, 2);
         assert_eq!(lesson.verdict().candidate, Some(LIBC));
     }
 
     #[test]
     fn streaming_in_charge_of_bytes_that_may_be_held_is_looked_at_more_often() {
         let lesson = Lesson::new();
-        work(&lesson, WHOLE, 20_000, |candidate| if candidate == LIBC { 1000 } else { 400 }, 2);
+        work(&lesson, &WHOLE, 20_000, |candidate| if candidate == LIBC { 1000 } else { 400 }, 2);
         assert_eq!((lesson.verdict().candidate, lesson.verdict().interval), (Some(1), WARY));
     }
 
@@ -393,7 +397,7 @@ mod tests {
         for (streaming, chosen) in [(600, 1), (700, LIBC)] {
             let lesson = Lesson::new();
             let cost = |candidate| if candidate == LIBC { 1000 } else { streaming };
-            work(&lesson, WHOLE, 1000, cost, 2);
+            work(&lesson, &WHOLE, 1000, cost, 2);
             assert_eq!(lesson.verdict().candidate, Some(chosen), "{streaming}");
         }
     }
@@ -413,7 +417,7 @@ mod tests {
     #[test]
     fn forget_leaves_a_lesson_as_new() {
         let lesson = Lesson::new();
-        work(&lesson, SLICED, 100, by_table, COSTS.len());
+        work(&lesson, &SLICED, 100, by_table, COSTS.len());
         lesson.forget();
         assert_eq!((lesson.verdict(), lesson.looks()), (Lesson::new().verdict(), 0));
         assert!(lesson.samples.iter().all(|samples| samples.usual().is_none()));

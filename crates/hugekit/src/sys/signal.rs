@@ -61,13 +61,6 @@ pub(crate) unsafe fn install(signal: c_int, handler: Handler) -> io::Result<()> 
     last_error(refused)
 }
 
-/// Whether the calling thread has a signal blocked.
-pub(crate) fn is_blocked(signal: c_int) -> bool {
-    let mask = Mask::none().block();
-    // SAFETY: the set is initialised.
-    unsafe { libc::sigismember(&raw const mask.0, signal) == 1 }
-}
-
 /// Why a SIGBUS came.
 ///
 /// # Safety

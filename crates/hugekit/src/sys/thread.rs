@@ -262,6 +262,11 @@ const LEFT_OUT: [c_int; 11] = [
     if cfg!(target_env = "musl") { 34 } else { 33 },
 ];
 
+/// Whether the calling thread has a signal blocked. Async-signal-safe.
+pub(crate) fn is_blocked(signal: c_int) -> bool {
+    change_mask(libc::SIG_BLOCK, 0) >> (signal - 1) & 1 == 1
+}
+
 /// Has a signal wait in the calling thread, until the handler that runs has returned. Async-signal-safe.
 pub(super) fn hold_back(signal: c_int) {
     change_mask(libc::SIG_BLOCK, 1 << (signal - 1));
@@ -303,15 +308,6 @@ impl Mask {
         }
     }
 
-    pub(super) fn none() -> Self {
-        let mut set = MaybeUninit::uninit();
-        // SAFETY: `sigemptyset` initialises the set.
-        unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            Self(set.assume_init())
-        }
-    }
-
     /// What was blocked where a signal interrupted the thread.
     ///
     /// # Safety
@@ -337,22 +333,11 @@ impl Mask {
         self
     }
 
-    /// Blocks these too; returns what was blocked before.
-    pub(super) fn block(&self) -> Self {
-        self.apply(libc::SIG_BLOCK)
-    }
-
     /// Blocks these and no others.
     pub(super) fn set(&self) {
-        self.apply(libc::SIG_SETMASK);
-    }
-
-    fn apply(&self, how: c_int) -> Self {
-        let mut before = MaybeUninit::zeroed();
-        // SAFETY: one set is read and one written; a zeroed set is a valid one, and `how` is valid.
+        // SAFETY: the set is initialised, and none is written.
         unsafe {
-            libc::pthread_sigmask(how, &raw const self.0, before.as_mut_ptr());
-            Self(before.assume_init())
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
         }
     }
 }
@@ -415,13 +400,12 @@ mod tests {
 
     #[test]
     fn start_without_signals_blocks_them_in_the_thread_alone() {
-        let blocked = super::super::signal::is_blocked;
-        let before = blocked(libc::SIGUSR1);
+        let before = is_blocked(libc::SIGUSR1);
         let thread = without_signals(|_| {
-            std::thread::spawn(move || (blocked(libc::SIGUSR1), blocked(libc::SIGBUS)))
+            std::thread::spawn(move || (is_blocked(libc::SIGUSR1), is_blocked(libc::SIGBUS)))
         });
         assert_eq!(thread.join().unwrap(), (true, false));
-        assert_eq!(blocked(libc::SIGUSR1), before);
+        assert_eq!(is_blocked(libc::SIGUSR1), before);
     }
 
     #[test]
