@@ -313,7 +313,7 @@ pub(super) static MACHINES: &[Machine] = &[
         beside: &[Beside::Compaction, Beside::SoftOffline],
         counters: &[
             ("/proc/vmstat", "compact_isolated"),
-            ("/sys/kernel/mm/ksm/full_scans", ""),
+            ("/sys/kernel/mm/ksm/pages_scanned", ""),
             ("/proc/meminfo", "HardwareCorrupted:"),
             ("/sys/module/damon_reclaim/parameters/bytes_reclaimed_regions", ""),
             ("/proc/vmstat", "pswpout"),

@@ -110,7 +110,7 @@ impl ForkGroup {
         let mapping = alone.mappings().get(id);
         let is_own = |slot| {
             let guard = alone.slot(slot);
-            guard.entry(mapping).slot.is_in_place() && !guard.is_shared(mapping)
+            guard.entry(mapping).slot.maps_its_own() && !guard.is_shared(mapping)
         };
         if !(0..mapping.slots()).all(is_own) {
             return self.close(alone, mapping);

@@ -162,6 +162,11 @@ impl Slot {
         }
     }
 
+    /// Whether the region's addresses map its own frame, whoever enters that into the page tables.
+    pub(super) fn maps_its_own(self) -> bool {
+        matches!(self, Self::Exclusive(_) | Self::Owner(_))
+    }
+
     pub(super) fn is_exclusive(self) -> bool {
         matches!(self, Self::Exclusive(_))
     }

@@ -44,8 +44,10 @@ pub(crate) fn all(thorough: bool) -> Vec<(String, Operation)> {
         if !thorough && backing != base {
             // The others make the same calls, on memory that takes longer to fill.
             if backing == Backing::Thp {
-                add(format!("{prefix}in_place::"), forks::BY_RIGHTS, backing, FaultMode::InPlace);
-                add(format!("{prefix}threaded::"), forks::BY_REMOVAL, backing, THREADED);
+                for (name, fault_mode) in [("in_place", FaultMode::InPlace), ("threaded", THREADED)]
+                {
+                    add(format!("{prefix}{name}::"), forks::ON_HUGE_PAGES, backing, fault_mode);
+                }
             }
             continue;
         }

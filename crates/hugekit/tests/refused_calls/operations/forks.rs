@@ -30,13 +30,10 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("a_state_follows_an_epoch_of_a_region", a_state_follows_an_epoch_of_a_region),
 ];
 
-/// What goes another way in place on transparent huge pages: the rights of mappings hold writes back.
-pub(super) const BY_RIGHTS: &[(&str, Run)] =
+/// What goes another way on transparent huge pages: in place, the rights of mappings hold writes back; where threads serve
+/// faults, what is shared is taken out of the page tables.
+pub(super) const ON_HUGE_PAGES: &[(&str, Run)] =
     &[("a_region_is_forked", a_region_is_forked), ("forks_are_written", forks_are_written)];
-
-/// And by threads: what is shared is taken out of the page tables. A region that is written then is closed where every
-/// mapping is refused for good, though it shares nothing any more, so that writing stands in the long form alone.
-pub(super) const BY_REMOVAL: &[(&str, Run)] = &[("a_region_is_forked", a_region_is_forked)];
 
 /// A pool of three regions, and one of them, painted.
 fn pool(backing: Backing) -> (Pool, Region) {
