@@ -347,6 +347,8 @@ fn khugepaged_at_full_speed_shows_nothing_stale(backing: Backing) {
         FAULT_MODES.iter().map(|_| soiled(backing, LEN / backing.page_size())).collect();
     let _settings = [
         ("/sys/kernel/mm/transparent_hugepage/shmem_enabled".to_owned(), "always"),
+        // Where it was `never`, the thread starts now.
+        ("/sys/kernel/mm/transparent_hugepage/enabled".to_owned(), "madvise"),
         (format!("{KHUGEPAGED}/scan_sleep_millisecs"), "0"),
         (format!("{KHUGEPAGED}/alloc_sleep_millisecs"), "0"),
         (format!("{KHUGEPAGED}/pages_to_scan"), "1000000"),

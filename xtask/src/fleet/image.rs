@@ -32,7 +32,7 @@ impl Image {
 
     /// A program's file, and the libraries that it is linked to, where it looks for them.
     pub(super) fn program(&mut self, at: &str, file: &Path) -> Result<()> {
-        self.file(at, &fs::read(file).with_context(|| format!("no {}", file.display()))?)?;
+        self.file(at, &without_debug(file)?)?;
         for library in libraries(file)? {
             let at = library.to_str().context("a library's name is text")?;
             self.file(at, &fs::read(&library)?)?;
@@ -79,6 +79,17 @@ impl Image {
         trailer(&mut self.bytes)?;
         fs::write(path, self.bytes).with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// A program's bytes, without what only debuggers read where binutils can leave that out: the archive is unpacked into
+/// half of a guest's memory at most.
+fn without_debug(program: &Path) -> Result<Vec<u8>> {
+    let stripped = tempfile::NamedTempFile::new()?;
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-debug").arg("-o").arg(stripped.path()).arg(program);
+    let is_done = strip.output().is_ok_and(|output| output.status.success());
+    let file = if is_done { stripped.path() } else { program };
+    fs::read(file).with_context(|| format!("no {}", file.display()))
 }
 
 /// What the dynamic linker would load, itself included; none for a program that is linked statically.

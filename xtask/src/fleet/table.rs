@@ -18,6 +18,9 @@ const WITHOUT_SOURCES: &str = "--skip=error_of_any_kind_does_not_derive_debug";
 /// Jobs and pools by node. Memory that moves meanwhile, which takes two minutes, is `places`'s.
 const NODES: Run = Run::with(Test("nodes"), &["--skip=move", "--skip=follow"]);
 
+/// That the lab works here.
+const LAB: Run = Run::with(Lab, &["clear"]);
+
 /// What runs on every machine.
 const USUAL: &[Run] = &[
     Run::new(Doctor),
@@ -28,6 +31,7 @@ const USUAL: &[Run] = &[
     Run::with(Test("fault"), &["base::"]),
     Run::new(Test("signals")),
     Run::new(Test("failed_memory")),
+    LAB,
 ];
 
 /// What runs on another architecture: as everywhere, signals and threads on its own stacks and atomics, and everything
@@ -42,6 +46,7 @@ const ELSEWHERE: &[Run] = &[
     Run::new(Test("signals")),
     Run::new(Test("failed_memory")),
     Run::with(Soak, &["--minutes", "0.1"]),
+    LAB,
 ];
 
 /// What runs on kernels before `PAGEMAP_SCAN`, where forks and snapshots go other ways.
@@ -54,6 +59,7 @@ const OLD: &[Run] = &[
     Run::with(Test("pool"), &["any_steps"]),
     Run::with(Test("fork"), &["any_operations"]),
     Run::with(Test("snapshot"), &["any_steps"]),
+    LAB,
 ];
 
 /// What runs before `MADV_POPULATE_WRITE` (5.14), which pools rest on: they say so, and all tests of regions are skipped.
@@ -68,12 +74,14 @@ const OLDEST: &[Run] = &[
             "--skip=build_where_the_kernel_may_show_dirty_memory_clears_at_allocation",
             "--skip=snapshot::arena::tests::take_of_slots",
             "--skip=snapshot::reserve::tests::reserve_of_several",
+            "--skip=lease::memory_file::tests::file_that_is_populated",
         ],
     ),
     Run::new(Test("clear")),
     Run::new(Test("copy")),
     Run::with(Test("parallel"), &["--skip=populate"]),
     Run::new(Test("region")),
+    LAB,
 ];
 
 /// Where a kernel's own work meets ours: the models of stale bytes, forks and snapshots, and everything at once.
@@ -88,6 +96,7 @@ const MODELS: &[Run] = &[
     Run::with(Test("snapshot"), &["any_steps"]),
     Run::new(Test("broken_memory")),
     Run::with(Soak, &["--minutes", "0.1"]),
+    LAB,
 ];
 
 /// The library's tests whole, those left out that need a compiler or have nothing to do with the machine.
@@ -128,6 +137,7 @@ const CHOICES: &[Run] = &[
     Run::new(Test("clear")),
     Run::new(Test("copy")),
     Run::new(Test("routines")),
+    LAB,
 ];
 
 /// What shares memory by write protection, which came to kernels step by step, and which not all permit.
@@ -138,6 +148,7 @@ const SHARING: &[Run] = &[
     Run::new(Test("signals")),
     Run::with(Test("fork"), &["any_operations"]),
     Run::with(Test("snapshot"), &["any_steps"]),
+    LAB,
 ];
 
 /// A small machine of today, with all that hugekit asks for but reserved pages.
