@@ -43,6 +43,9 @@ enum Task {
     /// What a guest of the fleet runs that forbids userfaultfd(2)
     #[command(hide = true)]
     WithoutUserfaultfd(fleet::WithoutUserfaultfd),
+    /// What a guest of the fleet runs whose equal pages are merged
+    #[command(hide = true)]
+    Merged(fleet::Merged),
     /// Runs a command as on another machine, as far as its processor's name and caches go (needs to mount):
     /// `cargo xtask on amd-milan cargo xtask test`
     On(on::On),
@@ -75,6 +78,7 @@ fn main() -> Result<ExitCode> {
         Task::Faults(faults) => faults.run(),
         Task::Fleet(fleet) => fleet.run(),
         Task::WithoutUserfaultfd(command) => command.run(),
+        Task::Merged(command) => command.run(),
         Task::On(on) => on.run(),
         Task::Chromium => chromium::install().map(|()| ExitCode::SUCCESS),
         Task::Install(install) => install.run().map(|()| ExitCode::SUCCESS),

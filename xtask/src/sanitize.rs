@@ -81,9 +81,10 @@ const EXCLUDED: &[Excluded] = &[
     },
     Excluded {
         file: "signals",
-        test: "fault_served_in_place_needs_less_than_two_kib_of_stack",
+        test: "fault_served_in_place_keeps_the_bound_of_stack",
         reason: STACK,
     },
+    Excluded { file: "signals", test: "copy_for_a_fork_keeps_the_bound_of_stack", reason: STACK },
 ];
 
 const FAULTS: &str = "it counts page faults, and the shadow of the memory has some";

@@ -11,7 +11,7 @@ use super::frames::Report;
 use super::image::Image;
 use super::init;
 use super::kernels::Architecture;
-use super::machine::{Machine, Rights};
+use super::machine::Machine;
 use super::programs::Built;
 use super::qemu::{Accelerator, Files, Qemu};
 use crate::debian::{Debian, Piece};
@@ -59,7 +59,7 @@ impl Bench {
         let mut image = Image::new()?;
         image.file("/init", script.as_bytes())?;
         image.file("/bin/busybox", &fs::read(busybox(machine.kernel.architecture)?)?)?;
-        if machine.rights == Rights::NoUserfaultfd {
+        if machine.runs.iter().any(|run| machine.runner(run.program).is_some()) {
             image.program("/xtask", &std::env::current_exe()?)?;
         }
         let built = self.built(machine.kernel.architecture)?;

@@ -3,6 +3,7 @@
 
 use super::kernels::Architecture;
 use super::machine::{Beside, Machine, Rights, Run};
+use super::programs::Program;
 
 const BEGIN: &str = r#"#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /tmp /root /run
@@ -78,23 +79,30 @@ pub(super) fn script(machine: &Machine) -> String {
         lines.push("rm -f /dev/userfaultfd".to_owned());
     }
     lines.push("say \"@up $(uname -r)\"".to_owned());
-    lines.extend(machine.beside.iter().map(|beside| loop_of(*beside).to_owned()));
+    // What the doctor says is held against the table, of which soft offlining takes a page now and then.
+    let (doctor, others): (Vec<&Run>, Vec<&Run>) =
+        machine.runs.iter().partition(|run| run.program == Program::Doctor);
+    lines.extend(doctor.into_iter().map(|run| line(machine, run)));
+    lines.extend(machine.beside.iter().filter_map(|beside| loop_of(*beside)).map(str::to_owned));
     if machine.beside.contains(&Beside::SoftOffline) {
         lines.push(REFILL.replace("PAGES", &machine.reserved.pages_2m.to_string()));
     }
-    for run in machine.runs {
-        let words = [vec![run.program.file()], arguments(machine, run)].concat().join(" ");
-        let command = match machine.rights {
-            Rights::Root => words,
-            Rights::User => format!("su -s /bin/sh -c '{words}' user"),
-            Rights::NoUserfaultfd => format!("/xtask without-userfaultfd {words}"),
-        };
-        lines.push(format!("run '{}' {} {command}", run.name(), run.seconds));
-    }
+    lines.extend(others.into_iter().map(|run| line(machine, run)));
     let has_counted = |(file, word): &(_, _)| format!("has_counted {file} {word:?}");
     lines.extend(machine.counters.iter().map(has_counted));
     lines.push("say @off\npoweroff -f\n".to_owned());
     lines.join("\n")
+}
+
+/// The line of the script that runs a command.
+fn line(machine: &Machine, run: &Run) -> String {
+    let words = [vec![run.program.file()], arguments(machine, run)].concat().join(" ");
+    let command = match (machine.runner(run.program), machine.rights) {
+        (Some(runner), _) => format!("{runner} {words}"),
+        (None, Rights::User) => format!("su -s /bin/sh -c '{words}' user"),
+        (None, _) => words,
+    };
+    format!("run '{}' {} {command}", run.name(), run.seconds)
 }
 
 /// What a program is given: of the table, and as many threads as there are CPUs for those that test.
@@ -120,18 +128,20 @@ fn settings(machine: &Machine) -> Vec<(&'static str, &'static str)> {
 const REFILL: &str =
     "(while sleep 1; do echo PAGES >/proc/sys/vm/nr_hugepages; done) >/dev/null 2>&1 &";
 
-fn loop_of(beside: Beside) -> &'static str {
+fn loop_of(beside: Beside) -> Option<&'static str> {
     match beside {
         Beside::Compaction => {
-            "(while sleep 1; do echo 1 >/proc/sys/vm/compact_memory; done) >/dev/null 2>&1 &"
+            Some("(while sleep 1; do echo 1 >/proc/sys/vm/compact_memory; done) >/dev/null 2>&1 &")
         }
         // Anywhere in one half: pages of programs are moved, free ones are taken out of use, and the kernel refuses its
         // own. None comes back, and after minutes no huge page would be whole in all of the memory.
-        Beside::SoftOffline => {
+        Beside::SoftOffline => Some(
             "pages=$(($(awk '/MemTotal/ { print $2 }' /proc/meminfo) / 8))\n\
              (while sleep 0.1; do\n    \
              echo $((((RANDOM * 32768 + RANDOM) % pages) * 4096)) >/sys/devices/system/memory/soft_offline_page\n\
-             done) >/dev/null 2>&1 &"
-        }
+             done) >/dev/null 2>&1 &",
+        ),
+        // By the kernel's thread, of what runs by a runner.
+        Beside::Merging => None,
     }
 }

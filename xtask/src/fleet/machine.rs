@@ -58,6 +58,21 @@ pub(super) enum Beside {
     Compaction,
     /// Pages moved away as a memory controller that counts errors would have them moved.
     SoftOffline,
+    /// Equal pages of any program's private memory merged (KSM).
+    Merging,
+}
+
+impl Machine {
+    /// What a program is run by, if not by the first process itself. Private memory that may be merged is refused to
+    /// snapshots.
+    pub(super) fn runner(&self, program: Program) -> Option<&'static str> {
+        let merges = self.beside.contains(&Beside::Merging);
+        match self.rights {
+            Rights::NoUserfaultfd => Some("/xtask without-userfaultfd"),
+            _ if merges && !program.snapshots_private_memory() => Some("/xtask merged"),
+            _ => None,
+        }
+    }
 }
 
 /// One command in a guest.

@@ -50,6 +50,11 @@ impl Program {
         }
     }
 
+    /// Whether it is about snapshots of private memory, or takes some.
+    pub(super) fn snapshots_private_memory(self) -> bool {
+        matches!(self, Self::Units | Self::Test("snapshot") | Self::Soak)
+    }
+
     /// Whether it counts tests itself.
     pub(super) fn is_tests(self) -> bool {
         matches!(self, Self::Units | Self::Test(_))

@@ -321,7 +321,7 @@ pub(super) static MACHINES: &[Machine] = &[
             ("/sys/module/damon_reclaim/parameters/wmarks_low", "0"),
             ("/sys/module/damon_reclaim/parameters/enabled", "Y"),
         ],
-        beside: &[Beside::Compaction, Beside::SoftOffline],
+        beside: &[Beside::Compaction, Beside::SoftOffline, Beside::Merging],
         counters: &[
             ("/proc/vmstat", "compact_isolated"),
             ("/sys/kernel/mm/ksm/pages_scanned", ""),

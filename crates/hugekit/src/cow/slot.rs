@@ -162,7 +162,7 @@ impl Slot {
         }
     }
 
-    /// Whether the region's addresses map its own frame, whoever enters that into the page tables.
+    /// Whether the region's addresses map its own frame.
     pub(super) fn maps_its_own(self) -> bool {
         matches!(self, Self::Exclusive(_) | Self::Owner(_))
     }
