@@ -1,6 +1,7 @@
 //! `cargo xtask fleet`: other kernels, nodes, CPUs and limits than this machine's, as small guests that run the
 //! library's tests.
 
+mod become_command;
 mod bench;
 mod doctor;
 mod filter;

@@ -3,18 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
+use super::become_command::Rest;
+
 #[derive(Debug, Args)]
 pub(crate) struct WithoutUserfaultfd {
-    /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    command: Vec<String>,
+    #[command(flatten)]
+    rest: Rest,
 }
 
 impl WithoutUserfaultfd {
@@ -24,7 +24,6 @@ impl WithoutUserfaultfd {
         let refusal = SeccompAction::Errno(u32::try_from(libc::EPERM)?);
         let filter = SeccompFilter::new(refused, SeccompAction::Allow, refusal, ARCH.try_into()?)?;
         apply_filter(&BpfProgram::try_from(filter)?)?;
-        let (program, arguments) = self.command.split_first().context("there is a command")?;
-        Err(Command::new(program).args(arguments).exec()).context("cannot start it")
+        self.rest.start()
     }
 }

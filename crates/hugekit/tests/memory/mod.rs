@@ -51,12 +51,10 @@ impl Memory {
 
     /// Puts on huge pages what is not: where the kernel makes `never` any by itself, it does when asked.
     fn collapse(&self) {
-        /// Linux 6.1.
-        const MADV_COLLAPSE: libc::c_int = 25;
         for _ in 0..100 {
             // SAFETY: changes no byte.
             let collapsed =
-                unsafe { libc::madvise(self.start.cast(), self.len, MADV_COLLAPSE) } == 0;
+                unsafe { libc::madvise(self.start.cast(), self.len, libc::MADV_COLLAPSE) } == 0;
             let error = std::io::Error::last_os_error().raw_os_error();
             // The kernel has its hands on a page at this moment.
             if collapsed || ![Some(libc::EAGAIN), Some(libc::EBUSY)].contains(&error) {
