@@ -33,6 +33,9 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 
+/// Tests that take long, of a gigabyte, run where this is set: in the parts that are slow anyway.
+const SLOW: &str = "HUGEKIT_SLOW";
+
 /// Chores of the hugekit repository
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask")]

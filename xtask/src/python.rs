@@ -36,6 +36,7 @@ pub(crate) fn test(install: bool) -> Result<Outcome> {
     install_package(&environment, &place.join("wheels"))?;
     let mut pytest = environment.python();
     pytest.args(["-m", "pytest", "-q", "-rs", "--color=no"]).arg(package().join("tests"));
+    pytest.env(crate::SLOW, "1");
     let output = pytest.stderr(Stdio::inherit()).output().context("cannot start pytest")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     print!("{said}");

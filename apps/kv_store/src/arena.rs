@@ -24,8 +24,18 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// `len` zeroes, a multiple of [`SLAB`].
+    /// `len` zeroes, a multiple of [`SLAB`], all of which are there.
     pub fn new(len: usize) -> Result<Self> {
+        let mut arena = Self::unpopulated(len)?;
+        PopulateOptions::new()
+            .threads(Threads::Auto)
+            .run(arena.uninit())
+            .with_context(|| format!("no {len} bytes of memory"))?;
+        Ok(arena)
+    }
+
+    /// As [`new`](Self::new), of which the kernel populates what is written.
+    pub fn unpopulated(len: usize) -> Result<Self> {
         assert!(len.is_multiple_of(SLAB));
         let mapped_len = len + SLAB;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -35,14 +45,9 @@ impl Arena {
                 .with_context(|| format!("no {len} bytes of addresses"))?;
         let mapped = mapped.cast::<u8>();
         let start = mapped.map_addr(|address| address.next_multiple_of(SLAB));
-        let mut arena = Self { mapped, mapped_len, start, len };
         // SAFETY: changes no byte. A kernel without huge pages has base pages.
         let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
-        PopulateOptions::new()
-            .threads(Threads::Auto)
-            .run(arena.uninit())
-            .with_context(|| format!("no {len} bytes of memory"))?;
-        Ok(arena)
+        Ok(Self { mapped, mapped_len, start, len })
     }
 
     /// As memory that may be populated, which changes no byte of it.

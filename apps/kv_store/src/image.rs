@@ -10,6 +10,7 @@
 //!
 //! Numbers are those of the machine. `slabs/` describes the other pages, `store.rs` an entry.
 
+use std::fs::File;
 use std::io;
 
 use hugekit_delta::SavingChanges;
@@ -86,16 +87,20 @@ impl Head {
 
 /// Gives a chain the bytes of one state, of slabs that have entries alone. Of a full one, the others are zeroes.
 #[derive(Debug)]
-pub struct Taker<'a, W: io::Write> {
-    saving: SavingChanges<'a, W>,
+pub struct Taker<'a> {
+    saving: SavingChanges<'a, &'a File>,
     pages: &'a [u8],
     /// Bytes that are zeroes as far as they are not given; of a delta, none.
     filled: Option<u64>,
 }
 
-impl<'a, W: io::Write> Taker<'a, W> {
+impl<'a> Taker<'a> {
     /// Gives the pages, which are of the same moment as the slabs that follow.
-    pub fn new(saving: SavingChanges<'a, W>, is_full: bool, pages: &'a [u8]) -> io::Result<Self> {
+    pub fn new(
+        saving: SavingChanges<'a, &'a File>,
+        is_full: bool,
+        pages: &'a [u8],
+    ) -> io::Result<Self> {
         let mut taker = Self { saving, pages, filled: is_full.then_some(0) };
         taker.give(0, pages)?;
         Ok(taker)
@@ -114,7 +119,7 @@ impl<'a, W: io::Write> Taker<'a, W> {
     }
 
     /// All bytes of a state of that length were given.
-    pub fn finish(mut self, length: u64) -> io::Result<SavingChanges<'a, W>> {
+    pub fn finish(mut self, length: u64) -> io::Result<SavingChanges<'a, &'a File>> {
         self.fill(length)?;
         Ok(self.saving)
     }
@@ -174,9 +179,9 @@ mod tests {
         let mut chain = Chain::new(len as u64);
         let (mut state, mut restored) = (None, vec![0; len]);
         for (round, expected) in [(1_u8, [0, 1, 0]), (2, [2, 1, 0])] {
-            let mut file = io::Cursor::new(Vec::new());
+            let file = tempfile::NamedTempFile::new().unwrap();
             let is_full = state.is_none();
-            let saving = chain.save_changes(&mut file).unwrap();
+            let saving = chain.save_changes(file.as_file()).unwrap();
             let mut taker = Taker::new(saving, is_full, &pages).unwrap();
             // In pieces that end anywhere.
             let slabs = vec![round; 3 * SLAB];
@@ -184,8 +189,7 @@ mod tests {
                 taker.put(SLAB + index * (SLAB / 3), piece).unwrap();
             }
             taker.finish(len as u64).unwrap().finish().unwrap();
-            file.set_position(0);
-            state = Some(apply(&mut restored, state, &mut file).unwrap());
+            state = Some(apply(&mut restored, state, &mut file.reopen().unwrap()).unwrap());
             assert!(restored[..SLAB] == pages);
             let slabs = restored[SLAB..].chunks(SLAB);
             assert!(

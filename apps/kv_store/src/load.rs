@@ -1,7 +1,8 @@
 //! What was saved last, brought into a store: entries, or an image and the deltas that follow on it.
 
 use std::fs::File;
-use std::io::{BufReader, ErrorKind};
+use std::io::{self, BufReader, ErrorKind};
+use std::iter;
 
 use anyhow::{Context, Result, bail, ensure};
 use hugekit::machine::{Memory, Root};
@@ -94,12 +95,20 @@ fn load_images(folder: &Folder, len: u64, store: &mut Store, now: u64) -> Result
     if len != store.memory().1 as u64 {
         return load_other_images(folder, len, store, now);
     }
-    let Images { generation, state, full_bytes, deltas, delta_bytes, notes } =
+    let Images { generation, full_bytes, deltas, delta_bytes, notes, .. } =
         read_images(folder, store.image_mut())?;
-    let chain = Chain::resume(len, state, &*store.image_mut())?;
+    let chain = resume(folder, generation, deltas)?;
     let entries = store.adopt(now)?;
     let saved = Saved { generation, chain, full_bytes, deltas, delta_bytes };
     Ok(Loaded { entries, saved: Some(saved), notes })
+}
+
+/// What another delta is compared with: the files that were loaded.
+fn resume(folder: &Folder, generation: u64, deltas: u64) -> Result<Chain> {
+    let numbers = (1..=deltas).map(|number| Name::Delta { generation, number });
+    let files: io::Result<Vec<File>> =
+        iter::once(Name::Whole).chain(numbers).map(|name| File::open(folder.file(name))).collect();
+    Ok(Chain::resume(files?)?)
 }
 
 /// Of a store with more or less memory: its entries are moved, and the next save begins anew.
@@ -110,7 +119,7 @@ fn load_other_images(folder: &Folder, len: u64, store: &mut Store, now: u64) -> 
         len <= available.min(MOST_MEMORY as u64),
         "a store of {len} bytes was saved, this one has {memory}, and {available} bytes are available to move its entries by: --memory {len} needs no more than that"
     );
-    let mut other = Slabs::new(usize::try_from(len)?)?;
+    let mut other = Slabs::unpopulated(usize::try_from(len)?)?;
     let Images { mut notes, .. } = read_images(folder, other.image_mut())?;
     let rooms = other.adopt()?;
     for (loaded, &room) in rooms.iter().enumerate() {

@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use hugekit::Profile;
 use kv_store::commands::{Clients, Database};
 use kv_store::folder::Folder;
 use kv_store::resp::Limits;
@@ -110,18 +109,8 @@ fn keep_no_large_blocks() {
 #[cfg(not(target_env = "gnu"))]
 fn keep_no_large_blocks() {}
 
-/// What `hugekit tune` has measured, if it did; one that is of no use is said, and the program goes on without it.
-fn go_by_stored_profile() -> Result<()> {
-    match Profile::load() {
-        Ok(loaded) => loaded.install()?,
-        Err(problem) => eprintln!("{problem}"),
-    }
-    Ok(())
-}
-
 fn serve(options: &Options) -> Result<()> {
     keep_no_large_blocks();
-    go_by_stored_profile()?;
     let asked_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&asked_to_end))?;

@@ -30,6 +30,8 @@ pub struct Limits {
 pub enum ProtocolError {
     #[error("too big inline request")]
     Inline,
+    #[error("quotes in an inline request (send an array)")]
+    Quotes,
     #[error("too big length line")]
     Line,
     #[error("invalid multibulk length")]
@@ -143,13 +145,15 @@ impl Input {
         let too_long = if is_array { ProtocolError::Line } else { ProtocolError::Inline };
         let Some(line) = self.line(too_long)? else { return Ok(false) };
         if is_array {
-            let count =
-                number(&self.bytes[line.start + 1..line.end]).ok_or(ProtocolError::Array)?;
+            let count = self.announced(line).ok_or(ProtocolError::Array)?;
             if count > limits.arguments as i64 {
                 return Err(ProtocolError::Array);
             }
             self.left = Some(count.max(0) as usize);
         } else {
+            if self.bytes[line.clone()].iter().any(|byte| b"\"'".contains(byte)) {
+                return Err(ProtocolError::Quotes);
+            }
             self.arguments = words(&self.bytes, line);
             self.left = Some(0);
         }
@@ -166,8 +170,7 @@ impl Input {
                 None => return Ok(false),
                 Some(b'$') => {
                     let Some(line) = self.line(ProtocolError::Line)? else { return Ok(false) };
-                    let len = number(&self.bytes[line.start + 1..line.end]);
-                    let len = len.and_then(|len| usize::try_from(len).ok());
+                    let len = self.announced(line).and_then(|len| usize::try_from(len).ok());
                     let len = len.filter(|&len| len <= limits.bulk).ok_or(ProtocolError::Bulk)?;
                     *self.bulk.insert(len)
                 }
@@ -190,7 +193,12 @@ impl Input {
         }
     }
 
-    /// Takes a line, without its end, if it is there.
+    /// The number behind the first byte of a line that ends with CRLF.
+    fn announced(&self, line: Range<usize>) -> Option<i64> {
+        number(self.bytes[line.start + 1..line.end].strip_suffix(b"\r")?)
+    }
+
+    /// Takes a line, without its last byte, if it is there.
     fn line(&mut self, too_long: ProtocolError) -> Result<Option<Range<usize>>, ProtocolError> {
         let rest = &self.bytes[self.at..];
         let within = &rest[..rest.len().min(MOST_LINE)];
@@ -198,8 +206,7 @@ impl Input {
             Some(end) => {
                 let line = self.at..self.at + end;
                 self.at = line.end + 1;
-                let is_crlf = self.bytes[line.clone()].ends_with(b"\r");
-                Ok(Some(line.start..line.end - usize::from(is_crlf)))
+                Ok(Some(line))
             }
             None if within.len() == MOST_LINE => Err(too_long),
             None => Ok(None),
@@ -207,13 +214,15 @@ impl Input {
     }
 }
 
-/// The whole number that these bytes are.
+/// The whole number that these bytes are. As in redis, each number has one spelling: `05`, `+5` and `-0` are none.
 pub fn number(bytes: &[u8]) -> Option<i64> {
-    let digits = bytes.strip_prefix(b"-").unwrap_or(bytes);
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
+    match bytes {
+        b"0" => Some(0),
+        [b'1'..=b'9', ..] | [b'-', b'1'..=b'9', ..] => {
+            std::str::from_utf8(bytes).ok()?.parse().ok()
+        }
+        _ => None,
     }
-    std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
 /// Words between blanks.
@@ -386,7 +395,13 @@ mod tests {
         let long = [b"*".as_slice(), &[b'1'; 70_000]].concat();
         let many = format!("*9\r\n{}", "$900\r\n".to_owned() + &"x".repeat(900) + "\r\n").repeat(1);
         let many = many.clone() + &many[4..].repeat(8);
-        let cases: [(&[u8], ProtocolError); 14] = [
+        let cases: [(&[u8], ProtocolError); 20] = [
+            (b"*01\r\n", ProtocolError::Array),
+            (b"*1\n", ProtocolError::Array),
+            (b"*-0\r\n", ProtocolError::Array),
+            (b"*1\r\n$04\r\nPING\r\n", ProtocolError::Bulk),
+            (b"*1\r\n$4\nPING\r\n", ProtocolError::Bulk),
+            (b"SET a \"b c\"\r\n", ProtocolError::Quotes),
             (b"*11\r\n", ProtocolError::Array),
             (b"*x\r\n", ProtocolError::Array),
             (b"*\r\n", ProtocolError::Array),
@@ -495,9 +510,13 @@ mod tests {
             parsed(&bytes, 9);
         }
 
+        /// Each in one spelling, and what is not spelled so is no number.
         #[test]
-        fn numbers_are_numbers(number_ in any::<i64>()) {
+        fn numbers_are_numbers(number_ in any::<i64>(), text in "[+ -]{0,2}[0-9]{0,20}") {
             prop_assert_eq!(number(number_.to_string().as_bytes()), Some(number_));
+            if let Some(number) = number(text.as_bytes()) {
+                prop_assert_eq!(number.to_string(), text);
+            }
         }
     }
 }

@@ -190,7 +190,7 @@ impl Store {
         let (mut bucket, mut seen) = (cursor, 0);
         // Most buckets may be empty, when most keys have been deleted.
         let last = cursor.saturating_add(count.saturating_mul(10));
-        while seen < count && bucket < last {
+        loop {
             let more = self.index.visit(&self.slabs, bucket, &mut |offset| {
                 seen += 1;
                 let entry = self.entry(offset);
@@ -202,8 +202,10 @@ impl Store {
                 return 0;
             }
             bucket += 1;
+            if seen >= count || bucket >= last {
+                return bucket;
+            }
         }
-        bucket
     }
 
     pub fn clear(&mut self) {

@@ -6,30 +6,35 @@
 //! is ready.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hugekit::lease::protocol::{Answer, Malformed, Payer, Refusal, Request, Status, VERSION};
+use hugekit::lease::protocol::{
+    Answer, MOST_ROWS, Malformed, Payer, Refusal, Request, Status, VERSION,
+};
 use hugekit::lease::{LeaseError, MemoryFile};
 use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;
-use sd_notify::NotifyState;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::config::{Charge, Config};
+use crate::accounts::Accounts;
+use crate::config::{Charge, Config, Limits};
 use crate::connection::{Connection, Said};
 use crate::error::BrokerError;
 use crate::fill::Fill;
 use crate::filler::Filler;
 use crate::ledger::{Claim, Ledger};
 use crate::listener::Listener;
+use crate::notices::Notices;
 use crate::pages::Pages;
+use crate::seats::{Seat, displaced};
 use crate::signals::Signals;
-use crate::unit::{ClientId, Filling, Outcome, Ready, refused};
-use crate::watch::Watches;
+use crate::unit::{ClientId, Ending, Filling, Outcome, Ready, refused};
+use crate::watch::{self, Watched, Watches};
 use crate::{group, priority};
 
 /// Clients that are accepted in one turn: others are answered in between.
@@ -49,10 +54,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// memory bandwidth from it. QEMU takes 20 ms.
 const SETTLING: Duration = Duration::from_millis(25);
 
+/// Leases that a user sees of its own.
+const ROWS_OF_USER: usize = 64;
+
+/// Descriptors that the broker needs beside those of units and clients.
+const DESCRIPTORS: u64 = 64;
+
 /// A client that was accepted.
 #[derive(Debug)]
 struct Client {
     connection: Connection,
+    /// Whose quota and whose share it counts for.
+    account: u32,
     /// What it waits for.
     wish: Option<Wish>,
 }
@@ -72,13 +85,16 @@ pub struct Broker {
     listener: Listener,
     watches: Watches,
     signals: Signals,
+    notices: Notices,
+    accounts: Accounts,
     may_raise: bool,
     clients: BTreeMap<ClientId, Client>,
     next_client: ClientId,
-    /// When each user was given something last, in turns: of those who wait, the longest ago is next.
+    /// When each account was given something last, in turns: of those who wait, the longest ago is next.
     served: BTreeMap<u32, u64>,
     ready: VecDeque<Ready>,
     filling: Vec<Filling>,
+    ending: Vec<Ending>,
     ledger: Ledger,
     /// What is free and taken, as it was in the last turn.
     pages: Pages,
@@ -97,15 +113,18 @@ impl Broker {
     ///
     /// # Errors
     /// [`BrokerError`]: another broker listens there, the socket cannot be made, or the configuration makes no sense.
-    pub fn start(config: Config) -> Result<Self, BrokerError> {
+    pub fn start(mut config: Config) -> Result<Self, BrokerError> {
         check(&config)?;
+        config.limits = fitting(&config);
         let listener = Listener::new(&config.socket)?;
         let root = Root::default();
         let now = Instant::now();
         let signals =
             Signals::new().map_err(|source| BrokerError::Kernel { call: "sigaction", source })?;
         Ok(Self {
-            pages: Pages::now(&root, config.backing),
+            pages: Pages::default().next(&root, config.backing),
+            notices: Notices::new(),
+            accounts: Accounts::new(config.quotas.of.keys().copied().collect()),
             ledger: Ledger::new(config.quotas.clone()),
             watches: Watches::new().map_err(BrokerError::of("inotify_init1"))?,
             signals,
@@ -115,6 +134,7 @@ impl Broker {
             served: BTreeMap::new(),
             ready: VecDeque::new(),
             filling: Vec::new(),
+            ending: Vec::new(),
             given: 0,
             failures: 0,
             last_failure: None,
@@ -134,15 +154,16 @@ impl Broker {
     /// # Errors
     /// The kernel refuses what can only be refused for want of memory.
     pub fn run(mut self) -> Result<(), BrokerError> {
-        let _ = sd_notify::notify(false, &[NotifyState::Ready]);
+        self.notices.send("READY=1");
         loop {
+            self.notices.retry();
             self.advance();
             self.serve();
             self.look();
             self.expire();
             self.fill();
             if self.wait()? {
-                let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+                self.notices.send("STOPPING=1");
                 let clients = std::mem::take(&mut self.clients);
                 for client in clients.into_values() {
                     let _ = client.connection.answer(&Answer::Refused(Refusal::Ending), None);
@@ -157,9 +178,13 @@ impl Broker {
         for filling in std::mem::take(&mut self.filling) {
             match filling.step() {
                 Err(still) => self.filling.push(still),
-                Ok(outcome) => self.filled(outcome),
+                Ok((outcome, superfluous)) => {
+                    self.ending.push(superfluous);
+                    self.filled(outcome);
+                }
             }
         }
+        self.ending.retain_mut(|ending| !ending.is_over());
     }
 
     /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
@@ -173,13 +198,17 @@ impl Broker {
     }
 
     fn look(&mut self) {
-        self.pages = Pages::now(&self.root, self.config.backing);
-        self.ledger.reconcile(self.pages.elsewhere(self.known()));
+        self.pages = self.pages.next(&self.root, self.config.backing);
+        for watched in self.watches.punched().unwrap_or_default() {
+            self.ledger.punched(watched);
+        }
+        self.ledger.reconcile(self.pages.elsewhere(self.known()), Instant::now());
     }
 
     /// Memory that is taken and that the broker knows of.
     fn known(&self) -> u64 {
-        let units = self.ready.len() + self.filling.len();
+        let ending = self.ending.iter().filter(|ending| ending.memory.is_some()).count();
+        let units = self.ready.len() + self.filling.len() + ending;
         units as u64 * self.config.unit as u64 + self.ledger.leased()
     }
 
@@ -196,7 +225,7 @@ impl Broker {
     /// Those who wait are told at once: what they wait for may never be. Of what was one client's alone, as where its
     /// own group has too little memory, no other one hears.
     fn failed(&mut self, refusal: Refusal, client: Option<ClientId>) {
-        tracing::warn!("a unit could not be populated: {refusal}");
+        tracing::warn!("{refusal}");
         self.failures += 1;
         self.last_failure = Some(refusal);
         if let Some(id) = client {
@@ -212,8 +241,8 @@ impl Broker {
     /// Clients that wait, in the order in which they are served.
     fn waiting(&self) -> Vec<ClientId> {
         let waits = |(&id, client): (&ClientId, &Client)| {
-            let uid = client.wish.as_ref()?.claim.uid;
-            Some((self.served.get(&uid).copied().unwrap_or(0), id))
+            client.wish.as_ref()?;
+            Some((self.served.get(&client.account).copied().unwrap_or(0), id))
         };
         let mut waiting: Vec<_> = self.clients.iter().filter_map(waits).collect();
         waiting.sort_unstable();
@@ -238,10 +267,9 @@ impl Broker {
     fn give(&mut self, id: ClientId, unit: Ready) {
         let client = self.clients.remove(&id).expect("it waits");
         let wish = client.wish.expect("it waits");
-        let (uid, connection) = (wish.claim.uid, client.connection);
-        let owned = own(unit.memory.as_fd(), &connection);
-        let watched = match owned.and_then(|()| self.watches.add(&unit.memory)) {
-            Ok(watched) => watched,
+        let connection = client.connection;
+        let (watched, file) = match self.prepare(&unit.memory, &connection) {
+            Ok(prepared) => prepared,
             Err(errno) => return self.not_given(errno, wish.claim, &connection, unit),
         };
         let answer = Answer::Leased {
@@ -250,21 +278,33 @@ impl Broker {
             payer: unit.payer,
             huge: unit.huge,
         };
-        match connection.answer(&answer, Some(unit.memory.as_fd())) {
+        match connection.answer(&answer, Some(file.as_fd())) {
             Ok(()) => {
-                self.ledger.give(wish.claim, connection.pid(), watched, unit.payer);
+                let who = (connection.uid(), connection.pid());
+                self.ledger.give(wish.claim, who, watched, unit.payer);
                 self.given += 1;
                 self.settled_from = Instant::now() + SETTLING;
-                self.served.insert(uid, self.given);
+                self.served.insert(client.account, self.given);
             }
             Err(errno) => {
-                tracing::debug!("user {uid} could not be answered: {errno}");
+                tracing::debug!("user {} could not be answered: {errno}", connection.uid());
                 self.watches.remove(watched);
                 // The notice that this watch is gone is one of no lease.
                 self.ledger.withdraw(wish.claim);
                 self.keep(unit);
             }
         }
+    }
+
+    /// Makes a unit the client's own: to be watched, and as the descriptor that it gets.
+    fn prepare(
+        &mut self,
+        memory: &MemoryFile,
+        connection: &Connection,
+    ) -> rustix::io::Result<(Watched, OwnedFd)> {
+        own(memory.as_fd(), connection)?;
+        let file = watch::open_again(memory)?;
+        Ok((self.watches.add(memory)?, file))
     }
 
     /// Tells a client that its unit cannot be made its own.
@@ -287,7 +327,7 @@ impl Broker {
         if let Some(wish) = client.wish {
             self.ledger.withdraw(wish.claim);
         }
-        self.filling.retain(|filling| filling.client.is_none_or(|(of, _)| of != id));
+        self.abandon(id);
         let _ = client.connection.answer(&Answer::Refused(refusal), None);
     }
 
@@ -351,16 +391,16 @@ impl Broker {
 
     /// One for this client alone, charged to its own group.
     fn fill_for(&mut self, id: ClientId) {
-        let uid = self.clients[&id].connection.uid();
-        let of_user = |filling: &&Filling| filling.client.is_some_and(|(_, of)| of == uid);
+        let Client { account, connection, .. } = &self.clients[&id];
+        let account = *account;
+        let filling = self.filling.iter().filter(|f| f.client.is_some_and(|(_, of)| of == account));
+        let ending = self.ending.iter().filter(|ending| ending.account == Some(account));
         let is_begun = self.filling.iter().any(|f| f.client.is_some_and(|(of, _)| of == id));
-        let of_user = self.filling.iter().filter(of_user).count();
-        if is_begun || of_user >= self.config.limits.fillers_of_user {
+        if is_begun || filling.count() + ending.count() >= self.config.limits.fillers_of_user {
             return;
         }
-        let pid = self.clients[&id].connection.pid();
-        let groups = group::of_process(&self.root, pid, uid).unwrap_or_default();
-        self.begin(Some((id, uid)), groups, true);
+        let groups = group::of_process(&self.root, connection.pid(), connection.uid());
+        self.begin(Some((id, account)), groups.unwrap_or_default(), true);
     }
 
     fn groups(&self) -> Vec<PathBuf> {
@@ -389,7 +429,7 @@ impl Broker {
                 let fillers = vec![filler];
                 let all_joined = true;
                 self.filling.push(Filling { memory, fillers, client, payer, all_joined, hurried });
-                self.pages = Pages::now(&self.root, self.config.backing);
+                self.pages = self.pages.next(&self.root, self.config.backing);
             }
             // Taken by others meanwhile: as if it had been seen.
             Err(LeaseError::Pages(_)) => self.look(),
@@ -442,7 +482,8 @@ impl Broker {
         });
         let is_wanting =
             self.filling.is_empty() && self.ready.len() < self.config.ready + self.waiting().len();
-        let look = (is_wanting || self.ledger.unreturned() > 0).then(|| now + LOOK);
+        let looks = is_wanting || self.ledger.unreturned() > 0 || self.notices.is_waiting();
+        let look = looks.then(|| now + LOOK);
         let accept = (self.accept_from > now).then_some(self.accept_from);
         let later = [self.fill_from, self.settled_from].into_iter();
         let fill = later.filter(|&from| is_wanting && from > now);
@@ -480,6 +521,7 @@ impl Broker {
         ];
         waited.extend(self.clients.values().map(|client| heard(client.connection.as_fd())));
         let fillers = self.filling.iter().flat_map(|filling| &filling.fillers);
+        let fillers = fillers.chain(self.ending.iter().flat_map(|ending| &ending.fillers));
         waited.extend(fillers.map(|filler| heard(filler.as_fd())));
         let timeout = self.due().and_then(|due| {
             // Rounded up: a turn that came too early would only wait again.
@@ -493,37 +535,72 @@ impl Broker {
     }
 
     fn accept(&mut self) {
+        self.accounts.refresh(&self.root);
         for _ in 0..ACCEPTED_AT_ONCE {
             match Connection::accept(self.listener.as_fd()) {
                 Ok(Some(connection)) => self.admit(connection),
                 Ok(None) => return,
                 Err(errno) => {
                     tracing::warn!("a client could not be accepted: {errno}");
-                    self.accept_from = Instant::now() + NO_DESCRIPTOR;
-                    return;
+                    if !self.spare_descriptor() {
+                        self.accept_from = Instant::now() + NO_DESCRIPTOR;
+                        return;
+                    }
                 }
             }
         }
     }
 
+    /// Closes a connection without a request, if there is one, for its descriptor.
+    fn spare_descriptor(&mut self) -> bool {
+        let silent: Vec<_> =
+            self.seats(|_| true).into_iter().filter(|seat| seat.is_silent).collect();
+        let oldest = silent.first().and_then(|seat| displaced(&silent, seat.account));
+        oldest.inspect(|&id| self.forget(id)).is_some()
+    }
+
     fn admit(&mut self, connection: Connection) {
         let (uid, limits) = (connection.uid(), self.config.limits);
-        let of_user = self.clients.values().filter(|client| client.connection.uid() == uid).count();
         let own = rustix::process::geteuid();
+        let account = self.accounts.of(uid);
         let refusal = if !own.is_root() && uid != own.as_raw() {
             Refusal::NotServed { uid: uid.into(), served: own.as_raw().into() }
-        } else if self.clients.len() >= limits.connections || of_user >= limits.connections_of_user
-        {
-            let (most, most_of_user) = (limits.connections, limits.connections_of_user);
-            Refusal::Busy { most: most as u64, most_of_user: most_of_user as u64 }
+        } else if !self.make_room(account) {
+            limits.busy()
         } else {
             let id = self.next_client;
-            self.clients.insert(id, Client { connection, wish: None });
+            self.clients.insert(id, Client { connection, account, wish: None });
             self.next_client += 1;
             // It asks as soon as it is connected, so that its request is there as a rule.
             return self.hear(id);
         };
         let _ = connection.answer(&Answer::Refused(refusal), None);
+    }
+
+    /// Whether there is room for one more client of an account, if need be in the place of another one.
+    fn make_room(&mut self, account: u32) -> bool {
+        let limits = self.config.limits;
+        let own = self.seats(|of| of == account);
+        let all = self.seats(|of| (of == 0) == (account == 0));
+        let goes = if own.len() >= limits.connections_of_user {
+            displaced(&own, account)
+        } else if all.len() >= limits.connections {
+            displaced(&all, account)
+        } else {
+            return true;
+        };
+        goes.inspect(|&id| self.refuse(id, limits.busy())).is_some()
+    }
+
+    /// The connections of some accounts, the oldest first.
+    fn seats(&self, is_of: impl Fn(u32) -> bool) -> Vec<Seat> {
+        let clients = self.clients.iter().filter(|(_, client)| is_of(client.account));
+        let seat = |(&id, client): (&ClientId, &Client)| Seat {
+            id,
+            account: client.account,
+            is_silent: client.wish.is_none(),
+        };
+        clients.map(seat).collect()
     }
 
     /// A client said something, or is gone.
@@ -535,7 +612,7 @@ impl Broker {
                 self.wish(id, bytes, Duration::from_millis(wait_ms));
             }
             (Said::Request(Request::Status), None) => {
-                let answer = Answer::Status(Box::new(self.status()));
+                let answer = Answer::Status(Box::new(self.status_for(id)));
                 let client = self.clients.remove(&id).expect("it spoke");
                 let _ = client.connection.answer(&answer, None);
             }
@@ -557,19 +634,25 @@ impl Broker {
         if let Some(wish) = client.wish {
             self.ledger.withdraw(wish.claim);
         }
-        self.filling.retain(|filling| filling.client.is_none_or(|(of, _)| of != id));
+        self.abandon(id);
+    }
+
+    /// Ends what was begun for a client alone.
+    fn abandon(&mut self, id: ClientId) {
+        let is_its = |filling: &mut Filling| filling.client.is_some_and(|(of, _)| of == id);
+        self.ending.extend(self.filling.extract_if(.., is_its).map(Filling::abandon));
     }
 
     fn wish(&mut self, id: ClientId, asked: u64, wait: Duration) {
         let unit = self.config.unit as u64;
-        let uid = self.clients[&id].connection.uid();
+        let account = self.clients[&id].account;
         let claimed = match asked {
             asked if asked != unit => Err(Refusal::WrongSize { asked, unit }),
-            _ if self.ledger.count_all() + self.clients.len() > self.config.limits.leases => {
+            _ if self.ledger.count() + self.clients.len() > self.config.limits.leases => {
                 let most = self.config.limits.leases as u64;
                 Err(Refusal::Busy { most, most_of_user: most })
             }
-            asked => self.ledger.claim(uid, asked),
+            asked => self.ledger.claim(account, asked),
         };
         match claimed {
             Ok(claim) => {
@@ -581,6 +664,17 @@ impl Broker {
         }
     }
 
+    /// The status, with the leases that a client may see: root and the broker's own user see all, others the oldest of
+    /// their own. An answer that its client does not read is kept by the kernel, at the expense of the broker's group.
+    fn status_for(&self, id: ClientId) -> Status {
+        let Client { account, connection, .. } = &self.clients[&id];
+        let sees_all = [0, rustix::process::geteuid().as_raw()].contains(&connection.uid());
+        let mut status = self.status();
+        status.rows = self.ledger.rows(|of| sees_all || of == *account);
+        status.rows.truncate(if sees_all { MOST_ROWS } else { ROWS_OF_USER });
+        status
+    }
+
     fn status(&self) -> Status {
         let config = &self.config;
         let mut status = Status::new(config.backing, config.unit as u64, config.ready as u64);
@@ -588,7 +682,7 @@ impl Broker {
         status.ready = self.ready.len() as u64;
         status.filling = self.filling.len() as u64;
         status.filled = self.filling.iter().map(|f| f.memory.present().unwrap_or(0)).sum();
-        status.leases = self.ledger.count();
+        status.leases = self.ledger.count() as u64;
         status.unreturned = self.ledger.unreturned();
         status.waiting = self.waiting().len() as u64;
         status.keep_free = config.keep_free;
@@ -597,7 +691,6 @@ impl Broker {
         status.failures = self.failures;
         status.last_failure = self.last_failure;
         status.huge = self.ready.iter().map(|unit| unit.huge).sum();
-        status.rows = self.ledger.rows();
         status
     }
 }
@@ -616,6 +709,21 @@ fn check(config: &Config) -> Result<(), BrokerError> {
         }
         _ => Ok(()),
     }
+}
+
+/// The limits, with as many connections as this process may have descriptors for: as many as it may raise that to.
+fn fitting(config: &Config) -> Limits {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let most = getrlimit(Resource::Nofile).current.or(current).unwrap_or(u64::MAX);
+    // The connection, and where a unit is populated for it alone, the file, the process and the pipe from that.
+    let each = if config.charge == Charge::Client { 4 } else { 1 };
+    let limits = config.limits.within(most.saturating_sub(DESCRIPTORS + config.ready as u64), each);
+    if limits.connections < config.limits.connections {
+        let (fewer, wanted) = (limits.connections, config.limits.connections);
+        tracing::warn!("{most} descriptors suffice for {fewer} connections, not for {wanted}");
+    }
+    limits
 }
 
 /// Makes the client's user the owner: it may open the file again, by its own `/proc/self/fd`, and no other user may. The

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hugekit::lease::protocol::Refusal;
 use hugekit::pool::Backing;
 
 /// What a broker is told. All sizes are bytes.
@@ -62,11 +63,14 @@ pub enum Charge {
 }
 
 /// What clients may take of the broker itself.
+///
+/// A user's ranges of `/etc/subuid` count as that user.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections of all users.
+    /// Connections of all users but root. When more come, the user with the most loses one: one without a request
+    /// first.
     pub connections: usize,
-    /// Connections of one user.
+    /// Connections of one user. Root's count apart from those of the others.
     pub connections_of_user: usize,
     /// Processes that populate for clients of one user.
     pub fillers_of_user: usize,
@@ -85,9 +89,25 @@ impl Default for Limits {
             connections_of_user: 64,
             fillers_of_user: 2,
             leases: 4096,
-            request_within: Duration::from_secs(5),
+            request_within: Duration::from_secs(2),
             longest_wait: Duration::from_secs(3600),
         }
+    }
+}
+
+impl Limits {
+    /// Why a client is not served now.
+    pub(crate) fn busy(self) -> Refusal {
+        let (most, most_of_user) = (self.connections as u64, self.connections_of_user as u64);
+        Refusal::Busy { most, most_of_user }
+    }
+
+    /// With no more connections than `descriptors` suffice for, if each needs so many.
+    pub(crate) fn within(self, descriptors: u64, each: u64) -> Self {
+        let most = usize::try_from(descriptors / each).unwrap_or(usize::MAX);
+        let of_user = self.connections_of_user.min(most / 4).max(1);
+        let connections = self.connections.min(most.saturating_sub(of_user)).max(1);
+        Self { connections, connections_of_user: of_user, ..self }
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
 use hugekit::lease::protocol::Refusal;
+use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::config::FillCommand;
@@ -54,12 +55,18 @@ impl Filler {
             .stdin(Stdio::from(file.as_fd().try_clone_to_owned()?))
             .stdout(Stdio::piped())
             .spawn()?;
-        let opened = pidfd_open(pid(&child), PidfdFlags::empty());
+        let opened = child.stdout.as_ref().map(|said| ioctl_fionbio(said, true)).transpose();
+        let opened = opened.and_then(|_| pidfd_open(pid(&child), PidfdFlags::empty()));
         let ended = opened.inspect_err(|_| end(&mut child))?;
         if told.background && may_raise {
             let _ = priority::lower(pid(&child));
         }
         Ok(Self { child, ended })
+    }
+
+    /// Has it end soon.
+    pub(crate) fn end(&mut self) {
+        let _ = self.child.kill();
     }
 
     /// A client waits.
@@ -105,8 +112,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32).expect("no process has the number 0")
 }
 
-/// One that cannot die now, because its control group is frozen, is not waited for: it is the kernel's to end, and
-/// stays a zombie as long as the broker lives.
+/// One that cannot die now, because its control group is frozen, is not waited for: it is the kernel's to end.
 fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.try_wait();

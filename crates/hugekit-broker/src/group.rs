@@ -7,13 +7,18 @@ use hugekit::machine::Root;
 /// The directories of the groups by which a process is charged for memory and for huge pages, if all of them can be
 /// found. The process has to be of that user still: its number may be another's by now.
 pub(crate) fn of_process(root: &Root, pid: u32, uid: u32) -> Option<Vec<PathBuf>> {
-    let status = root.read(format!("/proc/{pid}/status")).ok()?;
+    let text = |file: &str| {
+        // The name of a process may be any bytes.
+        let bytes = std::fs::read(root.path(file)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let status = text(&format!("/proc/{pid}/status"))?;
     let owner = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     if owner.split_ascii_whitespace().nth(1)?.parse() != Ok(uid) {
         return None;
     }
-    let groups = root.read(format!("/proc/{pid}/cgroup")).ok()?;
-    let mounts = root.read("/proc/self/mountinfo").ok()?;
+    let groups = text(&format!("/proc/{pid}/cgroup"))?;
+    let mounts = text("/proc/self/mountinfo")?;
     let paths = groups.lines().filter_map(charging);
     let folders: Vec<_> =
         paths.map(|(controller, path)| folder(&mounts, controller, path)).collect::<Option<_>>()?;

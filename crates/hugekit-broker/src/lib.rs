@@ -15,6 +15,7 @@
 #![warn(missing_docs)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod accounts;
 mod broker;
 mod config;
 mod connection;
@@ -22,10 +23,14 @@ mod error;
 mod fill;
 mod filler;
 mod group;
+mod leased;
 mod ledger;
 mod listener;
+mod notices;
 mod pages;
 mod priority;
+mod returns;
+mod seats;
 mod signals;
 mod unit;
 mod watch;

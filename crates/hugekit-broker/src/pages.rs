@@ -1,4 +1,4 @@
-//! Free memory of a kind, and how much of what is taken the broker knows of.
+//! Free memory of a kind, and how much of the taken memory the broker knows of.
 
 use hugekit::machine::{Memory, Root, hugepages};
 use hugekit::pool::Backing;
@@ -13,8 +13,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// What cannot be read is none.
-    pub(crate) fn now(root: &Root, backing: Backing) -> Self {
+    /// The next look. If the kernel's files cannot be read, nothing is free, and as much is taken as before.
+    pub(crate) fn next(self, root: &Root, backing: Backing) -> Self {
         if !backing.is_reserved() {
             let free = Memory::read(root).map_or(0, |memory| memory.available);
             return Self { free, taken: None };
@@ -25,12 +25,13 @@ impl Pages {
                 free: pool.unpromised() * page_size,
                 taken: Some(pool.total.saturating_sub(pool.unpromised()) * page_size),
             },
-            Err(_) => Self::default(),
+            Err(_) => Self { free: 0, ..self },
         }
     }
 
-    /// What is taken beside what the broker knows of.
-    pub(crate) fn elsewhere(&self, known: u64) -> Option<u64> {
-        self.taken.map(|taken| taken.saturating_sub(known))
+    /// Taken memory less the memory that the broker knows of. Negative where leases have holes: the broker knows them
+    /// by their full size.
+    pub(crate) fn elsewhere(&self, known: u64) -> Option<i128> {
+        self.taken.map(|taken| i128::from(taken) - i128::from(known))
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Ready {
 pub(crate) struct Filling {
     pub(crate) memory: MemoryFile,
     pub(crate) fillers: Vec<Filler>,
-    /// Whose it will be; `None` for the stock.
+    /// Whose it will be, and that one's account; `None` for the stock.
     pub(crate) client: Option<(ClientId, u32)>,
     /// Who pays if all of them join the groups that they are told of.
     pub(crate) payer: Payer,
@@ -36,9 +36,9 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// What came of it, if something did: the unit, or why it cannot be populated. As long as one of several processes
-    /// works, nothing did.
-    pub(crate) fn step(mut self) -> Result<Outcome, Self> {
+    /// What came of it, if something did: the unit, or why it cannot be populated; and processes that are superfluous
+    /// then. As long as one of several processes works, nothing did.
+    pub(crate) fn step(mut self) -> Result<(Outcome, Ending), Self> {
         let mut refusal = None;
         let mut populated = None;
         self.fillers.retain_mut(|filler| match filler.outcome() {
@@ -60,14 +60,45 @@ impl Filling {
         match (populated, refusal) {
             (Some(huge), _) => {
                 let payer = if self.all_joined { self.payer } else { Payer::Broker };
-                let client = self.client.map(|(id, _)| id);
-                Ok(Outcome::Ready(Ready { memory: self.memory, payer, huge, client }))
+                let (id, account) = self.client.unzip();
+                let ready = Ready { memory: self.memory, payer, huge, client: id };
+                Ok((Outcome::Ready(ready), Ending::new(self.fillers, account, None)))
             }
             (None, Some(refusal)) if self.fillers.is_empty() => {
-                Ok(Outcome::Failed(refusal, self.client.map(|(id, _)| id)))
+                let (id, account) = self.client.unzip();
+                Ok((Outcome::Failed(refusal, id), Ending::new(self.fillers, account, None)))
             }
             _ => Err(self),
         }
+    }
+
+    /// Ends its processes: it is no client's any more.
+    pub(crate) fn abandon(self) -> Ending {
+        Ending::new(self.fillers, self.client.unzip().1, Some(self.memory))
+    }
+}
+
+/// Processes that have to end, and have not yet: they may hold memory, and stay zombies until they are asked after. A
+/// control group that is frozen keeps them for as long as it likes.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    pub(crate) fillers: Vec<Filler>,
+    /// Whose client they populated for.
+    pub(crate) account: Option<u32>,
+    /// The unit that no client gets, which is the kernel's again when they have ended.
+    pub(crate) memory: Option<MemoryFile>,
+}
+
+impl Ending {
+    fn new(mut fillers: Vec<Filler>, account: Option<u32>, memory: Option<MemoryFile>) -> Self {
+        fillers.iter_mut().for_each(Filler::end);
+        Self { fillers, account, memory }
+    }
+
+    /// Whether all of them have ended.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.fillers.retain_mut(|filler| matches!(filler.outcome(), Ok(None)));
+        self.fillers.is_empty()
     }
 }
 

@@ -1,62 +1,116 @@
 //! Weak references to files: the kernel says when the last descriptor, mapping or message that holds one is gone.
 //!
 //! What the kernel holds by itself, such as a page in a pipe or a registered buffer, is no such reference: the file is
-//! gone then, and the page is not (see `pages.rs`).
+//! gone then, and the page is not (see `returns.rs`). A second watch tells of the first hole that is made in a file.
 
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{self, Errno};
 
 /// Files that are watched.
 #[derive(Debug)]
-pub(crate) struct Watches(OwnedFd);
+pub(crate) struct Watches {
+    ends: OwnedFd,
+    /// One notice for each file at most, so that clients cannot fill the queue. Notices of ends have a queue of their
+    /// own, because a watch of both would end with its one notice.
+    holes: OwnedFd,
+    /// The watch of its end, by that of its first hole.
+    of_hole: BTreeMap<i32, Watched>,
+}
 
 /// A watched file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Watched(i32);
 
+#[cfg(test)]
+impl Watched {
+    /// As the kernel would number it.
+    pub(crate) fn of(number: i32) -> Self {
+        Self(number)
+    }
+}
+
 impl Watches {
     pub(crate) fn new() -> io::Result<Self> {
-        inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map(Self)
+        let flags = CreateFlags::CLOEXEC | CreateFlags::NONBLOCK;
+        let (ends, holes) = (inotify::init(flags)?, inotify::init(flags)?);
+        Ok(Self { ends, holes, of_hole: BTreeMap::new() })
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.ends.as_fd()
     }
 
     /// `ENOSPC` where the user has as many watches as it may have.
-    pub(crate) fn add(&self, file: impl AsFd) -> io::Result<Watched> {
-        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-        inotify::add_watch(&self.0, path, WatchFlags::DELETE_SELF).map(Watched)
+    pub(crate) fn add(&mut self, file: impl AsFd) -> io::Result<Watched> {
+        let path = path(file);
+        let watched =
+            inotify::add_watch(&self.ends, &path, WatchFlags::DELETE_SELF).map(Watched)?;
+        let once = WatchFlags::MODIFY | WatchFlags::ONESHOT;
+        match inotify::add_watch(&self.holes, &path, once) {
+            Ok(hole) => {
+                self.of_hole.insert(hole, watched);
+                Ok(watched)
+            }
+            Err(errno) => {
+                self.remove(watched);
+                Err(errno)
+            }
+        }
     }
 
-    /// Watches it no longer, unless it is gone.
+    /// Watches its end no longer, unless it is gone.
     pub(crate) fn remove(&self, watched: Watched) {
-        let _ = inotify::remove_watch(&self.0, watched.0);
+        let _ = inotify::remove_watch(&self.ends, watched.0);
     }
 
     /// Files that are gone since the last look.
     pub(crate) fn gone(&self) -> io::Result<Vec<Watched>> {
-        let mut room = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(&self.0, &mut room);
-        let mut gone = Vec::new();
-        loop {
-            match events.next() {
-                // The watch ends with its file, so that this one event is never missing.
-                Ok(event) if event.events().contains(ReadFlags::IGNORED) => {
-                    gone.push(Watched(event.wd()));
-                }
-                Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
-                    tracing::error!(
-                        "notices of ended leases are lost; their quota is not given back"
-                    );
-                }
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(gone),
-                Err(errno) => return Err(errno),
+        // The watch ends with its file, so that this one event is never missing.
+        let ended = |(watch, kind): (i32, ReadFlags)| {
+            kind.contains(ReadFlags::IGNORED).then_some(Watched(watch))
+        };
+        Ok(events(&self.ends)?.into_iter().filter_map(ended).collect())
+    }
+
+    /// Files in which a hole was made since the last look, for the first time.
+    pub(crate) fn punched(&mut self) -> io::Result<Vec<Watched>> {
+        // The watch ends with its one notice, or with the file.
+        let first = |(watch, kind): (i32, ReadFlags)| {
+            let watched = self.of_hole.remove(&watch)?;
+            kind.contains(ReadFlags::MODIFY).then_some(watched)
+        };
+        Ok(events(&self.holes)?.into_iter().filter_map(first).collect())
+    }
+}
+
+/// The same file, opened again: holes that are made through the descriptor of `memfd_create(2)` are not told.
+pub(crate) fn open_again(file: impl AsFd) -> io::Result<OwnedFd> {
+    rustix::fs::open(path(file), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn path(file: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}
+
+/// The watches that have events, and which.
+fn events(queue: &OwnedFd) -> io::Result<Vec<(i32, ReadFlags)>> {
+    let mut room = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(queue, &mut room);
+    let mut seen = Vec::new();
+    loop {
+        match events.next() {
+            Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
+                tracing::error!("notices of leases are lost; their quota is not given back");
             }
+            Ok(event) => seen.push((event.wd(), event.events())),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(seen),
+            Err(errno) => return Err(errno),
         }
     }
 }
@@ -76,7 +130,7 @@ mod tests {
 
     #[test]
     fn file_is_gone_with_its_last_descriptor() {
-        let watches = Watches::new().unwrap();
+        let mut watches = Watches::new().unwrap();
         let (file, other) = (file(), file());
         let watched = watches.add(&file).unwrap();
         let kept = watches.add(&other).unwrap();
@@ -93,10 +147,48 @@ mod tests {
         watches.remove(watched);
     }
 
+    /// Through a descriptor that was opened again, as clients get it, and through a mapping of it.
+    #[test]
+    fn first_hole_is_told_once_and_the_end_is_none() {
+        let mut watches = Watches::new().unwrap();
+        let files = [(); 3].map(|()| file());
+        let watched = files.each_ref().map(|file| watches.add(file).unwrap());
+        let [punched, removed, whole] = files.each_ref().map(|file| open_again(file).unwrap());
+        drop(files);
+        assert_eq!(watches.punched().unwrap(), []);
+        let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        for _ in 0..3 {
+            rustix::fs::fallocate(&punched, hole, 0, 4096).unwrap();
+        }
+        let removed = remove_first_page(removed);
+        assert_eq!(watches.punched().unwrap(), watched[..2]);
+        rustix::fs::fallocate(&punched, hole, 8192, 4096).unwrap();
+        drop((punched, removed, whole));
+        assert_eq!(watches.punched().unwrap(), []);
+        let mut gone = watches.gone().unwrap();
+        gone.sort_unstable();
+        assert_eq!(gone, watched);
+        assert!(watches.of_hole.is_empty());
+    }
+
+    /// By advice on a mapping that goes with the process; the descriptor is closed.
+    #[allow(unsafe_code)]
+    fn remove_first_page(file: OwnedFd) -> OwnedFd {
+        let (read, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new shared mapping of which no reference is made, and which is unmapped again.
+        unsafe {
+            let start = libc::mmap(std::ptr::null_mut(), 4096, read, shared, file.as_raw_fd(), 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            assert_eq!(libc::madvise(start, 4096, libc::MADV_REMOVE), 0);
+            assert_eq!(libc::munmap(start, 4096), 0);
+        }
+        file
+    }
+
     /// The message is the only one that has it.
     #[test]
     fn file_in_a_message_is_not_gone() {
-        let watches = Watches::new().unwrap();
+        let mut watches = Watches::new().unwrap();
         let (here, there) = crate::connection::tests::pair();
         let file = file();
         let watched = watches.add(&file).unwrap();

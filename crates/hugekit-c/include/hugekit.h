@@ -19,8 +19,7 @@
  *            answer that it does not know is zero.
  * THREADS    Every function may be called by any number of threads at a time, for the same handle too, except
  *            that ..._free comes last. What is said of the memory itself stands at each function.
- * FILES      No file is read or written but by hugekit_profile_load (a program that was measured by `hugekit tune` calls
- *            it where it starts) and hugekit_snapshot_write. The machine is asked by /proc and /sys.
+ * FILES      Only functions that are given a file write one. The library reads /proc and /sys.
  * SIGNALS    Only hugekit_cancel_set may be called by a signal handler. Memory cleared at its first touch, forked
  *            or snapshotted may be served in place, by a handler of SIGBUS, and of SIGSEGV for forks on
  *            transparent huge pages: install yours before, and they are passed on what is not hugekit's; no
@@ -28,6 +27,14 @@
  *            Debuggers stop at each of them unless told not to: hugekit.gdb tells GDB.
  * FORK       A child of fork(2) has none of the memory: functions say HUGEKIT_STATUS_FORKED there, an access ends
  *            in SIGSEGV, ..._free frees the handle and nothing else. New pools work.
+ * MEMORY     Where the heap has no room for a call, it says HUGEKIT_STATUS_NO_MEMORY, or works on one thread, and
+ *            changes nothing. ..._free works then, too. Other threads that allocate at the same moment may take the
+ *            room that a call has found: then the process ends as on a bug.
+ * CALLBACKS  A callback may call the library, also for the handle that its call is about, may write the memory, fork(2)
+ *            and exit(3). It must not fork, snapshot, retire or free the region or pool that its call works on, nor free
+ *            another handle that the call was given: the call needs them. It must not leave by longjmp(3), which passes
+ *            over locks and threads of the library that still use the call's frame. pthread_exit(3) ends the thread, or
+ *            the process (SIGABRT) where helpers depend on it.
  * PANICS     A bug of the library prints a message and ends the process (SIGABRT); it never unwinds into the
  *            caller. So does an exception that leaves a callback.
  */
@@ -289,6 +296,12 @@ enum hugekit_tend_hindrance
     HUGEKIT_TEND_HINDRANCE_GONE = 5,
     // The tender was freed.
     HUGEKIT_TEND_HINDRANCE_STOPPED = 6,
+    // The process keeps the kernel waiting for its memory map.
+    HUGEKIT_TEND_HINDRANCE_STUCK = 7,
+    // Its files in `/proc` cannot be read.
+    HUGEKIT_TEND_HINDRANCE_UNREADABLE = 8,
+    // No thread could be started for the pass.
+    HUGEKIT_TEND_HINDRANCE_NO_THREAD = 9,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -301,8 +314,9 @@ typedef uint32_t hugekit_tend_hindrance;
 // Asks work to stop. Made by `hugekit_cancel_new`.
 typedef struct hugekit_cancel hugekit_cancel;
 
-// The states of some memory, saved one after the other, each as what has changed. Of the last one it keeps a hash of
-// each block of 4 KiB: 16 bytes. Made by `hugekit_chain_new`.
+// The states of some memory, saved one after the other, each as what has changed. It compares with the files that it was
+// saved to, which it keeps open for reading, 64 at most; of each block of 4 KiB it keeps where it is: 16 bytes. Made by
+// `hugekit_chain_new`.
 typedef struct hugekit_chain hugekit_chain;
 
 // The bytes of a state of memory that have changed since the one before it; of the first one, all of them. Made by
@@ -420,8 +434,7 @@ typedef struct hugekit_machine {
     uint32_t reserved;
 } hugekit_machine;
 
-// The crossovers that the library goes by: built in, or those of this machine after
-// `hugekit_profile_load`.
+// The thresholds by which the library chooses routines and threads. They are built in.
 typedef struct hugekit_profile {
     // `sizeof(hugekit_profile)`, set by the caller.
     size_t size;
@@ -435,10 +448,6 @@ typedef struct hugekit_profile {
     size_t min_chunk;
     // The most threads, if their number is left open.
     size_t thread_cap;
-    // 1 if some values come from a stored profile, 0 if all are built in.
-    uint32_t is_stored;
-    // Zero.
-    uint32_t reserved;
 } hugekit_profile;
 
 // Wishes for a pool. Zero everywhere means "as usual": set `size` and what you care about.
@@ -561,8 +570,10 @@ typedef struct hugekit_snapshot_options {
     uint32_t granule;
     // Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
     size_t handler_threads;
-    // Bytes that writers may have preserved at a time, in whole granules; 0: half of the memory, but at
-    // least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
+    // The most bytes of copies that the snapshot holds at a time, in whole granules. If writers need more, the
+    // snapshot is lost, `hugekit_last_remedy` names a value that works, and the writers go on. 0: all of the memory,
+    // so that writers never need more; if less than that is available when the snapshot is taken, on the machine or in
+    // the control group, what is available, but at least 64 MiB. The bytes of `reserve` may be held in any case.
     size_t max_cow_bytes;
     // Of these, bytes whose memory is populated before the snapshot is taken, so that no write
     // waits for it.
@@ -571,8 +582,8 @@ typedef struct hugekit_snapshot_options {
     uint32_t flags;
     // Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     uint32_t reserved;
-    // Memory that writers copy to first, or NULL. If another snapshot has it at this moment, memory is taken as
-    // without one.
+    // Memory that writers copy to first, or NULL. Snapshots that live at the same time share it. If other snapshots
+    // use all of it, memory is taken as without one.
     const struct hugekit_reserve *reserve;
 } hugekit_snapshot_options;
 
@@ -687,7 +698,7 @@ extern "C" {
 #endif // __cplusplus
 
 // Why the last call of this thread that did not return `HUGEKIT_STATUS_OK` failed, in English and in
-// figures; the empty string if none did. Never null. Valid until the next call of this thread that fails;
+// figures; the empty string if none did. Where the heap had no room for the reason, it says only that. Never null. Valid until the next call of this thread that fails;
 // calls that succeed leave it alone.
 const char *hugekit_last_error(void);
 
@@ -716,7 +727,7 @@ const char *hugekit_status_name(int32_t status);
 const char *hugekit_version(void);
 
 // Makes a flag that is not set. Free it with `hugekit_cancel_free`, after the calls that were given it have
-// returned. Never null.
+// returned. NULL, which is no flag, if the heap has no room for it.
 struct hugekit_cancel *hugekit_cancel_new(void);
 
 // Sets the flag, for good: an operation that was given it stops after the pieces that are being done. Any thread may,
@@ -805,18 +816,7 @@ hugekit_status hugekit_doctor(char **text);
 // NULL, or such a text, not freed before.
 void hugekit_string_free(char *text);
 
-// Has the library go by the profile that `hugekit tune` has stored for this user: the file that
-// the environment variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG
-// configuration directory. Call it where the program starts; the library reads no such file by
-// itself. Where there is none, it goes by what is built in, which is `HUGEKIT_STATUS_OK`, as is
-// every later call, which reads nothing. A program that runs with more privilege than its user
-// (set-user-ID) has none.
-//
-// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one
-// `HUGEKIT_STATUS_INVALID`; the program can go on by what is built in.
-hugekit_status hugekit_profile_load(void);
-
-// Says by which profile the library goes.
+// Fills `profile` with the thresholds in use.
 //
 // Requires:
 // `profile` is a `hugekit_profile` whose size is set.
@@ -830,7 +830,7 @@ const char *hugekit_clear_routine(size_t len);
 const char *hugekit_copy_routine(size_t len);
 
 // Whether clears and copies learn from the work that they do which routine is fastest, from now on, in this process:
-// they do unless a program says 0, or goes by a stored profile. What was learned is kept, and not gone by while it is
+// they do unless a program says 0. What was learned is kept, and not gone by while it is
 // off. Any thread may say so at any time.
 void hugekit_set_learning(int enabled);
 
@@ -1064,7 +1064,7 @@ hugekit_status hugekit_region_shared_bytes(const struct hugekit_region *region, 
 // Takes `bytes`, rounded up to 2 MiB, on transparent huge pages if there are any, and touches them once, 0.1 to 0.2
 // seconds a gigabyte, more where free memory is in pieces. Stores their handle in `*reserve`. Without a reserve, a
 // writer that meets a snapshot waits until the kernel has found and cleared memory for its copy; what writers change until a
-// snapshot is read suffices. It is one snapshot's at a time, of several ranges the first one's in memory.
+// snapshot is read suffices. Snapshots that live at the same time share it.
 //
 // Fails with `HUGEKIT_STATUS_NO_MEMORY` if there is not so much.
 //
@@ -1336,7 +1336,7 @@ hugekit_status hugekit_changes_prepare_write(const struct hugekit_changes *chang
 // then too, and there is no epoch.
 //
 // Requires:
-// `changes` is NULL or changes; `epoch` can be written; `take` may be called with `context`, and does not unwind.
+// `changes` is NULL or changes; `epoch` can be written; `take` may be called with `context`.
 hugekit_status hugekit_changes_write(const struct hugekit_changes *changes,
                                      hugekit_take take,
                                      void *context,
@@ -1383,7 +1383,9 @@ void hugekit_chain_free(struct hugekit_chain *chain);
 
 // Writes changes to an open file as a delta, of those blocks of 4 KiB that have changed, and stores a handle of the
 // epoch in `*epoch` and what was saved in `*saved`, which may be NULL. The changes are used up, and still to be freed.
-// The descriptor stays the caller's, and is not synchronised: the state is saved once it is.
+// The descriptor stays the caller's, and is not synchronised: the state is saved once it is. Bytes in a file that was
+// removed or written to afterwards, or in what cannot be read back, are not compared with: all that was written to in the
+// memory is in the next delta then.
 //
 // The first state is saved in full, so that all of it has to be given: the changes of `hugekit_changes_first`, or of a
 // region those without an epoch. So it has after a call that has failed, because there is no epoch then; the chain goes

@@ -53,8 +53,9 @@ unsafe impl Versioned for hugekit_saved {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-/// The states of some memory, saved one after the other, each as what has changed. Of the last one it keeps a hash of
-/// each block of 4 KiB: 16 bytes. Made by `hugekit_chain_new`.
+/// The states of some memory, saved one after the other, each as what has changed. It compares with the files that it was
+/// saved to, which it keeps open for reading, 64 at most; of each block of 4 KiB it keeps where it is: 16 bytes. Made by
+/// `hugekit_chain_new`.
 pub struct hugekit_chain(Mutex<Chain>);
 
 /// A chain of states of `length` bytes, of which the first is saved in full. Stores its handle in `*chain`.
@@ -83,7 +84,9 @@ pub unsafe extern "C" fn hugekit_chain_free(chain: *mut hugekit_chain) {
 
 /// Writes changes to an open file as a delta, of those blocks of 4 KiB that have changed, and stores a handle of the
 /// epoch in `*epoch` and what was saved in `*saved`, which may be NULL. The changes are used up, and still to be freed.
-/// The descriptor stays the caller's, and is not synchronised: the state is saved once it is.
+/// The descriptor stays the caller's, and is not synchronised: the state is saved once it is. Bytes in a file that was
+/// removed or written to afterwards, or in what cannot be read back, are not compared with: all that was written to in the
+/// memory is in the next delta then.
 ///
 /// The first state is saved in full, so that all of it has to be given: the changes of `hugekit_changes_first`, or of a
 /// region those without an epoch. So it has after a call that has failed, because there is no epoch then; the chain goes
@@ -112,8 +115,9 @@ pub unsafe extern "C" fn hugekit_chain_save(
             let (place, file) = (Place::new(saved)?, file(descriptor)?);
             let (length, given) = (chain.length(), changes.len()?);
             if length != given as u64 {
-                let message = format!("the chain is of {length} bytes, the changes of {given}");
-                return Err(Refusal::invalid(message));
+                return Err(Refusal::invalid(format_args!(
+                    "the chain is of {length} bytes, the changes of {given}"
+                )));
             }
             let (saved, epoch) = save(&mut chain, changes.end()?, &file)?;
             place.fill(&saved);
@@ -173,7 +177,7 @@ pub unsafe extern "C" fn hugekit_delta_apply(
 /// The descriptor stays open as long as this is used.
 unsafe fn file(descriptor: c_int) -> Answer<ManuallyDrop<File>> {
     if descriptor < 0 {
-        return Err(Refusal::invalid(format!("{descriptor} is no descriptor")));
+        return Err(Refusal::invalid(format_args!("{descriptor} is no descriptor")));
     }
     // SAFETY: the caller's to promise, and never closed here.
     Ok(ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) }))

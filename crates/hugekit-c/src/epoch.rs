@@ -36,7 +36,7 @@ impl<T> Once<T> {
 }
 
 fn ended(name: &str) -> Refusal {
-    Refusal::invalid(format!("the {name} has ended: it was used before"))
+    Refusal::invalid(format_args!("the {name} has ended: it was used before"))
 }
 
 /// The bytes of a state of memory that have changed since the one before it; of the first one, all of them. Made by
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn hugekit_changes_prepare_write(
 
 /// Takes bytes of a state, `len` of them from `offset` on: 0 to go on, an errno to end.
 pub type hugekit_take = Option<
-    unsafe extern "C" fn(
+    unsafe extern "C-unwind" fn(
         offset: usize,
         bytes: *const c_void,
         len: usize,
@@ -224,7 +224,7 @@ pub type hugekit_take = Option<
 /// then too, and there is no epoch.
 ///
 /// # Safety
-/// `changes` is NULL or changes; `epoch` can be written; `take` may be called with `context`, and does not unwind.
+/// `changes` is NULL or changes; `epoch` can be written; `take` may be called with `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_write(
     changes: *const hugekit_changes,

@@ -4,14 +4,13 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
 use std::mem::offset_of;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use engine::arch::{Routine, clear_routines, copy_routines};
 use engine::machine::limits::Allowed;
 use engine::machine::userfaultfd::{Userfaultfd, Uses};
 use engine::machine::{Memory, Root, Topology, cache, hugepages};
-use engine::profile::source;
-use engine::{ClearOptions, CopyOptions, Profile, learning};
+use engine::{ClearOptions, CopyOptions, HeapShortage, Profile, learning};
 
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
 use crate::versioned::{Place, Versioned};
@@ -74,7 +73,12 @@ unsafe impl Versioned for hugekit_machine {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_machine_query(machine: *mut hugekit_machine) -> hugekit_status {
     // SAFETY: the caller's to promise.
-    answer(unsafe { Place::needed(machine) }.map(|place| place.fill(&query(&Root::default()))))
+    answer((|| unsafe {
+        let place = Place::needed(machine)?;
+        HeapShortage::check()?;
+        place.fill(&query(&Root::default()));
+        Ok(())
+    })())
 }
 
 fn query(root: &Root) -> hugekit_machine {
@@ -126,6 +130,7 @@ pub unsafe extern "C" fn hugekit_doctor(text: *mut *mut c_char) -> hugekit_statu
 }
 
 fn report() -> Answer<CString> {
+    HeapShortage::check()?;
     let report = hugekit_doctor::examine(&Root::default())
         .ok_or_else(|| Refusal::unsupported("neither /proc nor /sys can be read"))?;
     let json =
@@ -145,8 +150,7 @@ pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
     }
 }
 
-/// The crossovers that the library goes by: built in, or those of this machine after
-/// `hugekit_profile_load`.
+/// The thresholds by which the library chooses routines and threads. They are built in.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_profile {
@@ -162,41 +166,15 @@ pub struct hugekit_profile {
     pub min_chunk: usize,
     /// The most threads, if their number is left open.
     pub thread_cap: usize,
-    /// 1 if some values come from a stored profile, 0 if all are built in.
-    pub is_stored: u32,
-    /// Zero.
-    pub reserved: u32,
 }
 
 // SAFETY: integers, the first of which is the size.
 unsafe impl Versioned for hugekit_profile {
     const NAME: &str = "hugekit_profile";
-    const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+    const FIRST: usize = offset_of!(Self, thread_cap) + size_of::<usize>();
 }
 
-/// Has the library go by the profile that `hugekit tune` has stored for this user: the file that
-/// the environment variable `HUGEKIT_PROFILE` names, or `hugekit/profile.toml` in the XDG
-/// configuration directory. Call it where the program starts; the library reads no such file by
-/// itself. Where there is none, it goes by what is built in, which is `HUGEKIT_STATUS_OK`, as is
-/// every later call, which reads nothing. A program that runs with more privilege than its user
-/// (set-user-ID) has none.
-///
-/// A profile of another machine or version is `HUGEKIT_STATUS_UNSUPPORTED`, a damaged one
-/// `HUGEKIT_STATUS_INVALID`; the program can go on by what is built in.
-#[unsafe(no_mangle)]
-pub extern "C" fn hugekit_profile_load() -> hugekit_status {
-    static LOADED: Mutex<bool> = Mutex::new(false);
-    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    if *loaded {
-        return hugekit_status::Ok;
-    }
-    answer(Profile::load().map_err(Refusal::from).and_then(|found| {
-        *loaded = true;
-        Ok(found.install()?)
-    }))
-}
-
-/// Says by which profile the library goes.
+/// Fills `profile` with the thresholds in use.
 ///
 /// # Safety
 /// `profile` is a `hugekit_profile` whose size is set.
@@ -204,8 +182,6 @@ pub extern "C" fn hugekit_profile_load() -> hugekit_status {
 pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) -> hugekit_status {
     let Profile { near_bytes, near_bytes_all, parallel_from, min_chunk, thread_cap, .. } =
         *Profile::current();
-    let is_stored = u32::from(source().is_some());
-    let reserved = 0;
     let answered = hugekit_profile {
         size: 0,
         near_bytes,
@@ -213,8 +189,6 @@ pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) ->
         parallel_from,
         min_chunk,
         thread_cap,
-        is_stored,
-        reserved,
     };
     // SAFETY: the caller's to promise.
     answer(unsafe { Place::needed(profile) }.map(|place| place.fill(&answered)))
@@ -234,7 +208,7 @@ pub extern "C" fn hugekit_copy_routine(len: usize) -> *const c_char {
 }
 
 /// Whether clears and copies learn from the work that they do which routine is fastest, from now on, in this process:
-/// they do unless a program says 0, or goes by a stored profile. What was learned is kept, and not gone by while it is
+/// they do unless a program says 0. What was learned is kept, and not gone by while it is
 /// off. Any thread may say so at any time.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_set_learning(enabled: c_int) {

@@ -7,10 +7,12 @@ use std::mem::offset_of;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use engine::Pool;
 use engine::pool::{Backing, BackingReport, Clearing, NodePolicy, PoolBuilder};
+use engine::{HeapShortage, Pool};
 
-use crate::status::{self, Answer, Refusal, answer, c_string, give, handle, hugekit_status};
+use crate::status::{
+    self, Answer, Refusal, answer, c_string, give_checked, handle, hugekit_status,
+};
 use crate::versioned::{self, Place, Versioned, Wish};
 use crate::work::{hugekit_progress, threads, told};
 
@@ -161,7 +163,7 @@ pub unsafe extern "C" fn hugekit_pool_new(
     pool: *mut *mut hugekit_pool,
 ) -> hugekit_status {
     // SAFETY: the caller's to promise.
-    answer(unsafe { give(pool, "pool", || make(capacity, options)) })
+    answer(unsafe { give_checked(pool, "pool", || make(capacity, options)) })
 }
 
 unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<hugekit_pool> {
@@ -170,11 +172,13 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
         let options = versioned::read(options)?;
         let text = |text: *const c_char| (!text.is_null()).then(|| CStr::from_ptr(text));
         let file = adopted(&options)?;
+        // Not before: the file is closed whatever happens.
+        HeapShortage::check()?;
         (options, text(options.name), text(options.broker), file, nodes(&options)?)
     };
     let unknown = options.flags & !FLAGS;
     if unknown != 0 {
-        return Err(Refusal::invalid(format!(
+        return Err(Refusal::invalid(format_args!(
             "hugekit_pool_options.flags has unknown bits {unknown:#x}"
         )));
     }
@@ -202,8 +206,7 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
     }
     builder = match (broker, file) {
         (Some(_), Some(_)) => {
-            let message = "hugekit_pool_options has a broker and a file".to_owned();
-            return Err(Refusal::invalid(message));
+            return Err(Refusal::invalid("hugekit_pool_options has a broker and a file"));
         }
         (Some(broker), None) => builder.broker(OsStr::from_bytes(broker.to_bytes())),
         // SAFETY: the caller's to promise.
@@ -225,8 +228,10 @@ unsafe fn adopted(options: &hugekit_pool_options) -> Answer<Option<OwnedFd>> {
     }
     // SAFETY: asks for the flags of a descriptor, if it is one.
     if options.file < 0 || unsafe { libc::fcntl(options.file, libc::F_GETFD) } < 0 {
-        let message = format!("hugekit_pool_options.file is {}, no descriptor", options.file);
-        return Err(Refusal::invalid(message));
+        return Err(Refusal::invalid(format_args!(
+            "hugekit_pool_options.file is {}, no descriptor",
+            options.file
+        )));
     }
     // SAFETY: open, and the caller's to promise.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(options.file) }))
@@ -240,8 +245,9 @@ fn backing(number: u32) -> Answer<Option<Backing>> {
         3 => Backing::Thp,
         4 => Backing::Base,
         _ => {
-            let message = format!("hugekit_pool_options.backing is {number}, no hugekit_backing");
-            return Err(Refusal::invalid(message));
+            return Err(Refusal::invalid(format_args!(
+                "hugekit_pool_options.backing is {number}, no hugekit_backing"
+            )));
         }
     }))
 }
@@ -251,7 +257,9 @@ pub(crate) fn clearing(name: &str, number: u32) -> Answer<Option<Clearing>> {
         0 => Ok(None),
         1 => Ok(Some(Clearing::OnAllocation)),
         2 => Ok(Some(Clearing::OnFault)),
-        _ => Err(Refusal::invalid(format!("{name}.clearing is {number}, no hugekit_clearing"))),
+        _ => {
+            Err(Refusal::invalid(format_args!("{name}.clearing is {number}, no hugekit_clearing")))
+        }
     }
 }
 
@@ -271,7 +279,7 @@ unsafe fn nodes(options: &hugekit_pool_options) -> Answer<NodePolicy> {
         (2, [_, ..]) => Ok(NodePolicy::Bind(list.to_vec())),
         (3, [_, ..]) => Ok(NodePolicy::Interleave(list.to_vec())),
         (4, &[node]) => Ok(NodePolicy::Preferred(node)),
-        _ => Err(Refusal::invalid(format!(
+        _ => Err(Refusal::invalid(format_args!(
             "hugekit_pool_options.nodes is {nodes} with a list of {node_count}: no such policy, or not its list"
         ))),
     }

@@ -13,7 +13,9 @@ use engine::region::{ForkBuilder, PinnedRange, Region, RegionBuilder};
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
 use crate::versioned::{self, Place, Versioned, Wish};
-use crate::work::{Wishes, hugekit_options, hugekit_progress, hugekit_report, threads, told};
+use crate::work::{
+    Wishes, as_progress, hugekit_options, hugekit_progress, hugekit_report, threads, told,
+};
 
 /// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
 pub struct hugekit_region {
@@ -119,7 +121,9 @@ pub(crate) fn fault_mode(name: &str, number: u32, threads: usize) -> Answer<Opti
         0 => Ok(None),
         1 => Ok(Some(FaultMode::InPlace)),
         2 => Ok(Some(FaultMode::Threaded { threads: threads.max(1) })),
-        _ => Err(Refusal::invalid(format!("{name}.fault_mode is {number}, no hugekit_fault_mode"))),
+        _ => Err(Refusal::invalid(format_args!(
+            "{name}.fault_mode is {number}, no hugekit_fault_mode"
+        ))),
     }
 }
 
@@ -300,7 +304,7 @@ pub unsafe extern "C" fn hugekit_region_populate(
         let done = region.region.populate_with(
             range(offset, len),
             wishes.threads_or_one(),
-            progress.as_deref(),
+            as_progress(&progress),
         )?;
         report.fill(&done.into());
         Ok(())

@@ -8,16 +8,16 @@ use std::os::fd::FromRawFd;
 use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use engine::Snapshot;
 use engine::fault::FaultMode;
 use engine::snapshot::{Granule, Reserve, Stats, View};
+use engine::{HeapShortage, Snapshot};
 
 use crate::region::{
     fault_mode, fork_builder, hugekit_fault_mode, hugekit_fork_options, hugekit_region, range,
 };
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
 use crate::versioned::{self, Place, Versioned, Wish};
-use crate::work::{Wishes, check_range, hugekit_options};
+use crate::work::{Wishes, as_progress, check_range, hugekit_options};
 
 /// Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
 /// `hugekit_region_snapshot`.
@@ -99,8 +99,10 @@ pub struct hugekit_snapshot_options {
     pub granule: u32,
     /// Threads for `HUGEKIT_FAULT_MODE_THREADED`; 0: one.
     pub handler_threads: usize,
-    /// Bytes that writers may have preserved at a time, in whole granules; 0: half of the memory, but at
-    /// least 64 MiB or all of it. When they do not suffice, the snapshot is lost and the writers run.
+    /// The most bytes of copies that the snapshot holds at a time, in whole granules. If writers need more, the
+    /// snapshot is lost, `hugekit_last_remedy` names a value that works, and the writers go on. 0: all of the memory,
+    /// so that writers never need more; if less than that is available when the snapshot is taken, on the machine or in
+    /// the control group, what is available, but at least 64 MiB. The bytes of `reserve` may be held in any case.
     pub max_cow_bytes: usize,
     /// Of these, bytes whose memory is populated before the snapshot is taken, so that no write
     /// waits for it.
@@ -109,8 +111,8 @@ pub struct hugekit_snapshot_options {
     pub flags: u32,
     /// Zero: anything else is `HUGEKIT_STATUS_UNSUPPORTED`.
     pub reserved: u32,
-    /// Memory that writers copy to first, or NULL. If another snapshot has it at this moment, memory is taken as
-    /// without one.
+    /// Memory that writers copy to first, or NULL. Snapshots that live at the same time share it. If other snapshots
+    /// use all of it, memory is taken as without one.
     pub reserve: *const hugekit_reserve,
 }
 
@@ -133,7 +135,7 @@ pub struct hugekit_reserve(Reserve);
 /// Takes `bytes`, rounded up to 2 MiB, on transparent huge pages if there are any, and touches them once, 0.1 to 0.2
 /// seconds a gigabyte, more where free memory is in pieces. Stores their handle in `*reserve`. Without a reserve, a
 /// writer that meets a snapshot waits until the kernel has found and cleared memory for its copy; what writers change until a
-/// snapshot is read suffices. It is one snapshot's at a time, of several ranges the first one's in memory.
+/// snapshot is read suffices. Snapshots that live at the same time share it.
 ///
 /// Fails with `HUGEKIT_STATUS_NO_MEMORY` if there is not so much.
 ///
@@ -241,9 +243,11 @@ pub unsafe extern "C" fn hugekit_snapshot_new_several(
             ranges.cast::<u8>(),
             count.saturating_mul(size_of::<hugekit_range>()),
         )?;
-        let mut memories = Vec::with_capacity(count);
+        HeapShortage::check()?;
+        let mut memories = Vec::new();
+        memories.try_reserve_exact(count).map_err(|_| HeapShortage)?;
         for index in 0..count {
-            let hugekit_range { memory, len } = ranges.add(index).read();
+            let hugekit_range { memory, len } = ranges.add(index).read_unaligned();
             check_range(&format!("ranges[{index}].memory"), memory, len)?;
             memories.push(slice_from_raw_parts(memory.cast::<u8>(), len));
         }
@@ -263,14 +267,16 @@ pub(crate) unsafe fn builder(
     let name = "hugekit_snapshot_options";
     let unknown = options.flags & !HUGEKIT_SNAPSHOT_IN_BACKGROUND;
     if unknown != 0 {
-        return Err(Refusal::invalid(format!("{name}.flags has unknown bits {unknown:#x}")));
+        return Err(Refusal::invalid(format_args!("{name}.flags has unknown bits {unknown:#x}")));
     }
     let granule = match options.granule {
         0 => Granule::Auto,
         1 => Granule::Huge,
         2 => Granule::Small,
         other => {
-            return Err(Refusal::invalid(format!("{name}.granule is {other}, no hugekit_granule")));
+            return Err(Refusal::invalid(format_args!(
+                "{name}.granule is {other}, no hugekit_granule"
+            )));
         }
     };
     let mut builder = Snapshot::builder().granule(granule).populate_copies(options.populate_copies);
@@ -395,9 +401,9 @@ pub unsafe extern "C" fn hugekit_snapshot_copy(
         let handle = handle(snapshot, "snapshot")?;
         let has = handle.with(|snapshot| Ok(snapshot.len()))?;
         if has != len {
-            return Err(Refusal::invalid(format!("the snapshot has {has} bytes, not {len}")));
+            return Err(Refusal::invalid(format_args!("the snapshot has {has} bytes, not {len}")));
         }
-        handle.keep(handle.end()?.copy_to_with(bytes, progress.as_deref(), cancel)?);
+        handle.keep(handle.end()?.copy_to_with(bytes, as_progress(&progress), cancel)?);
         Ok(())
     })())
 }
@@ -421,11 +427,11 @@ pub unsafe extern "C" fn hugekit_snapshot_write(
     answer((|| unsafe {
         let (handle, wishes) = (handle(snapshot, "snapshot")?, Wishes::read(options)?);
         if descriptor < 0 {
-            return Err(Refusal::invalid(format!("{descriptor} is no descriptor")));
+            return Err(Refusal::invalid(format_args!("{descriptor} is no descriptor")));
         }
         let (progress, cancel) = (wishes.progress(), wishes.cancel());
         let file = ManuallyDrop::new(File::from_raw_fd(descriptor));
-        handle.keep(handle.end()?.write_to_with(&*file, progress.as_deref(), cancel)?);
+        handle.keep(handle.end()?.write_to_with(&*file, as_progress(&progress), cancel)?);
         Ok(())
     })())
 }

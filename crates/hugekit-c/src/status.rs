@@ -1,17 +1,17 @@
 //! How a call ended, and why.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::error::Error;
 use std::ffi::{CStr, CString, c_char};
+use std::fmt::Display;
 use std::io;
 use std::ops::Range;
 
 use engine::{
-    ClearError, CopyError, ErrorKind, PoolError, PopulateError, RegionError, SnapshotError,
+    ClearError, CopyError, ErrorKind, HeapShortage, PoolError, PopulateError, RegionError,
+    SnapshotError,
     parallel::{Done, JobError},
-    profile::AlreadyInstalled,
-    profile::ProfileError,
     region::ForkError,
     system_error,
 };
@@ -65,6 +65,13 @@ impl From<ErrorKind> for hugekit_status {
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: hugekit_status,
+    /// None where the heap had no room for it.
+    reason: Option<Reason>,
+}
+
+/// What a caller is told who asks.
+#[derive(Debug)]
+struct Reason {
     message: String,
     remedy: Option<String>,
     errno: i32,
@@ -74,90 +81,92 @@ pub(crate) struct Refusal {
 pub(crate) type Answer<T = ()> = Result<T, Refusal>;
 
 impl Refusal {
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(hugekit_status::Invalid, message.into())
+    pub(crate) fn invalid(message: impl Display) -> Self {
+        Self::new(hugekit_status::Invalid, &message)
     }
 
-    pub(crate) fn unsupported(message: impl Into<String>) -> Self {
-        Self::new(hugekit_status::Unsupported, message.into())
+    pub(crate) fn unsupported(message: impl Display) -> Self {
+        Self::new(hugekit_status::Unsupported, &message)
     }
 
-    pub(crate) fn conflict(message: impl Into<String>) -> Self {
-        Self::new(hugekit_status::Conflict, message.into())
+    pub(crate) fn conflict(message: impl Display) -> Self {
+        Self::new(hugekit_status::Conflict, &message)
     }
 
-    fn new(status: hugekit_status, message: String) -> Self {
-        Self { status, message, remedy: None, errno: 0, done: Vec::new() }
+    fn new(status: hugekit_status, message: &dyn Display) -> Self {
+        Self::because(status, || Reason {
+            message: message.to_string(),
+            remedy: None,
+            errno: 0,
+            done: Vec::new(),
+        })
     }
 
-    fn of(kind: ErrorKind, error: &(dyn Error + 'static), remedy: Option<String>) -> Self {
-        let errno = system_error(error).unwrap_or(0);
-        Self { status: kind.into(), message: error.to_string(), remedy, errno, done: Vec::new() }
+    /// The reason allocates, so it is made only where the heap has room for it.
+    fn because(status: hugekit_status, reason: impl FnOnce() -> Reason) -> Self {
+        Self { status, reason: HeapShortage::check().ok().map(|()| reason()) }
     }
 
-    /// With what the job did before it ended.
-    fn having_done(self, done: Option<&Done>) -> Self {
-        Self { done: done.map(|done| done.ranges().to_vec()).unwrap_or_default(), ..self }
+    fn of<E: Error + 'static>(
+        kind: ErrorKind,
+        error: &E,
+        remedy: impl FnOnce(&E) -> Option<String>,
+        done: Option<&Done>,
+    ) -> Self {
+        Self::because(kind.into(), || Reason {
+            message: error.to_string(),
+            remedy: remedy(error),
+            errno: system_error(error).unwrap_or(0),
+            done: done.map(|done| done.ranges().to_vec()).unwrap_or_default(),
+        })
     }
 }
 
 impl From<ClearError> for Refusal {
     fn from(error: ClearError) -> Self {
-        Self::of(error.kind(), &error, None).having_done(error.done())
+        Self::of(error.kind(), &error, |_| None, error.done())
     }
 }
 
 impl From<CopyError> for Refusal {
     fn from(error: CopyError) -> Self {
-        Self::of(error.kind(), &error, None).having_done(error.done())
+        Self::of(error.kind(), &error, |_| None, error.done())
     }
 }
 
 impl From<JobError<PopulateError>> for Refusal {
     fn from(error: JobError<PopulateError>) -> Self {
-        Self::of(error.kind(), &error, None).having_done(error.done())
-    }
-}
-
-impl From<ProfileError> for Refusal {
-    fn from(error: ProfileError) -> Self {
-        Self::of(error.kind(), &error, None)
-    }
-}
-
-impl From<AlreadyInstalled> for Refusal {
-    fn from(error: AlreadyInstalled) -> Self {
-        Self::of(error.kind(), &error, None)
+        Self::of(error.kind(), &error, |_| None, error.done())
     }
 }
 
 impl From<PoolError> for Refusal {
     fn from(error: PoolError) -> Self {
-        Self::of(error.kind(), &error, error.remedy())
+        Self::of(error.kind(), &error, PoolError::remedy, None)
     }
 }
 
 impl From<RegionError> for Refusal {
     fn from(error: RegionError) -> Self {
-        Self::of(error.kind(), &error, None).having_done(error.done())
+        Self::of(error.kind(), &error, |_| None, error.done())
     }
 }
 
 impl From<ForkError> for Refusal {
     fn from(error: ForkError) -> Self {
-        Self::of(error.kind(), &error, error.remedy())
+        Self::of(error.kind(), &error, ForkError::remedy, None)
     }
 }
 
 impl From<SnapshotError> for Refusal {
     fn from(error: SnapshotError) -> Self {
-        Self::of(error.kind(), &error, error.remedy())
+        Self::of(error.kind(), &error, SnapshotError::remedy, None)
     }
 }
 
 impl From<TendError> for Refusal {
     fn from(error: TendError) -> Self {
-        Self::of(error.kind(), &error, error.remedy().map(str::to_owned))
+        Self::of(error.kind(), &error, |error| error.remedy().map(str::to_owned), None)
     }
 }
 
@@ -165,14 +174,20 @@ impl From<DeltaError> for Refusal {
     fn from(error: DeltaError) -> Self {
         match error {
             DeltaError::Io(error) => error.into(),
-            other => Self::invalid(other.to_string()),
+            other => Self::invalid(other),
         }
+    }
+}
+
+impl From<HeapShortage> for Refusal {
+    fn from(error: HeapShortage) -> Self {
+        Self::of(ErrorKind::NoMemory, &error, |error| Some(error.remedy()), None)
     }
 }
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
-        Self::of(ErrorKind::Kernel, &error, None)
+        Self::of(ErrorKind::Kernel, &error, |_| None, None)
     }
 }
 
@@ -197,7 +212,11 @@ struct Last {
 
 thread_local! {
     static LAST: RefCell<Last> = RefCell::default();
+    /// Whether the heap had no room for the last reason. Apart, because it needs none.
+    static IS_UNTOLD: Cell<bool> = const { Cell::new(false) };
 }
+
+const UNTOLD: &CStr = c"the heap has no room for the reason: memory is short";
 
 /// The status for an answer; a refusal is kept for the caller that asks why.
 #[inline]
@@ -210,7 +229,10 @@ pub(crate) fn answer(answer: Answer) -> hugekit_status {
 
 #[cold]
 fn refuse(refusal: Refusal) -> hugekit_status {
-    let Refusal { status, message, remedy, errno, done } = refusal;
+    let Refusal { status, reason } = refusal;
+    let reason = reason.filter(|_| HeapShortage::check().is_ok());
+    IS_UNTOLD.set(reason.is_none());
+    let Some(Reason { message, remedy, errno, done }) = reason else { return status };
     let (message, remedy) = (c_string(message), c_string(remedy.unwrap_or_default()));
     let done = done
         .into_iter()
@@ -230,10 +252,13 @@ pub(crate) fn c_string(text: impl Into<Vec<u8>>) -> CString {
 }
 
 /// Why the last call of this thread that did not return `HUGEKIT_STATUS_OK` failed, in English and in
-/// figures; the empty string if none did. Never null. Valid until the next call of this thread that fails;
+/// figures; the empty string if none did. Where the heap had no room for the reason, it says only that. Never null. Valid until the next call of this thread that fails;
 /// calls that succeed leave it alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_error() -> *const c_char {
+    if IS_UNTOLD.get() {
+        return UNTOLD.as_ptr();
+    }
     LAST.try_with(|last| last.borrow().message.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
@@ -241,6 +266,9 @@ pub extern "C" fn hugekit_last_error() -> *const c_char {
 /// empty string if nothing is known. Never null, valid as long as `hugekit_last_error` is.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_remedy() -> *const c_char {
+    if IS_UNTOLD.get() {
+        return c"".as_ptr();
+    }
     LAST.try_with(|last| last.borrow().remedy.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
@@ -248,6 +276,9 @@ pub extern "C" fn hugekit_last_remedy() -> *const c_char {
 /// not asked, or its answer is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_last_errno() -> i32 {
+    if IS_UNTOLD.get() {
+        return 0;
+    }
     LAST.try_with(|last| last.borrow().errno).unwrap_or(0)
 }
 
@@ -267,6 +298,9 @@ pub unsafe extern "C" fn hugekit_last_done(parts: *mut hugekit_part, room: usize
         unsafe { parts.copy_from_nonoverlapping(done.as_ptr(), count) };
         done.len()
     };
+    if IS_UNTOLD.get() {
+        return 0;
+    }
     LAST.try_with(write).unwrap_or(0)
 }
 
@@ -306,10 +340,10 @@ pub extern "C" fn hugekit_version() -> *const c_char {
 /// Null, or a handle that is not freed before the reference ends.
 pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> Answer<&'a T> {
     // SAFETY: the caller's to promise.
-    unsafe { handle.as_ref() }.ok_or_else(|| Refusal::invalid(format!("{name} is NULL")))
+    unsafe { handle.as_ref() }.ok_or_else(|| Refusal::invalid(format_args!("{name} is NULL")))
 }
 
-/// Gives out a new handle.
+/// Gives out a new handle, if the heap has room for what is made.
 ///
 /// # Safety
 /// Null, or valid for writing a pointer.
@@ -318,8 +352,27 @@ pub(crate) unsafe fn give<T>(
     name: &str,
     make: impl FnOnce() -> Answer<T>,
 ) -> Answer {
+    let make = || {
+        HeapShortage::check()?;
+        make()
+    };
+    // SAFETY: null, or valid for writing a pointer, as this function's caller promises.
+    unsafe { give_checked(out, name, make) }
+}
+
+/// As [`give`], where `make` looks for room by itself.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn give_checked<T>(
+    out: *mut *mut T,
+    name: &str,
+    make: impl FnOnce() -> Answer<T>,
+) -> Answer {
     if out.is_null() {
-        return Err(Refusal::invalid(format!("{name} is NULL: there is no place for the handle")));
+        return Err(Refusal::invalid(format_args!(
+            "{name} is NULL: there is no place for the handle"
+        )));
     }
     let made = make()?;
     // SAFETY: not null, so the caller promises that it can be written.

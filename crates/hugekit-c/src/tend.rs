@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use hugekit_tend::{Builder, ForkTime, Hindrance, PassReport, Status, Tender, Tending};
 
+use engine::HeapShortage;
+
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
 use crate::versioned::{self, Place, Versioned, Wish};
 
@@ -78,6 +80,12 @@ pub enum hugekit_tend_hindrance {
     Gone = 5,
     /// The tender was freed.
     Stopped = 6,
+    /// The process keeps the kernel waiting for its memory map.
+    Stuck = 7,
+    /// Its files in `/proc` cannot be read.
+    Unreadable = 8,
+    /// No thread could be started for the pass.
+    NoThread = 9,
 }
 
 /// What a tender did, and what it has seen. A pass is one walk over the memory.
@@ -127,6 +135,9 @@ impl hugekit_tend_report {
             Some(Hindrance::NoFreeHugePages { .. }) => hugekit_tend_hindrance::NoFreeHugePages,
             Some(Hindrance::ControlGroup { .. }) => hugekit_tend_hindrance::ControlGroup,
             Some(Hindrance::Gone) => hugekit_tend_hindrance::Gone,
+            Some(Hindrance::Stuck) => hugekit_tend_hindrance::Stuck,
+            Some(Hindrance::Unreadable) => hugekit_tend_hindrance::Unreadable,
+            Some(Hindrance::NoThread) => hugekit_tend_hindrance::NoThread,
             Some(_) => hugekit_tend_hindrance::Stopped,
         };
         Self {
@@ -188,7 +199,7 @@ fn builder(options: &hugekit_tend_options) -> Answer<Builder> {
     let share = |name: &str, percent: u32, usual: u32| match percent {
         0 => Ok(f64::from(usual) / 100.0),
         1..=100 => Ok(f64::from(percent) / 100.0),
-        _ => Err(Refusal::invalid(format!("{name} is {percent}: a share is 1 to 100"))),
+        _ => Err(Refusal::invalid(format_args!("{name} is {percent}: a share is 1 to 100"))),
     };
     let pid = match options.pid {
         0 => std::process::id() as i32,
@@ -223,6 +234,7 @@ pub unsafe extern "C" fn hugekit_tender_pass(
     // SAFETY: the caller's to promise.
     answer((|| unsafe {
         let place = Place::new(report)?;
+        HeapShortage::check()?;
         let State::Idle(tender) = &mut *handle(tender, "tender")?.state() else {
             return Err(started());
         };
@@ -245,6 +257,7 @@ pub unsafe extern "C" fn hugekit_tender_pass(
 pub unsafe extern "C" fn hugekit_tender_start(tender: *mut hugekit_tender) -> hugekit_status {
     // SAFETY: the caller's to promise.
     answer((|| unsafe {
+        HeapShortage::check()?;
         let mut state = handle(tender, "tender")?.state();
         match std::mem::replace(&mut *state, State::Spent) {
             State::Idle(tender) => *state = State::Running(tender.spawn()?),

@@ -31,7 +31,7 @@ pub(crate) unsafe fn read<T: Wish>(given: *const T) -> Result<T, Refusal> {
     let mut known = MaybeUninit::<T>::zeroed();
     if !given.is_null() {
         // SAFETY: the caller's to promise; every such structure begins with its size.
-        let size = unsafe { given.cast::<usize>().read() };
+        let size = unsafe { given.cast::<usize>().read_unaligned() };
         check_size::<T>(size)?;
         // SAFETY: so many bytes can be read, and no more are written than there are.
         unsafe {
@@ -39,7 +39,7 @@ pub(crate) unsafe fn read<T: Wish>(given: *const T) -> Result<T, Refusal> {
             known.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(given.cast(), common);
             let unknown = given.cast::<u8>().wrapping_add(common);
             if (0..size - common).any(|at| *unknown.wrapping_add(at) != 0) {
-                return Err(Refusal::unsupported(format!(
+                return Err(Refusal::unsupported(format_args!(
                     "{} asks for something that this version of the library does not know",
                     T::NAME
                 )));
@@ -50,7 +50,7 @@ pub(crate) unsafe fn read<T: Wish>(given: *const T) -> Result<T, Refusal> {
     let known = unsafe { known.assume_init() };
     match known.reserved() {
         0 => Ok(known),
-        other => Err(Refusal::unsupported(format!(
+        other => Err(Refusal::unsupported(format_args!(
             "{}.reserved is {other:#x}, and must be 0: this version of the library knows no meaning for it",
             T::NAME
         ))),
@@ -73,7 +73,7 @@ impl<T: Versioned> Place<T> {
             return Ok(Self { to, size: 0 });
         }
         // SAFETY: the caller's to promise; every such structure begins with its size.
-        let size = unsafe { to.cast::<usize>().read() };
+        let size = unsafe { to.cast::<usize>().read_unaligned() };
         check_size::<T>(size)?;
         Ok(Self { to, size })
     }
@@ -84,7 +84,10 @@ impl<T: Versioned> Place<T> {
     /// As there.
     pub(crate) unsafe fn needed(to: *mut T) -> Result<Self, Refusal> {
         if to.is_null() {
-            return Err(Refusal::invalid(format!("there is no {} to fill: it is NULL", T::NAME)));
+            return Err(Refusal::invalid(format_args!(
+                "there is no {} to fill: it is NULL",
+                T::NAME
+            )));
         }
         // SAFETY: the caller's to promise.
         unsafe { Self::new(to) }
@@ -112,7 +115,7 @@ fn check_size<T: Versioned>(size: usize) -> Result<(), Refusal> {
     if (T::FIRST..=4096).contains(&size) {
         return Ok(());
     }
-    Err(Refusal::invalid(format!(
+    Err(Refusal::invalid(format_args!(
         "{}.size is {size}: set it to sizeof({}), which is {} here",
         T::NAME,
         T::NAME,

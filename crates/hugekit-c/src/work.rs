@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::ptr;
 
 use engine::parallel::{Progress, Report};
-use engine::{Cancel, ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
+use engine::{Cancel, ClearOptions, CopyOptions, HeapShortage, PopulateOptions, Reuse, Threads};
 
 use crate::status::{Answer, Refusal, answer, hugekit_status};
 use crate::versioned::{self, Place, Versioned, Wish};
@@ -21,10 +21,11 @@ pub type hugekit_progress =
 pub struct hugekit_cancel(pub(crate) Cancel);
 
 /// Makes a flag that is not set. Free it with `hugekit_cancel_free`, after the calls that were given it have
-/// returned. Never null.
+/// returned. NULL, which is no flag, if the heap has no room for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hugekit_cancel_new() -> *mut hugekit_cancel {
-    Box::into_raw(Box::new(hugekit_cancel(Cancel::new())))
+    let room = HeapShortage::check();
+    room.map_or(ptr::null_mut(), |()| Box::into_raw(Box::new(hugekit_cancel(Cancel::new()))))
 }
 
 /// Sets the flag, for good: an operation that was given it stops after the pieces that are being done. Any thread may,
@@ -172,7 +173,7 @@ pub unsafe extern "C" fn hugekit_clear_with(
         clear = clear.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
         clear = wishes.target().into_iter().fold(clear, ClearOptions::target);
         clear = wishes.cancel().into_iter().fold(clear, ClearOptions::cancel);
-        clear = progress.as_deref().into_iter().fold(clear, ClearOptions::progress);
+        clear = as_progress(&progress).into_iter().fold(clear, ClearOptions::progress);
         report.fill(&clear.run_raw(start_of(memory), len)?.into());
         Ok(())
     })())
@@ -224,7 +225,7 @@ pub unsafe extern "C" fn hugekit_copy_with(
         copy = copy.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
         copy = wishes.target().into_iter().fold(copy, CopyOptions::target);
         copy = wishes.cancel().into_iter().fold(copy, CopyOptions::cancel);
-        copy = progress.as_deref().into_iter().fold(copy, CopyOptions::progress);
+        copy = as_progress(&progress).into_iter().fold(copy, CopyOptions::progress);
         report.fill(&copy.run_raw(start_of(to), start_of(from), len)?.into());
         Ok(())
     })())
@@ -254,7 +255,7 @@ pub unsafe extern "C" fn hugekit_populate(
         let mut populate = PopulateOptions::new().threads(wishes.threads());
         populate = populate.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
         populate = wishes.cancel().into_iter().fold(populate, PopulateOptions::cancel);
-        populate = progress.as_deref().into_iter().fold(populate, PopulateOptions::progress);
+        populate = as_progress(&progress).into_iter().fold(populate, PopulateOptions::progress);
         report.fill(&populate.run_raw(start_of(memory), len)?.into());
         Ok(())
     })())
@@ -269,7 +270,7 @@ fn is_range<T>(start: *const T, len: usize) -> bool {
 #[cold]
 fn not_a_range<T>(name: &str, start: *const T, len: usize) -> Refusal {
     let start = start.addr();
-    Refusal::invalid(format!("{name} cannot be {len} bytes at {start:#x}"))
+    Refusal::invalid(format_args!("{name} cannot be {len} bytes at {start:#x}"))
 }
 
 pub(crate) fn check_range<T>(name: &str, start: *const T, len: usize) -> Answer {
@@ -301,7 +302,7 @@ pub(crate) fn threads(number: usize) -> Threads {
 pub(crate) fn told(
     progress: hugekit_progress,
     context: *mut c_void,
-) -> Option<Box<Progress<'static>>> {
+) -> Option<impl Fn(usize, usize) + Sync> {
     struct Context(*mut c_void);
     // SAFETY: only ever handed to the caller's function, which is documented to be called by any thread.
     unsafe impl Sync for Context {}
@@ -312,7 +313,12 @@ pub(crate) fn told(
     }
     let (progress, context) = (progress?, Context(context));
     // SAFETY: the caller gave this function to be called with this context.
-    Some(Box::new(move |done, total| unsafe { progress(done, total, context.get()) }))
+    Some(move |done, total| unsafe { progress(done, total, context.get()) })
+}
+
+/// The function to tell, as options of the library take it.
+pub(crate) fn as_progress<F: Fn(usize, usize) + Sync>(told: &Option<F>) -> Option<&Progress<'_>> {
+    told.as_ref().map(|tell| tell as _)
 }
 
 /// Options that make sense.
@@ -326,7 +332,7 @@ impl Wishes {
         let options = unsafe { versioned::read(options) }?;
         let unknown = options.flags & !(HUGEKIT_HAS_TARGET | HUGEKIT_LOW_PRIORITY);
         if unknown != 0 {
-            return Err(Refusal::invalid(format!(
+            return Err(Refusal::invalid(format_args!(
                 "hugekit_options.flags has unknown bits {unknown:#x}"
             )));
         }
@@ -342,7 +348,7 @@ impl Wishes {
         threads(self.0.threads.max(1))
     }
 
-    pub(crate) fn progress(&self) -> Option<Box<Progress<'static>>> {
+    pub(crate) fn progress(&self) -> Option<impl Fn(usize, usize) + Sync + use<>> {
         told(self.0.progress, self.0.context)
     }
 
@@ -376,6 +382,8 @@ fn reuse(name: &str, number: u32) -> Answer<Reuse> {
         1 => Ok(Reuse::Target),
         2 => Ok(Reuse::All),
         3 => Ok(Reuse::None),
-        _ => Err(Refusal::invalid(format!("hugekit_options.{name} is {number}, no hugekit_reuse"))),
+        _ => Err(Refusal::invalid(format_args!(
+            "hugekit_options.{name} is {number}, no hugekit_reuse"
+        ))),
     }
 }

@@ -90,11 +90,33 @@ static void states_have_what_was_written(void)
     free(bytes);
 }
 
+static const char path[] = "/tmp/hugekit-delta-XXXXXX";
+static char paths[8][sizeof path];
+static size_t files;
+
+static void remove_files(void)
+{
+    while (files > 0)
+        unlink(paths[--files]);
+}
+
+/* With a name until the program ends, because a chain compares only with files that have one. */
+static FILE *named_file(void)
+{
+    CHECK(files < sizeof paths / sizeof *paths && (files > 0 || atexit(remove_files) == 0));
+    char *name = memcpy(paths[files], path, sizeof path);
+    int descriptor = mkstemp(name);
+    CHECK(descriptor >= 0);
+    files++;
+    FILE *file = fdopen(descriptor, "w+");
+    CHECK(file);
+    return file;
+}
+
 /* Saves a state to a file of its own. */
 static FILE *saved(hugekit_chain *chain, hugekit_changes *changes, hugekit_saved *what, hugekit_epoch **epoch)
 {
-    FILE *file = tmpfile();
-    CHECK(file);
+    FILE *file = named_file();
     what->size = sizeof *what;
     CHECK(hugekit_chain_save(chain, changes, fileno(file), what, epoch) == HUGEKIT_STATUS_OK);
     hugekit_changes_free(changes);

@@ -6,21 +6,6 @@
 
 #include "check.h"
 
-/* The library goes by what is built in until it is asked, and by what is stored from then on. */
-static void profiles_are_loaded_when_asked(void)
-{
-    char path[] = "/tmp/hugekit-profile-XXXXXX";
-    int file = mkstemp(path);
-    CHECK(file >= 0 && write(file, "damaged", 7) == 7 && close(file) == 0);
-    CHECK(setenv("HUGEKIT_PROFILE", path, 1) == 0);
-    hugekit_profile profile = {.size = sizeof profile};
-    CHECK(hugekit_profile_query(&profile) == HUGEKIT_STATUS_OK && !profile.is_stored);
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_profile_load(), "damaged");
-    CHECK(unlink(path) == 0);
-    CHECK(hugekit_profile_load() == HUGEKIT_STATUS_OK && hugekit_profile_load() == HUGEKIT_STATUS_OK);
-    CHECK(hugekit_profile_query(&profile) == HUGEKIT_STATUS_OK && !profile.is_stored);
-}
-
 /* What operations learned is gone by, forgotten, and not gone by while it is off: names are all that C sees of it. */
 static void what_was_learned_is_gone_by_and_forgotten(void)
 {
@@ -56,7 +41,6 @@ int main(void)
     machine.size = 8;
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_machine_query(&machine), "size");
 
-    profiles_are_loaded_when_asked();
     hugekit_profile profile = {.size = sizeof profile};
     CHECK(hugekit_profile_query(&profile) == HUGEKIT_STATUS_OK);
     CHECK(profile.min_chunk > 0 && profile.thread_cap >= 1 && profile.near_bytes > 0);

@@ -116,6 +116,31 @@ void an_exception_in_a_callback_ends_the_process()
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
+int take_throws(size_t, const void *, size_t, void *) { throw std::runtime_error("from a callback"); }
+
+// The same where changes are given away.
+void an_exception_while_changes_are_taken_ends_the_process()
+{
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(freopen("/dev/null", "w", stderr));
+        std::vector<unsigned char> bytes(8 << 20, 7);
+        hugekit_changes *changes = nullptr;
+        hugekit_epoch *epoch = nullptr;
+        if (hugekit_changes_first(bytes.data(), bytes.size(), nullptr, &changes) != HUGEKIT_STATUS_OK)
+            std::abort();
+        try {
+            (void)hugekit_changes_write(changes, take_throws, nullptr, &epoch);
+        } catch (...) {
+            _exit(2);
+        }
+        _exit(3);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
 }  // namespace
 
 int main()
@@ -123,4 +148,5 @@ int main()
     threads_share_a_pool();
     views_and_pins_own_what_they_need();
     an_exception_in_a_callback_ends_the_process();
+    an_exception_while_changes_are_taken_ends_the_process();
 }

@@ -7,8 +7,8 @@ mod doctor;
 mod file;
 mod lab;
 mod lease;
+mod log;
 mod operand;
-mod profile;
 mod progress;
 mod report;
 mod settings;
@@ -17,7 +17,6 @@ mod socket;
 mod tend;
 mod text;
 mod time_left;
-mod tune;
 mod usage;
 
 use std::process::ExitCode;
@@ -25,10 +24,11 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use hugekit_lab::record::reason;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use usage::{Remedied, UsageError};
 
-/// A huge-page memory engine: look at the machine, measure it, tune to it.
+/// A huge-page memory engine: look at the machine, measure it, start programs on huge pages.
 #[derive(Debug, Parser)]
 #[command(name = "hugekit", version, arg_required_else_help = true)]
 struct Cli {
@@ -41,7 +41,6 @@ enum Command {
     Doctor(doctor::Doctor),
     Demo(demo::Demo),
     Lab(lab::Lab),
-    Tune(tune::Tune),
     Report(report::Report),
     Tend(tend::Tend),
     Delta(delta::Delta),
@@ -52,18 +51,29 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    listen_to_the_library();
-    run(Cli::parse().command).unwrap_or_else(|error| {
+    let command = Cli::parse().command;
+    let say = if command.is_daemon() { log::line } else { text::say };
+    listen_to_the_library(command.is_daemon());
+    let code = run(command).unwrap_or_else(|error| {
         if let Some(UsageError(message)) = error.downcast_ref() {
             Cli::command().error(ErrorKind::ValueValidation, message).exit();
         }
         // Causes, and no backtrace: a user of the command has no use for one.
-        text::say(&format!("error: {}", reason(&*error)));
+        say(&format!("error: {}", reason(&*error)));
         if let Some(Remedied { remedy, .. }) = error.downcast_ref() {
-            text::say(&format!("remedy: {remedy}"));
+            say(&format!("remedy: {remedy}"));
         }
         ExitCode::FAILURE
-    })
+    });
+    log::finish();
+    code
+}
+
+impl Command {
+    /// Whether it serves other programs, and so never waits for who reads its log.
+    fn is_daemon(&self) -> bool {
+        matches!(self, Self::Broker(broker) if broker.is_daemon())
+    }
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -71,7 +81,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(doctor) => doctor.run().map(|()| ExitCode::SUCCESS),
         Command::Demo(demo) => demo.run().map(|()| ExitCode::SUCCESS),
         Command::Lab(lab) => lab.run(),
-        Command::Tune(tune) => tune.run(),
         Command::Report(report) => report.run().map(|()| ExitCode::SUCCESS),
         Command::Tend(tend) => tend.run(),
         Command::Delta(delta) => delta.run().map(|()| ExitCode::SUCCESS),
@@ -86,9 +95,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 /// The library reports what it works around, such as a backing that it could not have, and never
 /// prints.
-fn listen_to_the_library() {
+fn listen_to_the_library(is_daemon: bool) {
+    let writer = if is_daemon {
+        BoxMakeWriter::new(|| log::Lines)
+    } else {
+        BoxMakeWriter::new(std::io::stderr)
+    };
     tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
         .with_ansi(false)
         .with_target(false)

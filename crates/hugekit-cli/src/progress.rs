@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hugekit_lab::{Interrupted, Observer};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -44,7 +44,6 @@ impl Terminal {
         }
         let style = ProgressStyle::with_template("{spinner} {msg:32} {wide_bar} {elapsed}{prefix}");
         let bar = ProgressBar::new(STEPS).with_style(style.expect("the template is constant"));
-        bar.enable_steady_tick(Duration::from_millis(200));
         Ok(Self { bar, stop, left: RefCell::new(None), results: None })
     }
 

@@ -8,17 +8,17 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::{Value, json};
 
-const OLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record-1.json");
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record.json");
 
 fn hugekit() -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();
-    command.env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", "/dev/null");
+    command.env("XDG_DATA_HOME", "/dev/null");
     command
 }
 
 /// A record with fifteen samples around each of these medians, within 2 % of it.
 fn record(folder: &Path, name: &str, medians: &[(&str, f64)]) -> PathBuf {
-    let mut record: Value = serde_json::from_str(&fs::read_to_string(OLD).unwrap()).unwrap();
+    let mut record: Value = serde_json::from_str(&fs::read_to_string(KEPT).unwrap()).unwrap();
     let case = |&(id, median): &(&str, f64)| {
         let samples: Vec<f64> =
             (0..15).map(|n| median * (0.98 + f64::from(n * 7 % 15) / 350.0)).collect();
@@ -119,11 +119,11 @@ fn a_report_that_cannot_be_made_leaves_the_one_there_was() {
     let page = folder.path().join("page.html");
     fs::write(&page, "good").unwrap();
     let damaged = folder.path().join("damaged.json");
-    fs::write(&damaged, &fs::read_to_string(OLD).unwrap()[..500]).unwrap();
+    fs::write(&damaged, &fs::read_to_string(KEPT).unwrap()[..500]).unwrap();
     hugekit().args(["report", "--html"]).arg(&page).arg(&damaged).assert().code(1);
     assert_eq!(fs::read_to_string(&page).unwrap(), "good");
     hugekit()
-        .args(["report", OLD, "--html", "/no/such/folder/page.html"])
+        .args(["report", KEPT, "--html", "/no/such/folder/page.html"])
         .assert()
         .code(1)
         .stderr(contains("cannot write /no/such/folder/page.html"));
@@ -139,7 +139,7 @@ fn a_disk_that_is_full_leaves_the_page_there_was_and_nothing_beside_it() {
     let output = std::process::Command::new("bash")
         .args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""])
         .arg(program)
-        .args(["report", OLD, "--html"])
+        .args(["report", KEPT, "--html"])
         .arg(&page)
         .output()
         .unwrap();

@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use assert_cmd::Command;
-use hugekit_delta::Chain;
+use hugekit_delta::{Chain, Writer};
 use predicates::prelude::*;
 use predicates::str::contains;
 
@@ -23,8 +25,8 @@ impl Deltas {
         let mut chain = Chain::new(LENGTH as u64);
         let mut state = vec![1; LENGTH];
         for index in 0..3 {
-            let mut saving =
-                chain.save(File::create(folder.path().join(index.to_string())).unwrap()).unwrap();
+            let file = File::create(folder.path().join(index.to_string())).unwrap();
+            let mut saving = chain.save(&file).unwrap();
             state[index * 30_000..][..10].fill(9);
             saving.write_all(&state).unwrap();
             saving.finish().unwrap();
@@ -103,4 +105,34 @@ fn delta_out_of_order_or_damaged_is_refused_and_what_was_there_stays() {
     deltas.command(&["apply", "0", "-o", "image", "--base", "1"]).assert().code(2);
     assert_eq!(fs::read(deltas.path("image")).unwrap(), b"kept");
     assert_eq!(deltas.names(), ["0", "1", "2", "damaged", "image"], "nothing is left over");
+}
+
+/// A delta says how long its states are, and may say anything: a file that cannot be so long is an error, and one that can
+/// takes no more room than the delta has bytes.
+#[test]
+fn delta_that_claims_much_takes_no_room_or_is_refused() {
+    let deltas = Deltas::new();
+    for length in [1 << 40, 1 << 62, u64::MAX] {
+        let file = File::create(deltas.path("claims")).unwrap();
+        let mut writer = Writer::new(file, length, None).unwrap();
+        writer.bytes(5, b"here").unwrap();
+        writer.zeroes(1 << 20, length / 2).unwrap();
+        writer.finish().unwrap();
+        deltas.command(&["info", "claims"]).assert().success();
+        let merge = ["merge", "claims", "-o", "merged"];
+        deltas.command(&merge).timeout(Duration::from_secs(60)).assert().success();
+        let apply = ["apply", "claims", "-o", "image"];
+        let done = deltas.command(&apply).timeout(Duration::from_secs(60)).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        if done.status.success() {
+            let image = fs::metadata(deltas.path("image")).unwrap();
+            assert_eq!(image.len(), length);
+            assert!(image.blocks() * 512 < 1 << 20, "{} blocks", image.blocks());
+            fs::remove_file(deltas.path("image")).unwrap();
+        } else {
+            assert!(said.contains(&format!("of a state of {length} bytes")), "{said}");
+            assert!(said.contains("choose another file system"), "{said}");
+        }
+        assert_eq!(deltas.names(), ["0", "1", "2", "claims", "merged"], "nothing is left over");
+    }
 }

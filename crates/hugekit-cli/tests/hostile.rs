@@ -1,17 +1,20 @@
 //! The command where things are not as they should be: no home, no room, no threads, no reader, and
 //! records of strangers. What can be measured is, what cannot is said, and no user is shown our source.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use serde_json::Value;
 
-const OLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record-1.json");
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record.json");
 
 fn hugekit() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hugekit"));
-    command.env("RUST_BACKTRACE", "1").env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", "/dev/null");
+    command.env("RUST_BACKTRACE", "1").env("XDG_DATA_HOME", "/dev/null");
     command
 }
 
@@ -19,7 +22,7 @@ fn hugekit() -> Command {
 fn limited(limits: &str, arguments: &str) -> Output {
     let script = format!("{limits}; exec '{}' {arguments}", env!("CARGO_BIN_EXE_hugekit"));
     let mut command = Command::new("sh");
-    command.args(["-c", &script]).env("RUST_BACKTRACE", "1").env("HUGEKIT_PROFILE", "");
+    command.args(["-c", &script]).env("RUST_BACKTRACE", "1");
     command.env("XDG_DATA_HOME", "/dev/null").output().unwrap()
 }
 
@@ -42,17 +45,16 @@ fn experiments(output: &Output) -> Vec<Value> {
 fn no_foreseeable_error_has_a_backtrace() {
     let folder = tempfile::tempdir().unwrap();
     let damaged = folder.path().join("damaged.json");
-    fs::write(&damaged, r#"{"schema": "hugekit-lab/2"}"#).unwrap();
+    fs::write(&damaged, r#"{"schema": "hugekit-lab/1"}"#).unwrap();
     let damaged = damaged.to_str().unwrap();
-    let runs: [(&[&str], &str); 8] = [
+    let runs: [(&[&str], &str); 7] = [
         (&["lab", "--show", "nosuch"], "cannot read /dev/null/hugekit/records"),
         (&["lab", "--show", damaged], "the record is damaged: missing field"),
         (&["lab", "--show", "/no/such.json"], "cannot read /no/such.json: No such file"),
-        (&["lab", "--compare", OLD, damaged], "damaged"),
+        (&["lab", "--compare", KEPT, damaged], "damaged"),
         (&["lab", "stores", "--json", "/no/such/a.json"], "cannot write /no/such/a.json"),
         (&["report", "/no/such.json", "--html", "-"], "cannot read /no/such.json"),
         (&["man", "--dir", "/dev/null/man"], "cannot make /dev/null/man"),
-        (&["tune"], "HUGEKIT_PROFILE is empty"),
     ];
     for (arguments, expected) in runs {
         let output = hugekit().args(arguments).output().unwrap();
@@ -65,9 +67,7 @@ fn no_foreseeable_error_has_a_backtrace() {
 
 #[test]
 fn a_full_disk_is_an_error_in_words_and_a_closed_pipe_none() {
-    for arguments in
-        [&["doctor"][..], &["tune", "--show"], &["lab", "--show", OLD], &["completions", "bash"]]
-    {
+    for arguments in [&["doctor"][..], &["lab", "--show", KEPT], &["completions", "bash"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = hugekit().args(arguments).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
@@ -95,8 +95,8 @@ fn standard_error_may_be_closed_too() {
 fn no_string_of_a_record_acts_on_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let evil = "\\u001b]0;owned\\u0007\\u009b2J\\u202e";
-    let old = fs::read_to_string(OLD).unwrap();
-    let strings = ["GiB/s", "AMD EPYC", "stores", "stores/memset/4KiB", "built in", "hugekit lab"];
+    let old = fs::read_to_string(KEPT).unwrap();
+    let strings = ["GiB/s", "AMD EPYC", "stores", "stores/memset/4KiB", "KVM", "hugekit lab"];
     for (index, word) in strings.into_iter().enumerate() {
         let text = old.replacen(&format!("\"{word}"), &format!("\"{evil}{word}"), 1);
         assert!(text != old, "{word}");
@@ -105,7 +105,7 @@ fn no_string_of_a_record_acts_on_a_terminal() {
         let path = path.to_str().unwrap();
         let looks: [&[&str]; 4] = [
             &["lab", "--show", path],
-            &["lab", "--compare", OLD, path],
+            &["lab", "--compare", KEPT, path],
             &["report", path, "--html", "-"],
             &["lab", "--show", path, "--json", "-"],
         ];
@@ -182,7 +182,7 @@ fn on_a_full_disk(script: &str) -> Option<Output> {
     allowed.status.success().then(|| {
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", &script]).env("RUST_BACKTRACE", "1");
-        command.env("XDG_DATA_HOME", "/mnt/data").env("HUGEKIT_PROFILE", "").output().unwrap()
+        command.env("XDG_DATA_HOME", "/mnt/data").output().unwrap()
     })
 }
 
@@ -216,4 +216,90 @@ fn without_a_home_a_run_is_printed() {
     let output = run.env_remove("XDG_DATA_HOME").env("HOME", "relative").output().unwrap();
     assert!(said(&output).contains("warning: "), "{}", said(&output));
     assert_eq!(output.status.code(), Some(0));
+}
+
+/// The command behind a filter of system calls, which refuses one of them with an error.
+#[allow(unsafe_code)]
+fn filtered(call: i64, errno: i32, arguments: &str) -> Output {
+    let refused = BTreeMap::from([(call, Vec::new())]);
+    let refusal = SeccompAction::Errno(errno as u32);
+    let arch = std::env::consts::ARCH.try_into().expect("an architecture of seccomp's");
+    let filter = SeccompFilter::new(refused, SeccompAction::Allow, refusal, arch).unwrap();
+    let filter = BpfProgram::try_from(filter).unwrap();
+    let mut command = hugekit();
+    command.args(arguments.split(' '));
+    // SAFETY: between fork and exec the child makes two system calls, and neither allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(move || {
+            seccompiler::apply_filter(&filter).map_err(|_| std::io::Error::last_os_error())
+        });
+    }
+    command.output().unwrap()
+}
+
+const REFUSED: [i64; 11] = [
+    libc::SYS_clone3,
+    libc::SYS_fallocate,
+    libc::SYS_ioctl,
+    libc::SYS_madvise,
+    libc::SYS_memfd_create,
+    libc::SYS_perf_event_open,
+    libc::SYS_prctl,
+    libc::SYS_process_madvise,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_userfaultfd,
+];
+
+#[test]
+fn behind_a_filter_of_system_calls_the_doctor_reports_and_a_demo_ends_with_an_error_in_words() {
+    for (call, errno) in
+        REFUSED.iter().flat_map(|&call| [(call, libc::EPERM), (call, libc::ENOSYS)])
+    {
+        let output = filtered(call, errno, "doctor --json");
+        assert_eq!((output.status.code(), said(&output).as_str()), (Some(0), ""), "{call} {errno}");
+        for which in ["memory", "fork", "snapshot"] {
+            let output = filtered(call, errno, &format!("demo {which} --size 8MiB"));
+            let said = said(&output);
+            match output.status.code() {
+                Some(0) => {}
+                code => {
+                    assert!(code == Some(1) && said.contains("error: "), "{call} {errno} {said}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn behind_a_filter_of_system_calls_a_process_is_not_said_to_be_gone() {
+    let run = format!("tend --once {}", std::process::id());
+    let output = filtered(libc::SYS_pidfd_open, libc::EPERM, &run);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("pidfd_open: Operation not permitted"), "{said}");
+}
+
+/// Each with the experiments that make the call.
+#[test]
+fn behind_a_filter_of_system_calls_what_needs_the_call_fails_alone() {
+    for (call, experiments) in [
+        (libc::SYS_clone3, "stores epochs"),
+        (libc::SYS_fallocate, "fault"),
+        (libc::SYS_madvise, "parallel"),
+        (libc::SYS_memfd_create, "fork"),
+        (libc::SYS_userfaultfd, "cow snapshot"),
+    ] {
+        let run =
+            format!("lab {experiments} --quick --memory 32MiB --rounds 2 --no-record --json -");
+        let output = filtered(call, libc::EPERM, &run);
+        let said = said(&output);
+        assert!(matches!(output.status.code(), Some(0 | 4)), "{call} {said}");
+        for experiment in self::experiments(&output) {
+            let failures = experiment["failures"].as_array().into_iter().flatten();
+            for reason in failures.map(|failure| failure["reason"].as_str().unwrap()) {
+                assert!(!reason.contains("a mistake in hugekit"), "{call} {reason}");
+            }
+        }
+    }
 }

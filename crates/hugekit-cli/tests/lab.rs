@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Keeps no records: a measurement of a test is no result.
 fn lab() -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();
-    command.arg("lab").env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", "/dev/null");
+    command.arg("lab").env("XDG_DATA_HOME", "/dev/null");
     command
 }
 
@@ -48,7 +48,7 @@ fn assert_published_elsewhere_only(experiment: &Value, beside: &[impl AsRef<str>
 fn json_on_standard_output_is_all_there_is() {
     let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
     let record = record(&output);
-    assert_eq!(record["schema"], "hugekit-lab/3");
+    assert_eq!(record["schema"], "hugekit-lab/1");
     assert!(record["command"].as_str().unwrap().starts_with("hugekit lab stores"));
     assert_eq!(record["experiments"][0]["name"], "stores");
     assert_eq!(record["experiments"][0]["skipped"], Value::Null);

@@ -28,7 +28,7 @@ fn hugekit(files: &Files, arguments: &str) -> Result<Output, Failed> {
     let words: Vec<&str> = arguments.split(' ').collect();
     let command = files.over_the_kernels(env!("CARGO_BIN_EXE_hugekit"), &words);
     let mut command = command.ok_or("the files were there before")?;
-    command.env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", files.path());
+    command.env("XDG_DATA_HOME", files.path());
     let output = command.env("RUST_BACKTRACE", "1").output()?;
     assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(output)

@@ -25,7 +25,7 @@ const VIEWS: [View; 4] = [
     View { width: TELEPHONE, height: 844, scheme: "dark" },
 ];
 
-const OLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record-1.json");
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record.json");
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -63,7 +63,7 @@ fn in_a_browser(program: &Path) -> Result<(), Failed> {
     prints(&mut browser);
 
     let compared = folder.join("compared.html");
-    let records = [folder.join("record.json"), OLD.into()];
+    let records = [folder.join("record.json"), KEPT.into()];
     hugekit(&["report", "--html"], &[&compared], &records);
     let events = browser.open(&compared, VIEWS[2]);
     nothing_went_wrong(&events, &compared);
@@ -77,7 +77,6 @@ fn hugekit(arguments: &[&str], paths: &[&Path], more: &[PathBuf]) {
         .args(arguments)
         .args(paths)
         .args(more)
-        .env("HUGEKIT_PROFILE", "")
         .output()
         .unwrap();
     assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stderr));

@@ -7,11 +7,11 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-const OLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record-1.json");
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hugekit-lab/tests/data/record.json");
 
 fn hugekit(data: &Path) -> Command {
     let mut command = Command::cargo_bin("hugekit").unwrap();
-    command.env("HUGEKIT_PROFILE", "").env("XDG_DATA_HOME", data);
+    command.env("XDG_DATA_HOME", data);
     command
 }
 
@@ -65,9 +65,9 @@ fn what_cannot_be_kept_was_measured_all_the_same() {
 }
 
 #[test]
-fn an_older_record_is_shown() {
+fn a_record_of_a_file_is_shown() {
     hugekit(Path::new("/dev/null"))
-        .args(["lab", "--show", OLD])
+        .args(["lab", "--show", KEPT])
         .assert()
         .success()
         .stdout(contains("AMD EPYC").and(contains("parallel  skipped, this process has")));
@@ -76,10 +76,14 @@ fn an_older_record_is_shown() {
 #[test]
 fn a_newer_a_damaged_and_no_record_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
-    let old = fs::read_to_string(OLD).unwrap();
+    let kept = fs::read_to_string(KEPT).unwrap();
     for (name, text, said) in [
-        ("newer.json", r#"{"schema": "hugekit-lab/4"}"#, "of version 4, and this hugekit reads up"),
-        ("half.json", &old[..old.len() / 2], "the record is damaged"),
+        (
+            "newer.json",
+            r#"{"schema": "hugekit-lab/2"}"#,
+            "of version 2, and this hugekit reads version 1",
+        ),
+        ("half.json", &kept[..kept.len() / 2], "the record is damaged"),
         ("other.json", "{}", "no record of the lab"),
     ] {
         let path = folder.path().join(name);

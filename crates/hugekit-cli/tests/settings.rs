@@ -16,11 +16,12 @@ const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 /// A check, given the file that is mounted over the kernel's.
 type Check = fn(&Path) -> Result<(), Failed>;
 
-const CHECKS: [(&str, Check); 4] = [
+const CHECKS: [(&str, Check); 5] = [
     ("an_interrupt_puts_settings_back", interrupted),
     ("a_signal_at_any_moment_puts_settings_back", at_any_moment),
     ("what_a_killed_run_changed_is_put_back_and_said_by_the_next_start", killed),
     ("two_labs_take_turns", two_at_once),
+    ("lab_that_waits_for_a_killed_one_puts_its_settings_back", killed_while_another_waits),
 ];
 
 fn main() -> ExitCode {
@@ -132,6 +133,22 @@ fn killed(setting: &Path) -> Result<(), Failed> {
     assert!(said.contains("enabled is never again"), "{said}");
     assert!(said.contains("hugekit-doctor/1") && !said.contains("journal"), "{said}");
     assert_eq!(fs::read_to_string(setting)?, "never");
+    Ok(())
+}
+
+/// Each at another moment, while the second one waits or before it does.
+fn killed_while_another_waits(setting: &Path) -> Result<(), Failed> {
+    let script = format!(
+        r#"for pause in 0 0.05 0.2 0.8; do
+            "$hugekit" {RUN} 1000000 > /dev/null & first=$!; {CHANGED}
+            "$hugekit" {RUN} 2 > /dev/null 2> /run/second & second=$!; sleep $pause
+            kill -KILL $first; wait $first || true; wait $second
+            [ "$(cat "$setting")" = never ]; [ ! -e /run/hugekit/settings.journal ]
+            cat /run/second
+        done"#
+    );
+    let said = output_of(setting, &script)?;
+    assert_eq!(said.matches("of a `--setup` that was killed: ").count(), 4, "{said}");
     Ok(())
 }
 

@@ -57,9 +57,10 @@ pub fn apply(
 ) -> Result<StateId, DeltaError> {
     let start = delta.stream_position()?;
     let Contents { header, state, .. } = inspect(&mut *delta)?;
-    fits(&header, target.length()?, current)?;
+    header.fits(target.length()?, current)?;
     delta.seek(SeekFrom::Start(start))?;
     let mut reader = Reader::new(delta)?;
+    same(&reader.header(), &header)?;
     if header.base.is_none() {
         target.clear(0, header.length)?;
     }
@@ -69,19 +70,12 @@ pub fn apply(
             Change::Zeroes { offset, len } => target.clear(offset, len)?,
         }
     }
-    reader.finish()?;
+    same(&reader.finish()?, &state)?;
     Ok(state)
 }
 
-/// Whether a delta may be applied to such a state.
-fn fits(header: &Header, length: u64, current: Option<StateId>) -> Result<(), DeltaError> {
-    if header.length != length {
-        return Err(DeltaError::OtherLength { delta: header.length, state: length });
-    }
-    match header.base {
-        Some(expected) if current != Some(expected) => {
-            Err(DeltaError::OtherBase { expected, found: current })
-        }
-        _ => Ok(()),
-    }
+/// What was read twice.
+fn same<T: PartialEq>(found: &T, expected: &T) -> Result<(), DeltaError> {
+    let what = "it was changed while it was read";
+    if found == expected { Ok(()) } else { Err(DeltaError::Damaged { at: 0, what }) }
 }

@@ -1,37 +1,32 @@
-//! Deltas of states that are given whole: blocks that have changed are found by their hashes.
+//! Deltas of states that are given whole, or as what may have changed: blocks that have are found.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, Write};
 
-use twox_hash::XxHash3_128;
-
+use crate::blocks::{BLOCK, Blocks, is_zero};
 use crate::error::DeltaError;
 use crate::format::{LONGEST, StateId};
+use crate::hashes::Hashes;
+use crate::known::Known;
+use crate::places::Places;
+use crate::reader::Reader;
 use crate::writer::Writer;
 
-/// What is written if any byte of it has changed.
-pub const BLOCK: usize = 4096;
+/// Bytes that are read together where a chain is resumed, and compared together.
+const TOGETHER: usize = 1 << 20;
 
-/// Bytes that are read together where a chain is resumed.
-const READ_TOGETHER: usize = 1 << 20;
-
-const ZEROES: [u8; BLOCK] = [0; BLOCK];
-
-/// The states of some memory, saved one after the other. Of the last one it keeps a hash of each block: 16 bytes for
-/// 4 KiB. Two blocks of one hash are taken for equal: that happens by chance once in 2⁶⁴ blocks or so, and the hash is
-/// seeded anew for each chain, but it is not made to stand against a writer who reads this program's memory.
+/// The states of some memory, saved one after the other.
+///
+/// What has changed is found by comparing with the bytes that were saved: the files stay open for reading, 64 at most, and
+/// of each block of 4 KiB the chain knows where it is, in 16 bytes. Blocks of a file that was removed, cut off or written to
+/// after its state was saved, or that cannot be read, are written again when they are given.
+///
+/// A chain [for streams](Chain::for_streams), which cannot be read back, knows a hash of each block instead.
 #[derive(Debug)]
-pub struct Chain {
+pub struct Chain<K = Places> {
     length: u64,
-    seed: u64,
-    last: Option<Last>,
-}
-
-/// The state that was saved last.
-#[derive(Debug)]
-struct Last {
-    state: StateId,
-    hashes: Vec<u128>,
+    state: Option<StateId>,
+    known: K,
 }
 
 /// What was saved.
@@ -48,21 +43,97 @@ pub struct Saved {
 }
 
 impl Chain {
-    /// Of states of so many bytes. The first one is saved in full.
+    /// Of states of so many bytes, saved to files. The first one is saved in full.
     #[must_use]
     pub fn new(length: u64) -> Self {
-        Self { length, seed: RandomState::new().build_hasher().finish(), last: None }
+        Self { length, state: None, known: Places::new(length) }
+    }
+
+    /// Goes on where a chain has ended, in another process perhaps. `deltas` are its files from a full one on, each open
+    /// for reading, where its delta begins.
+    ///
+    /// # Errors
+    /// One of them is damaged, or does not begin with what the one before it leads to; there are none; or the memory for
+    /// 16 bytes a block is missing.
+    pub fn resume(deltas: impl IntoIterator<Item = File>) -> Result<Self, DeltaError> {
+        let mut chain = None;
+        for delta in deltas {
+            chain = Some(Self::followed_by(chain, &delta)?);
+        }
+        chain.ok_or(DeltaError::Nothing)
+    }
+
+    fn followed_by(before: Option<Self>, mut delta: &File) -> Result<Self, DeltaError> {
+        let start = delta.stream_position()?;
+        let reader = Reader::new(BufReader::with_capacity(TOGETHER, delta))?;
+        let header = reader.header();
+        let mut chain = before.unwrap_or_else(|| Self::new(header.length));
+        header.fits(chain.length, chain.state)?;
+        if header.base.is_none() {
+            chain.begin_anew();
+        }
+        chain.state = Some(chain.known.follow(reader, delta, start)?);
+        Ok(chain)
+    }
+
+    /// Begins to save a state to a file, from its position on: what it returns takes all of its bytes in order, and is to
+    /// be [finished](Saving::finish). Otherwise it was not saved, and the next delta begins where this one would have.
+    ///
+    /// # Errors
+    /// The file has refused, or the memory for 16 bytes a block is missing.
+    pub fn save<'a>(&'a mut self, to: &'a File) -> Result<Saving<'a, &'a File>, DeltaError> {
+        let output = self.known.begin(to)?;
+        self.saving(to, output)
+    }
+
+    /// As [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those bytes,
+    /// with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes are to
+    /// be given.
+    ///
+    /// # Errors
+    /// As of [`save`](Self::save).
+    pub fn save_changes<'a>(
+        &'a mut self,
+        to: &'a File,
+    ) -> Result<SavingChanges<'a, &'a File>, DeltaError> {
+        let output = self.known.begin(to)?;
+        self.saving_changes(to, output)
+    }
+}
+
+impl Chain<Hashes> {
+    /// Of states of so many bytes, saved to what cannot be read back: pipes, sockets, memory. The first one is saved in
+    /// full.
+    ///
+    /// The chain keeps 17 bytes for each block of 4 KiB, a hash: BLAKE3 with a random key that the chain never shows. Hashing takes
+    /// several times as long as comparing with files.
+    ///
+    /// # Errors
+    /// The kernel gives no random bytes.
+    pub fn for_streams(length: u64) -> Result<Self, DeltaError> {
+        Ok(Self { length, state: None, known: Hashes::new(length)? })
     }
 
     /// Goes on where a chain has ended, in another process perhaps: `bytes` are those of `state`, from the first to the
     /// last.
     ///
     /// # Errors
-    /// They cannot be read, or there are fewer or more.
-    pub fn resume(length: u64, state: StateId, mut bytes: impl Read) -> Result<Self, DeltaError> {
-        let mut chain = Self::new(length);
-        let (mut blocks, mut hashes) = (Blocks::default(), Vec::new());
-        let mut part = vec![0; READ_TOGETHER];
+    /// They cannot be read, or there are fewer or more; or as of [`for_streams`](Self::for_streams).
+    pub fn resume_for_streams(
+        length: u64,
+        state: StateId,
+        mut bytes: impl Read,
+    ) -> Result<Self, DeltaError> {
+        let mut chain = Self::for_streams(length)?;
+        chain.known.begin()?;
+        let mut blocks = Blocks::default();
+        let mut part = vec![0; TOGETHER];
+        let mut learn = |offset: u64, bytes: &[u8]| {
+            if offset + bytes.len() as u64 <= length {
+                chain.known.learn(offset, bytes);
+            }
+            Ok(())
+        };
         loop {
             let count = match bytes.read(&mut part) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -71,23 +142,43 @@ impl Chain {
             if count == 0 {
                 break;
             }
-            blocks.feed(&part[..count], &mut |offset, block| {
-                hashes.push(chain.hash(offset, block));
-                Ok(())
-            })?;
+            blocks.feed(&part[..count], &mut learn)?;
         }
         let given = blocks.given();
-        blocks.end(&mut |offset, block| {
-            hashes.push(chain.hash(offset, block));
-            Ok(())
-        })?;
+        blocks.end(&mut learn)?;
         if given != length {
             return Err(DeltaError::NotWhole { given, length });
         }
-        chain.last = Some(Last { state, hashes });
+        chain.state = Some(state);
         Ok(chain)
     }
 
+    /// Begins to save a state: what it returns takes all of its bytes in order, and is to be [finished](Saving::finish).
+    /// Otherwise it was not saved, and the next delta begins where this one would have.
+    ///
+    /// # Errors
+    /// The stream has refused, or the memory for 17 bytes a block is missing.
+    pub fn save<W: Write>(&mut self, to: W) -> Result<Saving<'_, W, Hashes>, DeltaError> {
+        self.known.begin()?;
+        self.saving(to, None)
+    }
+
+    /// As [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those bytes,
+    /// with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes are to
+    /// be given.
+    ///
+    /// # Errors
+    /// As of [`save`](Self::save).
+    pub fn save_changes<W: Write>(
+        &mut self,
+        to: W,
+    ) -> Result<SavingChanges<'_, W, Hashes>, DeltaError> {
+        self.known.begin()?;
+        self.saving_changes(to, None)
+    }
+}
+
+impl<K: Known> Chain<K> {
     /// Bytes of each state.
     #[must_use]
     pub fn length(&self) -> u64 {
@@ -97,78 +188,47 @@ impl Chain {
     /// The state that was saved last.
     #[must_use]
     pub fn state(&self) -> Option<StateId> {
-        self.last.as_ref().map(|last| last.state)
+        self.state
     }
 
     /// The next state is saved in full.
     pub fn begin_anew(&mut self) {
-        self.last = None;
+        self.state = None;
+        self.known.begin_anew();
     }
 
-    /// Begins to save a state: what it returns takes all of its bytes in order, and is to be
-    /// [finished](Saving::finish). Otherwise it was not saved, and the next delta begins where this one would have.
-    ///
-    /// # Errors
-    /// The file has refused.
-    pub fn save<W: Write>(&mut self, to: W) -> Result<Saving<'_, W>, DeltaError> {
-        let changes = Changes::new(self, to)?;
+    fn saving<W: Write>(
+        &mut self,
+        to: W,
+        output: Option<File>,
+    ) -> Result<Saving<'_, W, K>, DeltaError> {
+        let changes = Changes::new(self, to, output)?;
         Ok(Saving { chain: self, blocks: Blocks::default(), changes, has_failed: false })
     }
 
-    /// As [`save`](Self::save), of a state of which it is known what may have changed: what it returns takes those bytes,
-    /// with their offsets, ascending. All others are as they were in the last state; of the first one, all bytes are to
-    /// be given.
-    ///
-    /// # Errors
-    /// The file has refused.
-    pub fn save_changes<W: Write>(&mut self, to: W) -> Result<SavingChanges<'_, W>, DeltaError> {
-        let changes = Changes::new(self, to)?;
-        Ok(SavingChanges {
-            chain: self,
-            blocks: Blocks::default(),
-            changes,
-            given: 0,
-            has_failed: false,
-        })
+    fn saving_changes<W: Write>(
+        &mut self,
+        to: W,
+        output: Option<File>,
+    ) -> Result<SavingChanges<'_, W, K>, DeltaError> {
+        let changes = Changes::new(self, to, output)?;
+        let blocks = Blocks::default();
+        Ok(SavingChanges { chain: self, blocks, changes, given: 0, has_failed: false })
     }
-
-    /// Of a block that is given whole; 0 stands for one that is not known.
-    fn hash(&self, offset: u64, block: &[u8]) -> u128 {
-        let end = offset + block.len() as u64;
-        let is_whole = offset.is_multiple_of(BLOCK as u64)
-            && (end.is_multiple_of(BLOCK as u64) || end == self.length);
-        if is_whole { XxHash3_128::oneshot_with_seed(self.seed, block).max(1) } else { UNKNOWN }
-    }
-
-    /// Whether a block of the next state is not as it was in the last one, as far as is known.
-    fn has_changed(&self, index: usize, block: &[u8], hash: u128) -> bool {
-        match &self.last {
-            Some(last) => hash == UNKNOWN || last.hashes.get(index) != Some(&hash),
-            // A full delta begins with zeroes.
-            None => !is_zero(block),
-        }
-    }
-}
-
-/// Of a block of which only a part was given.
-const UNKNOWN: u128 = 0;
-
-fn is_zero(block: &[u8]) -> bool {
-    *block == ZEROES[..block.len()]
 }
 
 /// Takes the bytes of a state, in order. What it has found changed is written at once.
 #[derive(Debug)]
 #[must_use = "a state that is not finished was not saved"]
-pub struct Saving<'a, W: Write> {
-    chain: &'a mut Chain,
+pub struct Saving<'a, W: Write, K: Known = Places> {
+    chain: &'a mut Chain<K>,
     blocks: Blocks,
     changes: Changes<W>,
     /// What was written cannot be gone on with.
     has_failed: bool,
 }
 
-impl<W: Write> Saving<'_, W> {
+impl<W: Write, K: Known> Saving<'_, W, K> {
     /// All bytes were given: the state is saved, once what it was written to is on its disk.
     ///
     /// # Errors
@@ -179,12 +239,12 @@ impl<W: Write> Saving<'_, W> {
         if given != length || has_failed {
             return Err(DeltaError::NotWhole { given, length });
         }
-        blocks.end(&mut |offset, block| changes.block(chain, offset, block))?;
+        blocks.end(&mut |offset, bytes| changes.take(&mut chain.known, offset, bytes))?;
         changes.finish(chain)
     }
 }
 
-impl<W: Write> Write for Saving<'_, W> {
+impl<W: Write, K: Known> Write for Saving<'_, W, K> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Self { chain, blocks, changes, has_failed } = self;
         if *has_failed || blocks.given() + bytes.len() as u64 > chain.length {
@@ -192,7 +252,8 @@ impl<W: Write> Write for Saving<'_, W> {
             let given = blocks.given() + bytes.len() as u64;
             return Err(io::Error::other(DeltaError::NotWhole { given, length: chain.length }));
         }
-        let fed = blocks.feed(bytes, &mut |offset, block| changes.block(chain, offset, block));
+        let fed =
+            blocks.feed(bytes, &mut |offset, bytes| changes.take(&mut chain.known, offset, bytes));
         *has_failed = fed.is_err();
         fed.map(|()| bytes.len()).map_err(|error| match error {
             DeltaError::Io(error) => error,
@@ -208,8 +269,8 @@ impl<W: Write> Write for Saving<'_, W> {
 /// Takes bytes that may have changed, with their offsets. Of them, those blocks are written that have changed.
 #[derive(Debug)]
 #[must_use = "a state that is not finished was not saved"]
-pub struct SavingChanges<'a, W: Write> {
-    chain: &'a mut Chain,
+pub struct SavingChanges<'a, W: Write, K: Known = Places> {
+    chain: &'a mut Chain<K>,
     blocks: Blocks,
     changes: Changes<W>,
     given: u64,
@@ -217,7 +278,7 @@ pub struct SavingChanges<'a, W: Write> {
     has_failed: bool,
 }
 
-impl<W: Write> SavingChanges<'_, W> {
+impl<W: Write, K: Known> SavingChanges<'_, W, K> {
     /// These bytes are at `offset` in the state.
     ///
     /// # Errors
@@ -239,7 +300,7 @@ impl<W: Write> SavingChanges<'_, W> {
         if offset < next || offset.checked_add(len).is_none_or(|end| end > length) {
             return Err(DeltaError::OutOfOrder { offset, len, next, length });
         }
-        let mut each = |offset: u64, block: &[u8]| changes.block(chain, offset, block);
+        let mut each = |offset: u64, bytes: &[u8]| changes.take(&mut chain.known, offset, bytes);
         if offset > next {
             std::mem::replace(blocks, Blocks::from(offset)).end(&mut each)?;
         }
@@ -253,116 +314,84 @@ impl<W: Write> SavingChanges<'_, W> {
     /// Not all bytes of a first state were given, some were refused, or the file has refused; the chain is where it was.
     pub fn finish(self) -> Result<Saved, DeltaError> {
         let Self { chain, blocks, mut changes, given, has_failed } = self;
-        if has_failed || chain.last.is_none() && given != chain.length {
+        if has_failed || chain.state.is_none() && given != chain.length {
             return Err(DeltaError::NotWhole { given, length: chain.length });
         }
-        blocks.end(&mut |offset, block| changes.block(chain, offset, block))?;
+        blocks.end(&mut |offset, bytes| changes.take(&mut chain.known, offset, bytes))?;
         changes.finish(chain)
     }
 }
 
-/// What is done with each block of a state, at its offset.
-type Each<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), DeltaError>;
-
-/// A stream of bytes, cut where blocks of the state end.
-#[derive(Debug, Default)]
-struct Blocks {
-    /// The beginning of a block.
-    partial: Vec<u8>,
-    /// Where it is.
-    at: u64,
-}
-
-impl Blocks {
-    /// One that begins there.
-    fn from(offset: u64) -> Self {
-        Self { partial: Vec::new(), at: offset }
-    }
-
-    /// The offset of the next byte.
-    fn given(&self) -> u64 {
-        self.at + self.partial.len() as u64
-    }
-
-    fn feed(&mut self, mut bytes: &[u8], each: Each<'_>) -> Result<(), DeltaError> {
-        while !bytes.is_empty() {
-            let missing = BLOCK - (self.given() % BLOCK as u64) as usize;
-            if bytes.len() < missing || !self.partial.is_empty() {
-                let (first, rest) = bytes.split_at(missing.min(bytes.len()));
-                self.partial.extend_from_slice(first);
-                bytes = rest;
-                if first.len() < missing {
-                    return Ok(());
-                }
-                each(self.at, &self.partial)?;
-                self.at += self.partial.len() as u64;
-                self.partial.clear();
-            } else {
-                let (block, rest) = bytes.split_at(missing);
-                bytes = rest;
-                each(self.at, block)?;
-                self.at += block.len() as u64;
-            }
-        }
-        Ok(())
-    }
-
-    /// The last one may be shorter.
-    fn end(self, each: Each<'_>) -> Result<(), DeltaError> {
-        if self.partial.is_empty() { Ok(()) } else { each(self.at, &self.partial) }
-    }
-}
-
-/// A state's blocks, of which those that have changed are written, neighbours together.
+/// Blocks of a state, of which those that have changed are written, neighbours together.
 #[derive(Debug)]
 struct Changes<W: Write> {
     writer: Writer<W>,
-    /// Of blocks that are not as they were: which they are, and what they hash to.
-    hashes: Vec<(usize, u128)>,
+    /// The file that it writes to, of a chain that compares with files.
+    output: Option<File>,
     /// Blocks that have changed and are not written yet, and where they begin.
     run: Vec<u8>,
     begins: u64,
     changed: u64,
+    /// Of blocks that were compared together, whether each has changed.
+    have_changed: Vec<bool>,
 }
 
 impl<W: Write> Changes<W> {
     /// Of the next state of a chain: none so far.
-    fn new(chain: &Chain, to: W) -> Result<Self, DeltaError> {
-        let writer = Writer::new(to, chain.length, chain.state())?;
-        Ok(Self { writer, hashes: Vec::new(), run: Vec::new(), begins: 0, changed: 0 })
+    fn new<K>(chain: &Chain<K>, to: W, output: Option<File>) -> Result<Self, DeltaError> {
+        let writer = Writer::new(to, chain.length, chain.state)?;
+        let (run, have_changed) = (Vec::new(), Vec::new());
+        Ok(Self { writer, output, run, begins: 0, changed: 0, have_changed })
     }
 
-    fn finish(mut self, chain: &mut Chain) -> Result<Saved, DeltaError> {
-        self.flush()?;
-        let Self { writer, hashes: changed_hashes, changed, .. } = self;
-        let (before_its_end, is_full) = (writer.written(), chain.last.is_none());
-        let state = writer.finish()?;
-        let blocks = chain.length.div_ceil(BLOCK as u64) as usize;
-        let last = chain.last.take().map(|last| last.hashes);
-        let mut hashes = last.unwrap_or_else(|| vec![UNKNOWN; blocks]);
-        changed_hashes.into_iter().for_each(|(block, hash)| hashes[block] = hash);
-        chain.last = Some(Last { state, hashes });
-        Ok(Saved { state, is_full, changed, written: before_its_end + Writer::<W>::END })
+    fn finish<K: Known>(mut self, chain: &mut Chain<K>) -> Result<Saved, DeltaError> {
+        self.flush(&mut chain.known)?;
+        let written = self.writer.written() + Writer::<W>::END;
+        let (state, is_full) = (self.writer.finish()?, chain.state.is_none());
+        chain.known.commit(self.output, written);
+        chain.state = Some(state);
+        Ok(Saved { state, is_full, changed: self.changed, written })
     }
 
-    fn block(&mut self, chain: &Chain, offset: u64, block: &[u8]) -> Result<(), DeltaError> {
-        let index = (offset / BLOCK as u64) as usize;
-        let hash = chain.hash(offset, block);
-        let has_changed = chain.has_changed(index, block, hash);
-        if has_changed || chain.last.is_none() {
-            self.hashes.push((index, hash));
+    /// Takes blocks that lie side by side, or a part of one.
+    fn take(
+        &mut self,
+        known: &mut impl Known,
+        mut offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), DeltaError> {
+        for part in bytes.chunks(TOGETHER) {
+            let mut have_changed = std::mem::take(&mut self.have_changed);
+            have_changed.clear();
+            known.compare(offset, part, &mut have_changed);
+            for (block, &has_changed) in part.chunks(BLOCK).zip(&have_changed) {
+                if has_changed {
+                    self.block(known, offset, block)?;
+                }
+                offset += block.len() as u64;
+            }
+            self.have_changed = have_changed;
         }
-        if !has_changed {
-            return Ok(());
-        }
-        self.changed += block.len() as u64;
+        Ok(())
+    }
+
+    /// Takes a block that has changed, or a part of it.
+    fn block(
+        &mut self,
+        known: &mut impl Known,
+        offset: u64,
+        block: &[u8],
+    ) -> Result<(), DeltaError> {
+        let len = block.len() as u64;
+        self.changed += len;
         if is_zero(block) {
-            self.flush()?;
-            return self.writer.zeroes(offset, block.len() as u64);
+            self.flush(known)?;
+            known.cleared(offset, len);
+            return self.writer.zeroes(offset, len);
         }
         let end = self.begins + self.run.len() as u64;
-        if end != offset || self.run.len() >= LONGEST {
-            self.flush()?;
+        if end != offset || self.run.len() + block.len() > LONGEST {
+            self.flush(known)?;
         }
         if self.run.is_empty() {
             self.begins = offset;
@@ -371,9 +400,12 @@ impl<W: Write> Changes<W> {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), DeltaError> {
+    fn flush(&mut self, known: &mut impl Known) -> Result<(), DeltaError> {
         if !self.run.is_empty() {
             self.writer.bytes(self.begins, &self.run)?;
+            let len = self.run.len() as u64;
+            // As one piece, whose bytes come last.
+            known.wrote(self.begins, len, self.writer.written() - len);
             self.run.clear();
         }
         Ok(())

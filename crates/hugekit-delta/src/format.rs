@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::hash::Hasher;
+use std::io;
 use std::str::FromStr;
 
-use twox_hash::{XxHash3_64, XxHash3_128};
+use twox_hash::XxHash3_64;
 
 pub(crate) const MAGIC: [u8; 8] = *b"HKDELTA\0";
 pub(crate) const VERSION: u32 = 1;
@@ -12,7 +13,7 @@ pub(crate) const VERSION: u32 = 1;
 /// Bytes of one change at most: a reader needs no more memory than that.
 pub const LONGEST: usize = 2 << 20;
 
-/// A state of a chain: two with the same are the same bytes.
+/// A state of a chain: two with the same are the same bytes. Each save gives its state a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId(pub(crate) [u8; 16]);
 
@@ -136,14 +137,11 @@ impl Piece {
 #[derive(Clone)]
 pub(crate) struct Sums {
     last: u64,
-    all: XxHash3_128,
 }
 
 impl Sums {
     pub(crate) fn new(opening: &[u8; Opening::BYTES]) -> Self {
-        let mut all = XxHash3_128::new();
-        all.write(opening);
-        Self { last: XxHash3_64::oneshot(opening), all }
+        Self { last: XxHash3_64::oneshot(opening) }
     }
 
     /// The sum of the next piece.
@@ -153,12 +151,34 @@ impl Sums {
         sum.write(piece);
         sum.write(payload);
         self.last = sum.finish();
-        self.all.write(&self.last.to_le_bytes());
         self.last
     }
+}
 
-    /// The state that all of it leads to.
-    pub(crate) fn id(&self) -> StateId {
-        StateId(self.all.finish_128().to_le_bytes())
+/// Names a state. Sums are easily made equal by choosing bytes, so that a key is in it that no client can foresee; and the
+/// sums are, so that two copies of one virtual machine, which may be given the same key, name their states differently.
+#[derive(Clone)]
+pub(crate) struct Namer(blake3::Hasher);
+
+impl Namer {
+    pub(crate) fn new(opening: &[u8; Opening::BYTES]) -> io::Result<Self> {
+        let mut hasher = blake3::Hasher::new_keyed(&random()?);
+        hasher.update(opening);
+        Ok(Self(hasher))
     }
+
+    pub(crate) fn add(&mut self, sum: u64) {
+        self.0.update(&sum.to_le_bytes());
+    }
+
+    pub(crate) fn id(&self) -> StateId {
+        StateId(*self.0.finalize().as_bytes().first_chunk().expect("a part of the hash"))
+    }
+}
+
+/// Bytes that no client can foresee.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
 }

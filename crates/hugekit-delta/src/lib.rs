@@ -5,7 +5,8 @@
 //! their order are a *chain*.
 //!
 //! - [`Chain`] makes them: it takes all bytes of each state in order, such as hugekit's `Snapshot::write_to` gives them,
-//!   or those that may have changed, such as its `Changes::write_to` does, and writes those blocks of 4 KiB that have.
+//!   or those that may have changed, such as its `Changes::write_to` does, compares them with its own files, and writes
+//!   those blocks of 4 KiB that have changed.
 //! - [`apply()`] brings a state forward; [`merge()`] makes one delta of several; [`inspect`] says what is in one.
 //! - [`Writer`] and [`Reader`] are the stream itself, for a program that knows better what has changed.
 //!
@@ -13,24 +14,28 @@
 //! place, before anything is changed.
 //!
 //! ```
-//! use std::io::{Cursor, Write};
+//! use std::fs::{self, File};
+//! use std::io::Write;
 //!
 //! use hugekit_delta::{Chain, apply};
 //!
+//! let folder = tempfile::tempdir()?;
 //! let mut state = vec![1_u8; 1 << 20];
 //! let mut chain = Chain::new(state.len() as u64);
-//! let (mut full, mut delta) = (Vec::new(), Vec::new());
-//! for out in [&mut full, &mut delta] {
-//!     let mut saving = chain.save(out)?;
+//! let paths = ["0.delta", "1.delta"].map(|name| folder.path().join(name));
+//! for path in &paths {
+//!     let file = File::create(path)?;
+//!     let mut saving = chain.save(&file)?;
 //!     saving.write_all(&state)?;
 //!     saving.finish()?;
 //!     state[70_000] += 1;
 //! }
-//! assert!(delta.len() < 5000);
+//! assert!(fs::metadata(&paths[1])?.len() < 5000);
 //!
-//! let mut restored = vec![0; 1 << 20];
-//! let state = apply(&mut restored, None, &mut Cursor::new(&full))?;
-//! apply(&mut restored, Some(state), &mut Cursor::new(&delta))?;
+//! let (mut restored, mut current) = (vec![0; 1 << 20], None);
+//! for path in &paths {
+//!     current = Some(apply(&mut restored, current, &mut File::open(path)?)?);
+//! }
 //! assert_eq!((restored[69_999], restored[70_000]), (1, 2));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -38,19 +43,28 @@
 #![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
 
 mod apply;
+mod blocks;
 mod chain;
 mod error;
+mod files;
 mod format;
+mod hashes;
+mod known;
 mod merge;
+mod places;
 mod reader;
 mod target;
 mod writer;
 
 pub use apply::{Contents, apply, inspect};
-pub use chain::{BLOCK, Chain, Saved, Saving, SavingChanges};
+pub use blocks::BLOCK;
+pub use chain::{Chain, Saved, Saving, SavingChanges};
 pub use error::DeltaError;
 pub use format::{LONGEST, NoStateId, StateId};
+pub use hashes::Hashes;
+pub use known::Known;
 pub use merge::merge;
+pub use places::Places;
 pub use reader::{Change, Header, Reader};
 pub use target::Target;
 pub use writer::Writer;

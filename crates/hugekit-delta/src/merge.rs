@@ -103,7 +103,7 @@ impl<R: Read> Source<R> {
 struct Held {
     offset: u64,
     len: u64,
-    /// `None`: zeroes.
+    /// All of the change's, of which the last ones are left; `None`: zeroes.
     bytes: Option<Vec<u8>>,
 }
 
@@ -122,9 +122,6 @@ impl Held {
 
     fn skip_to(&mut self, offset: u64) {
         let skipped = offset.saturating_sub(self.offset);
-        if let Some(bytes) = &mut self.bytes {
-            bytes.drain(..skipped as usize);
-        }
         self.offset += skipped;
         self.len -= skipped;
     }
@@ -132,7 +129,10 @@ impl Held {
     fn write<W: Write>(&self, end: u64, out: &mut Writer<W>) -> Result<(), DeltaError> {
         let len = end - self.offset;
         match &self.bytes {
-            Some(bytes) => out.bytes(self.offset, &bytes[..len as usize]),
+            Some(bytes) => {
+                let left = &bytes[bytes.len() - self.len as usize..];
+                out.bytes(self.offset, &left[..len as usize])
+            }
             None => out.zeroes(self.offset, len),
         }
     }

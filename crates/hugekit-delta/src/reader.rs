@@ -16,6 +16,21 @@ pub struct Header {
     pub base: Option<StateId>,
 }
 
+impl Header {
+    /// Whether such a delta may be applied to a state of `length` bytes.
+    pub(crate) fn fits(&self, length: u64, current: Option<StateId>) -> Result<(), DeltaError> {
+        if self.length != length {
+            return Err(DeltaError::OtherLength { delta: self.length, state: length });
+        }
+        match self.base {
+            Some(expected) if current != Some(expected) => {
+                Err(DeltaError::OtherBase { expected, found: current })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {

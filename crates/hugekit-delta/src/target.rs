@@ -2,9 +2,15 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Bytes of a state that can be changed: memory, or a file of that length.
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::blocks::{BLOCK, is_zero};
+
+/// Bytes of a state that can be changed: memory, or a file of that length, in which zeroes become holes.
 pub trait Target {
     /// How many there are.
     ///
@@ -36,8 +42,10 @@ impl Target for [u8] {
         Ok(())
     }
 
+    /// Writes nothing where there are zeroes already: memory that was never touched is not populated.
     fn clear(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        self[offset as usize..(offset + len) as usize].fill(0);
+        let bytes = &mut self[offset as usize..(offset + len) as usize];
+        bytes.chunks_mut(BLOCK).filter(|block| !is_zero(block)).for_each(|block| block.fill(0));
         Ok(())
     }
 }
@@ -68,14 +76,33 @@ impl Target for File {
         self.write_all_at(bytes, offset)
     }
 
+    /// Leaves a hole, which takes no room on the disk.
     fn clear(&mut self, offset: u64, len: u64) -> io::Result<()> {
-        let end = offset + len;
-        let mut at = offset;
-        while at < end {
-            let part = ZEROES.len().min((end - at) as usize);
-            self.write_all_at(&ZEROES[..part], at)?;
-            at += part as u64;
+        if len == 0 {
+            return Ok(());
         }
-        Ok(())
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| fallocate(&*self, flags, offset, len)) {
+            Err(Errno::NOTSUP | Errno::NOSYS) => overwrite(self, offset..offset + len),
+            punched => Ok(punched?),
+        }
     }
+}
+
+/// Overwrites with zeroes; not where holes are already, as far as the file system knows.
+fn overwrite(file: &File, range: Range<u64>) -> io::Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => return Ok(()),
+            found => found.unwrap_or(at).min(range.end),
+        };
+        let hole = seek(file, SeekFrom::Hole(data)).unwrap_or(range.end).min(range.end);
+        for start in (data..hole).step_by(ZEROES.len()) {
+            let len = ZEROES.len().min((hole - start) as usize);
+            file.write_all_at(&ZEROES[..len], start)?;
+        }
+        at = hole.max(at + 1);
+    }
+    Ok(())
 }

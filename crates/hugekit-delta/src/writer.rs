@@ -3,7 +3,7 @@
 use std::io::{BufWriter, Write};
 
 use crate::error::DeltaError;
-use crate::format::{Kind, LONGEST, Opening, Piece, StateId, Sums};
+use crate::format::{Kind, LONGEST, Namer, Opening, Piece, StateId, Sums};
 
 /// Bytes that are written together: a delta may have thousands of small changes.
 const TOGETHER: usize = 256 << 10;
@@ -14,6 +14,7 @@ pub struct Writer<W: Write> {
     to: BufWriter<W>,
     length: u64,
     sums: Sums,
+    namer: Namer,
     /// The first byte that may change still.
     next: u64,
     pieces: u64,
@@ -35,13 +36,14 @@ impl<W: Write> Writer<W> {
     /// A delta of states of `length` bytes that begins with `base`; with `None` it begins with zeroes.
     ///
     /// # Errors
-    /// The file has refused.
+    /// The file has refused, or the kernel gives no random bytes.
     pub fn new(to: W, length: u64, base: Option<StateId>) -> Result<Self, DeltaError> {
         let mut to = BufWriter::with_capacity(TOGETHER, to);
         let opening = Opening { length, base: base.unwrap_or(StateId::NONE) }.encode();
         to.write_all(&opening)?;
+        let (sums, namer) = (Sums::new(&opening), Namer::new(&opening)?);
         let written = opening.len() as u64;
-        Ok(Self { to, length, sums: Sums::new(&opening), next: 0, pieces: 0, written })
+        Ok(Self { to, length, sums, namer, next: 0, pieces: 0, written })
     }
 
     /// These bytes are at `offset` now.
@@ -75,7 +77,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// The file has refused.
     pub fn finish(self) -> Result<StateId, DeltaError> {
-        let id = self.sums.id();
+        let id = self.namer.id();
         self.finish_as(id)
     }
 
@@ -104,6 +106,7 @@ impl<W: Write> Writer<W> {
     fn piece(&mut self, piece: Piece, payload: &[u8]) -> Result<(), DeltaError> {
         let head = piece.encode();
         let sum = self.sums.next(&head, payload);
+        self.namer.add(sum);
         self.to.write_all(&head)?;
         self.to.write_all(&sum.to_le_bytes())?;
         self.to.write_all(payload)?;

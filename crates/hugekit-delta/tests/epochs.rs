@@ -1,8 +1,6 @@
 //! A chain of what epochs of real memory have seen change.
 #![allow(unsafe_code)]
 
-use std::io::Cursor;
-
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot};
 use hugekit_delta::{BLOCK, Chain, apply};
 
@@ -19,8 +17,8 @@ fn chain_of_epochs_holds_blocks_that_have_changed_and_gives_the_last_state() {
         Err(error) => return println!("skipped: {error}"),
     };
     for round in 0..4 {
-        let mut delta = Vec::new();
-        let mut saving = chain.save_changes(&mut delta).unwrap();
+        let delta = tempfile::NamedTempFile::new().unwrap();
+        let mut saving = chain.save_changes(delta.as_file()).unwrap();
         let epoch = changes.write_to(|offset, bytes| saving.put(offset as u64, bytes)).unwrap();
         let saved = saving.finish().unwrap();
         assert_eq!(saved.is_full, round == 0);
@@ -32,15 +30,16 @@ fn chain_of_epochs_holds_blocks_that_have_changed_and_gives_the_last_state() {
         // SAFETY: as above.
         changes = unsafe { Snapshot::builder().since(epoch) }.unwrap();
     }
-    let mut last = Vec::new();
-    let mut saving = chain.save_changes(&mut last).unwrap();
+    let last = tempfile::NamedTempFile::new().unwrap();
+    let mut saving = chain.save_changes(last.as_file()).unwrap();
     drop(changes.write_to(|offset, bytes| saving.put(offset as u64, bytes)).unwrap());
     saving.finish().unwrap();
     deltas.push(last);
     let mut restored = vec![0; heap.len()];
     let mut state = None;
     for delta in deltas {
-        state = Some(apply(&mut restored, state, &mut Cursor::new(delta)).unwrap());
+        let mut delta = delta.reopen().unwrap();
+        state = Some(apply(&mut restored, state, &mut delta).unwrap());
     }
     assert!(restored == heap);
 }

@@ -58,7 +58,11 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
             units::bytes(outlook.sparse)
         );
         let line = TOPIC.note("holes", value);
-        lines.push(if outlook.sparse < outlook.now.all / MANY_HOLES {
+        lines.push(if outlook.is_limit_unknown {
+            line.remedy(
+                "run the tender where the memory limit of the process's control group can be read",
+            )
+        } else if outlook.sparse < outlook.now.all / MANY_HOLES {
             line
         } else {
             line.remedy(format!(
@@ -67,7 +71,7 @@ fn lines(pid: i32, outlook: &Outlook, cost: Option<ForkCost>) -> Vec<Line> {
         });
     }
     let left = |&(reason, bytes): &(Excluded, u64)| {
-        TOPIC.note("left as it is", format!("{} {}", units::bytes(bytes), why(reason)))
+        TOPIC.note("left as it is", format!("{} {}", units::bytes(bytes), reason))
     };
     lines.extend(outlook.excluded.iter().map(left));
     lines.extend(outlook.hindrance.as_ref().map(hindrance));
@@ -91,25 +95,11 @@ fn fork(pid: i32, outlook: &Outlook, cost: ForkCost) -> Line {
     }
 }
 
-fn why(reason: Excluded) -> &'static str {
-    match reason {
-        Excluded::SharedOrFile => "of files, or shared: forks copy no tables of it",
-        Excluded::Hugetlb => "on reserved huge pages",
-        Excluded::LeftOutOfForks => "not in forks (MADV_DONTFORK)",
-        Excluded::NoHugePages => "on small pages by its owner's wish (MADV_NOHUGEPAGE)",
-        Excluded::Locked => "locked",
-        Excluded::Special => "of a device or the kernel",
-        Excluded::SharedSinceFork => "shared with another process since a fork",
-        Excluded::TooShort => "in mappings without a whole aligned 2 MiB",
-        _ => "for another reason",
-    }
-}
-
 /// A tender would wait.
 fn hindrance(hindrance: &Hindrance) -> Line {
     let remedy = match hindrance {
         Hindrance::NoFreeHugePages { .. } => "echo 1 > /proc/sys/vm/compact_memory",
-        Hindrance::ControlGroup { .. } => "raise the control group's memory.max",
+        Hindrance::ControlGroup { .. } => "raise the memory limit of the control group",
         _ => "a tender waits until that is over",
     };
     TOPIC.limited("a tender would wait", hindrance.to_string()).remedy(remedy)

@@ -9,7 +9,6 @@ mod dump;
 mod image;
 mod lease;
 mod machine;
-mod profile;
 mod record;
 mod resp;
 mod store;
@@ -25,7 +24,6 @@ pub struct Target {
 /// All of them.
 pub const TARGETS: &[Target] = &[
     Target { name: "record", run: record::run },
-    Target { name: "profile", run: profile::run },
     Target { name: "machine", run: machine::run },
     Target { name: "resp", run: resp::run },
     Target { name: "dump", run: dump::run },

@@ -115,12 +115,12 @@ impl Anonymous {
 
     /// Gives the pages of the first `len` bytes back to the kernel; they are zeroes when touched or
     /// populated again. What the hypervisor gave to this machine stays with it.
-    pub(crate) fn give_back(&mut self, len: usize) {
+    pub(crate) fn give_back(&mut self, len: usize) -> Result<(), LabError> {
         let start = self.bytes()[..len].as_mut_ptr();
         // SAFETY: private anonymous memory of our own, borrowed mutably: it reads as zeroes from
         // here on, which are initialised bytes.
         let given = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) };
-        given.expect("the range is a mapping that is not locked");
+        given.map_err(|errno| LabError::GiveBack { len: Size(len), cause: errno.into() })
     }
 
     /// Its addresses.

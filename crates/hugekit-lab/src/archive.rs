@@ -111,7 +111,7 @@ impl Archive {
     pub fn keep(&self, record: &Record) -> Result<String, ArchiveError> {
         let failed = |cause| ArchiveError::Keep { folder: self.folder.clone(), cause };
         let file = self.write(record).map_err(failed)?;
-        self.name(file, record.made.unwrap_or_else(Timestamp::now)).map_err(failed)
+        self.name(file, record.made).map_err(failed)
     }
 
     fn write(&self, record: &Record) -> io::Result<NamedTempFile> {
@@ -220,8 +220,8 @@ mod tests {
 
     fn record(second: i64) -> Record {
         Record {
-            schema: "hugekit-lab/2".into(),
-            made: Some(Timestamp::from_second(second).unwrap()),
+            schema: "hugekit-lab/1".into(),
+            made: Timestamp::from_second(second).unwrap(),
             command: format!("hugekit lab --rounds {second}"),
             machine: Machine::default(),
             uncontrolled: Vec::new(),

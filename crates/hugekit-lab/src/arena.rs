@@ -59,8 +59,8 @@ impl Arena {
     }
 
     /// Gives the pages of the first `len` bytes back to the kernel.
-    pub(crate) fn give_back(&mut self, len: usize) {
-        self.0.give_back(len);
+    pub(crate) fn give_back(&mut self, len: usize) -> Result<(), LabError> {
+        self.0.give_back(len)
     }
 
     /// Bytes of it.
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn pages_given_back_are_zeroes() {
         let mut arena = Arena::warmed(3 * MIB, &Quiet).unwrap();
-        arena.give_back(3 * MIB);
+        arena.give_back(3 * MIB).unwrap();
         assert!(arena.bytes().iter().all(|&byte| byte == 0));
     }
 

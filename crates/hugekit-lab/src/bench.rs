@@ -71,14 +71,15 @@ impl<'a> Bench<'a> {
 
     /// Of the machine that these files describe.
     fn on(root: Root, options: &'a Options, observer: &'a dyn Observer) -> Result<Self, LabError> {
-        let available = available_memory(&root)?;
-        let memory = memory_to_use(options, available)?;
-        let short = short_of_memory(options, memory, available);
-        let caches = cache::read(&root).ok();
+        // First: until its turn another lab has memory set apart, or has left settings changed.
         let settings = match options.setup {
             true => Settings::in_turn(&root, PATIENCE, observer)?,
             false => Settings::none(),
         };
+        let available = available_memory(&root)?;
+        let memory = memory_to_use(options, available)?;
+        let short = short_of_memory(options, memory, available);
+        let caches = cache::read(&root).ok();
         Ok(Self {
             options,
             observer,
@@ -374,13 +375,11 @@ pub(crate) fn why_no_thp(root: &Root) -> String {
     }
 }
 
-/// So many bytes, or half of what is available if that is less.
-pub(crate) fn at_most(bytes: usize) -> Result<Size, LabError> {
-    Ok(Size(bytes.min(available_memory(&Root::default())? / 2).next_multiple_of(2 * MIB)))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+
     use super::*;
 
     fn to_use(quick: bool, memory: Option<usize>, available: usize) -> Result<usize, LabError> {
@@ -436,6 +435,37 @@ mod tests {
             assert_eq!(why == "they are of 512MiB here", other, "{}: {why}", machine.name);
             assert_eq!(why == "this kernel has none", !machine.thp, "{}: {why}", machine.name);
         }
+    }
+
+    /// A lab that holds the turn, with memory set apart, until another one waits for it.
+    struct Holder {
+        settings: RefCell<Option<Settings>>,
+        meminfo: PathBuf,
+    }
+
+    impl Observer for Holder {
+        fn begin(&self, stage: &str) {
+            if stage.starts_with("waiting for process ") {
+                std::fs::write(&self.meminfo, meminfo(8 << 20)).unwrap();
+                self.settings.take();
+            }
+        }
+    }
+
+    fn meminfo(kib: usize) -> String {
+        format!("MemTotal: 16777216 kB\nMemFree: {kib} kB\nMemAvailable: {kib} kB\n")
+    }
+
+    #[test]
+    fn memory_that_another_lab_has_set_apart_is_available_after_its_turn() {
+        let files = hugekit_machines::MACHINES[0].files().unwrap();
+        let (root, meminfo_file) = (Root::at(files.path()), files.path().join("proc/meminfo"));
+        let held = Settings::in_turn(&root, Duration::ZERO, &crate::Quiet).unwrap();
+        std::fs::write(&meminfo_file, meminfo(1)).unwrap();
+        let holder = Holder { settings: RefCell::new(Some(held)), meminfo: meminfo_file };
+        let options = Options { setup: true, ..Options::default() };
+        let bench = Bench::on(root, &options, &holder).unwrap();
+        assert!(bench.memory > LEAST_MEMORY, "{}", bench.memory);
     }
 
     /// The memory that a run takes on every machine, with huge pages reserved for it and without.

@@ -331,8 +331,6 @@ fn warnings(before: &Record, after: &Record) -> Vec<String> {
             machines.join("; ")
         )
     });
-    let profile = (before.machine.profile != after.machine.profile)
-        .then(|| format!("profile: {} / {}", before.machine.profile, after.machine.profile));
     let memory = after.experiments.iter().filter_map(|new| {
         let same = |old: &&Experiment| old.name == new.name;
         let old = before.experiments.iter().find(same)?;
@@ -341,7 +339,7 @@ fn warnings(before: &Record, after: &Record) -> Vec<String> {
             format!("{}: {} / {}", new.name, said(&old.memory), said(&new.memory))
         })
     });
-    machines.into_iter().chain(profile).chain(memory).collect()
+    machines.into_iter().chain(memory).collect()
 }
 
 fn different_machines(before: &Machine, after: &Machine) -> Vec<String> {
@@ -384,8 +382,8 @@ mod tests {
     fn record(cases: Vec<Case>) -> Record {
         let experiment = Experiment { name: "e".into(), cases, ..Experiment::default() };
         Record {
-            schema: "hugekit-lab/2".into(),
-            made: None,
+            schema: "hugekit-lab/1".into(),
+            made: jiff::Timestamp::UNIX_EPOCH,
             command: "hugekit lab".into(),
             machine: Machine::default(),
             uncontrolled: Vec::new(),

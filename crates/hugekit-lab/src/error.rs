@@ -58,6 +58,15 @@ pub enum LabError {
         #[source]
         cause: std::io::Error,
     },
+    /// The kernel, or a filter of system calls, refused to take memory back.
+    #[error("cannot give {len} back to the kernel")]
+    GiveBack {
+        /// The memory that was to be given back.
+        len: Size,
+        /// The kernel's word.
+        #[source]
+        cause: std::io::Error,
+    },
     /// Of so many writers, not all were ready in time.
     #[error("of {0} writers, not all were ready to begin in time")]
     Writers(usize),

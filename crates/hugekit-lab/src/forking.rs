@@ -9,9 +9,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hugekit::{PopulateOptions, Threads};
+use rustix::io::Errno;
 use rustix::mm::{Advice, madvise, mprotect};
 use rustix::process::{
-    Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid,
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal,
+    waitpid,
 };
 
 use crate::LabError;
@@ -70,9 +72,9 @@ impl Shared {
     }
 
     /// Gives the pages back to the kernel: all of it is zeroes until it is written.
-    pub(crate) fn give_back(&mut self) {
+    pub(crate) fn give_back(&mut self) -> Result<(), LabError> {
         let len = self.0.bytes().len();
-        self.0.give_back(len);
+        self.0.give_back(len)
     }
 
     /// How long `fork(2)` keeps the parent.
@@ -127,12 +129,12 @@ impl Shared {
 /// A child that does `work` and ends; it has failed if `work` says so. `work` neither allocates nor takes
 /// locks, which another thread may have held. `len` is the memory that it is about.
 pub(crate) fn process(len: Size, work: impl FnOnce() -> bool) -> Result<Child, LabError> {
+    let parent = getpid();
     // SAFETY: the child does `work`, which needs no lock, and then `_exit`, which needs none either.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: the child ends with the parent that waits for it, whatever happens there.
-        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        let status = if work() { libc::EXIT_SUCCESS } else { libc::EXIT_FAILURE };
+        let succeeded = end_with(parent, Signal::KILL).is_ok() && work();
+        let status = if succeeded { libc::EXIT_SUCCESS } else { libc::EXIT_FAILURE };
         // SAFETY: `_exit` has no precondition; it runs no destructors and flushes no buffers.
         unsafe { libc::_exit(status) };
     }
@@ -143,9 +145,16 @@ pub(crate) fn process(len: Size, work: impl FnOnce() -> bool) -> Result<Child, L
 
 /// Has the program end, by this signal, when this process does: not even SIGKILL leaves it behind.
 pub(crate) fn end_with_this_process(command: &mut Command, signal: Signal) {
-    let ask = move || Ok(set_parent_process_death_signal(Some(signal))?);
-    // SAFETY: between fork and exec the child makes one system call, and neither allocates nor takes a lock.
-    unsafe { command.pre_exec(ask) };
+    let parent = getpid();
+    // SAFETY: between fork and exec the child makes two system calls, and neither allocates nor takes a lock.
+    unsafe { command.pre_exec(move || end_with(parent, signal)) };
+}
+
+/// Has a child end with its parent, which would otherwise leave it, and the lock on settings with it. An error if the
+/// parent has ended already: the kernel sends no signal then.
+fn end_with(parent: Pid, signal: Signal) -> io::Result<()> {
+    set_parent_process_death_signal(Some(signal))?;
+    if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
 }
 
 /// One store to every base page.
@@ -249,6 +258,17 @@ mod tests {
             })
             .unwrap();
         child.wait().unwrap();
+    }
+
+    /// As for one whose parent was killed before it could say with whom it ends.
+    #[test]
+    fn child_of_another_parent_does_no_work() {
+        let test = getpid();
+        let child = process(Size(0), || {
+            let is_refused = end_with(getpid(), Signal::KILL).is_err();
+            is_refused && end_with(test, Signal::KILL).is_ok()
+        });
+        child.unwrap().wait().unwrap();
     }
 
     #[test]

@@ -13,7 +13,6 @@ pub mod archive;
 mod arena;
 mod bench;
 mod broker_process;
-mod calibrate;
 mod clients;
 pub mod compare;
 mod conditions;
@@ -46,7 +45,6 @@ mod tending;
 mod threads;
 mod writers;
 
-pub use calibrate::{Calibration, NoiseFloor, calibrate};
 pub use conditions::Difference;
 pub use error::LabError;
 pub use experiments::{Definition, EXPERIMENTS};

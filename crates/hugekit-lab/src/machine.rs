@@ -2,7 +2,6 @@
 
 use hugekit::machine::limits::Allowed;
 use hugekit::machine::{Memory, Root, cache};
-use hugekit::profile;
 use hugekit_doctor::Host;
 
 use crate::record::Machine;
@@ -24,7 +23,6 @@ impl Machine {
             hypervisor,
             cache_bytes: caches.unwrap_or_default(),
             memory_bytes: Memory::read(root).map_or(0, |memory| memory.total),
-            profile: profile(),
             // Known to the run that counted.
             hardware_counters: String::new(),
         }
@@ -43,11 +41,6 @@ pub(crate) fn clearing_kernel() -> String {
         Some(false) => format!("{}, clearing page by page", kernel()),
         None => kernel(),
     }
-}
-
-fn profile() -> String {
-    let source = profile::source();
-    source.map_or_else(|| "built in".into(), |source| format!("`{}`", source.stored.tuned.command))
 }
 
 fn unknown() -> String {

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::LabError;
 use crate::latency_writer::{LINE, Workload};
 use crate::size::MIB;
+use crate::threads::spawn;
 
 const WORDS: usize = LINE / size_of::<u64>();
 
@@ -15,6 +17,15 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// Bytes that each cluster has.
 const CLUSTER: usize = 2 * MIB;
+
+/// Ends the writer when it is dropped.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Which lines are written, and how many of them in a second.
 #[derive(Debug)]
@@ -75,14 +86,17 @@ impl Pattern {
         }
     }
 
-    /// Writes at its rate while something is done.
-    pub(crate) fn during<T>(&self, words: &[AtomicU64], act: impl FnOnce() -> T) -> T {
+    /// Writes at its rate while something is done, until that ends or panics.
+    pub(crate) fn during<T>(
+        &self,
+        words: &[AtomicU64],
+        act: impl FnOnce() -> Result<T, LabError>,
+    ) -> Result<T, LabError> {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
-            scope.spawn(|| self.write_until(words, &over));
-            let done = act();
-            over.store(true, Ordering::Relaxed);
-            done
+            let _end = End(&over);
+            spawn(scope, || self.write_until(words, &over))?;
+            act()
         })
     }
 
@@ -108,6 +122,8 @@ fn store(words: &[AtomicU64], first: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::AssertUnwindSafe;
+
     use super::*;
 
     fn words(bytes: usize) -> Vec<AtomicU64> {
@@ -158,12 +174,17 @@ mod tests {
         let bytes = 4 * MIB;
         let (pattern, memory) = (Pattern::clustered(bytes), words(bytes));
         let count = || memory.iter().map(|word| word.load(Ordering::Relaxed)).sum::<u64>();
-        pattern.during(&memory, || {
+        let more = || {
             let before = count();
             while count() == before {
                 thread::yield_now();
             }
-        });
+            Ok(())
+        };
+        pattern.during(&memory, more).unwrap();
+        let act =
+            || pattern.during(&memory, || -> Result<(), LabError> { panic!("while it writes") });
+        std::panic::catch_unwind(AssertUnwindSafe(act)).unwrap_err();
         let after = count();
         thread::sleep(3 * TICK);
         assert_eq!(count(), after);

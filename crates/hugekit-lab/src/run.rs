@@ -44,7 +44,7 @@ impl Outcome {
         Record {
             uncontrolled: uncontrolled(host, &machine.hardware_counters),
             schema: format!("{KIND}{VERSION}"),
-            made: Some(Timestamp::now()),
+            made: Timestamp::now(),
             // A file may be called anything.
             command: plain(command),
             machine,

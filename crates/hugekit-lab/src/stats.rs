@@ -52,14 +52,6 @@ fn samples_outside(count: usize) -> usize {
     outside
 }
 
-/// The median of the ratios within rounds: by how much `subject` is more than `baseline`, whatever
-/// disturbed a round. 1 if there is no round.
-#[must_use]
-pub(crate) fn median_ratio(subject: &[f64], baseline: &[f64]) -> f64 {
-    let ratios: Vec<f64> = subject.iter().zip(baseline).map(|(one, other)| one / other).collect();
-    if ratios.is_empty() { 1.0 } else { median(&ratios) }
-}
-
 /// Distribution of a set of samples in three numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
@@ -97,12 +89,6 @@ pub fn every_other(samples: &[f64], first: usize) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ratios_are_taken_within_rounds() {
-        assert_eq!(median_ratio(&[2.0, 20.0, 1.0], &[1.0, 10.0, 1.0]), 2.0);
-        assert_eq!(median_ratio(&[], &[]), 1.0);
-    }
 
     #[test]
     fn the_interval_of_a_median_narrows_with_rounds() {

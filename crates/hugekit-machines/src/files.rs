@@ -56,6 +56,16 @@ impl Files {
         self
     }
 
+    /// Writes a file whose bytes need not be text.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn bytes(&self, path: impl AsRef<Path>, bytes: &[u8]) -> &Self {
+        let written = self.place(path).and_then(|place| fs::write(place, bytes));
+        written.expect("a temporary file can be written");
+        self
+    }
+
     /// Several of one directory.
     pub fn files(&self, directory: &str, files: &[(&str, &str)]) -> &Self {
         files.iter().for_each(|(name, text)| {

@@ -12,7 +12,7 @@ mod rates;
 use std::io;
 
 pub use self::files::Files;
-pub use self::rates::{Of, RATES, Rates};
+pub use self::rates::{Of, Rates, Row, rates};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

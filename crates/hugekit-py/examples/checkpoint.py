@@ -42,9 +42,8 @@ class Training:
         block = max(1, min(rows, int(options.touched * (1 << 20)) // (1024 * 4)))
         self.gradient = np.random.default_rng(1).standard_normal((block, 1024), "f4")
         self.blocks = max(1, rows // block)
-        # These steps write faster than any disk: all of it may have to be retained.
-        self.hold = options.hold or max(array.nbytes for array in self.arrays.values())
-        held = sum(min(self.hold, array.nbytes) for array in self.arrays.values())
+        # These steps write faster than any disk: all of it may have to be copied.
+        held = sum(array.nbytes for array in self.arrays.values())
         self.reserve = None if options.no_reserve else hugekit.Reserve(held)
         self.path = os.path.join(folder, "checkpoint.npz")
         self.number = 0
@@ -68,7 +67,7 @@ class Training:
                 np.copyto(self.copies[name], array)
             return self.in_thread(lambda: np.savez(self.path, **self.copies))
         elif way == "snapshot":
-            moment = hugekit.snapshot(self.arrays, max_cow_bytes=self.hold, reserve=self.reserve)
+            moment = hugekit.snapshot(self.arrays, max_cow_bytes=self.options.hold, reserve=self.reserve)
             return self.in_thread(lambda: moment.savez(self.path))
         return None
 
@@ -166,7 +165,7 @@ def main():
     parser.add_argument("--touched", type=float, default=4, help="MiB that a step updates")
     parser.add_argument("--steps", type=int, default=50, help="before each checkpoint")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--hold", type=int, help="bytes of each array that a snapshot may retain ; all if not said")
+    parser.add_argument("--hold", type=int, help="bytes of copies of each array that a snapshot may hold; all by default")
     parser.add_argument("--no-reserve", action="store_true", help="let snapshots take memory when they need some")
     parser.add_argument("--folder", help="where files are written and removed again")
     parser.add_argument("--plot", help="where a plot goes, if matplotlib is installed")

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -93,14 +93,21 @@ impl Drop for Buffer {
 fn refusal(object: &Bound<'_, PyAny>, error: PyErr, writable: bool) -> PyErr {
     let py = object.py();
     let kind = object.get_type();
-    let is_read_only = writable && Buffer::get(object, ffi::PyBUF_ANY_CONTIGUOUS).is_ok();
+    let is_about_that =
+        error.is_instance_of::<PyBufferError>(py) || error.is_instance_of::<PyValueError>(py);
+    let is_read_only =
+        writable && is_about_that && Buffer::get(object, ffi::PyBUF_ANY_CONTIGUOUS).is_ok();
     if is_read_only {
         let message = format!(
             "{kind} is read-only here, and would be written: give a copy, such as array.copy() or bytearray(data), or \
              set array.flags.writeable",
             kind = name_of(&kind)
         );
-        return PyErr::from_type(error.get_type(py), message);
+        // Not of the very class, which may be made of other arguments.
+        return match error.is_instance_of::<PyBufferError>(py) {
+            true => PyBufferError::new_err(message),
+            false => PyValueError::new_err(message),
+        };
     }
     if object.hasattr("__array_interface__").unwrap_or(false) || has_buffer(object) {
         return error;
@@ -151,7 +158,7 @@ fn has_objects(format: &[u8]) -> bool {
 /// A numpy array without a buffer of its own, as bytes; only if that needs no copy.
 fn as_bytes<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = object.py();
-    let Ok(dtype) = object.getattr("dtype") else { return Ok(None) };
+    let Some(dtype) = object.getattr_opt("dtype")? else { return Ok(None) };
     if dtype.getattr("hasobject")?.is_truthy()? {
         return Err(has_references(&dtype.to_string()));
     }

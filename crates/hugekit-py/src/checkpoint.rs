@@ -43,6 +43,7 @@ pub(crate) struct ArrayChain {
     /// Goes before the buffers: what it protects is theirs.
     states: Mutex<States>,
     builder: Builder,
+    limits: Limits,
     fault_mode: Option<FaultMode>,
     spans: Vec<Span>,
     /// Of each array, where it is behind the header.
@@ -94,9 +95,20 @@ struct Unit {
     at: usize,
     /// What lies between the spans, by offsets in the unit. It is the allocator's, and saved as zeroes.
     gaps: Vec<Range<usize>>,
+    /// Bytes of copies that may be held, if that is not the library's to decide.
+    max_cow_bytes: Option<usize>,
     /// How writes to it are handled; none if nothing of it is protected.
     serving: Option<&'static str>,
     region: Option<InRegion>,
+}
+
+/// How many bytes of copies may be held.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Of each array.
+    max_cow_bytes: Option<usize>,
+    /// In any case, because they are there.
+    reserved: usize,
 }
 
 /// Where in a region a unit lies. Its epoch is the region's.
@@ -112,7 +124,26 @@ impl Unit {
         let end = spans[spans.len() - 1].memory.end;
         let between = |pair: &[Span]| pair[0].memory.end - start..pair[1].memory.start - start;
         let gaps = spans.windows(2).map(between).filter(|gap| !gap.is_empty()).collect();
-        Self { memory: start..end, at: spans[0].at, gaps, serving: None, region: None }
+        let (memory, at) = (start..end, spans[0].at);
+        Self { memory, at, gaps, max_cow_bytes: None, serving: None, region: None }
+    }
+
+    /// The limit is one of each span, and a reserve that holds all of them suffices for what lies between, too.
+    fn limited(mut self, spans: &[Span], limits: Limits) -> Self {
+        let lens = || spans.iter().map(|span| span.memory.len());
+        let is_all = |bytes: usize| lens().all(|len| len <= bytes);
+        self.max_cow_bytes = match limits.max_cow_bytes {
+            _ if limits.reserved >= lens().sum() => Some(self.memory.len()),
+            Some(bytes) if is_all(bytes) => Some(self.memory.len()),
+            Some(bytes) => Some(lens().map(|len| len.min(bytes)).sum()),
+            None => None,
+        };
+        self
+    }
+
+    /// Wishes for its snapshots.
+    fn wishes(&self, builder: &Builder) -> Builder {
+        self.max_cow_bytes.into_iter().fold(builder.clone(), Builder::max_cow_bytes)
     }
 
     /// Where it begins in what its epoch is of.
@@ -179,7 +210,11 @@ impl ArrayChain {
         let places = buffers.iter().map(|buffer| place_of(&spans, buffer)).collect();
         Ok(Self {
             states: Mutex::new(States { chain: Chain::new(0), watched: Watched::New }),
-            builder,
+            builder: builder.together(length),
+            limits: Limits {
+                max_cow_bytes: wishes.max_cow_bytes,
+                reserved: reserve.map_or(0, Reserve::nbytes),
+            },
             fault_mode: wishes.fault_mode,
             spans,
             places,
@@ -299,7 +334,7 @@ impl ArrayChain {
             let changes = match &unit.region {
                 Some(of) => of.region.since(epoch),
                 // SAFETY: as in `first_of`.
-                None => unsafe { self.builder.clone().since(epoch) },
+                None => unsafe { unit.wishes(&self.builder).since(epoch) },
             };
             Ok((unit, changes?))
         };
@@ -366,7 +401,7 @@ impl ArrayChain {
         if spans.len() == 1 {
             return None;
         }
-        let unit = Unit::of(spans);
+        let unit = Unit::of(spans).limited(spans, self.limits);
         match self.fault_mode {
             _ if unit.gaps.is_empty() => self.first_of(py, unit, &self.builder),
             Some(FaultMode::InPlace) => return None,
@@ -382,7 +417,7 @@ impl ArrayChain {
         // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
         // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now,
         // and documented for later; EFAULT is an OSError.
-        let first = || unsafe { builder.clone().first_epoch(unit.bytes()) };
+        let first = || unsafe { unit.wishes(builder).first_epoch(unit.bytes()) };
         let changes = with_fault_signals(py, first)?;
         let serving = changes.serving().map(|serving| word(serving.fault_mode));
         Ok((Unit { serving, ..unit }, changes))

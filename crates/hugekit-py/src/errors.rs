@@ -105,6 +105,9 @@ pub(crate) fn at_path(error: io::Error, path: &Path) -> PyErr {
             let text = text.unwrap_or_else(|_| error.to_string());
             PyOSError::new_err((number, text, path.as_os_str().to_owned()))
         }
+        None if error.kind() == io::ErrorKind::OutOfMemory => {
+            PyMemoryError::new_err(format!("{}: {error}", path.display()))
+        }
         None => PyOSError::new_err(format!("{}: {error}", path.display())),
     }
 }

@@ -31,11 +31,8 @@ use pyo3::prelude::*;
 /// That several arrays are one moment rests on the GIL: a free-threaded interpreter turns it on, and says so.
 #[pymodule(gil_used = true)]
 mod _hugekit {
-    use std::ffi::CString;
-
-    use hugekit::Profile;
     use hugekit_doctor::examine;
-    use pyo3::exceptions::{PyOSError, PyRuntimeWarning};
+    use pyo3::exceptions::PyOSError;
     use pyo3::prelude::*;
 
     #[pymodule_export]
@@ -63,23 +60,7 @@ mod _hugekit {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        go_by_stored_profile(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
-    }
-
-    /// One that is of no use is a warning, and what is built in stays in force.
-    fn go_by_stored_profile(py: Python<'_>) -> PyResult<()> {
-        match Profile::load() {
-            Ok(loaded) => {
-                // Refused if the module was imported before: by the same profile then.
-                let _ = loaded.install();
-                Ok(())
-            }
-            Err(problem) => {
-                let text = CString::new(problem.to_string().replace('\0', "")).unwrap_or_default();
-                PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)
-            }
-        }
     }
 
     /// This machine's offers to huge-page memory, and the remedy for each that is missing.

@@ -298,7 +298,7 @@ static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { process: 0, pools: Vec:
 /// The least that a process-wide pool has.
 const LEAST: usize = 64 << 20;
 
-/// Held for moments only, and never while Python code or another thread can run that forks.
+/// Held for moments only, and with the GIL: a thread of Python that forks has it, and leaves no child a lock that is held.
 fn defaults() -> MutexGuard<'static, Defaults> {
     let mut defaults = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
     if defaults.process != std::process::id() {
@@ -323,22 +323,22 @@ pub(crate) fn default_region(
             .build()
     };
     let pools = defaults().pools.clone();
-    py.detach(|| {
-        for pool in pools {
-            match builder(&pool) {
-                Err(PoolError::NoRoom { .. }) => {}
-                made => return made,
+    let (region, new) = py
+        .detach(|| {
+            for pool in pools {
+                match builder(&pool) {
+                    Err(PoolError::NoRoom { .. }) => {}
+                    made => return Ok((made?, None)),
+                }
             }
-        }
-        let grown = |capacity| hugekit::Pool::builder(capacity).name("default").build();
-        // As much again, so that the array can be forked and snapshotted.
-        let pool = grown(bytes.saturating_mul(2).max(LEAST)).or_else(|_| grown(bytes))?;
-        let region = builder(&pool)?;
-        defaults().pools.push(pool);
-        Ok(region)
-    })
-    .map(|region| Region::new(region.share()))
-    .map_err(|error| Raised::from(error).into())
+            let grown = |capacity| hugekit::Pool::builder(capacity).name("default").build();
+            // As much again, so that the array can be forked and snapshotted.
+            let pool = grown(bytes.saturating_mul(2).max(LEAST)).or_else(|_| grown(bytes))?;
+            Ok((builder(&pool)?, Some(pool)))
+        })
+        .map_err(|error: PoolError| Raised::from(error))?;
+    defaults().pools.extend(new);
+    Ok(Region::new(region.share()))
 }
 
 /// The process-wide pools that arrays come from if they name none. They are made as they are needed.

@@ -28,7 +28,7 @@ struct Told {
 
 impl Teller {
     pub(crate) fn new(object: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let is_bar = object.is_some_and(|object| object.hasattr("update").unwrap_or(false));
+        let is_bar = object.map_or(Ok(false), |object| object.hasattr("update"))?;
         if let Some(object) = object.filter(|object| !is_bar && !object.is_callable()) {
             let message = format!(
                 "progress is {}, and can be a function of (done, total), or a bar with update, such as tqdm's",
@@ -61,7 +61,8 @@ impl Teller {
             if !self.is_bar {
                 object.call1((done, total))?;
             } else {
-                if before == 0 && object.getattr("total").is_ok_and(|total| total.is_none()) {
+                let total_of_bar = object.getattr_opt("total")?;
+                if before == 0 && total_of_bar.is_some_and(|total| total.is_none()) {
                     object.setattr("total", total)?;
                 }
                 object.call_method1("update", (done.saturating_sub(before),))?;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use hugekit_delta::{Change, DeltaError, Header, Reader, StateId};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -17,6 +17,9 @@ use crate::errors::{at_path, of_delta};
 /// What a state of arrays begins with, and the length of that block behind it.
 const MAGIC: [u8; 8] = *b"HKARRAYS";
 const OPENING: usize = MAGIC.len() + size_of::<u64>();
+
+/// A header of so many bytes, and of twice its file's, is believed.
+const ROOM: u64 = 64 << 10;
 
 /// Bytes that are read of a file together.
 const BUFFERED: usize = 1 << 20;
@@ -157,9 +160,11 @@ fn empty_header(first: &Change<'_>, length: u64, path: &Path) -> PyResult<Vec<u8
     let said = bytes.get(MAGIC.len()..OPENING).and_then(|said| said.try_into().ok());
     let room =
         said.map(u64::from_le_bytes).filter(|&room| room >= OPENING as u64 && room <= length);
-    let room = room.ok_or_else(|| other_memory(path))? as usize;
+    // A file has most of its header: the rest is room that was kept, a quarter of it.
+    let most = 2 * fs::metadata(path).map_err(|error| at_path(error, path))?.len() + ROOM;
+    let room = room.filter(|&room| room <= most).ok_or_else(|| other_memory(path))? as usize;
     let mut header = Vec::new();
-    let short = |_| PyValueError::new_err(format!("{}: a header of {room} bytes", path.display()));
+    let short = |_| PyMemoryError::new_err(format!("{}: a header of {room} bytes", path.display()));
     header.try_reserve_exact(room).map_err(short)?;
     header.resize(room, 0);
     Ok(header)

@@ -16,14 +16,13 @@ use hugekit::SnapshotError;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::{Builder, Granule, Stats};
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyString, PyTuple};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::buffer::Buffer;
-use crate::errors::{Raised, with_fault_signals};
+use crate::errors::{Raised, at_path, with_fault_signals};
 use crate::numbers::Number;
 use crate::progress::Teller;
 use crate::region::{Region, fault_mode, word};
@@ -153,12 +152,12 @@ impl Memory {
 ///
 /// Without one, a writer that meets a snapshot waits until the kernel has found and cleared memory for its copy,
 /// several times as long as for the copy itself where free memory is short or in pieces. A program that takes
-/// snapshots again and again makes a reserve at the start. One snapshot at a time has it; of arrays that lie apart
-/// in memory, the first there.
+/// snapshots again and again makes a reserve at the start. Snapshots that live at the same time share it. At least as
+/// many bytes as it has may be held, whatever ``max_cow_bytes`` is.
 ///
 /// Args:
 ///     nbytes: rounded up to 2 MiB, and touched once, 0.1 to 0.2 seconds a gigabyte. As much as writers change until a
-///         snapshot is read suffices.
+///         snapshot is read suffices; as much as the arrays have always does.
 ///
 /// Raises:
 ///     MemoryError: there is not so much.
@@ -184,7 +183,7 @@ impl Reserve {
 
     /// Bytes it has.
     #[getter]
-    fn nbytes(&self) -> usize {
+    pub(crate) fn nbytes(&self) -> usize {
         self.0.len()
     }
 
@@ -227,9 +226,10 @@ impl Wishes<'_> {
 ///         of SIGBUS, and a system call that writes into an array, such as ``file.readinto(array)``, stops short or
 ///         fails with EFAULT until that part was read. Threaded where this process may, if not said; ``Snapshot.serving`` says which.
 ///     granule: "huge" (2 MiB) or "small" (64 KiB): what one write copies. As suits the memory if not said.
-///     max_cow_bytes: bytes of each array that may be retained at a time; half of it, but at least 64 MiB or all of
-///         it, if not said. If writers need more, the snapshot is lost and the writers run. Arrays on a pool have all of
-///         it, reserved.
+///     max_cow_bytes: the most bytes of copies of each array that are held at a time. By default all of the array, so that
+///         writers never need more; if less than that is available, on the machine or in the control group, all arrays share
+///         what is. If writers need more, they go on, and the snapshot is lost. The bytes of a reserve may be held in any
+///         case. Arrays on a pool have all of their bytes, reserved.
 ///     populate_copies: of these, bytes whose memory is populated now, so that no write waits for it, which takes
 ///         0.1 to 0.2 seconds a gigabyte.
 ///     reserve: memory that was taken before, by a :class:`Reserve`.
@@ -326,7 +326,11 @@ fn named<'py>(arrays: &Bound<'py, PyAny>) -> PyResult<(Form, Named<'py>)> {
 }
 
 fn array_name(name: &Bound<'_, PyAny>) -> PyResult<String> {
-    name.extract().map_err(|_| {
+    // A string that has no UTF-8 says so itself.
+    name.extract().map_err(|error| {
+        if name.is_instance_of::<PyString>() {
+            return error;
+        }
         let said = name.repr().map_or_else(|_| "it".to_owned(), |said| said.to_string());
         PyTypeError::new_err(format!(
             "an array is named {said}, and names are strings: write {{str(name): array}}"
@@ -334,14 +338,16 @@ fn array_name(name: &Bound<'_, PyAny>) -> PyResult<String> {
     })
 }
 
-/// An error about one of several arrays, with the name of that one.
+/// An error about one of several arrays, with the name of that one. Of other classes than those that this package raises,
+/// which may be made of other arguments, the name is a note.
 fn naming(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
-    let is_ours =
-        error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyValueError>(py);
-    if !is_ours {
-        return error;
+    let kind = error.get_type(py);
+    if kind.is(py.get_type::<PyTypeError>()) || kind.is(py.get_type::<PyValueError>()) {
+        return PyErr::from_type(kind, format!("{name}: {}", error.value(py)));
     }
-    PyErr::from_type(error.get_type(py), format!("{name}: {}", error.value(py)))
+    // Without the note, the error says what happened all the same.
+    let _ = error.add_note(py, format!("the array: {name}"));
+    error
 }
 
 fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
@@ -566,13 +572,15 @@ impl Snapshot {
             ));
         }
         let reader = Reader::new(progress, self.nbytes)?;
-        let replacing = py.detach(|| Replacing::new(with_suffix(path, ".npy")))?;
+        let path = with_suffix(path, ".npy");
+        let refused = |error| at_path(error, &path);
+        let replacing = py.detach(|| Replacing::new(path.clone())).map_err(refused)?;
         for part in self.take()? {
             let (mut file, header) = (&replacing.file, part.header(py)?);
-            py.detach(|| file.write_all(&header))?;
+            py.detach(|| file.write_all(&header)).map_err(refused)?;
             reader.write(py, part, file, 0)?;
         }
-        Ok(py.detach(|| replacing.finish(fsync))?)
+        py.detach(|| replacing.finish(fsync)).map_err(refused)
     }
 
     /// Save all arrays as ``numpy.savez`` does, by their names in a dict, else as ``arr_0`` and on. Ends the snapshot.
@@ -595,7 +603,9 @@ impl Snapshot {
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let reader = Reader::new(progress, self.nbytes)?;
-        let replacing = py.detach(|| Replacing::new(with_suffix(path, ".npz")))?;
+        let path = with_suffix(path, ".npz");
+        let refused = |error| at_path(error, &path);
+        let replacing = py.detach(|| Replacing::new(path.clone())).map_err(refused)?;
         let mut archive = ZipWriter::new(&replacing.file);
         // As numpy has it: not compressed, and ready for whatever length.
         let stored = SimpleFileOptions::default()
@@ -608,12 +618,13 @@ impl Snapshot {
             py.detach(|| {
                 archive.start_file(name, stored)?;
                 archive.write_all(&header)
-            })?;
+            })
+            .map_err(refused)?;
             reader.write(py, part, &mut archive, done)?;
             done += len;
         }
-        py.detach(|| archive.finish()).map_err(io::Error::from)?;
-        Ok(py.detach(|| replacing.finish(fsync))?)
+        py.detach(|| archive.finish()).map_err(|error| refused(error.into()))?;
+        py.detach(|| replacing.finish(fsync)).map_err(refused)
     }
 
     /// Have writes to the arrays pass without a wait from now on, those of system calls too, such as ``readinto``: the
@@ -780,8 +791,11 @@ impl Part {
             format.call_method1(writer, (&bytes, &said))?;
             bytes.call_method0("getvalue")?.extract::<Vec<u8>>()
         };
-        // The older form is numpy's own choice wherever it suffices.
-        written("write_array_header_1_0").or_else(|_| written("write_array_header_2_0"))
+        // The older form is numpy's own choice wherever it suffices, and a ValueError where not.
+        written("write_array_header_1_0").or_else(|error| match error {
+            error if error.is_instance_of::<PyValueError>(py) => written("write_array_header_2_0"),
+            error => Err(error),
+        })
     }
 }
 
@@ -920,17 +934,13 @@ impl Write for Writer<'_> {
     }
 }
 
+/// The object has bytes of its own, which it may keep.
 fn written(object: &Bound<'_, PyAny>, bytes: &[u8]) -> PyResult<usize> {
-    let py = object.py();
-    let (start, len) = (bytes.as_ptr().cast_mut().cast(), bytes.len().cast_signed());
-    // SAFETY: a read-only view of bytes that live until it is released below.
-    let view = unsafe {
-        let view = ffi::PyMemoryView_FromMemory(start, len, ffi::PyBUF_READ);
-        Bound::from_owned_ptr_or_err(py, view)?
-    };
-    let answer = object.call_method1("write", (&view,));
-    view.call_method0("release")?;
-    let answer = answer?;
+    let copy = PyBytes::new_with(object.py(), bytes.len(), |copy| {
+        copy.copy_from_slice(bytes);
+        Ok(())
+    })?;
+    let answer = object.call_method1("write", (copy,))?;
     let taken = if answer.is_none() { bytes.len() } else { answer.extract()? };
     Ok(taken.min(bytes.len()))
 }

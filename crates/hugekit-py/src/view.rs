@@ -243,11 +243,16 @@ fn plain_one<'py>(one: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     }
     let number = || py.import("operator")?.call_method1("index", (one,));
     let is_truth = one.is_instance_of::<PyBool>() || one.get_type().name()? == "bool";
-    number().ok().filter(|_| !is_truth).ok_or_else(|| {
+    let refusal = || {
         PyTypeError::new_err(
             "a view is indexed by numbers, slices, or the name of a field; numpy.asarray(view) by anything",
         )
-    })
+    };
+    if is_truth {
+        return Err(refusal());
+    }
+    number()
+        .map_err(|error| if error.is_instance_of::<PyTypeError>(py) { refusal() } else { error })
 }
 
 fn says_ellipsis(index: &Bound<'_, PyAny>) -> bool {

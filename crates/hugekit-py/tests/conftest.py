@@ -1,8 +1,16 @@
 """Shared by the tests: whether this process may serve faults, and a small pool that any machine has."""
 
+import os
+
 import hugekit
 import numpy as np
 import pytest
+
+MIB = 1 << 20
+
+slow = pytest.mark.skipif(
+    "HUGEKIT_SLOW" not in os.environ, reason="it is slow: cargo xtask test --only python runs it, and HUGEKIT_SLOW=1"
+)
 
 
 @pytest.fixture(scope="session")
@@ -12,6 +20,17 @@ def serves():
         hugekit.snapshot(np.ones(4 << 20, "u1")).close()
     except (PermissionError, OSError) as refused:
         pytest.skip(f"no faults can be served here: {refused}")
+
+
+@pytest.fixture(params=[64, 256, pytest.param(1024, marks=slow)], ids="{} MiB".format)
+def size(request):
+    """Bytes of a state that is saved while all of it is rewritten."""
+    nbytes = request.param * MIB
+    (line,) = [line for line in open("/proc/meminfo") if line.startswith("MemAvailable:")]
+    available = int(line.split()[1]) << 10
+    if available < 6 * nbytes:
+        pytest.skip(f"{available // MIB} MiB of memory are available, and the test needs {6 * nbytes // MIB}")
+    return nbytes
 
 
 @pytest.fixture

@@ -148,11 +148,41 @@ import hugekit
     )
 
 
-def test_a_profile_of_no_use_is_a_warning_at_the_import(tmp_path, monkeypatch):
-    file = tmp_path / "profile.toml"
-    file.write_text("damaged")
-    monkeypatch.setenv("HUGEKIT_PROFILE", str(file))
-    status, _, err = run("import hugekit; hugekit.clear(bytearray(5000))")
-    assert status == 0 and "RuntimeWarning" in err and str(file) in err
-    monkeypatch.setenv("HUGEKIT_PROFILE", "")
-    assert run("import hugekit", "-Werror") == (0, "", "")
+SUBINTERPRETER = """
+import importlib, sys
+for name in ("_interpreters", "_xxsubinterpreters"):
+    try:
+        interpreters = importlib.import_module(name)
+        break
+    except ImportError:
+        pass
+else:
+    sys.exit(77)
+
+REFUSED = '''
+try:
+    import hugekit
+except ImportError as refused:
+    assert "subinterpreter" in str(refused) and "main interpreter" in str(refused), refused
+else:
+    raise AssertionError("imported")
+'''
+
+def refuse():
+    for _ in range(2):
+        failed = interpreters.run_string(interpreters.create(), REFUSED)
+        assert failed is None, failed
+
+{}
+import numpy
+with hugekit.snapshot(numpy.ones(1 << 20)) as moment:
+    assert moment.to_numpy().all()
+"""
+
+
+@pytest.mark.parametrize("order", ["refuse(); import hugekit", "import hugekit; refuse()"])
+def test_a_subinterpreter_is_refused_with_the_way_and_the_main_one_is_not(order):
+    status, out, err = run(SUBINTERPRETER.replace("{}", order))
+    if status == 77:
+        pytest.skip("this Python has neither _interpreters nor _xxsubinterpreters")
+    assert status == 0, f"{out}\n{err}"

@@ -426,9 +426,51 @@ def test_the_example_of_the_module():
 
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/pytorch.md"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("program", re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_recipe_of_the_page_runs_as_a_program(program, tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+# Three layers, as those of a model lie in memory.
+LARGE = "torch.nn.Sequential(torch.nn.Linear(1024, {0}), torch.nn.Linear({0}, 1024), torch.nn.Linear(1024, {0}))"
+SAVING = [program for program in PROGRAMS if re.search(r"snapshot\(|Checkpointer\(|SnapshotStager\(", program)]
+
+
+@pytest.mark.parametrize("reserve", [None, "reserve=None", "reserve=hugekit.Reserve({})"], ids=["its own", "none", "all of it"])
+@pytest.mark.parametrize("number", range(len(SAVING)))
+def test_a_recipe_that_saves_does_so_at_any_size_while_each_step_rewrites_all_of_it(number, reserve, size, tmp_path):
+    program = SAVING[number]
+    model = LARGE.format(size // 4 // 3 // 1024)
+    assert program.count("torch.nn.Linear(1024, 1024)") == 1
+    program = program.replace("torch.nn.Linear(1024, 1024)", model)
+    # The names of the first layer, and all layers where one was written.
+    program = program.replace("model.weight.detach", "model[0].weight.detach").replace('found["weight"]', 'found["0.weight"]')
+    program = program.replace("model.weight.data += 1", "[parameter.data.add_(1) for parameter in model.parameters()]")
+    # The file is written while steps go on.
+    program = program.replace("        saving.wait()  ", "        step and saving.wait()  ").replace("Adam", "SGD")
+    if reserve is not None:
+        given = reserve.format(size + (16 << 20))
+        program, count = re.subn(r"reserve=(hugekit\.Reserve\([^)]*\)|reserve)", given, program)
+        if not count:
+            program = program.replace("Checkpointer(state)", f"Checkpointer(state, {given})")
+        assert given in program
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("reserve", [None, 16, 2000])
+def test_a_stage_of_which_all_is_rewritten_is_what_was(reserve, size):
+    from hugekit.torch import SnapshotStager
+
+    tensors = [torch.full((size // 3,), number, dtype=torch.uint8) for number in range(3)]
+    stager = SnapshotStager(reserve=reserve and hugekit.Reserve(min(reserve * MIB, 2 * size)))
+    staging = stager.stage({"tensors": tensors})
+    for tensor in tensors:
+        tensor.add_(10)
+    for number, tensor in enumerate(staging.result(300)["tensors"]):
+        assert bool((tensor == number).all())
+    stager.close()

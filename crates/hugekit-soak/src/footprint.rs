@@ -38,6 +38,7 @@ impl Footprint {
     /// Without `/proc`.
     #[must_use]
     pub fn now() -> Self {
+        free_stacks();
         // SAFETY: no precondition.
         let heap_in_use = unsafe {
             libc::malloc_trim(0);
@@ -98,6 +99,13 @@ impl fmt::Display for Footprint {
             self.heap_in_use
         )
     }
+}
+
+/// Has the C library unmap the stacks of threads that have ended. That of a detached thread, which cannot unmap what it
+/// still runs on, stays until the next thread ends, whatever `glibc.pthread.stack_cache_size` is.
+fn free_stacks() {
+    let thread = std::thread::spawn(|| {});
+    thread.join().expect("it does nothing");
 }
 
 /// Whether all of `part` are in `whole`, as often.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use procfs::{Current, Meminfo};
+use hugekit::machine::{Memory, Root};
 
 /// A compaction of the whole machine moves pages of all processes.
 const SELDOM: Duration = Duration::from_secs(300);
@@ -18,10 +18,10 @@ const COMPACT: &str = "/proc/sys/vm/compact_memory";
 pub(crate) struct Compaction(Option<Instant>);
 
 impl Compaction {
-    /// Asks, if it is worth it and was not asked for lately. The calling thread moves the pages, at its own priority;
-    /// who may not ask goes without.
+    /// Asks, if it is worth it and was not asked for lately. The calling thread moves the pages, at its own priority,
+    /// which takes seconds on a large machine; who may not ask goes without.
     pub(crate) fn ask(&mut self, keep_free: u64) {
-        let free = Meminfo::current().map_or(0, |memory| memory.mem_free);
+        let free = Memory::read(&Root::default()).map_or(0, |memory| memory.free);
         if self.is_due(free, keep_free) {
             self.0 = Some(Instant::now());
             let _ = fs::write(COMPACT, "1");

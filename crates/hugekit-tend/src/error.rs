@@ -62,13 +62,27 @@ pub enum TendError {
         /// As it was asked for.
         pid: i32,
     },
+    /// The process keeps the kernel waiting for its memory map.
+    #[error("process {pid} keeps the kernel waiting for its memory map")]
+    Stuck {
+        /// As it was asked for.
+        pid: i32,
+    },
+    /// No thread could be started to work on it.
+    #[error("no thread could be started to tend process {pid}")]
+    NoThread {
+        /// As it was asked for.
+        pid: i32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The kernel's files about it cannot be read.
     #[error("/proc/{pid} cannot be read")]
     Unreadable {
         /// As it was asked for.
         pid: i32,
         /// What reading said.
-        source: procfs::ProcError,
+        source: io::Error,
     },
 }
 
@@ -82,7 +96,8 @@ impl TendError {
             Self::SwitchedOff { .. } | Self::Unsupported | Self::OtherHugePages { .. } => {
                 ErrorKind::Unsupported
             }
-            Self::Taken { .. } => ErrorKind::Conflict,
+            Self::Taken { .. } | Self::Stuck { .. } => ErrorKind::Conflict,
+            Self::NoThread { .. } => ErrorKind::NoMemory,
             Self::Unreadable { .. } => ErrorKind::Kernel,
         }
     }
@@ -102,19 +117,14 @@ impl TendError {
     }
 
     /// What an error of reading `/proc/PID` means.
-    pub(crate) fn of_reading(pid: i32, error: procfs::ProcError) -> Self {
-        match error {
-            procfs::ProcError::NotFound(_) => Self::Gone { pid },
-            procfs::ProcError::PermissionDenied(_) => Self::NotPermitted {
-                pid,
-                call: "reading /proc",
-                source: io::ErrorKind::PermissionDenied.into(),
-            },
-            // What the kernel answers of a process that ends while its files are read.
-            procfs::ProcError::Io(ref source, _) if source.raw_os_error() == Some(libc::ESRCH) => {
-                Self::Gone { pid }
+    pub(crate) fn of_reading(pid: i32, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            // ESRCH is the answer about a process that ends while its files are read.
+            Some(libc::ENOENT | libc::ESRCH) => Self::Gone { pid },
+            Some(libc::EACCES | libc::EPERM) => {
+                Self::NotPermitted { pid, call: "reading /proc", source }
             }
-            source => Self::Unreadable { pid, source },
+            _ => Self::Unreadable { pid, source },
         }
     }
 }

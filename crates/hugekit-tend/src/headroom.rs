@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use procfs::Current;
-use procfs::process::Process;
+use hugekit::machine::Root;
+use hugekit::machine::cgroup::{Cgroups, MemoryLeft};
 
 use crate::settings::Settings;
 use crate::status::Hindrance;
@@ -11,18 +11,40 @@ use crate::target::Target;
 
 /// Why nothing may be collapsed now, if so.
 pub(crate) fn hindrance(target: &Target, settings: &Settings) -> Option<Hindrance> {
-    if let Ok(pressure) = procfs::MemoryPressure::current()
-        && f64::from(pressure.some.avg10) >= settings.most_pressure
+    if let Some(percent) = pressure()
+        && percent >= settings.most_pressure
     {
-        return Some(Hindrance::Pressure { percent: pressure.some.avg10.into() });
+        return Some(Hindrance::Pressure { percent });
     }
     if let Some(free) = free_huge_blocks()
         && free < settings.keep_free
     {
         return Some(Hindrance::NoFreeHugePages { free });
     }
-    let left = left_of_groups(target.process())?;
-    (left < settings.keep_free).then_some(Hindrance::ControlGroup { left })
+    match left_of_groups(target) {
+        MemoryLeft::Limited(limit) if limit.left() < settings.keep_free => {
+            Some(Hindrance::ControlGroup { left: limit.left() })
+        }
+        _ => None,
+    }
+}
+
+/// Whether holes of this process may be filled. Memory that it did not ask for must not exceed a limit that the tender
+/// cannot read: the kernel would kill the process.
+pub(crate) fn may_grow(target: &Target) -> bool {
+    left_of_groups(target) != MemoryLeft::Unknown
+}
+
+fn left_of_groups(target: &Target) -> MemoryLeft {
+    let groups = Cgroups::of(&Root::default(), target.pid());
+    groups.map_or(MemoryLeft::Unknown, |groups| groups.memory_left())
+}
+
+/// The share of the last ten seconds in which some task waited for memory, in percent.
+fn pressure() -> Option<f64> {
+    let text = fs::read_to_string("/proc/pressure/memory").ok()?;
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
 /// Bytes that are free in blocks from which a huge page can be taken as it is, by `/proc/buddyinfo`: a collapse that
@@ -42,23 +64,6 @@ fn free_of_zone(line: &str) -> Option<u64> {
         if bytes >= hugekit::HUGE_PAGE_BYTES as u64 { bytes * count } else { 0 }
     };
     Some(zone.split_ascii_whitespace().skip(1).enumerate().map(of_order).sum())
-}
-
-/// Bytes that the process's control group and those above may still take; `None` where no limit is set, or groups are
-/// of version 1.
-fn left_of_groups(process: &Process) -> Option<u64> {
-    let groups = process.cgroups().ok()?;
-    let group = groups.into_iter().find(|group| group.hierarchy == 0)?;
-    let mut path = std::path::PathBuf::from("/sys/fs/cgroup");
-    path.push(group.pathname.trim_start_matches('/'));
-    let figure = |path: &std::path::Path, name: &str| -> Option<u64> {
-        fs::read_to_string(path.join(name)).ok()?.trim().parse().ok()
-    };
-    let left = |path: &std::path::Path| {
-        let (most, now) = (figure(path, "memory.max")?, figure(path, "memory.current")?);
-        Some(most.saturating_sub(now))
-    };
-    path.ancestors().take_while(|path| path.starts_with("/sys/fs/cgroup")).filter_map(left).min()
 }
 
 #[cfg(test)]

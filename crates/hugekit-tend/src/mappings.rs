@@ -1,12 +1,16 @@
 //! Which of a process's mappings are worth a collapse, and why the others are not.
 
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::BufReader;
 use std::ops::Range;
 
 use hugekit::HUGE_PAGE_BYTES;
-use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process, VmFlags};
 use serde::Serialize;
 
 use crate::error::TendError;
+use crate::folder::Folder;
+use crate::smaps::{self, Mapping};
 
 /// Why a mapping is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -23,17 +27,41 @@ pub enum Excluded {
     NoHugePages,
     /// Locked: to collapse it would move pages that its owner wants to stay.
     Locked,
+    /// Its owner serves the faults itself (`userfaultfd`): a hole is data that has yet to come.
+    Userfaultfd,
     /// Of a device or the kernel.
     Special,
     /// Shared with another process since a fork, the other way round: with its parent, or with one of its own kind. A
     /// collapse would copy what they share.
     SharedSinceFork,
+    /// Much longer than what is there of it, as reservations are: a dense range in it is unlikely.
+    TooSparse,
     /// Shorter than a huge page, or without 2 MiB that are aligned.
     TooShort,
 }
 
+impl fmt::Display for Excluded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SharedOrFile => "of files or shared mappings: forks copy no tables of it",
+            Self::Hugetlb => "on reserved huge pages",
+            Self::LeftOutOfForks => "not in forks (MADV_DONTFORK)",
+            Self::NoHugePages => "on small pages at its owner's request (MADV_NOHUGEPAGE)",
+            Self::Locked => "locked (mlock)",
+            Self::Userfaultfd => "with faults that its owner serves (userfaultfd)",
+            Self::Special => "of a device or the kernel",
+            Self::SharedSinceFork => "shared with another process since a fork",
+            Self::TooSparse => "in mappings that are all but empty",
+            Self::TooShort => "in mappings without a whole aligned 2 MiB",
+        })
+    }
+}
+
 /// Of a mapping's memory, one part in so many may be shared with another process: it grows by no more.
 const SHARED: u64 = 10;
+
+/// Of a mapping, one byte in so many must be there: a look at terabytes of address space takes long otherwise.
+const SPARSE: u64 = 4096;
 
 /// Private anonymous memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -50,8 +78,8 @@ impl Extent {
     /// # Errors
     /// The process is gone, or its files may not be read.
     pub fn of(pid: i32) -> Result<Self, TendError> {
-        let process = Process::new(pid).map_err(|error| TendError::of_reading(pid, error))?;
-        Ok(Survey::of(&process)?.extent())
+        let folder = Folder::open(pid).map_err(|error| TendError::of_reading(pid, error))?;
+        Ok(Survey::of(&folder)?.extent())
     }
 }
 
@@ -60,18 +88,23 @@ impl Extent {
 pub(crate) struct Survey {
     /// Addresses of whole ranges of 2 MiB that are worth a look.
     pub(crate) tended: Vec<Range<u64>>,
-    /// By reason, bytes that are there.
-    pub(crate) excluded: Vec<(Excluded, u64)>,
+    /// Bytes that are there in the mappings of these, of small pages.
+    pub(crate) small: u64,
+    /// Bytes that are swapped out, of mappings that are tended.
+    pub(crate) swapped: u64,
+    excluded: BTreeMap<Excluded, u64>,
     extent: Extent,
 }
 
 impl Survey {
     /// Reads `/proc/PID/smaps`.
-    pub(crate) fn of(process: &Process) -> Result<Self, TendError> {
-        let maps = process.smaps();
-        let maps = maps.map_err(|error| TendError::of_reading(process.pid(), error))?;
+    pub(crate) fn of(folder: &Folder) -> Result<Self, TendError> {
         let mut survey = Self::default();
-        maps.iter().for_each(|map| survey.add(map));
+        let smaps = folder.file("smaps");
+        let read = smaps.and_then(|file| {
+            smaps::each(BufReader::with_capacity(READ_BYTES, file), |map| survey.add(map))
+        });
+        read.map_err(|error| TendError::of_reading(folder.pid(), error))?;
         Ok(survey)
     }
 
@@ -80,61 +113,62 @@ impl Survey {
         self.extent
     }
 
-    fn add(&mut self, map: &MemoryMap) {
-        let figure = |name| map.extension.map.get(name).copied().unwrap_or(0);
-        let (anonymous, huge) = (figure("Anonymous"), figure("AnonHugePages"));
-        self.extent.huge += huge;
-        self.extent.all += anonymous;
+    /// By reason, bytes that are there.
+    pub(crate) fn excluded(&self) -> Vec<(Excluded, u64)> {
+        self.excluded.iter().map(|(&reason, &bytes)| (reason, bytes)).collect()
+    }
+
+    fn add(&mut self, map: &Mapping) {
+        self.extent.huge += map.huge;
+        self.extent.all += map.anonymous;
         match excluded(map) {
-            Some(reason) if anonymous > 0 => {
-                match self.excluded.iter_mut().find(|(other, _)| *other == reason) {
-                    Some((_, bytes)) => *bytes += anonymous,
-                    None => self.excluded.push((reason, anonymous)),
-                }
+            Some(reason) if map.anonymous > map.huge => {
+                *self.excluded.entry(reason).or_insert(0) += map.anonymous - map.huge;
             }
             Some(_) => {}
-            // All of it is on huge pages already.
-            None if huge >= anonymous => {}
-            None => self.tended.push(whole_of(map)),
+            None => {
+                self.swapped += map.swapped;
+                // The others are on huge pages already.
+                if map.anonymous > map.huge {
+                    self.small += map.anonymous - map.huge;
+                    self.tended.push(whole_of(map));
+                }
+            }
         }
     }
 }
 
+/// The kernel holds the process's memory map for as long as it takes to fill a reader's buffer.
+const READ_BYTES: usize = 16 << 10;
+
 /// The aligned ranges of 2 MiB within a mapping.
-fn whole_of(map: &MemoryMap) -> Range<u64> {
+fn whole_of(map: &Mapping) -> Range<u64> {
     let huge = HUGE_PAGE_BYTES as u64;
-    let (start, end) = map.address;
+    let Range { start, end } = map.addresses;
     start.next_multiple_of(huge)..end / huge * huge
 }
 
-fn is_shared(map: &MemoryMap) -> bool {
-    let figure = |name| map.extension.map.get(name).copied().unwrap_or(0);
-    let shared = figure("Shared_Clean") + figure("Shared_Dirty");
-    shared > figure("Anonymous") / SHARED
-}
-
-fn excluded(map: &MemoryMap) -> Option<Excluded> {
-    let flags = map.extension.vm_flags;
-    let is_private = map.perms.contains(MMPermissions::PRIVATE);
-    let is_special = matches!(
-        map.pathname,
-        MMapPath::Vdso | MMapPath::Vvar | MMapPath::Vsyscall | MMapPath::Vsys(_)
-    );
-    if flags.contains(VmFlags::HT) {
+/// Flags of `VmFlags` in smaps are explained in proc(5).
+fn excluded(map: &Mapping) -> Option<Excluded> {
+    if map.has(&[b"ht"]) {
         Some(Excluded::Hugetlb)
-    } else if !is_private || map.inode != 0 {
+    } else if !map.is_private || map.inode != 0 {
         Some(Excluded::SharedOrFile)
-    } else if is_special || flags.intersects(VmFlags::IO | VmFlags::PF | VmFlags::MM) {
+    } else if map.is_kernels || map.has(&[b"io", b"pf", b"mm"]) {
         Some(Excluded::Special)
-    } else if flags.contains(VmFlags::DC) {
+    } else if map.has(&[b"dc"]) {
         Some(Excluded::LeftOutOfForks)
-    } else if flags.contains(VmFlags::LO) {
+    } else if map.has(&[b"lo"]) {
         Some(Excluded::Locked)
-    } else if flags.contains(VmFlags::NH) {
+    } else if map.has(&[b"um", b"uw", b"ui"]) {
+        Some(Excluded::Userfaultfd)
+    } else if map.has(&[b"nh"]) {
         Some(Excluded::NoHugePages)
     } else if whole_of(map).is_empty() {
         Some(Excluded::TooShort)
-    } else if is_shared(map) {
+    } else if (map.addresses.end - map.addresses.start) / SPARSE > map.anonymous {
+        Some(Excluded::TooSparse)
+    } else if map.shared > map.anonymous / SHARED {
         Some(Excluded::SharedSinceFork)
     } else {
         None

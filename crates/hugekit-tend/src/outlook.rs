@@ -1,7 +1,7 @@
 //! What tending would do for a process, of which nothing is changed.
 
 use crate::error::TendError;
-use crate::headroom::hindrance;
+use crate::headroom::{hindrance, may_grow};
 use crate::mappings::{Excluded, Extent, Survey};
 use crate::plan::{History, plan};
 use crate::settings::Settings;
@@ -20,7 +20,9 @@ pub struct Outlook {
     pub tended: Extent,
     /// Bytes in ranges of 2 MiB with too many holes.
     pub sparse: u64,
-    /// Bytes in mappings that would be left as they are, by reason.
+    /// Whether the memory limit of its control group cannot be read, so that no hole would be filled.
+    pub is_limit_unknown: bool,
+    /// Bytes on small pages in mappings that would be left as they are, by reason.
     pub excluded: Vec<(Excluded, u64)>,
     /// What would keep a tender waiting now.
     pub hindrance: Option<Hindrance>,
@@ -39,19 +41,23 @@ impl Outlook {
             target => (target?, false),
         };
         let settings = Settings::default();
-        let survey = Survey::of(target.process())?;
-        let plan = plan(target.look(&survey.tended)?, settings.density, &History::default());
+        let survey = Survey::of(target.folder())?;
+        let is_limit_unknown = !may_grow(&target);
+        let density = if is_limit_unknown { 1.0 } else { settings.density };
+        let plan = plan(target.look(&survey.tended)?, density, &History::default());
         let now = survey.extent();
         let collapsed = plan.ranges.len() as u64 * hugekit::HUGE_PAGE_BYTES as u64;
-        let filled: u64 = collapsed - plan.ranges.iter().map(|look| look.present).sum::<u64>();
+        let present: u64 = plan.ranges.iter().map(|look| look.present).sum();
+        let filled = collapsed.saturating_sub(present);
         // Ranges of an older kernel may be huge already: it does not say.
         let huge = (now.huge + collapsed).min(now.all + filled);
         Ok(Self {
-            name: target.name().to_owned(),
+            name: target.name().into_owned(),
             now,
             tended: Extent { huge, all: now.all + filled },
             sparse: plan.sparse,
-            excluded: survey.excluded,
+            is_limit_unknown,
+            excluded: survey.excluded(),
             hindrance: hindrance(&target, &settings),
             is_tended,
         })

@@ -1,8 +1,68 @@
-//! How long to sleep after what took how long.
+//! How long to rest after what took how long, for all processes of a tender together.
 
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::settings::Settings;
+
+/// A collapse that takes so long waits for something, and the others need not wait for it.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+
+/// Whose turn it is: one collapse at a time, and rests between.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(Mutex<State>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// Since when a collapse goes on.
+    working: Option<Instant>,
+    /// When the last rest is over.
+    rested: Option<Instant>,
+}
+
+/// A turn, which ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    pace: &'a Pace,
+    since: Instant,
+    rest: Duration,
+}
+
+impl Pace {
+    /// A turn, or how long to wait before the next try.
+    pub(crate) fn begin(&self) -> Result<Turn<'_>, Duration> {
+        let now = Instant::now();
+        let mut state = self.state();
+        let until = state.working.map(|since| since + STUCK_AFTER).max(state.rested);
+        match until.map(|until| until.saturating_duration_since(now)) {
+            Some(wait) if !wait.is_zero() => Err(wait),
+            _ => {
+                state.working = Some(now);
+                Ok(Turn { pace: self, since: now, rest: Duration::ZERO })
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// Ends it, and has all rest for so long.
+    pub(crate) fn rest(mut self, rest: Duration) {
+        self.rest = rest;
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pace.state();
+        // One that was passed over has no turn to give up.
+        state.working = state.working.filter(|&since| since != self.since);
+        state.rested = state.rested.max(Some(Instant::now() + self.rest));
+    }
+}
 
 /// After a collapse of so many bytes that took `worked`: neither more of a CPU nor more bytes in a second than the
 /// settings say.
@@ -28,5 +88,27 @@ mod tests {
         assert_eq!(rest_after(&settings, 1 << 20, millis(1000)), millis(3000));
         let all = Settings { cpu_share: 1.0, ..settings };
         assert_eq!(rest_after(&all, 0, millis(10)), Duration::ZERO);
+    }
+
+    #[test]
+    fn turns_are_one_at_a_time_with_rests_between() {
+        let pace = Pace::default();
+        let turn = pace.begin().unwrap();
+        assert!(pace.begin().unwrap_err() <= STUCK_AFTER);
+        drop(turn);
+        pace.begin().unwrap().rest(STUCK_AFTER * 1000);
+        assert!(pace.begin().unwrap_err() > STUCK_AFTER);
+    }
+
+    #[test]
+    fn turn_that_does_not_end_is_passed_over() {
+        let pace = Pace::default();
+        let stuck = pace.begin().unwrap();
+        std::thread::sleep(pace.begin().unwrap_err());
+        let turn = pace.begin().unwrap();
+        drop(stuck);
+        assert!(pace.begin().is_err(), "the turn goes on");
+        drop(turn);
+        drop(pace.begin().unwrap());
     }
 }

@@ -1,8 +1,10 @@
 //! What the page tables of a process have in each 2 MiB of a mapping: how many pages, and whether it is a huge one.
 //!
 //! Kernels from 6.7 on are asked for runs of pages (`PAGEMAP_SCAN`); others are read entry by entry, and say nothing of
-//! huge pages there. Either way 64 MiB at a time, because the kernel holds the process's memory map for reading
-//! meanwhile.
+//! huge pages there. Either way at most 64 MiB of pages at a time, because the kernel holds the process's memory map for
+//! reading meanwhile.
+//!
+//! A page that was only read is the kernel's page of zeroes, and counts as a hole: a collapse would allocate it.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -21,6 +23,7 @@ const RUNS: usize = 1024;
 
 const PAGEMAP_SCAN: Opcode = opcode::read_write::<Question>(b'f', 16);
 const IS_PRESENT: u64 = 1 << 3;
+const IS_ZEROES: u64 = 1 << 5;
 const IS_HUGE: u64 = 1 << 6;
 
 /// 2 MiB of a process.
@@ -36,16 +39,21 @@ pub(crate) struct Look {
 /// All 2 MiB of a range in which something is there, ascending. The range's ends are aligned.
 pub(crate) fn look(pages: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Vec<Look>> {
     let mut found = Vec::new();
-    let mut start = range.start;
-    while start < range.end {
-        let part = start..range.end.min(start + TOGETHER);
-        match scan(pages, &part) {
-            Err(Errno::NOTTY | Errno::INVAL) => read(pages, &part, &mut found)?,
-            runs => sum_up(&part, &runs?, &mut found),
+    match scan(pages, range, &mut found) {
+        Err(Errno::NOTTY | Errno::INVAL) => {
+            found.clear();
+            read(pages, range, &mut found)?;
         }
-        start = part.end;
+        scanned => scanned?,
     }
     Ok(found)
+}
+
+/// Whether the memory whose page map this is still is some process's: it ends when its process ends, or starts another
+/// program.
+pub(crate) fn is_memory_there(pages: BorrowedFd<'_>) -> bool {
+    let mut entry = [0; size_of::<u64>()];
+    io::retry_on_intr(|| io::pread(pages, entry.as_mut_slice(), 0)).is_ok_and(|count| count > 0)
 }
 
 /// `struct pm_scan_arg`.
@@ -74,9 +82,8 @@ struct Run {
     categories: u64,
 }
 
-/// Runs of pages that are there, each huge or not.
-fn scan(pages: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Vec<Run>> {
-    let (mut all, mut next) = (Vec::new(), range.start);
+fn scan(pages: BorrowedFd<'_>, range: &Range<u64>, found: &mut Vec<Look>) -> io::Result<()> {
+    let mut next = range.start;
     while next < range.end {
         let mut runs = [Run::default(); RUNS];
         let mut question = Question {
@@ -87,22 +94,22 @@ fn scan(pages: BorrowedFd<'_>, range: &Range<u64>) -> io::Result<Vec<Run>> {
             walk_end: 0,
             runs: (&raw mut runs).expose_provenance() as u64,
             runs_len: RUNS as u64,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: IS_PRESENT,
+            max_pages: TOGETHER / page_size() as u64,
+            category_inverted: IS_ZEROES,
+            category_mask: IS_PRESENT | IS_ZEROES,
             category_anyof_mask: 0,
             return_mask: IS_PRESENT | IS_HUGE,
         };
-        // SAFETY: reads and writes one `struct pm_scan_arg`, and writes at most so many `struct page_region`, which both
-        // live on. Without flags nothing of the process's memory changes.
+        // SAFETY: reads and writes one `struct pm_scan_arg`, and writes at most `RUNS` `struct page_region`; both live
+        // until the call returns. Without flags the call changes nothing of the process's memory.
         let count = unsafe { rustix::ioctl::ioctl(pages, Scan(&mut question)) }?;
-        all.extend_from_slice(&runs[..count as usize]);
+        runs[..count as usize].iter().for_each(|run| add(run, found));
         if question.walk_end <= next {
-            return Err(Errno::IO); // No way on; no kernel was seen to do it.
+            return Err(Errno::IO); // The kernel made no progress, which was never seen.
         }
         next = question.walk_end;
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Answers with the number of runs written.
@@ -130,24 +137,30 @@ unsafe impl Ioctl for Scan<'_> {
     }
 }
 
-fn sum_up(range: &Range<u64>, runs: &[Run], found: &mut Vec<Look>) {
-    for start in (range.start..range.end).step_by(HUGE_PAGE_BYTES) {
-        let end = start + HUGE;
-        let within = |run: &Run| run.end.min(end).saturating_sub(run.start.max(start));
-        let first = runs.partition_point(|run| run.end <= start);
-        let overlapping = || runs[first..].iter().take_while(|run| run.start < end);
-        let present: u64 = overlapping().map(within).sum();
-        let huge: u64 = overlapping().filter(|run| run.categories & IS_HUGE != 0).map(within).sum();
-        if present > 0 {
-            found.push(Look { start, present, is_huge: Some(huge == HUGE) });
+/// Counts a run of pages in each 2 MiB that it overlaps. Runs come in ascending order.
+fn add(run: &Run, found: &mut Vec<Look>) {
+    let mut at = run.start;
+    while at < run.end {
+        let start = at - at % HUGE;
+        let end = run.end.min(start + HUGE);
+        let is_huge = Some(run.categories & IS_HUGE != 0);
+        match found.last_mut().filter(|last| last.start == start) {
+            // A scan that ended within a huge page tells of it in two runs.
+            Some(last) => {
+                last.present += end - at;
+                last.is_huge = last.is_huge.min(is_huge);
+            }
+            None => found.push(Look { start, present: end - at, is_huge }),
         }
+        at = end;
     }
 }
 
 /// Entry by entry.
 fn read(pages: BorrowedFd<'_>, range: &Range<u64>, found: &mut Vec<Look>) -> io::Result<()> {
     const ENTRY: usize = size_of::<u64>();
-    const PRESENT: u64 = 1 << 63;
+    /// Present, and mapped by this process alone: a page of zeroes is not, and neither is one shared since a fork.
+    const OWN: u64 = 1 << 63 | 1 << 56;
     let page = page_size() as u64;
     let mut entries = vec![0; HUGE_PAGE_BYTES / page_size() * ENTRY];
     for start in (range.start..range.end).step_by(HUGE_PAGE_BYTES) {
@@ -155,7 +168,7 @@ fn read(pages: BorrowedFd<'_>, range: &Range<u64>, found: &mut Vec<Look>) -> io:
             io::pread(pages, entries.as_mut_slice(), start / page * ENTRY as u64)
         })?;
         let (words, _) = entries[..read].as_chunks::<ENTRY>();
-        let is_there = |word: &&[u8; ENTRY]| u64::from_ne_bytes(**word) & PRESENT != 0;
+        let is_there = |word: &&[u8; ENTRY]| u64::from_ne_bytes(**word) & OWN == OWN;
         let present = words.iter().filter(is_there).count() as u64 * page;
         if present > 0 {
             found.push(Look { start, present, is_huge: None });
@@ -182,7 +195,7 @@ mod tests {
             run(4 * HUGE - 4096, 4 * HUGE + 4096, IS_PRESENT),
         ];
         let mut found = Vec::new();
-        sum_up(&(0..6 * HUGE), &runs, &mut found);
+        runs.iter().for_each(|run| add(run, &mut found));
         let look = |start, present, is_huge| Look { start, present, is_huge: Some(is_huge) };
         let expected = [
             look(HUGE, HUGE, true),

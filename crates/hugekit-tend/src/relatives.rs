@@ -1,45 +1,61 @@
 //! Which processes share a target's memory: forked children that have not started another program, and theirs.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use procfs::process::Process;
+use crate::folder::{self, Folder};
+use crate::stat::Program;
+use crate::target::Target;
 
-use crate::target::{Program, Target};
+/// The kernel keeps this many bytes of a thread's name.
+const NAME_BYTES: usize = 15;
 
 /// Those that were seen, until they have ended: a child's children go on after it, with another parent.
 #[derive(Debug, Default)]
 pub(crate) struct Relatives {
-    sharing: HashMap<i32, Process>,
+    sharing: HashMap<i32, Folder>,
+    seen: Seen,
     /// How many there were, ever.
     forks: u64,
+}
+
+/// Numbers of those that were seen at the last look, for other threads to read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen(Arc<Mutex<Vec<i32>>>);
+
+impl Seen {
+    pub(crate) fn has(&self, pid: i32) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&pid)
+    }
 }
 
 impl Relatives {
     /// Looks who shares the memory now; how many.
     pub(crate) fn look(&mut self, target: &Target) -> usize {
         let program = target.program();
-        self.sharing.retain(|_, process| shares(process, program));
-        let mut parents: Vec<Process> = Process::new(target.pid()).into_iter().collect();
-        parents.extend(self.sharing.keys().filter_map(|&pid| Process::new(pid).ok()));
-        while let Some(parent) = parents.pop() {
-            for pid in children(&parent) {
-                if self.sharing.contains_key(&pid) {
-                    continue;
-                }
-                let Ok(child) = Process::new(pid) else { continue };
-                if shares(&child, program) {
-                    self.forks += 1;
-                    parents.extend(Process::new(pid));
-                    self.sharing.insert(pid, child);
-                }
+        self.sharing.retain(|_, folder| shares(folder, program));
+        let mut unseen = target.folder().children();
+        unseen.extend(self.sharing.values().flat_map(Folder::children));
+        while let Some(pid) = unseen.pop() {
+            if self.sharing.contains_key(&pid) {
+                continue;
+            }
+            let Ok(child) = Folder::open(pid) else { continue };
+            if shares(&child, program) {
+                self.forks += 1;
+                unseen.extend(child.children());
+                self.sharing.insert(pid, child);
             }
         }
+        *self.seen.0.lock().unwrap_or_else(PoisonError::into_inner) =
+            self.sharing.keys().copied().collect();
         self.sharing.len()
     }
 
-    /// Whether this one was seen, and has not ended.
-    pub(crate) fn has(&self, pid: i32) -> bool {
-        self.sharing.contains_key(&pid)
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.clone()
     }
 
     pub(crate) fn forks(&self) -> u64 {
@@ -47,30 +63,34 @@ impl Relatives {
     }
 }
 
-/// Whether a process is a forked child of a target that has not started another program.
-pub(crate) fn is_child(target: &Target, pid: i32) -> bool {
-    let stat = Process::new(pid).and_then(|process| process.stat());
-    stat.is_ok_and(|stat| stat.ppid == target.pid() && Program::of(&stat) == target.program())
+/// Whether a process is a forked child of one of these that has not started another program.
+pub(crate) fn is_child(pid: i32, parents: &[(i32, Program)]) -> bool {
+    let stat = Folder::open(pid).and_then(|folder| folder.stat());
+    stat.is_ok_and(|stat| parents.contains(&(stat.parent, stat.program)))
 }
 
 /// A process that has started another program has its stack elsewhere.
-fn shares(process: &Process, program: Program) -> bool {
-    process.stat().is_ok_and(|stat| stat.state != 'Z' && Program::of(&stat) == program)
+fn shares(folder: &Folder, program: Program) -> bool {
+    folder.stat().is_ok_and(|stat| !stat.is_zombie() && stat.program == program)
 }
 
-/// Processes whose first thread has one of these names.
+/// Processes whose first thread has one of these names. Of a longer name the first 15 bytes count, which is all that
+/// the kernel keeps. No process can delay the answer.
 #[must_use]
-pub fn named(names: &[String]) -> Vec<i32> {
+pub fn named(names: &[impl AsRef<OsStr>]) -> Vec<i32> {
     if names.is_empty() {
         return Vec::new();
     }
-    let Ok(all) = procfs::process::all_processes() else { return Vec::new() };
-    let is_named = |process: &Process| process.stat().is_ok_and(|stat| names.contains(&stat.comm));
-    all.flatten().filter(is_named).map(|process| process.pid()).collect()
+    let wanted = |name: &[u8]| names.iter().any(|wanted| kept(wanted.as_ref()) == name);
+    let is_named = |&pid: &i32| {
+        let Ok(folder) = Folder::open(pid) else { return false };
+        let name = folder.read("comm").unwrap_or_default();
+        wanted(name.strip_suffix(b"\n").unwrap_or(&name)) && !folder.is_zombie()
+    };
+    folder::all().into_iter().filter(is_named).collect()
 }
 
-fn children(parent: &Process) -> Vec<i32> {
-    let Ok(tasks) = parent.tasks() else { return Vec::new() };
-    let of_task = |task: procfs::process::Task| task.children().unwrap_or_default();
-    tasks.flatten().flat_map(of_task).filter_map(|pid| i32::try_from(pid).ok()).collect()
+fn kept(name: &OsStr) -> &[u8] {
+    let name = name.as_bytes();
+    &name[..name.len().min(NAME_BYTES)]
 }

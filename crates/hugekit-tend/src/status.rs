@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::fork_time::{ForkTime, seconds};
@@ -37,6 +38,12 @@ pub enum Hindrance {
     Gone,
     /// It was asked to stop.
     Stopped,
+    /// The process keeps the kernel waiting for its memory map.
+    Stuck,
+    /// Its files in `/proc` cannot be read.
+    Unreadable,
+    /// No thread could be started for the pass.
+    NoThread,
 }
 
 impl fmt::Display for Hindrance {
@@ -54,6 +61,54 @@ impl fmt::Display for Hindrance {
             }
             Self::Gone => f.write_str("the process is gone"),
             Self::Stopped => f.write_str("stopped"),
+            Self::Stuck => f.write_str("the process keeps the kernel waiting for its memory map"),
+            Self::Unreadable => f.write_str("its files in /proc cannot be read"),
+            Self::NoThread => f.write_str("no thread could be started for the pass"),
+        }
+    }
+}
+
+/// Why the kernel refused to collapse a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+#[non_exhaustive]
+pub enum Refusal {
+    /// No huge page is free (`ENOMEM`).
+    NoHugePage,
+    /// The process's control group has no room for one (`EBUSY`).
+    ControlGroup,
+    /// Pages are pinned, locked or on their way elsewhere (`EAGAIN`).
+    Busy,
+    /// Something in the range cannot be on a huge page: guard pages, write-protected pages, or it was unmapped meanwhile
+    /// (`EINVAL`).
+    Unsuitable,
+    /// For another reason.
+    Other {
+        /// The kernel's answer.
+        errno: i32,
+    },
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::NOMEM => Self::NoHugePage,
+            Errno::BUSY => Self::ControlGroup,
+            Errno::AGAIN => Self::Busy,
+            Errno::INVAL => Self::Unsuitable,
+            errno => Self::Other { errno: errno.raw_os_error() },
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHugePage => f.write_str("no huge page is free"),
+            Self::ControlGroup => f.write_str("the control group has no room"),
+            Self::Busy => f.write_str("pages are pinned or in use by the kernel"),
+            Self::Unsuitable => f.write_str("guard or protected pages, or unmapped meanwhile"),
+            Self::Other { errno } => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
         }
     }
 }
@@ -71,11 +126,18 @@ pub struct PassReport {
     pub collapsed: u64,
     /// Bytes of holes that were filled with zeroes: what the process grew by.
     pub filled: u64,
-    /// Ranges that the kernel refused to collapse, by its answer: pinned or busy pages, no memory.
-    pub refused: Vec<(String, u64)>,
+    /// Ranges that the kernel refused to collapse, by reason.
+    pub refused: Vec<(Refusal, u64)>,
     /// Bytes in ranges with too many holes.
     pub sparse: u64,
-    /// Bytes in mappings that are left as they are, by reason.
+    /// Whether the memory limit of its control group cannot be read. Then no hole is filled, and `sparse` has all
+    /// ranges with holes.
+    pub is_limit_unknown: bool,
+    /// Bytes that are swapped out: holes.
+    pub swapped: u64,
+    /// Bytes at the ends of mappings, outside of whole aligned ranges of 2 MiB.
+    pub edges: u64,
+    /// Bytes on small pages in mappings that are left as they are, by reason.
     pub excluded: Vec<(Excluded, u64)>,
     /// CPU time of the calling thread.
     #[serde(serialize_with = "seconds")]
@@ -88,6 +150,13 @@ pub struct PassReport {
     pub elapsed: Duration,
     /// Why it ended early.
     pub hindrance: Option<Hindrance>,
+}
+
+impl PassReport {
+    /// Of a pass that was not made.
+    pub(crate) fn of_none(pid: i32, hindrance: Hindrance) -> Self {
+        Self { pid, hindrance: Some(hindrance), ..Self::default() }
+    }
 }
 
 /// What a tender says while it waits.

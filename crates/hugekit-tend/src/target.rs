@@ -1,18 +1,21 @@
 //! A process that is tended.
 
+use std::borrow::Cow;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hugekit::HUGE_PAGE_BYTES;
-use procfs::process::{Process, Stat};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::collapse;
 use crate::error::TendError;
-use crate::pages::{Look, look};
+use crate::folder::Folder;
+use crate::pages::{Look, is_memory_there, look};
+use crate::stat::Program;
 
 /// `PF_KTHREAD` of the kernel's `sched.h`, as `/proc/PID/stat` shows it.
 const IS_OF_THE_KERNEL: u32 = 0x0020_0000;
@@ -22,28 +25,14 @@ const IS_OF_THE_KERNEL: u32 = 0x0020_0000;
 #[derive(Debug)]
 pub struct Target {
     pid: i32,
-    name: String,
-    process: Process,
+    name: Vec<u8>,
+    folder: Folder,
     descriptor: OwnedFd,
     /// Of what begins where at each start of a program: a forked child has the same, until it starts another one.
     program: Program,
-    /// Its page map, open: that is a permission, too.
+    /// Its page map, which only a process that may debug the target can open. A tender locks it, so that a second
+    /// tender of the target notices the first, and no other user's process can take the lock.
     pages: File,
-    /// Its folder of `/proc`, which a tender locks: the next one of this process is told.
-    folder: File,
-}
-
-/// What tells a process that runs on after a fork from one that has started another program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Program {
-    stack: u64,
-    code: u64,
-}
-
-impl Program {
-    pub(crate) fn of(stat: &Stat) -> Self {
-        Self { stack: stat.startstack, code: stat.startcode }
-    }
 }
 
 impl Target {
@@ -51,43 +40,42 @@ impl Target {
     /// Why it cannot be tended; the kernel was asked.
     pub fn open(pid: i32) -> Result<Self, TendError> {
         let target = Self::beside_a_tender(pid)?;
-        lock(pid, &target.folder)?;
+        lock(pid, &target.pages)?;
         Ok(target)
     }
 
     /// As [`open`](Self::open), also of one that another tender has: to look at.
     pub(crate) fn beside_a_tender(pid: i32) -> Result<Self, TendError> {
         let gone = || TendError::Gone { pid };
-        let process = Process::new(pid).map_err(|error| TendError::of_reading(pid, error))?;
-        let status = process.status().map_err(|error| TendError::of_reading(pid, error))?;
-        if status.tgid != pid {
-            return Err(TendError::Thread { pid, of: status.tgid });
+        let unread = |error| TendError::of_reading(pid, error);
+        let folder = Folder::open(pid).map_err(unread)?;
+        match folder.status("Tgid").map_err(unread)?.map(|tgid| tgid as i32) {
+            Some(of) if of != pid => return Err(TendError::Thread { pid, of }),
+            _ => {}
         }
-        let stat = process.stat().map_err(|error| TendError::of_reading(pid, error))?;
+        let stat = folder.stat().map_err(unread)?;
         if stat.flags & IS_OF_THE_KERNEL != 0 {
             return Err(TendError::Kernel { pid });
         }
         let number = Pid::from_raw(pid).ok_or_else(gone)?;
-        let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|_| gone())?;
-        // Opened before the look at what stands behind both: they are of one process if it lives now.
-        if !process.is_alive() || stat.state == 'Z' {
+        let descriptor = pidfd_open(number, PidfdFlags::empty())
+            .map_err(|errno| refused(pid, "pidfd_open", &errno.into()))?;
+        // The folder was opened first: if its process lives now, the number was not another's in between.
+        if folder.stat().map_err(|_| gone())?.is_zombie() {
             return Err(gone());
         }
-        let folder = File::open(format!("/proc/{pid}")).map_err(|_| gone())?;
-        let pages = openat(&folder, c"pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| refused(pid, "open(pagemap)", errno))?;
+        let pages =
+            folder.file("pagemap").map_err(|error| refused(pid, "open(pagemap)", &error))?;
         collapse::is_permitted(descriptor.as_fd())
-            .map_err(|errno| refused(pid, "process_madvise", errno))?;
-        if status.thp_enabled == Some(false) {
+            .map_err(|errno| refused(pid, "process_madvise", &errno.into()))?;
+        if folder.status("THP_enabled").map_err(unread)? == Some(0) {
             return Err(TendError::SwitchedOff { pid });
         }
         match huge_page_bytes() {
             bytes if bytes == HUGE_PAGE_BYTES as u64 => {}
             bytes => return Err(TendError::OtherHugePages { bytes }),
         }
-        let name = stat.comm.clone();
-        let program = Program::of(&stat);
-        Ok(Self { pid, name, process, descriptor, program, pages: pages.into(), folder })
+        Ok(Self { pid, name: stat.name, folder, descriptor, program: stat.program, pages })
     }
 
     /// Its number.
@@ -96,14 +84,14 @@ impl Target {
         self.pid
     }
 
-    /// Its first thread's name.
+    /// Its first thread's name. What is not UTF-8 is replaced.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.name)
     }
 
-    pub(crate) fn process(&self) -> &Process {
-        &self.process
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -112,16 +100,17 @@ impl Target {
 
     /// All 2 MiB of these ranges in which something is there.
     pub(crate) fn look(&self, ranges: &[Range<u64>]) -> Result<Vec<Look>, TendError> {
+        let unread = |errno: Errno| TendError::of_reading(self.pid, errno.into());
         let mut looks = Vec::new();
         for addresses in ranges {
-            match look(self.pages.as_fd(), addresses) {
-                Ok(found) => looks.extend(found),
-                Err(Errno::SRCH) => return Err(TendError::Gone { pid: self.pid }),
-                // Unmapped meanwhile.
-                Err(_) => {}
-            }
+            looks.extend(look(self.pages.as_fd(), addresses).map_err(unread)?);
         }
-        Ok(looks)
+        // After `exec` the page map is that of memory that is gone, and says that nothing is there.
+        if is_memory_there(self.pages.as_fd()) {
+            Ok(looks)
+        } else {
+            Err(TendError::Gone { pid: self.pid })
+        }
     }
 
     pub(crate) fn program(&self) -> Program {
@@ -130,9 +119,7 @@ impl Target {
 
     /// Whether it still runs the program that it ran when it was opened.
     pub(crate) fn is_there(&self) -> bool {
-        self.process
-            .stat()
-            .is_ok_and(|stat| stat.state != 'Z' && Program::of(&stat) == self.program)
+        self.folder.stat().is_ok_and(|stat| !stat.is_zombie() && stat.program == self.program)
     }
 }
 
@@ -142,18 +129,18 @@ fn huge_page_bytes() -> u64 {
     size.ok().and_then(|size| size.trim().parse().ok()).unwrap_or(0)
 }
 
-fn refused(pid: i32, call: &'static str, errno: Errno) -> TendError {
-    match errno {
+fn refused(pid: i32, call: &'static str, error: &io::Error) -> TendError {
+    match Errno::from_io_error(error).unwrap_or(Errno::IO) {
         Errno::SRCH | Errno::NOENT => TendError::Gone { pid },
         Errno::INVAL | Errno::NOSYS => TendError::Unsupported,
         errno => TendError::NotPermitted { pid, call, source: errno.into() },
     }
 }
 
-/// A lock on the process's own folder of `/proc`: it needs no file of ours, and goes with the process.
-fn lock(pid: i32, folder: &File) -> Result<(), TendError> {
-    match flock(folder, FlockOperation::NonBlockingLockExclusive) {
+/// A lock on the page map. It needs no file of the tender's, and goes with the process.
+fn lock(pid: i32, pages: &File) -> Result<(), TendError> {
+    match flock(pages, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Err(TendError::Taken { pid }),
-        locked => locked.map_err(|errno| refused(pid, "flock", errno)),
+        locked => locked.map_err(|errno| refused(pid, "flock", &errno.into())),
     }
 }

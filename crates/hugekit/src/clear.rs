@@ -128,8 +128,9 @@ impl ClearOptions<'_> {
     pub unsafe fn run_raw(&self, start: *mut u8, len: usize) -> Result<Report, ClearError> {
         let memory = Bytes(start);
         self.share(start, len, |routine, bytes| {
-            // SAFETY: extents and chunks lie within 0..len and are allocated once each, so these
-            // bytes are the caller's and this thread's; the routines allocated are available.
+            // SAFETY: the sweep and the threads' chunks split 0..len into ranges that do not overlap, and each range is
+            // processed once. So these bytes are the caller's, and no other thread accesses them. A plan contains only
+            // routines whose CPU features were checked.
             unsafe { routine.run(memory.at(bytes.start), bytes.len()) }
         })
     }

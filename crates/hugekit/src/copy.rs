@@ -165,9 +165,9 @@ impl CopyOptions<'_> {
         let (destination, source) = (Bytes(dst), Bytes(src.cast_mut()));
         self.share(dst, len, |routine, bytes| {
             let (dst, src) = (destination.at(bytes.start), source.at(bytes.start));
-            // SAFETY: extents and chunks lie within 0..len and are allocated once each, so these
-            // bytes are the caller's and this thread's to write; the two sides are at least `len`
-            // apart; the routines allocated are available.
+            // SAFETY: the sweep and the threads' chunks split 0..len into ranges that do not overlap, and each range is
+            // processed once. So the destination is the caller's, and no other thread accesses it. Source and destination
+            // do not overlap: the check above. A plan contains only routines whose CPU features were checked.
             unsafe { routine.run(dst, src, bytes.len()) }
         })
     }

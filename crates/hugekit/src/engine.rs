@@ -270,8 +270,8 @@ impl<'a, F: Method> Operation<'a, F> {
     }
 
     /// Runs `process` for all of `len` bytes: in order on the calling thread, or shared among as many
-    /// threads as were asked for. `start` is where the bytes that are written lie in memory. The
-    /// routines allocated are available; what they stream is published here.
+    /// threads as were asked for. `start` is where the bytes that are written lie in memory. Every
+    /// routine passed to `process` is available on this CPU. Streamed bytes are published before the call returns.
     ///
     /// Always inlined, as its callers are: a report that goes through memory behind a fence costs a
     /// streamed base page 30 ns of 340.

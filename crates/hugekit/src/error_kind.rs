@@ -14,8 +14,6 @@ use crate::lease::{LeaseError, Unfit};
 use crate::parallel::JobError;
 use crate::pool::FaultError;
 use crate::profile::AlreadyInstalled;
-#[cfg(feature = "profile-file")]
-use crate::profile::{Problem, ProfileError};
 use crate::snapshot::Unsuitable;
 use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError, SnapshotError};
 
@@ -198,7 +196,7 @@ impl LeaseError {
             Self::Malformed(malformed) => malformed.kind(),
             Self::Unfit(unfit) => unfit.kind(),
             Self::NoHugePages { .. } => ErrorKind::Unsupported,
-            Self::Pages(_) => ErrorKind::NoMemory,
+            Self::Pages(_) | Self::Heap(_) => ErrorKind::NoMemory,
             Self::Populate(error) => error.kind(),
             Self::Kernel { source, .. } => of_kind(source.kind()),
         }
@@ -210,24 +208,6 @@ impl AlreadyInstalled {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         ErrorKind::Conflict
-    }
-}
-
-#[cfg(feature = "profile-file")]
-impl ProfileError {
-    /// What it means for a program.
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        match &self.problem {
-            Problem::Unreadable(source) => of_kind(source.kind()),
-            Problem::Damaged(_) | Problem::Bands { .. } | Problem::Value { .. } => {
-                ErrorKind::Invalid
-            }
-            Problem::Schema { .. }
-            | Problem::Version { .. }
-            | Problem::Machine { .. }
-            | Problem::Routine { .. } => ErrorKind::Unsupported,
-        }
     }
 }
 
@@ -262,7 +242,8 @@ impl PoolError {
             Self::NotEnoughHugePages(_)
             | Self::NotEnoughMemory { .. }
             | Self::OverGroupLimit { .. }
-            | Self::NoRoom { .. } => ErrorKind::NoMemory,
+            | Self::NoRoom { .. }
+            | Self::Heap(_) => ErrorKind::NoMemory,
             Self::NotMapped { source, .. } => of_kind(source.kind()),
             Self::NoHugePages { .. } | Self::NoThp { .. } => ErrorKind::Unsupported,
             Self::Populate(error) => error.kind(),
@@ -294,6 +275,7 @@ impl RegionError {
             Self::Kept(kind) => of_kind(*kind),
             Self::Copy(error) => error.kind(),
             Self::Forks => ErrorKind::Conflict,
+            Self::Heap(_) => ErrorKind::NoMemory,
             Self::Forked => ErrorKind::Forked,
         }
     }
@@ -311,7 +293,7 @@ impl ForkError {
             Self::Pool(error) => error.kind(),
             Self::Fault(error) => error.kind(),
             Self::FileGiven | Self::OtherEpoch => ErrorKind::Conflict,
-            Self::Mappings { .. } => ErrorKind::NoMemory,
+            Self::Mappings { .. } | Self::Heap(_) => ErrorKind::NoMemory,
             Self::NotMapped { source, .. } => of_kind(source.kind()),
             Self::NotReady(error) => error.kind(),
             Self::Copy(error) => error.kind(),
@@ -341,12 +323,15 @@ impl SnapshotError {
             Self::Fork(error) => error.kind(),
             Self::Machine(error) => error.kind().map_or(ErrorKind::Kernel, of_kind),
             Self::Write { .. } => ErrorKind::Kernel,
-            Self::NotStarted(source) | Self::Kernel { source, .. } => of_kind(source.kind()),
+            Self::NotStarted(source)
+            | Self::NoRoom { source, .. }
+            | Self::Kernel { source, .. } => of_kind(source.kind()),
             Self::CowLimitExceeded { .. }
             | Self::Changed { .. }
             | Self::Unserved
             | Self::Refused => ErrorKind::Lost,
             Self::Cancelled { .. } => ErrorKind::Cancelled,
+            Self::Heap(_) => ErrorKind::NoMemory,
             Self::Forked => ErrorKind::Forked,
         }
     }

@@ -122,7 +122,6 @@
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | `profile-file` | `Profile::load`: the profile that `hugekit tune` has stored for this user. Brings serde and toml. |
 //! | `tracing` | events of the crate tracing: what the library works around, and what pools are made of. |
 //! | `fault-injection` | for this library's own tests: never in a program. |
 //!
@@ -142,8 +141,8 @@
 //! # Files and calls
 //!
 //! The library writes no file but what [`Snapshot::write_to`] is given, prints nothing, reads no
-//! environment variable and no file of the user's unless the program calls `Profile::load`. With the
-//! feature `tracing` it reports as events what it works around. Of the machine it reads:
+//! environment variable and no file of the user's. With the feature `tracing` it reports as events
+//! what it works around. Of the machine it reads:
 //!
 //! - at the first clear or copy of 4 KiB or more: CPUID, in a virtual machine the allowed CPUs; on
 //!   other architectures `/sys/devices/system/cpu` (caches), once. The first of 256 KiB or more, or
@@ -227,6 +226,7 @@ pub use populate::{PopulateError, PopulateOptions};
 pub use profile::Profile;
 pub use region::{Region, RegionError, SharedRegion};
 pub use snapshot::{Snapshot, SnapshotError};
+pub use sys::headroom::HeapShortage;
 
 /// Runs the README's programs as tests.
 #[cfg(doctest)]

@@ -11,11 +11,12 @@ use crate::machine::hugepages::Shortage;
 use crate::parallel::{JobError, NodeMapError};
 use crate::pool::FaultError;
 use crate::profile::AlreadyInstalled;
-#[cfg(feature = "profile-file")]
-use crate::profile::{Problem, ProfileError};
 use crate::region::ForkError;
 use crate::snapshot::Unsuitable;
-use crate::{ClearError, CopyError, PoolError, PopulateError, RegionError, SnapshotError, machine};
+use crate::{
+    ClearError, CopyError, HeapShortage, PoolError, PopulateError, RegionError, SnapshotError,
+    machine,
+};
 
 /// Gives each error its `Debug`; those that know a remedy name the function.
 macro_rules! print_well {
@@ -49,8 +50,11 @@ print_well! {
     machine::Error,
 }
 
-#[cfg(feature = "profile-file")]
-print_well! { ProfileError, Problem }
+impl Debug for HeapShortage {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        print(f, self, Some(self.remedy()))
+    }
+}
 
 impl Debug for Shortage {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -108,10 +112,6 @@ mod tests {
             Box::new(AlreadyInstalled),
             Box::new(ParseCpuSetError),
             Box::new(machine::Error::Unreadable { path: file(), source: gone() }),
-            #[cfg(feature = "profile-file")]
-            Box::new(ProfileError { path: file(), problem: Problem::Unreadable(gone()) }),
-            #[cfg(feature = "profile-file")]
-            Box::new(Problem::Damaged("no TOML".to_owned())),
             Box::new(job),
         ]
     }
@@ -133,7 +133,9 @@ mod tests {
         let fallbacks =
             || vec![Fallback { backing: Backing::Base, reason: PoolError::Fault(fault()) }];
         let refusal = Refusal::Busy { most: 2, most_of_user: 1 };
-        let errors: [(Box<dyn Error>, _); 7] = [
+        let errors: [(Box<dyn Error>, _); 9] = [
+            (Box::new(HeapShortage), Some(HeapShortage.remedy())),
+            (Box::new(PoolError::Heap(HeapShortage)), Some(HeapShortage.remedy())),
             (Box::new(shortage()), Some(shortage().remedy())),
             (Box::new(fault()), fault().remedy()),
             (Box::new(PoolError::NoBacking { fallbacks: fallbacks() }), fault().remedy()),
@@ -169,8 +171,7 @@ mod tests {
                 }
             }
         }
-        let of_a_feature = if cfg!(feature = "profile-file") { 0 } else { 2 };
-        // A shortage always has a remedy.
-        assert_eq!(errors, one_of_each().len() + 1 + of_a_feature);
+        // Shortages always have a remedy.
+        assert_eq!(errors, one_of_each().len() + 2);
     }
 }

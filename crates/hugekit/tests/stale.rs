@@ -7,6 +7,7 @@ mod backings;
 mod child;
 mod served;
 mod settings;
+mod swap;
 mod uring;
 
 use std::fs::File;
@@ -25,9 +26,13 @@ use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, Region, snapshot};
 use libtest_mimic::{Arguments, Trial};
 use served::{at_fault, soiled};
 use settings::Setting;
+use swap::Swap;
 use uring::Ring;
 
 const LEN: usize = 4 * HUGE;
+
+/// `IORING_OP_WRITE_FIXED`
+const WRITE_FIXED: u8 = 5;
 
 const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];
 
@@ -387,42 +392,6 @@ fn ksm_at_full_speed_shows_nothing_stale(backing: Backing) {
     assert!(region.iter().all(|&byte| byte == 9));
 }
 
-/// A swap file, in use as long as this lives.
-struct Swap(tempfile::NamedTempFile);
-
-impl Swap {
-    fn new() -> Result<Self, String> {
-        let file =
-            tempfile::NamedTempFile::new_in("/var/tmp").map_err(|error| error.to_string())?;
-        let written = std::io::copy(&mut std::io::repeat(0).take(64 << 20), &mut file.as_file());
-        written.and_then(|_| file.as_file().sync_all()).map_err(|error| error.to_string())?;
-        for command in ["mkswap", "swapon"] {
-            let output = std::process::Command::new(command).arg(file.path()).output();
-            let output = output.map_err(|error| format!("{command}: {error}"))?;
-            if !output.status.success() {
-                return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-            }
-        }
-        Ok(Self(file))
-    }
-
-    /// Bytes of it that are in use.
-    fn used(&self) -> usize {
-        let swaps = std::fs::read_to_string("/proc/swaps").unwrap();
-        let path = self.0.path().to_str().unwrap();
-        let line = swaps.lines().find(|line| line.starts_with(path)).unwrap();
-        line.split_whitespace().nth(3).unwrap().parse::<usize>().unwrap() << 10
-    }
-}
-
-impl Drop for Swap {
-    fn drop(&mut self) {
-        assert!(
-            std::process::Command::new("swapoff").arg(self.0.path()).status().unwrap().success()
-        );
-    }
-}
-
 /// Dirty memory, clean memory and forks, all of it swapped out before it is looked at.
 fn swap_of_a_region_shows_nothing_stale(backing: Backing) {
     let _alone = Setting::alone();
@@ -494,7 +463,7 @@ fn io_uring_that_holds_pages_shows_nothing_of_the_next_owner(backing: Backing) {
 fn written_by(ring: Ring, address: usize) -> Vec<u8> {
     let (mut read, write) = std::io::pipe().unwrap();
     let mut bytes = vec![1; 4096];
-    assert_eq!(ring.write(write.as_fd(), address, 4096), 4096);
+    assert_eq!(ring.ask(WRITE_FIXED, write.as_fd(), address, 4096), 4096);
     read.read_exact(&mut bytes).unwrap();
     bytes
 }

@@ -85,13 +85,19 @@ fn run_soak(count: &mut Count) -> Result<bool> {
     } else {
         count.failed += 1;
     }
-    Ok(went_well & kill_servers(count)?)
+    Ok(went_well & kill_servers(count)? & compare_servers(count)?)
 }
 
 /// The key-value server, killed more often than a test of the workspace does it.
 fn kill_servers(count: &mut Count) -> Result<bool> {
     let arguments = ["test", "--package", "kv_store", "--test", "kv_store", "killed_at_any_moment"];
     count_tests(crate::command(&arguments).env("HUGEKIT_KILLS", "50"), count)
+}
+
+/// The key-value server beside the real one, for longer than a test of the workspace compares them.
+fn compare_servers(count: &mut Count) -> Result<bool> {
+    let arguments = ["test", "--package", "kv_store", "--test", "kv_store", "the_real_server"];
+    count_tests(crate::command(&arguments).env("HUGEKIT_FUZZ_SECONDS", "30"), count)
 }
 
 fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {
@@ -103,6 +109,7 @@ fn run_workspace(count: &mut Count, install: bool) -> Result<bool> {
     }
     let mut cargo = crate::command(&["test", "--workspace", "--no-fail-fast"]);
     valgrind::tell(&mut cargo, install);
+    cargo.env(crate::SLOW, "1");
     count_tests(&mut cargo, count)
 }
 

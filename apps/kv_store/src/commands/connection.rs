@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::clients::Session;
-use super::{After, Database, Outcome, SYNTAX, done};
-use crate::resp::Reply;
+use super::{After, Database, NO_INTEGER, Outcome, SYNTAX, count, done};
+use crate::resp::{Reply, number};
 
 pub(super) fn ping(_: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
     match arguments {
@@ -27,8 +27,8 @@ pub(super) fn quit(_: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome 
 
 /// There is one database.
 pub(super) fn select(_: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    match arguments[0] {
-        b"0" => done(reply),
+    match number(arguments[0]).ok_or(NO_INTEGER)? {
+        0 => done(reply),
         _ => Err("ERR DB index is out of range".to_owned()),
     }
 }
@@ -37,10 +37,10 @@ pub(super) fn select(_: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -
 pub(super) fn hello(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
     let (version, mut words) =
         arguments.split_first().map_or((None, &[][..]), |(first, rest)| (Some(*first), rest));
-    let version = match version {
+    let no_version = "ERR Protocol version is not an integer or out of range";
+    let version = match version.map(|version| number(version).ok_or(no_version)).transpose()? {
         None => None,
-        Some(b"2") => Some(2),
-        Some(b"3") => Some(3),
+        Some(version @ 2..=3) => Some(version as u8),
         Some(_) => return Err("NOPROTO unsupported protocol version".to_owned()),
     };
     let mut name = None;
@@ -52,7 +52,7 @@ pub(super) fn hello(database: &mut Database, arguments: &[&[u8]], reply: &mut Re
                 rest
             }
             [_, _, ..] if is(b"AUTH") => return Err(NO_PASSWORD.to_owned()),
-            _ => return Err(format!("{SYNTAX} in HELLO option '{}'", word.escape_ascii())),
+            _ => return Err(format!("ERR Syntax error in HELLO option '{}'", word.escape_ascii())),
         };
     }
     let id = database.clients.current;
@@ -94,45 +94,56 @@ fn word_of(what: &str, bytes: &[u8]) -> Result<String, String> {
     }
 }
 
-pub(super) fn client(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let id = database.clients.current;
-    let (word, rest) = arguments.split_first().expect("at least one");
-    match (word.to_ascii_uppercase().as_slice(), rest) {
-        (b"ID", []) => reply.integer(id as i64),
-        (b"GETNAME", []) => match &database.clients.session().name {
-            name if name.is_empty() => reply.nil(),
-            name => reply.bulk(name.as_bytes()),
-        },
-        (b"SETNAME", [name]) => {
-            database.clients.session().name = word_of("Client names", name)?;
-            return done(reply);
-        }
-        (b"SETINFO", [what, value]) => {
-            set_info(database.clients.session(), what, value)?;
-            return done(reply);
-        }
-        (b"INFO", []) => reply.text(&described(id, database.clients.session())),
-        (b"LIST", []) => {
-            let sessions = database.clients.sessions.iter();
-            reply.text(&sessions.map(|(&id, session)| described(id, session)).collect::<String>());
-        }
-        _ => {
-            return Err(
-                "ERR only CLIENT ID, GETNAME, SETNAME, SETINFO, INFO and LIST are known".to_owned()
-            );
-        }
+pub(super) fn client_id(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
+    count(reply, database.clients.current as usize)
+}
+
+pub(super) fn client_getname(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
+    match &database.clients.session().name {
+        name if name.is_empty() => reply.nil(),
+        name => reply.bulk(name.as_bytes()),
     }
     Ok(After::Next)
 }
 
-fn set_info(session: &mut Session, what: &[u8], value: &[u8]) -> Result<(), String> {
-    let field = match what.to_ascii_uppercase().as_slice() {
+pub(super) fn client_setname(
+    database: &mut Database,
+    words: &[&[u8]],
+    reply: &mut Reply,
+) -> Outcome {
+    database.clients.session().name = word_of("Client names", words[0])?;
+    done(reply)
+}
+
+pub(super) fn client_setinfo(
+    database: &mut Database,
+    words: &[&[u8]],
+    reply: &mut Reply,
+) -> Outcome {
+    let session = database.clients.session();
+    let field = match words[0].to_ascii_uppercase().as_slice() {
         b"LIB-NAME" => &mut session.library,
         b"LIB-VER" => &mut session.library_version,
-        _ => return Err(format!("ERR Unrecognized option '{}'", what.escape_ascii())),
+        _ => return Err(format!("ERR Unrecognized option '{}'", words[0].escape_ascii())),
     };
-    *field = word_of("lib-name and lib-ver", value)?;
-    Ok(())
+    *field = word_of("lib-name and lib-ver", words[1])?;
+    done(reply)
+}
+
+pub(super) fn client_info(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
+    let id = database.clients.current;
+    reply.text(&described(id, database.clients.session()));
+    Ok(After::Next)
+}
+
+/// CLIENT LIST: of all of them.
+pub(super) fn client_list(database: &mut Database, words: &[&[u8]], reply: &mut Reply) -> Outcome {
+    if !words.is_empty() {
+        return Err(SYNTAX.to_owned());
+    }
+    let sessions = database.clients.sessions.iter();
+    reply.text(&sessions.map(|(&id, session)| described(id, session)).collect::<String>());
+    Ok(After::Next)
 }
 
 fn described(id: u64, session: &Session) -> String {

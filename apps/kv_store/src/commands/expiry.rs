@@ -39,10 +39,10 @@ fn expire_in(
     reply: &mut Reply,
 ) -> Outcome {
     let (key, now) = (arguments[0], database.now);
+    let condition = Condition::read(&arguments[2..])?;
     let time = number(arguments[1]).ok_or(NO_INTEGER)?;
     let at = time.checked_mul(unit).and_then(|time| (now as i64).checked_add(time));
     let at = at.ok_or_else(|| format!("ERR invalid expire time in '{name}' command"))?;
-    let condition = Condition::read(&arguments[2..])?;
     let Some(entry) = database.store.get(key, now) else { return count(reply, 0) };
     if !condition.holds(entry.expires.map(|expires| expires as i64), at) {
         return count(reply, 0);
@@ -98,12 +98,11 @@ impl Condition {
         }
     }
 
-    /// A key that does not expire counts as one that does so at the end of time.
+    /// A key that does not expire counts as one that expires at the end of time.
     fn holds(self, now: Option<i64>, then: i64) -> bool {
-        let end = now.unwrap_or(i64::MAX);
-        !(self.none && now.is_some()
-            || self.any && now.is_none()
-            || self.later && then <= end
-            || self.earlier && then >= end)
+        match now {
+            None => !self.any && !self.later,
+            Some(now) => !self.none && (!self.later || then > now) && (!self.earlier || then < now),
+        }
     }
 }

@@ -42,8 +42,7 @@ pub(super) fn keys(database: &mut Database, arguments: &[&[u8]], reply: &mut Rep
 }
 
 pub(super) fn scan(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let cursor = number(arguments[0]).and_then(|cursor| usize::try_from(cursor).ok());
-    let cursor = cursor.ok_or("ERR invalid cursor")?;
+    let cursor = cursor(arguments[0]).ok_or("ERR invalid cursor")?;
     let filter = Filter::read(&arguments[1..])?;
     let mut keys = Vec::new();
     let next = database.store.scan(cursor, filter.step, database.now, |key| {
@@ -58,6 +57,16 @@ pub(super) fn scan(database: &mut Database, arguments: &[&[u8]], reply: &mut Rep
     Ok(After::Next)
 }
 
+/// A cursor is read as strtoul(3) reads it, as in redis: `-1` is the last number, and no digits at all are 0.
+fn cursor(bytes: &[u8]) -> Option<usize> {
+    let text = std::str::from_utf8(bytes.split(|&byte| byte == 0).next()?).ok()?;
+    match text.strip_prefix('-') {
+        None if text.is_empty() => Some(0),
+        Some(digits) if !digits.starts_with('+') => digits.parse().ok().map(usize::wrapping_neg),
+        _ => text.parse().ok(),
+    }
+}
+
 /// What comes behind the cursor in a SCAN.
 struct Filter<'a> {
     pattern: Option<&'a [u8]>,
@@ -69,11 +78,8 @@ struct Filter<'a> {
 impl<'a> Filter<'a> {
     fn read(words: &[&'a [u8]]) -> Result<Self, String> {
         let mut filter = Self { pattern: None, strings: true, step: STEP };
-        let (pairs, rest) = words.as_chunks::<2>();
-        if !rest.is_empty() {
-            return Err(SYNTAX.to_owned());
-        }
-        for &[word, value] in pairs {
+        for pair in words.chunks(2) {
+            let &[word, value] = pair else { return Err(SYNTAX.to_owned()) };
             match word.to_ascii_uppercase().as_slice() {
                 b"MATCH" => filter.pattern = Some(value),
                 b"TYPE" => filter.strings = value.eq_ignore_ascii_case(b"string"),

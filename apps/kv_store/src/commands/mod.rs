@@ -46,14 +46,19 @@ pub enum After {
 /// A reply, or the text of an error.
 type Outcome = Result<After, String>;
 
+/// Carries a command out, given the words behind its name.
+type Run = fn(&mut Database, &[&[u8]], &mut Reply) -> Outcome;
+
 struct Command {
     name: &'static str,
-    /// Words, the command's name included; negative if so many at least.
+    /// Words, the command's name included; negative if at least this many.
     arity: i64,
     flags: &'static [&'static str],
     /// The first and the last argument that is a key, and how far they are apart.
     keys: [i64; 3],
-    run: fn(&mut Database, &[&[u8]], &mut Reply) -> Outcome,
+    run: Run,
+    /// Commands of two words that begin with this one: only a lone word runs this one.
+    subcommands: &'static [Command],
 }
 
 const fn command(
@@ -61,9 +66,24 @@ const fn command(
     arity: i64,
     flags: &'static [&'static str],
     keys: [i64; 3],
-    run: fn(&mut Database, &[&[u8]], &mut Reply) -> Outcome,
+    run: Run,
 ) -> Command {
-    Command { name, arity, flags, keys, run }
+    Command { name, arity, flags, keys, run, subcommands: &[] }
+}
+
+/// The second word of a command.
+const fn second(name: &'static str, arity: i64, run: Run) -> Command {
+    command(name, arity, FAST, NONE, run)
+}
+
+/// A command that needs a second word.
+const fn group(
+    name: &'static str,
+    flags: &'static [&'static str],
+    subcommands: &'static [Command],
+) -> Command {
+    // The arity refuses a lone word.
+    Command { subcommands, ..command(name, -2, flags, NONE, |_, _, _| Ok(After::Next)) }
 }
 
 const NONE: [i64; 3] = [0, 0, 0];
@@ -72,17 +92,35 @@ const ALL: [i64; 3] = [1, -1, 1];
 const READ: &[&str] = &["readonly", "fast"];
 const WRITE: &[&str] = &["write", "denyoom"];
 const ADMIN: &[&str] = &["admin"];
+const ALONE: &[&str] = &["admin", NO_MULTI];
 const FAST: &[&str] = &["fast"];
-
 const GONE: &[&str] = &["write", "fast"];
 const SLOW: &[&str] = &["readonly"];
+
+/// The flag of commands that MULTI refuses.
+const NO_MULTI: &str = "no_multi";
+
+const CLIENT: &[Command] = &[
+    second("getname", 2, connection::client_getname),
+    second("id", 2, connection::client_id),
+    second("info", 2, connection::client_info),
+    second("list", -2, connection::client_list),
+    second("setinfo", 4, connection::client_setinfo),
+    second("setname", 3, connection::client_setname),
+];
+const CONFIG: &[Command] =
+    &[second("get", -3, settings::config_get), second("set", -4, settings::config_set)];
+const COMMAND: &[Command] = &[
+    second("count", 2, |_, _, reply| count(reply, COMMANDS.len())),
+    second("docs", -2, report::command_docs),
+];
 
 const COMMANDS: &[Command] = &[
     command("append", 3, WRITE, ONE, values::append),
     command("bgsave", -1, ADMIN, NONE, saving::bgsave),
-    command("client", -2, FAST, NONE, connection::client),
-    command("command", -1, FAST, NONE, report::list_commands),
-    command("config", -2, ADMIN, NONE, settings::config),
+    group("client", FAST, CLIENT),
+    Command { subcommands: COMMAND, ..command("command", -1, FAST, NONE, report::list_commands) },
+    group("config", ADMIN, CONFIG),
     command("dbsize", 1, READ, NONE, keys::dbsize),
     command("decr", 2, WRITE, ONE, values::decr),
     command("decrby", 3, WRITE, ONE, values::decrby),
@@ -109,11 +147,11 @@ const COMMANDS: &[Command] = &[
     command("ping", -1, FAST, NONE, connection::ping),
     command("pttl", 2, READ, ONE, expiry::pttl),
     command("quit", -1, FAST, NONE, connection::quit),
-    command("save", 1, ADMIN, NONE, saving::save),
+    command("save", 1, ALONE, NONE, saving::save),
     command("scan", -2, SLOW, NONE, keys::scan),
     command("select", 2, FAST, NONE, connection::select),
     command("set", -3, WRITE, ONE, values::set),
-    command("shutdown", -1, ADMIN, NONE, saving::shutdown),
+    command("shutdown", -1, ALONE, NONE, saving::shutdown),
     command("strlen", 2, READ, ONE, values::strlen),
     command("ttl", 2, READ, ONE, expiry::ttl),
     command("type", 2, READ, ONE, keys::type_of),
@@ -130,17 +168,12 @@ const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 /// Answers one request of at least one word.
 pub fn run(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> After {
     database.commands += 1;
-    let outcome = match (command_of(arguments), &mut database.clients.session().queue) {
-        (Err(error), queue) => {
-            queue.iter_mut().for_each(|queue| queue.is_broken = true);
-            Err(error)
+    let queue = &mut database.clients.session().queue;
+    let outcome = match command_of(arguments) {
+        Ok(call) if queue.is_none() || AT_ONCE.contains(&call.command.name) => {
+            call.run(database, reply)
         }
-        (Ok(command), Some(queue)) if !AT_ONCE.contains(&command.name) => {
-            queue.push(arguments);
-            reply.simple("QUEUED");
-            Ok(After::Next)
-        }
-        (Ok(command), _) => (command.run)(database, &arguments[1..], reply),
+        call => transaction::keep(queue, call, arguments, reply),
     };
     let outcome = match reply.reclaim() {
         Some(bytes) => Err(no_room(bytes, &database.clients)),
@@ -152,17 +185,39 @@ pub fn run(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> A
     })
 }
 
-/// What is asked for, if it may be asked so.
-fn command_of(arguments: &[&[u8]]) -> Result<&'static Command, String> {
-    let name = arguments[0];
-    let same = |command: &&Command| name.eq_ignore_ascii_case(command.name.as_bytes());
-    match COMMANDS.iter().find(same) {
-        None => Err(format!("ERR unknown command '{}'", shown(name))),
-        Some(command) if !takes(command.arity, arguments.len()) => {
-            Err(format!("ERR wrong number of arguments for '{}' command", command.name))
-        }
-        Some(command) => Ok(command),
+/// A command, and the words behind its name.
+struct Call<'a> {
+    command: &'static Command,
+    words: &'a [&'a [u8]],
+}
+
+impl Call<'_> {
+    fn run(&self, database: &mut Database, reply: &mut Reply) -> Outcome {
+        (self.command.run)(database, self.words, reply)
     }
+}
+
+/// The command that these words call, if it takes this many.
+fn command_of<'a>(arguments: &'a [&'a [u8]]) -> Result<Call<'a>, String> {
+    let unknown = |kind, name| format!("ERR unknown {kind} '{}'", shown(name));
+    let command = find(COMMANDS, arguments[0]).ok_or_else(|| unknown("command", arguments[0]))?;
+    let (command, words, name) = match arguments {
+        [_, second, words @ ..] if !command.subcommands.is_empty() => {
+            let found = find(command.subcommands, second);
+            let found = found.ok_or_else(|| unknown("subcommand", second))?;
+            (found, words, format!("{}|{}", command.name, found.name))
+        }
+        _ => (command, &arguments[1..], command.name.to_owned()),
+    };
+    if takes(command.arity, arguments.len()) {
+        Ok(Call { command, words })
+    } else {
+        Err(format!("ERR wrong number of arguments for '{name}' command"))
+    }
+}
+
+fn find(commands: &'static [Command], name: &[u8]) -> Option<&'static Command> {
+    commands.iter().find(|command| name.eq_ignore_ascii_case(command.name.as_bytes()))
 }
 
 fn no_room(bytes: usize, clients: &Clients) -> String {
@@ -201,6 +256,8 @@ mod tests {
 
     #[test]
     fn commands_are_sorted_and_once() {
-        assert!(COMMANDS.windows(2).all(|two| two[0].name < two[1].name));
+        for commands in [COMMANDS, CLIENT, COMMAND, CONFIG] {
+            assert!(commands.windows(2).all(|two| two[0].name < two[1].name));
+        }
     }
 }

@@ -6,27 +6,25 @@ use super::{After, COMMANDS, Database, Outcome};
 use crate::resp::Reply;
 use crate::save::{Policy, Wrote};
 
-pub(super) fn list_commands(_: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    match arguments {
-        [] => {
-            reply.array(COMMANDS.len());
-            for command in COMMANDS {
-                reply.array(10);
-                reply.bulk(command.name.as_bytes());
-                reply.integer(command.arity);
-                reply.set(command.flags.len());
-                command.flags.iter().for_each(|flag| reply.simple(flag));
-                command.keys.iter().for_each(|&key| reply.integer(key));
-                // No categories of rights, hints, keys elsewhere or parts.
-                reply.set(0);
-                (0..3).for_each(|_| reply.array(0));
-            }
-        }
-        [word] if word.eq_ignore_ascii_case(b"COUNT") => reply.integer(COMMANDS.len() as i64),
-        // Documentation: there is none in this form.
-        [word, ..] if word.eq_ignore_ascii_case(b"DOCS") => reply.map(0),
-        _ => return Err("ERR only COMMAND, COMMAND COUNT and COMMAND DOCS are known".to_owned()),
+pub(super) fn list_commands(_: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
+    reply.array(COMMANDS.len());
+    for command in COMMANDS {
+        reply.array(10);
+        reply.bulk(command.name.as_bytes());
+        reply.integer(command.arity);
+        reply.set(command.flags.len());
+        command.flags.iter().for_each(|flag| reply.simple(flag));
+        command.keys.iter().for_each(|&key| reply.integer(key));
+        // No categories of rights, hints, keys elsewhere or parts.
+        reply.set(0);
+        (0..3).for_each(|_| reply.array(0));
     }
+    Ok(After::Next)
+}
+
+/// There is no documentation in this form.
+pub(super) fn command_docs(_: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
+    reply.map(0);
     Ok(After::Next)
 }
 

@@ -13,7 +13,13 @@ pub(super) fn save(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> O
     done(reply)
 }
 
-pub(super) fn bgsave(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
+/// BGSAVE or BGSAVE SCHEDULE: a save that runs is an error either way.
+pub(super) fn bgsave(database: &mut Database, words: &[&[u8]], reply: &mut Reply) -> Outcome {
+    if !matches!(words, [] | [_])
+        || !words.iter().all(|word| word.eq_ignore_ascii_case(b"SCHEDULE"))
+    {
+        return Err(SYNTAX.to_owned());
+    }
     if database.saver.is_running() {
         return Err(RUNNING.to_owned());
     }

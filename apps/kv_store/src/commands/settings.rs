@@ -51,16 +51,11 @@ const SETTINGS: &[Setting] = &[
     ),
 ];
 
-pub(super) fn config(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let (word, rest) = arguments.split_first().expect("at least one");
-    match word.to_ascii_uppercase().as_slice() {
-        b"GET" if !rest.is_empty() => get(database, rest, reply),
-        b"SET" if !rest.is_empty() => set(database, rest, reply),
-        _ => Err("ERR only CONFIG GET name and CONFIG SET name value are known".to_owned()),
-    }
-}
-
-fn get(database: &Database, patterns: &[&[u8]], reply: &mut Reply) -> Outcome {
+pub(super) fn config_get(
+    database: &mut Database,
+    patterns: &[&[u8]],
+    reply: &mut Reply,
+) -> Outcome {
     let is_asked = |setting: &&Setting| {
         let name = setting.name.as_bytes();
         patterns.iter().any(|pattern| crate::glob::matches(&pattern.to_ascii_lowercase(), name))
@@ -75,7 +70,11 @@ fn get(database: &Database, patterns: &[&[u8]], reply: &mut Reply) -> Outcome {
 }
 
 /// All of them are changed, or none.
-fn set(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
+pub(super) fn config_set(
+    database: &mut Database,
+    arguments: &[&[u8]],
+    reply: &mut Reply,
+) -> Outcome {
     let (pairs, rest) = arguments.as_chunks::<2>();
     if !rest.is_empty() {
         return Err("ERR wrong number of arguments for 'config|set' command".to_owned());

@@ -1,7 +1,7 @@
 //! MULTI and EXEC: requests that are kept, and carried out together. No other client's comes in between, because one
 //! thread answers all of them. There is no WATCH.
 
-use super::{After, Database, Outcome, command_of, done};
+use super::{After, Call, Database, NO_MULTI, Outcome, command_of, done};
 use crate::resp::Reply;
 
 /// Requests since a MULTI.
@@ -10,7 +10,7 @@ pub struct Queue {
     requests: Vec<Vec<Vec<u8>>>,
     held: usize,
     /// One of them was refused: none will be carried out.
-    pub is_broken: bool,
+    is_broken: bool,
 }
 
 impl Queue {
@@ -25,6 +25,33 @@ impl Queue {
     pub fn held(&self) -> usize {
         self.held
     }
+}
+
+/// Keeps a request, or refuses it and all that are kept. Without a MULTI there are none.
+pub(super) fn keep(
+    queue: &mut Option<Queue>,
+    call: Result<Call<'_>, String>,
+    arguments: &[&[u8]],
+    reply: &mut Reply,
+) -> Outcome {
+    let error = match call {
+        Ok(call) if call.command.flags.contains(&NO_MULTI) => {
+            "ERR Command not allowed inside a transaction".to_owned()
+        }
+        Ok(_) => {
+            queue.iter_mut().for_each(|queue| queue.push(arguments));
+            reply.simple("QUEUED");
+            return Ok(After::Next);
+        }
+        Err(error) => error,
+    };
+    if arguments[0].eq_ignore_ascii_case(b"EXEC") {
+        *queue = None;
+        let why = error.trim_start_matches("ERR ");
+        return Err(format!("EXECABORT Transaction discarded because of: {why}"));
+    }
+    queue.iter_mut().for_each(|queue| queue.is_broken = true);
+    Err(error)
 }
 
 pub(super) fn multi(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
@@ -50,16 +77,12 @@ pub(super) fn exec(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> O
         return Err("EXECABORT Transaction discarded because of previous errors.".to_owned());
     }
     reply.array(queue.requests.len());
-    let mut after = After::Next;
     for request in &queue.requests {
         let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-        let outcome = command_of(&arguments)
-            .and_then(|command| (command.run)(database, &arguments[1..], reply));
-        match outcome {
-            Ok(After::Next) => {}
-            Ok(other) => after = other,
-            Err(error) => reply.error(&error),
+        // None of them ends the connection: those that do are not kept.
+        if let Err(error) = command_of(&arguments).and_then(|call| call.run(database, reply)) {
+            reply.error(&error);
         }
     }
-    Ok(after)
+    Ok(After::Next)
 }

@@ -31,22 +31,25 @@ struct Wishes {
 impl Wishes {
     fn read(mut words: &[&[u8]], now: u64) -> Result<Self, String> {
         let mut wishes = Self::default();
+        // Not read before all words are known to be options.
+        let mut lasts = None;
         while let Some((word, rest)) = words.split_first() {
             words = rest;
             let word = word.to_ascii_uppercase();
             match word.as_slice() {
-                b"NX" | b"XX" if wishes.if_there.is_none() => {
-                    wishes.if_there = Some(word == b"XX");
-                }
-                b"EX" | b"PX" if wishes.expires.is_none() => {
-                    let (time, rest) = words.split_first().ok_or(SYNTAX)?;
-                    words = rest;
+                b"NX" if wishes.if_there != Some(true) => wishes.if_there = Some(false),
+                b"XX" if wishes.if_there != Some(false) => wishes.if_there = Some(true),
+                b"EX" | b"PX" => {
                     let unit = if word == b"EX" { 1000 } else { 1 };
-                    wishes.expires = Some(expires(time, unit, now)?);
+                    let is_same = lasts.is_none_or(|(_, before)| before == unit);
+                    let (time, rest) = words.split_first().filter(|_| is_same).ok_or(SYNTAX)?;
+                    words = rest;
+                    lasts = Some((*time, unit));
                 }
                 _ => return Err(SYNTAX.to_owned()),
             }
         }
+        wishes.expires = lasts.map(|(time, unit)| expires(time, unit, now)).transpose()?;
         Ok(wishes)
     }
 }
@@ -95,7 +98,8 @@ pub(super) fn decr(database: &mut Database, arguments: &[&[u8]], reply: &mut Rep
 
 pub(super) fn decrby(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
     let less = number(arguments[1]).ok_or(NO_INTEGER)?;
-    add(database, arguments[0], less.checked_neg().ok_or(NO_INTEGER)?, reply)
+    let more = less.checked_neg().ok_or("ERR decrement would overflow")?;
+    add(database, arguments[0], more, reply)
 }
 
 fn add(database: &mut Database, key: &[u8], more: i64, reply: &mut Reply) -> Outcome {
@@ -146,13 +150,16 @@ mod tests {
         assert_eq!(read(&[]), Ok((None, None)));
         assert_eq!(read(&["ex", "2", "NX"]), Ok((Some(2005), Some(false))));
         assert_eq!(read(&["XX", "px", "2"]), Ok((Some(7), Some(true))));
-        let wrong: [&[&str]; 9] = [
+        assert_eq!(read(&["EX", "1", "NX", "EX", "2", "NX"]), Ok((Some(2005), Some(false))));
+        assert_eq!(read(&["EX", "x", "no"]), Err(SYNTAX.to_owned()));
+        let wrong: [&[&str]; 10] = [
             &["EX"],
             &["EX", "0"],
             &["EX", "-1"],
             &["PX", "x"],
             &["NX", "XX"],
             &["EX", "1", "PX", "1"],
+            &["EX", "05"],
             &["EX", "9223372036854775807"],
             &["PX", "9223372036854775807"],
             &["KEEPTTL"],

@@ -86,6 +86,15 @@ pub struct Slabs {
 impl Slabs {
     /// All of `len` bytes, rounded up to whole slabs, for pages, entries and index.
     pub fn new(len: usize) -> Result<Self> {
+        Self::of(len, Arena::new)
+    }
+
+    /// As [`new`](Self::new), for an image that may say of itself that it is larger than it is.
+    pub fn unpopulated(len: usize) -> Result<Self> {
+        Self::of(len, Arena::unpopulated)
+    }
+
+    fn of(len: usize, arena: impl FnOnce(usize) -> Result<Arena>) -> Result<Self> {
         let count = len.div_ceil(SLAB);
         let first = (count * PAGE).div_ceil(SLAB);
         // Two for the index, and one for entries.
@@ -95,7 +104,7 @@ impl Slabs {
             copy: vec![0; first * SLAB],
             copied: 0,
             watched: Vec::new(),
-            arena: Arena::new(count * SLAB)?,
+            arena: arena(count * SLAB)?,
             first,
             count,
             high: first,

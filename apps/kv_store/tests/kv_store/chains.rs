@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::Check;
 use crate::client::Client;
+use crate::colliding;
 use crate::models::{model, set_all};
 use crate::server::{Server, folder};
 
@@ -313,7 +314,35 @@ fn bgsave_of_a_store_that_grows_and_shrinks_is_whole() {
     }
 }
 
+/// The client knows where in its block of 4 KiB a value lies, and writes two versions of it that XXH3 takes for equal.
+fn bgsave_after_a_client_chose_its_bytes_has_all_of_them() {
+    const KEYS: usize = 4096;
+    let folder = folder();
+    let server =
+        Server::start_with(folder.path(), &["--memory", "64MiB", "--chain-percent", "300"]);
+    let mut client = server.client();
+    let key = |number: usize| format!("{number:08}");
+    // Before the value are 16 bytes and the key.
+    let of = |version: Vec<u8>| -> Model {
+        let blocks = version.chunks(4096).enumerate();
+        blocks.map(|(number, block)| (key(number), block[16 + 8..].to_vec())).collect()
+    };
+    let versions = colliding::versions(KEYS, 1024).map(of);
+    for (version, kind) in versions.iter().zip(["full", "delta"]) {
+        set_all(&mut client, version);
+        assert_eq!(save(&mut client), kind);
+    }
+    assert!(fs::metadata(&deltas(folder.path())[0]).unwrap().len() > (KEYS * 4096) as u64);
+    server.kill();
+    let server = Server::start(folder.path());
+    server.client().holds(&versions[1]);
+}
+
 pub(crate) const SAVING: &[Check] = &[
+    (
+        "bgsave_after_a_client_chose_its_bytes_has_all_of_them",
+        bgsave_after_a_client_chose_its_bytes_has_all_of_them,
+    ),
     ("bgsave_after_another_writes_what_has_changed", bgsave_after_another_writes_what_has_changed),
     (
         "bgsave_beyond_the_limits_of_a_chain_saves_all",

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use crate::client::{Client, request};
 use crate::server::{Server, folder};
 
 const USUAL: usize = 6;
+/// The longest that a test waits for a save.
+const LONGEST: Duration = Duration::from_secs(60);
 const CLIENTS: usize = 3;
 /// Of each client.
 const KEYS: usize = 400;
@@ -100,7 +103,7 @@ fn write(port: u16, client: usize, first: u64) -> Vec<Sent> {
 }
 
 /// Saves until the server is gone. Returns when the last save that was completed had begun, at the latest.
-fn save(port: u16) -> Option<Instant> {
+fn save(port: u16, is_completed: &AtomicBool) -> Option<Instant> {
     let (mut completed, mut connection) = (None, connect(port)?);
     loop {
         let began = Instant::now();
@@ -113,6 +116,7 @@ fn save(port: u16) -> Option<Instant> {
                 Some((false, went_well)) => {
                     assert!(went_well);
                     completed = Some(began);
+                    is_completed.store(true, Ordering::Relaxed);
                     break;
                 }
             }
@@ -120,14 +124,26 @@ fn save(port: u16) -> Option<Instant> {
     }
 }
 
-/// A server that is killed after that time, with what its clients sent.
-fn run_and_kill(server: Server, after: Duration, first: u64) -> (Vec<Vec<Sent>>, Option<Instant>) {
-    let port = server.port;
+/// When a server is killed.
+struct Kill {
+    after: Duration,
+    /// Not before a save was completed, which a busy machine may take long for.
+    needs_save: bool,
+}
+
+/// A server that is killed, with the requests that its clients sent.
+fn run_and_kill(server: Server, kill: &Kill, first: u64) -> (Vec<Vec<Sent>>, Option<Instant>) {
+    let (port, is_completed) = (server.port, &AtomicBool::new(false));
     thread::scope(|scope| {
         let writers: Vec<_> =
             (0..CLIENTS).map(|client| scope.spawn(move || write(port, client, first))).collect();
-        let saver = scope.spawn(move || save(port));
-        thread::sleep(after);
+        let saver = scope.spawn(move || save(port, is_completed));
+        thread::sleep(kill.after);
+        let began = Instant::now();
+        while kill.needs_save && !is_completed.load(Ordering::Relaxed) && began.elapsed() < LONGEST
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
         server.kill();
         let logs = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
         (logs, saver.join().unwrap())
@@ -205,10 +221,12 @@ fn server_killed_at_any_moment_loses_at_most_the_last_delta() {
     let (folder, mut random) = (folder(), fastrand::Rng::new());
     eprintln!("seed {}", random.get_seed());
     let (mut state, mut next, mut completed) = (State::new(), 1_u64, 0);
-    for _ in 0..kills.unwrap_or(USUAL) {
+    let kills = kills.unwrap_or(USUAL);
+    for round in 1..=kills {
         let server = Server::start_with(folder.path(), &ARGUMENTS);
         let after = Duration::from_micros(random.u64(1000..700_000));
-        let (logs, saved) = run_and_kill(server, after, next);
+        let kill = Kill { after, needs_save: round == kills && completed == 0 };
+        let (logs, saved) = run_and_kill(server, &kill, next);
         completed += usize::from(saved.is_some());
         if random.u8(..3) == 0 {
             kill_while_it_starts(folder.path(), Duration::from_micros(random.u64(..60_000)));

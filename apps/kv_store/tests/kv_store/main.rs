@@ -3,6 +3,9 @@
 
 mod chains;
 mod client;
+#[path = "../../../../crates/hugekit-delta/tests/chains/colliding.rs"]
+mod colliding;
+mod differences;
 mod dumps;
 mod ending;
 mod killed;
@@ -55,9 +58,11 @@ fn main() {
     let saving =
         [chains::SAVING, killed::SAVING, saves::SAVING, stopped_saves::SAVING, values::SAVING]
             .concat();
+    let no_redis_server = redis::program("redis-server").err();
     let trials = [
         trials(&checks, None),
         trials(&saving, no_snapshots().as_deref()),
+        trials(differences::CHECKS, no_redis_server.as_deref()),
         trials(real_programs::WITH_REDIS, missing.as_deref()),
         trials(real_programs::WITH_REDIS_PY, real_programs::no_redis_py().as_deref()),
     ];

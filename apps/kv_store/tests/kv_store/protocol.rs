@@ -100,6 +100,26 @@ fn multi_is_carried_out_whole_or_not_at_all() {
     assert_eq!(client.line("DEL a"), queued);
     assert!(matches!(client.line("GET"), Answer::Error(_)));
     assert!(matches!(client.line("EXEC"), Answer::Error(error) if error.starts_with("EXECABORT")));
+    for refused in ["NONSENSE", "CLIENT nonsense", "CLIENT ID a", "CONFIG GET", "SAVE", "DISCARD a"]
+    {
+        client.ok(&[b"MULTI"]);
+        assert!(matches!(client.line(refused), Answer::Error(_)), "{refused}");
+        assert_eq!(client.line("DEL a"), queued);
+        let answer = client.line("EXEC");
+        let aborted = matches!(&answer, Answer::Error(error) if error.starts_with("EXECABORT"));
+        assert!(aborted, "{refused}: {answer:?}");
+    }
+    // An EXEC that is none ends it, too.
+    client.ok(&[b"MULTI"]);
+    assert_eq!(client.line("DEL a"), queued);
+    assert!(
+        matches!(client.line("EXEC a"), Answer::Error(error) if error.starts_with("EXECABORT"))
+    );
+    // A client that leaves takes its requests with it.
+    let mut leaving = server.client();
+    leaving.ok(&[b"MULTI"]);
+    assert_eq!(leaving.line("DEL a"), queued);
+    drop(leaving);
     for wrong in ["EXEC", "DISCARD"] {
         assert!(
             matches!(client.line(wrong), Answer::Error(error) if error.contains("without MULTI"))
@@ -119,8 +139,25 @@ fn multi_is_carried_out_whole_or_not_at_all() {
     assert_eq!(other.get("b"), None);
 }
 
+/// A cursor that no SCAN gave ends, as every number that redis reads as one.
+fn scan_from_any_cursor_ends() {
+    let folder = folder();
+    let server = Server::start(folder.path());
+    let mut client = server.client();
+    client.set("a", b"05");
+    for cursor in ["-1", "18446744073709551615", "9223372036854775807", "+7"] {
+        let end = vec![Answer::Bulk(Some(b"0".to_vec())), Answer::Array(Vec::new())];
+        assert_eq!(client.line(&format!("SCAN {cursor}")), Answer::Array(end), "{cursor}");
+    }
+    for wrong in ["SCAN 18446744073709551616", "SCAN x", "SCAN - COUNT 1", "INCR a", "EXPIRE a 05"]
+    {
+        assert!(matches!(client.line(wrong), Answer::Error(_)), "{wrong}");
+    }
+}
+
 pub(crate) const CHECKS: &[Check] = &[
     ("multi_is_carried_out_whole_or_not_at_all", multi_is_carried_out_whole_or_not_at_all),
+    ("scan_from_any_cursor_ends", scan_from_any_cursor_ends),
     ("request_of_nonsense_is_answered_and_survived", request_of_nonsense_is_answered_and_survived),
     ("request_in_any_pieces_is_answered", request_in_any_pieces_is_answered),
 ];

@@ -12,8 +12,8 @@ use hugekit_broker::{
 };
 use hugekit_lab::size::Size;
 
+use crate::log;
 use crate::socket;
-use crate::text::say;
 use crate::usage::Remedied;
 
 /// Keep memory populated, and lease it to programs when they ask.
@@ -118,6 +118,11 @@ fn charge(text: &str) -> Result<Charge, String> {
 }
 
 impl BrokerCommand {
+    /// Whether it is the broker or what populates for it, and not a question of a person.
+    pub(crate) fn is_daemon(&self) -> bool {
+        !matches!(self.command, Some(Command::Status(_)))
+    }
+
     /// Returns the exit code.
     pub(crate) fn run(&self) -> anyhow::Result<u8> {
         match &self.command {
@@ -132,7 +137,10 @@ impl BrokerCommand {
         let (socket, unit, ready) = (config.socket.clone(), Size(config.unit), config.ready);
         let backing = config.backing;
         let broker = Broker::start(config).map_err(explained)?;
-        say(&format!("listening at {}: {ready} units of {unit}, {backing}", socket.display()));
+        log::line(&format!(
+            "listening at {}: {ready} units of {unit}, {backing}",
+            socket.display()
+        ));
         broker.run().map_err(explained)
     }
 

@@ -1,10 +1,10 @@
 //! `hugekit delta`: saved states of memory, put together again.
 
 use std::fs::File;
-use std::io::{self, BufReader, Seek};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use hugekit_delta::{Contents, StateId, apply, inspect, merge};
 use hugekit_lab::size::Size;
@@ -88,8 +88,7 @@ struct Entry {
 
 impl Entry {
     fn of(path: &Path) -> anyhow::Result<Self> {
-        let Contents { header, state, changes, bytes, zeroes, size } =
-            inspect(opened(path)?).with_context(|| path.display().to_string())?;
+        let Contents { header, state, changes, bytes, zeroes, size } = contents(path)?;
         Ok(Self {
             file: path.to_owned(),
             base: header.base.map(|base| base.to_string()),
@@ -146,21 +145,40 @@ fn applied(
             io::copy(&mut from, &mut file).with_context(|| cannot_write(output))?;
             Some(state)
         }
-        None => None,
-    };
-    for (index, path) in deltas.iter().enumerate() {
-        let named = || path.display().to_string();
-        let mut delta = opened(path)?;
-        if index == 0 && base.is_none() {
-            let length = inspect(&mut delta).with_context(named)?.header.length;
-            file.as_file().set_len(length).with_context(|| cannot_write(output))?;
-            delta.rewind()?;
+        None => {
+            let first = deltas.first().context("no delta was given")?;
+            make_room(file.as_file(), &contents(first)?).with_context(|| cannot_write(output))?;
+            None
         }
-        state = Some(apply(file.as_file_mut(), state, &mut delta).with_context(named)?);
+    };
+    for path in deltas {
+        let applied = apply(file.as_file_mut(), state, &mut opened(path)?);
+        state = Some(applied.with_context(|| path.display().to_string())?);
     }
     put(file, output)?;
     let state = state.map_or(String::new(), |state| format!("{state}\n"));
     write_out(&state).context("cannot write to standard output")
+}
+
+/// Makes a file of zeroes, all of it a hole, as long as the state of a full delta: its bytes must find room there.
+fn make_room(file: &File, delta: &Contents) -> anyhow::Result<()> {
+    let length = delta.header.length;
+    file.set_len(length).with_context(|| {
+        format!(
+            "the delta is of a state of {length} bytes, and no file here may be that long: choose another file system"
+        )
+    })?;
+    let found = rustix::fs::fstatvfs(file).context("cannot ask for the free room")?;
+    let (needed, free) = (delta.bytes, found.f_bavail.saturating_mul(found.f_frsize));
+    ensure!(
+        needed <= free,
+        "the delta has {needed} bytes for it, and {free} are free on its file system: make room, or choose another one"
+    );
+    Ok(())
+}
+
+fn contents(path: &Path) -> anyhow::Result<Contents> {
+    inspect(opened(path)?).with_context(|| path.display().to_string())
 }
 
 fn opened(path: &Path) -> anyhow::Result<BufReader<File>> {

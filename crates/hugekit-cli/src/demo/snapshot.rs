@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -107,15 +106,11 @@ impl Owner {
         &mut self,
         save: impl FnOnce() -> anyhow::Result<()> + Send,
     ) -> anyhow::Result<Duration> {
-        let is_saved = AtomicBool::new(false);
         thread::scope(|scope| {
-            let saver = scope.spawn(|| {
-                let saved = save();
-                is_saved.store(true, Ordering::Release);
-                saved
-            });
+            let saver = thread::Builder::new().spawn_scoped(scope, save);
+            let saver = saver.context("no thread to save with")?;
             let mut longest = Duration::ZERO;
-            while !is_saved.load(Ordering::Acquire) {
+            while !saver.is_finished() {
                 let start = Instant::now();
                 self.step();
                 longest = longest.max(start.elapsed());

@@ -147,7 +147,7 @@ mod tests {
     /// A record with one case of twelve samples around each of these.
     fn record(medians: &[(&str, f64)]) -> Record {
         let mut record =
-            Record::parse(include_str!("../../../hugekit-lab/tests/data/record-1.json")).unwrap();
+            Record::parse(include_str!("../../../hugekit-lab/tests/data/record.json")).unwrap();
         record.experiments.truncate(1);
         record.experiments[0].cases = medians
             .iter()

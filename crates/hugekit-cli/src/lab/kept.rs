@@ -49,7 +49,7 @@ mod tests {
     fn what_cannot_be_used_is_listed_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let archive = Archive::within(folder.path().to_owned());
-        let record = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+        let record = include_str!("../../../hugekit-lab/tests/data/record.json");
         for (id, text) in [("2", record), ("1", "{}")] {
             std::fs::write(folder.path().join(format!("{id}.json")), text).unwrap();
         }
@@ -64,7 +64,7 @@ mod tests {
     fn a_record_of_every_machine_is_listed_within_the_columns() {
         for description in hugekit_machines::MACHINES {
             let files = description.files().unwrap();
-            let text = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+            let text = include_str!("../../../hugekit-lab/tests/data/record.json");
             let mut record = Record::parse(text).unwrap();
             record.machine = Machine::read(&Root::at(files.path()));
             let about = describe(&record);

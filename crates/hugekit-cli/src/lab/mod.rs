@@ -19,7 +19,6 @@ use hugekit_lab::{Definition, EXPERIMENTS, LabError, Options, Outcome};
 
 use crate::file::{OpenSink, Sink};
 use crate::operand::Operand;
-use crate::profile;
 use crate::progress::{INTERRUPTED, Results, Terminal};
 use crate::settings;
 use crate::text::{say, write_out};
@@ -132,7 +131,6 @@ impl Lab {
     /// Runs the experiments, prints what came out of them and keeps it.
     fn measure(&self) -> anyhow::Result<ExitCode> {
         self.refuse_unavailable_routine()?;
-        profile::go_by_stored();
         let sinks = self.open_sinks()?;
         let mut terminal = Terminal::new()?;
         settings::put_back();

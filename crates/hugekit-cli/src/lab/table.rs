@@ -46,12 +46,11 @@ fn machine(machine: &Machine) -> String {
     let hypervisor =
         machine.hypervisor.as_ref().map_or("no hypervisor".into(), |name| format!("under {name}"));
     format!(
-        "{}, {} CPUs, {}, Linux {}, {hypervisor}; profile {}; hardware counters {}",
+        "{}, {} CPUs, {}, Linux {}, {hypervisor}; hardware counters {}",
         machine.cpu,
         machine.cpus,
         Size(usize::try_from(machine.memory_bytes).unwrap_or(usize::MAX)),
         machine.kernel,
-        machine.profile,
         machine.hardware_counters
     )
 }
@@ -278,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_record_is_tables_of_80_columns() {
-        let text = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+        let text = include_str!("../../../hugekit-lab/tests/data/record.json");
         let mut record = Record::parse(text).unwrap();
         let warning =
             "the hypervisor gave 3.0 % of the CPUs' time to others: repeat when it does not";
@@ -292,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_header_of_every_machine_fits_80_columns() {
-        let text = include_str!("../../../hugekit-lab/tests/data/record-1.json");
+        let text = include_str!("../../../hugekit-lab/tests/data/record.json");
         for description in hugekit_machines::MACHINES {
             let files = description.files().unwrap();
             let mut record = Record::parse(text).unwrap();
@@ -309,7 +308,7 @@ mod tests {
     fn failures_stand_with_their_experiment_and_in_the_summary() {
         let failure = Failure { case: "fault/latency".into(), reason: "cannot map 512MiB".into() };
         let mut record =
-            Record::parse(include_str!("../../../hugekit-lab/tests/data/record-1.json")).unwrap();
+            Record::parse(include_str!("../../../hugekit-lab/tests/data/record.json")).unwrap();
         record.experiments = vec![Experiment {
             name: "fault".into(),
             failures: vec![failure],

@@ -1,16 +1,18 @@
 //! `hugekit tend`: the memory of running processes kept on huge pages.
 
+mod program;
 mod session;
+mod signals;
 mod wanted;
+mod watch;
 mod words;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode};
-use std::sync::Arc;
+use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::ArgGroup;
 use hugekit_lab::size::Size;
 use hugekit_tend::{Builder, ForkCost, Tender};
@@ -18,6 +20,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::session::Session;
+use self::signals::Signals;
 use self::wanted::Wanted;
 use crate::text;
 
@@ -27,7 +30,11 @@ use crate::text;
 /// pages a hundred times as fast. The processes are not changed, nor is any byte of their memory; transparent huge
 /// pages need not be enabled. Their private anonymous memory is collapsed 2 MiB at a time, gently, and again when a
 /// forked child has ended. Needs Linux 6.1, and root or the capabilities `sys_ptrace` and `sys_nice`.
-#[derive(Debug, clap::Args)]
+///
+/// A COMMAND is run as a small init runs it, so that `hugekit tend -- COMMAND` can be a container's entry point: signals
+/// are passed on to it, orphans are reaped, and the exit status is its own, or 128 and the number of the signal that
+/// ended it.
+#[derive(Clone, Debug, clap::Args)]
 #[command(group = ArgGroup::new("which").required(true).multiple(true))]
 pub(crate) struct Tend {
     /// Processes to tend.
@@ -35,14 +42,14 @@ pub(crate) struct Tend {
     pids: Vec<i32>,
     /// Tend processes of this name, also those that start later.
     #[arg(long, value_name = "NAME", group = "which")]
-    name: Vec<String>,
+    name: Vec<OsString>,
     /// Tend the processes of this control group (a folder below /sys/fs/cgroup), also those that start later.
     #[arg(long, value_name = "DIR", group = "which")]
     cgroup: Vec<PathBuf>,
     /// Start this program, tend it, and end with its status.
     #[arg(last = true, value_name = "COMMAND", group = "which")]
     command: Vec<OsString>,
-    /// Make one pass and end.
+    /// Make one pass and end. No process to tend is an error.
     #[arg(long, conflicts_with = "command")]
     once: bool,
     /// Of 2 MiB, the least share that must be there, in percent: holes are filled.
@@ -64,49 +71,66 @@ pub(crate) struct Tend {
 
 impl Tend {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        // Before a program is started: it waits for children by itself.
+        let (tend, builder) = (self.clone(), self.builder());
+        if !self.command.is_empty() {
+            return program::run(&self.command, move |pid, stop| {
+                tend.tend(builder, Some(pid), stop)
+                    .inspect_err(|error| text::say(&format!("note: not tended any more: {error}")))
+            });
         }
-        if self.once {
-            return self.once(&stop);
-        }
-        let mut child = self.start()?;
-        let wanted = Wanted {
-            pids: self.pids.clone(),
-            names: self.name.clone(),
-            groups: self.cgroup.clone(),
-            started: child.as_ref().map(|child| child.id() as i32),
+        let signals = Signals::block(&[SIGTERM, SIGINT, SIGHUP])?;
+        let work = move |stop: &AtomicBool| {
+            if tend.once { tend.once(builder, stop) } else { tend.tend(builder, None, stop) }
         };
-        let mut session = Session::new(self.builder().build()?, wanted)?;
-        session.run(&stop, &mut |status| self.tell(status, &words::of_status(status)))?;
-        child.as_mut().map_or(Ok(ExitCode::SUCCESS), exit_code_of)
+        watch::until_signal(signals, work).map(|()| ExitCode::SUCCESS)
     }
 
-    fn once(&self, stop: &AtomicBool) -> anyhow::Result<ExitCode> {
-        let all = self.pids.iter().fold(self.builder(), |builder, &pid| builder.process(pid));
-        let mut tender = all.build()?;
-        let found = wanted::found(&self.name, &self.cgroup);
+    /// Until all processes are gone.
+    fn tend(
+        &self,
+        builder: Builder,
+        started: Option<i32>,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<()> {
+        let mut session = Session::new(builder.build()?, self.wanted(started))?;
+        session.run(stop, &mut |status| self.tell(status, &words::of_status(status)))
+    }
+
+    fn once(&self, builder: Builder, stop: &AtomicBool) -> anyhow::Result<()> {
+        let (mut tender, wanted) = (builder.build()?, self.wanted(None));
+        for &pid in &wanted.pids {
+            tender.add(pid)?;
+        }
+        let found = wanted::found(&wanted.names, &wanted.groups);
+        if found.is_empty() && wanted.pids.is_empty() {
+            bail!("no process to tend: {}", wanted.unmatched());
+        }
         for error in found.into_iter().filter_map(|pid| tender.add(pid).err()) {
             text::say(&format!("note: {error}"));
+        }
+        if tender.is_empty() {
+            bail!("none of the processes can be tended");
         }
         for report in tender.pass(stop)? {
             self.tell(&report, &words::of_pass(&report))?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
+    }
+
+    fn wanted(&self, started: Option<i32>) -> Wanted {
+        Wanted {
+            pids: self.pids.clone(),
+            names: self.name.clone(),
+            groups: self.cgroup.clone(),
+            started,
+        }
     }
 
     /// What a reader of standard output has had enough of is no error.
     fn tell(&self, data: &impl Serialize, line: &str) -> anyhow::Result<()> {
         let line = if self.json { serde_json::to_string(data)? } else { line.to_owned() };
         text::write_out(&format!("{line}\n")).context("cannot write to standard output")
-    }
-
-    fn start(&self) -> anyhow::Result<Option<Child>> {
-        let Some((program, arguments)) = self.command.split_first() else { return Ok(None) };
-        let started = Command::new(program).args(arguments).spawn();
-        let named = || format!("cannot start {}", program.to_string_lossy());
-        started.with_context(named).map(Some)
     }
 
     fn builder(&self) -> Builder {
@@ -121,12 +145,4 @@ impl Tend {
             Err(_) => builder,
         }
     }
-}
-
-/// As shells have it: the status, or 128 and the signal.
-fn exit_code_of(child: &mut Child) -> anyhow::Result<ExitCode> {
-    use std::os::unix::process::ExitStatusExt;
-    let status = child.wait().context("cannot wait for the program")?;
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    Ok(code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -17,6 +17,8 @@ pub(super) struct Session {
     wanted: Wanted,
     /// What was said of processes that are not tended is said once.
     said: HashSet<i32>,
+    /// Those of which the kernel gave no answer at the last look.
+    unanswered: HashSet<i32>,
     /// Processes that another tender had at the last look.
     taken: usize,
 }
@@ -25,14 +27,18 @@ impl Session {
     /// # Errors
     /// A process that is named by its number cannot be tended, for another reason than that another tender has it.
     pub(super) fn new(tender: Tender, wanted: Wanted) -> Result<Self, TendError> {
-        let mut session = Self { tender, wanted, said: HashSet::new(), taken: 0 };
+        let (said, unanswered) = (HashSet::new(), HashSet::new());
+        let mut session = Self { tender, wanted, said, unanswered, taken: 0 };
         for pid in session.wanted.pids.clone() {
             match session.tender.add(pid) {
-                Ok(()) | Err(TendError::Taken { .. }) => {}
+                Ok(()) | Err(TendError::Taken { .. } | TendError::Stuck { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         session.look();
+        if session.wanted.follows() && session.tender.is_empty() && session.taken == 0 {
+            text::say(&format!("no process to tend yet: {}; waiting", session.wanted.unmatched()));
+        }
         Ok(session)
     }
 
@@ -70,18 +76,31 @@ impl Session {
     /// Adds what is wanted and not tended yet.
     fn look(&mut self) {
         self.taken = 0;
-        for pid in self.wanted.now() {
-            match self.tender.add(pid) {
-                Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. }) => {}
-                Err(error) => {
+        let wanted = self.wanted.now();
+        self.said.retain(|pid| wanted.contains(pid));
+        let before = std::mem::take(&mut self.unanswered);
+        for pid in wanted {
+            match self.tender.begin(pid) {
+                Some(Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. })) => {}
+                Some(Err(error)) => {
                     let is_taken = matches!(error, TendError::Taken { .. });
                     self.taken += usize::from(is_taken);
-                    if self.said.insert(pid) {
-                        let waits = if is_taken { ": waiting for its end" } else { "" };
-                        text::say(&format!("note: {error}{waits}"));
+                    let waits = if is_taken { ": waiting for its end" } else { "" };
+                    self.say_once(pid, &format!("{error}{waits}"));
+                }
+                None => {
+                    self.unanswered.insert(pid);
+                    if before.contains(&pid) {
+                        self.say_once(pid, &TendError::Stuck { pid }.to_string());
                     }
                 }
             }
+        }
+    }
+
+    fn say_once(&mut self, pid: i32, what: &str) {
+        if self.said.insert(pid) {
+            text::say(&format!("note: {what}"));
         }
     }
 }

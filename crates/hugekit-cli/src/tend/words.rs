@@ -39,11 +39,57 @@ fn work(report: &PassReport) -> String {
         cpu.as_secs_f64(),
         millis(*longest),
     );
-    for (reason, count) in &report.refused {
-        line.push_str(&format!("; {count} refused: {reason}"));
-    }
+    line.push_str(&left(report));
     if let Some(hindrance) = &report.hindrance {
         line.push_str(&format!("; ended early: {hindrance}"));
     }
     line
+}
+
+/// Why memory is on small pages.
+fn left(report: &PassReport) -> String {
+    let bytes = |bytes: u64| Size(bytes as usize);
+    let holes = match report.is_limit_unknown {
+        true => "with holes: not filled, because the group's memory limit cannot be read",
+        false => "with too many holes (--density)",
+    };
+    let refused = report.refused.iter().map(|(reason, count)| format!("{count} refused: {reason}"));
+    let sparse = (report.sparse, format!("in 2 MiB {holes}"));
+    let edges = (report.edges, "at the ends of mappings".to_owned());
+    let swapped = (report.swapped, "swapped out".to_owned());
+    let excluded = report.excluded.iter().map(|(reason, bytes)| (*bytes, reason.to_string()));
+    let reasons = [sparse, edges, swapped].into_iter().chain(excluded);
+    let all = reasons.filter(|&(count, _)| count > 0);
+    let all = all.map(|(count, reason)| format!("{} {reason}", bytes(count)));
+    refused.chain(all).map(|part| format!("; {part}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use hugekit_tend::{Excluded, Hindrance, Refusal};
+
+    use super::*;
+
+    #[test]
+    fn pass_that_collapses_nothing_says_why() {
+        let mut report = PassReport::default();
+        assert!(!left(&report).contains(';'), "{}", left(&report));
+        report.refused = vec![(Refusal::NoHugePage, 7)];
+        report.excluded = vec![(Excluded::Locked, 3 << 20)];
+        (report.sparse, report.edges, report.swapped) = (2 << 20, 4096, 8192);
+        report.hindrance = Some(Hindrance::Stuck);
+        let said = of_pass(&report);
+        for part in [
+            "; 7 refused: no huge page is free",
+            "; 2MiB in 2 MiB with too many holes (--density)",
+            "; 4KiB at the ends of mappings",
+            "; 8KiB swapped out",
+            "; 3MiB locked (mlock)",
+            "; ended early: the process keeps the kernel waiting",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        report.is_limit_unknown = true;
+        assert!(left(&report).contains("memory limit cannot be read"));
+    }
 }

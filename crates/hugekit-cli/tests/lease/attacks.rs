@@ -3,10 +3,10 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use hugekit::lease::LeaseError;
 use hugekit::lease::protocol::{Answer, LONGEST, MESSAGE, Refusal, Request};
-use hugekit::lease::{self, LeaseError};
 use hugekit::pool::Backing;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -30,21 +30,21 @@ pub(crate) const CHECKS_OF_ONE: &[Check] =
     &[("a_user_has_no_more_connections_than_it_may", connections)];
 
 /// A connection that follows no protocol.
-fn connection(daemon: &Daemon) -> OwnedFd {
+pub(crate) fn connection(daemon: &Daemon) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(daemon.socket()).unwrap()).unwrap();
     socket
 }
 
-fn say(socket: &OwnedFd, message: &[u8]) {
+pub(crate) fn say(socket: &OwnedFd, message: &[u8]) {
     let mut none = SendAncillaryBuffer::default();
     // The broker may have hung up.
     let _ = sendmsg(socket, &[IoSlice::new(message)], &mut none, SendFlags::NOSIGNAL);
 }
 
 /// What the broker says; `None` once it has hung up.
-fn hear(socket: &OwnedFd) -> Option<Answer> {
+pub(crate) fn hear(socket: &OwnedFd) -> Option<Answer> {
     let mut room = vec![0; LONGEST];
     let mut none: [MaybeUninit<u8>; 0] = [];
     let mut none = RecvAncillaryBuffer::new(&mut none);
@@ -53,22 +53,35 @@ fn hear(socket: &OwnedFd) -> Option<Answer> {
     (len > 0).then(|| Answer::of_message(&room[..len]).unwrap())
 }
 
-fn lease(wait_ms: u64) -> Vec<u8> {
+pub(crate) fn lease(wait_ms: u64) -> Vec<u8> {
     Request::Lease { bytes: UNIT as u64, wait_ms }.to_message()
 }
 
 fn connections(backing: Backing) {
-    let daemon = Daemon::new(backing, 1, &[]);
+    let all = (1_u64 << 50).to_string();
+    let daemon = Daemon::listening(backing, 0, &["--keep-free", &all]);
+    let before = daemon.descriptors().len();
+    // Silent ones go for the others.
     let silent: Vec<_> = (0..300).map(|_| connection(&daemon)).collect();
-    let busy = lease::status(&daemon.socket());
-    assert!(matches!(busy, Err(LeaseError::Refused(Refusal::Busy { .. }))), "{busy:?}");
+    daemon.status().unwrap();
+    assert!(daemon.descriptors().len() <= before + 64);
+    // Those that wait stay.
+    let waiting: Vec<_> = (0..64).map(|_| connection(&daemon)).collect();
+    waiting.iter().for_each(|client| say(client, &lease(u64::MAX)));
+    let since = Instant::now();
+    let busy = loop {
+        match daemon.status() {
+            Ok(_) => assert!(since.elapsed() < PATIENCE),
+            Err(busy) => break busy,
+        }
+    };
+    assert!(matches!(busy, LeaseError::Refused(Refusal::Busy { .. })), "{busy:?}");
+    drop(waiting);
+    daemon.until(|status| status.waiting == 0);
     drop(silent);
-    daemon.until(|_| true);
-    daemon.ask(PATIENCE).unwrap();
-    // Those that stay silent are not kept for ever.
-    let silent: Vec<_> = (0..300).map(|_| connection(&daemon)).collect();
-    daemon.until(|_| true);
-    drop(silent);
+    // None is kept for ever, though no other one comes.
+    let silent = connection(&daemon);
+    assert_eq!(hear(&silent), None);
 }
 
 fn nonsense(backing: Backing) {

@@ -36,6 +36,13 @@ impl Daemon {
         daemon
     }
 
+    /// Lets every user connect.
+    pub(crate) fn open_to_all(self) -> Self {
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(self.folder.path(), all).unwrap();
+        self
+    }
+
     /// One that listens, of which nothing is waited for.
     pub(crate) fn listening(backing: Backing, ready: usize, more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -66,6 +73,18 @@ impl Daemon {
         let daemon = Self { child, folder };
         daemon.until(|_| true);
         daemon
+    }
+
+    /// One whose command was changed in place, of which nothing is waited for.
+    pub(crate) fn changed(
+        backing: Backing,
+        more: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = start(folder.path(), backing, 0, more);
+        change(&mut command);
+        Self { child: command.spawn().unwrap(), folder }
     }
 
     /// Another one at the same place.

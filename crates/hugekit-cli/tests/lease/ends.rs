@@ -27,6 +27,8 @@ pub(crate) const CHECKS: &[Check] = &[
 pub(crate) const CHECKS_OF_HUGE_PAGES: &[Check] = &[
     ("pages_are_free_again_when_a_lease_ends", pages_return),
     ("pages_that_the_kernel_holds_count_until_it_lets_go", pinned),
+    ("holes_in_a_lease_are_no_credit_for_pages_of_another_that_the_kernel_holds", holes),
+    ("a_lease_with_holes_counts_no_more_when_it_has_ended", ended_with_holes),
 ];
 
 fn broker_killed(backing: Backing) {
@@ -169,7 +171,7 @@ fn pages_return(backing: Backing) {
     }
 }
 
-/// A page in a pipe.
+/// Base pages in a pipe, one of each huge page: the kernel holds all of them.
 fn held_page(file: &fs::File) -> PipeReader {
     let (reader, writer) = std::io::pipe().unwrap();
     // SAFETY: a new shared mapping, and nothing else of this process is touched.
@@ -178,8 +180,10 @@ fn held_page(file: &fs::File) -> PipeReader {
         let (read, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         let start = libc::mmap(std::ptr::null_mut(), UNIT, read, shared, file.as_raw_fd(), 0);
         assert_ne!(start, libc::MAP_FAILED);
-        let page = libc::iovec { iov_base: start, iov_len: 4096 };
-        assert_eq!(libc::vmsplice(writer.as_raw_fd(), &raw const page, 1, 0), 4096);
+        for at in (0..UNIT).step_by(2 << 20) {
+            let page = libc::iovec { iov_base: start.byte_add(at), iov_len: 4096 };
+            assert_eq!(libc::vmsplice(writer.as_raw_fd(), &raw const page, 1, 0), 4096);
+        }
         assert_eq!(libc::munmap(start, UNIT), 0);
     }
     reader
@@ -200,4 +204,57 @@ fn pinned(backing: Backing) {
     drop(held);
     daemon.until(|status| status.unreturned == 0);
     daemon.ask(PATIENCE).unwrap();
+}
+
+fn punch(file: &fs::File) {
+    let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, hole, 0, UNIT as u64).unwrap();
+}
+
+/// The attack: what the kernel holds of an ended lease, and the holes of another one, cancel each other in the sums.
+fn holes(backing: Backing) {
+    let uid = rustix::process::geteuid().as_raw();
+    let unit = UNIT as u64;
+    for holes_first in [true, false] {
+        let daemon = Daemon::new(backing, 0, &["--quota", &format!("{uid}={}", 2 * UNIT)]);
+        let lease = || fs::File::from(daemon.ask(PATIENCE).unwrap().into_file());
+        let [ended, hollow] = [lease(), lease()];
+        let held = held_page(&ended);
+        if holes_first {
+            punch(&hollow);
+            // Its notice is there, and a look was taken at what is free then.
+            daemon.until(|_| true);
+        }
+        drop(ended);
+        daemon.until(|status| status.leases == 1);
+        if !holes_first {
+            punch(&hollow);
+        }
+        for _ in 0..50 {
+            assert_eq!(daemon.status().unwrap().unreturned, unit, "{holes_first}");
+        }
+        match daemon.ask(Duration::ZERO) {
+            Err(LeaseError::Refused(Refusal::OverQuota { used, .. })) => assert_eq!(used, 2 * unit),
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+        drop(hollow);
+        daemon.until(|status| status.leases == 0 && status.unreturned == 0);
+        drop([lease(), lease()]);
+    }
+}
+
+fn ended_with_holes(backing: Backing) {
+    let uid = rustix::process::geteuid().as_raw();
+    let daemon = Daemon::new(backing, 0, &["--quota", &format!("{uid}={}", 2 * UNIT)]);
+    for _ in 0..3 {
+        let [one, other] =
+            [(); 2].map(|()| fs::File::from(daemon.ask(PATIENCE).unwrap().into_file()));
+        punch(&one);
+        drop(one);
+        punch(&other);
+        daemon.until(|status| status.leases == 1);
+        drop(other);
+        daemon.until(|status| status.leases == 0 && status.unreturned == 0);
+    }
 }

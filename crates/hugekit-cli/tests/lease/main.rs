@@ -6,6 +6,8 @@ mod attacks;
 mod command;
 mod daemon;
 mod ends;
+mod floods;
+mod freezes;
 mod group;
 mod leases;
 mod liars;
@@ -41,8 +43,16 @@ fn main() {
     trials.extend(self::trials(Backing::Hugetlb2M, ends::CHECKS_OF_HUGE_PAGES));
     trials.extend(self::trials(
         Backing::Base,
-        &[liars::CHECKS, command::CHECKS, attacks::CHECKS_OF_ONE, machines::CHECKS_OF_ONE].concat(),
+        &[
+            liars::CHECKS,
+            command::CHECKS,
+            attacks::CHECKS_OF_ONE,
+            freezes::CHECKS_OF_ONE,
+            machines::CHECKS_OF_ONE,
+        ]
+        .concat(),
     ));
+    trials.extend(needing(floods::lacking(), Backing::Base, floods::CHECKS));
     let of_thp = [machines::CHECKS_OF_THP, leases::CHECKS].concat();
     trials.extend(self::trials(Backing::Thp, &of_thp));
     trials.extend(needing(Group::lacking(""), Backing::Base, payers::CHECKS_OF_FROZEN));

@@ -3,11 +3,14 @@
 //! Before each save, what a second's stores of the writer change is changed, and the writer goes on at its rate while the
 //! state is saved. It is *out* when it is in a file in memory, by write(2): the whole snapshot (*full*), or a delta of
 //! what was written since the state before (*delta*). *plain* writes the memory as it is, of no point in time.
+//!
+//! *full* and *plain* overwrite one file, whose pages are there. Each delta is a new file, as in a program, because the
+//! next one is compared with those before it.
 
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::{self, Seek, Write};
 use std::ptr::slice_from_raw_parts;
 use std::slice;
 use std::sync::atomic::AtomicU64;
@@ -17,6 +20,7 @@ use hugekit::Snapshot;
 use hugekit::snapshot::{Builder, Changes, Epoch, Reserve};
 use hugekit_delta::{Chain, Saved};
 use rustix::fs::{MemfdFlags, memfd_create};
+use tempfile::TempDir;
 
 use super::epochs_throughput;
 use super::part::{Part, found};
@@ -34,12 +38,17 @@ const MOST_STATE: usize = GIB;
 
 const HUGE: usize = 2 * MIB;
 
-/// Of what is available, the state may be one part in so many: it is there twice, where it goes, and what its writers copy.
+/// Of what is available, the state may be one part in this many: it is there, where it goes, in its deltas, and in what
+/// its writers copy.
 const STATES: usize = 6;
+
+/// Deltas that follow on each other, until all of the state is saved anew.
+const MOST_DELTAS: usize = 12;
 
 const UNSAVED: &str = "plainly written, it is of no point in time";
 
-const BY_BLOCKS: &str = "the kernel's notes are of whole pages, and a delta is of blocks of 4 KiB, found by their hashes";
+const BY_BLOCKS: &str =
+    "the kernel's notes are of whole pages, and a delta is of blocks of 4 KiB, found by comparing";
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let (memory, observer) = bench.leave_memory()?;
@@ -56,6 +65,11 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         ..Experiment::default()
     };
     let mut saver = Saver::new(Pages::Thp, state)?;
+    if !saver.deltas.is_in_memory() {
+        let folder = saver.deltas.folder.path().display();
+        let notice = format!("deltas go to {folder}, because /dev/shm cannot be written");
+        experiment.notices.push(notice);
+    }
     for (pattern, share) in [(Pattern::clustered(state), 0.3), (Pattern::zipf(state), 0.3)] {
         observer.begin(&format!("epochs save {} {}", pattern.name, Size(state)));
         let plan = bench.plan_of_long_rounds(share, 20);
@@ -90,6 +104,7 @@ struct Saver {
     memory: Anonymous,
     out: File,
     chain: Chain,
+    deltas: Deltas,
     epoch: Option<Epoch>,
     reserve: Reserve,
 }
@@ -104,7 +119,8 @@ impl Saver {
         // Its pages are there from the beginning, whichever is saved first.
         out.write_all(memory.bytes()).map_err(LabError::Saved)?;
         let (chain, reserve) = (Chain::new(state as u64), Reserve::new(state)?);
-        Ok(Self { memory, out, chain, epoch: None, reserve })
+        let deltas = Deltas::new()?;
+        Ok(Self { memory, out, chain, deltas, epoch: None, reserve })
     }
 
     /// The memory as writers share it.
@@ -130,10 +146,19 @@ impl Saver {
         Ok(())
     }
 
+    /// The next delta has what is written from now on.
+    fn begin_delta(&mut self) -> Result<(), LabError> {
+        if self.deltas.count == MOST_DELTAS {
+            self.chain.begin_anew();
+            (self.deltas, self.epoch) = (Deltas::new()?, None);
+        }
+        self.delta().map(drop)
+    }
+
     fn delta(&mut self) -> Result<Saved, LabError> {
-        self.out.rewind().map_err(LabError::Saved)?;
         let changes = self.changes()?;
-        let mut saving = self.chain.save_changes(&self.out)?;
+        let file = self.deltas.next().map_err(LabError::Saved)?;
+        let mut saving = self.chain.save_changes(&file)?;
         self.epoch = Some(changes.write_to(|offset, bytes| saving.put(offset as u64, bytes))?);
         Ok(saving.finish()?)
     }
@@ -147,6 +172,30 @@ impl Saver {
             None => unsafe { builder.first_epoch(self.all()) },
         };
         Ok(changes?)
+    }
+}
+
+/// Where deltas go.
+#[derive(Debug)]
+struct Deltas {
+    folder: TempDir,
+    count: usize,
+}
+
+impl Deltas {
+    fn new() -> Result<Self, LabError> {
+        let in_memory = tempfile::tempdir_in("/dev/shm");
+        let folder = in_memory.or_else(|_| tempfile::tempdir()).map_err(LabError::Saved)?;
+        Ok(Self { folder, count: 0 })
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.folder.path().starts_with("/dev/shm")
+    }
+
+    fn next(&mut self) -> io::Result<File> {
+        self.count += 1;
+        File::create(self.folder.path().join(self.count.to_string()))
     }
 }
 
@@ -196,7 +245,7 @@ fn saves(
     let mut written = 0;
     let rounds = try_alternate(plan, METHODS.len(), observer, |method| {
         // So that the next delta has what follows, and nothing that is due to others' turns.
-        saver.delta()?;
+        saver.begin_delta()?;
         pattern.write(words, written, pattern.rate);
         written += pattern.rate;
         let took = pattern.during(words, || {
@@ -206,7 +255,7 @@ fn saves(
                 "plain" => saver.plain()?,
                 _ => deltas.push(saver.delta()?),
             }
-            Ok::<_, LabError>(began.elapsed())
+            Ok(began.elapsed())
         })?;
         Ok(took.as_secs_f64() * 1e6)
     })?;
@@ -256,7 +305,7 @@ fn bytes(
         let bytes = match index {
             0 => state,
             1 => {
-                saver.delta()?;
+                saver.begin_delta()?;
                 pattern.write(saver.words(), first, pattern.rate);
                 saver.delta()?.written as usize
             }

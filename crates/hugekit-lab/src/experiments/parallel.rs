@@ -134,7 +134,7 @@ fn measure_once(
 ) -> Result<f64, LabError> {
     let len = if work == Work::Populate { POPULATED.min(arena.len()) } else { arena.len() };
     if work == Work::Populate {
-        arena.give_back(len);
+        arena.give_back(len)?;
     }
     let mut pieces = Pieces::of(work, &mut arena.bytes()[..len]);
     let len = pieces.dst.len();
@@ -142,12 +142,13 @@ fn measure_once(
     match method {
         Method::Job(threads) => pieces.done(work, Threads::Exactly(threads), only),
         Method::PlainThreads(threads) => thread::scope(|scope| {
-            let mut parts = pieces.split(threads);
-            parts.try_for_each(|mut part| {
-                spawn(scope, move || part.done(work, Threads::One, only)).map(drop)
-            })
-        })?,
-    }
+            let parts = pieces
+                .split(threads)
+                .map(|mut part| spawn(scope, move || part.done(work, Threads::One, only)));
+            let parts = parts.collect::<Result<Vec<_>, _>>()?;
+            parts.into_iter().try_for_each(|part| part.join().expect("its failure is an error"))
+        }),
+    }?;
     Ok(len as f64 / GIB as f64 / start.elapsed().as_secs_f64())
 }
 
@@ -177,17 +178,17 @@ impl<'a> Pieces<'a> {
         parts.map(|(dst, src)| Self { dst, src: src.unwrap_or_default() })
     }
 
+    fn clear(&mut self, threads: Threads, only: Option<&str>) {
+        let clear = ClearOptions::new().threads(threads);
+        let only = only.and_then(clear_routine);
+        let clear = only.iter().fold(clear, |clear, only| clear.routine(only));
+        clear.run(self.dst).expect("there are threads, no target, and routines were checked");
+    }
+
     /// A routine asked for by name is taken where the work has one of that name.
-    fn done(&mut self, work: Work, threads: Threads, only: Option<&str>) {
+    fn done(&mut self, work: Work, threads: Threads, only: Option<&str>) -> Result<(), LabError> {
         match work {
-            Work::Clear => {
-                let clear = ClearOptions::new().threads(threads);
-                let only = only.and_then(clear_routine);
-                let clear = only.iter().fold(clear, |clear, only| clear.routine(only));
-                clear
-                    .run(self.dst)
-                    .expect("there are threads, no target, and routines were checked");
-            }
+            Work::Clear => self.clear(threads, only),
             Work::Copy => {
                 let copy = CopyOptions::new().reuse(Reuse::None).threads(threads);
                 let only = only.and_then(copy_routine);
@@ -195,12 +196,15 @@ impl<'a> Pieces<'a> {
                 copy.run(self.dst, self.src).expect("as above, and both sides are equally long");
             }
             Work::Populate => {
-                PopulateOptions::new()
-                    .threads(threads)
-                    .run_raw(self.dst.as_mut_ptr(), self.dst.len())
-                    .expect("the arena is mapped and writable, and its memory was there before");
+                let (start, len) = (self.dst.as_mut_ptr(), self.dst.len());
+                let populated = PopulateOptions::new().threads(threads).run_raw(start, len);
+                populated.map_err(|error| LabError::Map {
+                    len: Size(len),
+                    cause: std::io::Error::other(error),
+                })?;
             }
         }
+        Ok(())
     }
 }
 
@@ -275,7 +279,7 @@ fn measure_small(bench: &mut Bench<'_>, only: Option<&str>) -> Result<Part, LabE
     let mut small = Pieces::of(Work::Clear, &mut arena.bytes()[..SMALL]);
     let methods = [("plain-loop", Threads::One), ("job", Threads::Auto)];
     let samples = alternate(plan, methods.len(), observer, |index| {
-        let mut pass = || small.done(Work::Clear, methods[index].1, only);
+        let mut pass = || small.clear(methods[index].1, only);
         sample(SMALL, &mut pass);
         sample(SMALL, pass)
     })?;
@@ -303,13 +307,13 @@ mod tests {
                     Work::Copy => pieces.src.to_vec(),
                     _ => vec![0; pieces.dst.len()],
                 };
-                pieces.done(work, Threads::Exactly(threads), None);
+                pieces.done(work, Threads::Exactly(threads), None).unwrap();
                 assert!(pieces.dst == expected, "{work:?}");
                 pieces.dst.fill(0xa5);
                 let whole = pieces.dst.len();
                 let parts: Vec<_> = Pieces::of(work, &mut bytes).split(threads).collect();
                 assert_eq!(parts.iter().map(|part| part.dst.len()).sum::<usize>(), whole);
-                parts.into_iter().for_each(|mut part| part.done(work, Threads::One, None));
+                parts.into_iter().for_each(|mut part| part.done(work, Threads::One, None).unwrap());
                 assert!(bytes[..whole] == expected, "{work:?}");
             }
         }

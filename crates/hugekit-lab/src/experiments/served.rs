@@ -13,7 +13,7 @@ use hugekit::{Pool, PoolError, Region};
 use super::memory_sources::{CLEARED_EARLIER, soil, unscrubbed};
 use crate::LabError;
 use crate::latencies::latencies;
-use crate::record::{BUCKET, Case, Distribution, Ratio, Unit};
+use crate::record::{BUCKET, Case, Distribution, Ratio, Unit, reason};
 
 /// The clear that a fault of dirty memory is made of, without the fault.
 pub(super) const CLEAR_ALONE: &str = "clear-alone";
@@ -43,17 +43,22 @@ impl LazyRegion {
     pub(super) fn all(row: usize) -> Result<(Vec<Self>, Vec<String>), LabError> {
         let (mut all, mut left_out) = (Vec::new(), Vec::new());
         let build = |backing| unscrubbed(row).backing(backing).strict(true).build();
+        let taken_back = are_taken_back();
         let Ok(pool) = build(Backing::Hugetlb2M).or_else(|_| build(Backing::Thp)) else {
             return Ok((all, vec!["faults served by hugekit left out: no huge pages".into()]));
         };
+        // A hole of other memory is populated when it is allocated.
+        let mut holes = pool.backing().is_reserved().then_some(Kind::Hole);
+        if let (Some(_), Err(error)) = (holes, taken_back) {
+            left_out.push(format!("holes left out: {}", reason(&error)));
+            holes = None;
+        }
         for fault_mode in FAULT_MODES {
             soil(&pool)?;
             if let Err(error) = at_fault(&pool, row, fault_mode) {
                 left_out.push(format!("{} left out: {error}", name(fault_mode)));
                 continue;
             }
-            // A hole of other memory is populated when it is allocated.
-            let holes = pool.backing().is_reserved().then_some(Kind::Hole);
             for kind in [Kind::Minor, Kind::Dirty].into_iter().chain(holes) {
                 for busy in [false, true] {
                     all.push(Self { pool: pool.clone(), kind, fault_mode, busy });
@@ -96,6 +101,13 @@ impl LazyRegion {
         }
         Ok(at_fault(&self.pool, row, self.fault_mode)?)
     }
+}
+
+/// Whether the kernel takes reserved pages back, and a filter of system calls lets it: a page that is refused is lost to
+/// its pool, which is therefore one of a single page.
+fn are_taken_back() -> Result<(), LabError> {
+    let pool = unscrubbed(1).backing(Backing::Hugetlb2M).strict(true).build()?;
+    Ok(pool.region(1)?.retire()?)
 }
 
 fn name(fault_mode: FaultMode) -> &'static str {

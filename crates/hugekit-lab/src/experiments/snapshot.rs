@@ -234,7 +234,7 @@ impl Subject {
         match self {
             // Memory that was shared, or protected in parts, is on base pages now.
             Self::Fork(_, Pages::Thp, shared) | Self::Anonymous(Granule::Small, _, shared) => {
-                shared.give_back();
+                shared.give_back()?;
                 shared.write();
                 if !shared.is_huge() {
                     // SAFETY: private memory.

@@ -1,6 +1,6 @@
 //! The lab's product: one record per run, the same for people, JSON and later comparisons.
 //!
-//! `docs/record.md` describes the JSON; `reading.rs` takes it in again, whichever version wrote it.
+//! `docs/record.md` describes the JSON; `reading.rs` reads it.
 
 mod counters;
 mod noise;
@@ -21,27 +21,22 @@ pub use noise::Noise;
 /// The record's kind, which its version follows.
 pub(crate) const KIND: &str = "hugekit-lab/";
 
-/// The version of records that this lab writes. It grows when a reader of the one before would
-/// refuse or misunderstand what is written; fields that may be ignored do not count.
-///
-/// 1: the first. 2: `made`, `trust`, buckets of distributions. 3: `noise`, which was `trust`: a reader
-/// of version 2 would take a run that was disturbed for one that was not.
-pub const VERSION: u32 = 3;
+/// The version of records that this lab writes and reads. It grows when a reader of the version before would refuse or
+/// misunderstand a record; fields that a reader may ignore do not count.
+pub const VERSION: u32 = 1;
 
 /// One run of the lab.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// `hugekit-lab/` and the [`VERSION`] that it was written as.
     pub schema: String,
-    /// When the run ended; records of version 1 do not say.
-    #[serde(default)]
-    pub made: Option<Timestamp>,
+    /// When the run ended.
+    pub made: Timestamp,
     /// The command line, as the user could repeat it.
     pub command: String,
     /// Where it ran.
     pub machine: Machine,
     /// Influences on every figure that were neither controlled nor seen.
-    #[serde(default)]
     pub uncontrolled: Vec<String>,
     /// The experiments, in order.
     pub experiments: Vec<Experiment>,
@@ -69,8 +64,6 @@ pub struct Machine {
     pub cache_bytes: Vec<usize>,
     /// Memory of the machine in bytes.
     pub memory_bytes: u64,
-    /// Which profile decided for `auto` and the engine: `built in`, or the command that measured it.
-    pub profile: String,
     /// Hardware counters: `available`, or `not available` and why.
     pub hardware_counters: String,
 }
@@ -105,8 +98,8 @@ pub struct Experiment {
     /// Cases and parts that failed; the rest was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
-    /// Its noise; records of version 1 do not say, those of version 2 say `trust`.
-    #[serde(default, alias = "trust", skip_serializing_if = "Option::is_none")]
+    /// What disturbed it; none if it was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<Noise>,
 }
 

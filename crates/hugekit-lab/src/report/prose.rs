@@ -62,7 +62,9 @@ const WHY: [(&str, &str); 13] = [
     ),
     (
         "epochs",
-        "Measures how long it takes to save a gigabyte again of which little has changed, how much is written, and what a          writer pays for it that its writes are noted. Sandboxes pause, databases dump and training saves all of their          memory, nearly all of which is as it was.",
+        "Measures how long it takes to save a gigabyte again of which little has changed, how much is \
+         written, and what a writer pays for it that its writes are noted. Sandboxes pause, databases dump and training \
+         saves all of their memory, nearly all of which is as it was.",
     ),
     (
         "lease",

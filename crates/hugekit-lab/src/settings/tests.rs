@@ -250,6 +250,18 @@ fn journal_left_behind_is_readable_by_every_user() {
 }
 
 #[test]
+fn turn_is_not_for_other_users_to_take() {
+    let (_dir, root) = machine(10, 7);
+    let lock = root.path("/run/hugekit/settings.lock");
+    fs::create_dir_all(root.path("/run/hugekit")).unwrap();
+    // As an earlier version left it.
+    fs::write(&lock, "").unwrap();
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
+    let _settings = settings(&root);
+    assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
 fn a_size_that_the_kernel_lacks_is_none() {
     let (_dir, root) = machine(10, 7);
     assert!(settings(&root).reserve(&root, 1 << 30, 1).unwrap().is_none());

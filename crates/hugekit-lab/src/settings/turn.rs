@@ -3,8 +3,9 @@
 //! A lock on a file, which the kernel lets go of when its holder ends, however that was. The file says who
 //! holds it.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -32,8 +33,7 @@ impl Turn {
     ) -> Result<Self, LabError> {
         let path = folder.join(NAME);
         fs::create_dir_all(folder).map_err(refused(folder))?;
-        let options = File::options().read(true).write(true).create(true).truncate(false).clone();
-        let mut file = options.open(&path).map_err(refused(&path))?;
+        let mut file = lock_file(&path).map_err(refused(&path))?;
         let since = Instant::now();
         while !lock(&file).map_err(failed("lock", &path))? {
             let holder = holder(&mut file);
@@ -47,6 +47,15 @@ impl Turn {
         say_who(&mut file).map_err(failed("write to", &path))?;
         Ok(Self(file))
     }
+}
+
+/// Only its owner may open it: who can read a file can lock it.
+fn lock_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let file =
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    Ok(file)
 }
 
 fn refused(path: &Path) -> impl Fn(io::Error) -> LabError {

@@ -25,12 +25,16 @@ Signals
     enabled before or after hugekit is imported; hugekit takes both signals back at the next snapshot, fork or region if it was enabled in
     between, but not while it lives: enable it before.
 
+    A program has one interpreter with hugekit, the main one: in others the import is refused.
+
 Threads
     Long work releases the GIL. As with numpy, it is for the program to see to that no other thread writes to what is
     copied or cleared.
 """
 
 from __future__ import annotations
+
+from . import _interpreter as _interpreter  # isort: split
 
 import sys as _sys
 

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +64,16 @@ class Saving:
     1.0
     """
 
-    def __init__(self, future: Future[Saved]):
-        self._future = future
+    def __init__(self, write: Callable[[], Saved]):
+        self._outcome: Saved | BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(write,), name="hugekit.Checkpointer")
+        self._thread.start()
+
+    def _run(self, write: Callable[[], Saved]) -> None:
+        try:
+            self._outcome = write()
+        except BaseException as error:
+            self._outcome = error
 
     def wait(self, timeout: float | None = None) -> Saved:
         """What was saved, once it is.
@@ -76,16 +83,37 @@ class Saving:
 
         Raises:
             TimeoutError: it takes longer. It goes on all the same.
+            RuntimeError: it was under way in the process that this one was forked from.
             What :meth:`Checkpointer.save` raises.
         """
-        return self._future.result(timeout)
+        self._thread.join(timeout)
+        outcome = self._known()
+        if outcome is None:
+            raise TimeoutError(f"the save was not complete after {timeout} seconds")
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def done(self) -> bool:
-        """Whether the file is complete, or has failed."""
-        return self._future.done()
+        """Whether the file is complete, or has failed.
+
+        Raises:
+            RuntimeError: it was under way in the process that this one was forked from.
+        """
+        return self._known() is not None
+
+    def _known(self) -> Saved | BaseException | None:
+        # Asked first, because the thread ends last. In a forked child it has ended, wherever it was.
+        is_alive, outcome = self._thread.is_alive(), self._outcome
+        if outcome is None and not is_alive:
+            raise RuntimeError("the save was under way in the process that this one was forked from: wait for it there")
+        return outcome
 
     def __repr__(self) -> str:
-        return f"<hugekit.Saving, {'done' if self.done() else 'under way'}>"
+        return f"<hugekit.Saving, {'under way' if self._outcome is None else 'done'}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a hugekit.Saving stays in its process: send what its wait() returns")
 
 
 class Checkpointer:
@@ -107,8 +135,8 @@ class Checkpointer:
         granule: see :func:`snapshot`.
         max_cow_bytes: see :func:`snapshot`.
 
-    Arrays of less than 1 MiB are copied with each save, and compared by hashes. Arrays of a pool, as :func:`zeros` makes
-    them, are read in full and compared by hashes. A forked child begins anew: its first save is full.
+    What was written is compared with the files of the chain: 64 of them stay open for reading at most. If files are removed
+    or written to, the next one is larger. Arrays of less than 1 MiB are copied with each save. A forked child begins anew: its first save is full.
 
     >>> weights, folder = numpy.zeros((4096, 1024)), tempfile.TemporaryDirectory()
     >>> paths = [f"{folder.name}/{number}.delta" for number in range(3)]
@@ -136,7 +164,7 @@ class Checkpointer:
         self._wishes = (reserve, fault_mode, granule, max_cow_bytes)
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._running: threading.Thread | None = None
+        self._saving: Saving | None = None
         self._layout: _Layout | None = None
         self._anew: str | None = "it is the first one"
         self._closed = False
@@ -221,27 +249,20 @@ class Checkpointer:
     def _look_at_process(self) -> None:
         if self._process != os.getpid():
             # The lock may be held by a thread that this process has not.
-            self._process, self._lock, self._running = os.getpid(), threading.Lock(), None
+            self._process, self._lock, self._saving = os.getpid(), threading.Lock(), None
             self._layout, self._anew = None, "the process was forked, and has no epochs"
 
     def _join(self) -> None:
-        if self._running is not None:
-            self._running.join()
-            self._running = None
+        if self._saving is not None:
+            self._saving._thread.join()
+            self._saving = None
 
     def _in_thread(self, write: Callable[[], Saved]) -> Saving:
-        future: Future[Saved] = Future()
+        self._saving = Saving(write)
+        return self._saving
 
-        def run() -> None:
-            try:
-                future.set_result(write())
-            except BaseException as error:
-                future.set_exception(error)
-
-        thread = threading.Thread(target=run, name="hugekit.Checkpointer")
-        thread.start()
-        self._running = thread
-        return Saving(future)
+    def __reduce__(self) -> Any:
+        raise TypeError("a hugekit.Checkpointer stays in its process: make another one there")
 
     def _tree(self) -> Any:
         return self._arrays() if callable(self._arrays) else self._arrays
@@ -400,6 +421,8 @@ class _Stored:
         self._last = os.fspath(files[-1])
         try:
             self._read(self._state.header)
+        except MemoryError:
+            raise
         except Exception as error:
             # Whatever a file says that no checkpointer has written.
             raise ValueError(f"{self._last}: the description of its arrays cannot be read: {error}") from None
@@ -439,8 +462,11 @@ class _Stored:
         make = new_tensor if entry["of"] == "torch" and not as_numpy else new_array
         try:
             return make(*(entry[key] for key in ("name", "dtype", "shape", "axes", "bytes")))
-        except (ValueError, MemoryError) as error:
-            raise type(error)(f"{self._last}: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"{self._last}: {error}") from None
+        except MemoryError as error:
+            # numpy's own class is made of a shape and a dtype.
+            raise MemoryError(f"{self._last}: {entry['name']}: {error}") from None
 
     def fill(self, things: list[Any], flat: list[Any]) -> Any:
         self._state.apply([(entry["offset"], array) for entry, array in zip(self.entries, flat)])

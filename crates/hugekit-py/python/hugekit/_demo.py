@@ -67,8 +67,7 @@ class _Training:
         return _started(lambda: numpy.savez(self.path, **self.copies))
 
     def snapshot(self) -> threading.Thread:
-        largest = max(array.nbytes for array in self.arrays.values())
-        moment = hugekit.snapshot(self.arrays, reserve=self.reserve, max_cow_bytes=largest)
+        moment = hugekit.snapshot(self.arrays, reserve=self.reserve)
         return _started(lambda: moment.savez(self.path))
 
     def saved(self, begin: Callable[[], threading.Thread | None]) -> _Saved:

@@ -122,6 +122,8 @@ def dtype_of(name: str) -> Any:
     if name[:1] in ("'", "["):
         try:
             dtype = numpy.lib.format.descr_to_dtype(ast.literal_eval(name))
+        except MemoryError:
+            raise
         except Exception as error:
             raise ValueError(f"{name} is no dtype: {error}") from None
         if dtype.hasobject:

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
@@ -58,8 +59,8 @@ class SnapshotStager(AsyncStager):
         reserve: memory for what steps copy aside, see :class:`hugekit.Reserve`. Steps wait less long with one.
         fault_mode: see :func:`hugekit.snapshot`.
         granule: see :func:`hugekit.snapshot`.
-        max_cow_bytes: bytes of each storage that steps may copy aside until they are staged; all of it, if not said. If
-            they need more, the staging fails with :class:`hugekit.SnapshotLost`, and so does the save.
+        max_cow_bytes: see :func:`hugekit.snapshot`, for each storage. If steps need more, the staging fails with
+            :class:`hugekit.SnapshotLost`, and so does the save.
 
     Raises:
         PermissionError: this process may not serve faults, when something is staged.
@@ -78,8 +79,14 @@ class SnapshotStager(AsyncStager):
         self._fault_mode: Literal["threaded", "in place"] | None = fault_mode
         self._granule: Literal["huge", "small"] | None = granule
         self._max_cow_bytes = max_cow_bytes
+        self._process = os.getpid()
         self._executor: ThreadPoolExecutor | None = None
         self._staging: Future[Any] | None = None
+
+    def _look_at_process(self) -> None:
+        if self._process != os.getpid():
+            # Threads stay in the process that this one was forked from.
+            self._process, self._executor, self._staging = os.getpid(), None, None
 
     def stage(self, state_dict: Any, **_options: Any) -> Future[Any]:
         """A future of the state dict as it is now, in memory of its own.
@@ -87,19 +94,19 @@ class SnapshotStager(AsyncStager):
         Args:
             state_dict: dicts, lists and tuples of tensors; what else is among them is copied by ``copy.deepcopy``.
         """
+        self._look_at_process()
         staged = _Staged()
         tree = staged.tree(state_dict)
         if not staged.sources:
             future: Future[Any] = Future()
             future.set_result(tree)
             return future
-        most = self._max_cow_bytes
         moment = hugekit.snapshot(
             staged.sources,
             reserve=self._reserve,
             fault_mode=self._fault_mode,
             granule=self._granule,
-            max_cow_bytes=max(map(len, staged.sources)) if most is None else most,
+            max_cow_bytes=self._max_cow_bytes,
         )
 
         def fill() -> Any:
@@ -114,11 +121,13 @@ class SnapshotStager(AsyncStager):
 
     def synchronize_staging(self) -> None:
         """Wait until what was staged last is copied. Training need not."""
+        self._look_at_process()
         if self._staging is not None:
             self._staging.result()
 
     def close(self) -> None:
         """Wait for what is being staged, and end the thread. It starts again if something else is staged."""
+        self._look_at_process()
         if self._executor is not None:
             self._executor.shutdown(wait=True)
             self._executor = None

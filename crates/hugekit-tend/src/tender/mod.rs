@@ -1,78 +1,66 @@
 //! The tender: passes over processes, when they are due.
+//!
+//! The kernel keeps a caller waiting when it asks about a process that holds its own memory map, or is within `exec`,
+//! for as long as that process likes. Even `/proc/PID/stat` does. So each process is attended to by a thread of its own,
+//! which its tender leaves alone when it is stuck, and no process holds another one up. Collapses take turns, by which
+//! the threads together keep to the share of a CPU and the rate that were asked for ([`Pace`]).
 
+mod away;
 mod builder;
+mod tended;
 mod tending;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hugekit::HUGE_PAGE_BYTES;
-use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
-
+use self::away::{Away, Shared};
 pub use self::builder::Builder;
+use self::tended::Tended;
 pub use self::tending::Tending;
-use crate::collapse::collapse;
 use crate::compaction::Compaction;
 use crate::error::TendError;
 use crate::fork_cost::ForkCost;
-use crate::fork_time::ForkTime;
-use crate::headroom::hindrance;
-use crate::mappings::Survey;
-use crate::pace::rest_after;
-use crate::pages::Look;
-use crate::plan::{History, Plan, plan};
-use crate::redis_info;
-use crate::relatives::{Relatives, is_child};
+use crate::job::Job;
+use crate::pace::Pace;
+use crate::relatives::is_child;
 use crate::settings::Settings;
+use crate::stat::Program;
 use crate::status::{Hindrance, PassReport, Status};
 use crate::target::Target;
 
-/// How often a tender looks for children, which takes a thousandth of a CPU.
+/// How often a process is looked at for children, which takes a thousandth of a CPU.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Of a process with thousands of threads, looking takes long: so many times as long it sleeps then.
 const REST: u32 = 50;
 
-/// Without a fork, a pass is made so long after the last one: what was new or sparse then may be dense now.
-const AT_LATEST: Duration = Duration::from_secs(60);
-
-/// Of its memory, a pass that had to collapse one part in so many has the next one come sooner: splits accumulate.
-const MUCH: u64 = 16;
-
 /// What could not be begun is tried again after so long.
 const AGAIN: Duration = Duration::from_secs(5);
-
-/// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves many times.
-const LOOK_EVERY: usize = 16;
 
 /// A collapse takes a lock of the process's memory map, and rests are taken in pieces as long, so that a stop is heard.
 const PIECE: Duration = Duration::from_millis(50);
 
+/// After a stop, threads have so long to end; then they are left alone.
+const GRACE: Duration = Duration::from_millis(400);
+
+/// A process is opened within a millisecond, as long as it does not hold the kernel up.
+const OPENED_WITHIN: Duration = Duration::from_millis(20);
+
+/// Nothing of a forked child of a process that is tended: it is left to that one, which has not seen it yet.
+type Opened = Result<Option<Target>, TendError>;
+
 /// Tends processes until they are gone, or for one pass.
 #[derive(Debug)]
 pub struct Tender {
-    settings: Settings,
-    fork_cost: Option<ForkCost>,
-    compaction: Compaction,
-    tended: Vec<Tended>,
-}
-
-/// A process, and what is known of it.
-#[derive(Debug)]
-struct Tended {
-    target: Target,
-    relatives: Relatives,
-    history: History,
-    passes: u64,
-    children: usize,
-    due: Instant,
-    /// Until the next pass without a fork.
-    interval: Duration,
-    last: Option<PassReport>,
-    last_fork: Option<ForkTime>,
+    shared: Arc<Shared>,
+    idle: Vec<Tended>,
+    away: Vec<Away>,
+    opening: Vec<(i32, Job<Opened>)>,
+    tell: Sender<Status>,
+    told: Receiver<Status>,
 }
 
 impl Tender {
@@ -82,68 +70,178 @@ impl Tender {
     }
 
     pub(crate) fn new(settings: Settings, fork_cost: Option<ForkCost>) -> Self {
-        Self { settings, fork_cost, compaction: Compaction::default(), tended: Vec::new() }
+        let (pace, compaction) = (Pace::default(), Mutex::new(Compaction::default()));
+        let shared = Arc::new(Shared { settings, fork_cost, pace, compaction });
+        let (tell, told) = channel();
+        let (idle, away, opening) = (Vec::new(), Vec::new(), Vec::new());
+        Self { shared, idle, away, opening, tell, told }
     }
 
     /// Another process, too. One that it has already stays as it is, and so does a forked child of one: what it shares
     /// with its parent is not to be copied.
     ///
     /// # Errors
-    /// Why it cannot be tended.
+    /// Why it cannot be tended. After [`TendError::Stuck`], which comes after a second at most, it is tended as soon as
+    /// the kernel answers.
     pub fn add(&mut self, pid: i32) -> Result<(), TendError> {
-        if self.tended.iter().any(|tended| tended.target.pid() == pid || tended.has_forked(pid)) {
-            return Ok(());
+        let mut answer = self.begin(pid);
+        while answer.is_none() {
+            if self.opening.iter_mut().any(|(of, job)| *of == pid && job.is_stuck()) {
+                return Err(TendError::Stuck { pid });
+            }
+            answer = self.begin(pid);
         }
-        let target = Target::open(pid)?;
-        self.tended.push(Tended {
-            target,
-            relatives: Relatives::default(),
-            history: History::default(),
-            passes: 0,
-            children: 0,
-            due: Instant::now(),
-            interval: AT_LATEST,
-            last: None,
-            last_fork: None,
-        });
-        Ok(())
+        answer.unwrap_or(Ok(()))
     }
 
-    /// One pass over each process, whether one is due or not. `stop` ends it within a tenth of a second.
+    /// As [`add`](Self::add), for a caller that does not wait for the kernel: `None` while the kernel does not answer.
+    /// The caller asks again later.
+    pub fn begin(&mut self, pid: i32) -> Option<Result<(), TendError>> {
+        if self.has(pid) {
+            return Some(Ok(()));
+        }
+        let (of, mut job) = match self.opening.iter().position(|&(of, _)| of == pid) {
+            Some(at) => self.opening.swap_remove(at),
+            None => match Job::start((pid, self.programs()), open) {
+                Ok(job) => (pid, job),
+                Err(error) => return Some(Err(TendError::NoThread { pid, source: error.1 })),
+            },
+        };
+        let at_most = if job.is_stuck() { Duration::ZERO } else { OPENED_WITHIN };
+        let Some(opened) = job.wait(at_most) else {
+            self.opening.push((of, job));
+            return None;
+        };
+        Some(opened.map(|target| self.idle.extend(target.map(Tended::new))))
+    }
+
+    /// Whether it is tended, or was seen to be a forked child of one that is.
+    fn has(&self, pid: i32) -> bool {
+        let of_idle =
+            |tended: &Tended| tended.target.pid() == pid || tended.relatives.seen().has(pid);
+        let of_away = |away: &Away| away.pid() == pid || away.has_forked(pid);
+        self.idle.iter().any(of_idle) || self.away.iter().any(of_away)
+    }
+
+    /// The processes that are tended, and what they run.
+    fn programs(&self) -> Vec<(i32, Program)> {
+        let idle = self.idle.iter().map(|tended| (tended.target.pid(), tended.target.program()));
+        idle.chain(self.away.iter().map(|away| (away.pid(), away.program()))).collect()
+    }
+
+    /// One pass over each process, whether one is due or not. `stop` ends it within half a second, and a process that
+    /// keeps the kernel waiting delays it by a second: its report then says [`Hindrance::Stuck`].
     ///
     /// # Errors
-    /// The files of one of them cannot be read; the others after it have had no pass.
+    /// The files of one of them cannot be read; all others have had their pass.
     pub fn pass(&mut self, stop: &AtomicBool) -> Result<Vec<PassReport>, TendError> {
-        let settings = self.settings;
-        self.tended.iter_mut().map(|tended| tended.pass(&settings, stop)).collect()
+        self.take_back();
+        let stuck = |away: &Away| PassReport::of_none(away.pid(), Hindrance::Stuck);
+        let mut reports: Vec<_> = self.away.iter().map(stuck).collect();
+        let mut failed = None;
+        for tended in std::mem::take(&mut self.idle) {
+            match self.pass_over(tended, stop) {
+                Ok(report) => reports.push(report),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(reports), Err)
     }
 
-    /// Tends until all processes are gone, or `stop` is set: that is heard within a tenth of a second, and leaves all
-    /// memory as it is. The first pass is made at once. `tell` is called after each pass, and when a child comes or
-    /// goes.
+    fn pass_over(&mut self, tended: Tended, stop: &AtomicBool) -> Result<PassReport, TendError> {
+        let mut away = match Away::pass(tended, &self.shared) {
+            Ok(away) => away,
+            Err(error) => {
+                let (tended, source) = *error;
+                let pid = tended.target.pid();
+                self.idle.push(tended);
+                return Err(TendError::NoThread { pid, source });
+            }
+        };
+        match away.finish(stop) {
+            Ok((tended, done)) => {
+                let report = tended.last.clone();
+                self.idle.push(tended);
+                done.map(|()| report.expect("a pass leaves its report"))
+            }
+            Err(hindrance) => {
+                let report = PassReport::of_none(away.pid(), hindrance);
+                self.away.push(away);
+                Ok(report)
+            }
+        }
+    }
+
+    /// Tends until all processes are gone, or `stop` is set: that is heard within half a second, and leaves all memory
+    /// as it is. The first pass is made at once. `tell` is called after each pass, and when a child comes or goes.
     pub fn run(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
-        self.tended.iter_mut().for_each(|tended| tended.due = Instant::now());
+        self.idle.iter_mut().for_each(|tended| tended.due = Instant::now());
         while !self.is_empty() && !stop.load(Ordering::Relaxed) {
             self.tick(stop, tell);
         }
+        self.recall(tell);
     }
 
-    /// Does what is due, and sleeps for a tenth of a second, or longer where to look takes long: a turn of [`run`](Self::run), for a caller that has more to
-    /// do between them, such as to look for processes to [`add`](Self::add).
+    /// Tends for a tenth of a second: a turn of [`run`](Self::run), for a caller that has more to do between them, such
+    /// as to look for processes to [`add`](Self::add). Threads attend to the processes between the turns, too.
     pub fn tick(&mut self, stop: &AtomicBool, tell: &mut dyn FnMut(&Status)) {
-        let (settings, fork_cost) = (self.settings, self.fork_cost);
-        let (began, passes) = (Instant::now(), self.passes());
-        self.tended.retain_mut(|tended| tended.step(&settings, fork_cost.as_ref(), stop, tell));
-        if self.tended.iter().any(Tended::lacks_huge_pages) {
-            self.compaction.ask(settings.keep_free);
+        let end = Instant::now() + TICK;
+        for tended in std::mem::take(&mut self.idle) {
+            self.attend(tended, tell);
         }
-        // A pass has rested already.
-        let looking = if self.passes() == passes { began.elapsed() } else { Duration::ZERO };
-        rest(TICK.max(looking * REST).min(AGAIN), stop);
+        while !stop.load(Ordering::Relaxed) {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.told.recv_timeout(left.min(PIECE)) {
+                Ok(status) => tell(&status),
+                Err(_) if left.is_zero() => break,
+                Err(_) => {}
+            }
+        }
+        self.take_back();
     }
 
-    fn passes(&self) -> u64 {
-        self.tended.iter().map(|tended| tended.passes).sum()
+    fn attend(&mut self, tended: Tended, tell: &mut dyn FnMut(&Status)) {
+        match Away::attend(tended, &self.shared, self.tell.clone()) {
+            Ok(away) => self.away.push(away),
+            Err(error) => {
+                let (mut tended, _) = *error;
+                if tended.is_due() {
+                    tended.put_off(Hindrance::NoThread);
+                    tell(&tended.status());
+                }
+                self.idle.push(tended);
+            }
+        }
+    }
+
+    /// Has those back whose work has ended, and are not gone.
+    fn take_back(&mut self) {
+        let idle = &mut self.idle;
+        self.away.retain_mut(|away| {
+            let Some((tended, done)) = away.wait(Duration::ZERO) else { return true };
+            if !matches!(done, Err(TendError::Gone { .. })) {
+                idle.push(tended);
+            }
+            false
+        });
+        self.opening.retain_mut(|(_, job)| match job.wait(Duration::ZERO) {
+            Some(opened) => {
+                idle.extend(opened.ok().flatten().map(Tended::new));
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Waits for all threads to end that are not stuck.
+    fn recall(&mut self, tell: &mut dyn FnMut(&Status)) {
+        self.away.iter().for_each(Away::stop);
+        let end = Instant::now() + GRACE;
+        while self.away.iter_mut().any(|away| !away.is_stuck()) && Instant::now() < end {
+            sleep(GRACE / 100);
+            self.take_back();
+        }
+        self.told.try_iter().for_each(|status| tell(&status));
     }
 
     /// As [`run`](Self::run), in a thread of its own, until the handle is dropped.
@@ -157,182 +255,12 @@ impl Tender {
     /// Whether all processes are gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.tended.is_empty()
+        self.idle.is_empty() && self.away.is_empty() && self.opening.is_empty()
     }
 }
 
-impl Tended {
-    /// Does what is due; whether the process is still there.
-    fn step(
-        &mut self,
-        settings: &Settings,
-        fork_cost: Option<&ForkCost>,
-        stop: &AtomicBool,
-        tell: &mut dyn FnMut(&Status),
-    ) -> bool {
-        if !self.target.is_there() {
-            return false;
-        }
-        let forks = self.relatives.forks();
-        let children = self.relatives.look(&self.target);
-        if self.relatives.forks() > forks {
-            self.last_fork = self.fork_time(fork_cost);
-        }
-        if children != self.children {
-            let has_ended = self.children > 0 && children == 0;
-            self.children = children;
-            if has_ended {
-                self.due = Instant::now();
-            }
-            tell(&self.status());
-        }
-        if children > 0 || Instant::now() < self.due || stop.load(Ordering::Relaxed) {
-            return true;
-        }
-        match self.pass(settings, stop) {
-            Ok(_) => {
-                tell(&self.status());
-                true
-            }
-            Err(TendError::Gone { .. }) => false,
-            // What cannot be read now may be later.
-            Err(_) => {
-                self.due = Instant::now() + AGAIN;
-                true
-            }
-        }
-    }
-
-    fn pass(&mut self, settings: &Settings, stop: &AtomicBool) -> Result<PassReport, TendError> {
-        let began = Instant::now();
-        let cpu = thread_cpu();
-        let survey = Survey::of(self.target.process())?;
-        let looks = self.target.look(&survey.tended)?;
-        self.history.keep(&looks);
-        let Plan { ranges, sparse } = plan(looks, settings.density, &self.history);
-        // Where a child shares all of the memory there is no range, and it is the child that is in the way.
-        let mut work = Work { hindrance: self.hindrance(settings, stop, true), ..Work::default() };
-        for (index, range) in ranges.into_iter().enumerate() {
-            if work.hindrance.is_some() {
-                break;
-            }
-            self.collapse(range, settings, stop, &mut work);
-            work.hindrance = self.hindrance(settings, stop, (index + 1) % LOOK_EVERY == 0);
-        }
-        let before = survey.extent();
-        // To look again takes as long as a look at every page of the process.
-        let after =
-            if work.collapsed == 0 { before } else { Survey::of(self.target.process())?.extent() };
-        let report = PassReport {
-            pid: self.target.pid(),
-            before,
-            after,
-            collapsed: work.collapsed,
-            filled: work.filled,
-            refused: work.refused(),
-            sparse,
-            excluded: survey.excluded,
-            cpu: thread_cpu().saturating_sub(cpu),
-            longest: work.longest,
-            elapsed: began.elapsed(),
-            hindrance: work.hindrance,
-        };
-        self.passes += 1;
-        self.interval = interval_after(self.interval, &report);
-        self.due = Instant::now() + if report.hindrance.is_some() { AGAIN } else { self.interval };
-        self.last = Some(report.clone());
-        Ok(report)
-    }
-
-    fn hindrance(
-        &mut self,
-        settings: &Settings,
-        stop: &AtomicBool,
-        of_memory: bool,
-    ) -> Option<Hindrance> {
-        if stop.load(Ordering::Relaxed) {
-            return Some(Hindrance::Stopped);
-        }
-        if !self.target.is_there() {
-            return Some(Hindrance::Gone);
-        }
-        match self.relatives.look(&self.target) {
-            0 if of_memory => hindrance(&self.target, settings),
-            0 => None,
-            count => Some(Hindrance::Child { count }),
-        }
-    }
-
-    fn collapse(&mut self, range: Look, settings: &Settings, stop: &AtomicBool, work: &mut Work) {
-        let began = Instant::now();
-        let done = collapse(self.target.descriptor(), range.start);
-        let took = began.elapsed();
-        work.longest = work.longest.max(took);
-        match done {
-            Ok(()) => {
-                work.collapsed += 1;
-                work.filled += HUGE_PAGE_BYTES as u64 - range.present;
-                self.history.note(range.start);
-            }
-            Err(errno) => *work.refused.entry(errno).or_insert(0) += 1,
-        }
-        rest(rest_after(settings, HUGE_PAGE_BYTES as u64, took), stop);
-    }
-
-    /// Of the fork whose child was just seen: as the process says, or by what its memory was after the last pass.
-    fn fork_time(&self, fork_cost: Option<&ForkCost>) -> Option<ForkTime> {
-        let told = redis_info::last_fork(&self.target).map(ForkTime::Told);
-        let memory = || self.last.as_ref().map(|last| last.after);
-        told.or_else(|| Some(ForkTime::Estimated(fork_cost?.of(memory()?))))
-    }
-
-    fn has_forked(&self, pid: i32) -> bool {
-        self.relatives.has(pid) || is_child(&self.target, pid)
-    }
-
-    fn lacks_huge_pages(&self) -> bool {
-        let hindrance = self.last.as_ref().and_then(|last| last.hindrance);
-        matches!(hindrance, Some(Hindrance::NoFreeHugePages { .. }))
-    }
-
-    fn status(&self) -> Status {
-        Status {
-            pid: self.target.pid(),
-            name: self.target.name().to_owned(),
-            passes: self.passes,
-            forks: self.relatives.forks(),
-            children: self.children,
-            last_fork: self.last_fork,
-            last: self.last.clone(),
-        }
-    }
-}
-
-/// Half of the last one where much was split since, and twice as long where little was.
-fn interval_after(last: Duration, report: &PassReport) -> Duration {
-    let collapsed = report.collapsed.saturating_mul(HUGE_PAGE_BYTES as u64);
-    if collapsed >= report.after.all / MUCH && collapsed > 0 {
-        (last / 2).max(AGAIN)
-    } else {
-        (last * 2).min(AT_LATEST)
-    }
-}
-
-/// What a pass has done so far.
-#[derive(Debug, Default)]
-struct Work {
-    collapsed: u64,
-    filled: u64,
-    refused: HashMap<Errno, u64>,
-    longest: Duration,
-    hindrance: Option<Hindrance>,
-}
-
-impl Work {
-    fn refused(&self) -> Vec<(String, u64)> {
-        let text = |errno: Errno| std::io::Error::from(errno).to_string();
-        self.refused.iter().map(|(&errno, &count)| (text(errno), count)).collect()
-    }
+fn open((pid, tended): (i32, Vec<(i32, Program)>)) -> Opened {
+    if is_child(pid, &tended) { Ok(None) } else { Target::open(pid).map(Some) }
 }
 
 /// Sleeps, unless it is told to stop.
@@ -344,29 +272,5 @@ fn rest(duration: Duration, stop: &AtomicBool) {
             return;
         }
         sleep(left.min(PIECE));
-    }
-}
-
-fn thread_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::mappings::Extent;
-
-    #[test]
-    fn passes_come_sooner_where_much_is_split_and_later_where_little_is() {
-        let huge = HUGE_PAGE_BYTES as u64;
-        let after = |last, collapsed| {
-            let extent = Extent { huge: 160 * huge, all: 160 * huge };
-            interval_after(last, &PassReport { after: extent, collapsed, ..PassReport::default() })
-        };
-        assert_eq!(after(AT_LATEST, 10), AT_LATEST / 2);
-        assert_eq!(after(AT_LATEST / 2, 9), AT_LATEST);
-        assert_eq!(after(AT_LATEST, 0), AT_LATEST);
-        assert_eq!(after(AGAIN, 160), AGAIN);
     }
 }

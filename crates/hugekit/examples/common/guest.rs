@@ -39,7 +39,7 @@ pub(crate) unsafe trait GuestMemory {
     fn bytes(&self) -> usize;
 }
 
-// SAFETY: a shared region allocates no slices, and stays mapped as long as there is a handle.
+// SAFETY: a shared region gives no slices of its memory, and stays mapped as long as there is a handle.
 unsafe impl GuestMemory for SharedRegion {
     fn address(&self) -> *mut u8 {
         self.as_ptr()

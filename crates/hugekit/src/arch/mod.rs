@@ -15,6 +15,8 @@
 
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
+
 mod all;
 
 #[cfg(target_arch = "aarch64")]
@@ -112,7 +114,7 @@ impl<F> Routine<F> {
     }
 
     fn token(&self) -> Unfenced {
-        Unfenced { streamed: self.kind == Kind::Streaming }
+        Unfenced { streamed: self.kind == Kind::Streaming, thread: PhantomData }
     }
 }
 
@@ -181,7 +183,7 @@ pub(crate) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
 /// Every clear routine of this architecture, available or not. `memset` comes first and is
 /// available everywhere.
 #[must_use]
-pub fn clear_routines() -> &'static [ClearRoutine] {
+pub const fn clear_routines() -> &'static [ClearRoutine] {
     imp::CLEAR_ROUTINES
 }
 
@@ -194,7 +196,7 @@ pub fn clear_routine(name: &str) -> Option<&'static ClearRoutine> {
 /// Every copy routine of this architecture, available or not. `memcpy` comes first and is
 /// available everywhere.
 #[must_use]
-pub fn copy_routines() -> &'static [CopyRoutine] {
+pub const fn copy_routines() -> &'static [CopyRoutine] {
     imp::COPY_ROUTINES
 }
 
@@ -220,12 +222,14 @@ pub fn copy_once_routine() -> &'static CopyRoutine {
 #[derive(Debug)]
 pub struct Unfenced {
     streamed: bool,
+    /// A fence orders the stores of the thread that runs it, so a token stays with its thread.
+    thread: PhantomData<*const ()>,
 }
 
 impl Unfenced {
     /// The token of an operation that has written nothing yet.
     pub const fn nothing() -> Self {
-        Self { streamed: false }
+        Self { streamed: false, thread: PhantomData }
     }
 
     /// Joins the tokens of two parts of one operation.
@@ -233,7 +237,7 @@ impl Unfenced {
         let streamed = self.streamed | other.streamed;
         self.streamed = false;
         other.streamed = false;
-        Self { streamed }
+        Self { streamed, thread: PhantomData }
     }
 
     /// Whether anything went through streaming stores.

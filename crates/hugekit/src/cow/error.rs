@@ -6,6 +6,7 @@ use crate::fault::FaultMode;
 use crate::parallel::JobError;
 use crate::pool::{FaultError, PoolError, Size};
 use crate::populate::PopulateError;
+use crate::sys::headroom::HeapShortage;
 
 /// Why a region could not be forked, or a fork not given back. A region that could not be forked is as it
 /// was, and nothing of the pool was taken.
@@ -84,6 +85,9 @@ pub enum ForkError {
     /// The kernel would not take the memory back.
     #[error("the kernel does not take the memory back: {0}")]
     Kept(io::Error),
+    /// The heap has no room for the call.
+    #[error(transparent)]
+    Heap(#[from] HeapShortage),
     /// Any other refusal of the kernel.
     #[error("{call}: {source}")]
     Kernel {
@@ -104,6 +108,7 @@ impl ForkError {
         Some(match self {
             Self::Pool(error) => return error.remedy(),
             Self::Fault(error) => return error.remedy(),
+            Self::Heap(shortage) => shortage.remedy(),
             Self::Mappings { .. } | Self::NotMapped { .. } => "raise vm.max_map_count".to_owned(),
             _ => return None,
         })

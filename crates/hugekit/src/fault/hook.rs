@@ -58,8 +58,8 @@ impl Hook {
         Ok(())
     }
 
-    /// Installs the handler over the handler that has replaced it since it was installed; what is not ours goes to the handler
-    /// was there before that. By one thread at a time.
+    /// Installs our handler again if another handler has replaced it. Signals that are not ours go to the handler that was
+    /// there before the first installation. Only one thread may call this at a time.
     pub(super) fn reclaim(&self) -> rustix::io::Result<()> {
         let is_replaced = !signal::in_force(self.signal)?.is(self.handler);
         if self.installed.load(Ordering::Acquire) && is_replaced {

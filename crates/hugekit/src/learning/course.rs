@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::Learned;
 use super::lesson::{Contest, Lesson, MOST, Terms};
 use crate::HUGE_PAGE_BYTES;
-use crate::arch::{Kind, Routine};
+use crate::arch::{Kind, Routine, clear_routines, copy_routines};
 use crate::profile::{COLD_MOST, CacheState, Choice, WARM_MOST};
 use crate::sys::private_pages::{PrivatePiece, PrivateSlice};
 
@@ -136,13 +136,18 @@ pub(crate) struct Course<F: 'static> {
     stripes: PrivateSlice<Stripe>,
 }
 
+const _: () = assert!(
+    clear_routines().len() <= MOST && copy_routines().len() <= MOST,
+    "a lesson has room for MOST candidates: raise MOST with the tables of routines"
+);
+
 impl<F> Course<F> {
     pub(super) fn new(
         table: &'static [Routine<F>],
         built_in: &'static Choice<F>,
     ) -> rustix::io::Result<Self> {
         let is_there = |routine: &&Routine<F>| routine.is_available();
-        let candidates: Vec<&Routine<F>> = table.iter().filter(is_there).take(MOST).collect();
+        let candidates: Vec<&Routine<F>> = table.iter().filter(is_there).collect();
         let named = |routine| built_in.cold.as_slice().iter().any(|band| band.routine == routine);
         let for_cold = candidates.iter().enumerate().map(|(index, &routine)| {
             let is = index == 0 || routine.kind() == Kind::Streaming || named(routine);

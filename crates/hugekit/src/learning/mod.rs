@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use self::course::Class;
 use crate::arch::{ClearFn, CopyFn, clear_routines, copy_routines};
 use crate::profile::{CacheState, Profile};
+use crate::sys::headroom;
 use crate::sys::process::may_read_ticks;
 
 pub(crate) use self::course::Course;
@@ -115,7 +116,7 @@ pub fn learned() -> Vec<Learned> {
 /// them, by [`prepare`].
 #[inline]
 pub(crate) fn courses() -> Option<&'static Courses> {
-    if !IS_ENABLED.load(Ordering::Relaxed) || Profile::is_fixed() {
+    if !IS_ENABLED.load(Ordering::Relaxed) || Profile::is_installed() {
         return None;
     }
     COURSES.get_or_init(Courses::begin).as_ref()
@@ -132,7 +133,7 @@ impl Courses {
     #[cold]
     #[inline(never)]
     fn begin() -> Option<Self> {
-        if !may_read_ticks() {
+        if !may_read_ticks() || headroom::check().is_err() {
             return None;
         }
         let profile = Profile::built_in();

@@ -11,6 +11,7 @@ use super::error::{LeaseError, Unfit};
 use super::memory_file::MemoryFile;
 use super::protocol::{Answer, LONGEST, Payer, Request, Status};
 use crate::backing::Backing;
+use crate::sys::headroom::{self, HeapShortage};
 use crate::sys::seqpacket::{self, Message};
 
 /// How long a pool's builder waits for a unit to be ready.
@@ -151,6 +152,7 @@ fn exchange(
     request: &Request,
     wait: Duration,
 ) -> Result<(Answer, Option<OwnedFd>), LeaseError> {
+    headroom::check()?;
     let within = wait.saturating_add(ANSWERED_WITHIN);
     let connection = connect(socket, within)?;
     let Peer { uid, .. } = peer(&connection)?;
@@ -162,7 +164,9 @@ fn exchange(
         Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(kernel("sendmsg")(errno)),
     }
-    let mut room = vec![0; LONGEST];
+    let mut room = Vec::new();
+    room.try_reserve_exact(LONGEST).map_err(|_| HeapShortage)?;
+    room.resize(LONGEST, 0);
     let message = receive(&connection, &mut room, within)?;
     answer(message, &room)
 }

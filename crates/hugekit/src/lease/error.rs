@@ -11,6 +11,7 @@ use crate::machine::hugepages::Shortage;
 use crate::machine::{Root, hugepages};
 use crate::parallel::JobError;
 use crate::size::Size;
+use crate::sys::headroom::HeapShortage;
 
 /// Why a lease could not be had, or a file of memory not be made. Nothing was taken then.
 #[derive(thiserror::Error)]
@@ -68,6 +69,9 @@ pub enum LeaseError {
     /// The memory could not be populated.
     #[error("the memory could not be populated: {0}")]
     Populate(#[from] JobError<PopulateError>),
+    /// The heap has no room for the call.
+    #[error(transparent)]
+    Heap(#[from] HeapShortage),
     /// Any other refusal of the kernel.
     #[error("{call}: {source}")]
     Kernel {
@@ -143,6 +147,7 @@ impl LeaseError {
                 "use a client and a broker of one version of hugekit".to_owned()
             }
             Self::Pages(shortage) => shortage.remedy(),
+            Self::Heap(shortage) => shortage.remedy(),
             _ => return None,
         })
     }

@@ -10,6 +10,7 @@ use super::error::{LeaseError, Unfit, shortage};
 use crate::PopulateOptions;
 use crate::backing::Backing;
 use crate::machine::Root;
+use crate::sys::headroom;
 use crate::sys::mapping::Mapping;
 use crate::sys::memfd::{self, Facts};
 use crate::sys::mempolicy::{self, Mode};
@@ -30,6 +31,7 @@ impl MemoryFile {
     /// `bytes` is no multiple of the backing's page size, or 0 ([`LeaseError::Unfit`]); the kernel has no such pages,
     /// or no descriptor is left.
     pub fn create(name: &str, bytes: usize, backing: Backing) -> Result<Self, LeaseError> {
+        headroom::check()?;
         let page_size = backing.page_size();
         if bytes == 0 || bytes % page_size != 0 {
             return Err(Unfit::Length { bytes: bytes as u64, page_size }.into());
@@ -52,6 +54,7 @@ impl MemoryFile {
     /// # Errors
     /// As of [`create`](Self::create); or the folder is in no such file system.
     pub fn create_in(folder: &Path, bytes: usize) -> Result<Self, LeaseError> {
+        headroom::check()?;
         let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
         let file = memfd::create_in(folder).map_err(kernel("open(O_TMPFILE)"))?;
         let huge = memfd::huge_page(&file).map_err(kernel("fstatfs"))?;
@@ -71,6 +74,7 @@ impl MemoryFile {
     /// # Errors
     /// The kernel refuses.
     pub fn link(&self, path: &Path) -> Result<(), LeaseError> {
+        headroom::check()?;
         memfd::link(&self.file, path)
             .map_err(|errno| LeaseError::Kernel { call: "linkat", source: errno.into() })
     }
@@ -82,6 +86,7 @@ impl MemoryFile {
     /// # Errors
     /// What is not so.
     pub fn check(file: OwnedFd) -> Result<Self, LeaseError> {
+        headroom::check()?;
         let facts = memfd::facts(&file)
             .map_err(|errno| LeaseError::Kernel { call: "fstat", source: errno.into() })?
             .ok_or(Unfit::NoMemoryFile)?;
@@ -111,6 +116,7 @@ impl MemoryFile {
     }
 
     fn mapped(&self) -> Result<Held, LeaseError> {
+        headroom::check()?;
         let mapping = Mapping::new(&self.file, 0, self.bytes, self.backing.page_size());
         mapping.map(Held).map_err(|errno| {
             let refused = || LeaseError::Kernel { call: "mmap", source: errno.into() };
@@ -167,6 +173,7 @@ impl MemoryFile {
     /// # Errors
     /// The kernel does not say.
     pub fn present(&self) -> Result<u64, LeaseError> {
+        headroom::check()?;
         let facts = memfd::facts(&self.file)
             .map_err(|errno| LeaseError::Kernel { call: "fstat", source: errno.into() })?;
         Ok(facts.map_or(0, |facts| facts.present))

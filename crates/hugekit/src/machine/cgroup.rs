@@ -1,10 +1,14 @@
-//! Limits that cgroups put on this process, in version 1, version 2 and the hybrid of both.
+//! Limits that cgroups put on a process, in version 1, version 2 and the hybrid of both.
 //!
 //! Three things make this more than reading one file. Each controller may live in a hierarchy of its own
-//! (version 1) or in the unified one, and a hybrid machine mixes them. The path in `/proc/self/cgroup` is
+//! (version 1) or in the unified one, and a hybrid machine mixes them. The path in `/proc/PID/cgroup` is
 //! relative to a mount that may show only part of the hierarchy, as in a container. And a limit anywhere
-//! between that mount and our own group binds, so the tightest one is searched on the way up.
+//! between that mount and the process's group binds, so the tightest one is searched on the way up.
+//!
+//! Names of groups and mounts are bytes, not text.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::{CpuSet, Error, Root, text};
@@ -12,11 +16,16 @@ use super::{CpuSet, Error, Root, text};
 /// Version 1 writes "no limit" as the largest number of whole pages; anything of that order means none.
 const UNLIMITED: u64 = 1 << 60;
 
-/// The cgroups this process is in.
+/// The link `/proc/PID/ns/cgroup` of a process that sees all groups (`PROC_CGROUP_INIT_INO` of the kernel).
+const SEES_ALL_GROUPS: &str = "cgroup:[4026531835]";
+
+/// The cgroups that a process is in.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     root: Root,
     groups: Vec<Group>,
+    /// Those in hierarchies that no mount shows here.
+    hidden: Vec<Listed>,
 }
 
 /// Which versions of cgroups are in use.
@@ -49,6 +58,18 @@ impl Limit {
     pub fn left(&self) -> u64 {
         self.bytes.saturating_sub(self.used.unwrap_or(0))
     }
+}
+
+/// Memory that the groups of a process leave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemoryLeft {
+    /// The limit that leaves the least.
+    Limited(Limit),
+    /// No group limits it.
+    Unlimited,
+    /// There may be a limit, and this process cannot read it: the hierarchy is not mounted here, or the group lies
+    /// outside of the part that is, or its files cannot be read.
+    Unknown,
 }
 
 /// CPU time that a group may use.
@@ -84,8 +105,20 @@ struct Group {
     /// Controllers of a version 1 hierarchy; `None` is version 2.
     v1_controllers: Option<Vec<String>>,
     mount: PathBuf,
-    /// This process's group below the mount.
+    /// The process's group below the mount.
     path: PathBuf,
+    view: View,
+}
+
+/// How much of the way from a group to the root a mount shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    /// All of it, as far as this process's cgroup namespace reaches.
+    Whole,
+    /// Groups above the top of the mount are hidden.
+    Part,
+    /// The mount does not show the group (another cgroup namespace), only limits above it.
+    Outside,
 }
 
 impl Group {
@@ -94,7 +127,7 @@ impl Group {
         self.v1_controllers.as_ref().is_some_and(listed)
     }
 
-    /// Our group and those above it, innermost first.
+    /// The group and those above it, innermost first.
     fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
         self.path.ancestors().map(|path| self.mount.join(path))
     }
@@ -107,11 +140,26 @@ impl Cgroups {
     /// `/proc/self/cgroup` or `/proc/self/mountinfo` cannot be read. A kernel without cgroups has no such file
     /// and is not an error.
     pub fn read(root: &Root) -> Result<Self, Error> {
-        let own = root.read_if_present("/proc/self/cgroup")?.unwrap_or_default();
-        let mounts = root.read_if_present("/proc/self/mountinfo")?.unwrap_or_default();
-        let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
-        let groups = own.lines().filter_map(|line| group(line, &mounts)).collect();
-        Ok(Self { root: root.clone(), groups })
+        Self::in_file(root, "/proc/self/cgroup")
+    }
+
+    /// Finds the groups of another process.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read).
+    pub fn of(root: &Root, pid: i32) -> Result<Self, Error> {
+        Self::in_file(root, &format!("/proc/{pid}/cgroup"))
+    }
+
+    fn in_file(root: &Root, file: &str) -> Result<Self, Error> {
+        let listed = root.bytes_if_present(file)?.unwrap_or_default();
+        let mounts = root.bytes_if_present("/proc/self/mountinfo")?.unwrap_or_default();
+        let mounts: Vec<Mount> = lines(&mounts).filter_map(Mount::parse).collect();
+        let listed: Vec<Listed> = lines(&listed).filter_map(Listed::parse).collect();
+        let groups = listed.iter().filter_map(|listed| listed.shown_by(&mounts)).collect();
+        let is_hidden = |listed: &&Listed| listed.shown_by(&mounts).is_none();
+        let hidden = listed.iter().filter(is_hidden).cloned().collect();
+        Ok(Self { root: root.clone(), groups, hidden })
     }
 
     /// Which versions are mounted.
@@ -154,6 +202,59 @@ impl Cgroups {
         let v1 = ("memory.limit_in_bytes", "memory.usage_in_bytes");
         let v2 = ("memory.max", "memory.current");
         self.tightest("memory", v1, v2)
+    }
+
+    /// How much more memory the process may use before a limit refuses or slows it: of version 1 those on memory
+    /// and on memory with swap, of version 2 `memory.max` and `memory.high`.
+    pub fn memory_left(&self) -> MemoryLeft {
+        let is_of_memory = |listed: &Listed| listed.has("memory");
+        if self.hidden.iter().any(is_of_memory) {
+            return MemoryLeft::Unknown;
+        }
+        let Some(group) = self.group_of("memory") else { return self.left_without_a_group() };
+        if group.view == View::Outside {
+            return MemoryLeft::Unknown;
+        }
+        let files: [(&str, &str); 2] = match group.v1_controllers {
+            Some(_) => [
+                ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+                ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
+            ],
+            None => [("memory.max", "memory.current"), ("memory.high", "memory.current")],
+        };
+        let (mut is_answered, mut tightest) = (false, None::<Limit>);
+        for directory in group.directories() {
+            for (limit, used) in files {
+                is_answered |= self.root.exists(directory.join(limit));
+                match self.limit(&directory, limit, used) {
+                    Err(_) | Ok(Some(Limit { used: None, .. })) => return MemoryLeft::Unknown,
+                    Ok(found) => {
+                        tightest = tightest.into_iter().chain(found).min_by_key(Limit::left);
+                    }
+                }
+            }
+        }
+        let is_known = is_answered || (group.view == View::Whole && self.sees_all_groups());
+        tightest.map_or(
+            if is_known { MemoryLeft::Unlimited } else { MemoryLeft::Unknown },
+            MemoryLeft::Limited,
+        )
+    }
+
+    /// No hierarchy is mounted, or the kernel has no groups. The root of all groups has no limit.
+    fn left_without_a_group(&self) -> MemoryLeft {
+        let is_at_the_root = |listed: &Listed| listed.path == Path::new("/");
+        if self.hidden.is_empty()
+            || (self.sees_all_groups() && self.hidden.iter().all(is_at_the_root))
+        {
+            MemoryLeft::Unlimited
+        } else {
+            MemoryLeft::Unknown
+        }
+    }
+
+    fn sees_all_groups(&self) -> bool {
+        self.root.link("/proc/self/ns/cgroup").as_deref() == Some(SEES_ALL_GROUPS)
     }
 
     /// The limit on huge pages of one size that leaves the least, in bytes of them.
@@ -278,17 +379,58 @@ fn hugetlb_name(page_size: u64) -> String {
     }
 }
 
-/// One line of `/proc/self/cgroup`, joined with the mount that shows its hierarchy.
-fn group(line: &str, mounts: &[Mount]) -> Option<Group> {
-    let mut parts = line.splitn(3, ':');
-    let (_, controllers, path) = (parts.next()?, parts.next()?, Path::new(parts.next()?));
-    let v1_controllers = (!controllers.is_empty())
-        .then(|| controllers.split(',').map(str::to_owned).collect::<Vec<_>>());
-    let candidates = || mounts.iter().filter(|mount| mount.shows(v1_controllers.as_deref()));
-    let reaches = candidates().find_map(|mount| Some((mount, path.strip_prefix(&mount.top).ok()?)));
-    // A mount that does not reach our group (another cgroup namespace) still shows limits above it.
-    let (mount, path) = reaches.or_else(|| Some((candidates().next()?, Path::new(""))))?;
-    Some(Group { v1_controllers, mount: mount.point.clone(), path: path.to_owned() })
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
+}
+
+fn words(bytes: &[u8], between: u8) -> impl Iterator<Item = &[u8]> {
+    bytes.split(move |&byte| byte == between)
+}
+
+fn strings(bytes: &[u8]) -> Vec<String> {
+    words(bytes, b',').map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// One line of `/proc/PID/cgroup`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    /// Controllers of a version 1 hierarchy; `None` is version 2.
+    v1_controllers: Option<Vec<String>>,
+    path: PathBuf,
+}
+
+impl Listed {
+    /// `NUMBER:CONTROLLERS:PATH`.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut parts = line.splitn(3, |&byte| byte == b':').skip(1);
+        let (controllers, path) = (parts.next()?, parts.next()?);
+        let v1_controllers = (!controllers.is_empty()).then(|| strings(controllers));
+        Some(Self { v1_controllers, path: PathBuf::from(OsStr::from_bytes(path)) })
+    }
+
+    fn has(&self, controller: &str) -> bool {
+        let named = |names: &Vec<String>| names.iter().any(|name| name == controller);
+        self.v1_controllers.as_ref().is_some_and(named)
+    }
+
+    /// The group below the mount that shows its hierarchy.
+    fn shown_by(&self, mounts: &[Mount]) -> Option<Group> {
+        let controllers = self.v1_controllers.as_deref();
+        let candidates = || mounts.iter().filter(|mount| mount.shows(controllers));
+        let below = |mount: &Mount| self.path.strip_prefix(&mount.top).ok().map(Path::to_owned);
+        let is_above = |path: &Path| path.components().any(|part| part.as_os_str() == "..");
+        let reaches = candidates().find_map(|mount| Some((mount, below(mount)?)));
+        let (mount, path, view) = match reaches {
+            Some((mount, path)) if !is_above(&path) => {
+                let is_whole = mount.top == Path::new("/");
+                (mount, path, if is_whole { View::Whole } else { View::Part })
+            }
+            // A mount that does not reach the group (another cgroup namespace) still shows limits above it.
+            _ => (candidates().next()?, PathBuf::new(), View::Outside),
+        };
+        let v1_controllers = self.v1_controllers.clone();
+        Some(Group { v1_controllers, mount: mount.point.clone(), path, view })
+    }
 }
 
 /// A mounted hierarchy.
@@ -302,15 +444,15 @@ struct Mount {
 
 impl Mount {
     /// Parses a line of `mountinfo` (see proc(5)); anything but a cgroup mount is `None`.
-    fn parse(line: &str) -> Option<Self> {
-        let (mount, system) = line.split_once(" - ")?;
-        let mut system = system.split(' ');
+    fn parse(line: &[u8]) -> Option<Self> {
+        let dash = line.windows(3).position(|three| three == b" - ")?;
+        let mut system = words(&line[dash + 3..], b' ');
         let v1_options = match system.next()? {
-            "cgroup" => Some(system.nth(1)?.split(',').map(str::to_owned).collect()),
-            "cgroup2" => None,
+            b"cgroup" => Some(strings(system.nth(1)?)),
+            b"cgroup2" => None,
             _ => return None,
         };
-        let mut mount = mount.split(' ').skip(3).map(unescape);
+        let mut mount = words(&line[..dash], b' ').skip(3).map(unescape);
         Some(Self { top: mount.next()?, point: mount.next()?, v1_options })
     }
 
@@ -326,9 +468,20 @@ impl Mount {
 }
 
 /// `mountinfo` writes spaces and the like as three octal digits after a backslash.
-fn unescape(word: &str) -> PathBuf {
-    let escapes = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", r"\")];
-    PathBuf::from(escapes.iter().fold(word.to_owned(), |word, (from, to)| word.replace(from, to)))
+fn unescape(word: &[u8]) -> PathBuf {
+    let octal = |digits: &[u8]| {
+        digits.iter().try_fold(0u8, |value, digit| {
+            let digit = digit.checked_sub(b'0').filter(|&digit| digit < 8)?;
+            value.checked_mul(8)?.checked_add(digit)
+        })
+    };
+    let (mut bytes, mut rest) = (Vec::with_capacity(word.len()), word);
+    while let Some((&first, behind)) = rest.split_first() {
+        let escaped = behind.get(..3).filter(|_| first == b'\\').and_then(octal);
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &behind[3..] } else { behind };
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 #[cfg(test)]
@@ -452,6 +605,114 @@ mod tests {
         assert_eq!(cgroups.memory().unwrap(), None);
         assert_eq!(cgroups.cpu_quota().unwrap(), None);
         assert_eq!(cgroups.cpuset().unwrap(), None);
+    }
+
+    fn left(machine: &Synthetic) -> Option<u64> {
+        match Cgroups::of(&machine.root(), 7).unwrap().memory_left() {
+            MemoryLeft::Limited(limit) => Some(limit.left()),
+            MemoryLeft::Unlimited => Some(u64::MAX),
+            MemoryLeft::Unknown => None,
+        }
+    }
+
+    /// A machine on which process 7 is in these groups.
+    fn of_seven(groups: &str, mounts: &[String]) -> Synthetic {
+        let machine = Synthetic::new();
+        machine.file("/proc/7/cgroup", groups);
+        machine.file("/proc/self/mountinfo", mounts.join("\n"));
+        machine
+    }
+
+    const MEMORY: &str = "/sys/fs/cgroup/memory";
+
+    fn v1_mounts(top: &str) -> [String; 2] {
+        [
+            mount_line(top, MEMORY, "cgroup", "rw,memory"),
+            mount_line("/", "/sys/fs/cgroup/unified", "cgroup2", "rw"),
+        ]
+    }
+
+    #[test]
+    fn memory_left_in_version_1_counts_parents_and_swap() {
+        let machine = of_seven("4:memory:/a/b\n0::/\n", &v1_mounts("/"));
+        let group = |name: &str, limit, used, memsw_limit, memsw_used| {
+            let files = [
+                ("memory.limit_in_bytes", limit),
+                ("memory.usage_in_bytes", used),
+                ("memory.memsw.limit_in_bytes", memsw_limit),
+                ("memory.memsw.usage_in_bytes", memsw_used),
+            ];
+            machine.files(&format!("{MEMORY}{name}"), &files);
+        };
+        let none = "9223372036854771712";
+        group("", none, "9000", none, "9000");
+        group("/a", none, "900", none, "900");
+        group("/a/b", none, "900", none, "900");
+        assert_eq!(left(&machine), Some(u64::MAX));
+        group("/a/b", "1000", "900", none, "900");
+        assert_eq!(left(&machine), Some(100));
+        group("/a", "950", "900", none, "900");
+        assert_eq!(left(&machine), Some(50));
+        group("/a", "950", "900", "960", "940");
+        assert_eq!(left(&machine), Some(20));
+    }
+
+    #[test]
+    fn memory_left_in_version_2_counts_what_is_slowed() {
+        let machine = of_seven("0::/a\n", &[mount_line("/", CGROUP, "cgroup2", "rw")]);
+        let files = [("memory.max", "1000"), ("memory.high", "700"), ("memory.current", "600")];
+        machine.files("/sys/fs/cgroup/a", &files);
+        assert_eq!(left(&machine), Some(100));
+        machine.file("/sys/fs/cgroup/a/memory.high", "max");
+        assert_eq!(left(&machine), Some(400));
+    }
+
+    #[test]
+    fn memory_left_is_unknown_when_a_limit_may_be_hidden() {
+        let unified = || mount_line("/", "/sys/fs/cgroup/unified", "cgroup2", "rw");
+        let hidden = of_seven("4:memory:/a\n0::/\n", &[unified()]);
+        assert_eq!(left(&hidden), None, "the controller is of version 1, and mounted elsewhere");
+        let outside = of_seven("4:memory:/b\n0::/\n", &v1_mounts("/a"));
+        outside.file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+        assert_eq!(left(&outside), None, "the mount shows another part of the hierarchy");
+        let above = of_seven("0::/../b\n", &[mount_line("/", CGROUP, "cgroup2", "rw")]);
+        above.file("/sys/fs/cgroup/memory.max", "max");
+        assert_eq!(left(&above), None, "the group is above this process's namespace");
+        let garbage = of_seven("4:memory:/a\n", &v1_mounts("/"));
+        garbage.file("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "plenty");
+        assert_eq!(left(&garbage), None, "the file cannot be understood");
+        let unused = of_seven("4:memory:/a\n", &v1_mounts("/"));
+        unused.file("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000");
+        assert_eq!(left(&unused), None, "the use cannot be read");
+        let unmounted = of_seven("0::/a\n", &[]);
+        assert_eq!(left(&unmounted), None, "no hierarchy is mounted");
+        let inner = of_seven("0::/\n", &[]);
+        assert_eq!(left(&inner), None, "the root of this namespace need not be the machine's");
+    }
+
+    #[test]
+    fn memory_left_is_unlimited_when_no_group_limits_it() {
+        assert_eq!(left(&of_seven("", &[])), Some(u64::MAX), "a kernel without groups");
+        let at_the_root = of_seven("0::/\n", &[mount_line("/", CGROUP, "cgroup2", "rw")]);
+        assert_eq!(left(&at_the_root), None);
+        at_the_root.link("/proc/self/ns/cgroup", SEES_ALL_GROUPS);
+        assert_eq!(left(&at_the_root), Some(u64::MAX));
+        let in_a_container = of_seven("0::/\n", &[mount_line("/", CGROUP, "cgroup2", "rw")]);
+        in_a_container.file("/sys/fs/cgroup/memory.max", "max");
+        assert_eq!(left(&in_a_container), Some(u64::MAX));
+    }
+
+    #[test]
+    fn memory_left_is_found_below_names_that_are_not_utf_8() {
+        let machine = Synthetic::new();
+        machine.bytes("/proc/7/cgroup", b"4:memory:/\xff\xfe\n");
+        let other = b"1 1 0:1 / /\xff rw - tmpfs x rw\n";
+        let mount = b"1 1 0:1 / /gr\xe9\\040\\377 rw - cgroup cgroup rw,memory\n";
+        machine.bytes("/proc/self/mountinfo", &[&other[..], mount].concat());
+        let group = Path::new(OsStr::from_bytes(b"/gr\xe9 \xff/\xff\xfe"));
+        machine.bytes(group.join("memory.limit_in_bytes"), b"1000");
+        machine.bytes(group.join("memory.usage_in_bytes"), b"900");
+        assert_eq!(left(&machine), Some(100));
     }
 
     #[test]

@@ -170,6 +170,19 @@ mod tests {
     }
 
     #[test]
+    fn mappings_of_files_whose_names_are_not_utf_8_are_read() {
+        let machine = Synthetic::new();
+        let line =
+            b"7f00-7f20 r--p 00001000 fe:01 1234 /tmp/\xff\xfe (deleted)\n7f20-8000 rw-p 0 0 0";
+        machine.bytes(MAPS, line);
+        let maps = read(&machine.root()).unwrap();
+        assert_eq!((maps.len(), maps[0].inode), (2, 1234));
+        assert!(maps[0].name.starts_with("/tmp/") && maps[0].name.ends_with(" (deleted)"));
+        machine.bytes("/proc/self/status", b"Name:\t\xff\xfe\nUid:\t1\n");
+        assert!(machine.root().read("/proc/self/status").unwrap().contains("Uid:"));
+    }
+
+    #[test]
     fn mappings_that_may_be_merged_are_found() {
         let machine = Synthetic::new();
         let smaps: String = LINES

@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,19 +12,19 @@ use crate::sys::injection::{Call, pass};
 /// taken elsewhere, or one written by a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root {
-    directory: PathBuf,
+    directory: Cow<'static, Path>,
 }
 
 impl Default for Root {
     fn default() -> Self {
-        Self { directory: PathBuf::from("/") }
+        Self { directory: Cow::Borrowed(Path::new("/")) }
     }
 }
 
 impl Root {
     /// The machine described by the files below `directory`, which holds `sys/`, `proc/` and so on.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into() }
+        Self { directory: Cow::Owned(directory.into()) }
     }
 
     /// Where the file lies that a program on that machine would call `absolute`.
@@ -43,21 +44,31 @@ impl Root {
         pass(Call::Stat).is_ok() && self.path(absolute).exists()
     }
 
-    /// The text of a file.
+    /// The text of a file. Names in it (of programs, files and groups) may be any bytes: what is not UTF-8 is replaced.
     ///
     /// # Errors
-    /// It cannot be read, or is no text.
+    /// It cannot be read.
     pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, Error> {
+        let text = |bytes| String::from_utf8(bytes).unwrap_or_else(|error| lossy(error.as_bytes()));
+        self.read_bytes(absolute).map(text)
+    }
+
+    /// The bytes of a file, for readers of the names in it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn read_bytes(&self, absolute: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
         let path = self.path(absolute);
         let read = || {
             pass(Call::Open)?;
             pass(Call::Read)?;
-            fs::read_to_string(&path)
+            fs::read(&path)
         };
         read().map_err(|source| Error::Unreadable { path, source })
     }
 
-    /// Tells `take` of one line after the other: for files that may be as long as a process has mappings.
+    /// Calls `take` for one line after the other: for files that may be as long as a process has mappings. What is not
+    /// UTF-8 is replaced, as by [`read`](Self::read).
     pub(super) fn each_line(
         &self,
         absolute: impl AsRef<Path>,
@@ -71,9 +82,9 @@ impl Root {
             fs::File::open(&path)
         };
         let mut reader = BufReader::new(open().map_err(unreadable)?);
-        let mut line = String::new();
-        while reader.read_line(&mut line).map_err(unreadable)? > 0 {
-            take(line.trim_end_matches('\n'))?;
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).map_err(unreadable)? > 0 {
+            take(String::from_utf8_lossy(&line).trim_end_matches('\n'))?;
             line.clear();
         }
         Ok(())
@@ -84,10 +95,18 @@ impl Root {
     /// # Errors
     /// It is there and cannot be read.
     pub fn read_if_present(&self, absolute: impl AsRef<Path>) -> Result<Option<String>, Error> {
-        match self.read(absolute) {
-            Err(error) if error.is_not_found() => Ok(None),
-            other => other.map(Some),
-        }
+        if_present(self.read(absolute))
+    }
+
+    /// As [`read_bytes`](Self::read_bytes), for files that not every kernel has.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub(super) fn bytes_if_present(
+        &self,
+        absolute: impl AsRef<Path>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        if_present(self.read_bytes(absolute))
     }
 
     /// The one value that a file of `/sys` or `/proc/sys` holds, taken apart by `parse`.
@@ -127,5 +146,16 @@ impl Root {
     pub fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
         pass(Call::Readlink).ok()?;
         fs::read_link(self.path(absolute)).ok()?.into_os_string().into_string().ok()
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn if_present<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
+    match read {
+        Err(error) if error.is_not_found() => Ok(None),
+        other => other.map(Some),
     }
 }

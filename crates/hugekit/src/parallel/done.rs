@@ -33,6 +33,15 @@ impl Done {
         Self { ranges: Vec::new(), asked: 0..len }
     }
 
+    /// The first bytes of `len`. Where the heap has no room to say so: nothing, as if they were still to do.
+    pub(super) fn until(end: usize, len: usize) -> Self {
+        let mut ranges = Vec::new();
+        if end > 0 && ranges.try_reserve(1).is_ok() {
+            ranges.push(0..end);
+        }
+        Self { ranges, asked: 0..len }
+    }
+
     /// These ranges of `len` bytes, in any order, none of which overlaps another or is empty.
     pub(super) fn new(mut ranges: Vec<Range<usize>>, len: usize) -> Self {
         ranges.sort_unstable_by_key(|range| range.start);

@@ -16,7 +16,7 @@ use super::workers::{Workers, pin};
 use super::{Cancel, Done, JobError, Limit, NodeMap, Placement, Progress, Report, Threads};
 use crate::machine::CpuSet;
 use crate::sync::primitives::{Mutex, MutexGuard};
-use crate::sys;
+use crate::sys::{self, headroom};
 
 /// A range and who may work on it.
 ///
@@ -158,6 +158,9 @@ impl<'a> Job<'a> {
         if wanted == 1 && !watched {
             return self.run_alone(chunk);
         }
+        if headroom::check().is_err() {
+            return self.run_in_turn(chunk);
+        }
         let placement = self.placement_here();
         let (threads, capped) = self.threads_on(&placement, wanted);
         if threads == 1 && !watched {
@@ -193,6 +196,27 @@ impl<'a> Job<'a> {
             Ok(()) => Ok(Report::alone(self.len)),
             Err(error) => Err(JobError::Chunk { range, done: Done::nothing(self.len), error }),
         }
+    }
+
+    /// Chunk by chunk on the calling thread, without an allocation while nothing fails.
+    fn run_in_turn<E>(
+        &self,
+        chunk: impl Fn(Range<usize>) -> Result<(), E>,
+    ) -> Result<Report, JobError<E>> {
+        let Cut { chunk: bytes, skew } = self.cut(1);
+        let until = |end| Done::until(end, self.len);
+        let mut start = 0;
+        while start < self.len {
+            if self.cancel.is_some_and(Cancel::is_cancelled) {
+                return Err(JobError::Cancelled { done: until(start) });
+            }
+            let end = (start + bytes - (start + skew) % bytes).min(self.len);
+            let failed = |error| JobError::Chunk { range: start..end, done: until(start), error };
+            chunk(start..end).map_err(failed)?;
+            start = end;
+            self.progress.into_iter().for_each(|tell| tell(start, self.len));
+        }
+        Ok(Report { capped: Some(Limit::Heap), ..Report::alone(self.len) })
     }
 
     fn placement_here(&self) -> Cow<'a, Placement> {

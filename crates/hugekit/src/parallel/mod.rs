@@ -41,6 +41,9 @@ pub(crate) use sharing::{Bytes, Sharing};
 
 /// Called as `progress(done, total)`, in bytes, after every chunk by the thread that did it. Calls
 /// do not overlap and `done` ascends. The other threads wait meanwhile: be brief.
+///
+/// It may use the library, and may panic, which stops the job. It must not fork or snapshot the region that the call
+/// works on: the fork waits until the call ends, which waits for the callback.
 pub type Progress<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// How many threads do a job, the calling one included.
@@ -120,6 +123,8 @@ pub enum Limit {
     Chunks(usize),
     /// Other jobs, of this process or of others, have all but so many of the threads that a node's memory can use.
     OtherJobs(usize),
+    /// The heap has no room for what several threads need: the calling one works alone.
+    Heap,
 }
 
 /// Why a job did not end well. Chunks that were begun are finished or failed; no thread works on it

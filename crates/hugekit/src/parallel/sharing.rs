@@ -7,8 +7,8 @@ use std::ops::Range;
 use super::workers::Workers;
 use super::{Cancel, Job, JobError, NodeMap, Placement, Progress, Report, Threads, plan};
 use crate::profile::Profile;
-use crate::sys;
 use crate::sys::mempolicy::Source;
+use crate::sys::{self, headroom};
 
 /// Who does an operation, who watches and who may stop it.
 #[derive(Clone, Copy, Default)]
@@ -76,8 +76,8 @@ fn nodes_of(
     cap: usize,
     min_chunk: usize,
 ) -> Option<NodeMap> {
-    if matches!(threads, Threads::One | Threads::Exactly(0 | 1)) || !Workers::current().has_nodes()
-    {
+    let is_alone = matches!(threads, Threads::One | Threads::Exactly(0 | 1));
+    if is_alone || headroom::check().is_err() || !Workers::current().has_nodes() {
         return None;
     }
     let most = if let Threads::Exactly(threads) = threads { threads } else { cap };

@@ -1,5 +1,6 @@
 //! How a pool is asked for.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use super::{
 use crate::lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile, Unfit};
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
-use crate::sys::memfd;
+use crate::sys::{headroom, memfd};
 
 /// Where the memory comes from.
 #[derive(Clone)]
@@ -39,7 +40,7 @@ enum Given {
 #[must_use = "a builder does nothing until built"]
 pub struct PoolBuilder<'a> {
     capacity: usize,
-    ladder: Vec<Backing>,
+    ladder: Cow<'static, [Backing]>,
     strict: bool,
     nodes: NodePolicy,
     populate: bool,
@@ -49,7 +50,7 @@ pub struct PoolBuilder<'a> {
     scrub_threads: usize,
     clearing: Clearing,
     in_core_dumps: bool,
-    name: String,
+    name: Cow<'static, str>,
     root: Root,
     source: Source,
 }
@@ -74,7 +75,7 @@ impl<'a> PoolBuilder<'a> {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             capacity,
-            ladder: vec![Backing::Hugetlb2M, Backing::Thp, Backing::Base],
+            ladder: Cow::Borrowed(&[Backing::Hugetlb2M, Backing::Thp, Backing::Base]),
             strict: false,
             nodes: NodePolicy::default(),
             populate: false,
@@ -84,7 +85,7 @@ impl<'a> PoolBuilder<'a> {
             scrub_threads: 1,
             clearing: Clearing::default(),
             in_core_dumps: true,
-            name: "pool".to_owned(),
+            name: Cow::Borrowed("pool"),
             root: Root::default(),
             source: Source::Own,
         }
@@ -167,7 +168,7 @@ impl<'a> PoolBuilder<'a> {
     /// The name by which `/proc/self/maps` shows the pool and its regions, as `/memfd:hugekit:NAME`.
     /// Cut to what the kernel takes, at the first NUL too.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
+        self.name = Cow::Owned(name.into());
         self
     }
 
@@ -282,7 +283,7 @@ impl<'a> PoolBuilder<'a> {
     /// On the first backing that can be had, and why those above it could not.
     fn core_of_own(&self) -> Result<(Core, Vec<Fallback>), PoolError> {
         let mut fallbacks = Vec::new();
-        for &backing in if self.strict { &self.ladder[..1] } else { &self.ladder } {
+        for &backing in if self.strict { &self.ladder[..1] } else { &self.ladder[..] } {
             match self.build_on(backing) {
                 Ok(core) => return Ok((core, fallbacks)),
                 Err(reason) => fallbacks.push(Fallback { backing, reason }),
@@ -298,6 +299,7 @@ impl<'a> PoolBuilder<'a> {
     }
 
     fn check(&self) -> Result<(), PoolError> {
+        headroom::check()?;
         match self.watermarks {
             _ if self.capacity == 0 => Err(PoolError::NoBytes),
             _ if self.ladder.is_empty() => Err(PoolError::NoTiers),

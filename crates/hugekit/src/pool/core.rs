@@ -12,10 +12,11 @@ use super::stats::{Counters, Scrubbed, Stats};
 use super::{PoolError, limits};
 use crate::machine::Root;
 use crate::parallel::{Progress, Threads};
+use crate::sys::headroom;
 use crate::{ClearError, ClearOptions, Reuse};
 
 /// Folios at most that one round of [`Core::scrub_all`] takes, in bytes: enough for many threads,
-/// and little enough that a allocation which needs them does not wait long.
+/// and little enough that an allocation which needs them does not wait long.
 const ROUND_BYTES: usize = 256 << 20;
 
 #[derive(Debug)]
@@ -148,6 +149,7 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<Mapped, PoolError> {
         self.check_ours()?;
+        headroom::check()?;
         let parts = self.make_clean(self.claim(count, Folios::take)?, threads, progress)?;
         let clean = parts.into_iter().reduce(Extent::join).expect("an extent has a folio");
         let mapped = self.memory.map(clean).map_err(|(clean, error)| {
@@ -171,6 +173,7 @@ impl Core {
         progress: Option<&Progress<'_>>,
     ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
         self.check_ours()?;
+        headroom::check()?;
         let parts = self.claim(count, Folios::take)?;
         let parts = self.populate_what_may_not_wait(parts, threads, progress)?;
         let contents = parts.iter().map(|part| (part.folios().len(), part.content())).collect();
@@ -197,6 +200,7 @@ impl Core {
         threads: Threads,
     ) -> Result<Vec<Reserved>, PoolError> {
         self.check_ours()?;
+        headroom::check()?;
         let parts = self.claim(count, |folios, count| folios.take_in_pieces(count, unit))?;
         let parts = self.populate_what_may_not_wait(parts, threads, None)?;
         let mut pieces: Vec<Reserved> = Vec::new();
@@ -532,6 +536,7 @@ impl Core {
     /// Clears everything that is dirty on the calling thread and its helpers; how many bytes.
     pub(super) fn scrub_all(&self, threads: Threads) -> Result<u64, PoolError> {
         self.check_ours()?;
+        headroom::check()?;
         let clear = ClearOptions::new().reuse(Reuse::None).threads(threads);
         let most = ROUND_BYTES / self.memory.page_size();
         let mut total = 0;

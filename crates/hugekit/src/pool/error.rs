@@ -9,6 +9,7 @@ use crate::lease::LeaseError;
 use crate::machine::hugepages::Shortage;
 use crate::parallel::JobError;
 use crate::size::Size;
+use crate::sys::headroom::HeapShortage;
 use crate::{ClearError, PopulateError};
 
 /// Why a pool could not be made, or could not do what was asked. Nothing was taken then: memory that
@@ -139,6 +140,9 @@ pub enum PoolError {
     /// Faults cannot be served, so that nothing can be cleared at the first access.
     #[error(transparent)]
     Fault(#[from] FaultError),
+    /// The heap has no room for the call.
+    #[error(transparent)]
+    Heap(#[from] HeapShortage),
     /// Any other refusal of the kernel.
     #[error("{call}: {source}")]
     Kernel {
@@ -169,6 +173,7 @@ impl PoolError {
             }
             Self::Fault(error) => return error.remedy(),
             Self::Lease(error) => return error.remedy(),
+            Self::Heap(shortage) => shortage.remedy(),
             Self::NoBacking { fallbacks } => {
                 return fallbacks.first().and_then(|fallback| fallback.reason.remedy());
             }

@@ -27,6 +27,13 @@ pub(crate) fn check_use(root: &Root, backing: Backing, bytes: usize) -> Result<(
     check_group(root, Cgroups::memory, bytes)
 }
 
+/// Bytes that this process may still take, of the machine and of its control group; `None` if neither is known.
+pub(crate) fn available(root: &Root) -> Option<u64> {
+    let machine = Memory::read(root).ok().map(|memory| memory.available);
+    let group = Cgroups::read(root).and_then(|groups| groups.memory()).ok().flatten();
+    machine.into_iter().chain(group.map(|limit| limit.left())).min()
+}
+
 /// Whether holes can be left to faults, because nothing can refuse the memory then: the kernel has set
 /// the pages apart, and no control group counts them when they are touched.
 pub(super) fn holes_may_wait(root: &Root, backing: Backing) -> bool {
@@ -180,6 +187,17 @@ mod tests {
             assert_eq!(says(&huge, Backing::Hugetlb2M, 2 * MIB), None);
             assert!(says(&huge, Backing::Hugetlb2M, 4 * MIB).unwrap().contains(file));
         }
+    }
+
+    #[test]
+    fn available_is_the_less_of_machine_and_group() {
+        let left = |limit| {
+            let used = ("memory.current", "1048576");
+            available(&grouped(&[("memory.max", limit), used]).root())
+        };
+        assert_eq!(left("4194304"), Some(3 << 20));
+        assert_eq!((left("max"), left("99999999")), (Some(8 << 20), Some(8 << 20)));
+        assert_eq!(available(&Synthetic::new().root()), None);
     }
 
     #[test]

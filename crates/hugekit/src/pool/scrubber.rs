@@ -1,7 +1,7 @@
 //! The scrubber: threads that clear dirty folios where no other thread wants the CPU.
 //!
 //! A piece is taken under the lock, cleared without it, and put back. Pieces are small, because a
-//! thread of the lowest priority may lose its CPU in the middle of one, and a allocation may be waiting
+//! thread of the lowest priority may lose its CPU in the middle of one, and an allocation may be waiting
 //! for exactly that piece.
 //!
 //! While regions come and go, a piece is followed by a nap. As long as a thread of this process runs

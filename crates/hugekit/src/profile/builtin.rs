@@ -159,7 +159,7 @@ fn builtin_copy(cpu: Microarchitecture, caches: CacheSizes) -> Choice<CopyFn> {
 
 #[cfg(test)]
 mod tests {
-    use hugekit_machines::{Of, RATES, Rates};
+    use hugekit_machines::{Of, Rates, rates};
 
     use super::*;
     use crate::arch::Kind;
@@ -204,8 +204,10 @@ mod tests {
     fn profile_of(rates: &Rates) -> Profile {
         let vendor = if rates.vendor == "AuthenticAMD" { Vendor::Amd } else { Vendor::Intel };
         let cpu = CpuModel { vendor, family: rates.family, model: rates.model };
-        let caches = CacheSizes { l1d: 0, l2: rates.l2, llc: rates.llc, llc_shared_by: 0 };
-        Profile::builtin(cpu, in_guest(cpu, caches, rates.guest_cpus))
+        let (l2, llc) = (rates.l2_kib << 10, rates.llc_kib << 10);
+        let caches = CacheSizes { l1d: 0, l2, llc, llc_shared_by: 0 };
+        let caches = rates.guest_cpus.map_or(caches, |cpus| in_guest(cpu, caches, cpus));
+        Profile::builtin(cpu, caches)
     }
 
     fn chosen(profile: &Profile, of: Of, len: usize) -> &'static str {
@@ -223,17 +225,15 @@ mod tests {
         if clear_routine("avx2_streaming").is_none_or(|routine| !routine.is_available()) {
             return; // Another architecture, which has none of these machines' routines.
         }
-        let published = RATES.iter().filter(|rates| rates.machine.ends_with("as published"));
         let mut judged = 0;
-        for rates in published {
+        for rates in rates().iter().filter(|rates| rates.machine.ends_with("as published")) {
             let profile = profile_of(rates);
-            for row in rates.rows {
-                let &[(_, string), ("movnti", streaming)] = row.rates else {
-                    panic!("{}: {:?}", rates.machine, row.rates);
-                };
-                let kind = clear_routine(chosen(&profile, row.of, row.len)).map(ClearRoutine::kind);
+            for row in &rates.rows {
+                let kind =
+                    clear_routine(chosen(&profile, row.of, row.kib << 10)).map(ClearRoutine::kind);
                 let streams = kind == Some(Kind::Streaming);
-                assert_eq!(streams, streaming > string, "{}: {}", rates.machine, row.len);
+                let won = row.others["movnti"] > row.libc.1;
+                assert_eq!(streams, won, "{}: {} KiB", rates.machine, row.kib);
                 judged += 1;
             }
         }
@@ -248,23 +248,16 @@ mod tests {
             return; // Another architecture, which has none of these machines' routines.
         }
         let mut judged = 0;
-        for rates in &RATES {
+        for rates in &rates() {
             let profile = profile_of(rates);
-            for row in rates.rows {
-                let name = chosen(&profile, row.of, row.len);
-                let what = format!("{}: {:?} of {} by {name}", rates.machine, row.of, row.len);
-                // The routine that this machine has in its place may not have been measured there.
-                let Some(&(_, rate)) = row.rates.iter().find(|(other, _)| *other == name) else {
-                    continue;
-                };
+            for row in &rates.rows {
+                let name = chosen(&profile, row.of, row.kib << 10);
+                let what = format!("{}: {:?} of {} KiB by {name}", rates.machine, row.of, row.kib);
+                // The routine that this CPU has in its place may not have been measured there.
+                let Some(rate) = row.rate(name) else { continue };
                 judged += 1;
-                let best = row.rates.iter().map(|&(_, rate)| rate).fold(0.0, f64::max);
-                assert!(
-                    rate >= 0.9 * row.rates[0].1,
-                    "{what}: {rate} against libc's {:?}",
-                    row.rates
-                );
-                assert!(rate >= 0.75 * best, "{what}: {rate} of {:?}", row.rates);
+                assert!(rate >= 0.9 * row.libc.1, "{what}: {rate} against libc's {:?}", row.libc);
+                assert!(rate >= 0.75 * row.best(), "{what}: {rate} of {row:?}");
             }
         }
         assert!(judged > 20, "{judged}");

@@ -3,24 +3,13 @@
 use std::sync::OnceLock;
 
 use super::builtin::{UNKNOWN_CACHES, in_guest};
-#[cfg(feature = "profile-file")]
-use super::file::Source;
 use super::{Profile, plain};
 use crate::arch::{cpu_model, is_guest};
 use crate::machine::{CacheSizes, Root, cache};
+use crate::sys::headroom;
 use crate::sys::thread::affinity;
 
-static INSTALLED: OnceLock<Installed> = OnceLock::new();
-
-/// A profile that the program has chosen.
-#[derive(Debug)]
-pub(super) struct Installed {
-    pub(super) profile: Profile,
-    /// Its routines are the program's choice: nothing else is learned.
-    pub(super) is_fixed: bool,
-    #[cfg(feature = "profile-file")]
-    pub(super) source: Option<Source>,
-}
+static INSTALLED: OnceLock<Profile> = OnceLock::new();
 
 /// Another profile was installed before, and stays in force.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -36,16 +25,13 @@ impl Profile {
     #[must_use]
     #[inline]
     pub fn current() -> &'static Self {
-        match INSTALLED.get() {
-            Some(installed) => &installed.profile,
-            None => Self::built_in(),
-        }
+        INSTALLED.get().unwrap_or_else(|| Self::built_in())
     }
 
-    /// Whether the program has chosen one, and not just what is built in.
+    /// Whether the program has installed a profile. Its routines are then the program's choice, and nothing is learned.
     #[inline]
-    pub(crate) fn is_fixed() -> bool {
-        INSTALLED.get().is_some_and(|installed| installed.is_fixed)
+    pub(crate) fn is_installed() -> bool {
+        INSTALLED.get().is_some()
     }
 
     /// Has this process go by this profile from now on, for as long as it lives: the same routine every time, and
@@ -64,13 +50,9 @@ impl Profile {
     /// # Errors
     /// [`AlreadyInstalled`] if there was one; it stays in force then.
     pub fn install(self) -> Result<(), AlreadyInstalled> {
-        Installed {
-            profile: self,
-            is_fixed: true,
-            #[cfg(feature = "profile-file")]
-            source: None,
-        }
-        .install()
+        INSTALLED.set(self).map_err(|_| AlreadyInstalled)?;
+        plain::set(Self::current());
+        Ok(())
     }
 
     /// What is built in for this machine, whatever is installed.
@@ -87,26 +69,23 @@ impl Profile {
     #[inline]
     pub(crate) fn built_in() -> &'static Self {
         static BUILT_IN: OnceLock<Profile> = OnceLock::new();
-        BUILT_IN.get_or_init(|| {
+        BUILT_IN.get().unwrap_or_else(|| Self::find_out(&BUILT_IN))
+    }
+
+    /// While the heap has no room for what is found: libc's routines, on one thread.
+    #[cold]
+    fn find_out(built_in: &'static OnceLock<Self>) -> &'static Self {
+        static OF_LIBC: OnceLock<Profile> = OnceLock::new();
+        if headroom::check().is_err() {
+            return OF_LIBC.get_or_init(Self::of_libc);
+        }
+        built_in.get_or_init(|| {
             let profile = Self::builtin_here();
             if INSTALLED.get().is_none() {
                 plain::set(&profile);
             }
             profile
         })
-    }
-}
-
-impl Installed {
-    #[cfg(feature = "profile-file")]
-    pub(super) fn get() -> Option<&'static Self> {
-        INSTALLED.get()
-    }
-
-    pub(super) fn install(self) -> Result<(), AlreadyInstalled> {
-        INSTALLED.set(self).map_err(|_| AlreadyInstalled)?;
-        plain::set(Profile::current());
-        Ok(())
     }
 }
 

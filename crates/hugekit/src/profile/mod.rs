@@ -5,30 +5,21 @@
 //! differs from one CPU model to the next (on Skylake-X streaming never wins at all). A [`Profile`]
 //! holds those lines for one machine. [`Profile::builtin`] derives one from the CPU model and the
 //! cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and
-//! `0004-copy-crossovers.md`. A program goes by it until it [installs](Profile::install) another
-//! one. `hugekit tune` measures a machine's own and stores them in a file; with the feature
-//! `profile-file`, `Profile::load` reads that, and `source` says where the values in force came
-//! from. No file is read unless the program asks for it.
+//! `0004-copy-crossovers.md`. A program uses the built-in profile until it
+//! [installs](Profile::install) its own.
 //!
 //! The rule behind every default is *never slower than libc*: on a CPU that no user has measured,
 //! libc stays in charge until the bytes exceed the last-level cache.
 
 mod builtin;
-#[cfg(feature = "profile-file")]
-mod file;
 mod in_force;
 mod plain;
-#[cfg(feature = "profile-file")]
-mod stored;
 
-use crate::arch::{ClearFn, CopyFn, Kind, Routine};
+use crate::HUGE_PAGE_BYTES;
+use crate::arch::{ClearFn, CopyFn, Kind, Routine, clear_routines, copy_routines};
 
-#[cfg(feature = "profile-file")]
-pub use file::{Loaded, Source, path, source};
 pub use in_force::AlreadyInstalled;
 pub(crate) use plain::{CLEAR_PLAIN_BELOW, COLD_MOST, COPY_PLAIN_BELOW, PlainBelow, WARM_MOST};
-#[cfg(feature = "profile-file")]
-pub use stored::{Measured, Problem, ProfileError, StoredBand, StoredProfile, Tuned};
 
 /// From `from` bytes on, `routine` is the one to use.
 #[derive(Clone, Debug)]
@@ -111,21 +102,25 @@ pub struct Choice<F: 'static> {
 }
 
 impl Profile {
-    /// Whether both choose the same routines.
-    #[cfg(feature = "profile-file")]
-    fn has_routines_of(&self, other: &Self) -> bool {
-        self.clear.is_like(&other.clear) && self.copy.is_like(&other.copy)
+    /// What needs no allocation: libc's routines for all lengths, on one thread.
+    fn of_libc() -> Self {
+        Self {
+            clear: Choice::of_libc(clear_routines()),
+            copy: Choice::of_libc(copy_routines()),
+            near_bytes: 0,
+            near_bytes_all: 0,
+            parallel_from: usize::MAX,
+            min_chunk: HUGE_PAGE_BYTES,
+            thread_cap: 1,
+        }
     }
 }
 
 impl<F> Choice<F> {
-    #[cfg(feature = "profile-file")]
-    fn is_like(&self, other: &Self) -> bool {
-        let band = |band: &Band<F>| (band.from, band.routine.name());
-        let alike = |ours: &Bands<F>, theirs: &Bands<F>| {
-            ours.bands.iter().map(band).eq(theirs.bands.iter().map(band))
-        };
-        alike(&self.warm, &other.warm) && alike(&self.cold, &other.cold)
+    /// Without bands, every length is libc's.
+    fn of_libc(table: &'static [Routine<F>]) -> Self {
+        let bands = || Bands { table, bands: Vec::new() };
+        Self { warm: bands(), cold: bands() }
     }
 
     /// The bands for memory in this state.

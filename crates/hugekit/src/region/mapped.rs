@@ -13,6 +13,7 @@ use crate::fault::{Faults, Service, Serving};
 use crate::parallel::{Bytes, Done, Job, JobError, Progress, Report, Threads};
 use crate::pool::{Content, FaultError, Mapped, Pool, Size};
 use crate::populate::{self, PopulateError};
+use crate::sys::headroom::{self, HeapShortage};
 use crate::sys::memory;
 use crate::sys::thread::without_signals;
 use crate::{ClearError, HUGE_PAGE_BYTES};
@@ -66,6 +67,9 @@ pub enum RegionError {
     /// A region that was forked lies in several places of the file, some of which are others' too.
     #[error("the region shares memory with forks: who writes its file would write theirs")]
     Forks,
+    /// The heap has no room for the call.
+    #[error(transparent)]
+    Heap(#[from] HeapShortage),
     /// This process was forked from the region's, which alone has its memory.
     #[error("the region belongs to the process that this one was forked from")]
     Forked,
@@ -264,6 +268,7 @@ impl Memory {
         progress: Option<&Progress<'_>>,
     ) -> Result<Report, RegionError> {
         self.check_ours()?;
+        headroom::check()?;
         let range = self.within(range)?;
         match &*self.holds() {
             Holds::CopyOnWrite(fork) => return Ok(fork.prefault(range, threads, progress)?),
@@ -300,6 +305,7 @@ impl Memory {
     /// Makes the range writable without a fault from now on.
     pub(super) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
+        headroom::check()?;
         let range = self.within(range)?;
         match &*self.holds() {
             Holds::CopyOnWrite(fork) => drop(fork.own(range, self.pool.threads())?),
@@ -314,6 +320,7 @@ impl Memory {
     /// Clears whole folios through the pool's own mapping, or has them cleared when they are touched.
     pub(super) fn release(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
+        headroom::check()?;
         let range = self.whole_folios(range)?;
         match &*self.holds() {
             Holds::CopyOnWrite(fork) => fork.release(range).map_err(RegionError::Copy)?,
@@ -327,6 +334,7 @@ impl Memory {
     /// Gives back what lies behind the first `len` bytes.
     pub(super) fn truncate(&mut self, len: usize) -> Result<(), RegionError> {
         self.check_ours()?;
+        headroom::check()?;
         self.within(0..len)?;
         if len == 0 {
             return Err(RegionError::NoBytes);
@@ -370,6 +378,7 @@ impl Memory {
 
     /// Gives the folios back to the kernel.
     pub(super) fn retire(mut self) -> Result<(), RegionError> {
+        headroom::check()?;
         self.give_to_kernel()
     }
 
@@ -414,6 +423,7 @@ impl Memory {
         if !self.pool.memory().is_ours() {
             return Err(ForkError::Forked);
         }
+        headroom::check()?;
         let mut holds = self.holds.write().unwrap_or_else(PoisonError::into_inner);
         if self.file_given.load(Ordering::SeqCst) {
             return Err(ForkError::FileGiven);
@@ -492,6 +502,7 @@ impl Memory {
     /// Has every fork copy the range at once, until [`unpin`](Self::unpin).
     pub(super) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check_ours()?;
+        headroom::check()?;
         let range = self.within(range)?;
         let holds = self.holds();
         if let Holds::CopyOnWrite(fork) = &*holds {
@@ -523,6 +534,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        let _lent = headroom::lend();
         if *self.retires.get_mut() && self.pool.memory().is_ours() {
             if let Err(error) = self.give_to_kernel() {
                 crate::events::error!("folios are lost: {error}");

@@ -12,6 +12,7 @@ use super::state::{Delivering, Preserver, SnapshotState};
 use super::taken::Taken;
 use super::tracker::{self, WriteTracker};
 use crate::fault::Serving;
+use crate::sys::headroom;
 use crate::sys::thread::without_signals;
 
 /// Dropped, it lifts the protection that no other snapshot needs.
@@ -94,6 +95,7 @@ impl Anonymous {
 
 impl Drop for Anonymous {
     fn drop(&mut self) {
+        let _lent = headroom::lend();
         let background = self.background.take();
         if self.tracker.is_ours() {
             background.into_iter().for_each(Background::stop);

@@ -143,7 +143,9 @@ mod tests {
             .into_iter()
             .flat_map(|count| [(count, None), (count, Some(&reserve))])
         {
-            let arena = Arena::new(count, 4096, reserve.and_then(Reserve::lease)).unwrap();
+            let arena =
+                Arena::new(count, 4096, reserve.and_then(|reserve| reserve.lease(count * 4096)))
+                    .unwrap();
             assert_eq!(arena.reserved(), reserve.map_or(0, |_| count.min(512) * 4096));
             let places: BTreeSet<usize> =
                 (0..count as u32).map(|slot| arena.slot(slot).addr() / 4096).collect();

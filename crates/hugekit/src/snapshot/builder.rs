@@ -16,12 +16,13 @@ use super::state::SnapshotState;
 use super::taken::Taken;
 use super::tracker::{NotAdded, Way, WriteTracker};
 use super::write_protector::WriteProtector;
-use super::{Snapshot, SnapshotError, Unsuitable, survey};
+use super::{Snapshot, SnapshotError, Unsuitable, limit, survey};
 use crate::HUGE_PAGE_BYTES;
 use crate::fault::{FaultMode, Serving};
 use crate::machine::Root;
 use crate::machine::mappings::{self, MappedRange};
 use crate::pool::FaultError;
+use crate::sys::headroom;
 use crate::sys::pagemap::PageMap;
 
 const SMALL: usize = 64 << 10;
@@ -44,10 +45,6 @@ pub enum Granule {
     Small,
 }
 
-/// Of the range, so much may be retained unless said: half, but not less than [`LEAST_HELD`].
-const HELD_PART: usize = 2;
-const LEAST_HELD: usize = 64 << 20;
-
 /// Wishes for a snapshot. [`Snapshot::builder`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until of_anonymous"]
@@ -55,6 +52,8 @@ pub struct Builder {
     pub(super) fault_mode: FaultMode,
     granule: Granule,
     pub(super) cap: Option<usize>,
+    /// Bytes that are taken at the same time, as far as they are more than the range.
+    pub(super) together: usize,
     pub(super) populated: usize,
     reserve: Option<Reserve>,
     background: bool,
@@ -75,10 +74,14 @@ impl Builder {
         self
     }
 
-    /// Bytes of granules that writers may have preserved at a time, in whole granules: half of the range
-    /// unless said, but at least 64 MiB or all of it. When it does not suffice, the snapshot is lost
-    /// ([`SnapshotError::CowLimitExceeded`]) and the writers go on. Memory is taken when it is used, and what was read
-    /// is used again.
+    /// The most bytes of copies that the snapshot holds at a time, in whole granules. If writers need more, the
+    /// snapshot is lost ([`SnapshotError::CowLimitExceeded`]) and the writers go on.
+    ///
+    /// By default all of the memory, so that writers never need more. If less than that is available when the
+    /// snapshot is taken, on the machine or in the control group, the limit is what is available, but at least 64 MiB.
+    /// The bytes of a [`reserve`](Self::reserve) may be held in any case, even if this limit is lower.
+    ///
+    /// Copies take memory when they are made. What was read is given up, and its memory is used for the next copies.
     pub fn max_cow_bytes(mut self, bytes: usize) -> Self {
         self.cap = Some(bytes);
         self
@@ -93,9 +96,18 @@ impl Builder {
         self
     }
 
-    /// Memory that is there already: granules are put there first. It is this snapshot's alone until it is
-    /// dropped; if another one has it at this moment, memory is taken as without
-    /// ([`Stats::reserved`](super::Stats::reserved)).
+    /// The bytes of all memory of which snapshots are taken at the same time, by several calls: they share the memory
+    /// that is available for copies, if no [`max_cow_bytes`](Self::max_cow_bytes) is set. By default the range alone;
+    /// [`take_many`](Self::take_many) counts its own ranges.
+    pub fn together(mut self, bytes: usize) -> Self {
+        self.together = bytes;
+        self
+    }
+
+    /// Memory that is there already: granules are put there first. What this snapshot uses of it is its alone until
+    /// it is dropped. If other snapshots use all of it, memory is taken as without
+    /// ([`Stats::reserved`](super::Stats::reserved)). At least as many bytes as the reserve has may be held
+    /// ([`max_cow_bytes`](Self::max_cow_bytes)).
     pub fn reserve(mut self, reserve: &Reserve) -> Self {
         self.reserve = Some(reserve.clone());
         self
@@ -140,6 +152,7 @@ impl Builder {
         range: Range<usize>,
         kind: Kind<'_>,
     ) -> Result<Anonymous, SnapshotError> {
+        headroom::check()?;
         // Before the survey: what we map from now on stays away, whatever the owner unmaps.
         let taken = Taken::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
         let mappings = survey::mappings_of(&range)?;
@@ -148,11 +161,17 @@ impl Builder {
             _ => self.granule_bytes(&range)?,
         };
         let len = range.len();
-        let cap = self.cap.unwrap_or((len / HELD_PART).max(LEAST_HELD.min(len)));
+        let by_default = || limit::by_default(&Root::default(), len, self.together.max(len));
+        let cap = self.cap.unwrap_or_else(by_default).max(self.reserved());
         let (populated, reserve) = (self.populated, self.reserve.as_ref());
         let plan =
             Plan { range: &range, mappings: &mappings, granule, kind, cap, populated, reserve };
         plan.protected(self.fault_mode, taken)
+    }
+
+    /// Bytes of the reserve.
+    pub(super) fn reserved(&self) -> usize {
+        self.reserve.as_ref().map_or(0, Reserve::len)
     }
 
     pub(super) fn granule_bytes(&self, range: &Range<usize>) -> Result<usize, SnapshotError> {
@@ -206,7 +225,7 @@ struct Plan<'a> {
     reserve: Option<&'a Reserve>,
 }
 
-/// An snapshot, who is told of its writes, and how these are served.
+/// A snapshot, who is told of its writes, and how these are served.
 type Watched = (Arc<SnapshotState>, &'static WriteTracker, Option<Serving>);
 
 impl Plan<'_> {
@@ -222,7 +241,10 @@ impl Plan<'_> {
             self.reserve,
             protector,
         )
-        .map_err(SnapshotError::kernel("mmap"))?;
+        .map_err(|errno| SnapshotError::NoRoom {
+            bytes: self.cap.min(self.range.len()),
+            source: errno.into(),
+        })?;
         snapshot.arena().populate(self.populated);
         Ok(snapshot)
     }

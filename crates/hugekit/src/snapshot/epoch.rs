@@ -16,6 +16,7 @@ use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
 use crate::fault::{FaultMode, Serving};
 use crate::region::{ForkBuilder, ForkError, Region, RegionEpoch, SharedRegion};
+use crate::sys::headroom;
 
 /// The bytes of a state that changed since the one before it; of the first one, all of them. Made by
 /// [`Builder::first_epoch`] and [`Builder::since`], or [`Region::first_epoch`] and [`Region::since`]. Dropped before they
@@ -58,6 +59,7 @@ impl Builder {
     /// # Safety
     /// As for [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
     pub unsafe fn first_epoch(self, memory: *const [u8]) -> Result<Changes, SnapshotError> {
+        headroom::check()?;
         let range = range_of(memory)?;
         let all = std::iter::once(0..range.len()).collect();
         let made = self.protect(range, Kind::Epoch { before: None })?;
@@ -81,6 +83,7 @@ impl Builder {
             return Err(ForkError::OtherEpoch.into());
         };
         before.source.is_here()?;
+        headroom::check()?;
         let Source::Anonymous(Anonymous { snapshot: state, .. }) = &before.source else {
             unreachable!("changes of anonymous memory are made of that");
         };

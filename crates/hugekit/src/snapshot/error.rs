@@ -3,10 +3,12 @@
 use std::io;
 use std::ops::Range;
 
+use super::limit;
 use crate::machine;
 use crate::machine::mappings::MappedRange;
 use crate::pool::{FaultError, PoolError};
 use crate::region::ForkError;
+use crate::sys::headroom::HeapShortage;
 
 /// Why memory cannot be snapshotted, or a snapshot not be read. The memory and its writers are as they were.
 #[derive(thiserror::Error)]
@@ -76,6 +78,9 @@ pub enum SnapshotError {
     /// The thread that was to copy in the background could not be started.
     #[error("no thread to copy in the background with: {0}")]
     NotStarted(io::Error),
+    /// The heap has no room for the call.
+    #[error(transparent)]
+    Heap(#[from] HeapShortage),
     /// The kernel refused something else.
     #[error("{call}: {source}")]
     Kernel {
@@ -87,12 +92,24 @@ pub enum SnapshotError {
     /// Writers changed more than could be preserved before it was read. The snapshot is lost, and the
     /// writers run.
     #[error(
-        "the memory was written faster than its snapshot was read: all {cap} bytes for granules preserved \
-         were in use"
+        "the memory was written faster than its snapshot was read: writers needed more than the {cap} bytes of copies \
+         that it may hold, of {len} bytes of memory"
     )]
     CowLimitExceeded {
-        /// Bytes that were allowed for it.
+        /// Bytes of copies that it may hold ([`max_cow_bytes`](super::Builder::max_cow_bytes)).
         cap: usize,
+        /// Bytes of the memory: with as many, no writer needs more.
+        len: usize,
+        /// Bytes that were available for copies, on the machine and in the control group, those of this snapshot included.
+        available: usize,
+    },
+    /// There are no addresses for copies. Nothing was taken.
+    #[error("no addresses for copies of {bytes} bytes of memory: {source}")]
+    NoRoom {
+        /// Bytes of copies that the snapshot was to hold.
+        bytes: usize,
+        /// The kernel's answer.
+        source: io::Error,
     },
     /// The owner unmapped, remapped or discarded memory, forbade reading it, or had it merged: what it held is
     /// not known any more.
@@ -197,13 +214,16 @@ impl SnapshotError {
             Self::Fault(error) => return error.remedy(),
             Self::Memory(error) => return error.remedy(),
             Self::Fork(error) => return error.remedy(),
+            Self::Heap(shortage) => shortage.remedy(),
             Self::Blocked { .. } => {
                 "unblock SIGBUS in that thread, or permit faults to be served by a thread"
                     .to_owned()
             }
-            Self::CowLimitExceeded { .. } => {
-                "let the snapshot retain more bytes, or read it sooner".to_owned()
-            }
+            Self::CowLimitExceeded { len, available, .. } => limit::remedy(*len, *available),
+            Self::NoRoom { bytes, .. } => format!(
+                "set max_cow_bytes to less than {bytes}, or raise the limit of this process: RLIMIT_AS (ulimit -v), \
+                 vm.max_map_count, or vm.overcommit_ratio where vm.overcommit_memory is 2"
+            ),
             Self::Unsuitable { reason: Unsuitable::Shared, .. } => {
                 "copy it at once, or keep what is to be snapshotted in memory of this process alone"
                     .to_owned()

@@ -42,6 +42,7 @@ mod granules;
 mod heat;
 mod interval;
 mod lifecycle;
+mod limit;
 mod piece;
 mod read_ahead;
 mod region;
@@ -70,7 +71,7 @@ pub use self::reserve::Reserve;
 use self::source::Source;
 use self::state::Trouble;
 use self::stream::Buffer;
-pub use self::view::View;
+pub use self::view::{Holder, View};
 use crate::Reuse;
 #[cfg(doc)]
 use crate::fault::FaultMode;

@@ -11,7 +11,7 @@ use super::interval::inner_of;
 use super::{Snapshot, SnapshotError};
 use crate::HUGE_PAGE_BYTES;
 use crate::fault::FaultMode;
-use crate::sys::peek;
+use crate::sys::{headroom, peek};
 
 /// What an allocator writes before the memory that it gives out: two words.
 const HEADER_BYTES: usize = 16;
@@ -31,12 +31,16 @@ impl Builder {
     /// # Safety
     /// As for [`of_anonymous`](Self::of_anonymous), for all of the ranges.
     pub unsafe fn take_many(self, memory: &[*const [u8]]) -> Result<Vec<Snapshot>, SnapshotError> {
+        headroom::check()?;
         let mut ranges: Vec<Place> = memory.iter().enumerate().map(Place::of).collect();
         ranges.sort_by_key(|place| place.range.start);
         let mut taken: Vec<Option<Snapshot>> = memory.iter().map(|_| None).collect();
-        for group in ranges.chunk_by(|one, other| self.are_neighbours(one, other)) {
+        let all =
+            ranges.iter().fold(0, |bytes: usize, place| bytes.saturating_add(place.range.len()));
+        let wishes = self.clone().together(self.together.max(all));
+        for group in ranges.chunk_by(|one, other| wishes.are_neighbours(one, other)) {
             // SAFETY: the caller's to promise; what lies between is no owner's.
-            for (place, snapshot) in group.iter().zip(unsafe { self.of_group(group) }?) {
+            for (place, snapshot) in group.iter().zip(unsafe { wishes.of_group(group) }?) {
                 taken[place.index] = Some(snapshot);
             }
         }
@@ -113,12 +117,16 @@ impl Builder {
             FaultMode::Threaded { .. } => {}
         }
         let (start, len) = (first.range.start, last.range.end - first.range.start);
+        let lens = || group.iter().map(|place| place.range.len());
         // All of each range is all that there is, with what lies between.
-        let all = |bytes: usize| match group.iter().all(|place| bytes >= place.range.len()) {
+        let all = |bytes: usize| match lens().all(|len| bytes >= len) {
             true => len,
-            false => group.iter().map(|place| place.range.len().min(bytes)).sum(),
+            false => lens().map(|len| len.min(bytes)).sum(),
         };
         (wishes.cap, wishes.populated) = (self.cap.map(all), all(self.populated));
+        if self.reserved() >= lens().sum() {
+            wishes.cap = Some(len);
+        }
         let whole = std::ptr::slice_from_raw_parts(std::ptr::with_exposed_provenance(start), len);
         // SAFETY: the caller's to promise.
         let snapshot = unsafe { wishes.of_anonymous(whole) }

@@ -9,9 +9,10 @@ use super::lifecycle::Failure;
 use super::piece::Piece;
 use super::region::OfRegion;
 use super::state::{Delivering, Trouble};
-use super::{SnapshotError, Stats};
+use super::{SnapshotError, Stats, limit};
 use crate::Reuse;
 use crate::fault::Serving;
+use crate::machine::Root;
 
 #[derive(Debug)]
 pub(super) enum Source {
@@ -202,8 +203,15 @@ impl Source {
     }
 
     pub(super) fn error(&self, failure: Failure) -> SnapshotError {
+        if let Self::Piece(piece) = self {
+            return piece.whole().error(failure);
+        }
         match failure {
-            Failure::CowLimitExceeded => SnapshotError::CowLimitExceeded { cap: self.stats().cap },
+            Failure::CowLimitExceeded => {
+                let Stats { cap, retained, .. } = self.stats();
+                let available = limit::attainable(&Root::default(), retained);
+                SnapshotError::CowLimitExceeded { cap, len: self.range().len(), available }
+            }
             Failure::Unserved => SnapshotError::Unserved,
             Failure::Refused => SnapshotError::Refused,
             Failure::Changed(address) => SnapshotError::Changed { address },

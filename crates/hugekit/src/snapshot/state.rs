@@ -79,7 +79,7 @@ impl SnapshotState {
         let (range, granule_bytes) = (interval.range(), interval.granule_bytes());
         let count = interval.granules();
         let slots = if cap >= range.len() { count } else { count.min(cap / granule_bytes) };
-        let reserved = reserve.and_then(Reserve::lease);
+        let reserved = reserve.and_then(|reserve| reserve.lease(slots * granule_bytes));
         let live = Live {
             lifecycle: Lifecycle::new(),
             delivery: Delivery::none(),

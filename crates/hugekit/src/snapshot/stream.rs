@@ -8,6 +8,7 @@ use super::lifecycle::Failure;
 use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
 use crate::parallel::{Cancel, Progress};
+use crate::sys::headroom;
 use crate::sys::private_pages::PrivateBytes;
 use crate::{HUGE_PAGE_BYTES, Reuse};
 
@@ -204,6 +205,7 @@ impl Snapshot {
         mut take: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
     ) -> Result<(), SnapshotError> {
         self.source.is_here()?;
+        headroom::check()?;
         let len = range.len();
         let mut parts = self.source.parts(range).flat_map(pieces).peekable();
         let mut done = 0;

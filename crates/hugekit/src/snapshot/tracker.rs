@@ -335,7 +335,7 @@ impl WriteTracker {
         state.known = segments.iter().map(|segment| segment.addresses().start).collect();
     }
 
-    /// Lifts the protection of what no snapshot needs any more in a range that an snapshot has.
+    /// Lifts the protection of what no snapshot needs any more in a range that a snapshot has.
     pub(super) fn lift_unneeded(&self, range: &Range<usize>) {
         let mut next = range.start;
         while next < range.end {

@@ -4,14 +4,14 @@
 //! snapshot is lost, an answer has.
 #![allow(unsafe_code)]
 
-use std::borrow::Borrow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::param::page_size;
 
 use super::{Snapshot, SnapshotError};
+use crate::sys::headroom;
 use crate::sys::private_pages::{OwnWords, PrivateBytes};
 
 /// Bytes that are filled together.
@@ -41,13 +41,51 @@ impl Snapshot {
     }
 }
 
-impl<S: Borrow<Snapshot>> View<S> {
+/// What a [`View`] can hold its snapshot by: `&Snapshot` or `Arc<Snapshot>`. No other type can be one, because the
+/// view writes memory by the length of the snapshot, and that must be the same snapshot each time.
+///
+/// ```compile_fail,E0277
+/// # use std::borrow::Borrow;
+/// # use hugekit::Snapshot;
+/// # use hugekit::snapshot::View;
+/// fn view_of<S: Borrow<Snapshot>>(snapshot: S) {
+///     let _ = View::of(snapshot);
+/// }
+/// ```
+pub trait Holder: sealed::Sealed {}
+
+impl Holder for &Snapshot {}
+impl Holder for Arc<Snapshot> {}
+
+mod sealed {
+    use super::{Arc, Snapshot};
+
+    pub trait Sealed {
+        /// The snapshot, always the same one.
+        fn snapshot(&self) -> &Snapshot;
+    }
+
+    impl Sealed for &Snapshot {
+        fn snapshot(&self) -> &Snapshot {
+            self
+        }
+    }
+
+    impl Sealed for Arc<Snapshot> {
+        fn snapshot(&self) -> &Snapshot {
+            self
+        }
+    }
+}
+
+impl<S: Holder> View<S> {
     /// A snapshot as memory, of which nothing is there yet; as [`Snapshot::view`], for those that share the snapshot.
     ///
     /// # Errors
     /// [`SnapshotError::Kernel`] if there are no addresses for it.
     pub fn of(snapshot: S) -> Result<Self, SnapshotError> {
-        let (start, len) = (snapshot.borrow().source.range().start, snapshot.borrow().len());
+        headroom::check()?;
+        let (start, len) = (snapshot.snapshot().source.range().start, snapshot.snapshot().len());
         let (first, kernel) = (start % page_size(), SnapshotError::kernel("mmap"));
         Ok(Self {
             snapshot,
@@ -59,7 +97,7 @@ impl<S: Borrow<Snapshot>> View<S> {
     }
 
     fn snapshot(&self) -> &Snapshot {
-        self.snapshot.borrow()
+        self.snapshot.snapshot()
     }
 
     /// Bytes of the snapshot.

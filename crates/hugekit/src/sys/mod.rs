@@ -6,6 +6,7 @@ pub(crate) mod apart;
 pub(crate) mod byte_lock;
 pub(crate) mod fork_mark;
 pub(crate) mod handler_thread;
+pub(crate) mod headroom;
 pub(crate) mod injection;
 mod ioctl;
 pub(crate) mod mapping;

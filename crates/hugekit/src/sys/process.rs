@@ -27,13 +27,6 @@ pub(crate) unsafe fn survives(attempt: fn()) -> io::Result<bool> {
     }
 }
 
-/// Whether the process runs with more privilege than who started it, and chose its environment.
-#[cfg(feature = "profile-file")]
-pub(crate) fn is_secure_execution() -> bool {
-    // SAFETY: reads a vector that the kernel put into this process; an unknown key answers 0.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
 /// Bytes that the thread-local variables of everything loaded take in each thread, about: alignment is not
 /// counted.
 pub(crate) fn thread_local_bytes() -> usize {

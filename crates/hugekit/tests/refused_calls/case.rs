@@ -17,7 +17,7 @@ use hugekit::injection::{self, Call, Hit, Lasting, Plan};
 use hugekit::pool::Backing;
 use hugekit::{ErrorKind, system_error};
 
-use crate::shortage::Shortage;
+use crate::{heap, mappings};
 
 pub(crate) const FINE: &str = "fine";
 pub(crate) const NOT_REACHED: &str = "not reached";
@@ -50,8 +50,32 @@ pub(crate) struct Operation {
     pub(crate) fault_mode: FaultMode,
     /// Whether it ends only when memory that forks share has been written.
     pub(crate) writes_what_is_shared: bool,
-    /// Instead of refusing calls: how many mappings the process may still have.
-    pub(crate) mappings_left: Option<usize>,
+    /// Instead of refusing calls: what the process is short of.
+    pub(crate) shortage: Option<Shortage>,
+}
+
+/// What is left to a process.
+#[derive(Clone, Copy)]
+pub(crate) enum Shortage {
+    Mappings(usize),
+    HeapBytes(usize),
+}
+
+/// A shortage while it lasts: lifted when dropped.
+enum Lacking {
+    Mappings { _until: mappings::Shortage },
+    Heap { _until: heap::Shortage },
+}
+
+impl Shortage {
+    fn begin(self) -> Lacking {
+        match self {
+            Self::Mappings(left) => {
+                Lacking::Mappings { _until: mappings::Shortage::of_mappings(left) }
+            }
+            Self::HeapBytes(left) => Lacking::Heap { _until: heap::Shortage::of_heap(left) },
+        }
+    }
 }
 
 /// Where an operation has its calls refused.
@@ -61,7 +85,7 @@ pub(crate) struct Point {
     failed: Cell<bool>,
     hits: RefCell<Vec<Hit>>,
     problems: RefCell<String>,
-    mappings_left: Option<usize>,
+    shortage: Option<Shortage>,
     /// What the first round did.
     trace: OnceCell<Vec<Call>>,
 }
@@ -69,8 +93,8 @@ pub(crate) struct Point {
 impl Point {
     /// Calls `operation`; one of its calls is refused.
     pub(crate) fn refuse<R>(&self, operation: impl FnOnce() -> R) -> R {
-        let shortage = self.mappings_left.map(Shortage::of_mappings);
         injection::arm(self.plan.get().unwrap_or(NOTHING));
+        let shortage = self.shortage.map(Shortage::begin);
         let result = operation();
         drop(shortage);
         let hit = injection::disarm();
@@ -102,7 +126,7 @@ impl Point {
     /// Takes an error, which must say what was refused.
     pub(crate) fn failed(&self, error: &(dyn Error + 'static), kind: ErrorKind) {
         self.failed.set(true);
-        if self.mappings_left.is_some() && kind == ErrorKind::NoMemory {
+        if self.shortage.is_some() && kind == ErrorKind::NoMemory {
             return;
         }
         let refused = self.hit.get().or_else(|| injection::hit().filter(|hit| hit.errno != 0));
@@ -296,12 +320,12 @@ fn verdict(operation: Operation, plan: Option<Plan>, expected: &str) -> String {
         failed: Cell::default(),
         hits: RefCell::default(),
         problems: RefCell::default(),
-        mappings_left: operation.mappings_left,
+        shortage: operation.shortage,
         trace: OnceCell::new(),
     };
     point.round(operation, plan);
-    if operation.mappings_left.is_some() {
-        point.mappings_left = None;
+    if operation.shortage.is_some() {
+        point.shortage = None;
         point.round(operation, None);
         let problems = point.problems.into_inner();
         return if problems.is_empty() { FINE.to_owned() } else { problems };

@@ -10,10 +10,11 @@
 mod backings;
 mod case;
 mod harness;
+mod heap;
+mod mappings;
 #[path = "../memory/mod.rs"]
 mod memory;
 mod operations;
-mod shortage;
 
 use hugekit::pool::Backing;
 use libtest_mimic::{Arguments, Trial};
@@ -27,8 +28,10 @@ fn main() {
         let trial = Trial::test(name, move || harness::refuse_each_call(operation, thorough));
         backings::unless_lacking(trial, lacking.and_then(|(_, lacking)| lacking.as_deref()))
     });
-    let short = operations::short_of_mappings(thorough).into_iter();
-    let short =
-        short.map(|(name, operation)| Trial::test(name, move || harness::run_short(operation)));
+    let mut short = operations::short_of_mappings(thorough);
+    short.extend(operations::short_of_heap());
+    let short = short
+        .into_iter()
+        .map(|(name, operation)| Trial::test(name, move || harness::run_short(operation)));
     libtest_mimic::run(&Arguments::from_args(), trials.chain(short).collect()).exit();
 }

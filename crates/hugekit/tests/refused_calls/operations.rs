@@ -15,7 +15,8 @@ use hugekit::injection::Call;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError};
 
-use crate::case::{Operation, Point, have};
+use crate::case::{Operation, Point, Shortage, have};
+use crate::heap;
 
 /// Folios of an operation's region.
 pub(crate) const FOLIOS: usize = 3;
@@ -75,22 +76,45 @@ pub(crate) fn short_of_mappings(thorough: bool) -> Vec<(String, Operation)> {
     let each = |(name, run): (&'static str, Run)| {
         let step = if thorough { 1 } else { 2 };
         (0..=MOST_LEFT).step_by(step).map(move |left| {
-            let operation = operation(name, run, backing, fault_mode, Some(left));
+            let short = Some(Shortage::Mappings(left));
+            let operation = operation(name, run, backing, fault_mode, short);
             (format!("mappings::{name}::{left}_left"), operation)
         })
     };
     operations.into_iter().flat_map(each).collect()
 }
 
+/// Operations of a process that may allocate only so many bytes on the heap.
+pub(crate) fn short_of_heap() -> Vec<(String, Operation)> {
+    let of_memory = [machine::SHORT, pools::EACH, work::EACH, leases::EACH].concat();
+    let served = [regions::EACH, forks::EACH, anonymous::EACH].concat();
+    let mut all = Vec::new();
+    let mut add = |operations: &[(&str, Run)], (mode, fault_mode): (&str, FaultMode)| {
+        for &(name, run) in operations {
+            for left in HEAP_LEFT {
+                let short = Some(Shortage::HeapBytes(left));
+                let operation = operation(name, run, Backing::Base, fault_mode, short);
+                all.push((format!("heap::{mode}::{name}::{left}_left"), operation));
+            }
+        }
+    };
+    add(&of_memory, FAULT_MODES[0]);
+    FAULT_MODES.into_iter().for_each(|fault_mode| add(&served, fault_mode));
+    all
+}
+
+/// Nothing; less than an operation looks for; just as much, and twice that: what the first operation of a process takes.
+const HEAP_LEFT: [usize; 5] = [0, 1 << 10, 1 << 14, heap::ROOM, 2 * heap::ROOM];
+
 fn operation(
     name: &str,
     run: Run,
     backing: Backing,
     fault_mode: FaultMode,
-    mappings_left: Option<usize>,
+    shortage: Option<Shortage>,
 ) -> Operation {
     let writes_what_is_shared = name.ends_with("written");
-    Operation { run, backing, fault_mode, writes_what_is_shared, mappings_left }
+    Operation { run, backing, fault_mode, writes_what_is_shared, shortage }
 }
 
 const MOST_LEFT: usize = 8;

@@ -2,6 +2,7 @@
 //! whichever thread writes, forks or drops it meanwhile, and what was read costs writers nothing any more.
 #![allow(unsafe_code)]
 
+mod all_writers;
 #[path = "../backings/mod.rs"]
 mod backings;
 #[path = "../child/mod.rs"]
@@ -23,6 +24,7 @@ fn main() {
         contents::CHECKS,
         model::CHECKS,
         epochs::CHECKS,
+        all_writers::CHECKS,
         writers::CHECKS,
         kernel::CHECKS,
         processes::CHECKS,

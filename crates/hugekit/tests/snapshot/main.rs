@@ -9,6 +9,7 @@ mod cost;
 mod epochs;
 mod fixture;
 mod kernel;
+mod limits;
 #[path = "../memory/mod.rs"]
 mod memory;
 mod model;
@@ -57,6 +58,7 @@ fn main() {
         writers::CHECKS,
         model::CHECKS,
         kernel::CHECKS,
+        limits::CHECKS,
         owners::CHECKS,
         processes::CHECKS,
         output::CHECKS,

@@ -116,7 +116,7 @@ fn snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on(fault_mode: FaultMode
     snapshot.read_at(0, &mut [0; 8]).unwrap();
     memory.words().iter().for_each(|word| word.store(4, Ordering::Relaxed));
     let is_outrun =
-        |error| matches!(error, SnapshotError::CowLimitExceeded { cap } if cap == 3 * HUGE);
+        |error| matches!(error, SnapshotError::CowLimitExceeded { cap, .. } if cap == 3 * HUGE);
     assert!(is_outrun(snapshot.read_at(6 * HUGE, &mut [0; 8]).unwrap_err()));
     assert_eq!(snapshot.stats().copied_by_writers, 3);
     assert!(is_outrun(snapshot.copy_to(&mut vec![0; memory.len()]).unwrap_err()));

@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const REGISTER_BUFFERS: u32 = 0;
-const WRITE_FIXED: u8 = 5;
 const GET_EVENTS: u32 = 1;
 const ENTRIES_AT: i64 = 0x1000_0000;
 /// Bytes of the ring's mapping that are used here.
@@ -74,14 +73,15 @@ impl Ring {
         }
     }
 
-    /// Writes bytes of the registered buffer, by the address that they had then; what the kernel answered.
-    pub(crate) fn write(self, to: BorrowedFd<'_>, address: usize, len: u32) -> i32 {
+    /// Has the kernel read or write a file from its position on: `IORING_OP_…`, of the registered buffer by the address that
+    /// it had then. Returns the kernel's answer.
+    pub(crate) fn ask(self, opcode: u8, file: BorrowedFd<'_>, address: usize, len: u32) -> i32 {
         let (rings, entries) = (self.map(0), self.map(ENTRIES_AT));
         let entry = Entry {
-            opcode: WRITE_FIXED,
+            opcode,
             flags: 0,
             priority: 0,
-            descriptor: to.as_raw_fd(),
+            descriptor: file.as_raw_fd(),
             offset: u64::MAX,
             address: address as u64,
             len,

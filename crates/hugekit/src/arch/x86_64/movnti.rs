@@ -10,8 +10,8 @@ const WORD: usize = size_of::<i64>();
 /// # Safety
 /// `dst` is valid for writes of `len` bytes.
 pub(super) unsafe fn clear_movnti(dst: *mut u8, len: usize) {
-    // SAFETY: MOVNTI is part of SSE2 and so of x86-64; `clear_by_blocks` allocates whole aligned
-    // lines of the caller's bytes, and eight words make one line.
+    // SAFETY: MOVNTI is part of SSE2, which every x86-64 CPU has. `clear_by_blocks` passes only whole, aligned lines within
+    // the `len` bytes that the caller may write, and eight words make one line.
     unsafe {
         clear_by_blocks(dst, len, LINE, |first, bytes| {
             for line in (0..bytes).step_by(LINE) {

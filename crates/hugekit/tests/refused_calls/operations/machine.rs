@@ -4,7 +4,6 @@ use hugekit::fault::FaultMode;
 use hugekit::machine::{self, Root};
 use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
-use hugekit::profile::{Measured, Problem, StoredProfile, Tuned};
 use hugekit::{ClearOptions, Profile};
 
 use super::Run;
@@ -14,10 +13,12 @@ pub(super) const EACH: &[(&str, Run)] = &[
     ("the_machine_is_read", the_machine_is_read),
     ("the_machine_is_examined", the_machine_is_examined),
     ("the_profile_is_found", the_profile_is_found),
-    ("a_stored_profile_is_read", a_stored_profile_is_read),
 ];
 
 /// Whatever cannot be read is an error that names the file, and nothing else.
+/// Of these, those that promise to work when memory is short.
+pub(super) const SHORT: &[(&str, Run)] = &[("the_profile_is_found", the_profile_is_found)];
+
 fn the_machine_is_read(point: &Point, _: Backing, _: FaultMode) {
     let root = &Root::default();
     point.refuse(|| {
@@ -39,25 +40,6 @@ fn the_machine_is_examined(point: &Point, _: Backing, _: FaultMode) {
     match report {
         Some(report) => point.check(!report.lines.is_empty(), "nothing was found"),
         None => point.check(point.refused().is_some(), "no report"),
-    }
-}
-
-fn a_stored_profile_is_read(point: &Point, _: Backing, _: FaultMode) {
-    let tuned = Tuned { command: "a test".to_owned(), spread: 0.5 };
-    let measured = Measured { thread_cap: Some(3), ..Measured::default() };
-    let stored = StoredProfile::of_this_machine(tuned, measured);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), stored.to_toml()).unwrap();
-    let read = point.refuse(|| StoredProfile::read(file.path()));
-    match read {
-        Ok(read) => {
-            let is_absent = point.refused() == Some(libc::ENOENT);
-            point.check(read == (!is_absent).then_some(stored), "not as stored");
-        }
-        Err(error) => {
-            let is_said = matches!(&error.problem, Problem::Unreadable(io) if io.raw_os_error() == point.refused());
-            point.check(is_said, &format!("not what was refused: {error}"));
-        }
     }
 }
 

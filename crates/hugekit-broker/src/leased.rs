@@ -1,0 +1,30 @@
+//! What is known of one lease.
+
+use std::time::Instant;
+
+use hugekit::lease::protocol::{Payer, Row};
+
+/// A lease, as long as it counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leased {
+    /// Whose quota it counts against.
+    pub(crate) account: u32,
+    pub(crate) uid: u32,
+    pub(crate) pid: u32,
+    pub(crate) bytes: u64,
+    pub(crate) given: Instant,
+    pub(crate) payer: Payer,
+}
+
+impl Leased {
+    pub(crate) fn row(&self, is_unreturned: bool) -> Row {
+        Row {
+            uid: self.uid,
+            pid: self.pid,
+            bytes: self.bytes,
+            age_ms: u64::try_from(self.given.elapsed().as_millis()).unwrap_or(u64::MAX),
+            payer: self.payer,
+            is_unreturned,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Notices to the service manager that has started the broker: `sd_notify(3)`.
+//!
+//! Of our own, because the library `sd-notify` waits for room in the manager's queue as long as the manager is frozen.
+
+use std::env;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// What the manager still has to be told.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    manager: Option<(UnixDatagram, SocketAddr)>,
+    pending: Option<&'static str>,
+}
+
+impl Notices {
+    /// Of the socket in `NOTIFY_SOCKET`. Without one, no program is told.
+    pub(crate) fn new() -> Self {
+        Self { manager: manager().ok().flatten(), pending: None }
+    }
+
+    /// Sends a notice, now or at a later [`retry`](Self::retry).
+    pub(crate) fn send(&mut self, notice: &'static str) {
+        self.pending = Some(notice);
+        self.retry();
+    }
+
+    /// Sends what could not be sent before, if there is room for it now.
+    pub(crate) fn retry(&mut self) {
+        let (Some(notice), Some((socket, address))) = (self.pending, &self.manager) else { return };
+        match socket.send_to_addr(notice.as_bytes(), address) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            _ => self.pending = None,
+        }
+    }
+
+    /// Whether a notice waits for room.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.manager.is_some() && self.pending.is_some()
+    }
+}
+
+fn manager() -> io::Result<Option<(UnixDatagram, SocketAddr)>> {
+    let Some(name) = env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
+    let address = match name.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+        _ => SocketAddr::from_pathname(&name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    Ok(Some((socket, address)))
+}

@@ -1,0 +1,164 @@
+//! What the broker deals with stands still, or takes nothing any more: it serves others, and ends when it is told to.
+
+use std::io::{PipeReader, Read, Write};
+use std::os::unix::net::UnixDatagram;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use hugekit::lease::protocol::Request;
+use hugekit::pool::Backing;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
+
+use super::attacks::{connection, lease, say};
+use super::daemon::{Daemon, PATIENCE};
+use super::{Check, UNIT};
+
+pub(crate) const CHECKS_OF_ONE: &[Check] = &[
+    ("a_log_that_no_program_reads_stops_nothing", full_log),
+    ("a_flood_of_the_same_message_is_counted", long_log),
+    ("a_service_manager_that_stands_still_stops_nothing", full_manager),
+    ("processes_that_populate_and_stand_still_do_not_keep_the_broker", stopped_filler),
+    ("clients_that_stand_still_do_not_keep_the_broker", stopped_clients),
+    ("processes_that_populate_for_who_has_gone_leave_nothing", no_zombies),
+];
+
+/// A pipe with room for no more.
+fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let size = rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+    writer.write_all(&vec![b'x'; size]).unwrap();
+    (reader, writer)
+}
+
+/// Leaves a process so many descriptors, or as many as it may have.
+#[allow(unsafe_code)]
+fn allow_descriptors(daemon: &Daemon, most: Option<u64>) {
+    let pid = Pid::from_raw(daemon.pid() as i32);
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current: most.or(maximum), maximum };
+    rustix::process::prlimit(pid, Resource::Nofile, limit).unwrap();
+}
+
+/// Ends the broker, which may not take longer than a second on a machine with nothing else to do.
+fn ends(mut daemon: Daemon) {
+    daemon.signal("-TERM");
+    assert!(daemon.ended().success());
+}
+
+/// Has it fail to accept connections, and say so.
+fn without_descriptors(daemon: &Daemon) {
+    allow_descriptors(daemon, Some(daemon.descriptors().len() as u64));
+    for _ in 0..4 {
+        drop((0..20).map(|_| connection(daemon)).collect::<Vec<_>>());
+        std::thread::sleep(Duration::from_millis(120));
+    }
+    allow_descriptors(daemon, None);
+}
+
+fn full_log(backing: Backing) {
+    let (_reader, writer) = full_pipe();
+    let daemon = Daemon::changed(backing, &[], |command| {
+        command.stderr(writer);
+    });
+    daemon.until(|_| true);
+    without_descriptors(&daemon);
+    daemon.until(|_| true);
+    daemon.ask(PATIENCE).unwrap();
+    ends(daemon);
+}
+
+fn long_log(backing: Backing) {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let daemon = Daemon::changed(backing, &[], |command| {
+        command.stderr(writer);
+    });
+    daemon.until(|_| true);
+    // One is silent: it goes for its descriptor, and another one is accepted and is the silent one.
+    let first = connection(&daemon);
+    allow_descriptors(&daemon, Some(daemon.descriptors().len() as u64));
+    let others: Vec<_> = (0..200).map(|_| connection(&daemon)).collect();
+    let since = Instant::now();
+    let heard = others.iter().take(190).map(super::attacks::hear);
+    assert!(heard.into_iter().all(|answer| answer.is_none()));
+    assert!(since.elapsed() < PATIENCE);
+    allow_descriptors(&daemon, None);
+    drop((first, others));
+    daemon.until(|_| true);
+    ends(daemon);
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert!(said.lines().count() <= 40, "{said}");
+    assert!(
+        said.contains("could not be accepted") && said.contains("more lines were left out"),
+        "{said}"
+    );
+}
+
+fn full_manager(backing: Backing) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notices");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let other = UnixDatagram::unbound().unwrap();
+    other.set_nonblocking(true).unwrap();
+    while other.send_to(b"X=1", &path).is_ok() {}
+    let daemon = Daemon::changed(backing, &[], |command| {
+        command.env("NOTIFY_SOCKET", &path).stderr(Stdio::null());
+    });
+    daemon.until(|_| true);
+    // What could not be told is told when there is room.
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut room = [0; 64];
+    let mut hear = || {
+        let len = manager.recv(&mut room).unwrap();
+        room[..len].to_vec()
+    };
+    while hear() != b"READY=1" {}
+    while other.send_to(b"X=1", &path).is_ok() {}
+    ends(daemon);
+}
+
+fn stopped_filler(backing: Backing) {
+    let daemon = Daemon::of_units(64 * UNIT, backing, 1);
+    let since = Instant::now();
+    let filler = loop {
+        match daemon.fillers()[..] {
+            [filler, ..] => break Pid::from_raw(filler as i32).unwrap(),
+            [] => assert!(since.elapsed() < PATIENCE && daemon.status().unwrap().ready == 0),
+        }
+    };
+    kill_process(filler, Signal::STOP).unwrap();
+    daemon.until(|_| true);
+    ends(daemon);
+    super::daemon::until_gone(filler.as_raw_nonzero().get() as u32);
+}
+
+/// One at each step: before its request, in the middle of it, after it, and with its lease unread.
+fn stopped_clients(backing: Backing) {
+    let all = (1_u64 << 50).to_string();
+    let daemon = Daemon::new(backing, 1, &[]);
+    let waiting = Daemon::listening(backing, 0, &["--keep-free", &all]);
+    for daemon in [daemon, waiting] {
+        let clients: Vec<_> = (0..5).map(|_| connection(&daemon)).collect();
+        say(&clients[1], &Request::Status.to_message()[..9]);
+        say(&clients[2], &Request::Status.to_message());
+        say(&clients[3], &lease(u64::MAX));
+        say(&clients[4], &lease(u64::MAX));
+        daemon.until(|_| true);
+        ends(daemon);
+    }
+}
+
+/// A unit that is charged to a client is populated for it alone: here, each time, for one that has gone.
+fn no_zombies(backing: Backing) {
+    let daemon = Daemon::new(backing, 0, &["--charge", "client"]);
+    for _ in 0..30 {
+        let client = connection(&daemon);
+        say(&client, &lease(u64::MAX));
+        while daemon.fillers().is_empty() && daemon.status().unwrap().given == 0 {}
+    }
+    daemon.until(|status| status.waiting == 0 && status.leases == 0);
+    let since = Instant::now();
+    while !daemon.fillers().is_empty() {
+        assert!(since.elapsed() < PATIENCE, "{:?}", daemon.fillers());
+    }
+}

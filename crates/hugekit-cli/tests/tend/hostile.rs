@@ -1,0 +1,117 @@
+//! Processes that would hold the tender up, or have it do what only it may do.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use crate::fuse::Silent;
+use crate::running::{Lines, Running, is_refused};
+
+/// Calls itself Redis, and forks every now and then. Its first socket has a full queue; the name of the second one leads
+/// to another's socket.
+const SERVER: &str = r#"
+import os, socket, sys, time
+full = socket.socket(socket.AF_UNIX); full.bind(sys.argv[1]); full.listen(0)
+clients = [socket.socket(socket.AF_UNIX) for _ in range(8)]
+for client in clients:
+    client.setblocking(False)
+    try: client.connect(sys.argv[1])
+    except OSError: pass
+moved = socket.socket(socket.AF_UNIX); moved.bind(sys.argv[2]); moved.listen(8)
+os.unlink(sys.argv[2]); os.symlink(sys.argv[3], sys.argv[2])
+print("ready", flush=True)
+while True:
+    time.sleep(0.3)
+    if os.fork() == 0:
+        time.sleep(0.3); os._exit(0)
+    os.wait()
+"#;
+
+/// The interpreter, which may have a script as its first name.
+fn python() -> Option<PathBuf> {
+    let script = "import sys; sys.stdout.write(sys.executable)";
+    let said = Command::new("python3").args(["-c", script]).output().ok()?;
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(&said.stdout));
+    said.status.success().then(|| path.canonicalize().ok())?
+}
+
+#[test]
+fn server_with_a_full_queue_and_a_name_that_leads_elsewhere_is_tended_without_either() {
+    let Some(python) = python() else {
+        println!("skipped: no python3");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    symlink(python, path("redis-server")).unwrap();
+    let elsewhere = UnixListener::bind(path("elsewhere")).unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let mut command = Command::new(path("redis-server"));
+    command.args(["-c", SERVER]).args([path("full"), path("moved"), path("elsewhere")]);
+    let mut server = Running::new(&mut command);
+    server.lines().until("ready");
+    let mut tending = Running::tending(&["--json", &server.pid()]);
+    let lines = tending.lines();
+    if lines.next_line().is_none() {
+        assert!(is_refused(&tending.said_on_stderr()));
+        return;
+    }
+    lines.until("\"forks\":3");
+    assert!(elsewhere.accept().is_err(), "nothing connected to the other's socket");
+    tending.signal(libc::SIGTERM);
+    assert_eq!(tending.ended().code(), Some(0));
+}
+
+#[test]
+fn tender_whose_output_is_not_read_ends_by_a_signal() {
+    let sleeping = Running::sleeping();
+    let mut ends = [0; 2];
+    // SAFETY: the call writes two new descriptors, which belong to nothing else.
+    let (_unread, mut full) = unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (OwnedFd::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
+    };
+    // SAFETY: makes the pipe as small as it can be, and tells its size.
+    let size = unsafe { libc::fcntl(full.as_raw_fd(), libc::F_SETPIPE_SZ, 1) };
+    full.write_all(&vec![b'x'; size as usize]).unwrap();
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
+    command.args(["tend", &sleeping.pid()]).stdout(full).stderr(Stdio::null());
+    let mut tending = Running(command.spawn().unwrap());
+    // By then it has something to say, or cannot tend here.
+    std::thread::sleep(std::time::Duration::from_millis(800));
+    if tending.0.try_wait().unwrap().is_none() {
+        tending.signal(libc::SIGTERM);
+        assert_eq!(tending.ended().code(), Some(0));
+    }
+}
+
+#[test]
+fn process_that_keeps_the_kernel_waiting_holds_no_other_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut file) = Silent::at(&folder.path().join("file")) else {
+        println!("skipped: no file system in user space may be mounted");
+        return;
+    };
+    let sleeping = Running::sleeping();
+    let (stuck_pid, other) = (file.stuck().to_string(), sleeping.pid());
+    let mut tending = Running::tending(&["--json", &stuck_pid, &other]);
+    let lines = tending.lines();
+    let Some(line) = lines.next_line() else {
+        assert!(is_refused(&tending.said_on_stderr()));
+        return;
+    };
+    assert!(line.contains(&format!("\"pid\":{other}")), "{line}");
+    let notes = Lines::of(tending.0.stderr.take().unwrap());
+    notes.until(&format!("process {stuck_pid} keeps the kernel waiting"));
+    tending.signal(libc::SIGTERM);
+    assert_eq!(tending.ended().code(), Some(0));
+    // One pass says so as well, and is over.
+    let mut once = Running::tending(&["--once", "--json", &other, &stuck_pid]);
+    assert!(!once.ended().success());
+    assert!(once.said_on_stderr().contains("keeps the kernel waiting"));
+}

@@ -1,0 +1,8 @@
+//! `hugekit tend` on programs of the test's own.
+#![allow(unsafe_code)]
+
+mod fuse;
+mod hostile;
+mod passes;
+mod program;
+mod running;

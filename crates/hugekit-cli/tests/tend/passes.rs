@@ -1,0 +1,136 @@
+//! Passes, and who has a process.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use assert_cmd::cargo::cargo_bin_cmd;
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use crate::running::{Running, is_refused};
+
+#[test]
+fn one_pass_as_json_has_the_processs_memory() {
+    let sleeping = Running::sleeping();
+    let output = cargo_bin_cmd!("hugekit")
+        .args(["tend", "--once", "--json", &sleeping.pid()])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    if is_refused(&said) {
+        return;
+    }
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["pid"].to_string(), sleeping.pid());
+    assert!(report["after"]["all"].as_u64().unwrap() > 0, "{report}");
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn program_that_is_started_gives_its_exit_status() {
+    let output = cargo_bin_cmd!("hugekit")
+        .args(["tend", "--", "sh", "-c", "sleep 0.3; exit 7"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "also where it cannot be tended");
+}
+
+#[test]
+fn program_that_another_one_has_started_in_its_place_is_tended() {
+    let output = cargo_bin_cmd!("hugekit")
+        .args(["tend", "--json", "--", "sh", "-c", "sleep 0.3; exec sleep 0.5"])
+        .output()
+        .unwrap();
+    if is_refused(&String::from_utf8(output.stderr).unwrap()) {
+        return;
+    }
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.lines().any(|line| line.contains("\"name\":\"sleep\"")), "{said}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn process_that_is_gone_or_not_named_is_an_error() {
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    cargo_bin_cmd!("hugekit")
+        .args(["tend", &ended.id().to_string()])
+        .assert()
+        .failure()
+        .stderr(contains("is gone").or(contains("of 2 MiB only")));
+    cargo_bin_cmd!("hugekit").arg("tend").assert().code(2).stderr(contains("PID"));
+}
+
+#[test]
+fn second_tender_of_a_process_waits_for_the_first_to_end() {
+    let sleeping = Running::sleeping();
+    let program = assert_cmd::cargo::cargo_bin!("hugekit");
+    let tend = || {
+        let mut command = Command::new(program);
+        command.args(["tend", "--json", &sleeping.pid()]);
+        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let mut first = tend();
+    let mut line = String::new();
+    let mut said = BufReader::new(first.0.stdout.take().unwrap());
+    if said.read_line(&mut line).unwrap() == 0 {
+        return; // It cannot be tended here.
+    }
+    let mut second = tend();
+    let mut note = String::new();
+    BufReader::new(second.0.stderr.take().unwrap()).read_line(&mut note).unwrap();
+    assert!(note.contains("tended already") && note.contains("waiting"), "{note}");
+    drop(first);
+    line.clear();
+    BufReader::new(second.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("\"passes\":1"), "{line}");
+}
+
+#[test]
+fn name_that_no_process_has_is_said_and_an_error_of_one_pass() {
+    cargo_bin_cmd!("hugekit")
+        .args(["tend", "--once", "--name", "no-such-name"])
+        .assert()
+        .failure()
+        .stderr(contains("no process to tend").and(contains("none is named no-such-name")));
+    let mut waiting = Running::tending(&["--name", "no-such-name", "--cgroup", "/no/such/group"]);
+    let said = waiting.said_on_stderr();
+    for part in
+        ["no process to tend yet", "none is named no-such-name", "/no/such/group", "waiting"]
+    {
+        assert!(said.contains(part), "{said}");
+    }
+    waiting.signal(libc::SIGTERM);
+    assert_eq!(waiting.ended().code(), Some(0));
+}
+
+#[test]
+fn pass_that_collapses_nothing_says_why() {
+    let sleeping = Running::sleeping();
+    let output =
+        cargo_bin_cmd!("hugekit").args(["tend", "--once", &sleeping.pid()]).output().unwrap();
+    if is_refused(&String::from_utf8(output.stderr).unwrap()) {
+        return;
+    }
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("in mappings without a whole aligned 2 MiB"), "{said}");
+}
+
+#[test]
+fn hole_is_not_filled_when_the_memory_limit_cannot_be_read() {
+    let sleeping = Running::sleeping();
+    let program = assert_cmd::cargo::cargo_bin!("hugekit");
+    let script = "umount -R -l /sys/fs/cgroup && exec \"$0\" tend --once --json \"$1\"";
+    let mut apart = Command::new("unshare");
+    apart.args(["--mount", "--cgroup", "sh", "-c", script]).arg(program).arg(sleeping.pid());
+    let output = apart.output().unwrap();
+    if !output.status.success() {
+        println!("skipped: control groups cannot be hidden from a process");
+        return;
+    }
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["is_limit_unknown"], true, "{report}");
+    let seen = Command::new(program).args(["tend", "--once", "--json", &sleeping.pid()]).output();
+    let report: serde_json::Value = serde_json::from_slice(&seen.unwrap().stdout).unwrap();
+    assert_eq!(report["is_limit_unknown"], false, "{report}");
+}

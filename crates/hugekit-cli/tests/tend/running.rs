@@ -1,0 +1,124 @@
+//! Programs that tests start, and that end with them.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Far more than anything here takes: what lasts longer hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// Killed when dropped.
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    pub(crate) fn sleeping() -> Self {
+        Self(Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// `hugekit tend` with these arguments.
+    pub(crate) fn tending(arguments: &[&str]) -> Self {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("hugekit"));
+        Self::new(command.arg("tend").args(arguments))
+    }
+
+    pub(crate) fn new(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    pub(crate) fn signal(&self, number: i32) {
+        // SAFETY: the process is this one's child, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, number) }, 0);
+    }
+
+    /// Lines of its standard output, as they come.
+    pub(crate) fn lines(&mut self) -> Lines {
+        Lines::of(self.0.stdout.take().unwrap())
+    }
+
+    /// The first line of its standard error.
+    pub(crate) fn said_on_stderr(&mut self) -> String {
+        Lines::of(self.0.stderr.take().unwrap()).next_line().unwrap_or_default()
+    }
+
+    /// # Panics
+    /// It does not end.
+    pub(crate) fn ended(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < HANGS, "the program does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The letter of its state.
+    pub(crate) fn state(&self) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        stat.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until something is so.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < HANGS, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Read in a thread, so that a test does not hang with its program.
+pub(crate) struct Lines(Receiver<String>);
+
+impl Lines {
+    pub(crate) fn of(output: impl Read + Send + 'static) -> Self {
+        let (tell, told) = channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            for line in lines {
+                if tell.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(told)
+    }
+
+    /// Nothing at the output's end.
+    pub(crate) fn next_line(&self) -> Option<String> {
+        match self.0.recv_timeout(HANGS) {
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("the program says nothing"),
+            line => line.ok(),
+        }
+    }
+
+    /// The first line that has this; what came before it is passed over.
+    pub(crate) fn until(&self, part: &str) -> String {
+        loop {
+            let line = self.next_line().unwrap_or_else(|| panic!("never said: {part}"));
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
+}
+
+/// What keeps every process here from being tended: the kernel, or who runs the test.
+pub(crate) fn is_refused(output: &str) -> bool {
+    ["may not be tended", "needs Linux 6.1", "of 2 MiB only"].iter().any(|why| output.contains(why))
+}

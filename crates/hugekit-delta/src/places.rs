@@ -1,0 +1,213 @@
+//! Where in the files of a chain the bytes of each block are: a save compares with them.
+//!
+//! So no two blocks are ever taken for equal that are not, even if a client chose their bytes. A file that cannot be relied on
+//! any more costs only size: its blocks are written again when they are given ([`files`](crate::files)).
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+
+use crate::blocks::{BLOCK, block_at, blocks_of, is_zero, whole_blocks};
+use crate::error::DeltaError;
+use crate::files::Files;
+use crate::format::StateId;
+use crate::known::sealed::Compare;
+use crate::known::{Block, Table};
+use crate::reader::{Change, Reader};
+
+/// Bytes between two blocks that are read with them, because a call takes longer.
+const NEAR: u64 = 16 << 10;
+
+/// What chains that are saved to files go by: 16 bytes for each block of 4 KiB.
+#[derive(Debug)]
+pub struct Places {
+    length: u64,
+    blocks: Table<Place>,
+    files: Files,
+    /// What the state that is being saved has.
+    written: Vec<Written>,
+    wanted: Vec<Wanted>,
+    buffer: Vec<u8>,
+}
+
+/// Bytes in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    file: u32,
+    at: u64,
+}
+
+impl Place {
+    fn behind(self, len: u64) -> Self {
+        Self { at: self.at + len, ..self }
+    }
+}
+
+/// A block that is compared with its place: the first one of those that are compared together has index 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    place: Place,
+    index: usize,
+}
+
+impl Wanted {
+    fn block<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let bytes = &bytes[self.index * BLOCK..];
+        &bytes[..bytes.len().min(BLOCK)]
+    }
+
+    /// Whether both are read by one call.
+    fn is_near(&self, next: &Self) -> bool {
+        let end = self.place.at + BLOCK as u64;
+        self.place.file == next.place.file && next.place.at <= end + NEAR
+    }
+}
+
+/// Bytes that were written: where they are behind the beginning of the delta, `None` for zeroes.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    offset: u64,
+    len: u64,
+    at: Option<u64>,
+}
+
+impl Places {
+    pub(crate) fn new(length: u64) -> Self {
+        let blocks = Table::new(blocks_of(length));
+        let files = Files::default();
+        let (written, wanted, buffer) = (Vec::new(), Vec::new(), Vec::new());
+        Self { length, blocks, files, written, wanted, buffer }
+    }
+
+    /// A state is about to be saved to this file. Returns it for [`commit`](Compare::commit), if that is possible.
+    pub(crate) fn begin(&mut self, to: &File) -> io::Result<Option<File>> {
+        self.blocks.reserve()?;
+        self.written.clear();
+        self.files.forget_changed();
+        self.files.forget_behind(to);
+        // It shares its position with the program's.
+        Ok(to.try_clone().ok())
+    }
+
+    /// What this reader has not read yet is of the last state. It reads a file from `start` on.
+    pub(crate) fn follow(
+        &mut self,
+        mut reader: Reader<impl Read>,
+        file: &File,
+        start: u64,
+    ) -> Result<StateId, DeltaError> {
+        self.blocks.reserve()?;
+        while let Some(change) = reader.next()? {
+            let (offset, len) = (change.offset(), change.len());
+            match change {
+                Change::Bytes { .. } => self.wrote(offset, len, reader.position() - len),
+                Change::Zeroes { .. } => self.cleared(offset, len),
+            }
+        }
+        let written = reader.position();
+        let state = reader.finish()?;
+        self.keep(Some(file), start, written);
+        Ok(state)
+    }
+
+    /// What was written, from `start` on in this file, is of the last state.
+    fn keep(&mut self, file: Option<&File>, start: u64, written: u64) {
+        let file = file.and_then(|file| self.files.keep(file, start + written));
+        for Written { offset, len, at } in std::mem::take(&mut self.written) {
+            let block = match (at, file) {
+                (None, _) => Block::Zero,
+                (Some(at), Some(file)) => Block::Is(Place { file, at: start + at }),
+                (Some(_), None) => Block::Unknown,
+            };
+            self.put(offset, len, block);
+        }
+        self.files.forget_surplus();
+    }
+
+    /// These bytes are there now. Of blocks that were written in part, nothing is known.
+    fn put(&mut self, offset: u64, len: u64, block: Block<Place>) {
+        let whole = whole_blocks(offset, len, self.length);
+        let touched = block_at(offset)..blocks_of(offset + len);
+        for index in (touched.start..whole.start).chain(whole.end..touched.end) {
+            let is_same = block == Block::Zero && self.blocks.get(index) == Block::Zero;
+            self.set(index, if is_same { Block::Zero } else { Block::Unknown });
+        }
+        for index in whole {
+            let before = (index * BLOCK) as u64 - offset;
+            self.set(
+                index,
+                match block {
+                    Block::Is(place) => Block::Is(place.behind(before)),
+                    other => other,
+                },
+            );
+        }
+    }
+
+    fn set(&mut self, index: usize, block: Block<Place>) {
+        if let Block::Is(place) = block {
+            self.files.count(place.file, 1);
+        }
+        if let Block::Is(place) = self.blocks.set(index, block) {
+            self.files.count(place.file, -1);
+        }
+    }
+
+    /// Compares blocks with places that are near each other in one file. Those that cannot be read count as changed.
+    fn compare_near(&mut self, wanted: &[Wanted], bytes: &[u8], changed: &mut [bool]) {
+        let ([first, ..], [.., last]) = (wanted, wanted) else { return };
+        let start = first.place.at;
+        let len = (last.place.at - start) as usize + last.block(bytes).len();
+        self.buffer.resize(self.buffer.len().max(len), 0);
+        let there = &mut self.buffer[..len];
+        if self.files.read(first.place.file, start, there) {
+            for one in wanted {
+                let block = one.block(bytes);
+                let at = (one.place.at - start) as usize;
+                changed[one.index] = *block != there[at..at + block.len()];
+            }
+        }
+    }
+}
+
+impl Compare for Places {
+    fn compare(&mut self, offset: u64, bytes: &[u8], changed: &mut Vec<bool>) {
+        let before = changed.len();
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.clear();
+        for (index, block) in bytes.chunks(BLOCK).enumerate() {
+            let offset = offset + (index * BLOCK) as u64;
+            let known = self.blocks.get(block_at(offset));
+            if let Block::Is(place) = known {
+                wanted.push(Wanted { place: place.behind(offset % BLOCK as u64), index });
+            }
+            changed.push(known != Block::Zero || !is_zero(block));
+        }
+        wanted.sort_unstable();
+        for near in wanted.chunk_by(Wanted::is_near) {
+            self.compare_near(near, bytes, &mut changed[before..]);
+        }
+        self.wanted = wanted;
+    }
+
+    fn wrote(&mut self, offset: u64, len: u64, at: u64) {
+        self.written.push(Written { offset, len, at: Some(at) });
+    }
+
+    fn cleared(&mut self, offset: u64, len: u64) {
+        self.written.push(Written { offset, len, at: None });
+    }
+
+    fn commit(&mut self, mut output: Option<File>, written: u64) {
+        // Where the delta ends says where it begins, in a file that is appended to, too.
+        let end = output.as_mut().and_then(|file| file.stream_position().ok());
+        match end.and_then(|end| end.checked_sub(written)) {
+            Some(start) => self.keep(output.as_ref(), start, written),
+            None => self.keep(None, 0, written),
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        self.blocks.clear();
+        self.files = Files::default();
+    }
+}

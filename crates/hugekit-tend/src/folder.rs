@@ -1,0 +1,100 @@
+//! A process's folder of `/proc`, opened once: it stays that process's, also when another one has the number.
+//!
+//! All that is read from it is bytes. Names of programs and files are chosen by the process, and need not be UTF-8.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs::{Dir, Mode, OFlags, open, openat, readlinkat};
+
+use crate::stat::Stat;
+
+#[derive(Debug)]
+pub(crate) struct Folder {
+    pid: i32,
+    descriptor: OwnedFd,
+}
+
+impl Folder {
+    /// That of the process that has this number now.
+    pub(crate) fn open(pid: i32) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = open(format!("/proc/{pid}"), flags, Mode::empty())?;
+        Ok(Self { pid, descriptor })
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(crate) fn file(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(openat(self.as_fd(), name, flags, Mode::empty())?.into())
+    }
+
+    pub(crate) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file(name)?.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn stat(&self) -> io::Result<Stat> {
+        Stat::parse(&self.read("stat")?).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// The number in a line `KEY:\tNUMBER` of its status, such as `Tgid`.
+    pub(crate) fn status(&self, key: &str) -> io::Result<Option<i64>> {
+        let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
+        Ok(value(&self.read("status")?, key).and_then(number))
+    }
+
+    /// Whether it has ended, and its parent has not waited for it.
+    pub(crate) fn is_zombie(&self) -> bool {
+        let status = self.read("status").unwrap_or_default();
+        value(&status, "State").is_some_and(|state| state.starts_with(b"Z"))
+    }
+
+    /// Where a link points to, as the kernel names it.
+    pub(crate) fn link(&self, name: &str) -> io::Result<OsString> {
+        Ok(OsString::from_vec(readlinkat(self.as_fd(), name, Vec::new())?.into_bytes()))
+    }
+
+    /// The numbers that are names in one of its folders, such as `task` and `fd`.
+    pub(crate) fn numbers(&self, name: &str) -> io::Result<Vec<i32>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = Dir::new(openat(self.as_fd(), name, flags, Mode::empty())?)?;
+        let number = |name: &std::ffi::CStr| name.to_str().ok()?.parse().ok();
+        Ok(folder.flatten().filter_map(|entry| number(entry.file_name())).collect())
+    }
+
+    /// Processes that it has started and that are still its children.
+    pub(crate) fn children(&self) -> Vec<i32> {
+        let of_task = |task| self.read(&format!("task/{task}/children")).unwrap_or_default();
+        let parse = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
+        let numbers = |bytes: Vec<u8>| -> Vec<i32> {
+            bytes.split(u8::is_ascii_whitespace).filter_map(parse).collect()
+        };
+        let tasks = self.numbers("task").unwrap_or_default();
+        tasks.into_iter().map(of_task).flat_map(numbers).collect()
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+fn value<'a>(status: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    let value = |line: &'a [u8]| line.strip_prefix(key.as_bytes())?.strip_prefix(b":");
+    status.split(|&byte| byte == b'\n').find_map(value).map(<[u8]>::trim_ascii)
+}
+
+/// Numbers of all processes.
+pub(crate) fn all() -> Vec<i32> {
+    let Ok(folder) = std::fs::read_dir("/proc") else { return Vec::new() };
+    folder.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}

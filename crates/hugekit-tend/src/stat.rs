@@ -1,0 +1,68 @@
+//! The line `/proc/PID/stat`.
+
+/// What a tender needs of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// The name of its first thread: any bytes, at most 15 and no zero.
+    pub(crate) name: Vec<u8>,
+    pub(crate) state: u8,
+    pub(crate) parent: i32,
+    pub(crate) flags: u32,
+
+    pub(crate) program: Program,
+}
+
+/// What tells a process that runs on after a fork from one that has started another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    stack: u64,
+    code: u64,
+}
+
+impl Stat {
+    /// `PID (NAME) STATE PARENT ...`. The name may hold parentheses, spaces and newlines; only numbers follow it.
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+        let open = line.iter().position(|&byte| byte == b'(')?;
+        let close = line.iter().rposition(|&byte| byte == b')')?;
+        let name = line.get(open + 1..close)?.to_vec();
+        let rest = std::str::from_utf8(&line[close + 1..]).ok()?;
+        // By the numbers of the fields in proc(5), of which the state is the third.
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        Some(Self {
+            name,
+            state: *field(3)?.as_bytes().first()?,
+            parent: field(4)?.parse().ok()?,
+            flags: field(9)?.parse().ok()?,
+            program: Program { code: field(26)?.parse().ok()?, stack: field(28)?.parse().ok()? },
+        })
+    }
+
+    /// Whether it has ended, and its parent has not waited for it.
+    pub(crate) fn is_zombie(&self) -> bool {
+        self.state == b'Z'
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &[u8]) -> Vec<u8> {
+        let numbers = (4..=52).map(|field| field.to_string()).collect::<Vec<_>>().join(" ");
+        [b"17 (", name, b") S ", numbers.as_bytes(), b"\n"].concat()
+    }
+
+    #[test]
+    fn line_with_any_name_is_read() {
+        for name in [&b"sh"[..], b"a) R 1 (b", b"\xff\xfe", b"two\nlines) Z", b"", b"))))"] {
+            let stat = Stat::parse(&line(name)).unwrap();
+            let program = Program { code: 26, stack: 28 };
+            let expected = Stat { name: name.to_vec(), state: b'S', parent: 4, flags: 9, program };
+            assert_eq!(stat, expected);
+        }
+        for wrong in [&b""[..], b"17 sh S 1", b"17 (sh) S 1 2", b"17 )sh( S"] {
+            assert_eq!(Stat::parse(wrong), None);
+        }
+    }
+}

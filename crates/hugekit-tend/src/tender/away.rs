@@ -1,0 +1,175 @@
+//! A process on which a thread of its own works.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::tended::{Next, Tended};
+use super::{AGAIN, GRACE, PIECE, REST, TICK, rest};
+use crate::compaction::Compaction;
+use crate::error::TendError;
+use crate::fork_cost::ForkCost;
+use crate::job::Job;
+use crate::pace::Pace;
+use crate::relatives::Seen;
+use crate::settings::Settings;
+use crate::stat::Program;
+use crate::status::{Hindrance, Status};
+
+/// What the threads of a tender share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) fork_cost: Option<ForkCost>,
+    pub(super) pace: Pace,
+    pub(super) compaction: Mutex<Compaction>,
+}
+
+/// When the work on a process has ended: the process, and what kept the work from its end.
+pub(super) type Done = (Tended, Result<(), TendError>);
+
+/// The process, when there is no thread.
+type Unstarted = Box<(Tended, std::io::Error)>;
+
+#[derive(Debug)]
+pub(super) struct Away {
+    pid: i32,
+    program: Program,
+    seen: Seen,
+    stop: Arc<AtomicBool>,
+    job: Job<Done>,
+}
+
+impl Away {
+    /// Makes one pass.
+    ///
+    /// # Errors
+    /// There is no thread: the process is handed back.
+    pub(super) fn pass(tended: Tended, shared: &Arc<Shared>) -> Result<Self, Unstarted> {
+        let shared = Arc::clone(shared);
+        Self::start(tended, move |tended, stop| tended.pass(&shared, stop))
+    }
+
+    /// Does what is due until it is told to stop, or the process is gone. What there is to tell is sent.
+    ///
+    /// # Errors
+    /// There is no thread: the process is handed back.
+    pub(super) fn attend(
+        tended: Tended,
+        shared: &Arc<Shared>,
+        tell: Sender<Status>,
+    ) -> Result<Self, Unstarted> {
+        let shared = Arc::clone(shared);
+        Self::start(tended, move |tended, stop| attend(tended, &shared, &tell, stop))
+    }
+
+    fn start(
+        tended: Tended,
+        work: impl FnOnce(&mut Tended, &AtomicBool) -> Result<(), TendError> + Send + 'static,
+    ) -> Result<Self, Unstarted> {
+        let (pid, program) = (tended.target.pid(), tended.target.program());
+        let seen = tended.relatives.seen();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let job = Job::start(tended, move |mut tended| {
+            let done = work(&mut tended, &stopped);
+            (tended, done)
+        })?;
+        Ok(Self { pid, program, seen, stop, job })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(super) fn program(&self) -> Program {
+        self.program
+    }
+
+    pub(super) fn has_forked(&self, pid: i32) -> bool {
+        self.seen.has(pid)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stuck(&mut self) -> bool {
+        self.job.is_stuck()
+    }
+
+    /// Its end, if it comes within this time.
+    pub(super) fn wait(&mut self, at_most: Duration) -> Option<Done> {
+        self.job.wait(at_most)
+    }
+
+    /// Waits for its end, unless it is stuck or told to stop and does not.
+    pub(super) fn finish(&mut self, stop: &AtomicBool) -> Result<Done, Hindrance> {
+        let mut stopped = None;
+        loop {
+            if let Some(done) = self.wait(PIECE) {
+                return Ok(done);
+            }
+            if stop.load(Ordering::Relaxed) {
+                self.stop();
+                if stopped.get_or_insert_with(Instant::now).elapsed() >= GRACE {
+                    return Err(Hindrance::Stopped);
+                }
+            } else if self.job.is_stuck() {
+                return Err(Hindrance::Stuck);
+            }
+        }
+    }
+}
+
+/// Its thread ends as soon as the kernel lets it.
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn attend(
+    tended: &mut Tended,
+    shared: &Shared,
+    tell: &Sender<Status>,
+    stop: &AtomicBool,
+) -> Result<(), TendError> {
+    // Who listens no more has told this thread to stop.
+    let say = |tended: &Tended| drop(tell.send(tended.status()));
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let next = tended.next(shared.fork_cost.as_ref());
+        let looking = began.elapsed();
+        match next {
+            Next::Leave => return Err(TendError::Gone { pid: tended.target.pid() }),
+            Next::Ask => {
+                tended.ask();
+                say(tended);
+            }
+            Next::Tell => say(tended),
+            Next::Pass => {
+                match tended.pass(shared, stop) {
+                    Err(TendError::Gone { pid }) => return Err(TendError::Gone { pid }),
+                    Err(_) => tended.put_off(Hindrance::Unreadable),
+                    Ok(()) => {}
+                }
+                say(tended);
+                compact(tended, shared);
+            }
+            Next::Rest => {}
+        }
+        rest(TICK.max(looking * REST).min(AGAIN), stop);
+    }
+    Ok(())
+}
+
+fn compact(tended: &Tended, shared: &Shared) {
+    // While one thread compacts, the others need not.
+    if tended.lacks_huge_pages()
+        && let Ok(mut compaction) = shared.compaction.try_lock()
+    {
+        compaction.ask(shared.settings.keep_free);
+    }
+}

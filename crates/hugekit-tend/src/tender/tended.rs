@@ -1,0 +1,304 @@
+//! One process that is tended, and what is known of it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hugekit::HUGE_PAGE_BYTES;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::away::Shared;
+use super::{AGAIN, PIECE, rest};
+use crate::collapse::collapse;
+use crate::error::TendError;
+use crate::fork_cost::ForkCost;
+use crate::fork_time::ForkTime;
+use crate::headroom::{hindrance, may_grow};
+use crate::mappings::Survey;
+use crate::pace::{Pace, Turn, rest_after};
+use crate::pages::Look;
+use crate::plan::{History, Plan, plan};
+use crate::redis_info;
+use crate::relatives::Relatives;
+use crate::settings::Settings;
+use crate::status::{Hindrance, PassReport, Refusal, Status};
+use crate::target::Target;
+
+/// Without a fork, a pass is made so long after the last one: what was new or sparse then may be dense now.
+const AT_LATEST: Duration = Duration::from_secs(60);
+
+/// Of its memory, a pass that had to collapse one part in so many has the next one come sooner: splits accumulate.
+const MUCH: u64 = 16;
+
+/// Collapses for each look at the machine's memory: 32 MiB, which [`Settings::keep_free`] leaves many times.
+const LOOK_EVERY: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Tended {
+    pub(super) target: Target,
+    pub(super) relatives: Relatives,
+    history: History,
+    pub(super) passes: u64,
+    children: usize,
+    pub(super) due: Instant,
+    /// Until the next pass without a fork.
+    interval: Duration,
+    pub(super) last: Option<PassReport>,
+    last_fork: Option<ForkTime>,
+}
+
+/// What is to be done for a process now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It has ended, or started another program.
+    Leave,
+    Rest,
+    /// Tell of a child that came or went.
+    Tell,
+    /// Ask it how long the fork took that was just seen.
+    Ask,
+    Pass,
+}
+
+impl Tended {
+    pub(super) fn new(target: Target) -> Self {
+        Self {
+            target,
+            relatives: Relatives::default(),
+            history: History::default(),
+            passes: 0,
+            children: 0,
+            due: Instant::now(),
+            interval: AT_LATEST,
+            last: None,
+            last_fork: None,
+        }
+    }
+
+    /// Looks at its children.
+    pub(super) fn next(&mut self, cost: Option<&ForkCost>) -> Next {
+        if !self.target.is_there() {
+            return Next::Leave;
+        }
+        let forks = self.relatives.forks();
+        let children = self.relatives.look(&self.target);
+        let has_forked = self.relatives.forks() > forks;
+        let is_new = children != self.children;
+        if self.children > 0 && children == 0 {
+            self.due = Instant::now();
+        }
+        self.children = children;
+        if has_forked {
+            self.last_fork = self.estimate(cost);
+            if redis_info::is_server(&self.target.name()) {
+                return Next::Ask;
+            }
+        }
+        if is_new {
+            Next::Tell
+        } else if children == 0 && self.is_due() {
+            Next::Pass
+        } else {
+            Next::Rest
+        }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    /// How long the fork took whose child was just seen, by what its memory was after the last pass.
+    fn estimate(&self, cost: Option<&ForkCost>) -> Option<ForkTime> {
+        let memory = self.last.as_ref()?.after;
+        Some(ForkTime::Estimated(cost?.of(memory)))
+    }
+
+    /// Has a server say how long that fork took, if it does.
+    pub(super) fn ask(&mut self) {
+        let told = redis_info::last_fork(self.target.folder()).map(ForkTime::Told);
+        self.last_fork = told.or(self.last_fork);
+    }
+
+    /// The report is [`last`](Self::last) then.
+    pub(super) fn pass(&mut self, shared: &Shared, stop: &AtomicBool) -> Result<(), TendError> {
+        let (began, cpu) = (Instant::now(), thread_cpu());
+        let survey = Survey::of(self.target.folder())?;
+        let looks = self.target.look(&survey.tended)?;
+        let seen: u64 = looks.iter().map(|look| look.present).sum();
+        self.history.keep(&looks);
+        let is_limit_unknown = !may_grow(&self.target);
+        let density = if is_limit_unknown { 1.0 } else { shared.settings.density };
+        let Plan { ranges, sparse } = plan(looks, density, &self.history);
+        let work = self.work(ranges, shared, stop);
+        let before = survey.extent();
+        // To look again takes as long as a look at every page of the process.
+        let after = match work.collapsed {
+            0 => before,
+            _ => Survey::of(self.target.folder())?.extent(),
+        };
+        self.note(PassReport {
+            pid: self.target.pid(),
+            before,
+            after,
+            collapsed: work.collapsed,
+            filled: work.filled,
+            refused: work.refused.into_iter().collect(),
+            sparse,
+            is_limit_unknown,
+            swapped: survey.swapped,
+            edges: survey.small.saturating_sub(seen),
+            excluded: survey.excluded(),
+            cpu: thread_cpu().saturating_sub(cpu),
+            longest: work.longest,
+            elapsed: began.elapsed(),
+            hindrance: work.hindrance,
+        });
+        Ok(())
+    }
+
+    fn work(&mut self, ranges: Vec<Look>, shared: &Shared, stop: &AtomicBool) -> Work {
+        let settings = &shared.settings;
+        // Where a child shares all of the memory there is no range, and it is the child that is in the way.
+        let mut work = Work { hindrance: self.hindrance(settings, stop, true), ..Work::default() };
+        for (index, range) in ranges.into_iter().enumerate() {
+            if work.hindrance.is_some() {
+                break;
+            }
+            let turn = turn(&shared.pace, stop);
+            work.hindrance = self.hindrance(settings, stop, index % LOOK_EVERY == 0);
+            if let (Some(turn), None) = (turn, work.hindrance) {
+                let took = self.collapse(range, &mut work);
+                turn.rest(rest_after(settings, HUGE_PAGE_BYTES as u64, took));
+            }
+        }
+        work
+    }
+
+    fn note(&mut self, report: PassReport) {
+        self.passes += 1;
+        self.interval = interval_after(self.interval, &report);
+        self.due = Instant::now() + if report.hindrance.is_some() { AGAIN } else { self.interval };
+        self.last = Some(report);
+    }
+
+    /// A pass that could not be begun is tried again later.
+    pub(super) fn put_off(&mut self, hindrance: Hindrance) {
+        self.due = Instant::now() + AGAIN;
+        let extent = self.last.as_ref().map_or_else(Default::default, |last| last.after);
+        self.last = Some(PassReport {
+            before: extent,
+            after: extent,
+            ..PassReport::of_none(self.target.pid(), hindrance)
+        });
+    }
+
+    fn hindrance(
+        &mut self,
+        settings: &Settings,
+        stop: &AtomicBool,
+        of_memory: bool,
+    ) -> Option<Hindrance> {
+        if stop.load(Ordering::Relaxed) {
+            return Some(Hindrance::Stopped);
+        }
+        if !self.target.is_there() {
+            return Some(Hindrance::Gone);
+        }
+        match self.relatives.look(&self.target) {
+            0 if of_memory => hindrance(&self.target, settings),
+            0 => None,
+            count => Some(Hindrance::Child { count }),
+        }
+    }
+
+    fn collapse(&mut self, range: Look, work: &mut Work) -> Duration {
+        let began = Instant::now();
+        let done = collapse(self.target.descriptor(), range.start);
+        let took = began.elapsed();
+        work.longest = work.longest.max(took);
+        match done {
+            Ok(()) => {
+                work.collapsed += 1;
+                work.filled += (HUGE_PAGE_BYTES as u64).saturating_sub(range.present);
+                self.history.note(range.start);
+            }
+            // It is gone, which is the hindrance then.
+            Err(Errno::SRCH) => {}
+            Err(errno) => *work.refused.entry(Refusal::from(errno)).or_insert(0) += 1,
+        }
+        took
+    }
+
+    pub(super) fn lacks_huge_pages(&self) -> bool {
+        let hindrance = self.last.as_ref().and_then(|last| last.hindrance);
+        matches!(hindrance, Some(Hindrance::NoFreeHugePages { .. }))
+    }
+
+    pub(super) fn status(&self) -> Status {
+        Status {
+            pid: self.target.pid(),
+            name: self.target.name().into_owned(),
+            passes: self.passes,
+            forks: self.relatives.forks(),
+            children: self.children,
+            last_fork: self.last_fork,
+            last: self.last.clone(),
+        }
+    }
+}
+
+/// Half of the last one where much was split since, and twice as long where little was.
+fn interval_after(last: Duration, report: &PassReport) -> Duration {
+    let collapsed = report.collapsed.saturating_mul(HUGE_PAGE_BYTES as u64);
+    if collapsed >= report.after.all / MUCH && collapsed > 0 {
+        (last / 2).max(AGAIN)
+    } else {
+        (last * 2).min(AT_LATEST)
+    }
+}
+
+/// What a pass has done so far.
+#[derive(Debug, Default)]
+struct Work {
+    collapsed: u64,
+    filled: u64,
+    refused: BTreeMap<Refusal, u64>,
+    longest: Duration,
+    hindrance: Option<Hindrance>,
+}
+
+/// None after a stop.
+fn turn<'a>(pace: &'a Pace, stop: &AtomicBool) -> Option<Turn<'a>> {
+    while !stop.load(Ordering::Relaxed) {
+        match pace.begin() {
+            Ok(turn) => return Some(turn),
+            Err(wait) => rest(wait.min(PIECE), stop),
+        }
+    }
+    None
+}
+
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mappings::Extent;
+
+    #[test]
+    fn passes_come_sooner_where_much_is_split_and_later_where_little_is() {
+        let huge = HUGE_PAGE_BYTES as u64;
+        let after = |last, collapsed| {
+            let extent = Extent { huge: 160 * huge, all: 160 * huge };
+            interval_after(last, &PassReport { after: extent, collapsed, ..PassReport::default() })
+        };
+        assert_eq!(after(AT_LATEST, 10), AT_LATEST / 2);
+        assert_eq!(after(AT_LATEST / 2, 9), AT_LATEST);
+        assert_eq!(after(AT_LATEST, 0), AT_LATEST);
+        assert_eq!(after(AGAIN, 160), AGAIN);
+    }
+}
