@@ -5,8 +5,8 @@ use std::io::{self, BufReader, ErrorKind};
 use std::iter;
 
 use anyhow::{Context, Result, bail, ensure};
-use hugekit::machine::{Memory, Root};
 use hugekit_delta::{Chain, DeltaError, Reader, StateId, apply};
+use hugekit_machine::{Memory, Root};
 
 use super::dump;
 use super::folder::{Folder, Name};

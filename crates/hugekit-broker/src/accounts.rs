@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use hugekit::machine::Root;
+use hugekit_machine::Root;
 
 const RANGES: &str = "/etc/subuid";
 const USERS: &str = "/etc/passwd";

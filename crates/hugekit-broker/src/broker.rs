@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hugekit::lease::protocol::{
+use hugekit::lease::{LeaseError, MemoryFile};
+use hugekit::pool::Backing;
+use hugekit_lease::protocol::{
     Answer, MOST_ROWS, Malformed, Payer, Refusal, Request, Status, VERSION,
 };
-use hugekit::lease::{LeaseError, MemoryFile};
-use hugekit::machine::Root;
-use hugekit::pool::Backing;
+use hugekit_machine::Root;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, Uid};
 use rustix::io::Errno;

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hugekit::lease::protocol::Refusal;
 use hugekit::pool::Backing;
+use hugekit_lease::protocol::Refusal;
 
 /// What a broker is told. All sizes are bytes.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use hugekit::lease::protocol::Refusal;
+use hugekit_lease::protocol::Refusal;
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hugekit::machine::Root;
+use hugekit_machine::Root;
 
 /// The directories of the groups by which a process is charged for memory and for huge pages, if all of them can be
 /// found. The process has to be of that user still: its number may be another's by now.

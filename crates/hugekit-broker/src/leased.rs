@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use hugekit::lease::protocol::{Payer, Row};
+use hugekit_lease::protocol::{Payer, Row};
 
 /// A lease, as long as it counts.
 #[derive(Clone, Copy, Debug)]

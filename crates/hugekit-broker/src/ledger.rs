@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use hugekit::lease::protocol::{Payer, Refusal, Row};
+use hugekit_lease::protocol::{Payer, Refusal, Row};
 
 use crate::config::Quotas;
 use crate::leased::Leased;

@@ -1,7 +1,7 @@
 //! Free memory of a kind, and how much of the taken memory the broker knows of.
 
-use hugekit::machine::{Memory, Root, hugepages};
 use hugekit::pool::Backing;
+use hugekit_machine::{Memory, Root, hugepages};
 
 /// Memory of one kind at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

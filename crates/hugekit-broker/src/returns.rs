@@ -102,7 +102,7 @@ impl Returns {
 
 #[cfg(test)]
 mod tests {
-    use hugekit::lease::protocol::Payer;
+    use hugekit_lease::protocol::Payer;
     use proptest::prelude::*;
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use hugekit::lease::MemoryFile;
-use hugekit::lease::protocol::{Payer, Refusal};
+use hugekit_lease::protocol::{Payer, Refusal};
 
 use crate::filler::{Filled, Filler};
 

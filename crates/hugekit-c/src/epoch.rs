@@ -139,8 +139,8 @@ pub unsafe extern "C" fn hugekit_region_changes(
             let (region, options) = (handle(region, "region")?, versioned::read(options)?);
             let builder = fork_builder(&region.region, &options)?;
             let taken = match epoch.as_ref() {
-                Some(epoch) => builder.since(epoch.0.end("epoch")?)?,
-                None => builder.first_epoch()?,
+                Some(epoch) => Changes::since(builder, epoch.0.end("epoch")?)?,
+                None => Changes::first(builder)?,
             };
             Ok(hugekit_changes::new(taken))
         })

@@ -6,11 +6,12 @@ use std::ffi::{CString, c_char, c_int};
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
-use engine::arch::{Routine, clear_routines, copy_routines};
-use engine::machine::limits::Allowed;
-use engine::machine::userfaultfd::{Userfaultfd, Uses};
-use engine::machine::{Memory, Root, Topology, cache, hugepages};
-use engine::{ClearOptions, CopyOptions, HeapShortage, Profile, learning};
+use ::hugekit_machine::limits::Allowed;
+use ::hugekit_machine::userfaultfd::{Userfaultfd, Uses};
+use ::hugekit_machine::{Memory, Root, Topology, cache, hugepages};
+use engine::{ClearOptions, CopyOptions, HeapShortage, Profile};
+use hugekit_bulk::arch::{Routine, clear_routines, copy_routines};
+use hugekit_bulk::learning;
 
 use crate::status::{Answer, Refusal, answer, c_string, hugekit_status};
 use crate::versioned::{Place, Versioned};

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 use engine::SharedRegion;
 use engine::fault::FaultMode;
-use engine::region::{ForkBuilder, PinnedRange, Region, RegionBuilder};
+use engine::region::{ForkBuilder, PinnedRange, RegionBuilder};
 
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
@@ -409,7 +409,7 @@ pub unsafe extern "C" fn hugekit_region_fork(
 pub(crate) fn fork_builder<'a>(
     region: &'a SharedRegion,
     options: &hugekit_fork_options,
-) -> Answer<ForkBuilder<'a, Region>> {
+) -> Answer<ForkBuilder<'a>> {
     let hugekit_fork_options { granule, max_vmas, handler_threads, .. } = *options;
     let mut builder = region.fork_builder();
     if granule > 0 {

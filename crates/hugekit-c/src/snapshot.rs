@@ -310,7 +310,7 @@ pub unsafe extern "C" fn hugekit_region_snapshot(
     answer(unsafe {
         give(snapshot, "snapshot", || {
             let (region, options) = (handle(region, "region")?, versioned::read(options)?);
-            Ok(hugekit_snapshot::new(fork_builder(&region.region, &options)?.snapshot()?))
+            Ok(hugekit_snapshot::new(Snapshot::of_region(fork_builder(&region.region, &options)?)?))
         })
     })
 }

@@ -1,7 +1,7 @@
 //! Settings of the machine that a killed `hugekit lab --setup` has left.
 
-use hugekit::machine::Root;
 use hugekit_lab::record::reason;
+use hugekit_machine::Root;
 
 use crate::text::say;
 

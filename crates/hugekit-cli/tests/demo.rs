@@ -26,7 +26,7 @@ fn demo_of_memory_has_every_way_within_80_columns() {
 
 #[test]
 fn demo_of_forks_and_snapshots_has_every_way_or_a_remedy() {
-    for (which, way) in [("fork", "region.fork()"), ("snapshot", "region.snapshot()")] {
+    for (which, way) in [("fork", "region.fork()"), ("snapshot", "Snapshot::of_region()")] {
         match demo(which) {
             Ok(said) => assert!(said.contains(way), "{said}"),
             Err(said) => assert!(said.contains("remedy: "), "{said}"),

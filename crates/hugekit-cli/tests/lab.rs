@@ -59,7 +59,7 @@ fn stores_has_every_routine_and_ratio_with_raw_samples() {
     let output = smallest("stores").args(["--json", "-"]).assert().success().get_output().clone();
     let stores = &record(&output)["experiments"][0];
     let cases = strings(&stores["cases"], "id");
-    for routine in hugekit::arch::clear_routines().iter().filter(|r| r.is_available()) {
+    for routine in hugekit_bulk::arch::clear_routines().iter().filter(|r| r.is_available()) {
         assert!(cases.contains(&format!("stores/{}/16MiB", routine.name()).as_str()));
     }
     let ratios = strings(&stores["ratios"], "id");
@@ -75,7 +75,7 @@ fn stores_has_every_routine_and_ratio_with_raw_samples() {
     }
     let by_perf = cases.iter().any(|id| id.starts_with("stores/perf-"));
     let left_out = stores["notices"].to_string().contains("perf bench left out: ");
-    let string = hugekit::arch::clear_routine("rep_stosb").is_some();
+    let string = hugekit_bulk::arch::clear_routine("rep_stosb").is_some();
     assert!(!string || by_perf != left_out, "{cases:?}");
     for case in stores["cases"].as_array().unwrap() {
         assert_eq!(case["unit"], "GiB/s");
@@ -111,7 +111,7 @@ fn copies_has_every_routine_cold_and_warm() {
     let plain = ["4KiB-warm", "2MiB-warm", "16MiB-warm", "4KiB-cold", "2MiB-cold", "16MiB-cold"];
     let read = ["1MiB-warm+read", "2MiB-warm+read", "16MiB-warm+read"];
     for workload in plain.into_iter().chain(read).chain(used) {
-        for routine in hugekit::arch::copy_routines().iter().filter(|r| r.is_available()) {
+        for routine in hugekit_bulk::arch::copy_routines().iter().filter(|r| r.is_available()) {
             assert!(cases.contains(&format!("copies/{}/{workload}", routine.name()).as_str()));
         }
         assert!(ratios.contains(&format!("copies/memcpy-vs-auto/{workload}").as_str()));
@@ -240,7 +240,7 @@ fn fork_compares_tables_by_folio_size_and_says_what_it_left_out() {
 fn fork_compares_regions_with_processes_where_there_is_memory() {
     let mut forks = lab();
     forks.args(["fork", "--memory", "2GiB", "--rounds", "2", "--quick", "--json", "-"]);
-    let memory = hugekit::machine::Memory::read(&hugekit::machine::Root::default()).unwrap();
+    let memory = hugekit_machine::Memory::read(&hugekit_machine::Root::default()).unwrap();
     if memory.available < 2 << 30 {
         forks.assert().code(2).stderr(predicate::str::contains("are available"));
         return;
@@ -250,7 +250,7 @@ fn fork_compares_regions_with_processes_where_there_is_memory() {
     let notices = fork["notices"].to_string();
     if notices.contains("fork(2) of 1GiB left out") {
         // Only where there is too little: the kernel's memory and the regions'.
-        let available = hugekit::machine::Memory::read(&hugekit::machine::Root::default());
+        let available = hugekit_machine::Memory::read(&hugekit_machine::Root::default());
         assert!(available.unwrap().available < 5 << 30, "{notices}");
         return;
     }
@@ -363,7 +363,7 @@ fn snapshot_watches_a_writer_before_during_and_after() {
     let cases = strings(&snapshot["cases"], "id");
     let ratios = strings(&snapshot["ratios"], "id");
     // Lines that fit the cache are known where the machine says how large that is.
-    let caches = hugekit::machine::cache::read(&hugekit::machine::Root::default());
+    let caches = hugekit_machine::cache::read(&hugekit_machine::Root::default());
     let kinds: &[&str] = if caches.is_ok() { &["", "-zipf", "-fitting"] } else { &["", "-zipf"] };
     for kind in kinds {
         for subject in ["region-base", "fork2-4k", "fork2-thp", "anonymous", "anonymous-64k"] {
@@ -512,8 +512,9 @@ fn an_unknown_routine_names_the_valid_ones() {
 #[test]
 fn a_routine_this_cpu_lacks_is_named_as_unavailable() {
     let clears: Vec<_> =
-        hugekit::arch::clear_routines().iter().filter(|r| r.is_available()).collect();
-    let copies = hugekit::arch::copy_routines().iter().filter(|routine| !routine.is_available());
+        hugekit_bulk::arch::clear_routines().iter().filter(|r| r.is_available()).collect();
+    let copies =
+        hugekit_bulk::arch::copy_routines().iter().filter(|routine| !routine.is_available());
     for routine in copies.filter(|copy| clears.iter().all(|clear| clear.name() != copy.name())) {
         lab().args(["--routine", routine.name()]).assert().code(2).stderr(
             predicate::str::contains("not available on this CPU")

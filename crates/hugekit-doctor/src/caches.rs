@@ -1,6 +1,6 @@
 //! Cache sizes: what decides between cached and streaming stores.
 
-use hugekit::machine::CacheSizes;
+use hugekit_machine::CacheSizes;
 
 use crate::facts::Facts;
 use crate::line::{Line, Topic};

@@ -2,8 +2,8 @@
 
 use std::iter;
 
-use hugekit::machine::cgroup::{Cpuset, Layout, Quota};
-use hugekit::machine::{CpuSet, Error, Node, Topology};
+use hugekit_machine::cgroup::{Cpuset, Layout, Quota};
+use hugekit_machine::{CpuSet, Error, Node, Topology};
 
 use crate::facts::{Facts, Groups};
 use crate::line::{Line, Topic};

@@ -6,12 +6,12 @@ mod kvm;
 pub(crate) mod locked;
 pub(crate) mod thp;
 
-use hugekit::machine::cgroup::{Cgroups, Cpuset, Layout, Limit, Quota};
-use hugekit::machine::hugepages::{self, Pool};
-use hugekit::machine::limits::{self, Allowed};
-use hugekit::machine::process::Process;
-use hugekit::machine::userfaultfd::{self, Userfaultfd};
-use hugekit::machine::{CacheSizes, Error, Memory, Root, Topology, cache};
+use hugekit_machine::cgroup::{Cgroups, Cpuset, Layout, Limit, Quota};
+use hugekit_machine::hugepages::{self, Pool};
+use hugekit_machine::limits::{self, Allowed};
+use hugekit_machine::process::Process;
+use hugekit_machine::userfaultfd::{self, Userfaultfd};
+use hugekit_machine::{CacheSizes, Error, Memory, Root, Topology, cache};
 
 use self::host::Host;
 use self::locked::ResourceLimit;

@@ -1,6 +1,6 @@
 //! Virtual machines: guest memory is one of hugekit's uses.
 
-use hugekit::machine::Error;
+use hugekit_machine::Error;
 
 use crate::facts::Facts;
 use crate::line::{Line, Topic};

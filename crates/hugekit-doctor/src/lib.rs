@@ -21,7 +21,7 @@ mod thp;
 mod units;
 mod userfaultfd;
 
-use hugekit::machine::Root;
+use hugekit_machine::Root;
 use serde::Serialize;
 
 use self::facts::Facts;

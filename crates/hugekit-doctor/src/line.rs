@@ -1,6 +1,6 @@
 //! A line of the doctor's report, and the words that build one.
 
-use hugekit::machine::Error;
+use hugekit_machine::Error;
 use serde::Serialize;
 
 /// One finding.

@@ -24,7 +24,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
 
-    use hugekit::machine::Root;
+    use hugekit_machine::Root;
 
     use super::*;
     use crate::line::Verdict;

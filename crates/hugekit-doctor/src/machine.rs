@@ -1,6 +1,6 @@
 //! The machine, as lines and as the `machine` object of the JSON.
 
-use hugekit::machine::process::{Process, Seccomp};
+use hugekit_machine::process::{Process, Seccomp};
 use serde::Serialize;
 
 use crate::facts::Facts;

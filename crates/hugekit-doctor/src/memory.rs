@@ -1,7 +1,7 @@
 //! Memory: what there is, and what this process may take, map and lock of it.
 
-use hugekit::machine::cgroup::Limit;
-use hugekit::machine::{Error, Memory};
+use hugekit_machine::cgroup::Limit;
+use hugekit_machine::{Error, Memory};
 
 use crate::facts::Facts;
 use crate::facts::locked::ResourceLimit;

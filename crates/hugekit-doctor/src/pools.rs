@@ -1,8 +1,8 @@
 //! Huge pages that the administrator reserved, and limits on them.
 
-use hugekit::machine::cgroup::Limit;
-use hugekit::machine::hugepages::{NodePool, Pool, remedy};
-use hugekit::machine::{Error, Memory, Node};
+use hugekit_machine::cgroup::Limit;
+use hugekit_machine::hugepages::{NodePool, Pool, remedy};
+use hugekit_machine::{Error, Memory, Node};
 
 use crate::facts::Facts;
 use crate::line::{Line, Topic};

@@ -1,6 +1,6 @@
 //! Which clear routines this processor has.
 
-use hugekit::arch::{ClearRoutine, Kind, clear_routines};
+use hugekit_bulk::arch::{ClearRoutine, Kind, clear_routines};
 
 use crate::line::{Line, Topic};
 

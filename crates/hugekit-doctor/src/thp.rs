@@ -1,7 +1,7 @@
 //! Transparent huge pages. The policy of the processor's page size may overrule the global one.
 
-use hugekit::machine::Error;
-use hugekit::machine::process::Process;
+use hugekit_machine::Error;
+use hugekit_machine::process::Process;
 
 use crate::facts::Facts;
 use crate::facts::thp::{Choice, Defrag, Enabled, Khugepaged, PageSize, Setting, Shmem, Thp};

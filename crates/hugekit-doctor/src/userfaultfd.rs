@@ -1,7 +1,7 @@
 //! userfaultfd: what forks, snapshots and dirty memory rest on.
 
-use hugekit::machine::Error;
-use hugekit::machine::userfaultfd::{Features, Obstacle, Userfaultfd, Uses};
+use hugekit_machine::Error;
+use hugekit_machine::userfaultfd::{Features, Obstacle, Userfaultfd, Uses};
 
 use crate::facts::Facts;
 use crate::line::{Line, Topic, Verdict};

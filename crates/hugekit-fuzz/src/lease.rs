@@ -1,6 +1,6 @@
 //! Messages of the lease protocol: a client reads what a broker sends, and a broker what a client sends.
 
-use hugekit::lease::protocol::{Answer, LONGEST, Request};
+use hugekit_lease::protocol::{Answer, LONGEST, Request};
 
 /// What is understood is written again as it was, so that no two messages mean the same; and printing it ends.
 pub(crate) fn run(bytes: &[u8]) {

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path};
 
-use hugekit::machine::cgroup::Cgroups;
-use hugekit::machine::{Root, mappings, threads};
 use hugekit_doctor::examine;
+use hugekit_machine::cgroup::Cgroups;
+use hugekit_machine::{Root, mappings, threads};
 use tempfile::TempDir;
 
 /// Files of one tree, and bytes of one path.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hugekit::machine::cgroup::Cgroups;
-use hugekit::machine::{CacheSizes, Memory, Root, cache};
+use hugekit_machine::cgroup::Cgroups;
+use hugekit_machine::{CacheSizes, Memory, Root, cache};
 use rustix::process::{Resource, getrlimit};
 
 use crate::anonymous::{Anonymous, Pages};

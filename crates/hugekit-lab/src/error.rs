@@ -25,7 +25,7 @@ pub enum LabError {
     },
     /// The files that describe the machine could not be read.
     #[error(transparent)]
-    Machine(#[from] hugekit::machine::Error),
+    Machine(#[from] hugekit_machine::Error),
     /// The kernel refused to map or populate memory.
     #[error("cannot map {len} to measure on")]
     Map {

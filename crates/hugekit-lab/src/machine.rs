@@ -1,8 +1,8 @@
 //! The machine that a record was made on, read from its files.
 
-use hugekit::machine::limits::Allowed;
-use hugekit::machine::{Memory, Root, cache};
 use hugekit_doctor::Host;
+use hugekit_machine::limits::Allowed;
+use hugekit_machine::{Memory, Root, cache};
 
 use crate::record::Machine;
 

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use hugekit::machine::Root;
+use hugekit_machine::Root;
 use jiff::Timestamp;
 
 use crate::bench::Bench;

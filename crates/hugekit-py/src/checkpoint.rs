@@ -332,7 +332,7 @@ impl ArrayChain {
     fn since(&self, epochs: Vec<(Unit, Epoch)>) -> Result<Vec<(Unit, Changes)>, SnapshotError> {
         let since = |(unit, epoch): (Unit, Epoch)| {
             let changes = match &unit.region {
-                Some(of) => of.region.since(epoch),
+                Some(of) => Changes::since(&*of.region, epoch),
                 // SAFETY: as in `first_of`.
                 None => unsafe { unit.wishes(&self.builder).since(epoch) },
             };
@@ -362,7 +362,7 @@ impl ArrayChain {
         let region = region_of(span)?.handle();
         let first = || {
             let builder = region.fork_builder();
-            self.fault_mode.into_iter().fold(builder, ForkBuilder::fault_mode).first_epoch()
+            Changes::first(self.fault_mode.into_iter().fold(builder, ForkBuilder::fault_mode))
         };
         let changes = with_fault_signals(py, first)?;
         let serving = changes.serving().map(|serving| word(serving.fault_mode));

@@ -81,7 +81,7 @@ mod _hugekit {
     fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         let unreadable = || PyOSError::new_err("neither /proc nor /sys can be read");
         let report =
-            py.detach(|| examine(&hugekit::machine::Root::default())).ok_or_else(unreadable)?;
+            py.detach(|| examine(&hugekit_machine::Root::default())).ok_or_else(unreadable)?;
         let json = serde_json::to_string(&report)
             .map_err(|error| PyOSError::new_err(error.to_string()))?;
         py.import("json")?.call_method1("loads", (json,))

@@ -411,7 +411,9 @@ pub(crate) fn within(
             let take = || {
                 let builder = region.shared().fork_builder();
                 let fault_mode = fault_mode.into_iter();
-                fault_mode.fold(builder, hugekit::region::ForkBuilder::fault_mode).snapshot()
+                hugekit::Snapshot::of_region(
+                    fault_mode.fold(builder, hugekit::region::ForkBuilder::fault_mode),
+                )
             };
             Arc::clone(place.insert(Arc::new(with_fault_signals(py, take)?)))
         }

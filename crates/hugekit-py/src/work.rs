@@ -128,7 +128,7 @@ pub(crate) fn copy(
 /// >>> hugekit.set_learning(True)
 #[pyfunction]
 pub(crate) fn set_learning(enabled: bool) {
-    hugekit::learning::set_enabled(enabled);
+    hugekit_bulk::learning::set_enabled(enabled);
 }
 
 /// Two arrays whose bytes mean the same; whatever else has a buffer is bytes.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use hugekit::machine::{Memory, Root};
+use hugekit_machine::{Memory, Root};
 
 /// A compaction of the whole machine moves pages of all processes.
 const SELDOM: Duration = Duration::from_secs(300);

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use hugekit::machine::Root;
-use hugekit::machine::cgroup::{Cgroups, MemoryLeft};
+use hugekit_machine::Root;
+use hugekit_machine::cgroup::{Cgroups, MemoryLeft};
 
 use crate::settings::Settings;
 use crate::status::Hindrance;

@@ -49,9 +49,9 @@ mod clones {
     use std::time::{Duration, Instant};
 
     use hugekit::fault::FaultMode;
-    use hugekit::machine::{Memory, Root};
     use hugekit::region::ForkError;
     use hugekit::{Pool, SharedRegion};
+    use hugekit_machine::{Memory, Root};
     use kvm_ioctls::Kvm;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -182,51 +182,61 @@ compile_error!(
     "hugekit runs on Linux only: it is built on memfd_create(2), userfaultfd(2) and Linux's huge pages"
 );
 
-pub mod arch;
-mod backing;
-mod clear;
-mod copy;
-mod cow;
-mod cpu_set;
-mod engine;
-mod error_kind;
-mod events;
-pub mod fault;
-mod huge_page;
-pub mod learning;
-pub mod lease;
-pub mod machine;
-pub mod parallel;
-pub mod pool;
-mod populate;
-pub mod profile;
-pub mod region;
-mod remedy;
-mod size;
-pub mod snapshot;
-pub mod sweep;
-mod sync;
-mod sys;
+pub use hugekit_bulk::{
+    Cancel, ClearError, ClearOptions, CopyError, CopyOptions, HintError, Method, Operation,
+    PopulateError, PopulateOptions, Profile, Reuse, Threads, clear, copy,
+};
+pub use hugekit_regions::{Pool, PoolError, Region, RegionError, SharedRegion};
+pub use hugekit_snapshots::{Snapshot, SnapshotError};
+pub use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES, HeapShortage, system_error};
 
-/// Has the n-th system call refused, for tests: `cargo xtask faults`.
-#[cfg(feature = "fault-injection")]
-#[doc(hidden)]
-pub mod injection {
-    pub use crate::sys::injection::{Call, Hit, Lasting, Plan, arm, disarm, hit, trace};
+/// Work of the program's own on several threads, each on the node that holds its bytes.
+pub mod parallel {
+    pub use hugekit_bulk::parallel::{
+        Cancel, Done, Job, JobError, Limit, NodeMap, NodeMapError, Placement, Progress, Report,
+        Threads,
+    };
 }
 
-pub use clear::{ClearError, ClearOptions, clear};
-pub use copy::{CopyError, CopyOptions, copy};
-pub use engine::{HintError, Method, Operation, Reuse};
-pub use error_kind::{ErrorKind, system_error};
-pub use huge_page::HUGE_PAGE_BYTES;
-pub use parallel::{Cancel, Threads};
-pub use pool::{Pool, PoolError};
-pub use populate::{PopulateError, PopulateOptions};
-pub use profile::Profile;
-pub use region::{Region, RegionError, SharedRegion};
-pub use snapshot::{Snapshot, SnapshotError};
-pub use sys::headroom::HeapShortage;
+/// Which routine clears or copies how much, as data.
+pub mod profile {
+    pub use hugekit_bulk::profile::{AlreadyInstalled, Band, Bands, CacheState, Choice, Profile};
+}
+
+/// Pools of clean memory.
+pub mod pool {
+    pub use hugekit_regions::pool::{
+        Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy, Pool,
+        PoolBuilder, PoolError, Stats,
+    };
+}
+
+/// How page faults of regions, forks and snapshots are served.
+pub mod fault {
+    pub use hugekit_regions::fault::{FaultMode, MOST_THREADS, Serving, take_back_signals};
+}
+
+/// Regions of a pool, and their forks.
+pub mod region {
+    pub use hugekit_regions::region::{
+        ForkBuilder, ForkError, PinnedRange, Region, RegionBuilder, RegionError, SharedRegion,
+    };
+}
+
+/// Points in time of memory, and what has changed since.
+pub mod snapshot {
+    pub use hugekit_snapshots::{
+        Builder, Changes, Collapsed, Epoch, Granule, Holder, Reserve, Snapshot, SnapshotError,
+        Stats, Unsuitable, View, collapse,
+    };
+}
+
+/// Memory that another process has populated.
+pub mod lease {
+    pub use hugekit_lease::{
+        DEFAULT_WAIT, Lease, LeaseError, MemoryFile, Peer, Unfit, peer, status,
+    };
+}
 
 /// Runs the README's programs as tests.
 #[cfg(doctest)]

@@ -150,7 +150,7 @@ fn touch_of_broken_memory_ends_by_sigbus(backing: Backing) {
 fn snapshot_of_broken_memory_is_an_error(backing: Backing) {
     let snapshotted = || {
         let (pool, region) = marked(backing);
-        let snapshot = region.snapshot().unwrap();
+        let snapshot = hugekit::Snapshot::of_region(&region).unwrap();
         (pool, region, snapshot)
     };
     let (_pool, _region, snapshot) = broken(snapshotted, |(_, region, _)| region);

@@ -2,9 +2,10 @@
 
 mod common;
 
-use hugekit::arch::{CpuModel, Vendor, clear_routines};
-use hugekit::machine::CacheSizes;
 use hugekit::{ClearError, ClearOptions, HintError, Profile, clear};
+use hugekit_bulk::arch::clear_routines;
+use hugekit_machine::CacheSizes;
+use hugekit_machine::cpu::{CpuModel, Vendor};
 use proptest::prelude::*;
 
 use common::{REUSES, hints, len};
@@ -79,7 +80,8 @@ fn clear_by_a_routine_the_cpu_lacks_is_an_error_and_writes_nothing() {
 
 #[test]
 fn routine_names_are_unique_and_memset_comes_first() {
-    let names: Vec<_> = clear_routines().iter().map(hugekit::arch::ClearRoutine::name).collect();
+    let names: Vec<_> =
+        clear_routines().iter().map(hugekit_bulk::arch::ClearRoutine::name).collect();
     let mut unique = names.clone();
     unique.sort_unstable();
     unique.dedup();
@@ -112,7 +114,7 @@ fn builtin_bands_ascend_from_zero_and_are_available() {
 
 #[test]
 fn skylake_never_streams_and_an_unmeasured_cpu_not_below_its_last_level_cache() {
-    use hugekit::arch::Kind::Streaming;
+    use hugekit_bulk::arch::Kind::Streaming;
     let caches = CacheSizes { l1d: 32 << 10, l2: 1 << 20, llc: 36 << 20, llc_shared_by: 52 };
     let skylake = Profile::builtin(cpu(Vendor::Intel, 6, 0x55), caches);
     assert_ne!(skylake.clear.warm.routine_for(4 << 30).kind(), Streaming);

@@ -2,8 +2,8 @@
 
 mod common;
 
-use hugekit::arch::copy_routines;
 use hugekit::{CopyError, CopyOptions, HintError, Profile, copy};
+use hugekit_bulk::arch::copy_routines;
 use proptest::prelude::*;
 use proptest::sample::select;
 

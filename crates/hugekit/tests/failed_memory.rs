@@ -148,7 +148,7 @@ fn each_of(backing: Backing, fault_mode: FaultMode, by_write: bool) {
 fn snapshot_of_failed_memory_is_an_error(backing: Backing) {
     for writes in [false, true] {
         let (_pool, mut region) = marked(backing);
-        let snapshot = region.snapshot().unwrap();
+        let snapshot = hugekit::Snapshot::of_region(&region).unwrap();
         fail_the_marker(backing, &region);
         if writes {
             region.fill(2);

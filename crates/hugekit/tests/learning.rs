@@ -7,9 +7,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use hugekit::learning::{self, ChosenBy, Learned};
 use hugekit::profile::CacheState;
 use hugekit::{ClearOptions, CopyOptions, HUGE_PAGE_BYTES, Reuse, Threads};
+use hugekit_bulk::learning::{self, ChosenBy, Learned};
 
 /// So much teaches a class of slices all that there is to learn.
 const LONG: usize = 32 * HUGE_PAGE_BYTES;
@@ -126,7 +126,7 @@ fn operations_with_learning_off_go_by_the_built_in_profile() {
 fn operations_told_a_routine_or_a_profile_teach_nothing() {
     let _turn = in_turn();
     let mut bytes = vec![1_u8; LONG];
-    let memset = &hugekit::arch::clear_routines()[0];
+    let memset = &hugekit_bulk::arch::clear_routines()[0];
     let asked = ClearOptions::new().reuse(Reuse::None).routine(memset).run(&mut bytes).unwrap();
     assert_eq!(asked.used.map(|used| (used.routine, used.by)), Some(("memset", ChosenBy::Caller)));
     let profile = hugekit::Profile::builtin_here();

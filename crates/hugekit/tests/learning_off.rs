@@ -1,7 +1,7 @@
 //! A process that has installed a profile learns nothing: a test binary of its own, because there is no way back.
 
-use hugekit::learning::{self, ChosenBy};
 use hugekit::{ClearOptions, HUGE_PAGE_BYTES, Profile, Reuse};
+use hugekit_bulk::learning::{self, ChosenBy};
 
 #[test]
 fn installed_profile_is_gone_by_and_nothing_is_learned() {

@@ -6,7 +6,7 @@
 mod child;
 
 use child::in_a_child;
-use hugekit::learning;
+use hugekit_bulk::learning;
 
 #[test]
 fn clears_without_a_clock_are_right_and_nothing_is_learned() {

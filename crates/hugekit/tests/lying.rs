@@ -286,7 +286,7 @@ mod answers {
             Job::new(LEN).nodes(&map).threads(TWO).run(|_| Ok::<(), Infallible>(())).unwrap();
             let tiers = Hinted([Backing::Base].into_iter(), hint);
             Pool::builder(4096).ladder(tiers).build().unwrap();
-            let cpus: hugekit::machine::CpuSet =
+            let cpus: hugekit_machine::CpuSet =
                 Hinted([0, u32::MAX, 0].into_iter(), hint).collect();
             assert_eq!(cpus.len(), 2);
         }

@@ -233,8 +233,8 @@ fn the_rest(lack: Lack) {
     drop(short(pool.region_builder(LEN).clearing(Clearing::OnFault).build(), PoolError::kind));
     short(pool.scrub(), PoolError::kind);
     drop(short(regions[1].fork(), ForkError::kind));
-    drop(short(regions[1].snapshot(), SnapshotError::kind));
-    drop(short(regions[1].first_epoch(), SnapshotError::kind));
+    drop(short(Snapshot::of_region(&regions[1]), SnapshotError::kind));
+    drop(short(hugekit::snapshot::Changes::first(&regions[1]), SnapshotError::kind));
     short(regions[1].prepare_write(0..LEN), RegionError::kind);
     short(regions[1].populate(0..LEN), RegionError::kind);
     short(regions[1].release(0..LEN), RegionError::kind);

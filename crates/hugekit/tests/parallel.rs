@@ -12,12 +12,12 @@ use std::sync::Mutex;
 
 use child::in_a_child;
 use common::{hints, len};
-use hugekit::arch::{clear_routines, copy_routines};
 use hugekit::parallel::{Job, JobError};
 use hugekit::{
     Cancel, ClearError, ClearOptions, CopyError, CopyOptions, PopulateError, PopulateOptions,
     Profile, Threads,
 };
+use hugekit_bulk::arch::{clear_routines, copy_routines};
 use proptest::prelude::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::param::page_size;
@@ -27,13 +27,8 @@ const MIB: usize = 1 << 20;
 /// This machine's profile with chunks so small that a test has many.
 fn small_chunks() -> Profile {
     let built = Profile::builtin(
-        hugekit::arch::cpu_model(),
-        hugekit::machine::CacheSizes {
-            l1d: 32 << 10,
-            l2: 1 << 20,
-            llc: 32 << 20,
-            llc_shared_by: 2,
-        },
+        hugekit_machine::cpu::cpu_model(),
+        hugekit_machine::CacheSizes { l1d: 32 << 10, l2: 1 << 20, llc: 32 << 20, llc_shared_by: 2 },
     );
     Profile { parallel_from: 0, min_chunk: 4096, ..built }
 }

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hugekit::arch::{ClearRoutine, CopyRoutine, Kind, Unfenced, clear_routines, copy_routines};
+use hugekit_bulk::arch::{
+    ClearRoutine, CopyRoutine, Kind, Unfenced, clear_routines, copy_routines,
+};
 
 const LINE: usize = 64;
 

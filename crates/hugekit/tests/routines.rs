@@ -4,7 +4,9 @@
 //! CPU lacks is listed as ignored, with what it needs, instead of passing unseen.
 #![allow(unsafe_code)]
 
-use hugekit::arch::{ClearRoutine, CopyRoutine, Kind, Unfenced, clear_routines, copy_routines};
+use hugekit_bulk::arch::{
+    ClearRoutine, CopyRoutine, Kind, Unfenced, clear_routines, copy_routines,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

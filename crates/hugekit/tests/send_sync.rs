@@ -6,18 +6,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hugekit::arch::{ClearFn, CopyFn, CpuModel, Kind, Routine, Unfenced, Vendor};
 use hugekit::fault::{FaultMode, Serving};
-use hugekit::learning::{ChosenBy, Learned, Used};
-use hugekit::lease::protocol::{Answer, Malformed, Payer, Refusal, Request, Row, Status};
 use hugekit::lease::{Lease, LeaseError, MemoryFile, Peer, Unfit};
-use hugekit::machine::cgroup::{Cgroups, Cpuset, Layout, Limit as GroupLimit, MemoryLeft, Quota};
-use hugekit::machine::hugepages::{NodePool, Pool as HugePages, Shortage};
-use hugekit::machine::limits::Allowed;
-use hugekit::machine::mappings::MappedRange;
-use hugekit::machine::process::{Process, Seccomp};
-use hugekit::machine::userfaultfd::{Features, Obstacle, Userfaultfd, Uses};
-use hugekit::machine::{CacheSizes, CpuSet, Error, Memory, Node, ParseCpuSetError, Root, Topology};
 use hugekit::parallel::{
     Cancel, Done, Job, JobError, Limit, NodeMap, NodeMapError, Placement, Report, Threads,
 };
@@ -30,12 +20,23 @@ use hugekit::region::{ForkBuilder, ForkError, PinnedRange, RegionBuilder};
 use hugekit::snapshot::{
     Builder, Changes, Collapsed, Epoch, Granule, Reserve, Stats as SnapshotStats, Unsuitable, View,
 };
-use hugekit::sweep::{Extent, Order, Reach, Sweep};
 use hugekit::{
     ClearError, CopyError, ErrorKind, HeapShortage, HintError, Operation, Pool, PoolError,
     PopulateError, PopulateOptions, Profile, Region, RegionError, Reuse, SharedRegion, Snapshot,
     SnapshotError,
 };
+use hugekit_bulk::arch::{ClearFn, CopyFn, Kind, Routine, Unfenced};
+use hugekit_bulk::learning::{ChosenBy, Learned, Used};
+use hugekit_bulk::sweep::{Extent, Order, Reach, Sweep};
+use hugekit_lease::protocol::{Answer, Malformed, Payer, Refusal, Request, Row, Status};
+use hugekit_machine::cgroup::{Cgroups, Cpuset, Layout, Limit as GroupLimit, MemoryLeft, Quota};
+use hugekit_machine::cpu::{CpuModel, Vendor};
+use hugekit_machine::hugepages::{NodePool, Pool as HugePages, Shortage};
+use hugekit_machine::limits::Allowed;
+use hugekit_machine::mappings::MappedRange;
+use hugekit_machine::process::{Process, Seccomp};
+use hugekit_machine::userfaultfd::{Features, Obstacle, Userfaultfd, Uses};
+use hugekit_machine::{CacheSizes, CpuSet, Error, Memory, Node, ParseCpuSetError, Root, Topology};
 use static_assertions::{assert_impl_all, assert_not_impl_any};
 
 /// Any thread may have it, and several at a time may use it.
@@ -51,7 +52,7 @@ macro_rules! its_thread {
 // Memory, and what makes it.
 any_thread!(Pool, PoolBuilder<'static>, BackingReport, Fallback, InheritedMemory, PoolStats);
 any_thread!(Region, SharedRegion, PinnedRange, RegionBuilder<'static>);
-any_thread!(ForkBuilder<'static, Region>, ForkBuilder<'static, SharedRegion>);
+any_thread!(ForkBuilder<'static>);
 any_thread!(Snapshot, Builder, Changes, Epoch, Reserve, SnapshotStats, Collapsed);
 any_thread!(View<&'static Snapshot>, View<Arc<Snapshot>>);
 any_thread!(Lease, MemoryFile, Peer, Answer, Payer, Request, Row, Status);

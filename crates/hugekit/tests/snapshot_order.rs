@@ -346,7 +346,7 @@ fn snapshot_of_a_region_is_one_moment() {
         let start = region.as_ptr().expose_provenance();
         for words in orders(start, len) {
             let range = ptr::slice_from_raw_parts(region.as_ptr(), len);
-            let take = || match region.snapshot() {
+            let take = || match Snapshot::of_region(&region) {
                 Ok(snapshot) => read(&snapshot, range, &words),
                 Err(_) => vec![0],
             };

@@ -87,7 +87,8 @@ fn nothing_is_mapped_there(fault_mode: FaultMode) -> i32 {
             regions.extend([region, fork]);
         }
     }
-    let moments: Vec<Snapshot> = regions.iter().map(|region| region.snapshot().unwrap()).collect();
+    let moments: Vec<Snapshot> =
+        regions.iter().map(|region| Snapshot::of_region(region).unwrap()).collect();
     let reserve = Reserve::new(LEN).unwrap();
     for region in &regions {
         let range = addresses(region.as_ptr(), region.len());

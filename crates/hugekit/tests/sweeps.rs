@@ -1,6 +1,6 @@
 //! Properties of the orders in which a folio's extents are processed.
 
-use hugekit::sweep::{Extent, Order, Reach, SUBPAGE_BYTES as PAGE, near_window};
+use hugekit_bulk::sweep::{Extent, Order, Reach, SUBPAGE_BYTES as PAGE, near_window};
 use proptest::prelude::*;
 
 /// A folio of 1 page to 1 GiB, mostly powers of two as real folios are, and a target in it.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use comfy_table::Table;
-use hugekit::lease::protocol::{self, Payer, Row};
 use hugekit::pool::Backing;
 use hugekit_lab::size::Size;
+use hugekit_lease::protocol::{self, Payer, Row};
 use serde_json::json;
 
 use crate::socket;

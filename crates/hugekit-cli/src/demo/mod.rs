@@ -6,8 +6,8 @@ mod snapshot;
 mod ways;
 
 use clap::{Args, ValueEnum};
-use hugekit::machine::{Memory, Root};
 use hugekit_lab::size::{MIB, Size};
+use hugekit_machine::{Memory, Root};
 
 use crate::text::write_out;
 

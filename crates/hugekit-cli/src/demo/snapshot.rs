@@ -33,7 +33,7 @@ pub(super) fn run(bytes: usize) -> anyhow::Result<Ways> {
         ("the owner stops and writes the file", ""),
         ("it copies, a thread writes the copy", ""),
         (
-            "region.snapshot(), a thread writes",
+            "Snapshot::of_region(), a thread writes",
             "the owner copies aside what it writes first, 2 MiB at most.",
         ),
     ];
@@ -91,7 +91,7 @@ impl Owner {
 
     fn snapshot_and_write(&mut self, file: &mut File) -> anyhow::Result<Duration> {
         let start = Instant::now();
-        let snapshot = self.state.snapshot().map_err(|error| {
+        let snapshot = Snapshot::of_region(&self.state).map_err(|error| {
             let remedy = error.remedy();
             Remedied::error(error, remedy)
         })?;

@@ -3,7 +3,7 @@
 mod print;
 
 use anyhow::Context;
-use hugekit::machine::Root;
+use hugekit_machine::Root;
 
 use crate::settings;
 

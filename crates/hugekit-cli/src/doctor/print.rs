@@ -63,8 +63,8 @@ fn style(verdict: Verdict) -> Style {
 
 #[cfg(test)]
 mod tests {
-    use hugekit::machine::Root;
     use hugekit_doctor::Topic;
+    use hugekit_machine::Root;
 
     use super::*;
 

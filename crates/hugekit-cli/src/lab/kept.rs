@@ -40,8 +40,8 @@ fn describe(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hugekit::machine::Root;
     use hugekit_lab::record::Machine;
+    use hugekit_machine::Root;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use hugekit::arch::{Routine, clear_routines, copy_routines};
+use hugekit_bulk::arch::{Routine, clear_routines, copy_routines};
 use hugekit_lab::archive::Archive;
 use hugekit_lab::record::{Record, reason};
 use hugekit_lab::report;

@@ -269,9 +269,9 @@ fn align_numbers(table: &mut Table) {
 
 #[cfg(test)]
 mod tests {
-    use hugekit::machine::Root;
     use hugekit_lab::record::Failure;
     use hugekit_lab::record::Noise;
+    use hugekit_machine::Root;
 
     use super::*;
 

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use hugekit::lease::LeaseError;
-use hugekit::lease::protocol::{Answer, LONGEST, MESSAGE, Refusal, Request};
 use hugekit::pool::Backing;
+use hugekit_lease::protocol::{Answer, LONGEST, MESSAGE, Refusal, Request};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,

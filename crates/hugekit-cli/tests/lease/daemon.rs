@@ -6,9 +6,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hugekit::lease::protocol::Status;
 use hugekit::lease::{self, Lease, LeaseError};
 use hugekit::pool::Backing;
+use hugekit_lease::protocol::Status;
 use tempfile::TempDir;
 
 use super::UNIT;

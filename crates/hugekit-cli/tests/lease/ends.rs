@@ -7,10 +7,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hugekit::Pool;
-use hugekit::lease::protocol::Refusal;
 use hugekit::lease::{Lease, LeaseError};
-use hugekit::machine::{Root, hugepages};
 use hugekit::pool::Backing;
+use hugekit_lease::protocol::Refusal;
+use hugekit_machine::{Root, hugepages};
 
 use super::daemon::{Daemon, PATIENCE, program, until_gone};
 use super::{Check, UNIT};

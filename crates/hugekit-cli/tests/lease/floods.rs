@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use hugekit::lease::protocol::{Refusal, Request};
-use hugekit::lease::{self, Lease, LeaseError};
+use hugekit::lease::{Lease, LeaseError};
 use hugekit::pool::Backing;
+use hugekit_lease::protocol::{Refusal, Request};
 
 use super::attacks::{connection, say};
 use super::daemon::{Daemon, PATIENCE};
@@ -145,7 +145,7 @@ fn everything(backing: Backing) {
         over.store(true, Ordering::Relaxed);
         leases
     });
-    let own = |uid| move |row: &lease::protocol::Row| row.uid == uid;
+    let own = |uid| move |row: &hugekit_lease::protocol::Row| row.uid == uid;
     let status = daemon.until(|status| status.ready == 4 && status.leases == LEASES as u64);
     assert!(status.rows.iter().all(own(HONEST)));
     drop(leases);

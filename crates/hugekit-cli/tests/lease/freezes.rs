@@ -5,8 +5,8 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use hugekit::lease::protocol::Request;
 use hugekit::pool::Backing;
+use hugekit_lease::protocol::Request;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 
 use super::attacks::{connection, lease, say};

@@ -5,10 +5,10 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use hugekit::lease::protocol::Refusal;
 use hugekit::lease::{Lease, LeaseError};
-use hugekit::machine::{Root, hugepages};
 use hugekit::pool::{Backing, Pool};
+use hugekit_lease::protocol::Refusal;
+use hugekit_machine::{Root, hugepages};
 
 use super::daemon::{Daemon, PATIENCE, program, socket, start};
 use super::{Check, UNIT};

@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use hugekit::ErrorKind;
-use hugekit::lease::protocol::Refusal;
 use hugekit::lease::{Lease, LeaseError};
 use hugekit::pool::Backing;
+use hugekit_lease::protocol::Refusal;
 
 use super::daemon::{Daemon, PATIENCE, program, start};
 use super::{Check, UNIT};

@@ -1,6 +1,6 @@
 //! What runs this program: kernel, processor, hypervisor, container.
 
-use hugekit::machine::{Error, Root};
+use hugekit_machine::{Error, Root};
 
 use super::{field, hypervisor};
 

@@ -1,6 +1,6 @@
 //! Which hypervisor runs this machine, from the most to the least direct witness.
 
-use hugekit::machine::Root;
+use hugekit_machine::Root;
 
 /// What firmware tables say of virtual machines; bare machines of the same vendors say something else.
 const FIRMWARE: &[(&str, &str)] = &[

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use hugekit::machine::{Error, Root};
+use hugekit_machine::{Error, Root};
 
 /// `_IO(0xAE, 0x00)`. By hand: one number, for which the crates of KVM would be linked into every
 /// face.

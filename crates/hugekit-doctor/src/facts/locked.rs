@@ -1,6 +1,6 @@
 //! Memory that this process may lock.
 
-use hugekit::machine::{Error, Root};
+use hugekit_machine::{Error, Root};
 
 use super::field;
 

@@ -4,8 +4,8 @@
 //! below or at the processor's own has files again, whose `inherit` refers back to the global one.
 
 use hugekit::HUGE_PAGE_BYTES;
-use hugekit::machine::hugepages::size_of;
-use hugekit::machine::{Error, Root};
+use hugekit_machine::hugepages::size_of;
+use hugekit_machine::{Error, Root};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 

@@ -6,9 +6,9 @@
 
 use std::time::Instant;
 
-use hugekit::arch::{ClearRoutine, Unfenced, clear_routine, clear_routines};
-use hugekit::sweep::{GIGANTIC_OVER_BYTES, Order, SUBPAGE_BYTES};
 use hugekit::{ClearOptions, Reuse};
+use hugekit_bulk::arch::{ClearRoutine, Unfenced, clear_routine, clear_routines};
+use hugekit_bulk::sweep::{GIGANTIC_OVER_BYTES, Order, SUBPAGE_BYTES};
 
 use crate::LabError;
 use crate::bench::{Bench, left_out};

@@ -7,9 +7,9 @@
 //! in the middle of one side are then read, and `auto` is told which side. After some warm copies all
 //! of the copy is read (`+read`), which `auto` is not told. `order.rs` adds the orders of copying.
 
-use hugekit::arch::{CopyFn, copy_routines};
-use hugekit::learning::Used;
 use hugekit::{CopyOptions, Reuse};
+use hugekit_bulk::arch::{CopyFn, copy_routines};
+use hugekit_bulk::learning::Used;
 
 use super::order::{self, Look};
 use super::routine_matrix::{

@@ -10,10 +10,10 @@
 use std::time::Instant;
 
 use hugekit::fault::FaultMode;
-use hugekit::machine::Root;
 use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
+use hugekit_machine::Root;
 
 use super::memory_sources::unscrubbed;
 use super::order::{self, Look};

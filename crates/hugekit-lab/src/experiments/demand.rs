@@ -9,9 +9,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Threads};
+use hugekit_machine::Root;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::memory_sources::{

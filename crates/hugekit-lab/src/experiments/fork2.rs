@@ -5,9 +5,9 @@ use std::fs;
 use std::time::Instant;
 
 use hugekit::fault::FaultMode;
-use hugekit::machine::Root;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
+use hugekit_machine::Root;
 
 use super::fork_tables::{BASE_PAGE, FOLIOS};
 use super::memory_sources::{short_name, unscrubbed};

@@ -8,9 +8,9 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use hugekit::arch::{ClearRoutine, CopyRoutine, Kind, Routine, clear_routines, copy_routines};
-use hugekit::learning::{self, Used};
 use hugekit::{ClearOptions, CopyOptions, Reuse};
+use hugekit_bulk::arch::{ClearRoutine, CopyRoutine, Kind, Routine, clear_routines, copy_routines};
+use hugekit_bulk::learning::{self, Used};
 
 use super::part::Part;
 use super::routine_matrix::{Walk, between, chosen, marked, may_be_cached, plan};

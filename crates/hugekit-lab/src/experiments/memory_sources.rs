@@ -1,8 +1,8 @@
 //! The sources of memory that `demand` and `fault` share, and what to say of each.
 
-use hugekit::machine::{Memory, Root, hugepages};
 use hugekit::pool::{Backing, PoolBuilder};
 use hugekit::{Pool, Region, Threads};
+use hugekit_machine::{Memory, Root, hugepages};
 
 use crate::LabError;
 use crate::anonymous::{Anonymous, Pages};

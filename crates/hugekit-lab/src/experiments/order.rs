@@ -14,9 +14,9 @@ use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
 use hugekit::CopyOptions;
-use hugekit::arch::{CopyRoutine, Kind, Unfenced, copy_routine, copy_routines};
-use hugekit::machine::CacheSizes;
-use hugekit::sweep::{Order, Reach, SUBPAGE_BYTES};
+use hugekit_bulk::arch::{CopyRoutine, Kind, Unfenced, copy_routine, copy_routines};
+use hugekit_bulk::sweep::{Order, Reach, SUBPAGE_BYTES};
+use hugekit_machine::CacheSizes;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::clear::{PUBLISHED_NEAR_BYTES, store_words, target_of};

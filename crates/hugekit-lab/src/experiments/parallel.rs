@@ -7,9 +7,9 @@
 use std::thread;
 use std::time::Instant;
 
-use hugekit::arch::{clear_routine, copy_routine};
 use hugekit::parallel::Placement;
 use hugekit::{ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
+use hugekit_bulk::arch::{clear_routine, copy_routine};
 
 use super::part::{Part, found};
 use super::routine_matrix::sample;

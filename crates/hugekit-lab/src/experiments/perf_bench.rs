@@ -8,8 +8,8 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use hugekit::arch::{ClearRoutine, CopyRoutine, clear_routine, copy_routine};
-use hugekit::machine::Root;
+use hugekit_bulk::arch::{ClearRoutine, CopyRoutine, clear_routine, copy_routine};
+use hugekit_machine::Root;
 
 use super::part::{Part, found};
 use crate::LabError;

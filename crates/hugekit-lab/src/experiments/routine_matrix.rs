@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use hugekit::arch::{Kind, Routine};
-use hugekit::learning::{ChosenBy, Used};
-use hugekit::machine::CacheSizes;
+use hugekit_bulk::arch::{Kind, Routine};
+use hugekit_bulk::learning::{ChosenBy, Used};
+use hugekit_machine::CacheSizes;
 
 use crate::bench::Bench;
 use crate::record::{Case, Ratio, parts};
@@ -232,12 +232,12 @@ mod tests {
 
     #[test]
     fn cached_beside_streaming_is_not_like_for_like_whichever_auto_is() {
-        let table = hugekit::arch::clear_routines();
+        let table = hugekit_bulk::arch::clear_routines();
         let of = |kind| table.iter().find(|routine| routine.kind() == kind).map(Routine::name);
         // As the engine reports what its caller asked for.
         let used = |name| {
             let mut options = hugekit::ClearOptions::new();
-            options = options.routine(hugekit::arch::clear_routine(name).unwrap());
+            options = options.routine(hugekit_bulk::arch::clear_routine(name).unwrap());
             options.run(&mut [1; 4096]).unwrap().used
         };
         let (Some(cached), Some(streaming)) = (of(Kind::Cached), of(Kind::Streaming)) else {

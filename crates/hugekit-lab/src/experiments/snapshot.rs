@@ -261,7 +261,8 @@ impl Subject {
             }
             // The pool's other half.
             Self::Region(_, region) => {
-                let snapshot = region.fork_builder().fault_mode(FaultMode::InPlace).snapshot()?;
+                let snapshot =
+                    Snapshot::of_region(region.fork_builder().fault_mode(FaultMode::InPlace))?;
                 snapshot.prepare_write(0..region.len())?;
             }
             Self::CopyTo | Self::Plain => {}
@@ -449,7 +450,7 @@ fn save(
         Subject::Fork(_, _, shared) => save_by_child(shared, out, board),
         Subject::Region(_, region) => {
             let builder = region.fork_builder().fault_mode(FaultMode::InPlace);
-            save_by_snapshot(phase, || builder.snapshot(), write_out)
+            save_by_snapshot(phase, || Snapshot::of_region(builder.clone()), write_out)
         }
         Subject::Anonymous(granule, reserve, _) => {
             let mut builder = in_place.granule(*granule).max_cow_bytes(memory.len());

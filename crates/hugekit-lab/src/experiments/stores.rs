@@ -8,9 +8,9 @@
 //! after each clearing.
 
 use hugekit::ClearOptions;
-use hugekit::arch::{ClearFn, clear_routines};
-use hugekit::learning::Used;
-use hugekit::machine::CacheSizes;
+use hugekit_bulk::arch::{ClearFn, clear_routines};
+use hugekit_bulk::learning::Used;
+use hugekit_machine::CacheSizes;
 
 use super::perf_bench;
 use super::routine_matrix::{

@@ -8,7 +8,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use hugekit::machine::Root;
+use hugekit_machine::Root;
 use hugekit_tend::{PassReport, TendError, Tender};
 
 use super::part::{Part, found};

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hugekit::machine::Root;
-use hugekit::machine::hugepages::Pool;
+use hugekit_machine::Root;
+use hugekit_machine::hugepages::Pool;
 use serde::{Deserialize, Serialize};
 
 use super::{count_of, failed, huge_pages};

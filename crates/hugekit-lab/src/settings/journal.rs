@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use hugekit::machine::Root;
+use hugekit_machine::Root;
 use tempfile::NamedTempFile;
 
 use super::change::Change;

@@ -15,8 +15,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hugekit::machine::hugepages::{self, Pool};
-use hugekit::machine::{self, Root};
+use hugekit_machine as machine;
+use hugekit_machine::Root;
+use hugekit_machine::hugepages::{self, Pool};
 
 use self::change::{Change, Undone, chosen, pages};
 use self::journal::Journal;

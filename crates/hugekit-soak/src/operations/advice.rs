@@ -31,7 +31,9 @@ fn on_region(world: &mut World) {
         step(world, &region, &mut tracked);
         if world.one_in(6) {
             let least = tracked.least();
-            let Some(snapshot) = world.unless_short(region.snapshot()) else { break };
+            let Some(snapshot) = world.unless_short(hugekit::Snapshot::of_region(&region)) else {
+                break;
+            };
             let model = tracked.moment(&least);
             advise(world, region.as_ptr(), len, &HARMLESS);
             let check = |offset, bytes: &[u8]| model.check(offset, bytes, "snapshot under advice");

@@ -90,7 +90,9 @@ fn pin(world: &mut World, forked: &mut Forked) {
 
 fn snapshot(world: &mut World, forked: &Forked) {
     let least = forked.tracked.least();
-    let Some(snapshot) = world.unless_short(forked.region.snapshot()) else { return };
+    let Some(snapshot) = world.unless_short(hugekit::Snapshot::of_region(&forked.region)) else {
+        return;
+    };
     let model = forked.tracked.moment(&least);
     world.count(Count::Snapshots);
     let read = read_out(world, snapshot, &|offset, bytes| model.check(offset, bytes, "snapshot"));

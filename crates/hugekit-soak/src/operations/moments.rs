@@ -126,7 +126,7 @@ pub(super) fn of_region(world: &mut World) {
     let written = unsafe { Written::new(region.as_ptr(), region.mapped_len(), 1) };
     written.while_written(world, |world| {
         for _ in 0..world.steps() {
-            let made = region.fork_builder().fault_mode(world.fault_mode).snapshot();
+            let made = Snapshot::of_region(region.fork_builder().fault_mode(world.fault_mode));
             let Some(snapshot) = world.unless_short(made) else { return };
             world.count(Count::Snapshots);
             read_out(world, snapshot, &|offset, bytes| written.check(offset, bytes, "snapshot"))

@@ -1,8 +1,8 @@
 //! What the engine can be told, at random: the same for clearing and for copying.
 
-use hugekit::arch::Routine;
-use hugekit::sweep::Order;
 use hugekit::{Method, Operation, Reuse};
+use hugekit_bulk::arch::Routine;
+use hugekit_bulk::sweep::Order;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};

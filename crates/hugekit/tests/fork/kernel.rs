@@ -156,7 +156,8 @@ fn fork_leaves_its_parent_on_huge_pages(backing: Backing) {
         assert!(is_painted(&fork, 1));
         assert_eq!(mapped_by_huge_pages(&region), region.len(), "written, {fault_mode:?}");
         drop(fork);
-        let fork = region.fork_builder().fault_mode(fault_mode).snapshot().unwrap();
+        let fork =
+            hugekit::Snapshot::of_region(region.fork_builder().fault_mode(fault_mode)).unwrap();
         // What a snapshot has read may be written without a fault.
         let mut bytes = vec![0; region.len()];
         fork.copy_to(&mut bytes).unwrap();

@@ -1,8 +1,8 @@
 //! What one side writes or releases changes no byte of the other.
 
-use hugekit::machine::Root;
-use hugekit::machine::userfaultfd::{Features, Userfaultfd};
 use hugekit::pool::{Backing, Clearing};
+use hugekit_machine::Root;
+use hugekit_machine::userfaultfd::{Features, Userfaultfd};
 
 use crate::backings::{Check, FOLIOS, builder, is_zero};
 use crate::fixture::{each, fault_modes, is_painted, paint};

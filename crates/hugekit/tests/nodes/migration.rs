@@ -183,7 +183,7 @@ fn snapshot_of_a_region_that_moves_is_one_moment(backing: Backing) {
     let mut region = pool.region(FOLIOS * pool.page_size()).unwrap();
     while_it_moves(Range::of(&region), |round| {
         paint(&mut region, round);
-        let snapshot = region.snapshot().unwrap();
+        let snapshot = Snapshot::of_region(&region).unwrap();
         let half = region.len() / 2;
         paint(&mut region[..half], round + 1);
         let mut copy = vec![0; region.len()];

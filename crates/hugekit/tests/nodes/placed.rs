@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::ptr;
 use std::sync::LazyLock;
 
-use hugekit::machine::limits::Allowed;
-use hugekit::machine::{CpuSet, Node, Root, Topology};
+use hugekit_machine::limits::Allowed;
+use hugekit_machine::{CpuSet, Node, Root, Topology};
 use rustix::param::page_size;
 
 use crate::memory::Memory;

@@ -2,9 +2,9 @@
 
 use std::hint;
 
-use hugekit::machine::{Root, hugepages};
 use hugekit::pool::{Backing, NodePolicy};
 use hugekit::{Pool, PoolError, Region, Threads};
+use hugekit_machine::{Root, hugepages};
 use rustix::param::page_size;
 
 use crate::backings::{Check, builder, is_zero};

@@ -1,8 +1,8 @@
 //! What a pool falls back to where a machine lacks huge pages.
 
 use hugekit::Pool;
-use hugekit::machine::Root;
 use hugekit::pool::{Backing, PoolError};
+use hugekit_machine::Root;
 
 /// A machine without huge pages of any kind.
 fn build_without_huge_pages_reports_the_fallback_or_refuses_it() {

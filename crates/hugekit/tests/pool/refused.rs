@@ -2,10 +2,10 @@
 
 use std::os::fd::AsRawFd;
 
-use hugekit::machine::Root;
 use hugekit::parallel::JobError;
 use hugekit::pool::{Backing, PoolError};
 use hugekit::{ClearError, Pool, Threads};
+use hugekit_machine::Root;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::backings::{Check, FOLIOS, builder, is_zero, unscrubbed};

@@ -13,9 +13,9 @@ use std::time::Duration;
 use std::{fs, ptr, thread};
 
 use hugekit::fault::FaultMode;
-use hugekit::injection::{self, Call, Hit, Lasting, Plan};
 use hugekit::pool::Backing;
 use hugekit::{ErrorKind, system_error};
+use hugekit_sys::injection::{self, Call, Hit, Lasting, Plan};
 
 use crate::{heap, mappings};
 

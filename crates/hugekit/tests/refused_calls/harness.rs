@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use hugekit::injection::{Lasting, Plan};
 use hugekit::pool::Backing;
+use hugekit_sys::injection::{Lasting, Plan};
 use libtest_mimic::Failed;
 
 use crate::case::{self, Operation};

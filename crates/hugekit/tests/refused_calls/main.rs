@@ -6,32 +6,29 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(hugekit_faults)]
 #[path = "../backings/mod.rs"]
 mod backings;
+#[cfg(hugekit_faults)]
 mod case;
+#[cfg(hugekit_faults)]
 mod harness;
+#[cfg(hugekit_faults)]
 mod heap;
+#[cfg(hugekit_faults)]
 mod mappings;
+#[cfg(hugekit_faults)]
 #[path = "../memory/mod.rs"]
 mod memory;
+#[cfg(hugekit_faults)]
 mod operations;
+#[cfg(hugekit_faults)]
+mod trials;
 
-use hugekit::pool::Backing;
-use libtest_mimic::{Arguments, Trial};
+#[cfg(hugekit_faults)]
+use trials::main;
 
+#[cfg(not(hugekit_faults))]
 fn main() {
-    let thorough = std::env::var("HUGEKIT_FAULTS").is_ok_and(|which| which == "all");
-    let huge = [Backing::Thp, Backing::Hugetlb2M];
-    let lacking = huge.map(|backing| (backing, backings::lacking(backing, 2 * operations::FOLIOS)));
-    let trials = operations::all(thorough).into_iter().map(|(name, operation)| {
-        let lacking = lacking.iter().find(|(backing, _)| *backing == operation.backing);
-        let trial = Trial::test(name, move || harness::refuse_each_call(operation, thorough));
-        backings::unless_lacking(trial, lacking.and_then(|(_, lacking)| lacking.as_deref()))
-    });
-    let mut short = operations::short_of_mappings(thorough);
-    short.extend(operations::short_of_heap());
-    let short = short
-        .into_iter()
-        .map(|(name, operation)| Trial::test(name, move || harness::run_short(operation)));
-    libtest_mimic::run(&Arguments::from_args(), trials.chain(short).collect()).exit();
+    println!("the library is compiled without its test hooks: run `cargo xtask faults`");
 }

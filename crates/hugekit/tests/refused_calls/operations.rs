@@ -11,9 +11,9 @@ mod work;
 use std::sync::LazyLock;
 
 use hugekit::fault::FaultMode;
-use hugekit::injection::Call;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError};
+use hugekit_sys::injection::Call;
 
 use crate::case::{Operation, Point, Shortage, have};
 use crate::heap;

@@ -15,7 +15,8 @@ use std::thread;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::region::ForkBuilder;
-use hugekit::{ClearOptions, CopyOptions, Region, SharedRegion};
+use hugekit::snapshot::Changes;
+use hugekit::{ClearOptions, CopyOptions, SharedRegion};
 
 use crate::backings::{Check, FOLIOS, builder};
 use crate::fixture::{FAULT_MODES, granules};
@@ -54,7 +55,7 @@ impl Scene {
         Self { region, granule, fault_mode, source, direct }
     }
 
-    fn fork_builder(&self) -> ForkBuilder<'_, Region> {
+    fn fork_builder(&self) -> ForkBuilder<'_> {
         self.region.fork_builder().granule(self.granule).fault_mode(self.fault_mode)
     }
 
@@ -155,8 +156,8 @@ fn follow(scene: &Scene, seed: u64) {
             let (changes, expected) = {
                 let _shut = gate.write().unwrap();
                 let changes = match epoch.take() {
-                    Some(epoch) => scene.region.since(epoch).unwrap(),
-                    None => scene.fork_builder().first_epoch().unwrap(),
+                    Some(epoch) => Changes::since(&scene.region, epoch).unwrap(),
+                    None => Changes::first(scene.fork_builder()).unwrap(),
                 };
                 (changes, scene.bytes())
             };

@@ -28,11 +28,11 @@ struct Watched {
 impl Watched {
     fn first(&self) -> Changes {
         let builder = self.region.fork_builder().granule(self.granule).fault_mode(self.fault_mode);
-        builder.first_epoch().unwrap()
+        Changes::first(builder).unwrap()
     }
 
     fn since(&self, epoch: Epoch) -> Changes {
-        self.region.since(epoch).unwrap()
+        Changes::since(&self.region, epoch).unwrap()
     }
 
     fn fork(&self) -> Region {
@@ -42,7 +42,7 @@ impl Watched {
 
     fn snapshot(&self) -> Snapshot {
         let builder = self.region.fork_builder().granule(self.granule).fault_mode(self.fault_mode);
-        builder.snapshot().unwrap()
+        Snapshot::of_region(builder).unwrap()
     }
 }
 
@@ -306,12 +306,12 @@ fn epochs_under_writers_forget_no_write(backing: Backing) {
                 scope.spawn(|| write(1 << 40));
                 let mut image = vec![0; region.len()];
                 let built = region.fork_builder().granule(granule).fault_mode(fault_mode);
-                let mut epoch = saved(built.first_epoch().unwrap(), &mut image);
+                let mut epoch = saved(Changes::first(built.clone()).unwrap(), &mut image);
                 for round in 0..40 {
                     // Others come and go, and hold back the same writes.
                     let fork = (round % 3 == 1).then(|| built.build().unwrap());
                     let before = loaded();
-                    let changes = region.since(epoch).unwrap();
+                    let changes = Changes::since(&region, epoch).unwrap();
                     let after = loaded();
                     epoch = saved(changes, &mut image);
                     let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
@@ -361,19 +361,19 @@ fn epoch_of_another_region_or_another_state_is_refused(backing: Backing) {
         };
         let early = saved(watched.first(), &mut image);
         let late = saved(watched.first(), &mut image);
-        refused(watched.region.since(early));
+        refused(Changes::since(&watched.region, early));
         let (fork, other) = (watched.fork(), pool.region(watched.region.len()).unwrap());
-        let of_fork = saved(fork.first_epoch().unwrap(), &mut image);
-        refused(watched.region.since(of_fork));
-        let of_other = saved(other.first_epoch().unwrap(), &mut image);
-        refused(watched.region.since(of_other));
+        let of_fork = saved(Changes::first(&fork).unwrap(), &mut image);
+        refused(Changes::since(&watched.region, of_fork));
+        let of_other = saved(Changes::first(&other).unwrap(), &mut image);
+        refused(Changes::since(&watched.region, of_other));
         // SAFETY: refused before any memory is looked at.
         let anonymous = unsafe { Snapshot::builder().since(late) };
         refused(anonymous);
         drop((fork, other));
         let truncated = saved(watched.first(), &mut image);
         watched.region.truncate(watched.region.len() - 1).unwrap();
-        refused(watched.region.since(truncated));
+        refused(Changes::since(&watched.region, truncated));
         assert!(is_plain(&mut watched.region), "a refused epoch holds nothing back");
     });
 }
@@ -394,7 +394,7 @@ fn epoch_is_not_in_a_forked_child(backing: Backing) {
         let mut image = vec![0; watched.region.len()];
         let epoch = saved(watched.first(), &mut image);
         let code = crate::child::in_a_child(|| {
-            let refused = watched.region.since(epoch);
+            let refused = Changes::since(&watched.region, epoch);
             i32::from(!matches!(refused, Err(SnapshotError::Fork(ForkError::Forked))))
         });
         assert_eq!(code, 0);
@@ -419,8 +419,8 @@ fn pinned_bytes_count_as_written(backing: Backing) {
             let _pinned = region.pin(granule + 5..granule + 6).unwrap();
             let mut image = vec![0; region.len()];
             let built = region.fork_builder().granule(granule).fault_mode(fault_mode);
-            let epoch = saved(built.first_epoch().unwrap(), &mut image);
-            let changes = region.since(epoch).unwrap();
+            let epoch = saved(Changes::first(built).unwrap(), &mut image);
+            let changes = Changes::since(&region, epoch).unwrap();
             assert!(changes.changed().eq(std::iter::once(granule..2 * granule)));
         }
     }

@@ -37,7 +37,8 @@ pub(crate) fn each(
             let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
             region.iter_mut().enumerate().for_each(|(at, byte)| *byte = painted(at));
             let take = |region: &Region| {
-                region.fork_builder().granule(granule).fault_mode(fault_mode).snapshot().unwrap()
+                Snapshot::of_region(region.fork_builder().granule(granule).fault_mode(fault_mode))
+                    .unwrap()
             };
             check(&pool, region, &take, granule);
             assert_eq!(pool.stats().unwrap().in_use, 0, "{fault_mode:?} {granule}");

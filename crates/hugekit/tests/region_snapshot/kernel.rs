@@ -39,7 +39,8 @@ fn snapshot_of_pinned_pages_copies_them_at_once(backing: Backing) {
     each(backing, 2, |_, region, _, granule| {
         let region = region.share();
         let pin = region.pin(granule..granule + 1).unwrap();
-        let snapshot = region.fork_builder().granule(granule).snapshot().unwrap();
+        let snapshot =
+            hugekit::Snapshot::of_region(region.fork_builder().granule(granule)).unwrap();
         assert_eq!(snapshot.stats().copied_by_others, 1);
         region.write_at(granule, &[!painted(granule)]).unwrap();
         let stats = snapshot.stats();

@@ -188,7 +188,7 @@ fn snapshots_under_any_steps_follow_the_model(backing: Backing) {
                 model.regions.push((region, bytes));
                 let take = |region: &Region| {
                     let builder = region.fork_builder().granule(granule).fault_mode(fault_mode);
-                    builder.snapshot().unwrap()
+                    Snapshot::of_region(builder).unwrap()
                 };
                 let fork = |region: &Region| {
                     let builder = region.fork_builder().granule(granule).fault_mode(fault_mode);

@@ -20,7 +20,7 @@ fn snapshot_in_a_forked_child_is_refused(backing: Backing) {
             if !matches!(snapshot.prepare_write(0..1), Err(SnapshotError::Forked)) {
                 return 2;
             }
-            match region.snapshot() {
+            match hugekit::Snapshot::of_region(&region) {
                 Err(SnapshotError::Fork(ForkError::Forked)) => 0,
                 _ => 3,
             }
@@ -44,7 +44,9 @@ fn snapshots_by_the_thousand_leave_nothing_behind(backing: Backing) {
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         let mut before = None;
         for round in 0..2000_usize {
-            let snapshot = region.fork_builder().granule(granule).fault_mode(fault_mode).snapshot();
+            let snapshot = hugekit::Snapshot::of_region(
+                region.fork_builder().granule(granule).fault_mode(fault_mode),
+            );
             let snapshot = snapshot.unwrap();
             let at = round * 4099 % region.len();
             let seen = region[at];

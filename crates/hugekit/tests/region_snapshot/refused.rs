@@ -66,9 +66,10 @@ fn snapshot_that_cannot_be_is_refused_and_changes_nothing(backing: Backing) {
         let pool = builder(backing, FOLIOS).scrub_threads(0).build().unwrap();
         let mut region = pool.region(FOLIOS * backing.page_size()).unwrap();
         region.iter_mut().enumerate().for_each(|(at, byte)| *byte = painted(at));
-        let refused = region.fork_builder().fault_mode(fault_mode).snapshot().unwrap_err();
+        let refused =
+            hugekit::Snapshot::of_region(region.fork_builder().fault_mode(fault_mode)).unwrap_err();
         assert!(matches!(refused, SnapshotError::Fork(ForkError::Pool(_))), "{refused}");
-        let odd = region.fork_builder().granule(3 << 12).snapshot().unwrap_err();
+        let odd = hugekit::Snapshot::of_region(region.fork_builder().granule(3 << 12)).unwrap_err();
         assert!(matches!(odd, SnapshotError::Fork(ForkError::Granule { .. })), "{odd}");
         assert!(is_painted(&region));
         region[0] = 1;
@@ -76,10 +77,10 @@ fn snapshot_that_cannot_be_is_refused_and_changes_nothing(backing: Backing) {
         let region = pool.region(backing.page_size()).unwrap().share();
         // SAFETY: no thread uses it.
         let _ = unsafe { region.file() }.unwrap();
-        let refused = region.snapshot().unwrap_err();
+        let refused = hugekit::Snapshot::of_region(&region).unwrap_err();
         assert!(matches!(refused, SnapshotError::Fork(ForkError::FileGiven)), "{refused}");
         let other = pool.region(backing.page_size()).unwrap().share();
-        let snapshot = other.snapshot().unwrap();
+        let snapshot = hugekit::Snapshot::of_region(&other).unwrap();
         // SAFETY: as above.
         let file = unsafe { other.file() }.map(|_| ());
         assert!(matches!(file, Err(RegionError::Forks)));
@@ -90,7 +91,7 @@ fn snapshot_that_cannot_be_is_refused_and_changes_nothing(backing: Backing) {
 
 fn snapshot_of_a_gigantic_page_is_refused(backing: Backing) {
     let pool = builder(backing, 1).build().unwrap();
-    let refused = pool.region(1).unwrap().snapshot().unwrap_err();
+    let refused = hugekit::Snapshot::of_region(&pool.region(1).unwrap()).unwrap_err();
     assert!(matches!(refused, SnapshotError::Fork(ForkError::Gigantic)));
 }
 

@@ -41,7 +41,7 @@ fn snapshot_under_racing_writers_keeps_their_order(backing: Backing) {
                 for round in 0..20 {
                     let before = loaded();
                     let snapshot = region.fork_builder().granule(granule).fault_mode(fault_mode);
-                    let snapshot = snapshot.snapshot().unwrap();
+                    let snapshot = Snapshot::of_region(snapshot).unwrap();
                     let after = loaded();
                     let mut copy = vec![0; region.len()];
                     if round % 2 == 0 {
@@ -93,10 +93,10 @@ fn snapshots_that_come_and_go_under_writers_hold_what_was(backing: Backing) {
                             let before = written.load(Ordering::SeqCst);
                             let builder = region.fork_builder();
                             let builder = builder.granule(granule).fault_mode(fault_mode);
-                            let snapshot = builder.snapshot().unwrap();
+                            let snapshot = Snapshot::of_region(builder.clone()).unwrap();
                             let after = written.load(Ordering::SeqCst);
                             let fork = builder.build().unwrap();
-                            let of_fork = fork.snapshot().unwrap();
+                            let of_fork = Snapshot::of_region(&fork).unwrap();
                             if round % 3 == 0 {
                                 fork.retire().unwrap();
                             } else {

@@ -1,8 +1,8 @@
 //! Whether faults may be served, and by threads.
 #![allow(dead_code)] // Not every test uses all of it.
 
-use hugekit::machine::Root;
-use hugekit::machine::userfaultfd::{Userfaultfd, Uses};
+use hugekit_machine::Root;
+use hugekit_machine::userfaultfd::{Userfaultfd, Uses};
 
 fn uses() -> Uses {
     Userfaultfd::read(&Root::default()).unwrap().uses

@@ -2,8 +2,8 @@
 
 use hugekit::PoolError;
 use hugekit::fault::FaultMode;
-use hugekit::machine::userfaultfd::Obstacle;
 use hugekit::pool::{Clearing, FaultError};
+use hugekit_machine::userfaultfd::Obstacle;
 
 use crate::fixture::{Case, is_zero, page_size, pool};
 

@@ -7,9 +7,9 @@ use std::ptr::slice_from_raw_parts;
 use std::sync::atomic::Ordering;
 
 use hugekit::fault::FaultMode;
-use hugekit::machine::{Memory as MachineMemory, Root};
 use hugekit::snapshot::{Builder, Reserve};
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
+use hugekit_machine::{Memory as MachineMemory, Root};
 
 use crate::fixture::{Check, words};
 use crate::memory::Memory;

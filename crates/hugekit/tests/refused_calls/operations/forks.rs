@@ -203,7 +203,7 @@ fn a_range_is_pinned(point: &Point, backing: Backing, fault_mode: FaultMode) {
 }
 
 fn snapshot(region: &Region, fault_mode: FaultMode) -> Result<Snapshot, SnapshotError> {
-    region.fork_builder().fault_mode(fault_mode).snapshot()
+    Snapshot::of_region(region.fork_builder().fault_mode(fault_mode))
 }
 
 fn copied(point: &Point, snapshot: Snapshot) -> Option<Vec<u8>> {
@@ -263,13 +263,13 @@ fn saved(changes: Changes, image: &mut [u8]) -> Result<Epoch, SnapshotError> {
 
 fn begun(region: &Region, fault_mode: FaultMode) -> (Epoch, Vec<u8>) {
     let mut image = vec![0; region.len()];
-    let changes = region.fork_builder().fault_mode(fault_mode).first_epoch().unwrap();
+    let changes = Changes::first(region.fork_builder().fault_mode(fault_mode)).unwrap();
     (saved(changes, &mut image).unwrap(), image)
 }
 
 /// The next state has what was written, whatever was refused before; or there is none.
 fn is_gone_on_from(point: &Point, region: &mut Region, epoch: Epoch, mut image: Vec<u8>) {
-    let next = region.since(epoch).and_then(|changes| saved(changes, &mut image));
+    let next = Changes::since(&*region, epoch).and_then(|changes| saved(changes, &mut image));
     if point.unless_lost(next, SnapshotError::kind).is_some() {
         point.check(region[..] == image, "a write was forgotten");
     }

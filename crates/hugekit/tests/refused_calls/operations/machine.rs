@@ -1,10 +1,11 @@
 //! What is read of the machine, and the profile.
 
 use hugekit::fault::FaultMode;
-use hugekit::machine::{self, Root};
 use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
 use hugekit::{ClearOptions, Profile};
+use hugekit_machine as machine;
+use hugekit_machine::Root;
 
 use super::Run;
 use crate::case::Point;

@@ -1,0 +1,66 @@
+//! aarch64: `dc zva` and non-temporal pairs.
+
+mod stnp;
+mod valgrind;
+mod zva;
+
+pub use self::valgrind::runs_on_valgrind;
+use super::all::{MEMCPY, MEMSET, always};
+use super::{ClearRoutine, CopyRoutine, Kind};
+
+pub use super::all::portable::{abandonable, is_write};
+
+pub(super) const CLEAR_ROUTINES: &[ClearRoutine] = &[
+    MEMSET,
+    ClearRoutine {
+        name: "dc_zva",
+        kind: Kind::Cached,
+        needs: "DC ZVA permitted (DCZID_EL0.DZP = 0)",
+        is_available: zva::is_permitted,
+        run: zva::clear_dc_zva,
+    },
+    ClearRoutine {
+        name: "stnp",
+        kind: Kind::Streaming,
+        needs: "nothing",
+        is_available: always,
+        run: stnp::clear_stnp,
+    },
+];
+
+pub(super) const COPY_ROUTINES: &[CopyRoutine] = &[
+    MEMCPY,
+    COPY_ONCE,
+    CopyRoutine {
+        name: "ldnp_stnp",
+        kind: Kind::Streaming,
+        needs: "nothing",
+        is_available: always,
+        run: stnp::copy_ldnp_stnp,
+    },
+];
+
+pub(super) const COPY_ONCE: CopyRoutine = CopyRoutine {
+    name: "ldnp_stp",
+    kind: Kind::Cached,
+    needs: "nothing",
+    is_available: always,
+    run: stnp::copy_ldnp_stp,
+};
+
+/// The virtual counter, which Linux lets programs read.
+#[inline]
+pub(super) fn ticks() -> u64 {
+    let ticks: u64;
+    // SAFETY: `isb` keeps the read from being done early; neither touches memory.
+    unsafe {
+        core::arch::asm!("isb", "mrs {0}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags));
+    };
+    ticks
+}
+
+pub(super) fn store_fence() {
+    // SAFETY: a barrier touches no memory. `ishst` orders all earlier stores of this CPU, the
+    // non-temporal ones included, before all later ones for every observer that shares memory.
+    unsafe { core::arch::asm!("dmb ishst", options(nostack, preserves_flags)) };
+}

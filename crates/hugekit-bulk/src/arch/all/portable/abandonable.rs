@@ -1,0 +1,23 @@
+//! No copy that can be abandoned: for architectures that have none of their own.
+
+use std::ffi::c_void;
+
+pub fn prepare() -> bool {
+    false
+}
+
+/// # Safety
+/// None: it copies nothing.
+pub unsafe fn copy(_dst: *mut u8, _src: *const u8, _len: usize, _streams: bool) -> bool {
+    false
+}
+
+/// # Safety
+/// None.
+pub unsafe fn is_interrupted(_context: *const c_void) -> bool {
+    false
+}
+
+/// # Safety
+/// None.
+pub unsafe fn abandon(_context: *mut c_void) {}

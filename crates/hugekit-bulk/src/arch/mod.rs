@@ -1,0 +1,217 @@
+//! Routines: how bytes become zero, or like others, on this CPU.
+//!
+//! One table for clearing and one for copying list every routine of an architecture, available or not, so that tests, the
+//! lab, `doctor` and `--routine` enumerate the same rows. This file is the only place that asks
+//! which architecture it is compiled for; each architecture exports the same names.
+//!
+//! A routine is either *cached* (ordinary stores: the bytes end up in the cache of the CPU that
+//! wrote them) or *streaming* (non-temporal stores: nothing is read for ownership, nothing is
+//! evicted, and the bytes are in memory rather than in the cache). Streaming stores are more weakly
+//! ordered than others, and not even a release store waits for them: a routine hands back an
+//! [`Unfenced`] token, and the memory may be shown to another thread only after
+//! [`Unfenced::publish`].
+//!
+//! Nothing here makes a system call or allocates.
+
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+
+mod all;
+
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64/mod.rs"]
+mod imp;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+use all::portable as imp;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64/mod.rs"]
+mod imp;
+
+pub use imp::{abandonable, is_write, runs_on_valgrind};
+
+/// Whether a routine leaves what it wrote in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Ordinary stores; the lines are allocated in the cache of the CPU that runs them.
+    Cached,
+    /// Non-temporal or otherwise cache-bypassing stores; weakly ordered until fenced.
+    Streaming,
+}
+
+/// One way to clear or to copy memory: a row of a table. `F` is what runs: [`ClearFn`] or
+/// [`CopyFn`].
+#[derive(Debug)]
+pub struct Routine<F> {
+    name: &'static str,
+    kind: Kind,
+    needs: &'static str,
+    is_available: fn() -> bool,
+    run: F,
+}
+
+/// Clears the bytes from the first argument on, as many as the second says.
+pub type ClearFn = unsafe fn(*mut u8, usize);
+
+/// Copies to the first argument from the second as many bytes as the third says.
+pub type CopyFn = unsafe fn(*mut u8, *const u8, usize);
+
+/// One way to clear memory.
+pub type ClearRoutine = Routine<ClearFn>;
+
+/// One way to copy memory.
+pub type CopyRoutine = Routine<CopyFn>;
+
+impl<F> Routine<F> {
+    /// The routine's name, as `--routine` takes it and records print it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether it leaves what it wrote in the cache.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What a CPU must have to run it, in the CPU maker's words ("AVX2").
+    #[must_use]
+    pub const fn needs(&self) -> &'static str {
+        self.needs
+    }
+
+    /// Whether this CPU and this kernel let it run. Detected once, then a load.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        (self.is_available)()
+    }
+
+    fn token(&self) -> Unfenced {
+        Unfenced { streamed: self.kind == Kind::Streaming, thread: PhantomData }
+    }
+}
+
+impl ClearRoutine {
+    /// Clears `len` bytes from `dst`, whatever their alignment; a length of 0 is a no-op.
+    ///
+    /// # Safety
+    /// - `dst` is valid for writes of `len` bytes, and nothing else accesses them meanwhile.
+    /// - [`is_available`](Self::is_available) has returned true.
+    #[inline]
+    pub unsafe fn run(&self, dst: *mut u8, len: usize) -> Unfenced {
+        // SAFETY: the caller vouches for the bytes and for the CPU, which is all a row asks.
+        unsafe { (self.run)(dst, len) };
+        self.token()
+    }
+}
+
+impl CopyRoutine {
+    /// Copies `len` bytes from `src` to `dst`, whatever their alignment; a length of 0 is a no-op.
+    ///
+    /// # Safety
+    /// - `src` is valid for reads and `dst` for writes of `len` bytes; the two do not overlap, and
+    ///   nothing else writes to either, or reads from `dst`, meanwhile.
+    /// - [`is_available`](Self::is_available) has returned true.
+    #[inline]
+    pub unsafe fn run(&self, dst: *mut u8, src: *const u8, len: usize) -> Unfenced {
+        // SAFETY: the caller vouches for the bytes and for the CPU, which is all a row asks.
+        unsafe { (self.run)(dst, src, len) };
+        self.token()
+    }
+}
+
+impl<F> PartialEq for Routine<F> {
+    /// Names are unique within a table.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl<F> Eq for Routine<F> {}
+
+/// A clock that counts evenly on every CPU of a usual machine, in units of its own: for comparing how long
+/// two things took, and nothing else. No system call. What was loaded before has arrived.
+#[inline]
+pub(crate) fn ticks() -> u64 {
+    imp::ticks()
+}
+
+/// Every clear routine of this architecture, available or not. `memset` comes first and is
+/// available everywhere.
+#[must_use]
+pub const fn clear_routines() -> &'static [ClearRoutine] {
+    imp::CLEAR_ROUTINES
+}
+
+/// The clear routine of that name, if this architecture has one.
+#[must_use]
+pub fn clear_routine(name: &str) -> Option<&'static ClearRoutine> {
+    clear_routines().iter().find(|routine| routine.name == name)
+}
+
+/// Every copy routine of this architecture, available or not. `memcpy` comes first and is
+/// available everywhere.
+#[must_use]
+pub const fn copy_routines() -> &'static [CopyRoutine] {
+    imp::COPY_ROUTINES
+}
+
+/// The copy routine of that name, if this architecture has one.
+#[must_use]
+pub fn copy_routine(name: &str) -> Option<&'static CopyRoutine> {
+    copy_routines().iter().find(|routine| routine.name == name)
+}
+
+/// The copy routine that leaves the destination in the cache and asks for the source to pass it by:
+/// `prefetchnta` or `ldnp`, and `memcpy` on an architecture without such a hint. Available.
+#[must_use]
+pub fn copy_once_routine() -> &'static CopyRoutine {
+    &imp::COPY_ONCE
+}
+
+/// Evidence that bytes were written which other CPUs may not see in order yet.
+///
+/// Tokens of one operation are joined with [`and`](Self::and), and published once at its end: a
+/// fence per operation, not per page. Dropping a token publishes it too, so forgetting costs time
+/// rather than correctness.
+#[must_use = "streamed bytes may be shown to other threads only after publish()"]
+#[derive(Debug)]
+pub struct Unfenced {
+    streamed: bool,
+    /// A fence orders the stores of the thread that runs it, so a token stays with its thread.
+    thread: PhantomData<*const ()>,
+}
+
+impl Unfenced {
+    /// The token of an operation that has written nothing yet.
+    pub const fn nothing() -> Self {
+        Self { streamed: false, thread: PhantomData }
+    }
+
+    /// Joins the tokens of two parts of one operation.
+    pub fn and(mut self, mut other: Self) -> Self {
+        let streamed = self.streamed | other.streamed;
+        self.streamed = false;
+        other.streamed = false;
+        Self { streamed, thread: PhantomData }
+    }
+
+    /// Whether anything went through streaming stores.
+    #[must_use]
+    pub const fn is_pending(&self) -> bool {
+        self.streamed
+    }
+
+    /// Makes streamed stores as good as ordinary ones: whatever publishes those to other threads (a
+    /// release store, a lock, a channel) now publishes these too. Free if nothing streamed.
+    pub fn publish(self) {}
+}
+
+impl Drop for Unfenced {
+    fn drop(&mut self) {
+        if self.streamed {
+            imp::store_fence();
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Copying memory.
+
+use std::convert::Infallible;
+use std::ops::Range;
+
+use crate::arch::{CopyFn, CopyRoutine};
+use crate::engine::{Far, HintError, Operation, Reuse};
+use crate::parallel::{Bytes, Done, JobError, Report};
+use crate::profile::{COPY_PLAIN_BELOW, CacheState, Profile};
+use hugekit_sys::ErrorKind;
+
+/// Why a copy was refused, or stopped. Nothing was written, unless it was cancelled.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// Source and destination are not equally long.
+    #[error("cannot copy {src} bytes into {dst}: the lengths must be the same")]
+    LengthsDiffer {
+        /// Length of the destination in bytes.
+        dst: usize,
+        /// Length of the source in bytes.
+        src: usize,
+    },
+    /// Source and destination share bytes, which only pointers can.
+    #[error("source at {src:#x} and destination at {dst:#x} overlap within {len} bytes")]
+    Overlap {
+        /// Address of the destination.
+        dst: usize,
+        /// Address of the source.
+        src: usize,
+        /// Length of both in bytes.
+        len: usize,
+    },
+    /// The target lies outside, or the routine does not run here.
+    #[error(transparent)]
+    Hint(#[from] HintError),
+    /// No thread was asked for, or the copy was cancelled.
+    #[error(transparent)]
+    Job(#[from] JobError<Infallible>),
+}
+
+impl CopyError {
+    /// Of a copy that was cancelled, which bytes it was done with.
+    #[must_use]
+    pub const fn done(&self) -> Option<&Done> {
+        match self {
+            Self::Job(error) => error.done(),
+            _ => None,
+        }
+    }
+}
+
+/// Copies `src` to `dst`, on the calling thread, by the fastest routine for this length.
+///
+/// Nothing is assumed about who uses either next; [`CopyOptions`] takes such knowledge.
+///
+/// ```
+/// let source = vec![7_u8; 1 << 20];
+/// let mut copy = vec![0_u8; 1 << 20];
+/// hugekit::copy(&mut copy, &source)?;
+/// assert!(copy == source);
+/// # Ok::<(), hugekit::CopyError>(())
+/// ```
+///
+/// # Errors
+/// [`CopyError::LengthsDiffer`]; nothing is written then.
+#[inline]
+pub fn copy(dst: &mut [u8], src: &[u8]) -> Result<(), CopyError> {
+    same_length(dst, src)?;
+    if dst.len() < COPY_PLAIN_BELOW.warm() {
+        dst.copy_from_slice(src);
+    } else {
+        copy_long(dst, src);
+    }
+    Ok(())
+}
+
+#[allow(unsafe_code)]
+#[inline(never)]
+fn copy_long(dst: &mut [u8], src: &[u8]) {
+    let (to, from, len) = (dst.as_mut_ptr(), src.as_ptr(), dst.len());
+    let copy = |routine: &'static CopyRoutine, part: Range<usize>| {
+        // SAFETY: the slices are equally long, and the part lies within; a mutable borrow overlaps no other, and is
+        // ours alone to write; a profile, and what is learned, names only routines that are available.
+        unsafe { routine.run(to.add(part.start), from.add(part.start), part.len()) }
+    };
+    Far::by(Profile::current(), CacheState::Warm).run(0..len, &copy).publish();
+}
+
+fn same_length(dst: &[u8], src: &[u8]) -> Result<(), CopyError> {
+    if dst.len() == src.len() {
+        Ok(())
+    } else {
+        Err(CopyError::LengthsDiffer { dst: dst.len(), src: src.len() })
+    }
+}
+
+/// A copy with knowledge: who touches what next, in which order, by which routine. Target and
+/// order hold for both sides; [`reuse`](Operation::reuse) speaks of the destination,
+/// [`source_reuse`](Self::source_reuse) of the source.
+///
+/// ```
+/// use hugekit::{CopyOptions, HUGE_PAGE_BYTES, Reuse};
+///
+/// let source = vec![7_u8; HUGE_PAGE_BYTES];
+/// let mut folio = vec![0_u8; HUGE_PAGE_BYTES];
+/// // No thread reads the copy soon: it streams past the cache.
+/// CopyOptions::new().reuse(Reuse::None).run(&mut folio, &source)?;
+/// assert!(folio == source);
+/// # Ok::<(), hugekit::CopyError>(())
+/// ```
+pub type CopyOptions<'a> = Operation<'a, CopyFn>;
+
+impl CopyOptions<'_> {
+    /// Who uses the source next. With [`reuse`](Operation::reuse) it decides which sides of the near
+    /// window, the bytes around the target, stay in the cache:
+    ///
+    /// | destination | source | near window |
+    /// | --- | --- | --- |
+    /// | used next | `Unknown`, `Target`, `All` | an ordinary copy: both sides are cached |
+    /// | used next | `None` | the destination is cached, the source is asked to pass by |
+    /// | not, or unknown | `Target`, `All` | copied last, as the rest is: the source is cached by loading it |
+    pub fn source_reuse(self, reuse: Reuse) -> Self {
+        self.reuse_of_source(reuse)
+    }
+
+    /// Copies `src` to `dst`.
+    ///
+    /// # Errors
+    /// [`CopyError`] if the lengths differ, the target lies outside, the routine does not run here,
+    /// or no thread is asked for; nothing is written then. And if it is cancelled.
+    ///
+    /// # Panics
+    /// If the progress callback does.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub fn run(&self, dst: &mut [u8], src: &[u8]) -> Result<Report, CopyError> {
+        same_length(dst, src)?;
+        // SAFETY: both slices are `dst.len()` bytes; `dst` is borrowed mutably, so no other thread
+        // accesses it, and `src` is shared, so no thread writes it.
+        unsafe { self.run_raw(dst.as_mut_ptr(), src.as_ptr(), dst.len()) }
+    }
+
+    /// As [`run`](Self::run), for memory known by its addresses only.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and [`CopyError::Overlap`].
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    ///
+    /// # Safety
+    /// `src` is valid for reads and `dst` for writes of `len` bytes; nothing else writes to either,
+    /// or reads from `dst`, meanwhile.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub unsafe fn run_raw(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+    ) -> Result<Report, CopyError> {
+        if dst.addr().abs_diff(src.addr()) < len {
+            return Err(CopyError::Overlap { dst: dst.addr(), src: src.addr(), len });
+        }
+        let (destination, source) = (Bytes(dst), Bytes(src.cast_mut()));
+        self.share(dst, len, |routine, bytes| {
+            let (dst, src) = (destination.at(bytes.start), source.at(bytes.start));
+            // SAFETY: the sweep and the threads' chunks split 0..len into ranges that do not overlap, and each range is
+            // processed once. So the destination is the caller's, and no other thread accesses it. Source and destination
+            // do not overlap: the check above. A plan contains only routines whose CPU features were checked.
+            unsafe { routine.run(dst, src, bytes.len()) }
+        })
+    }
+}
+
+impl CopyError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::LengthsDiffer { .. } | Self::Overlap { .. } => ErrorKind::Invalid,
+            Self::Hint(error) => error.kind(),
+            Self::Job(error) => error.kind_with(|&never| match never {}),
+        }
+    }
+}

@@ -1,0 +1,520 @@
+//! What clearing and copying share: knowledge of who uses the memory next, and the plan made of it.
+//!
+//! An [`Operation`] is a builder; [`ClearOptions`](crate::ClearOptions) and
+//! [`CopyOptions`](crate::CopyOptions) are its two kinds, told apart by what their routines are. A
+//! plan is profile × sweep: an order of extents, one routine for the far ones and one for the near
+//! window.
+
+use std::convert::Infallible;
+use std::ops::Range;
+
+use crate::arch::{
+    ClearFn, CopyFn, Routine, Unfenced, clear_routines, copy_once_routine, copy_routines,
+};
+use crate::learning::{self, ChosenBy, Course, Courses, Pupil, Used};
+use crate::parallel::{Cancel, JobError, Progress, Report, Sharing, Threads};
+use crate::profile::{
+    CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, CacheState, Choice, PlainBelow, Profile,
+};
+use crate::sweep::{Order, Reach, near_window};
+use hugekit_sys::ErrorKind;
+
+/// Who uses the memory next, as far as the caller knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reuse {
+    /// Nothing is known, beyond the target if one is given: then as [`Target`](Self::Target),
+    /// else the length decides.
+    #[default]
+    Unknown,
+    /// The bytes around the target, or around offset 0 if none is given. The rest is not used
+    /// soon and streams.
+    Target,
+    /// All of it, soon: as much as this CPU's cache holds well is left there, around the target.
+    All,
+    /// Not soon: all of it streams.
+    None,
+}
+
+impl Reuse {
+    /// Whether some of the memory is used soon.
+    fn is_soon(self) -> bool {
+        matches!(self, Self::Target | Self::All)
+    }
+}
+
+/// Why a hint was refused. Nothing was written.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HintError {
+    /// The target is not an offset within the memory.
+    #[error("target offset {target} lies outside the {len} bytes of memory")]
+    TargetOutside {
+        /// The target asked for, in bytes from the start.
+        target: usize,
+        /// The length of the memory in bytes.
+        len: usize,
+    },
+    /// The routine asked for does not run on this CPU.
+    #[error("routine {name} is not available here: it needs {needs}")]
+    RoutineUnavailable {
+        /// The routine's name.
+        name: &'static str,
+        /// What the CPU lacks.
+        needs: &'static str,
+    },
+}
+
+/// What an operation's routines are: [`ClearFn`] or [`CopyFn`].
+pub trait Method: Sized + Sync + 'static + sealed::Sealed {
+    /// The profile's bands for this method.
+    fn choice(profile: &Profile) -> &Choice<Self>;
+
+    /// The routine for a near window that no thread uses the source of, if there is a source and a
+    /// routine that tells it apart.
+    fn source_once() -> Option<&'static Routine<Self>>;
+}
+
+impl Method for ClearFn {
+    fn choice(profile: &Profile) -> &Choice<Self> {
+        &profile.clear
+    }
+
+    fn source_once() -> Option<&'static Routine<Self>> {
+        None
+    }
+}
+
+impl Method for CopyFn {
+    fn choice(profile: &Profile) -> &Choice<Self> {
+        &profile.copy
+    }
+
+    fn source_once() -> Option<&'static Routine<Self>> {
+        Some(copy_once_routine())
+    }
+}
+
+#[allow(private_interfaces, reason = "no other crate can name the trait")]
+mod sealed {
+    use super::{
+        CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, ClearFn, CopyFn, Course, Courses, PlainBelow, Routine,
+        clear_routines, copy_routines,
+    };
+
+    pub trait Sealed: Sized + 'static {
+        /// libc's routine.
+        fn libc() -> &'static Routine<Self>;
+
+        /// Below which lengths it is libc's, whatever the profile.
+        fn plain_below() -> &'static PlainBelow;
+
+        /// What this method learns.
+        fn course(courses: &Courses) -> &Course<Self>;
+    }
+
+    impl Sealed for ClearFn {
+        fn libc() -> &'static Routine<Self> {
+            &clear_routines()[0]
+        }
+
+        fn plain_below() -> &'static PlainBelow {
+            &CLEAR_PLAIN_BELOW
+        }
+
+        fn course(courses: &Courses) -> &Course<Self> {
+            &courses.clear
+        }
+    }
+
+    impl Sealed for CopyFn {
+        fn libc() -> &'static Routine<Self> {
+            &copy_routines()[0]
+        }
+
+        fn plain_below() -> &'static PlainBelow {
+            &COPY_PLAIN_BELOW
+        }
+
+        fn course(courses: &Courses) -> &Course<Self> {
+            &courses.copy
+        }
+    }
+}
+
+/// An operation with knowledge: who touches what next, in which order, by which routine. Used as
+/// [`ClearOptions`](crate::ClearOptions) or [`CopyOptions`](crate::CopyOptions).
+#[derive(Debug)]
+#[must_use = "a builder does nothing until run"]
+pub struct Operation<'a, F: 'static> {
+    /// Whether anything was asked for but a reuse that keeps nothing in the cache.
+    asks: bool,
+    target: Option<usize>,
+    reuse: Reuse,
+    source_reuse: Reuse,
+    order: Option<Order>,
+    routine: Option<&'static Routine<F>>,
+    near_bytes: Option<usize>,
+    profile: Option<&'a Profile>,
+    pub(crate) sharing: Sharing<'a>,
+}
+
+impl<F> Clone for Operation<'_, F> {
+    fn clone(&self) -> Self {
+        Self { ..*self }
+    }
+}
+
+impl<F> Default for Operation<'_, F> {
+    fn default() -> Self {
+        Self {
+            asks: false,
+            target: None,
+            reuse: Reuse::default(),
+            source_reuse: Reuse::default(),
+            order: None,
+            routine: None,
+            near_bytes: None,
+            profile: None,
+            sharing: Sharing::default(),
+        }
+    }
+}
+
+impl<'a, F: Method> Operation<'a, F> {
+    /// An operation of which nothing is known: the length alone decides.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The byte that is accessed next, as an offset from the start of the memory: for a page
+    /// fault the faulting address, not that of the page.
+    pub fn target(mut self, offset: usize) -> Self {
+        self.asks = true;
+        self.target = Some(offset);
+        self
+    }
+
+    /// Who uses the memory that is written next.
+    pub fn reuse(mut self, reuse: Reuse) -> Self {
+        self.asks |= reuse.is_soon();
+        self.reuse = reuse;
+        self
+    }
+
+    /// The order of extents, instead of [`Order::for_folio`].
+    pub fn order(mut self, order: Order) -> Self {
+        self.asks = true;
+        self.order = Some(order);
+        self
+    }
+
+    /// Who uses the source of a copy next.
+    pub(crate) fn reuse_of_source(mut self, reuse: Reuse) -> Self {
+        self.asks |= reuse.is_soon();
+        self.source_reuse = reuse;
+        self
+    }
+
+    /// One routine for everything, far and near, instead of the profile's choice.
+    pub fn routine(mut self, routine: &'static Routine<F>) -> Self {
+        self.asks = true;
+        self.routine = Some(routine);
+        self
+    }
+
+    /// Bytes of the near window, instead of the profile's; rounded up to whole subpages.
+    pub fn near_bytes(mut self, bytes: usize) -> Self {
+        self.near_bytes = Some(bytes);
+        self
+    }
+
+    /// The profile to decide by, instead of [`Profile::current`].
+    pub fn profile(mut self, profile: &'a Profile) -> Self {
+        self.asks = true;
+        self.profile = Some(profile);
+        self
+    }
+
+    /// How many threads do it, the calling one included: [`Threads::One`] unless said.
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.asks = true;
+        self.sharing.threads = threads;
+        self
+    }
+
+    /// Whom to tell, chunk by chunk, how many bytes are done. The near window, which comes last,
+    /// counts with the chunks around it.
+    pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
+        self.asks = true;
+        self.sharing.progress = Some(progress);
+        self
+    }
+
+    /// What stops it early: between chunks, never within one.
+    pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
+        self.asks = true;
+        self.sharing.cancel = Some(cancel);
+        self
+    }
+
+    /// Lets threads other than the calling one run only on CPUs that no other thread wants.
+    pub fn low_priority(mut self, low: bool) -> Self {
+        self.sharing.low_priority = low;
+        self
+    }
+
+    /// The routine that would do `len` bytes now, near window apart: as the caller asked, or else by a profile or by
+    /// what was learned so far.
+    #[must_use]
+    pub fn chosen_for(&self, len: usize) -> Used {
+        self.plan(len, self.profile_in_force()).far.used(len)
+    }
+
+    /// Runs `process` for all of `len` bytes: in order on the calling thread, or shared among as many
+    /// threads as were asked for. `start` is where the bytes that are written lie in memory. Every
+    /// routine passed to `process` is available on this CPU. Streamed bytes are published before the call returns.
+    ///
+    /// Always inlined, as its callers are: a report that goes through memory behind a fence costs a
+    /// streamed base page 30 ns of 340.
+    #[inline(always)]
+    pub(crate) fn share<E: From<HintError> + From<JobError<Infallible>>>(
+        &self,
+        start: *const u8,
+        len: usize,
+        process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
+    ) -> Result<Report, E> {
+        if self.is_plain(len) {
+            process(F::libc(), 0..len).publish();
+            return Ok(Report {
+                used: Some(Used { routine: F::libc().name(), by: ChosenBy::Profile }),
+                ..Report::alone(len)
+            });
+        }
+        self.check(len)?;
+        let profile = self.profile_in_force();
+        let plan = self.plan(len, profile);
+        if !self.sharing.is_alone(len, profile) {
+            return self.share_far_then_near(start, len, profile, &plan, process);
+        }
+        match plan.near {
+            None if self.order.is_none() => plan.far.run(0..len, &process).publish(),
+            _ => self.sweep(len, &plan, process),
+        }
+        Ok(Report { used: Some(plan.far.used(len)), ..Report::alone(len) })
+    }
+
+    /// Whether it is short, and nothing was asked for that could make it another routine's than libc's: looked at before
+    /// anything else.
+    #[inline(always)]
+    fn is_plain(&self, len: usize) -> bool {
+        !self.asks && len < F::plain_below().cold()
+    }
+
+    /// Extent by extent, in order. Out of line, so that what is done in one go inlines into its caller.
+    #[inline(never)]
+    fn sweep(
+        &self,
+        len: usize,
+        plan: &Plan<'_, F>,
+        process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
+    ) {
+        let (target, near_bytes, near) = match plan.near {
+            Some(Near { target, bytes, routine }) => (Some(target), bytes, Some(routine)),
+            None => (None, 0, None),
+        };
+        let order = self.order.unwrap_or_else(|| Order::for_folio(len, target));
+        let mut unfenced = Unfenced::nothing();
+        for extent in order.extents(len, target, near_bytes) {
+            unfenced = unfenced.and(match near.filter(|_| extent.reach == Reach::Near) {
+                Some(routine) => process(routine, extent.bytes),
+                None => plan.far.run(extent.bytes, &process),
+            });
+        }
+        unfenced.publish();
+    }
+
+    /// Threads share the far extents in chunks and in no order; the near window is the calling
+    /// thread's and comes last, so that it stays in this CPU's cache.
+    #[inline(never)]
+    fn share_far_then_near<E: From<JobError<Infallible>>>(
+        &self,
+        start: *const u8,
+        len: usize,
+        profile: &Profile,
+        plan: &Plan<'_, F>,
+        process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
+    ) -> Result<Report, E> {
+        let window = plan.near.as_ref().map_or(0..0, |near| near.window(len));
+        let far = |chunk: Range<usize>| {
+            let parts = outside(chunk, &window);
+            let unfenced = parts.map(|part| plan.far.run(part, &process));
+            // Before the chunk counts as done, because no other thread can fence for this CPU.
+            unfenced.into_iter().fold(Unfenced::nothing(), Unfenced::and).publish();
+            Ok(())
+        };
+        let shared = self.sharing.run(start, len, profile, profile.min_chunk, far);
+        let report = shared.map_err(|error| error.without(&window))?;
+        if let Some(near) = &plan.near {
+            process(near.routine, near.window(len)).publish();
+        }
+        Ok(Report { used: Some(plan.far.used(len)), ..report })
+    }
+
+    #[inline]
+    fn profile_in_force(&self) -> &Profile {
+        self.profile.unwrap_or_else(|| Profile::current())
+    }
+
+    /// Sees to it that the target lies within, and that a routine asked for is available; a profile
+    /// names only such.
+    fn check(&self, len: usize) -> Result<(), HintError> {
+        if let Some(target) = self.target.filter(|&target| target >= len) {
+            return Err(HintError::TargetOutside { target, len });
+        }
+        match self.routine {
+            Some(routine) if !routine.is_available() => {
+                Err(HintError::RoutineUnavailable { name: routine.name(), needs: routine.needs() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn plan<'p>(&'p self, len: usize, profile: &'p Profile) -> Plan<'p, F> {
+        let is_warm = self.reuse == Reuse::Unknown && self.target.is_none();
+        let state = if is_warm { CacheState::Warm } else { CacheState::Cold };
+        let far = match (self.routine, self.profile) {
+            (Some(routine), _) => Far::Asked(routine),
+            (None, Some(profile)) => Far::Profile(F::choice(profile), state),
+            (None, None) => Far::by(profile, state),
+        };
+        let keeps_any = self.keeps_destination() || self.source_reuse.is_soon();
+        let near = (keeps_any && len > 0).then(|| self.near(len, profile, far.routine_for(len)));
+        Plan { far, near }
+    }
+
+    fn near(&self, len: usize, profile: &Profile, far: &'static Routine<F>) -> Near<F> {
+        let all = self.reuse == Reuse::All || self.source_reuse == Reuse::All;
+        let usual = if all { profile.near_bytes_all } else { profile.near_bytes };
+        let bytes = self.near_bytes.unwrap_or(usual);
+        let cached = || F::choice(profile).warm.cached_for(bytes.min(len));
+        let routine = self.routine.unwrap_or_else(|| match self.source_reuse {
+            // Loads leave the source in the cache, whatever stores the destination.
+            _ if !self.keeps_destination() => far,
+            Reuse::None => F::source_once().unwrap_or_else(cached),
+            _ => cached(),
+        });
+        Near { target: self.target.unwrap_or(0), bytes, routine }
+    }
+
+    fn keeps_destination(&self) -> bool {
+        self.reuse.is_soon() || (self.reuse == Reuse::Unknown && self.target.is_some())
+    }
+}
+
+/// What an operation comes down to.
+struct Plan<'p, F: 'static> {
+    far: Far<'p, F>,
+    /// What is kept in the cache, if anything is.
+    near: Option<Near<F>>,
+}
+
+/// What decides the routine of the bytes that are far from a target.
+pub(crate) enum Far<'p, F: 'static> {
+    /// The caller.
+    Asked(&'static Routine<F>),
+    /// A profile, by length.
+    Profile(&'p Choice<F>, CacheState),
+    /// What was learned, and else the built-in profile.
+    Learned(Pupil<F>),
+}
+
+impl<'p, F: Method> Far<'p, F> {
+    /// By the profile in force, and what was learned where that is the built-in one.
+    #[inline]
+    pub(crate) fn by(profile: &'p Profile, state: CacheState) -> Self {
+        match learning::courses() {
+            Some(courses) => Self::Learned(Pupil::new(F::course(courses), state)),
+            None => Self::Profile(F::choice(profile), state),
+        }
+    }
+
+    /// Does a piece.
+    #[inline]
+    pub(crate) fn run(
+        &self,
+        piece: Range<usize>,
+        process: &impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
+    ) -> Unfenced {
+        match self {
+            Self::Learned(pupil) => pupil.run(piece, process),
+            _ => process(self.routine_for(piece.len()), piece),
+        }
+    }
+
+    fn routine_for(&self, len: usize) -> &'static Routine<F> {
+        match self {
+            Self::Asked(routine) => routine,
+            Self::Profile(choice, state) => choice.bands(*state).routine_for(len),
+            Self::Learned(pupil) => pupil.routine_for(len),
+        }
+    }
+
+    fn used(&self, len: usize) -> Used {
+        match self {
+            Self::Asked(routine) => Used { routine: routine.name(), by: ChosenBy::Caller },
+            Self::Profile(..) => {
+                Used { routine: self.routine_for(len).name(), by: ChosenBy::Profile }
+            }
+            Self::Learned(pupil) => pupil.used(len),
+        }
+    }
+}
+
+/// The window around the target.
+#[derive(Debug)]
+struct Near<F: 'static> {
+    target: usize,
+    bytes: usize,
+    routine: &'static Routine<F>,
+}
+
+impl<F> Near<F> {
+    fn window(&self, len: usize) -> Range<usize> {
+        near_window(len, self.target, self.bytes)
+    }
+}
+
+/// What lies before and behind the window; either may be empty.
+fn outside(bytes: Range<usize>, window: &Range<usize>) -> [Range<usize>; 2] {
+    let before = window.start.clamp(bytes.start, bytes.end);
+    let behind = window.end.clamp(before, bytes.end);
+    [bytes.start..before, behind..bytes.end]
+}
+
+impl HintError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::TargetOutside { .. } => ErrorKind::Invalid,
+            Self::RoutineUnavailable { .. } => ErrorKind::Unsupported,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_around_a_window_is_what_lies_before_and_behind() {
+        assert_eq!(outside(10..20, &(12..15)), [10..12, 15..20]);
+        assert_eq!(outside(10..20, &(0..15)), [10..10, 15..20]);
+        assert_eq!(outside(10..20, &(15..90)), [10..15, 20..20]);
+        assert_eq!(outside(10..20, &(0..90)), [10..10, 20..20]);
+        for elsewhere in [0..0, 0..10, 20..30, 25..30] {
+            let left: usize = outside(10..20, &elsewhere).iter().map(Range::len).sum();
+            assert_eq!(left, 10, "{elsewhere:?}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Clears, copies and populates memory close to what the hardware allows.
+
+pub mod arch;
+mod clear;
+mod copy;
+mod engine;
+pub mod learning;
+pub mod parallel;
+pub mod populate;
+pub mod profile;
+pub mod sweep;
+
+pub use clear::{ClearError, ClearOptions, clear};
+pub use copy::{CopyError, CopyOptions, copy};
+pub use engine::{HintError, Method, Operation, Reuse};
+pub use parallel::{Cancel, Threads};
+pub use populate::{PopulateError, PopulateOptions};
+pub use profile::Profile;

@@ -1,0 +1,500 @@
+//! One job: from what was asked for to who does which chunk, and how it ended.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::crew::Work;
+use super::plan::{self, Demand};
+use super::queue::{Cut, Queue};
+use super::slots::Slots;
+use super::workers::{Workers, pin};
+use super::{Cancel, Done, JobError, Limit, NodeMap, Placement, Progress, Report, Threads};
+use hugekit_machine::CpuSet;
+use hugekit_sys::headroom;
+use hugekit_sys::sync::primitives::{Mutex, MutexGuard};
+
+/// A range and who may work on it.
+///
+/// ```
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use hugekit::parallel::{Job, Threads};
+///
+/// let sum = AtomicUsize::new(0);
+/// let report = Job::new(1_000_000).min_chunk(1000).threads(Threads::Exactly(2)).run(|chunk| {
+///     sum.fetch_add(chunk.sum(), Ordering::Relaxed);
+///     Ok::<(), std::convert::Infallible>(())
+/// })?;
+/// assert_eq!(report.bytes, 1_000_000);
+/// assert_eq!(sum.into_inner(), 499_999_500_000);
+/// # Ok::<(), hugekit::parallel::JobError<std::convert::Infallible>>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "a job does nothing until run"]
+pub struct Job<'a> {
+    len: usize,
+    min_chunk: usize,
+    address: usize,
+    threads: Threads,
+    cap: usize,
+    nodes: Option<&'a NodeMap>,
+    placement: Option<&'a Placement>,
+    progress: Option<&'a Progress<'a>>,
+    cancel: Option<&'a Cancel>,
+    low_priority: bool,
+}
+
+impl fmt::Debug for Job<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("len", &self.len)
+            .field("min_chunk", &self.min_chunk)
+            .field("threads", &self.threads)
+            .field("cap", &self.cap)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Job<'a> {
+    /// A job of `len` bytes for [`Threads::Auto`], in chunks of any length, without a cap.
+    pub fn new(len: usize) -> Self {
+        Self {
+            len,
+            min_chunk: 1,
+            address: 0,
+            threads: Threads::Auto,
+            cap: usize::MAX,
+            nodes: None,
+            placement: None,
+            progress: None,
+            cancel: None,
+            low_priority: false,
+        }
+    }
+
+    /// Bytes below which a chunk does not pay off; all chunks but the first and the last of a part
+    /// are multiples of it. 0 counts as 1.
+    pub fn min_chunk(mut self, bytes: usize) -> Self {
+        self.min_chunk = bytes.max(1);
+        self
+    }
+
+    /// Where the range begins in memory: chunks then end at *addresses* that are multiples of the
+    /// minimum chunk, rather than at such offsets.
+    pub fn address(mut self, address: usize) -> Self {
+        self.address = address;
+        self
+    }
+
+    /// How many threads, the calling one included.
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// The most threads for [`Threads::Auto`]. 0 counts as 1.
+    pub fn cap(mut self, threads: usize) -> Self {
+        self.cap = threads.max(1);
+        self
+    }
+
+    /// Which node holds which part.
+    pub fn nodes(mut self, map: &'a NodeMap) -> Self {
+        self.nodes = Some(map);
+        self
+    }
+
+    /// Another machine's CPUs instead of those the calling thread may use.
+    pub fn placement(mut self, placement: &'a Placement) -> Self {
+        self.placement = Some(placement);
+        self
+    }
+
+    /// Whom to tell about every chunk that is done. A job that is watched is cut into chunks even
+    /// for a single thread.
+    pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+
+    /// What stops the job early. It too cuts the job into chunks for a single thread. Asked to stop, each
+    /// thread finishes the chunk that it is at: 32 MiB at most, or a minimum chunk if that is longer.
+    pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
+        self.cancel = Some(cancel);
+        self
+    }
+
+    /// Lets helpers run only on CPUs that no other thread wants (`SCHED_IDLE`). Chunks are then the
+    /// smallest there are, because the calling thread waits for a helper in the middle of one, even
+    /// if another thread takes its CPU.
+    pub fn low_priority(mut self, low: bool) -> Self {
+        self.low_priority = low;
+        self
+    }
+
+    /// Runs `chunk` for pieces that together are the whole range, each once, on several threads.
+    ///
+    /// Calls must not wait for one another: it is not promised that a helper comes.
+    ///
+    /// What the pieces' stores wrote is visible to the calling thread on return; non-temporal ones
+    /// must be fenced by `chunk` before it returns.
+    ///
+    /// # Errors
+    /// [`JobError`]: the request makes no sense and nothing was done, or a chunk failed, or the job
+    /// was cancelled; the latter two say which bytes were done.
+    ///
+    /// # Panics
+    /// If `chunk` or the progress callback panics: with the same payload, after every helper stopped.
+    pub fn run<E: Send>(
+        &self,
+        chunk: impl Fn(Range<usize>) -> Result<(), E> + Sync,
+    ) -> Result<Report, JobError<E>> {
+        let wanted = self.wanted()?;
+        let watched = self.is_watched();
+        if wanted == 1 && !watched {
+            return self.run_alone(chunk);
+        }
+        if headroom::check().is_err() {
+            return self.run_in_turn(chunk);
+        }
+        let placement = self.placement_here();
+        let (threads, capped) = self.threads_on(&placement, wanted);
+        if threads == 1 && !watched {
+            return self.run_alone(chunk).map(|report| Report { capped, ..report });
+        }
+        self.run_shared(&chunk, &placement, threads)
+            .map(|report| Report { capped: capped.or(report.capped), ..report })
+    }
+
+    /// Whether the caller wants to know how far it is, or may stop it.
+    fn is_watched(&self) -> bool {
+        self.progress.is_some() || self.cancel.is_some()
+    }
+
+    fn wanted<E>(&self) -> Result<usize, JobError<E>> {
+        match self.threads {
+            _ if self.placement.is_some_and(|placement| placement.cpus() == 0) => {
+                Err(JobError::NoCpus)
+            }
+            Threads::One => Ok(1),
+            Threads::Auto => Ok(plan::threads(self.len, self.min_chunk, self.cap)),
+            Threads::Exactly(0) => Err(JobError::NoThreads),
+            Threads::Exactly(threads) => Ok(threads),
+        }
+    }
+
+    fn run_alone<E>(
+        &self,
+        chunk: impl Fn(Range<usize>) -> Result<(), E>,
+    ) -> Result<Report, JobError<E>> {
+        let range = 0..self.len;
+        match chunk(range.clone()) {
+            Ok(()) => Ok(Report::alone(self.len)),
+            Err(error) => Err(JobError::Chunk { range, done: Done::nothing(self.len), error }),
+        }
+    }
+
+    /// Chunk by chunk on the calling thread, without an allocation while nothing fails.
+    fn run_in_turn<E>(
+        &self,
+        chunk: impl Fn(Range<usize>) -> Result<(), E>,
+    ) -> Result<Report, JobError<E>> {
+        let Cut { chunk: bytes, skew } = self.cut(1);
+        let until = |end| Done::until(end, self.len);
+        let mut start = 0;
+        while start < self.len {
+            if self.cancel.is_some_and(Cancel::is_cancelled) {
+                return Err(JobError::Cancelled { done: until(start) });
+            }
+            let end = (start + bytes - (start + skew) % bytes).min(self.len);
+            let failed = |error| JobError::Chunk { range: start..end, done: until(start), error };
+            chunk(start..end).map_err(failed)?;
+            start = end;
+            self.progress.into_iter().for_each(|tell| tell(start, self.len));
+        }
+        Ok(Report { capped: Some(Limit::Heap), ..Report::alone(self.len) })
+    }
+
+    fn placement_here(&self) -> Cow<'a, Placement> {
+        match self.placement {
+            Some(placement) => Cow::Borrowed(placement),
+            None => Cow::Owned(Placement::here()),
+        }
+    }
+
+    /// Threads for so many wanted, and what made it fewer than the caller insisted on.
+    fn threads_on(&self, placement: &Placement, wanted: usize) -> (usize, Option<Limit>) {
+        let chunks = plan::threads(self.len, self.min_chunk, usize::MAX);
+        let (cpus, by_cpus) = placement.limit();
+        let (limit, by) =
+            if chunks < cpus { (chunks, Limit::Chunks(chunks)) } else { (cpus, by_cpus) };
+        let insisted = matches!(self.threads, Threads::Exactly(_));
+        (wanted.min(limit), (insisted && wanted > limit).then_some(by))
+    }
+
+    fn run_shared<E: Send, F: Fn(Range<usize>) -> Result<(), E> + Sync>(
+        &self,
+        chunk: &F,
+        placement: &Placement,
+        threads: usize,
+    ) -> Result<Report, JobError<E>> {
+        let cpu = hugekit_sys::thread::current_cpu();
+        let (lanes, mut homes) = self.plan(placement, threads, cpu);
+        let queue =
+            Queue::new(lanes.iter().map(|lane| lane.parts.clone()).collect(), self.cut(threads));
+        let here = placement.node_of_cpu(cpu).unwrap_or(0);
+        let _slots = self.keep_those_with_slots(&mut homes, &lanes, here);
+        let capped = (homes.len() < threads).then_some(Limit::OtherJobs(homes.len()));
+        let threads = homes.len();
+        let shared = Shared {
+            job: self,
+            chunk,
+            queue,
+            homes,
+            cpus: lanes.into_iter().map(|lane| lane.cpus).collect(),
+            stop: AtomicBool::new(false),
+            tally: Mutex::new(Tally::new()),
+        };
+        let own = || shared.work(0, |_| true);
+        if threads == 1 {
+            own();
+        } else {
+            Workers::current()
+                .share(&shared, threads - 1, self.low_priority, own)
+                .map_err(|_forked| JobError::Forked)?;
+        }
+        shared.into_report(threads).map(|report| Report { capped, ..report })
+    }
+
+    /// The lanes, and at which of them each thread begins, for a caller on this CPU.
+    fn plan(&self, placement: &Placement, threads: usize, cpu: u32) -> (Vec<Lane>, Vec<usize>) {
+        let lanes = lanes(self.nodes, self.len, placement, cpu);
+        let here = placement.node_of_cpu(cpu);
+        let callers = lanes.iter().position(|lane| lane.node.is_some() && lane.node == here);
+        let demands: Vec<Demand> = lanes.iter().map(|lane| lane.demand(cpu)).collect();
+        let homes = plan::homes(&demands, threads, callers.unwrap_or(0));
+        (lanes, homes)
+    }
+
+    /// By thread, the node whose bytes it is to begin with; the caller's first.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn beginnings(
+        &self,
+        placement: &Placement,
+        threads: usize,
+        cpu: u32,
+    ) -> Vec<Option<u32>> {
+        let (lanes, homes) = self.plan(placement, threads, cpu);
+        homes.into_iter().map(|home| lanes[home].node).collect()
+    }
+
+    /// Leaves out the helpers for which other jobs leave no slot on the node whose memory they are for. The caller works
+    /// in any case. Threads that a program asked for by their number neither need slots nor take any.
+    fn keep_those_with_slots(
+        &self,
+        homes: &mut Vec<usize>,
+        lanes: &[Lane],
+        here: u32,
+    ) -> Option<Slots> {
+        if self.threads != Threads::Auto || self.placement.is_some() || homes.len() == 1 {
+            return None;
+        }
+        let workers = Workers::current();
+        let (mut slots, mut is_caller) = (Slots::none(), true);
+        homes.retain(|&home| {
+            let mut places = workers.places(lanes[home].node, here).into_iter();
+            let has_slot = places.any(|(node, cpus)| slots.take(node, self.cap.min(cpus)));
+            std::mem::take(&mut is_caller) || has_slot
+        });
+        Some(slots)
+    }
+
+    fn cut(&self, threads: usize) -> Cut {
+        let chunk = match threads {
+            2.. if self.low_priority => self.min_chunk,
+            _ if self.is_watched() => plan::watched_chunk(self.len, threads, self.min_chunk),
+            _ => plan::chunk(self.len, threads, self.min_chunk),
+        };
+        Cut { chunk, skew: self.address % self.min_chunk }
+    }
+}
+
+/// The parts on one node and the CPUs for them.
+#[derive(Debug)]
+struct Lane {
+    node: Option<u32>,
+    parts: Vec<Range<usize>>,
+    cpus: CpuSet,
+}
+
+impl Lane {
+    fn demand(&self, callers_cpu: u32) -> Demand {
+        let cpus = self.cpus.len() - usize::from(self.cpus.contains(callers_cpu));
+        Demand { bytes: self.parts.iter().map(Range::len).sum(), cpus }
+    }
+}
+
+/// A lane for each node that holds a part, and one for what no node holds; at least one.
+fn lanes(map: Option<&NodeMap>, len: usize, placement: &Placement, callers_cpu: u32) -> Vec<Lane> {
+    let whole = 0..len;
+    let cover = map.map_or_else(|| vec![(whole, None)], |map| map.cover(len));
+    let mut lanes: Vec<Lane> = Vec::new();
+    for (part, node) in cover.into_iter().filter(|(part, _)| !part.is_empty()) {
+        match lanes.iter_mut().find(|lane| lane.node == node) {
+            Some(lane) => lane.parts.push(part),
+            None => {
+                let cpus =
+                    node.map_or_else(|| placement.all_cpus(), |node| placement.cpus_of(node));
+                lanes.push(Lane { node, parts: vec![part], cpus: apart_from(cpus, callers_cpu) });
+            }
+        }
+    }
+    if lanes.is_empty() {
+        lanes.push(Lane { node: None, parts: Vec::new(), cpus: placement.all_cpus() });
+    }
+    lanes
+}
+
+/// Leaves the calling thread's CPU out if there is another: a helper that is woken on the CPU of its
+/// waker waits there for a caller that waits for no thread.
+fn apart_from(cpus: CpuSet, callers_cpu: u32) -> CpuSet {
+    if cpus.len() > 1 && cpus.contains(callers_cpu) {
+        cpus.iter().filter(|&cpu| cpu != callers_cpu).collect()
+    } else {
+        cpus
+    }
+}
+
+/// A job that is being done, as all of its threads see it.
+struct Shared<'a, F, E> {
+    job: &'a Job<'a>,
+    chunk: &'a F,
+    queue: Queue,
+    /// By thread, the lane it begins at.
+    homes: Vec<usize>,
+    /// By lane, the CPUs of its helpers; empty where only others' can help.
+    cpus: Vec<CpuSet>,
+    stop: AtomicBool,
+    tally: Mutex<Tally<E>>,
+}
+
+/// What has become of a job so far. Locked once a chunk, which is megabytes.
+struct Tally<E> {
+    done: usize,
+    took_part: usize,
+    unpinned: usize,
+    /// The first, and what each thread failed at.
+    failure: Option<Failure<E>>,
+    failed: Vec<Range<usize>>,
+}
+
+impl<E> Tally<E> {
+    const fn new() -> Self {
+        Self { done: 0, took_part: 0, unpinned: 0, failure: None, failed: Vec::new() }
+    }
+}
+
+enum Failure<E> {
+    Chunk { range: Range<usize>, error: E },
+    Panic(Box<dyn Any + Send>),
+}
+
+impl<E: Send, F: Fn(Range<usize>) -> Result<(), E> + Sync> Work for Shared<'_, F, E> {
+    fn help(&self, slot: usize) {
+        self.work(slot, pin);
+    }
+}
+
+impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
+    /// Does chunks until there are none, beginning at this thread's own lane.
+    fn work(&self, slot: usize, pin: impl Fn(&CpuSet) -> bool) {
+        let mut lane = self.homes[slot];
+        let mut pinned = self.pin_to(lane, &pin);
+        let mut is_first = true;
+        let take = |lane| if self.is_stopped() { None } else { self.queue.take(lane) };
+        while let Some((next, bytes)) = take(lane) {
+            if next != lane {
+                pinned &= self.pin_to(next, &pin);
+                lane = next;
+            }
+            if let Err(failure) = self.do_chunk(bytes, is_first) {
+                self.fail(failure);
+            }
+            is_first = false;
+        }
+        if !pinned {
+            self.tally().unpinned += 1;
+        }
+    }
+
+    /// A lane without CPUs of its own is served from wherever the thread is.
+    fn pin_to(&self, lane: usize, pin: impl Fn(&CpuSet) -> bool) -> bool {
+        let cpus = &self.cpus[lane];
+        cpus.is_empty() || pin(cpus)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.job.cancel.is_some_and(Cancel::is_cancelled)
+    }
+
+    fn do_chunk(&self, range: Range<usize>, is_first: bool) -> Result<(), Failure<E>> {
+        // A panic stops the job, and what it left half done is for the caller alone to see,
+        // who gets the panic.
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            (self.chunk)(range.clone())?;
+            self.count(range.len(), is_first);
+            Ok(())
+        }));
+        match done {
+            Ok(result) => result.map_err(|error| Failure::Chunk { range, error }),
+            Err(payload) => Err(Failure::Panic(payload)),
+        }
+    }
+
+    /// The callback runs under the lock, which is what puts its calls in order.
+    fn count(&self, bytes: usize, is_first: bool) {
+        let mut tally = self.tally();
+        tally.done += bytes;
+        tally.took_part += usize::from(is_first);
+        if let Some(progress) = self.job.progress {
+            progress(tally.done, self.job.len);
+        }
+    }
+
+    fn fail(&self, failure: Failure<E>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut tally = self.tally();
+        if let Failure::Chunk { range, .. } = &failure {
+            tally.failed.push(range.clone());
+        }
+        tally.failure.get_or_insert(failure);
+    }
+
+    /// A progress callback that panicked poisons the lock; the counts are right all the same.
+    fn tally(&self) -> MutexGuard<'_, Tally<E>> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn into_report(self, threads: usize) -> Result<Report, JobError<E>> {
+        let len = self.job.len;
+        let Tally { done: bytes, took_part, unpinned, failure, failed } =
+            self.tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // A chunk that was taken was done, or failed: no thread works on it any more.
+        let done = || {
+            let taken = Done::new(self.queue.taken(), len);
+            failed.iter().fold(taken, Done::without)
+        };
+        match failure {
+            Some(Failure::Panic(payload)) => resume_unwind(payload),
+            Some(Failure::Chunk { range, error }) => {
+                Err(JobError::Chunk { range, done: done(), error })
+            }
+            None if bytes < len => Err(JobError::Cancelled { done: done() }),
+            None => Ok(Report { bytes, threads, took_part, capped: None, unpinned, used: None }),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What the operations on memory (clear, populate, copy) have in common when they are shared.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::Range;
+
+use super::workers::Workers;
+use super::{Cancel, Job, JobError, NodeMap, Placement, Progress, Report, Threads, plan};
+use crate::profile::Profile;
+use hugekit_sys::headroom;
+use hugekit_sys::mempolicy::Source;
+
+/// Who does an operation, who watches and who may stop it.
+#[derive(Clone, Copy, Default)]
+pub struct Sharing<'a> {
+    pub threads: Threads,
+    pub progress: Option<&'a Progress<'a>>,
+    pub cancel: Option<&'a Cancel>,
+    pub low_priority: bool,
+}
+
+impl fmt::Debug for Sharing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharing")
+            .field("threads", &self.threads)
+            .field("low_priority", &self.low_priority)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Sharing<'a> {
+    /// Whether so many bytes are done by the calling thread in one go. Asked for every clear, and
+    /// therefore all that a small one pays.
+    #[inline]
+    pub fn is_alone(&self, len: usize, profile: &Profile) -> bool {
+        let one = match self.threads {
+            Threads::One => true,
+            Threads::Auto => len < profile.parallel_from,
+            Threads::Exactly(_) => false,
+        };
+        one && self.progress.is_none() && self.cancel.is_none()
+    }
+
+    /// Runs `chunk` for pieces of the `len` bytes at `start`. `min_chunk` is the profile's, rounded
+    /// as the operation needs it.
+    pub fn run<E: Send>(
+        &self,
+        start: *const u8,
+        len: usize,
+        profile: &Profile,
+        min_chunk: usize,
+        chunk: impl Fn(Range<usize>) -> Result<(), E> + Sync,
+    ) -> Result<Report, JobError<E>> {
+        let threads = match self.threads {
+            Threads::Auto if len < profile.parallel_from => Threads::One,
+            threads => threads,
+        };
+        let map = nodes_of(start, len, threads, profile.thread_cap, min_chunk);
+        let job = Job::new(len)
+            .min_chunk(min_chunk)
+            .address(start.addr())
+            .threads(threads)
+            .cap(profile.thread_cap)
+            .low_priority(self.low_priority);
+        let job = map.iter().fold(job, Job::nodes);
+        let job = self.progress.iter().fold(job, |job, progress| job.progress(*progress));
+        self.cancel.iter().fold(job, |job, cancel| job.cancel(cancel)).run(chunk)
+    }
+}
+
+/// Which node holds which of these bytes, where that can differ.
+fn nodes_of(
+    start: *const u8,
+    len: usize,
+    threads: Threads,
+    cap: usize,
+    min_chunk: usize,
+) -> Option<NodeMap> {
+    let is_alone = matches!(threads, Threads::One | Threads::Exactly(0 | 1));
+    if is_alone || headroom::check().is_err() || !Workers::current().has_nodes() {
+        return None;
+    }
+    let most = if let Threads::Exactly(threads) = threads { threads } else { cap };
+    let step = plan::chunk(len, most, min_chunk);
+    NodeMap::of_pages(start, len, step, || node_to_be(start))
+}
+
+/// Where pages will come from that are not there yet: by the policy for this address, and if that leaves a choice, the
+/// calling thread's node, because that is where it would put them alone.
+fn node_to_be(address: *const u8) -> Option<u32> {
+    let here = Placement::here().node_of_cpu(hugekit_sys::thread::current_cpu());
+    match hugekit_sys::mempolicy::of(address) {
+        Ok(Source::Nodes(nodes)) => match (nodes.len(), here) {
+            (1, _) => nodes.iter().next(),
+            (_, Some(here)) if nodes.contains(here) => Some(here),
+            _ => None,
+        },
+        Ok(Source::InTurn) => None,
+        Ok(Source::Local) | Err(_) => here,
+    }
+}
+
+/// Memory by its address, for chunk functions: each thread makes its own pieces of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes(pub *mut u8);
+
+// SAFETY: an address and no more; the code that follows it says why that is sound.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    /// The address of an offset, which may lie anywhere.
+    pub fn at(self, offset: usize) -> *mut u8 {
+        self.0.wrapping_add(offset)
+    }
+}

@@ -1,0 +1,134 @@
+//! The threads of this process: started when first needed, pinned as their job says, gone after a
+//! fork.
+//!
+//! There are two crews. Helpers of low priority are threads of their own, because no unprivileged
+//! thread gets back from `SCHED_IDLE` or from a nice value of 19.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::sync::{Arc, Once};
+
+use super::crew::{Crew, Forked, Work};
+use super::placement::Placement;
+use hugekit_machine::CpuSet;
+use hugekit_sys::fork_mark::ForkMark;
+use hugekit_sys::sync::{OfProcess, PerProcess};
+use hugekit_sys::thread as sys;
+
+/// What one process needs to run jobs. Never freed once it is in force: its threads live as long as
+/// the process, and in a forked child its locks may be held by threads that do not exist.
+pub(super) struct Workers {
+    mark: Arc<ForkMark>,
+    /// All CPUs by node and the quota, as they were at the process's first job.
+    machine: Placement,
+    ordinary: Crew,
+    yielding: Crew,
+}
+
+static CURRENT: PerProcess<Workers> = PerProcess::new();
+
+impl OfProcess for Workers {
+    fn mark(&self) -> &ForkMark {
+        &self.mark
+    }
+}
+
+impl Workers {
+    /// Those of this process. After a fork, the first call makes new ones.
+    pub(super) fn current() -> &'static Self {
+        let made: Result<_, Infallible> = CURRENT.get_or_make(|_parents| Ok(Self::new()));
+        made.unwrap_or_else(|never| match never {})
+    }
+
+    fn new() -> Self {
+        let mark = Arc::new(ForkMark::new());
+        let crew = || {
+            let mark = Arc::clone(&mark);
+            Crew::new(move || mark.is_ours())
+        };
+        let (ordinary, yielding) = (crew(), crew());
+        Self { machine: Placement::of_this_machine(), ordinary, yielding, mark }
+    }
+
+    /// This machine as far as the calling thread may use it.
+    pub(super) fn placement(&self) -> Placement {
+        // A system-call filter may refuse; the calling thread alone is then certain to be allowed.
+        let here = || CpuSet::from_iter([sys::current_cpu()]);
+        self.machine.within(&sys::affinity().unwrap_or_else(|_| here()))
+    }
+
+    /// Where a thread may have a slot, and how many threads each place has CPUs for, whether the calling thread may use
+    /// them or not: on the node whose memory the thread is for, or, for memory of no node, first `here`.
+    pub(super) fn places(&self, node: Option<u32>, here: u32) -> Vec<(u32, usize)> {
+        let nodes = self.machine.nodes();
+        if nodes.is_empty() {
+            return vec![(0, self.placement().cpus())]; // They could not be read.
+        }
+        let is_it = |id| node.is_none_or(|node| node == id);
+        let mut places: Vec<_> = nodes
+            .iter()
+            .filter(|node| is_it(node.id))
+            .map(|node| (node.id, node.cpus.len()))
+            .collect();
+        places.sort_by_key(|&(id, _)| id != here);
+        places
+    }
+
+    /// Whether memory can be on more than one node.
+    pub(super) fn has_nodes(&self) -> bool {
+        self.machine.nodes().len() > 1
+    }
+
+    /// Runs `own` with up to `helpers` threads helping.
+    pub(super) fn share(
+        &'static self,
+        job: &dyn Work,
+        helpers: usize,
+        low_priority: bool,
+        own: impl FnOnce(),
+    ) -> Result<(), Forked> {
+        let crew = if low_priority { &self.yielding } else { &self.ordinary };
+        crew.share(job, helpers, || hire(crew, low_priority), own)
+    }
+}
+
+/// Starts a worker; without one, the job has fewer helpers.
+fn hire(crew: &'static Crew, low_priority: bool) -> bool {
+    let life = move |_: &sys::SignalsBlocked| {
+        if low_priority {
+            // Any thread may; should a system-call filter object, the helper is an ordinary one.
+            let _ = sys::yield_to_all_threads();
+        }
+        crew.serve();
+    };
+    sys::spawn("hugekit-helper", life).is_ok()
+}
+
+thread_local! {
+    /// Where the calling worker was pinned last: most jobs want it there again.
+    static PINNED: RefCell<CpuSet> = RefCell::default();
+}
+
+/// Pins the calling worker; whether that worked. Never called by a thread that is not ours.
+pub(super) fn pin(cpus: &CpuSet) -> bool {
+    PINNED.with_borrow_mut(|pinned| {
+        if pinned != cpus {
+            if let Err(error) = sys::set_affinity(cpus) {
+                report_once(cpus, error);
+                return false;
+            }
+            pinned.clone_from(cpus);
+        }
+        true
+    })
+}
+
+/// The report of every job counts its unpinned helpers; the log gets one line a process.
+fn report_once(cpus: &CpuSet, error: rustix::io::Errno) {
+    static REPORTED: Once = Once::new();
+    REPORTED.call_once(|| {
+        hugekit_sys::events::warn!(
+            "a helper thread cannot be pinned to {cpus} and runs where it is: {error}"
+        );
+    });
+}

@@ -1,0 +1,247 @@
+//! Populating memory: its pages faulted in ahead of time, writable, on several threads.
+//!
+//! The kernel clears a page when it faults it in, on the thread that faults. Populating a mapping
+//! in one call is therefore as slow as one thread clears, and a program that touches it page by
+//! page pays the faults on top. `MADV_POPULATE_WRITE` (Linux 5.14) does both for a whole chunk
+//! without leaving the kernel, and several threads can do it at once.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::param::page_size;
+
+use crate::parallel::{Bytes, Cancel, JobError, Progress, Report, Sharing, Threads};
+use crate::profile::Profile;
+use hugekit_sys::ErrorKind;
+use hugekit_sys::mapping::collapse;
+use hugekit_sys::memory;
+
+/// Why a chunk could not be populated. What was populated before stays so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PopulateError {
+    /// The kernel is older than Linux 5.14, or not Linux at all.
+    #[error("the kernel cannot populate memory: MADV_POPULATE_WRITE needs Linux 5.14")]
+    Unsupported,
+    /// Part of the range is not mapped.
+    #[error("part of the memory is not mapped")]
+    NotMapped,
+    /// Part of the range may not be written: read-only, without any access, or a device's.
+    #[error("part of the memory may not be written")]
+    NotWritable,
+    /// An access would end in SIGBUS: beyond the end of a file, or no huge page is left.
+    #[error("part of the memory has nothing behind it: a file's end, or no huge page left")]
+    NothingBehind,
+    /// The kernel has no memory left for it.
+    #[error("out of memory")]
+    OutOfMemory,
+    /// A page is broken hardware.
+    #[error("a page of the memory is broken hardware")]
+    Poisoned,
+    /// Something else; the kernel's word.
+    #[error("cannot populate memory: {0}")]
+    Kernel(std::io::ErrorKind),
+}
+
+/// A populate with knowledge of who does it.
+///
+/// ```
+/// use hugekit::{PopulateOptions, Threads};
+///
+/// let mut memory = Box::<[u8]>::new_uninit_slice(4 << 20);
+/// let report = PopulateOptions::new().threads(Threads::Auto).run(&mut memory)?;
+/// assert_eq!(report.bytes, 4 << 20);
+/// # Ok::<(), hugekit::parallel::JobError<hugekit::PopulateError>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "a builder populates nothing until run"]
+pub struct PopulateOptions<'a> {
+    profile: Option<&'a Profile>,
+    sharing: Sharing<'a>,
+}
+
+impl<'a> PopulateOptions<'a> {
+    /// By the calling thread alone, in one go.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The profile to decide by, instead of [`Profile::current`].
+    pub fn profile(mut self, profile: &'a Profile) -> Self {
+        self.profile = Some(profile);
+        self
+    }
+
+    /// How many threads populate, the calling one included: [`Threads::One`] unless said.
+    pub fn threads(mut self, threads: Threads) -> Self {
+        self.sharing.threads = threads;
+        self
+    }
+
+    /// Whom to tell, chunk by chunk, how many bytes are populated.
+    pub fn progress(mut self, progress: &'a Progress<'a>) -> Self {
+        self.sharing.progress = Some(progress);
+        self
+    }
+
+    /// What stops it early; between chunks, never within one.
+    pub fn cancel(mut self, cancel: &'a Cancel) -> Self {
+        self.sharing.cancel = Some(cancel);
+        self
+    }
+
+    /// Lets threads other than the calling one run only on CPUs that no other thread wants.
+    pub fn low_priority(mut self, low: bool) -> Self {
+        self.sharing.low_priority = low;
+        self
+    }
+
+    /// Faults in every page that a byte of `memory` lies on. No byte changes.
+    ///
+    /// # Errors
+    /// [`JobError::Chunk`] with a [`PopulateError`]; otherwise what a job may end in.
+    ///
+    /// # Panics
+    /// If the progress callback does.
+    pub fn run(&self, memory: &mut [MaybeUninit<u8>]) -> Result<Report, JobError<PopulateError>> {
+        self.run_raw(memory.as_mut_ptr().cast(), memory.len())
+    }
+
+    /// As [`run`](Self::run), for memory known by its address only. Any address will do: what is
+    /// not mapped, or not writable, is an error.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// As [`run`](Self::run).
+    pub fn run_raw(&self, start: *mut u8, len: usize) -> Result<Report, JobError<PopulateError>> {
+        let profile = self.profile.unwrap_or_else(|| Profile::current());
+        let min_chunk = profile.min_chunk.max(1).next_multiple_of(page_size());
+        let bytes = Bytes(start);
+        self.sharing.run(start, len, profile, min_chunk, |chunk| {
+            populate_pages(bytes.at(chunk.start), chunk.len())
+        })
+    }
+}
+
+impl PopulateOptions<'_> {
+    /// As [`run_raw`](Self::run_raw), on transparent huge pages as far as the kernel makes them: `start` and `len` are
+    /// multiples of `folio`. Returns bytes that are on such.
+    ///
+    /// # Safety
+    /// As of [`populate_folio`], for each folio.
+    pub unsafe fn run_huge(
+        &self,
+        start: *mut u8,
+        len: usize,
+        folio: usize,
+    ) -> Result<u64, JobError<PopulateError>> {
+        let profile = self.profile.unwrap_or_else(|| Profile::current());
+        let min_chunk = profile.min_chunk.max(1).next_multiple_of(folio);
+        let (bytes, huge) = (Bytes(start), AtomicU64::new(0));
+        self.sharing.run(start, len, profile, min_chunk, |chunk| {
+            for offset in chunk.step_by(folio) {
+                // SAFETY: a folio of the caller's, who promised it.
+                if unsafe { populate_folio(bytes.at(offset), folio, 0) }? {
+                    huge.fetch_add(folio as u64, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(huge.into_inner())
+    }
+}
+
+/// Populates one folio of shared memory: the touch of one of its base pages allocates a huge page where the setting
+/// allows, and a collapse makes one where it does not or where none was free. Whether it is huge; else it is there as
+/// base pages.
+///
+/// # Safety
+/// As of [`collapse`]: no first access to the folio waits for a thread.
+pub unsafe fn populate_folio(
+    start: *mut u8,
+    folio: usize,
+    first: usize,
+) -> Result<bool, PopulateError> {
+    populate_pages(start.wrapping_add(first), page_size())?;
+    // SAFETY: the caller's promise.
+    let is_huge = unsafe { collapse(start, folio) }.is_ok();
+    if !is_huge {
+        populate_pages(start, folio)?;
+    }
+    Ok(is_huge)
+}
+
+/// Populates the pages that the bytes lie on: the chunks within a range end at pages, its own start
+/// and end may not.
+pub fn populate_pages(start: *mut u8, len: usize) -> Result<(), PopulateError> {
+    if len == 0 {
+        return Ok(()); // No byte lies on any page, and the address may be one that was never mapped.
+    }
+    let page = page_size();
+    let before = start.addr() % page;
+    let (first, len) = (start.wrapping_sub(before), before.saturating_add(len));
+    let len = len.checked_next_multiple_of(page).ok_or(PopulateError::NotMapped)?;
+    memory::populate_write(first, len).map_err(|errno| meaning(errno, first, len))
+}
+
+/// The kernel has one word for several causes; asking again tells them apart.
+pub fn meaning(errno: Errno, first: *mut u8, len: usize) -> PopulateError {
+    match errno {
+        Errno::INVAL if !memory::can_populate() => PopulateError::Unsupported,
+        Errno::INVAL => PopulateError::NotWritable,
+        Errno::NOMEM if !memory::is_mapped(first, len) => PopulateError::NotMapped,
+        Errno::NOMEM => PopulateError::OutOfMemory,
+        Errno::FAULT => PopulateError::NothingBehind,
+        Errno::HWPOISON => PopulateError::Poisoned,
+        other => PopulateError::Kernel(std::io::Error::from(other).kind()),
+    }
+}
+
+impl JobError<PopulateError> {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind_with(PopulateError::kind)
+    }
+}
+
+impl PopulateError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unsupported => ErrorKind::Unsupported,
+            Self::NotMapped | Self::NotWritable => ErrorKind::Invalid,
+            Self::NothingBehind | Self::OutOfMemory => ErrorKind::NoMemory,
+            Self::Poisoned => ErrorKind::Kernel,
+            Self::Kernel(kind) => ErrorKind::from(*kind),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn populate_on_a_kernel_without_it_is_told_from_unwritable_memory() {
+        let expected = if memory::can_populate() {
+            PopulateError::NotWritable
+        } else {
+            PopulateError::Unsupported
+        };
+        assert_eq!(meaning(Errno::INVAL, std::ptr::null_mut(), 0), expected);
+    }
+
+    #[test]
+    fn populate_that_fails_otherwise_says_what_the_kernel_says() {
+        let said = |errno| meaning(errno, std::ptr::null_mut(), 0);
+        assert_eq!(said(Errno::FAULT), PopulateError::NothingBehind);
+        assert_eq!(said(Errno::HWPOISON), PopulateError::Poisoned);
+        assert_eq!(said(Errno::AGAIN), PopulateError::Kernel(std::io::ErrorKind::WouldBlock));
+    }
+}

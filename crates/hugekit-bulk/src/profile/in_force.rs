@@ -1,0 +1,110 @@
+//! Which profile this process goes by: what is built in, until the program installs another one.
+
+use std::sync::OnceLock;
+
+use super::builtin::{UNKNOWN_CACHES, in_guest};
+use super::{Profile, plain};
+use hugekit_machine::cpu::{cpu_model, is_guest};
+use hugekit_machine::{CacheSizes, Root, cache};
+use hugekit_sys::ErrorKind;
+use hugekit_sys::headroom;
+use hugekit_sys::thread::affinity;
+
+static INSTALLED: OnceLock<Profile> = OnceLock::new();
+
+/// Another profile was installed before, and stays in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "a profile is installed already, and a process has one: install it where the program starts"
+)]
+pub struct AlreadyInstalled;
+
+impl Profile {
+    /// The profile in force: the one that was [installed](Self::install), or what is [built
+    /// in](Self::builtin_here), which the first call finds out. No file is read for it where the
+    /// CPU says its caches itself, as it does on x86-64; elsewhere `/sys` is asked, once.
+    #[must_use]
+    #[inline]
+    pub fn current() -> &'static Self {
+        INSTALLED.get().unwrap_or_else(|| Self::built_in())
+    }
+
+    /// Whether the program has installed a profile. Its routines are then the program's choice, and nothing is learned.
+    #[inline]
+    pub(crate) fn is_installed() -> bool {
+        INSTALLED.get().is_some()
+    }
+
+    /// Has this process go by this profile from now on, for as long as it lives: the same routine every time, and
+    /// nothing is [learned](crate::learning).
+    ///
+    /// ```
+    /// use hugekit::Profile;
+    ///
+    /// let mut profile = Profile::builtin_here();
+    /// profile.thread_cap = 2; // this program shares its machine
+    /// profile.install()?;
+    /// assert_eq!(Profile::current().thread_cap, 2);
+    /// # Ok::<(), hugekit::profile::AlreadyInstalled>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AlreadyInstalled`] if there was one; it stays in force then.
+    pub fn install(self) -> Result<(), AlreadyInstalled> {
+        INSTALLED.set(self).map_err(|_| AlreadyInstalled)?;
+        plain::set(Self::current());
+        Ok(())
+    }
+
+    /// What is built in for this machine, whatever is installed.
+    #[must_use]
+    pub fn builtin_here() -> Self {
+        let (cpu, caches) = (cpu_model(), caches());
+        match guest_cpus() {
+            Some(cpus) => Self::builtin(cpu, in_guest(cpu, caches, cpus)),
+            None => Self::builtin(cpu, caches),
+        }
+    }
+
+    /// What is built in, found out once.
+    #[inline]
+    pub(crate) fn built_in() -> &'static Self {
+        static BUILT_IN: OnceLock<Profile> = OnceLock::new();
+        BUILT_IN.get().unwrap_or_else(|| Self::find_out(&BUILT_IN))
+    }
+
+    /// While the heap has no room for what is found: libc's routines, on one thread.
+    #[cold]
+    fn find_out(built_in: &'static OnceLock<Self>) -> &'static Self {
+        static OF_LIBC: OnceLock<Profile> = OnceLock::new();
+        if headroom::check().is_err() {
+            return OF_LIBC.get_or_init(Self::of_libc);
+        }
+        built_in.get_or_init(|| {
+            let profile = Self::builtin_here();
+            if INSTALLED.get().is_none() {
+                plain::set(&profile);
+            }
+            profile
+        })
+    }
+}
+
+/// The CPUs that this process may use of a virtual machine; `None` on a machine that knows of no host.
+fn guest_cpus() -> Option<usize> {
+    is_guest().then(|| affinity().map_or(1, |cpus| cpus.len()))
+}
+
+/// As the CPU says them, or else the kernel.
+pub(super) fn caches() -> CacheSizes {
+    let by_kernel = || cache::read(&Root::default()).ok();
+    cache::by_cpu().or_else(by_kernel).unwrap_or(UNKNOWN_CACHES)
+}
+
+impl AlreadyInstalled {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind::Conflict
+    }
+}

@@ -1,0 +1,162 @@
+//! Which routine clears or copies how much: crossovers and radii as data.
+//!
+//! No single routine is best at every length. Ordinary stores win while the bytes fit a cache that
+//! is near; streaming stores win once the bytes would only pass through it; and where the line runs
+//! differs from one CPU model to the next (on Skylake-X streaming never wins at all). A [`Profile`]
+//! holds those lines for one machine. [`Profile::builtin`] derives one from the CPU model and the
+//! cache sizes; its figures come from `docs/decisions/0002-clear-crossovers.md` and
+//! `0004-copy-crossovers.md`. A program uses the built-in profile until it
+//! [installs](Profile::install) its own.
+//!
+//! The rule behind every default is *never slower than libc*: on a CPU that no user has measured,
+//! libc stays in charge until the bytes exceed the last-level cache.
+
+mod builtin;
+mod in_force;
+mod plain;
+
+use crate::arch::{ClearFn, CopyFn, Kind, Routine, clear_routines, copy_routines};
+use hugekit_sys::HUGE_PAGE_BYTES;
+
+pub use in_force::AlreadyInstalled;
+pub(crate) use plain::{CLEAR_PLAIN_BELOW, COLD_MOST, COPY_PLAIN_BELOW, PlainBelow, WARM_MOST};
+
+/// From `from` bytes on, `routine` is the one to use.
+#[derive(Clone, Debug)]
+pub struct Band<F: 'static> {
+    /// Shortest length in bytes that the routine is used for.
+    pub from: usize,
+    /// The routine; available on this machine.
+    pub routine: &'static Routine<F>,
+}
+
+/// A step function from length to routine: bands in ascending order, the first from 0.
+#[derive(Clone, Debug)]
+pub struct Bands<F: 'static> {
+    table: &'static [Routine<F>],
+    bands: Vec<Band<F>>,
+}
+
+impl<F> Bands<F> {
+    /// The table's first row, which is libc's, at every length.
+    fn libc(table: &'static [Routine<F>]) -> Self {
+        Self { table, bands: vec![Band { from: 0, routine: &table[0] }] }
+    }
+
+    /// These bands with the first of `routines` that this CPU has taking over at `from`; unchanged
+    /// if it has none.
+    fn then(mut self, from: usize, routines: &[&str]) -> Self {
+        let named = |name: &&str| self.table.iter().find(|routine| routine.name() == *name);
+        let first = routines.iter().filter_map(named).find(|routine| routine.is_available());
+        if let Some(routine) = first {
+            self.bands.retain(|band| band.from < from);
+            self.bands.push(Band { from, routine });
+        }
+        self
+    }
+
+    /// The bands, ascending.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Band<F>] {
+        &self.bands
+    }
+
+    /// The routine for `len` bytes.
+    #[inline]
+    #[must_use]
+    pub fn routine_for(&self, len: usize) -> &'static Routine<F> {
+        self.last(|band| band.from <= len)
+    }
+
+    /// The routine for `len` bytes that are to stay in the cache.
+    #[inline]
+    #[must_use]
+    pub fn cached_for(&self, len: usize) -> &'static Routine<F> {
+        self.last(|band| band.from <= len && band.routine.kind() == Kind::Cached)
+    }
+
+    #[inline]
+    fn last(&self, fits: impl Fn(&Band<F>) -> bool) -> &'static Routine<F> {
+        let band = self.bands.iter().rev().find(|band| fits(band));
+        band.map_or(&self.table[0], |band| band.routine)
+    }
+}
+
+/// Where the bytes of an operation are, and are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CacheState {
+    /// Nothing is known: they may be in the cache now, and they may be used next.
+    Warm,
+    /// They are not in the cache and need not get there.
+    Cold,
+}
+
+/// Routines by length, for either state of the memory.
+#[derive(Clone, Debug)]
+pub struct Choice<F: 'static> {
+    /// For bytes of which nothing is known: they may be in the cache now, and they may be used
+    /// them next.
+    pub warm: Bands<F>,
+    /// For bytes that are not in the cache and need not get there.
+    pub cold: Bands<F>,
+}
+
+impl Profile {
+    /// What needs no allocation: libc's routines for all lengths, on one thread.
+    fn of_libc() -> Self {
+        Self {
+            clear: Choice::of_libc(clear_routines()),
+            copy: Choice::of_libc(copy_routines()),
+            near_bytes: 0,
+            near_bytes_all: 0,
+            parallel_from: usize::MAX,
+            min_chunk: HUGE_PAGE_BYTES,
+            thread_cap: 1,
+        }
+    }
+}
+
+impl<F> Choice<F> {
+    /// Without bands, every length is libc's.
+    fn of_libc(table: &'static [Routine<F>]) -> Self {
+        let bands = || Bands { table, bands: Vec::new() };
+        Self { warm: bands(), cold: bands() }
+    }
+
+    /// The bands for memory in this state.
+    #[inline]
+    pub(crate) fn bands(&self, state: CacheState) -> &Bands<F> {
+        match state {
+            CacheState::Warm => &self.warm,
+            CacheState::Cold => &self.cold,
+        }
+    }
+}
+
+impl<F> Bands<F> {
+    /// The length up to which all of them are libc's, no more than `most`.
+    fn libc_below(&self, most: usize) -> usize {
+        let libc = &self.table[0];
+        let other = self.bands.iter().find(|band| band.routine != libc);
+        other.map_or(most, |band| band.from.min(most))
+    }
+}
+
+/// What is best on one machine.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Routines that clear.
+    pub clear: Choice<ClearFn>,
+    /// Routines that copy.
+    pub copy: Choice<CopyFn>,
+    /// Bytes of the near window when the target is used next.
+    pub near_bytes: usize,
+    /// Bytes of the near window when all of it is used next.
+    pub near_bytes_all: usize,
+    /// Shortest length in bytes that [`Threads::Auto`](crate::Threads::Auto) shares among threads.
+    pub parallel_from: usize,
+    /// Bytes of a chunk below which sharing costs more than it gains.
+    pub min_chunk: usize,
+    /// The most threads that [`Threads::Auto`](crate::Threads::Auto) uses, the caller included.
+    pub thread_cap: usize,
+}

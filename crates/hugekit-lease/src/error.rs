@@ -1,0 +1,195 @@
+//! Why there is no lease, in figures.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::protocol::{Malformed, Refusal};
+use hugekit_bulk::PopulateError;
+use hugekit_bulk::parallel::JobError;
+use hugekit_machine::hugepages::Shortage;
+use hugekit_machine::{Root, hugepages};
+use hugekit_sys::ErrorKind;
+use hugekit_sys::backing::Backing;
+use hugekit_sys::headroom::HeapShortage;
+use hugekit_sys::size::Size;
+
+/// Why a lease could not be had, or a file of memory not be made. Nothing was taken then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// No broker listens there.
+    #[error("no broker listens at {}: {source}", socket.display())]
+    NoBroker {
+        /// Where.
+        socket: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The program that listens there belongs to another user, who could write to what it leases.
+    #[error(
+        "what listens at {} belongs to user {uid}, who is neither root nor the user of this process",
+        socket.display()
+    )]
+    Untrusted {
+        /// Where.
+        socket: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// The broker gives no lease.
+    #[error("the broker gives no lease: {0}")]
+    Refused(Refusal),
+    /// The broker did not answer although it has had the time.
+    #[error("the broker did not answer within {within:?}")]
+    NoAnswer {
+        /// How long was waited.
+        within: Duration,
+    },
+    /// The broker ended the connection without an answer.
+    #[error("the broker ended the connection without an answer")]
+    HungUp,
+    /// The answer is none.
+    #[error("the broker answered by {0}")]
+    Malformed(Malformed),
+    /// The answer does not fit the request, or what came with it does not fit the answer.
+    #[error("the broker answered what was not asked: {0}")]
+    Unasked(&'static str),
+    /// A file is none that can be adopted.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// The kernel has no pages of this size.
+    #[error("this kernel has no huge pages of {}", Size(*page_size))]
+    NoHugePages {
+        /// In bytes.
+        page_size: usize,
+    },
+    /// Too few huge pages are free.
+    #[error(transparent)]
+    Pages(Shortage),
+    /// The memory could not be populated.
+    #[error("the memory could not be populated: {0}")]
+    Populate(#[from] JobError<PopulateError>),
+    /// The heap has no room for the call.
+    #[error(transparent)]
+    Heap(#[from] HeapShortage),
+    /// Any other refusal of the kernel.
+    #[error("{call}: {source}")]
+    Kernel {
+        /// The system call.
+        call: &'static str,
+        /// What it answered.
+        source: io::Error,
+    },
+}
+
+/// Why a file cannot be adopted as memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// It is no file of memory that can be sealed: a file on a disk, a pipe, one of a mounted file system.
+    #[error("the descriptor is of no file that memfd_create(2) has made")]
+    NoMemoryFile,
+    /// The folder is in no file system of memory.
+    #[error("the folder is in no hugetlbfs and no tmpfs")]
+    NoMemoryFolder,
+    /// Another process may change its length, so that accesses would end in SIGBUS.
+    #[error("the file is not sealed against shrinking and growing")]
+    NotSealed,
+    /// It cannot be written through the descriptor.
+    #[error("the file cannot be written: it is sealed against that, or open for reading only")]
+    ReadOnly,
+    /// Its length is 0 or no multiple of its pages' size.
+    #[error("{bytes} bytes are no whole number of pages of {}, or none", Size(*page_size))]
+    Length {
+        /// Its length in bytes.
+        bytes: u64,
+        /// Bytes of its pages.
+        page_size: usize,
+    },
+    /// It is not as long as what was asked for.
+    #[error("the file has {}, but {} were asked for", Size(*bytes), Size(*wanted))]
+    Other {
+        /// Its length in bytes.
+        bytes: usize,
+        /// Bytes asked for.
+        wanted: usize,
+    },
+    /// Its pages are of a size that this library does not know.
+    #[error("the file's huge pages are of {page_size} bytes, neither of 2 MiB nor of 1 GiB")]
+    PageSize {
+        /// Bytes of its pages.
+        page_size: u64,
+    },
+    /// Less is there than was promised.
+    #[error("of {} only {} are populated", Size(*bytes), Size(*present as usize))]
+    NotPopulated {
+        /// Its length in bytes.
+        bytes: usize,
+        /// Of these, what is there.
+        present: u64,
+    },
+}
+
+impl LeaseError {
+    /// What an administrator or the caller can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::NoBroker { .. } => {
+                "start one, such as: hugekit broker --unit 1G --ready 2".to_owned()
+            }
+            Self::Untrusted { .. } => "start a broker as root or as this user".to_owned(),
+            Self::Refused(refusal) => return refusal.remedy(),
+            Self::NoAnswer { .. } => {
+                "see whether the broker runs: hugekit broker status".to_owned()
+            }
+            Self::Malformed(Malformed::Version { .. }) => {
+                "use a client and a broker of one version of hugekit".to_owned()
+            }
+            Self::Pages(shortage) => shortage.remedy(),
+            Self::Heap(shortage) => shortage.remedy(),
+            _ => return None,
+        })
+    }
+}
+
+/// The shortage of huge pages in figures, if there is one.
+pub(super) fn shortage(root: &Root, backing: Backing, bytes: usize) -> Option<LeaseError> {
+    let page_size = backing.page_size() as u64;
+    let pool = hugepages::read_size(root, page_size).ok().filter(|_| backing.is_reserved())?;
+    Shortage::of(root, &pool, bytes as u64 / page_size).map(LeaseError::Pages)
+}
+
+impl Unfit {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::PageSize { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Invalid,
+        }
+    }
+}
+
+impl LeaseError {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoBroker { source, .. } => match source.kind().into() {
+                ErrorKind::NotPermitted => ErrorKind::NotPermitted,
+                _ => ErrorKind::Unsupported,
+            },
+            Self::Untrusted { .. } => ErrorKind::NotPermitted,
+            Self::Refused(refusal) => refusal.kind(),
+            Self::NoAnswer { .. } | Self::HungUp | Self::Unasked(_) => ErrorKind::Conflict,
+            Self::Malformed(malformed) => malformed.kind(),
+            Self::Unfit(unfit) => unfit.kind(),
+            Self::NoHugePages { .. } => ErrorKind::Unsupported,
+            Self::Pages(_) | Self::Heap(_) => ErrorKind::NoMemory,
+            Self::Populate(error) => error.kind(),
+            Self::Kernel { source, .. } => source.kind().into(),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! A file of memory of one length for good: what is leased.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::error::{LeaseError, Unfit, shortage};
+use hugekit_bulk::PopulateOptions;
+use hugekit_machine::Root;
+use hugekit_sys::backing::Backing;
+use hugekit_sys::headroom;
+use hugekit_sys::mapping::Mapping;
+use hugekit_sys::memfd::{self, Facts};
+use hugekit_sys::mempolicy::{self, Mode};
+
+/// A file of memory whose length no process can change.
+#[derive(Debug)]
+pub struct MemoryFile {
+    file: OwnedFd,
+    bytes: usize,
+    backing: Backing,
+}
+
+impl MemoryFile {
+    /// A new file of `bytes`, all holes, shown as `/memfd:hugekit:NAME` in `/proc`; its name is cut at the
+    /// first NUL.
+    ///
+    /// # Errors
+    /// `bytes` is no multiple of the backing's page size, or 0 ([`LeaseError::Unfit`]); the kernel has no such pages,
+    /// or no descriptor is left.
+    pub fn create(name: &str, bytes: usize, backing: Backing) -> Result<Self, LeaseError> {
+        headroom::check()?;
+        let page_size = backing.page_size();
+        if bytes == 0 || bytes % page_size != 0 {
+            return Err(Unfit::Length { bytes: bytes as u64, page_size }.into());
+        }
+        let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
+        let file =
+            memfd::create(&memfd::name(name), backing.pages()).map_err(|errno| match errno {
+                Errno::INVAL | Errno::NODEV | Errno::NOENT if backing.is_reserved() => {
+                    LeaseError::NoHugePages { page_size }
+                }
+                other => kernel("memfd_create")(other),
+            })?;
+        memfd::size_for_good(&file, bytes as u64).map_err(kernel("ftruncate"))?;
+        Ok(Self { file, bytes, backing })
+    }
+
+    /// A new file without a name, all holes, in a folder of a mounted hugetlbfs or of a tmpfs: for programs that are
+    /// told a path. Any process that opens it by a [name](Self::link) may change its length.
+    ///
+    /// # Errors
+    /// As of [`create`](Self::create); or the folder is in no such file system.
+    pub fn create_in(folder: &Path, bytes: usize) -> Result<Self, LeaseError> {
+        headroom::check()?;
+        let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
+        let file = memfd::create_in(folder).map_err(kernel("open(O_TMPFILE)"))?;
+        let huge = memfd::huge_page(&file).map_err(kernel("fstatfs"))?;
+        let huge = huge.ok_or(Unfit::NoMemoryFolder)?;
+        let backing = backing_of(bytes as u64, huge)?;
+        let page_size = backing.page_size();
+        if bytes == 0 || bytes % page_size != 0 {
+            return Err(Unfit::Length { bytes: bytes as u64, page_size }.into());
+        }
+        memfd::size(&file, bytes as u64).map_err(kernel("ftruncate"))?;
+        Ok(Self { file, bytes, backing })
+    }
+
+    /// Gives a file that was made in a folder its name, which no file there may have yet. The name, and the memory
+    /// with it, stays until it is removed.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn link(&self, path: &Path) -> Result<(), LeaseError> {
+        headroom::check()?;
+        memfd::link(&self.file, path)
+            .map_err(|errno| LeaseError::Kernel { call: "linkat", source: errno.into() })
+    }
+
+    /// Takes a file of memory that another process has made, after a look at all that can be looked at: it is memory,
+    /// of pages of a size that this library knows, of one length for good, and may be written. What it holds, and
+    /// which other process has it, cannot be seen.
+    ///
+    /// # Errors
+    /// What is not so.
+    pub fn check(file: OwnedFd) -> Result<Self, LeaseError> {
+        headroom::check()?;
+        let facts = memfd::facts(&file)
+            .map_err(|errno| LeaseError::Kernel { call: "fstat", source: errno.into() })?
+            .ok_or(Unfit::NoMemoryFile)?;
+        let (bytes, backing) = fit(&facts)?;
+        Ok(Self { file, bytes, backing })
+    }
+
+    /// The same file, whose shared memory is not to be put on transparent huge pages.
+    #[must_use]
+    pub fn on_base_pages(mut self) -> Self {
+        if self.backing == Backing::Thp {
+            self.backing = Backing::Base;
+        }
+        self
+    }
+
+    /// Has the kernel set huge pages apart for all of it, until the file is gone: to populate it can then be refused by
+    /// a node or a control group only. Without effect on shared memory.
+    ///
+    /// # Errors
+    /// They are not to be had: [`LeaseError::Pages`], with figures.
+    pub fn reserve(&self) -> Result<(), LeaseError> {
+        if self.backing.is_reserved() {
+            drop(self.mapped()?);
+        }
+        Ok(())
+    }
+
+    fn mapped(&self) -> Result<Held, LeaseError> {
+        headroom::check()?;
+        let mapping = Mapping::new(&self.file, 0, self.bytes, self.backing.page_size());
+        mapping.map(Held).map_err(|errno| {
+            let refused = || LeaseError::Kernel { call: "mmap", source: errno.into() };
+            shortage(&Root::default(), self.backing, self.bytes).unwrap_or_else(refused)
+        })
+    }
+
+    /// Has the kernel put zeroed pages behind all of it, through a mapping that is gone afterwards: from one node,
+    /// if said, and from no other. What is there already stays as it is. Returns how many bytes are on huge pages: of
+    /// transparent ones as many as the kernel had.
+    ///
+    /// # Errors
+    /// The pages are not to be had: [`LeaseError::Pages`] for huge pages, with figures.
+    ///
+    /// # Panics
+    /// If the progress callback does.
+    pub fn populate(
+        &self,
+        options: &PopulateOptions<'_>,
+        node: Option<u32>,
+    ) -> Result<u64, LeaseError> {
+        let kernel = |call| move |errno: Errno| LeaseError::Kernel { call, source: errno.into() };
+        let mapping = self.mapped()?;
+        if let Some(node) = node {
+            let nodes = [node].into_iter().collect();
+            mempolicy::bind(&mapping.0, Mode::Bind, &nodes).map_err(kernel("mbind"))?;
+        }
+        let start = mapping.0.start().as_ptr();
+        if self.backing == Backing::Thp {
+            // Refused where the kernel has none: the pages are base pages then.
+            let _ = mapping.0.want_huge_pages();
+            // SAFETY: a new mapping, which no userfaultfd watches, so that accesses to it wait for no thread.
+            return Ok(unsafe { options.run_huge(start, self.bytes, self.backing.page_size()) }?);
+        }
+        options.run_raw(start, self.bytes)?;
+        Ok(if self.backing.is_reserved() { self.bytes as u64 } else { 0 })
+    }
+
+    /// Bytes of it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What it is made of. Of shared memory that another process made it is not known whether its pages are huge:
+    /// [`Backing::Thp`] where its length allows.
+    #[must_use]
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// Bytes of it that the kernel has put pages behind.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn present(&self) -> Result<u64, LeaseError> {
+        headroom::check()?;
+        let facts = memfd::facts(&self.file)
+            .map_err(|errno| LeaseError::Kernel { call: "fstat", source: errno.into() })?;
+        Ok(facts.map_or(0, |facts| facts.present))
+    }
+
+    /// The file alone.
+    #[must_use]
+    pub fn into_file(self) -> OwnedFd {
+        self.file
+    }
+}
+
+impl AsFd for MemoryFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Whether a file will do, and as what.
+fn fit(facts: &Facts) -> Result<(usize, Backing), Unfit> {
+    let backing = backing_of(facts.len, facts.huge_page)?;
+    let page_size = backing.page_size();
+    match usize::try_from(facts.len) {
+        _ if !facts.has_one_length => Err(Unfit::NotSealed),
+        _ if !facts.is_writable => Err(Unfit::ReadOnly),
+        Ok(bytes) if bytes > 0 && bytes % page_size == 0 => Ok((bytes, backing)),
+        _ => Err(Unfit::Length { bytes: facts.len, page_size }),
+    }
+}
+
+/// What a file of that length is made of, whose pages are shared memory or huge ones of a size.
+fn backing_of(len: u64, huge_page: Option<u64>) -> Result<Backing, Unfit> {
+    let huge = Backing::Thp.page_size() as u64;
+    match huge_page {
+        None if len % huge == 0 => Ok(Backing::Thp),
+        None => Ok(Backing::Base),
+        Some(size) => [Backing::Hugetlb2M, Backing::Hugetlb1G]
+            .into_iter()
+            .find(|backing| backing.page_size() as u64 == size)
+            .ok_or(Unfit::PageSize { page_size: size }),
+    }
+}
+
+/// A mapping that goes with this value.
+struct Held(Mapping);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `populate` in this process, whose threads are done with it. Refused, the addresses are lost
+        // and the memory is held until the process ends.
+        if let Err(errno) = unsafe { self.0.unmap() } {
+            hugekit_sys::events::error!("a populated file cannot be unmapped: {errno}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: usize) -> MemoryFile {
+        MemoryFile::create("test", bytes, Backing::Base).unwrap()
+    }
+
+    fn unfit(file: impl Into<OwnedFd>) -> Unfit {
+        match MemoryFile::check(file.into()) {
+            Err(LeaseError::Unfit(unfit)) => unfit,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    #[cfg_attr(
+        target_arch = "aarch64",
+        ignore = "qemu, which tests this CPU, says that it populates memory and does not"
+    )]
+    fn file_that_is_populated_has_all_its_pages_and_one_length() {
+        let made = file(3 << 20);
+        assert_eq!(made.present().unwrap(), 0);
+        made.populate(&PopulateOptions::new(), None).unwrap();
+        assert_eq!(made.present().unwrap(), 3 << 20);
+        let checked = MemoryFile::check(made.into_file()).unwrap();
+        assert_eq!((checked.bytes(), checked.backing()), (3 << 20, Backing::Base));
+        for len in [0, 4 << 20] {
+            assert!(rustix::fs::ftruncate(&checked, len).is_err());
+        }
+    }
+
+    #[test]
+    fn file_of_any_other_kind_is_unfit() {
+        let plain = std::fs::File::open("/proc/self/status").unwrap();
+        assert_eq!(unfit(plain), Unfit::NoMemoryFile);
+        let open = memfd::create(c"open", Backing::Base.pages()).unwrap();
+        rustix::fs::ftruncate(&open, 1 << 20).unwrap();
+        assert_eq!(unfit(open), Unfit::NotSealed);
+        let made = file(1 << 20);
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&made.as_fd()));
+        assert_eq!(unfit(std::fs::File::open(path).unwrap()), Unfit::ReadOnly);
+        let empty = memfd::create(c"empty", Backing::Base.pages()).unwrap();
+        memfd::size_for_good(&empty, 0).unwrap();
+        assert!(matches!(unfit(empty), Unfit::Length { bytes: 0, .. }));
+        let odd = memfd::create(c"odd", Backing::Base.pages()).unwrap();
+        memfd::size_for_good(&odd, 5).unwrap();
+        assert!(matches!(unfit(odd), Unfit::Length { bytes: 5, .. }));
+    }
+
+    #[test]
+    fn file_of_pages_of_another_size_is_unfit() {
+        let facts = Facts {
+            len: 1 << 30,
+            present: 0,
+            huge_page: Some(512 << 20),
+            has_one_length: true,
+            is_writable: true,
+        };
+        assert_eq!(fit(&facts), Err(Unfit::PageSize { page_size: 512 << 20 }));
+        let two = Facts { huge_page: Some(2 << 20), ..facts };
+        assert_eq!(fit(&two), Ok((1 << 30, Backing::Hugetlb2M)));
+        let odd = Facts { len: 3 << 20, ..two };
+        assert_eq!(fit(&odd), Err(Unfit::Length { bytes: 3 << 20, page_size: 2 << 20 }));
+    }
+
+    #[test]
+    fn file_of_no_whole_pages_is_not_made() {
+        for bytes in [0, 5] {
+            let made = MemoryFile::create("test", bytes, Backing::Base);
+            assert!(matches!(made, Err(LeaseError::Unfit(Unfit::Length { .. }))));
+        }
+    }
+}

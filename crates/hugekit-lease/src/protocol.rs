@@ -1,0 +1,796 @@
+//! What a broker and its clients say to each other: `docs/lease-protocol.md`.
+//!
+//! One connection of `SOCK_SEQPACKET` carries one request and one answer, each one message. A request and the head of
+//! an answer are [`MESSAGE`] bytes of little-endian numbers; what is not used is zero. The first eight bytes mean the
+//! same in every version.
+
+use std::time::Duration;
+
+use hugekit_sys::ErrorKind;
+use hugekit_sys::backing::Backing;
+use hugekit_sys::size::Size;
+
+/// The version of this protocol.
+pub const VERSION: u16 = 1;
+
+/// Bytes of a request, and of the head of an answer.
+pub const MESSAGE: usize = 64;
+
+/// Bytes that stand for one lease behind the head of a status.
+pub const ROW: usize = 32;
+
+/// Rows of a status at most.
+pub const MOST_ROWS: usize = 1024;
+
+/// Bytes of any answer at most.
+pub const LONGEST: usize = MESSAGE + STATUS + MOST_ROWS * ROW;
+
+/// Bytes of a status between its head and its rows.
+const STATUS: usize = 20 * 8;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"hgkl");
+
+/// Why a message is none of this protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// It is not as long as it has to be.
+    #[error("a message of {len} bytes")]
+    Length {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// It does not begin with `hgkl`.
+    #[error("a message of another protocol")]
+    Magic,
+    /// It is of another version.
+    #[error("a message of version {version}, not {VERSION}")]
+    Version {
+        /// Which.
+        version: u16,
+    },
+    /// It asks for, or answers, what is unknown in this version, or has bytes set that have no meaning there.
+    #[error("a message of unknown meaning")]
+    Meaning,
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A unit of memory.
+    Lease {
+        /// Its size in bytes.
+        bytes: u64,
+        /// How long the client waits for one, in milliseconds.
+        wait_ms: u64,
+    },
+    /// What the broker has.
+    Status,
+}
+
+/// Whose control group the memory of a lease is charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Payer {
+    /// The broker's.
+    Broker,
+    /// The client's own.
+    Client,
+    /// The one that the broker was told of.
+    Group,
+}
+
+/// What a broker answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A descriptor comes with the message: a file of memory, populated.
+    Leased {
+        /// Its size in bytes.
+        bytes: u64,
+        /// Bytes of its pages.
+        page_size: u64,
+        /// Whose control group is charged.
+        payer: Payer,
+        /// Bytes of it that were on huge pages when it was populated.
+        huge: u64,
+    },
+    /// No lease, and why.
+    Refused(Refusal),
+    /// What the broker has.
+    Status(Box<Status>),
+}
+
+/// Why a broker gives no lease. All sizes are bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The request was none that the broker understands.
+    #[error("the broker does not understand the request; it speaks version {newest}")]
+    NotUnderstood {
+        /// The newest version that it speaks.
+        newest: u64,
+    },
+    /// The broker serves its own user only.
+    #[error("the broker runs as user {served} and serves that user only, not user {uid}")]
+    NotServed {
+        /// The client's user.
+        uid: u64,
+        /// The broker's.
+        served: u64,
+    },
+    /// Every lease of this broker is one unit.
+    #[error("{} were asked for, but the broker's units are of {}", size(asked), size(unit))]
+    WrongSize {
+        /// What was asked for.
+        asked: u64,
+        /// The size of a unit.
+        unit: u64,
+    },
+    /// The user would have more than its quota.
+    #[error(
+        "{} were asked for, but the user's leases are {} of a quota of {}",
+        size(asked),
+        size(used),
+        size(quota)
+    )]
+    OverQuota {
+        /// What was asked for.
+        asked: u64,
+        /// What the user has, and what its ended leases have not returned yet.
+        used: u64,
+        /// What the user may have.
+        quota: u64,
+    },
+    /// No unit was ready within the time.
+    #[error(
+        "no unit was ready within {:?}: {} of {} are populated of the next one, and {before} waited before",
+        Duration::from_millis(*waited_ms), size(present), size(unit)
+    )]
+    NoneReady {
+        /// How long the client waited, in milliseconds.
+        waited_ms: u64,
+        /// Of the unit that is populated next, what is.
+        present: u64,
+        /// The size of a unit.
+        unit: u64,
+        /// Clients that were to be served first.
+        before: u64,
+    },
+    /// The machine has not enough memory of the kind.
+    #[error(
+        "a unit needs {} in pages of {}, {} are free, and the broker leaves {} of them to others",
+        size(unit),
+        size(page_size),
+        size(free),
+        size(keep_free)
+    )]
+    NoPages {
+        /// The size of a unit.
+        unit: u64,
+        /// Bytes of a page.
+        page_size: u64,
+        /// Free memory of that kind, promised to no process.
+        free: u64,
+        /// What the broker leaves free.
+        keep_free: u64,
+    },
+    /// The user has as many connections to the broker as it may have, or all users together have.
+    #[error(
+        "the broker serves no more than {most} connections, of one user no more than {most_of_user}"
+    )]
+    Busy {
+        /// Connections of all users.
+        most: u64,
+        /// Connections of one user.
+        most_of_user: u64,
+    },
+    /// The kernel refused the memory while it was populated.
+    #[error("a unit could not be populated: {}", failure(*errno, *signal))]
+    NotPopulated {
+        /// The number of the system error, or 0.
+        errno: u64,
+        /// The signal that ended the process that populated, or 0: 9 from the kernel's OOM killer.
+        signal: u64,
+    },
+    /// The broker is ending.
+    #[error("the broker is ending")]
+    Ending,
+}
+
+/// What a broker has. All sizes are bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// What units are made of.
+    pub backing: Backing,
+    /// The node that they come from, if one was said.
+    pub node: Option<u32>,
+    /// The size of a unit.
+    pub unit: u64,
+    /// Units that are to be ready.
+    pub target: u64,
+    /// Units that are.
+    pub ready: u64,
+    /// Units that are being populated.
+    pub filling: u64,
+    /// What of these is populated.
+    pub filled: u64,
+    /// Leases that have not ended.
+    pub leases: u64,
+    /// Memory of ended leases that has not come back to the kernel's free pages: pinned, or taken by another process
+    /// at that moment.
+    pub unreturned: u64,
+    /// Clients that wait.
+    pub waiting: u64,
+    /// What the broker leaves free.
+    pub keep_free: u64,
+    /// Free memory of that kind, promised to no process.
+    pub free: u64,
+    /// Leases given since the broker was started.
+    pub given: u64,
+    /// How often a unit could not be populated since.
+    pub failures: u64,
+    /// Why the last time.
+    pub last_failure: Option<Refusal>,
+    /// Bytes of ready units that were on huge pages when they were populated.
+    pub huge: u64,
+    /// The leases, the newest last; of more than [`MOST_ROWS`], the oldest.
+    pub rows: Vec<Row>,
+}
+
+/// One lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Whose it is.
+    pub uid: u32,
+    /// The process that asked, which may have passed it on.
+    pub pid: u32,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// How long ago it was given, in milliseconds.
+    pub age_ms: u64,
+    /// Whose control group is charged.
+    pub payer: Payer,
+    /// Whether it has ended, and its memory has not come back.
+    pub is_unreturned: bool,
+}
+
+impl Status {
+    /// One without rows, of a broker that has just been started.
+    #[must_use]
+    pub fn new(backing: Backing, unit: u64, target: u64) -> Self {
+        Self {
+            backing,
+            node: None,
+            unit,
+            target,
+            ready: 0,
+            filling: 0,
+            filled: 0,
+            leases: 0,
+            unreturned: 0,
+            waiting: 0,
+            keep_free: 0,
+            free: 0,
+            given: 0,
+            failures: 0,
+            last_failure: None,
+            huge: 0,
+            rows: Vec::new(),
+        }
+    }
+}
+
+fn size(bytes: &u64) -> Size {
+    Size(usize::try_from(*bytes).unwrap_or(usize::MAX))
+}
+
+fn failure(errno: u64, signal: u64) -> String {
+    match (i32::try_from(errno), signal) {
+        (_, 9) => "the process that populated it was killed, as the kernel does where memory is \
+                   short"
+            .to_owned(),
+        (_, 1..) => format!("the process that populated it ended by signal {signal}"),
+        (Ok(errno), 0) => std::io::Error::from_raw_os_error(errno).to_string(),
+        (Err(_), 0) => format!("error {errno}"),
+    }
+}
+
+impl Refusal {
+    /// What the client or an administrator can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Self::NotUnderstood { .. } => {
+                "use a client and a broker of one version of hugekit".to_owned()
+            }
+            Self::NotServed { .. } => "start a broker as this user, or one as root".to_owned(),
+            Self::WrongSize { unit, .. } => {
+                format!("ask for {}, or start a broker with another --unit", size(unit))
+            }
+            Self::OverQuota { .. } => {
+                "end programs that have leases, or raise --quota of the broker".to_owned()
+            }
+            Self::NoneReady { .. } => {
+                "wait longer, or start the broker with a larger --ready".to_owned()
+            }
+            Self::NoPages { .. } => {
+                "end programs that have leases or huge pages, or see what `hugekit doctor` says of \
+                                     huge pages"
+                    .to_owned()
+            }
+            Self::Busy { .. } => "ask again when earlier requests are answered".to_owned(),
+            Self::NotPopulated { .. } => {
+                "see the limits of the control group that is charged, and the broker's log"
+                    .to_owned()
+            }
+            Self::Ending => return None,
+        })
+    }
+
+    fn code(&self) -> (u16, [u64; FIGURES]) {
+        match *self {
+            Self::NotUnderstood { newest } => (16, [newest, 0, 0, 0]),
+            Self::NotServed { uid, served } => (17, [uid, served, 0, 0]),
+            Self::WrongSize { asked, unit } => (18, [asked, unit, 0, 0]),
+            Self::OverQuota { asked, used, quota } => (19, [asked, used, quota, 0]),
+            Self::NoneReady { waited_ms, present, unit, before } => {
+                (20, [waited_ms, present, unit, before])
+            }
+            Self::NoPages { unit, page_size, free, keep_free } => {
+                (21, [unit, page_size, free, keep_free])
+            }
+            Self::Busy { most, most_of_user } => (22, [most, most_of_user, 0, 0]),
+            Self::NotPopulated { errno, signal } => (23, [errno, signal, 0, 0]),
+            Self::Ending => (24, [0; FIGURES]),
+        }
+    }
+
+    fn of_code(code: u16, figures: [u64; FIGURES]) -> Option<Self> {
+        let [a, b, c, d] = figures;
+        let refusal = match code {
+            16 => Self::NotUnderstood { newest: a },
+            17 => Self::NotServed { uid: a, served: b },
+            18 => Self::WrongSize { asked: a, unit: b },
+            19 => Self::OverQuota { asked: a, used: b, quota: c },
+            20 => Self::NoneReady { waited_ms: a, present: b, unit: c, before: d },
+            21 => Self::NoPages { unit: a, page_size: b, free: c, keep_free: d },
+            22 => Self::Busy { most: a, most_of_user: b },
+            23 => Self::NotPopulated { errno: a, signal: b },
+            24 => Self::Ending,
+            _ => return None,
+        };
+        // Figures that the refusal does not have are zero.
+        (refusal.code() == (code, figures)).then_some(refusal)
+    }
+}
+
+/// Figures of a refusal at most.
+const FIGURES: usize = 4;
+
+const LEASE: u16 = 1;
+const STATUS_OF: u16 = 2;
+
+impl Payer {
+    fn code(self) -> u32 {
+        match self {
+            Self::Broker => 0,
+            Self::Client => 1,
+            Self::Group => 2,
+        }
+    }
+
+    fn of_code(code: u32) -> Option<Self> {
+        [Self::Broker, Self::Client, Self::Group].into_iter().find(|payer| payer.code() == code)
+    }
+}
+
+/// Each backing as a message names it. 0 names none.
+const BACKINGS: [(Backing, u64); 4] =
+    [(Backing::Hugetlb2M, 1), (Backing::Hugetlb1G, 2), (Backing::Thp, 3), (Backing::Base, 4)];
+
+fn code_of(backing: Backing) -> u64 {
+    BACKINGS.iter().find(|(named, _)| *named == backing).map_or(0, |(_, code)| *code)
+}
+
+fn backing_of(code: u64) -> Option<Backing> {
+    BACKINGS.iter().find(|(_, named)| *named == code).map(|(backing, _)| *backing)
+}
+
+impl Request {
+    /// As a message.
+    #[must_use]
+    pub fn to_message(&self) -> Vec<u8> {
+        let (kind, figures) = match *self {
+            Self::Lease { bytes, wait_ms } => (LEASE, [bytes, wait_ms]),
+            Self::Status => (STATUS_OF, [0; 2]),
+        };
+        head(kind, &figures)
+    }
+
+    /// Of a message.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn of_message(message: &[u8]) -> Result<Self, Malformed> {
+        if message.len() != MESSAGE {
+            return Err(Malformed::Length { len: message.len() });
+        }
+        let (kind, mut rest) = opened(message)?;
+        let [bytes, wait_ms] = rest.numbers()?;
+        rest.nothing_else()?;
+        match (kind, bytes, wait_ms) {
+            (LEASE, ..) => Ok(Self::Lease { bytes, wait_ms }),
+            (STATUS_OF, 0, 0) => Ok(Self::Status),
+            _ => Err(Malformed::Meaning),
+        }
+    }
+}
+
+impl Answer {
+    /// As a message. Of the rows of a status as many as it may have.
+    #[must_use]
+    pub fn to_message(&self) -> Vec<u8> {
+        match self {
+            Self::Leased { bytes, page_size, payer, huge } => {
+                head(LEASE, &[*bytes, *page_size, payer.code().into(), *huge])
+            }
+            Self::Refused(refusal) => {
+                let (code, figures) = refusal.code();
+                head(code, &figures)
+            }
+            Self::Status(status) => status.to_message(),
+        }
+    }
+
+    /// Of a message.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn of_message(message: &[u8]) -> Result<Self, Malformed> {
+        let (kind, mut rest) = opened(message)?;
+        if kind == STATUS_OF {
+            return Ok(Self::Status(Box::new(Status::of_message(message.len(), rest)?)));
+        }
+        if message.len() != MESSAGE {
+            return Err(Malformed::Length { len: message.len() });
+        }
+        let figures: [u64; FIGURES] = rest.numbers()?;
+        rest.nothing_else()?;
+        if let Some(refusal) = Refusal::of_code(kind, figures) {
+            return Ok(Self::Refused(refusal));
+        }
+        let [bytes, page_size, payer, huge] = figures;
+        let payer = u32::try_from(payer).ok().and_then(Payer::of_code);
+        match (kind, payer) {
+            (LEASE, Some(payer)) => Ok(Self::Leased { bytes, page_size, payer, huge }),
+            _ => Err(Malformed::Meaning),
+        }
+    }
+}
+
+impl Status {
+    fn to_message(&self) -> Vec<u8> {
+        let rows = &self.rows[..self.rows.len().min(MOST_ROWS)];
+        let mut message = head(STATUS_OF, &[rows.len() as u64]);
+        let (failure, why) = self.last_failure.as_ref().map_or((0, [0; FIGURES]), Refusal::code);
+        let numbers = [
+            code_of(self.backing),
+            self.node.map_or(0, |node| u64::from(node) + 1),
+            self.unit,
+            self.target,
+            self.ready,
+            self.filling,
+            self.filled,
+            self.leases,
+            self.unreturned,
+            self.waiting,
+            self.keep_free,
+            self.free,
+            self.given,
+            self.failures,
+            failure.into(),
+        ];
+        let numbers = numbers.iter().chain(&why).chain([&self.huge]);
+        numbers.for_each(|&number| put(&mut message, number));
+        rows.iter().for_each(|row| row.put(&mut message));
+        message
+    }
+
+    fn of_message(len: usize, mut rest: Rest<'_>) -> Result<Self, Malformed> {
+        let [count] = rest.numbers()?;
+        rest.skip_zeroes(MESSAGE - 16)?;
+        let count = usize::try_from(count).ok().filter(|&count| count <= MOST_ROWS);
+        let count = count.ok_or(Malformed::Meaning)?;
+        if len != MESSAGE + STATUS + count * ROW {
+            return Err(Malformed::Length { len });
+        }
+        let [backing, node, unit, target, ready, filling, filled, leases] = rest.numbers()?;
+        let [unreturned, waiting, keep_free, free, given, failures, failure] = rest.numbers()?;
+        let why = rest.numbers()?;
+        let [huge] = rest.numbers()?;
+        let last_failure = match failure {
+            0 if why == [0; FIGURES] => None,
+            code => {
+                let code = u16::try_from(code).map_err(|_| Malformed::Meaning)?;
+                Some(Refusal::of_code(code, why).ok_or(Malformed::Meaning)?)
+            }
+        };
+        let node = node.checked_sub(1).map(u32::try_from).transpose();
+        let rows = (0..count).map(|_| Row::of(&mut rest)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            backing: backing_of(backing).ok_or(Malformed::Meaning)?,
+            node: node.map_err(|_| Malformed::Meaning)?,
+            unit,
+            target,
+            ready,
+            filling,
+            filled,
+            leases,
+            unreturned,
+            waiting,
+            keep_free,
+            free,
+            given,
+            failures,
+            last_failure,
+            huge,
+            rows,
+        })
+    }
+}
+
+impl Row {
+    fn put(&self, message: &mut Vec<u8>) {
+        put(message, u64::from(self.uid) | u64::from(self.pid) << 32);
+        put(message, self.bytes);
+        put(message, self.age_ms);
+        put(message, u64::from(self.payer.code()) | u64::from(self.is_unreturned) << 32);
+    }
+
+    fn of(rest: &mut Rest<'_>) -> Result<Self, Malformed> {
+        let [ids, bytes, age_ms, how] = rest.numbers()?;
+        let is_unreturned = match how >> 32 {
+            0 => false,
+            1 => true,
+            _ => return Err(Malformed::Meaning),
+        };
+        let payer = Payer::of_code(how as u32).ok_or(Malformed::Meaning)?;
+        Ok(Self { uid: ids as u32, pid: (ids >> 32) as u32, bytes, age_ms, payer, is_unreturned })
+    }
+}
+
+fn put(message: &mut Vec<u8>, number: u64) {
+    message.extend_from_slice(&number.to_le_bytes());
+}
+
+/// A message of no more than its head.
+fn head(kind: u16, figures: &[u64]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(MESSAGE);
+    message.extend_from_slice(&MAGIC.to_le_bytes());
+    message.extend_from_slice(&VERSION.to_le_bytes());
+    message.extend_from_slice(&kind.to_le_bytes());
+    figures.iter().for_each(|&figure| put(&mut message, figure));
+    message.resize(MESSAGE, 0);
+    message
+}
+
+/// What is left of a message.
+struct Rest<'a>(&'a [u8]);
+
+/// The kind of a message, and what stands behind.
+fn opened(message: &[u8]) -> Result<(u16, Rest<'_>), Malformed> {
+    let &[a, b, c, d, e, f, g, h, ref rest @ ..] = message else {
+        return Err(Malformed::Length { len: message.len() });
+    };
+    if u32::from_le_bytes([a, b, c, d]) != MAGIC {
+        return Err(Malformed::Magic);
+    }
+    match u16::from_le_bytes([e, f]) {
+        VERSION => Ok((u16::from_le_bytes([g, h]), Rest(rest))),
+        version => Err(Malformed::Version { version }),
+    }
+}
+
+impl Rest<'_> {
+    fn numbers<const N: usize>(&mut self) -> Result<[u64; N], Malformed> {
+        let mut numbers = [0; N];
+        for number in &mut numbers {
+            let Some((bytes, rest)) = self.0.split_first_chunk() else {
+                return Err(Malformed::Length { len: self.0.len() });
+            };
+            (*number, self.0) = (u64::from_le_bytes(*bytes), rest);
+        }
+        Ok(numbers)
+    }
+
+    fn skip_zeroes(&mut self, len: usize) -> Result<(), Malformed> {
+        let (zeroes, rest) =
+            self.0.split_at_checked(len).ok_or(Malformed::Length { len: self.0.len() })?;
+        self.0 = rest;
+        if zeroes.iter().all(|&byte| byte == 0) { Ok(()) } else { Err(Malformed::Meaning) }
+    }
+
+    fn nothing_else(&mut self) -> Result<(), Malformed> {
+        self.skip_zeroes(self.0.len())
+    }
+}
+
+impl Malformed {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind::Unsupported
+    }
+}
+
+impl Refusal {
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotUnderstood { .. } => ErrorKind::Unsupported,
+            Self::NotServed { .. } => ErrorKind::NotPermitted,
+            Self::WrongSize { .. } => ErrorKind::Invalid,
+            Self::OverQuota { .. }
+            | Self::NoneReady { .. }
+            | Self::NoPages { .. }
+            | Self::Busy { .. }
+            | Self::NotPopulated { .. } => ErrorKind::NoMemory,
+            Self::Ending => ErrorKind::Conflict,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refusals() -> [Refusal; 9] {
+        [
+            Refusal::NotUnderstood { newest: 7 },
+            Refusal::NotServed { uid: 1000, served: 0 },
+            Refusal::WrongSize { asked: 5, unit: 4 << 30 },
+            Refusal::OverQuota { asked: 4 << 30, used: 8 << 30, quota: 10 << 30 },
+            Refusal::NoneReady { waited_ms: 1, present: 2, unit: 3, before: 4 },
+            Refusal::NoPages { unit: 1, page_size: 2, free: 3, keep_free: 4 },
+            Refusal::Busy { most: 256, most_of_user: 32 },
+            Refusal::NotPopulated { errno: 12, signal: 9 },
+            Refusal::Ending,
+        ]
+    }
+
+    fn answers() -> Vec<Answer> {
+        let row = Row {
+            uid: u32::MAX,
+            pid: 7,
+            bytes: 1 << 30,
+            age_ms: 5,
+            payer: Payer::Client,
+            is_unreturned: true,
+        };
+        let status = Status {
+            node: Some(0),
+            ready: 3,
+            failures: 1,
+            last_failure: Some(Refusal::NotPopulated { errno: 12, signal: 0 }),
+            huge: 5,
+            rows: vec![row, Row { payer: Payer::Group, is_unreturned: false, ..row }],
+            ..Status::new(Backing::Hugetlb2M, 4 << 30, 4)
+        };
+        let mut answers = vec![
+            Answer::Leased { bytes: 1 << 30, page_size: 2 << 20, payer: Payer::Group, huge: 7 },
+            Answer::Status(Box::new(Status::new(Backing::Base, 1, 0))),
+            Answer::Status(Box::new(status)),
+        ];
+        answers.extend(refusals().map(Answer::Refused));
+        answers
+    }
+
+    #[test]
+    fn message_is_read_as_what_was_written() {
+        for request in [Request::Status, Request::Lease { bytes: 1 << 40, wait_ms: 12 }] {
+            assert_eq!(Request::of_message(&request.to_message()), Ok(request));
+        }
+        for answer in answers() {
+            let message = answer.to_message();
+            assert!(message.len() >= MESSAGE && message.len() <= LONGEST);
+            assert_eq!(Answer::of_message(&message), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn status_of_many_leases_is_cut_to_what_a_message_may_hold() {
+        let row =
+            Row { uid: 1, pid: 1, bytes: 1, age_ms: 1, payer: Payer::Broker, is_unreturned: false };
+        let mut status = Status::new(Backing::Base, 1, 0);
+        status.rows = vec![row; MOST_ROWS + 1];
+        let message = Answer::Status(Box::new(status)).to_message();
+        assert_eq!(message.len(), LONGEST);
+        let Ok(Answer::Status(read)) = Answer::of_message(&message) else { panic!("no status") };
+        assert_eq!(read.rows.len(), MOST_ROWS);
+    }
+
+    #[test]
+    fn message_that_is_short_long_or_of_another_version_is_said_to_be_that() {
+        let message = Request::Status.to_message();
+        for len in 0..MESSAGE {
+            assert!(matches!(Request::of_message(&message[..len]), Err(Malformed::Length { .. })));
+        }
+        let long = [&message[..], &[0]].concat();
+        assert_eq!(Request::of_message(&long), Err(Malformed::Length { len: MESSAGE + 1 }));
+        let mut newer = message.clone();
+        newer[4] = 2;
+        assert_eq!(Request::of_message(&newer), Err(Malformed::Version { version: 2 }));
+        let mut other = message;
+        other[0] = b'H';
+        assert_eq!(Request::of_message(&other), Err(Malformed::Magic));
+    }
+
+    /// Room for later versions of the same length: what has no meaning yet may get one.
+    #[test]
+    fn message_with_bytes_of_no_meaning_is_refused() {
+        let request = Request::Lease { bytes: 1, wait_ms: 1 }.to_message();
+        for at in 24..MESSAGE {
+            let mut changed = request.clone();
+            changed[at] = 1;
+            assert_eq!(Request::of_message(&changed), Err(Malformed::Meaning), "byte {at}");
+        }
+        let refused = Answer::Refused(Refusal::Ending).to_message();
+        for at in 8..MESSAGE {
+            let mut changed = refused.clone();
+            changed[at] = 1;
+            assert_eq!(Answer::of_message(&changed), Err(Malformed::Meaning), "byte {at}");
+        }
+    }
+
+    /// The figures of no failure were once read as nothing.
+    #[test]
+    fn every_byte_of_a_status_means_something_or_is_refused() {
+        let status = Answer::Status(Box::new(Status::new(Backing::Base, 1, 0))).to_message();
+        for at in 8..status.len() {
+            let mut changed = status.clone();
+            changed[at] = 1;
+            if let Ok(answer) = Answer::of_message(&changed) {
+                assert_eq!(answer.to_message(), changed, "byte {at}");
+            }
+        }
+    }
+
+    proptest! {
+        /// What is understood at all is written again as it was: no two messages mean the same.
+        #[test]
+        fn bytes_of_a_stranger_mean_one_thing_or_nothing(
+            which in 0..14_usize, at in 0..LONGEST, byte: u8, len in 0..LONGEST,
+        ) {
+            let mut messages: Vec<_> = answers().iter().map(Answer::to_message).collect();
+            messages.push(Request::Status.to_message());
+            messages.push(Request::Lease { bytes: 1, wait_ms: 2 }.to_message());
+            let mut message = messages.swap_remove(which % messages.len());
+            if len % 4 == 0 {
+                message.truncate(len);
+            }
+            if let Some(place) = message.get_mut(at) {
+                *place = byte;
+            }
+            if let Ok(request) = Request::of_message(&message) {
+                prop_assert_eq!(request.to_message(), message.clone());
+            }
+            if let Ok(answer) = Answer::of_message(&message) {
+                prop_assert_eq!(answer.to_message(), message);
+            }
+        }
+    }
+
+    #[test]
+    fn refusal_has_figures_and_a_remedy() {
+        let said = Refusal::OverQuota { asked: 4 << 30, used: 8 << 30, quota: 10 << 30 };
+        let message = "4 GiB were asked for, but the user's leases are 8 GiB of a quota of 10 GiB";
+        assert_eq!(said.to_string(), message);
+        let without: Vec<_> =
+            refusals().into_iter().filter(|refusal| refusal.remedy().is_none()).collect();
+        assert_eq!(without, [Refusal::Ending]);
+    }
+}

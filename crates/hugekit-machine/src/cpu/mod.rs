@@ -1,0 +1,51 @@
+//! The CPU as it describes itself: maker, model, whether it is virtual, caches.
+
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "portable.rs"]
+mod imp;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod imp;
+
+/// The maker and the model of a CPU, as far as the choice of a routine depends on them.
+///
+/// `family` and `model` are the display values of CPUID on x86-64. On other architectures both
+/// are 0 and the vendor is [`Vendor::Other`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuModel {
+    /// The maker.
+    pub vendor: Vendor,
+    /// Display family, extended family included.
+    pub family: u32,
+    /// Display model, extended model included.
+    pub model: u32,
+}
+
+/// A maker of CPUs whose behaviour has been measured or published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Vendor {
+    /// `GenuineIntel`.
+    Intel,
+    /// `AuthenticAMD`, and Hygon's licensed Zen.
+    Amd,
+    /// Every other CPU.
+    Other,
+}
+
+/// The CPU that the calling thread runs on.
+#[must_use]
+pub fn cpu_model() -> CpuModel {
+    imp::cpu_model()
+}
+
+/// Whether the CPU reports a hypervisor. False if the architecture has no way to report one.
+pub fn is_guest() -> bool {
+    imp::is_guest()
+}
+
+/// Level and bytes of each data cache that the calling thread's CPU reports. Empty if it reports none, or if the
+/// architecture has no instruction for it.
+pub fn data_caches() -> impl Iterator<Item = (u32, usize)> {
+    imp::data_caches()
+}

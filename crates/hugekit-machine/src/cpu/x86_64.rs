@@ -1,0 +1,40 @@
+//! x86-64: CPUID.
+
+use std::sync::OnceLock;
+
+use raw_cpuid::{CacheType, CpuId, CpuIdReaderNative};
+
+use super::{CpuModel, Vendor};
+
+/// CPUID, read once: a hypervisor traps the instruction, which costs 1 to 10 µs.
+fn cpuid() -> &'static CpuId<CpuIdReaderNative> {
+    static CPUID: OnceLock<CpuId<CpuIdReaderNative>> = OnceLock::new();
+    CPUID.get_or_init(CpuId::new)
+}
+
+pub(super) fn cpu_model() -> CpuModel {
+    let cpuid = cpuid();
+    let vendor = match cpuid.get_vendor_info().as_ref().map(raw_cpuid::VendorInfo::as_str) {
+        Some("GenuineIntel") => Vendor::Intel,
+        Some("AuthenticAMD" | "HygonGenuine") => Vendor::Amd,
+        _ => Vendor::Other,
+    };
+    let (family, model) = cpuid
+        .get_feature_info()
+        .map_or((0, 0), |info| (info.family_id().into(), info.model_id().into()));
+    CpuModel { vendor, family, model }
+}
+
+pub(super) fn is_guest() -> bool {
+    cpuid().get_feature_info().is_some_and(|features| features.has_hypervisor())
+}
+
+pub(super) fn data_caches() -> impl Iterator<Item = (u32, usize)> {
+    let caches = cpuid().get_cache_parameters().into_iter().flatten();
+    caches.filter(|cache| matches!(cache.cache_type(), CacheType::Data | CacheType::Unified)).map(
+        |cache| {
+            let ways = cache.associativity() * cache.physical_line_partitions();
+            (cache.level().into(), ways * cache.coherency_line_size() * cache.sets())
+        },
+    )
+}

@@ -1,0 +1,71 @@
+use std::io;
+use std::path::PathBuf;
+
+use hugekit_sys::ErrorKind;
+
+/// Why a fact about the machine is not known. The message names the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a file, or it is not there.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The file was read and does not say what it should.
+    #[error("{}: expected {expected}, found {found:?}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        expected: &'static str,
+        /// What stood there, cut to one short line.
+        found: String,
+    },
+}
+
+impl Error {
+    pub(super) fn malformed(path: PathBuf, expected: &'static str, text: &str) -> Self {
+        let found = text.lines().next().unwrap_or_default().chars().take(40).collect();
+        Self::Malformed { path, expected, found }
+    }
+
+    pub(super) fn out_of_memory(path: PathBuf) -> Self {
+        Self::Unreadable { path, source: io::ErrorKind::OutOfMemory.into() }
+    }
+
+    /// Whether the file does not exist, which for most files means that the kernel lacks the feature.
+    pub fn is_not_found(&self) -> bool {
+        self.io_kind() == Some(io::ErrorKind::NotFound)
+    }
+
+    /// Whether the file told of a thread that ended while it was read.
+    pub(super) fn is_of_a_dead_thread(&self) -> bool {
+        let code = match self {
+            Self::Unreadable { source, .. } => source.raw_os_error(),
+            Self::Malformed { .. } => None,
+        };
+        code == Some(rustix::io::Errno::SRCH.raw_os_error())
+    }
+
+    /// Whether this process may not open a file that exists.
+    pub fn is_permission_denied(&self) -> bool {
+        self.io_kind() == Some(io::ErrorKind::PermissionDenied)
+    }
+
+    /// What it means for a program.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.io_kind().map_or(ErrorKind::Kernel, ErrorKind::from)
+    }
+
+    fn io_kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            Self::Unreadable { source, .. } => Some(source.kind()),
+            Self::Malformed { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What this process has mapped where, and which of it belongs to its threads.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::{Error, Root};
+
+const MAPS: &str = "/proc/self/maps";
+const SMAPS: &str = "/proc/self/smaps";
+const KSM: &str = "/proc/self/ksm_stat";
+
+/// One mapping of this process, as `/proc/self/maps` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedRange {
+    /// Its addresses.
+    pub addresses: Range<usize>,
+    /// Whether it may be read now.
+    pub is_readable: bool,
+    /// Whether what is written is seen by others who map the same.
+    pub is_shared: bool,
+    /// The file's inode; 0 if there is none.
+    pub inode: u64,
+    /// The file, or the kernel's or the program's name in brackets, or nothing.
+    pub name: String,
+}
+
+impl fmt::Display for MappedRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.addresses;
+        let name = if self.name.is_empty() { "anonymous" } else { &self.name };
+        write!(f, "{start:#x}..{end:#x} ({name})")
+    }
+}
+
+impl MappedRange {
+    /// `START-END PERMISSIONS OFFSET DEVICE INODE [NAME]`.
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(6, ' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let permissions = fields.next()?.as_bytes();
+        let inode = fields.nth(2)?.parse().ok()?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        let addresses = address(start)?..address(end)?;
+        if addresses.is_empty() {
+            return None;
+        }
+        Some(Self {
+            addresses,
+            is_readable: *permissions.first()? == b'r',
+            is_shared: *permissions.get(3)? == b's',
+            inode,
+            name: fields.next().unwrap_or("").trim_start().to_owned(),
+        })
+    }
+}
+
+/// Every mapping of this process, ascending. Whatever other threads map meanwhile may be missing.
+///
+/// # Errors
+/// `/proc/self/maps` cannot be read or understood.
+pub fn read(root: &Root) -> Result<Vec<MappedRange>, Error> {
+    read_some(root, |_| true)
+}
+
+/// As [`read`], those at whose addresses `is_wanted` says so. No memory is taken for the others, of which a process may
+/// have as many as it may have mappings.
+///
+/// # Errors
+/// As there, and if there is no memory for those that are wanted.
+pub fn read_some(
+    root: &Root,
+    is_wanted: impl Fn(&Range<usize>) -> bool,
+) -> Result<Vec<MappedRange>, Error> {
+    let mut found: Vec<MappedRange> = Vec::new();
+    root.each_line(MAPS, |line| {
+        let malformed = || Error::malformed(root.path(MAPS), "a mapping in every line", line);
+        let mapping = MappedRange::parse(line).ok_or_else(malformed)?;
+        if is_wanted(&mapping.addresses) {
+            let short = |_| Error::out_of_memory(root.path(MAPS));
+            found.try_reserve(1).map_err(short)?;
+            found.push(mapping);
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The mappings that overlap `addresses` and whose pages the kernel may merge with equal ones (KSM), by their
+/// first addresses. Since Linux 6.15 a process without any says so; before, looking takes milliseconds.
+///
+/// # Errors
+/// `/proc/self/smaps` cannot be read.
+pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Error> {
+    let ksm = root.read_if_present(KSM)?.unwrap_or_default();
+    if ksm.lines().any(|line| line == "ksm_mergeable: no") {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    each_line_about(root, addresses, |mapping, line| {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            found.extend(flags.split(' ').any(|flag| flag == "mg").then_some(mapping));
+        }
+    })?;
+    Ok(found)
+}
+
+/// Whether some mapping that overlaps `addresses` is on transparent huge pages.
+///
+/// # Errors
+/// `/proc/self/smaps` cannot be read.
+pub fn have_huge_pages(root: &Root, addresses: &Range<usize>) -> Result<bool, Error> {
+    let mut have = false;
+    each_line_about(root, addresses, |_, line| {
+        let bytes = line.strip_prefix("AnonHugePages:");
+        have |= bytes.is_some_and(|bytes| bytes.trim() != "0 kB");
+    })?;
+    Ok(have)
+}
+
+/// What `/proc/self/smaps` says of the mappings that overlap `addresses`, line by line, with their first addresses.
+/// Nothing in a kernel without it.
+fn each_line_about(
+    root: &Root,
+    addresses: &Range<usize>,
+    mut tell: impl FnMut(usize, &str),
+) -> Result<(), Error> {
+    let mut of = None;
+    let read = root.each_line(SMAPS, |line| {
+        if let Some(mapping) = MappedRange::parse(line) {
+            let Range { start, end } = mapping.addresses;
+            of = (start < addresses.end && addresses.start < end).then_some(start);
+        } else if let Some(mapping) = of {
+            tell(mapping, line);
+        }
+        Ok(())
+    });
+    match read {
+        Err(error) if error.is_not_found() => Ok(()),
+        read => read,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::synthetic::Synthetic;
+    use super::*;
+
+    const LINES: &str = "\
+55d0-55e0 rw-p 00000000 00:00 0                          [heap]
+7f00-7f20 r--p 00001000 fe:01 1234                       /usr/lib/a file (deleted)
+7f20-8000 ---s 00000000 00:00 0 ";
+
+    #[test]
+    fn mappings_of_any_line_are_taken_apart() {
+        let machine = Synthetic::new();
+        machine.file(MAPS, LINES);
+        let maps = read(&machine.root()).unwrap();
+        assert_eq!(maps.len(), 3);
+        assert_eq!((&maps[0].addresses, maps[0].name.as_str()), (&(0x55d0..0x55e0), "[heap]"));
+        assert_eq!((maps[1].inode, maps[1].name.as_str()), (1234, "/usr/lib/a file (deleted)"));
+        assert!(maps[1].is_readable && !maps[1].is_shared);
+        assert!(!maps[2].is_readable && maps[2].is_shared && maps[2].name.is_empty());
+        assert_eq!(maps[2].to_string(), "0x7f20..0x8000 (anonymous)");
+        for wrong in
+            ["nonsense", "8000-7f00 rw-p 00000000 00:00 0", "7f00-7f00 rw-p 00000000 00:00 0"]
+        {
+            machine.file(MAPS, wrong);
+            assert!(matches!(read(&machine.root()), Err(Error::Malformed { .. })), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn mappings_of_files_whose_names_are_not_utf_8_are_read() {
+        let machine = Synthetic::new();
+        let line =
+            b"7f00-7f20 r--p 00001000 fe:01 1234 /tmp/\xff\xfe (deleted)\n7f20-8000 rw-p 0 0 0";
+        machine.bytes(MAPS, line);
+        let maps = read(&machine.root()).unwrap();
+        assert_eq!((maps.len(), maps[0].inode), (2, 1234));
+        assert!(maps[0].name.starts_with("/tmp/") && maps[0].name.ends_with(" (deleted)"));
+        machine.bytes("/proc/self/status", b"Name:\t\xff\xfe\nUid:\t1\n");
+        assert!(machine.root().read("/proc/self/status").unwrap().contains("Uid:"));
+    }
+
+    #[test]
+    fn mappings_that_may_be_merged_are_found() {
+        let machine = Synthetic::new();
+        let smaps: String = LINES
+            .lines()
+            .map(|line| format!("{line}\nSize: 4 kB\nVmFlags: rd wr mg ac \n"))
+            .collect();
+        machine.file(SMAPS, &smaps);
+        assert_eq!(mergeable(&machine.root(), &(0x55df..0x7f01)).unwrap(), [0x55d0, 0x7f00]);
+        machine.file(SMAPS, smaps.replace("mg", "me"));
+        assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());
+        machine.file(SMAPS, &smaps);
+        let on_huge_pages =
+            smaps.replace("mg", "hg").replacen("Size: ", "AnonHugePages:     204", 1);
+        machine.file(SMAPS, &on_huge_pages);
+        assert!(have_huge_pages(&machine.root(), &(0x55df..0x7f01)).unwrap());
+        assert!(!have_huge_pages(&machine.root(), &(0x7f00..0x7f01)).unwrap());
+        machine.file(SMAPS, on_huge_pages.replace("2044 kB", "0 kB"));
+        assert!(!have_huge_pages(&machine.root(), &(0x55df..0x7f01)).unwrap());
+        machine.file(SMAPS, &smaps);
+        machine.file(KSM, "ksm_rmap_items 0\nksm_mergeable: no");
+        assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());
+    }
+}

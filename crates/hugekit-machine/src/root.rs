@@ -1,0 +1,161 @@
+use std::borrow::Cow;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use super::Error;
+use hugekit_sys::injection::{Call, pass};
+
+/// Where `/sys`, `/proc` and `/dev` are looked for.
+///
+/// The default is the machine itself. [`Root::at`] describes another one: a copy of these directories
+/// taken elsewhere, or one written by a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Root {
+    directory: Cow<'static, Path>,
+}
+
+impl Default for Root {
+    fn default() -> Self {
+        Self { directory: Cow::Borrowed(Path::new("/")) }
+    }
+}
+
+impl Root {
+    /// The machine described by the files below `directory`, which holds `sys/`, `proc/` and so on.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: Cow::Owned(directory.into()) }
+    }
+
+    /// Where the file lies that a program on that machine would call `absolute`.
+    pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        let absolute = absolute.as_ref();
+        self.directory.join(absolute.strip_prefix("/").unwrap_or(absolute))
+    }
+
+    /// Whether this is the machine that runs us, so that asking the processor itself makes sense.
+    #[must_use]
+    pub fn is_this_machine(&self) -> bool {
+        self.directory == Path::new("/")
+    }
+
+    /// Whether a file is there that this process may look at.
+    pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
+        pass(Call::Stat).is_ok() && self.path(absolute).exists()
+    }
+
+    /// The text of a file. Names in it (of programs, files and groups) may be any bytes: what is not UTF-8 is replaced.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, Error> {
+        let text = |bytes| String::from_utf8(bytes).unwrap_or_else(|error| lossy(error.as_bytes()));
+        self.read_bytes(absolute).map(text)
+    }
+
+    /// The bytes of a file, for readers of the names in it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn read_bytes(&self, absolute: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
+        let path = self.path(absolute);
+        let read = || {
+            pass(Call::Open)?;
+            pass(Call::Read)?;
+            fs::read(&path)
+        };
+        read().map_err(|source| Error::Unreadable { path, source })
+    }
+
+    /// Calls `take` for one line after the other: for files that may be as long as a process has mappings. What is not
+    /// UTF-8 is replaced, as by [`read`](Self::read).
+    pub(super) fn each_line(
+        &self,
+        absolute: impl AsRef<Path>,
+        mut take: impl FnMut(&str) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let path = self.path(absolute);
+        let unreadable = |source| Error::Unreadable { path: path.clone(), source };
+        let open = || {
+            pass(Call::Open)?;
+            pass(Call::Read)?;
+            fs::File::open(&path)
+        };
+        let mut reader = BufReader::new(open().map_err(unreadable)?);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).map_err(unreadable)? > 0 {
+            take(String::from_utf8_lossy(&line).trim_end_matches('\n'))?;
+            line.clear();
+        }
+        Ok(())
+    }
+
+    /// As [`read`](Self::read), for files that not every kernel has: `None` where it is not there.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub fn read_if_present(&self, absolute: impl AsRef<Path>) -> Result<Option<String>, Error> {
+        if_present(self.read(absolute))
+    }
+
+    /// As [`read_bytes`](Self::read_bytes), for files that not every kernel has.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub(super) fn bytes_if_present(
+        &self,
+        absolute: impl AsRef<Path>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        if_present(self.read_bytes(absolute))
+    }
+
+    /// The one value that a file of `/sys` or `/proc/sys` holds, taken apart by `parse`.
+    ///
+    /// # Errors
+    /// It cannot be read, or does not hold what is `expected`.
+    pub fn read_value<T>(
+        &self,
+        absolute: impl AsRef<Path>,
+        expected: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, Error> {
+        let text = self.read(&absolute)?;
+        parse(text.trim()).ok_or_else(|| Error::malformed(self.path(absolute), expected, &text))
+    }
+
+    /// The number that a file holds.
+    ///
+    /// # Errors
+    /// As of [`read_value`](Self::read_value).
+    pub fn read_number(&self, absolute: impl AsRef<Path>) -> Result<u64, Error> {
+        self.read_value(absolute, "a number", |text| text.parse().ok())
+    }
+
+    /// Names in a directory, in no particular order.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn names(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, Error> {
+        let path = self.path(absolute);
+        let entries = pass(Call::Open).map_err(Into::into).and_then(|()| fs::read_dir(&path));
+        let entries = entries.map_err(|source| Error::Unreadable { path, source })?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
+    /// What a symbolic link points to, as text.
+    pub fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        pass(Call::Readlink).ok()?;
+        fs::read_link(self.path(absolute)).ok()?.into_os_string().into_string().ok()
+    }
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn if_present<T>(read: Result<T, Error>) -> Result<Option<T>, Error> {
+    match read {
+        Err(error) if error.is_not_found() => Ok(None),
+        other => other.map(Some),
+    }
+}

@@ -1,0 +1,327 @@
+//! Which uses of userfaultfd(2) this process has, and what keeps it from the others.
+//!
+//! The kernel grants the whole of it (faults taken inside system calls and by KVM included) to
+//! `CAP_SYS_PTRACE`, to every process when `vm.unprivileged_userfaultfd` is 1, and to a process that may open
+//! `/dev/userfaultfd`. Faults of user code alone need none of these. A system-call filter may refuse all but
+//! the device, with the same EPERM or ENOSYS that the kernel itself would give, so the reason follows from
+//! what the kernel *would* have said.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::process::{Process, Seccomp};
+use super::{Error, Root};
+
+const DEVICE: &str = "/dev/userfaultfd";
+
+/// What this process can do with userfaultfd.
+#[derive(Debug)]
+pub struct Userfaultfd {
+    /// The most it can do.
+    pub uses: Uses,
+    /// What the kernel offers; empty if no descriptor could be had to ask.
+    pub features: Features,
+    /// What keeps the system call from the whole use, in the order to remove it; empty if nothing does.
+    pub obstacles: Vec<Obstacle>,
+    /// Whether the device node allocates a descriptor.
+    pub device: Result<(), Error>,
+}
+
+/// Which page faults this process may serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uses {
+    /// All, by the system call.
+    Whole,
+    /// All, but only by `/dev/userfaultfd`.
+    WholeByDevice,
+    /// Those of user code; a system call that meets such a page fails with EFAULT.
+    UserModeOnly,
+    /// None.
+    None,
+}
+
+/// Why the system call does not give the whole use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The kernel was built without it.
+    NotInKernel,
+    /// A system-call filter refuses it, with this error number or with a signal.
+    Filter(Option<i32>),
+    /// The process holds no `CAP_SYS_PTRACE` and `vm.unprivileged_userfaultfd` is 0.
+    Unprivileged,
+    /// `CAP_SYS_PTRACE` is held, but in a user namespace of a container, where it does not count.
+    UserNamespace,
+    /// Refused with this error number for a reason that no file shows, such as a security module.
+    Unexplained(i32),
+}
+
+/// The kernel's features, as the bits of `UFFD_FEATURE_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// Write protection of anonymous memory (Linux 5.7).
+    pub const WRITE_PROTECT: Self = Self(1 << 0);
+    /// Missing pages of hugetlb memory (Linux 4.11).
+    pub const MISSING_HUGETLBFS: Self = Self(1 << 4);
+    /// Missing pages of shared memory (Linux 4.11).
+    pub const MISSING_SHMEM: Self = Self(1 << 5);
+    /// SIGBUS in the faulting thread in place of an event (Linux 4.14).
+    pub const SIGBUS: Self = Self(1 << 7);
+    /// Which thread met the fault (Linux 4.14).
+    pub const THREAD_ID: Self = Self(1 << 8);
+    /// Pages that are in the file and not mapped, hugetlb (Linux 5.13).
+    pub const MINOR_HUGETLBFS: Self = Self(1 << 9);
+    /// Pages that are in the file and not mapped, shared memory (Linux 5.14).
+    pub const MINOR_SHMEM: Self = Self(1 << 10);
+    /// The fault's address to the byte (Linux 5.18).
+    pub const EXACT_ADDRESS: Self = Self(1 << 11);
+    /// Write protection of hugetlb and shared memory (Linux 5.19).
+    pub const WRITE_PROTECT_SHARED: Self = Self(1 << 12);
+    /// Write protection of pages never touched (Linux 6.4).
+    pub const WRITE_PROTECT_UNPOPULATED: Self = Self(1 << 13);
+    /// Write protection that the kernel lifts by itself, to be read from the page table (Linux 6.7).
+    pub const WRITE_PROTECT_ASYNC: Self = Self(1 << 15);
+    /// Moving pages (Linux 6.8).
+    pub const MOVE: Self = Self(1 << 16);
+
+    /// Whether all of `wanted` are there.
+    pub fn contains(self, wanted: Self) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+
+    /// Both sets together.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl Userfaultfd {
+    /// Tries each way to open a userfaultfd, asks the first that opens for its features, and closes all of them.
+    /// System calls ask the kernel that runs us, whatever `root` is. Where a system-call filter is in force, a
+    /// forked child asks first, because the answer may be a signal.
+    ///
+    /// # Errors
+    /// The privileges of the process cannot be read. A refusal is a fact, not an error.
+    pub fn read(root: &Root) -> Result<Self, Error> {
+        let rules = Rules { process: Process::read(root)?, unprivileged: unprivileged(root).ok() };
+        let fatal = rules.filtered() && !hugekit_sys::userfaultfd::may_be_asked_for();
+        let ask = |open: fn() -> rustix::io::Result<OwnedFd>| {
+            if fatal { Err(Errno::PERM) } else { open() }
+        };
+        let whole = ask(hugekit_sys::userfaultfd::new_whole);
+        let user_mode = ask(hugekit_sys::userfaultfd::new_user_mode_only);
+        let device = hugekit_sys::userfaultfd::new_from_device(&root.path(DEVICE));
+        let outcome = Outcome {
+            fatal,
+            whole: errno_of(&whole),
+            user_mode: errno_of(&user_mode),
+            device: errno_of(&device),
+        };
+        Ok(Self {
+            uses: outcome.uses(),
+            features: features([&whole, &device, &user_mode]),
+            obstacles: outcome.obstacles(&rules),
+            device: device.map(drop).map_err(|errno| device_error(root, errno)),
+        })
+    }
+}
+
+/// Whether `vm.unprivileged_userfaultfd` lets every process serve every fault (Linux 5.2).
+///
+/// # Errors
+/// The file cannot be read or understood.
+pub fn unprivileged(root: &Root) -> Result<bool, Error> {
+    root.read_number("/proc/sys/vm/unprivileged_userfaultfd").map(|number| number != 0)
+}
+
+fn errno_of(attempt: &Result<OwnedFd, Errno>) -> Option<Errno> {
+    attempt.as_ref().err().copied()
+}
+
+fn features(attempts: [&Result<OwnedFd, Errno>; 3]) -> Features {
+    let opened = attempts.into_iter().flatten().next();
+    opened.and_then(|fd| hugekit_sys::userfaultfd::features(fd).ok()).map_or(Features(0), Features)
+}
+
+fn device_error(root: &Root, errno: Errno) -> Error {
+    Error::Unreadable { path: root.path(DEVICE), source: io::Error::from(errno) }
+}
+
+/// How each attempt failed; `None` is success.
+struct Outcome {
+    /// Asking raises a signal, and was left alone.
+    fatal: bool,
+    whole: Option<Errno>,
+    user_mode: Option<Errno>,
+    device: Option<Errno>,
+}
+
+/// What the kernel goes by.
+struct Rules {
+    process: Process,
+    /// `None` where the kernel has no such rule: before Linux 5.2, or without userfaultfd.
+    unprivileged: Option<bool>,
+}
+
+impl Outcome {
+    fn uses(&self) -> Uses {
+        match (self.whole, self.device, self.user_mode) {
+            (None, _, _) => Uses::Whole,
+            (_, None, _) => Uses::WholeByDevice,
+            (_, _, None) => Uses::UserModeOnly,
+            _ => Uses::None,
+        }
+    }
+
+    fn obstacles(&self, rules: &Rules) -> Vec<Obstacle> {
+        let Some(errno) = self.whole else { return Vec::new() };
+        let number = errno.raw_os_error();
+        let answer = (!self.fatal).then_some(number);
+        let denied = rules.denies();
+        match errno {
+            Errno::NOSYS if !self.kernel_has_it(rules) => vec![Obstacle::NotInKernel],
+            // The kernel lets every process serve faults of user code, so a refusal of that came before it.
+            _ if rules.filtered() && (denied.is_none() || self.user_mode == self.whole) => {
+                [Some(Obstacle::Filter(answer)), denied].into_iter().flatten().collect()
+            }
+            Errno::PERM => vec![denied.unwrap_or(Obstacle::Unexplained(number))],
+            _ => vec![Obstacle::Unexplained(number)],
+        }
+    }
+
+    /// ENOSYS from a kernel whose other traces of userfaultfd are there is not the kernel's.
+    fn kernel_has_it(&self, rules: &Rules) -> bool {
+        rules.unprivileged.is_some() || self.device != Some(Errno::NOENT)
+    }
+}
+
+impl Rules {
+    fn filtered(&self) -> bool {
+        self.process.seccomp == Seccomp::Filter
+    }
+
+    /// Why the kernel itself would refuse the whole use, if it would.
+    fn denies(&self) -> Option<Obstacle> {
+        if self.unprivileged == Some(true) || self.process.may_trace() {
+            return None;
+        }
+        let elsewhere = Process { in_first_user_namespace: true, ..self.process.clone() };
+        Some(if elsewhere.may_trace() { Obstacle::UserNamespace } else { Obstacle::Unprivileged })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PTRACE: u64 = 1 << 19;
+
+    fn rules(capabilities: u64, seccomp: Seccomp, unprivileged: Option<bool>) -> Rules {
+        let process = Process {
+            user: 0,
+            capabilities,
+            seccomp,
+            in_first_user_namespace: true,
+            thp_allowed: true,
+        };
+        Rules { process, unprivileged }
+    }
+
+    fn outcome(whole: Option<Errno>, user_mode: Option<Errno>, device: Option<Errno>) -> Outcome {
+        Outcome { fatal: false, whole, user_mode, device }
+    }
+
+    fn raw(errno: Errno) -> i32 {
+        errno.raw_os_error()
+    }
+
+    #[test]
+    fn access_by_root_has_no_obstacle() {
+        let outcome = outcome(None, None, None);
+        assert_eq!(outcome.uses(), Uses::Whole);
+        assert_eq!(outcome.obstacles(&rules(PTRACE, Seccomp::Off, Some(false))), []);
+    }
+
+    #[test]
+    fn access_by_an_ordinary_user_is_to_faults_of_user_code() {
+        let outcome = outcome(Some(Errno::PERM), None, Some(Errno::ACCESS));
+        assert_eq!(outcome.uses(), Uses::UserModeOnly);
+        let rules = rules(0, Seccomp::Off, Some(false));
+        assert_eq!(outcome.obstacles(&rules), [Obstacle::Unprivileged]);
+    }
+
+    #[test]
+    fn access_by_the_device_is_whole() {
+        let outcome = outcome(Some(Errno::PERM), None, None);
+        assert_eq!(outcome.uses(), Uses::WholeByDevice);
+    }
+
+    #[test]
+    fn access_under_a_filter_is_told_from_a_missing_privilege() {
+        let refused = outcome(Some(Errno::PERM), Some(Errno::PERM), Some(Errno::ACCESS));
+        let filter = Obstacle::Filter(Some(raw(Errno::PERM)));
+        let with_capability = rules(PTRACE, Seccomp::Filter, Some(false));
+        assert_eq!(refused.obstacles(&with_capability), [filter]);
+        let without = rules(0, Seccomp::Filter, Some(false));
+        assert_eq!(refused.obstacles(&without), [filter, Obstacle::Unprivileged]);
+        assert_eq!(refused.uses(), Uses::None);
+    }
+
+    #[test]
+    fn access_under_a_filter_that_permits_does_not_blame_it() {
+        let outcome = outcome(Some(Errno::PERM), None, Some(Errno::ACCESS));
+        let rules = rules(0, Seccomp::Filter, Some(false));
+        assert_eq!(outcome.obstacles(&rules), [Obstacle::Unprivileged]);
+    }
+
+    #[test]
+    fn access_under_a_filter_that_pretends_is_told() {
+        let hidden = outcome(Some(Errno::NOSYS), Some(Errno::NOSYS), Some(Errno::ACCESS));
+        let rules = rules(PTRACE, Seccomp::Filter, Some(false));
+        assert_eq!(hidden.obstacles(&rules), [Obstacle::Filter(Some(raw(Errno::NOSYS)))]);
+    }
+
+    #[test]
+    fn access_under_a_filter_that_signals_is_told() {
+        let mut refused = outcome(Some(Errno::PERM), Some(Errno::PERM), Some(Errno::ACCESS));
+        refused.fatal = true;
+        let rules = rules(PTRACE, Seccomp::Filter, Some(false));
+        assert_eq!(refused.obstacles(&rules), [Obstacle::Filter(None)]);
+    }
+
+    #[test]
+    fn access_on_a_kernel_without_it_is_none() {
+        let absent = outcome(Some(Errno::NOSYS), Some(Errno::NOSYS), Some(Errno::NOENT));
+        for seccomp in [Seccomp::Off, Seccomp::Filter] {
+            let rules = rules(PTRACE, seccomp, None);
+            assert_eq!(absent.obstacles(&rules), [Obstacle::NotInKernel]);
+        }
+    }
+
+    #[test]
+    fn access_by_a_capability_in_a_container_does_not_count() {
+        let mut rules = rules(PTRACE, Seccomp::Off, Some(false));
+        rules.process.in_first_user_namespace = false;
+        let outcome = outcome(Some(Errno::PERM), None, Some(Errno::NOENT));
+        assert_eq!(outcome.obstacles(&rules), [Obstacle::UserNamespace]);
+    }
+
+    #[test]
+    fn access_refused_without_a_filter_is_left_unexplained() {
+        let refused = outcome(Some(Errno::PERM), None, Some(Errno::NOENT));
+        let rules = rules(PTRACE, Seccomp::Off, Some(false));
+        assert_eq!(refused.obstacles(&rules), [Obstacle::Unexplained(raw(Errno::PERM))]);
+        let exhausted = outcome(Some(Errno::MFILE), Some(Errno::MFILE), Some(Errno::MFILE));
+        assert_eq!(exhausted.obstacles(&rules), [Obstacle::Unexplained(raw(Errno::MFILE))]);
+    }
+
+    #[test]
+    fn features_joined_are_sets() {
+        let both = Features::SIGBUS.with(Features::MOVE);
+        assert!(both.contains(Features::MOVE) && !Features::MOVE.contains(both));
+    }
+}

@@ -1,0 +1,74 @@
+//! How many mappings forks may cost: a process has `vm.max_map_count` of them, for everything.
+//!
+//! A granule that is mapped apart splits a mapping in three, unless its neighbours are apart already. What
+//! that costs is counted as it is expected, not as the kernel has it: half of the limit leaves room.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use rustix::io;
+
+use hugekit_machine::Root;
+use hugekit_machine::limits::max_map_count;
+use hugekit_sys::private_pages::Private;
+
+/// What the kernel has if it does not say.
+const USUAL: u64 = 65530;
+
+/// What the forks of this process cost, and those of the process that it was forked from did then. Not in the
+/// static itself: faults change it.
+fn spent_by_all() -> io::Result<&'static AtomicIsize> {
+    static SPENT: OnceLock<&'static AtomicIsize> = OnceLock::new();
+    if SPENT.get().is_none() {
+        // Of two threads that are first, one makes it in vain.
+        let _ = SPENT.set(Private::new(AtomicIsize::new(0))?.leak());
+    }
+    Ok(SPENT.get().expect("set above"))
+}
+
+/// What one group may cost, and does.
+#[derive(Debug)]
+pub(super) struct Budget {
+    most: isize,
+    spent: Private<AtomicIsize>,
+    all: &'static AtomicIsize,
+}
+
+/// Half of the process's mappings.
+pub(super) fn of_process() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| (max_map_count(&Root::default()).unwrap_or(USUAL) / 2) as usize)
+}
+
+impl Budget {
+    /// Looks at the limit, which no fault may.
+    pub(super) fn new(most: Option<usize>) -> io::Result<Self> {
+        let most = most.unwrap_or(usize::MAX).min(of_process()) as isize;
+        Ok(Self { most, spent: Private::new(AtomicIsize::new(0))?, all: spent_by_all()? })
+    }
+
+    /// Whether so many more can be had; they are taken then. Fewer than none always can.
+    /// Async-signal-safe.
+    pub(super) fn take(&self, mappings: isize) -> bool {
+        let own = self.spent.fetch_add(mappings, Ordering::Relaxed) + mappings;
+        let all = self.all.fetch_add(mappings, Ordering::Relaxed) + mappings;
+        if mappings > 0 && (own > self.most || all > of_process() as isize) {
+            self.give(mappings);
+            return false;
+        }
+        true
+    }
+
+    /// Gives so many back. Async-signal-safe.
+    pub(super) fn give(&self, mappings: isize) {
+        self.spent.fetch_sub(mappings, Ordering::Relaxed);
+        self.all.fetch_sub(mappings, Ordering::Relaxed);
+    }
+
+    /// How many are left, and how many there are at most.
+    pub(super) fn left(&self) -> (usize, usize) {
+        let own = self.most - self.spent.load(Ordering::Relaxed);
+        let all = of_process() as isize - self.all.load(Ordering::Relaxed);
+        (own.min(all).max(0) as usize, self.most as usize)
+    }
+}

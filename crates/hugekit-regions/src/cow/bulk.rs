@@ -1,0 +1,333 @@
+//! Slots by the dozen, of which no thread waits for one: to own them, to enter them into the page tables, to clear
+//! them, to detach them.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr;
+
+use super::apply::At;
+use super::group::{CowHandle, ForkGroup, Reads, Tables};
+use super::guard::{SlotGuards, TOGETHER};
+use super::mapping::CowMapping;
+use super::refused::Refused;
+use super::slot::{Action, Event, Fill};
+use hugekit_bulk::parallel::{Job, JobError, Progress, Report, Threads};
+use hugekit_bulk::populate::PopulateError;
+use hugekit_sys::memory;
+use hugekit_sys::thread::without_signals;
+
+/// The runs of slots of which `of` says the same.
+fn runs<T: PartialEq>(
+    slots: Range<usize>,
+    of: impl Fn(usize) -> T,
+) -> impl Iterator<Item = (T, Range<usize>)> {
+    let mut rest = slots;
+    std::iter::from_fn(move || {
+        let said = rest.next().map(&of)?;
+        let start = rest.start - 1;
+        while !rest.is_empty() && of(rest.start) == said {
+            rest.start += 1;
+        }
+        Some((said, start..rest.start))
+    })
+}
+
+/// Several slots of one mapping, which this thread has.
+#[derive(Clone, Copy)]
+pub(super) struct Several<'a> {
+    tables: &'a Tables,
+    mapping: &'a CowMapping,
+    guards: &'a SlotGuards<'a>,
+}
+
+impl<'a> Several<'a> {
+    pub(super) fn new(
+        tables: &'a Tables,
+        mapping: &'a CowMapping,
+        guards: &'a SlotGuards<'a>,
+    ) -> Self {
+        Self { tables, mapping, guards }
+    }
+
+    pub(super) fn mapping(&self) -> &'a CowMapping {
+        self.mapping
+    }
+
+    fn at(&self, slot: usize) -> At<'a> {
+        let Self { tables, mapping, guards } = *self;
+        At { guard: guards.of(slot), mapping, frames: &tables.frames }
+    }
+
+    /// Whether writes pass as soon as nothing holds them back: no other region shows the slot.
+    fn is_only_held_back(&self, slot: usize) -> bool {
+        self.at(slot).plan(Event::Own) == [Action::Unprotect]
+    }
+}
+
+impl CowHandle {
+    /// Has each slot that bytes lie on see an event, so that a thread that waits for it waits for one copy at most,
+    /// and then does something about [`TOGETHER`] of them that copies nothing as a rule; in pieces on several
+    /// threads.
+    fn each(
+        &self,
+        bytes: Range<usize>,
+        (threads, progress): (Threads, Option<&Progress<'_>>),
+        first: impl Fn(At<'_>) -> Option<Event> + Sync,
+        then: impl Fn(Several<'_>, Range<usize>) -> Result<(), Refused> + Sync,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let (group, granule) = (&*self.group, self.group.granule_bytes);
+        let see = |_: &Tables, at: At<'_>| match first(at) {
+            Some(event) => group.serve_event(at, event, None),
+            None => Ok(()),
+        };
+        self.together(bytes, (threads, progress), |some| {
+            for slot in some.clone() {
+                without_signals(|blocked| {
+                    group.at_slot(self.start + slot * granule, blocked, see)
+                })?;
+            }
+            self.at_once(some.clone(), |several| then(several, some.clone()))?;
+            Ok(())
+        })
+    }
+
+    /// Does something about [`TOGETHER`] of the slots that bytes lie on at a time, in pieces on several threads.
+    fn together(
+        &self,
+        bytes: Range<usize>,
+        (threads, progress): (Threads, Option<&Progress<'_>>),
+        act: impl Fn(Range<usize>) -> Result<(), PopulateError> + Sync,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let granule = self.group.granule_bytes;
+        let start = bytes.start - bytes.start % granule;
+        let len = bytes.end.max(bytes.start).next_multiple_of(granule) - start;
+        let job = Job::new(len).min_chunk(granule.max(2 << 20)).threads(threads);
+        let job = progress.into_iter().fold(job, Job::progress);
+        let all = job.run(|chunk| {
+            let mut slots = (start + chunk.start) / granule..(start + chunk.end) / granule;
+            while !slots.is_empty() {
+                let some = slots.start..slots.end.min(slots.start + TOGETHER);
+                slots.start = some.end;
+                act(some)?;
+            }
+            Ok(())
+        });
+        all.map_err(|error| error.shifted_into(start, bytes))
+    }
+
+    /// Does something about slots that this thread has meanwhile.
+    fn at_once(
+        &self,
+        slots: Range<usize>,
+        act: impl Fn(Several<'_>) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        without_signals(|blocked| {
+            self.group.at_slots(self.start, slots.clone(), blocked, |tables, mapping, guards| {
+                act(Several { tables, mapping, guards })
+            })
+        })
+    }
+
+    /// Holds back writes to all that is not pinned, on several threads, before a fork has the gate alone and does so
+    /// to what was written since: those who write meanwhile wait for a few slots each, and not for all.
+    /// What the kernel refuses is not protected, and the table says so.
+    pub(super) fn protect_ahead(&self, bytes: usize, pinned: &[usize], threads: Threads) {
+        let group = &*self.group;
+        let _ = self.together(0..bytes, (threads, None), |some| {
+            let _ = self.at_once(some.clone(), |several| {
+                group.protect_some(several, some.clone(), pinned);
+                Ok(())
+            });
+            Ok(())
+        });
+    }
+
+    /// Makes every slot that bytes lie on the region's alone.
+    pub(crate) fn own(
+        &self,
+        bytes: Range<usize>,
+        threads: Threads,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let group = &*self.group;
+        let separate = |_: At<'_>| Some(Event::Separate);
+        self.each(bytes, (threads, None), separate, |several, slots| {
+            group.own_all(several, slots.clone())?;
+            group.enter(several, slots)
+        })
+    }
+
+    /// Enters every slot that bytes lie on into the page tables; what is shared, for reading if that can be.
+    pub(crate) fn prefault(
+        &self,
+        bytes: Range<usize>,
+        threads: Threads,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Report, JobError<PopulateError>> {
+        let group = &*self.group;
+        let own_unreadable = |at: At<'_>| {
+            let slot = at.entry().slot;
+            let is_read_by_us = !slot.is_exclusive() && !slot.is_in_place();
+            let is_copied = is_read_by_us && group.reads == Reads::Copy;
+            (slot.is_displaced() || slot.is_lost() || is_copied).then_some(Event::Own)
+        };
+        self.each(bytes, (threads, progress), own_unreadable, |several, slots| {
+            for slot in slots.clone() {
+                let at = several.at(slot);
+                own_unreadable(at).map_or(Ok(()), |event| group.serve_event(at, event, None))?;
+            }
+            group.enter(several, slots)
+        })
+    }
+
+    /// Sets bytes to zero: whole folios. No other region sees that.
+    pub(crate) fn release(&self, bytes: Range<usize>) -> Result<(), PopulateError> {
+        let (group, granule) = (&*self.group, self.group.granule_bytes);
+        let mut next = bytes.start;
+        while next < bytes.end {
+            let slot = next / granule;
+            let end = bytes.end.min((slot + 1) * granule);
+            let part = next - slot * granule..end - slot * granule;
+            let release = |_: &Tables, at: At<'_>| group.release(at, part.clone());
+            without_signals(|blocked| group.at_slot(self.start + next, blocked, release))?;
+            next = end;
+        }
+        Ok(())
+    }
+}
+
+impl ForkGroup {
+    /// Lets writes to slots pass: what is only protected is opened by one call for each run.
+    pub(super) fn own_all(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
+        for slot in slots.clone() {
+            self.serve_event(several.at(slot), Event::Separate, None)?;
+        }
+        let is_protected = |slot| several.is_only_held_back(slot);
+        for (protected, run) in runs(slots, is_protected) {
+            if protected {
+                self.unprotect(several, run)?;
+                continue;
+            }
+            run.into_iter()
+                .try_for_each(|slot| self.serve_event(several.at(slot), Event::Own, None))?;
+        }
+        Ok(())
+    }
+
+    /// Lets writes to slots pass that no other region shows.
+    pub(super) fn open_unshared(
+        &self,
+        several: Several<'_>,
+        slots: Range<usize>,
+    ) -> Result<(), Refused> {
+        let held_back = runs(slots, |slot| several.is_only_held_back(slot));
+        held_back
+            .filter(|(is_held_back, _)| *is_held_back)
+            .try_for_each(|(_, run)| self.unprotect(several, run))
+    }
+
+    fn protect_some(&self, several: Several<'_>, slots: Range<usize>, pinned: &[usize]) {
+        let is_open = |slot| {
+            let plan = several.at(slot).plan(Event::Forked);
+            plan == [Action::Protect] && pinned.binary_search(&slot).is_err()
+        };
+        for (_, run) in runs(slots, is_open).filter(|(is_open, _)| *is_open) {
+            let is_served = self.check_served().is_ok();
+            if !is_served || self.protect(several.mapping, run.clone(), true).is_err() {
+                return;
+            }
+            for slot in run {
+                let at = several.at(slot);
+                at.guard.is_done(at.mapping, Action::Protect);
+            }
+        }
+    }
+
+    /// Lets writes to a run of slots pass that only this mapping shows.
+    fn unprotect(&self, several: Several<'_>, run: Range<usize>) -> Result<(), Refused> {
+        let (mapping, mut rest) = (several.mapping, run);
+        while !rest.is_empty() {
+            let next = rest.start + self.run_to_open(mapping, rest.clone());
+            let opened = self.open(mapping, &several.tables.frames, rest.start..next)?;
+            for slot in rest.start..next {
+                let at = several.at(slot);
+                at.guard.is_done(at.mapping, opened);
+                self.join_blocks(at);
+            }
+            rest.start = next;
+        }
+        Ok(())
+    }
+
+    /// Enters slots into the page tables from which nothing has to be copied.
+    fn enter(&self, several: Several<'_>, slots: Range<usize>) -> Result<(), Refused> {
+        let is_in_place = |slot| several.at(slot).entry().slot.is_in_place();
+        for (in_place, run) in runs(slots, is_in_place) {
+            if in_place {
+                let addresses = several.mapping.addresses_of(run);
+                let start = ptr::with_exposed_provenance_mut(addresses.start);
+                memory::populate_read(start, addresses.len()).map_err(Refused::Kernel)?;
+                continue;
+            }
+            run.into_iter()
+                .try_for_each(|slot| self.serve_event(several.at(slot), Event::Read, None))?;
+        }
+        Ok(())
+    }
+
+    fn release(&self, at: At<'_>, part: Range<usize>) -> Result<(), Refused> {
+        let is_whole = part.len() == at.frames.len_of(at.guard.slot());
+        let event = if is_whole { Event::Release } else { Event::Own };
+        let is_cleared = at.plan(event).contains(&Action::TakeReserved(Fill::Zeroes));
+        self.serve_event(at, event, None)?;
+        if !is_cleared {
+            at.frames.clear(at.entry().frame, part.clone());
+        }
+        self.pool.count_cleared_at_release(part.len());
+        Ok(())
+    }
+
+    /// Detaches slots: neither needs what the other mappings of the group show there. How many it shared.
+    pub(super) fn detach(
+        &self,
+        tables: &Tables,
+        mapping: &CowMapping,
+        guards: &SlotGuards<'_>,
+        copied: bool,
+    ) -> usize {
+        let mut run: Option<(&CowMapping, Range<usize>)> = None;
+        let unprotect = |(mapping, slots): (&CowMapping, Range<usize>)| {
+            // If the kernel refuses, the next write asks again.
+            let _ = self.unprotect(Several { tables, mapping, guards }, slots);
+        };
+        let mut count = 0;
+        for guard in guards.iter() {
+            let at = At { guard, mapping, frames: &tables.frames };
+            let plan = at.plan(Event::Detach { copied });
+            if plan.is_empty() {
+                continue;
+            }
+            count += 1;
+            let other = guard.sharers(mapping).next();
+            // What cannot be copied is lost, and known as that.
+            for &action in plan {
+                let _ = self.apply(at, action, None);
+            }
+            let freed = other.filter(|other| {
+                let is_watched = other.unwritten.get(guard.slot());
+                !is_watched && guard.plan(other, Event::Own) == [Action::Unprotect]
+            });
+            let Some(freed) = freed else { continue };
+            match &mut run {
+                Some((last, slots)) if last.id() == freed.id() && slots.end == guard.slot() => {
+                    slots.end += 1;
+                }
+                _ => {
+                    let next = (freed, guard.slot()..guard.slot() + 1);
+                    run.replace(next).into_iter().for_each(unprotect);
+                }
+            }
+        }
+        run.into_iter().for_each(unprotect);
+        count
+    }
+}

@@ -1,0 +1,109 @@
+//! Bringing a region together whose frames are fragmented, so that a fork of it takes few mappings.
+
+use super::ForkError;
+use super::apply::At;
+use super::fork::Failed;
+use super::frames::{Broken, GivenUp, Holding, Near, Reservation, Reserve};
+use super::group::{CowHandle, ForkGroup, Tables, give_up, show_reserve};
+use super::mapping::CowMapping;
+use super::refused::Refused;
+use super::sharers::Id;
+use super::slot::Event;
+use hugekit_sys::thread::without_signals;
+
+impl CowHandle {
+    /// Brings the region together: into its own place if that is whole, or into a new one. `error` is what is said
+    /// if neither can be.
+    pub(super) fn compact(
+        &self,
+        pinned: &[usize],
+        bytes: usize,
+        error: ForkError,
+    ) -> Result<(), ForkError> {
+        let group = &*self.group;
+        let completed = without_signals(|blocked| {
+            let mut tables = group.gate.alone(blocked);
+            let mapping = tables.mappings.of_region(self.start);
+            let (id, is_whole) = (mapping.id(), (0..mapping.slots()).all(has_place(mapping)));
+            is_whole.then(|| group.make_exclusive(&mut tables, id))
+        });
+        match completed {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(_)) => return Err(error),
+            // A program that holds a page of it does not see it move.
+            None if !pinned.is_empty() => return Err(error),
+            None => {}
+        }
+        let pieces = group.pool.reserve(bytes, group.granule_bytes)?;
+        let room = Reservation::room(&pieces);
+        let Some(room) = room.ok().filter(|_| pieces.len() == 1) else {
+            group.return_folios(pieces);
+            return Err(error);
+        };
+        let mut reservation = group.reservation_of(pieces, room);
+        let mut unused = Vec::with_capacity(reservation.len());
+        let mut given_up = GivenUp::new();
+        let moved = group.with_room(reservation.len(), |tables| {
+            let id = tables.mappings.of_region(self.start).id();
+            let moved = group.migrate(tables, id, &mut reservation, &mut unused);
+            tables.frames.take_given_up(&mut given_up);
+            moved
+        });
+        group.return_given_up(given_up)?;
+        group.return_folios(group.pieces_of(&unused));
+        moved.map(|_before| ()).map_err(|(_reserve, failed)| failed.into())
+    }
+}
+
+/// Whether a slot shows the frame that was reserved for it, or can still take it.
+fn has_place(mapping: &CowMapping) -> impl Fn(usize) -> bool {
+    |slot| {
+        let entry = mapping.entry(slot);
+        entry.frame == mapping.reserved_frame(slot) || !entry.slot.is_owner()
+    }
+}
+
+impl ForkGroup {
+    /// Moves a mapping to a new place, which is one piece: no thread writes it meanwhile, and from one moment to
+    /// the next it is there. What it had before, or the new place if it did not come to that.
+    fn migrate(
+        &self,
+        tables: &mut Tables,
+        id: Id,
+        reservation: &mut Reservation,
+        unused: &mut Vec<Holding>,
+    ) -> Result<Reserve, (Reserve, Failed)> {
+        let reserve = tables.frames.add(reservation);
+        if let Err(failed) = self.move_to(tables, id, &reserve) {
+            tables.frames.take_last(&reserve, unused);
+            return Err((reserve, failed));
+        }
+        let slots = tables.mappings.get(id).slots();
+        give_up(tables, id, 0..slots, false);
+        let before = std::mem::replace(&mut tables.mappings.get_mut(id).reserve, reserve);
+        show_reserve(tables.mappings.alone(), id);
+        self.count_vmas(tables.mappings.get(id), 0);
+        tables.check();
+        Ok(before)
+    }
+
+    /// Copies what a mapping shows to a new place and maps that.
+    fn move_to(&self, tables: &mut Tables, id: Id, reserve: &Reserve) -> Result<(), Failed> {
+        let Tables { mappings, frames } = tables;
+        let alone = mappings.alone();
+        let mapping = alone.mappings().get(id);
+        self.protect_parent(alone, mapping, &[])?;
+        for slot in 0..mapping.slots() {
+            let at = At { guard: &alone.slot(slot), mapping, frames };
+            if mapping.entry(slot).slot.is_lost() {
+                return Err(Refused::Broken.into());
+            }
+            if mapping.entry(slot).slot.is_owner() {
+                self.serve_event(at, Event::Separate, None)?;
+            }
+            let copied = frames.copy(mapping.entry(slot).frame, reserve.frame(slot), Near::Neither);
+            copied.map_err(|Broken| Refused::Broken)?;
+        }
+        Ok(self.map_run(alone, frames, mapping, 0..mapping.slots(), reserve.frame(0))?)
+    }
+}

@@ -1,0 +1,149 @@
+//! Forks that are only read: a point in time of a region.
+//!
+//! No thread uses such a fork's addresses. Its bytes are read through the pool's alias mapping, which takes
+//! neither faults nor mappings, and it may *detach* a slot: the place that was reserved for its copy counts
+//! as its own from then on, with whatever is in it, so that no writer has to copy anything for it.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::PoisonError;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::io::Errno;
+
+use super::entry::Entry;
+use super::group::CowHandle;
+use super::guard::{SlotGuards, TOGETHER};
+use crate::fault::no_fault;
+use hugekit_bulk::{CopyOptions, Reuse};
+use hugekit_sys::peek;
+use hugekit_sys::thread::without_signals;
+
+/// Bytes whose memory has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost;
+
+/// Copies memory that may have failed to where it may fault.
+///
+/// # Safety
+/// Both have as many bytes, those of `to` may be written and no other thread uses them, and they do not overlap.
+unsafe fn copy_out(to: *mut u8, from: *mut u8, len: usize, reuse: Reuse) -> Result<(), Lost> {
+    let (start, streams) = (from.expose_provenance(), reuse == Reuse::None);
+    // SAFETY: the caller's to promise.
+    match unsafe { no_fault::copy(to, start, std::iter::once((0..len, streams))) } {
+        Ok(()) => Ok(()),
+        // SAFETY: as above.
+        Err(Errno::FAULT) => unsafe { copy_out_by_pages(to, start, len) },
+        Err(_) => {
+            // SAFETY: as above.
+            let copied = unsafe { CopyOptions::new().reuse(reuse).run_raw(to, from, len) };
+            debug_assert!(copied.is_ok(), "they do not overlap, and no caller cancels");
+            Ok(())
+        }
+    }
+}
+
+/// As [`copy_out`], whichever of the two it is that faults: what is written to is written by this thread, so that its
+/// faults are served as ever.
+///
+/// # Safety
+/// As there.
+unsafe fn copy_out_by_pages(to: *mut u8, from: usize, len: usize) -> Result<(), Lost> {
+    const PIECE: usize = 4096;
+    let mut piece = [0_u8; PIECE];
+    for at in (0..len).step_by(PIECE) {
+        let count = PIECE.min(len - at);
+        // SAFETY: the piece has as many bytes; the rest is the caller's to promise.
+        unsafe {
+            peek::copy(piece.as_mut_ptr(), from + at, std::iter::once(0..count))
+                .map_err(|_| Lost)?;
+            std::ptr::copy_nonoverlapping(piece.as_ptr(), to.wrapping_add(at), count);
+        }
+    }
+    Ok(())
+}
+
+/// What writers have cost so far on account of one fork.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    /// Slots that writers copied for it.
+    pub(crate) received: u64,
+    /// The longest write to what the group shares, in nanoseconds, since the fork is observed.
+    pub(crate) longest_nanos: u64,
+}
+
+impl CowHandle {
+    /// Copies bytes of one slot, while others write what it shares: what was changed meanwhile is copied again.
+    /// No lock is held that a fault could want, so that the copy may go anywhere.
+    ///
+    /// # Errors
+    /// [`Lost`] if their memory has failed.
+    ///
+    /// # Safety
+    /// As many bytes of `to` may be written, and no other thread uses them.
+    pub(crate) unsafe fn read(
+        &self,
+        bytes: Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Result<(), Lost> {
+        let granule = self.group.granule_bytes;
+        let (slot, within) = (bytes.start / granule, bytes.start % granule);
+        debug_assert!(within + bytes.len() <= granule);
+        // Nothing goes back to the pool meanwhile, which may have holes where it was.
+        let _reading = self.group.reading.read().unwrap_or_else(PoisonError::into_inner);
+        let look = || {
+            self.look(|tables, mapping| {
+                let Entry { frame, slot } = mapping.entry(slot);
+                if slot.is_lost() { Err(Lost) } else { Ok((frame, tables.frames.alias(frame))) }
+            })
+        };
+        let mut seen = look()?;
+        loop {
+            let from = seen.1.wrapping_add(within);
+            // SAFETY: the alias mapping has the frame; a copy that others write meanwhile is thrown away. The
+            // destination is the caller's to promise, and the two do not overlap: no program has the alias.
+            let copied = unsafe { copy_out(to, from, bytes.len(), reuse) };
+            // The writer of a frame has first had it replaced here, and then asked the kernel.
+            fence(Ordering::SeqCst);
+            let now = look()?;
+            if now == seen {
+                return copied;
+            }
+            seen = now;
+        }
+    }
+
+    /// Needs these slots no more, or with `copied` has what they show for itself first. Where only one other
+    /// region shows them then, it may write them from now on without a fault. How many it shared before.
+    pub(crate) fn detach(&self, slots: Range<usize>, copied: bool) -> usize {
+        let (mut next, mut shared) = (slots.start, 0);
+        while next < slots.end {
+            let some = next..slots.end.min(next + TOGETHER);
+            next = some.end;
+            shared += without_signals(|blocked| {
+                let tables = self.group.gate.share(blocked);
+                let mapping = tables.mappings.of_region(self.start);
+                let guards = SlotGuards::claim(&self.group.slots, &tables.mappings, some, blocked);
+                self.group.detach(&tables, mapping, &guards, copied)
+            });
+        }
+        shared
+    }
+
+    /// Writers note from now on how long their writes to what the group shares take.
+    pub(crate) fn observe(&self) {
+        without_signals(|blocked| {
+            let mut tables = self.group.gate.alone(blocked);
+            let id = tables.mappings.of_region(self.start).id();
+            tables.mappings.observe(id);
+        });
+    }
+
+    pub(crate) fn cost(&self) -> Cost {
+        self.look(|_, mapping| Cost {
+            received: mapping.counts().received.load(Ordering::Relaxed),
+            longest_nanos: mapping.counts().longest_nanos.load(Ordering::Relaxed),
+        })
+    }
+}

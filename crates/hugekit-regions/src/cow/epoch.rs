@@ -1,0 +1,160 @@
+//! What of a region was written since a moment: one bit for each slot, set when a fork is made, and cleared before
+//! anything is let through that could change the slot's bytes.
+//!
+//! What holds writes back stays where it is after the fork has read a slot and gone: then the slot is its region's
+//! alone, and the first write to it finds that out. So an epoch takes nothing but that bit.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use super::Lost;
+use super::bulk::Several;
+use super::group::{CowHandle, ForkGroup, Tables};
+use super::guard::{SlotGuards, TOGETHER};
+use super::mapping::CowMapping;
+use super::refused::Refused;
+use hugekit_sys::thread::without_signals;
+
+/// Each epoch of the process has its own, so that none is taken for another region's.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// A region's epoch: from its moment on it is noted what is written. Dropped, it holds no writes back any more.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    group: Weak<ForkGroup>,
+    number: u64,
+}
+
+/// The moment at which a region's epoch begins, as the fork that is made then finds it.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    number: u64,
+    /// The epoch before, if there was one.
+    since: Option<&'a Watch>,
+    /// One bit for each slot: whether it was written since then.
+    written: Vec<u64>,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn since(since: Option<&'a Watch>) -> Self {
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { number, since, written: Vec::new() }
+    }
+
+    /// As many words as a region's marks have: before the gate is taken.
+    pub(super) fn make_room(&mut self, slots: usize) {
+        self.written = vec![u64::MAX; slots.div_ceil(64)];
+    }
+
+    /// Whether the epoch before is the last one of that region, if there was one.
+    pub(super) fn follows_on(&self, region: &CowHandle) -> bool {
+        self.since.is_none_or(|watch| region.look(|_, mapping| watch.is_of(mapping)))
+    }
+
+    /// By the thread that has the gate alone and has just held back all writes but those to what is pinned.
+    pub(super) fn take(&mut self, mapping: &CowMapping, pinned: &[usize]) {
+        mapping.unwritten.replace_all(true, |index, unwritten| {
+            if self.since.is_some() {
+                self.written[index] = !unwritten;
+            }
+        });
+        pinned.iter().for_each(|&slot| mapping.unwritten.clear(slot));
+        mapping.counts().epoch.store(self.number, Ordering::SeqCst);
+    }
+
+    /// What notes writes from now on, of a region that a fork was made of at this moment.
+    pub(crate) fn watch(&self, fork: &CowHandle) -> Watch {
+        Watch { group: Arc::downgrade(&fork.group), number: self.number }
+    }
+
+    /// Slots that were written since the epoch before, as runs.
+    pub(crate) fn written(&self, slots: usize) -> impl Iterator<Item = Range<usize>> {
+        let is_written = |slot: usize| self.written[slot / 64] & 1 << (slot % 64) != 0;
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let start = (next..slots).find(|&slot| is_written(slot))?;
+            next = (start..slots).find(|&slot| !is_written(slot)).unwrap_or(slots);
+            Some(start..next)
+        })
+    }
+}
+
+impl CowMapping {
+    pub(super) fn end_epoch(&self) {
+        self.unwritten.replace_all(false, |_, _| {});
+        self.counts().epoch.store(0, Ordering::SeqCst);
+    }
+}
+
+impl Watch {
+    /// The slots of a range are not noted any more: they count as written, and their writes are held back by this no
+    /// longer.
+    pub(crate) fn end_of(&self, slots: Range<usize>) {
+        self.each(slots, |group, several, slots| {
+            slots.clone().for_each(|slot| several.mapping().unwritten.clear(slot));
+            // Who writes there opens what the kernel does not open now.
+            let _ = group.open_unshared(several, slots);
+            Ok(())
+        });
+    }
+
+    /// Has writes to the slots of a range pass, after a copy where forks share them: they count as written.
+    ///
+    /// # Errors
+    /// [`Lost`] if memory has failed that was to be copied, or the kernel refuses.
+    pub(crate) fn own(&self, slots: Range<usize>) -> Result<(), Lost> {
+        let mut owned = Ok(());
+        self.each(slots, |group, several, slots| {
+            let done = group.own_all(several, slots);
+            owned = owned.and(done.as_ref().map_err(|_| Lost).copied());
+            done
+        });
+        owned
+    }
+
+    /// Does something about [`TOGETHER`] of the slots at a time, as long as the region has this epoch.
+    fn each(
+        &self,
+        slots: Range<usize>,
+        mut act: impl FnMut(&ForkGroup, Several<'_>, Range<usize>) -> Result<(), Refused>,
+    ) {
+        let Some(group) = self.group.upgrade().filter(|group| group.pool.memory().is_ours()) else {
+            return;
+        };
+        let mut next = slots.start;
+        while next < slots.end {
+            let wanted = next..slots.end.min(next + TOGETHER);
+            next = wanted.end;
+            let done = without_signals(|blocked| {
+                let tables = group.gate.share(blocked);
+                let mapping = self.mapping_of(&tables)?;
+                let some = wanted.start..wanted.end.min(mapping.slots());
+                if some.is_empty() {
+                    return None;
+                }
+                let guards =
+                    &SlotGuards::claim(&group.slots, &tables.mappings, some.clone(), blocked);
+                act(&group, Several::new(&tables, mapping, guards), some).ok()
+            });
+            if done.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn mapping_of<'a>(&self, tables: &'a Tables) -> Option<&'a CowMapping> {
+        tables.mappings.iter().find(|mapping| self.is_of(mapping))
+    }
+
+    /// Whether it is the last epoch of a region.
+    fn is_of(&self, mapping: &CowMapping) -> bool {
+        mapping.counts().epoch.load(Ordering::SeqCst) == self.number
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end_of(0..usize::MAX);
+    }
+}

@@ -1,0 +1,407 @@
+//! The granules of a fork group: whose extents they lie in, what they hold, and which of them the pool has again.
+//!
+//! A *frame* is a granule's number in the group: extents are numbered one after the other as they come,
+//! with a gap, so that frames of different extents never follow each other. A frame belongs to the slot
+//! that its place in the extent says, for good.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::io::{self, Errno};
+use rustix::param::page_size;
+
+use crate::fault::no_fault;
+use crate::pool::{Content, Memory, Reserved};
+use hugekit_bulk::parallel::Bytes;
+use hugekit_bulk::profile::Profile;
+use hugekit_bulk::sweep::{Order, Reach};
+use hugekit_bulk::{ClearOptions, CopyOptions, Reuse};
+use hugekit_sys::peek;
+use hugekit_sys::private_pages::{PrivatePiece, PrivateSlice};
+
+/// An extent that came into the group with one region, and what is left of it. Its token is kept outside of the gate
+/// ([`Tokens`](super::tokens::Tokens)).
+#[derive(Debug)]
+pub(super) struct Holding {
+    first: u64,
+    first_slot: usize,
+    slots: usize,
+    /// What each folio holds, and whether the group has given it up.
+    contents: PrivateSlice<AtomicU8>,
+    /// Granules of each folio that are still a region's, or whose place is kept for one.
+    kept: Box<[u32]>,
+    /// Folios that the pool does not have again, and those of them that are given up.
+    left: usize,
+    given_up: usize,
+    first_folio: usize,
+    alias: Bytes,
+}
+
+/// Every granule of a group.
+#[derive(Debug)]
+pub(super) struct Frames {
+    holdings: Vec<Holding>,
+    next: u64,
+    granule_bytes: usize,
+    page_size: usize,
+    /// Bytes of the first region.
+    len: usize,
+}
+
+const CONTENTS: [Content; 4] = [Content::Hole, Content::Clean, Content::Dirty, Content::Broken];
+
+/// Beside what a folio holds: no region needs it any more, and it is yet to go back to the pool, or to the kernel; it has
+/// gone.
+const GIVEN_UP: u8 = 1 << 5;
+const TO_KERNEL: u8 = 1 << 6;
+const RETURNED: u8 = 1 << 7;
+
+/// Folios that go back side by side.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Their numbers in the pool.
+    pub(super) folios: Range<usize>,
+    /// What each of them holds.
+    pub(super) content: Content,
+    pub(super) to_kernel: bool,
+}
+
+/// Folios that no region needs any more: room for some, made before the gate is taken.
+#[derive(Debug)]
+pub(super) struct GivenUp {
+    pub(super) runs: Vec<Run>,
+    /// Nothing is left of these: they are dropped outside of the gate.
+    empty: Vec<Holding>,
+    /// There was more than there was room for.
+    pub(super) is_full: bool,
+}
+
+impl GivenUp {
+    const RUNS: usize = 256;
+    const EMPTY: usize = 16;
+
+    pub(super) fn new() -> Self {
+        let (runs, empty) = (Vec::with_capacity(Self::RUNS), Vec::with_capacity(Self::EMPTY));
+        Self { runs, empty, is_full: false }
+    }
+
+    /// Adds a folio, to the last run if that is `open`; whether there was room.
+    fn add(&mut self, next: Run, open: bool) -> bool {
+        let last = self.runs.last_mut().filter(|last| {
+            let kind = (last.content, last.to_kernel);
+            open && last.folios.end == next.folios.start && kind == (next.content, next.to_kernel)
+        });
+        if let Some(last) = last {
+            last.folios.end = next.folios.end;
+            return true;
+        }
+        let has_room = self.runs.len() < Self::RUNS;
+        if has_room {
+            self.runs.push(next);
+        }
+        has_room
+    }
+}
+
+impl Frames {
+    pub(super) fn new(granule_bytes: usize, page_size: usize, len: usize) -> Self {
+        Self { holdings: Vec::new(), next: 0, granule_bytes, page_size, len }
+    }
+
+    /// Bytes of a slot: the last one of the first region may have fewer than a granule.
+    pub(super) fn len_of(&self, slot: usize) -> usize {
+        self.granule_bytes.min(self.len - slot * self.granule_bytes)
+    }
+
+    /// Adds what came with a region: which frame each slot has of it. Without allocating, if there is
+    /// [room](Self::holdings).
+    pub(super) fn add(&mut self, place: &mut Reservation) -> Reserve {
+        let mut own = std::mem::take(&mut place.own);
+        for (mut holding, (_, first)) in place.holdings.drain(..).zip(&mut own) {
+            (holding.first, *first) = (self.next, self.next);
+            self.next += holding.slots as u64 + 1;
+            self.holdings.push(holding);
+        }
+        Reserve(own)
+    }
+
+    /// Takes out what was added last, of which no region shows anything, into a vector that has room.
+    pub(super) fn take_last(&mut self, own: &Reserve, into: &mut Vec<Holding>) {
+        let first = self.holdings.len() - own.0.len();
+        into.extend(self.holdings.drain(first..));
+    }
+
+    pub(super) fn holdings(&mut self) -> &mut Vec<Holding> {
+        &mut self.holdings
+    }
+
+    fn holding(&self, frame: u64) -> &Holding {
+        &self.holdings[self.index(frame)]
+    }
+
+    fn index(&self, frame: u64) -> usize {
+        let after = self.holdings.partition_point(|holding| holding.first <= frame);
+        after.checked_sub(1).expect("a frame of an extent that is still here")
+    }
+
+    /// The slot that a frame is for.
+    pub(super) fn slot(&self, frame: u64) -> usize {
+        let holding = self.holding(frame);
+        holding.first_slot + (frame - holding.first) as usize
+    }
+
+    /// Where the pool's own mapping shows it.
+    pub(super) fn alias(&self, frame: u64) -> *mut u8 {
+        let holding = self.holding(frame);
+        holding.alias.at((frame - holding.first) as usize * self.granule_bytes)
+    }
+
+    /// Where it lies in the pool's file.
+    pub(super) fn offset(&self, frame: u64) -> u64 {
+        let holding = self.holding(frame);
+        (holding.first_folio * self.page_size) as u64
+            + (frame - holding.first) * self.granule_bytes as u64
+    }
+
+    /// The folios that a frame lies on, or that lie on it, counted from its extent's first.
+    fn folios_of(&self, holding: &Holding, frame: u64) -> Range<usize> {
+        let start = (frame - holding.first) as usize * self.granule_bytes;
+        let end = (start + self.granule_bytes).div_ceil(self.page_size);
+        start / self.page_size..end.min(holding.contents.len())
+    }
+
+    /// Notes that a region has written there. Async-signal-safe.
+    pub(super) fn note(&self, frame: u64, content: Content) {
+        let holding = self.holding(frame);
+        for folio in &holding.contents[self.folios_of(holding, frame)] {
+            if folio.load(Ordering::Relaxed) != code(Content::Broken) {
+                folio.store(code(content), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// No region shows the frame any more, and its place is kept for none.
+    pub(super) fn give_up(&mut self, frame: u64, to_kernel: bool) {
+        let index = self.index(frame);
+        for folio in self.folios_of(&self.holdings[index], frame) {
+            let holding = &mut self.holdings[index];
+            holding.kept[folio] -= 1;
+            if holding.kept[folio] == 0 {
+                let how = if to_kernel { GIVEN_UP | TO_KERNEL } else { GIVEN_UP };
+                holding.contents[folio].fetch_or(how, Ordering::Relaxed);
+                holding.given_up += 1;
+            }
+        }
+    }
+
+    /// Takes out the folios that were given up, as far as there is room for them. Does not allocate.
+    pub(super) fn take_given_up(&mut self, into: &mut GivenUp) {
+        let mut index = 0;
+        into.is_full = false;
+        while index < self.holdings.len() && !into.is_full {
+            let holding = &mut self.holdings[index];
+            into.is_full = !holding.take_given_up(into);
+            if holding.left > 0 {
+                index += 1;
+            } else if into.empty.len() < GivenUp::EMPTY {
+                into.empty.push(self.holdings.remove(index));
+            } else {
+                into.is_full = true;
+            }
+        }
+    }
+
+    /// Copies what a frame holds to another one, of which no region sees anything. `near` says where a thread
+    /// goes on: in the copy, or in the original. Async-signal-safe.
+    ///
+    /// # Errors
+    /// [`Broken`] if memory of one of them has failed, which is noted: the pool never gets it back.
+    pub(super) fn copy(&self, from: u64, to: u64, near: Near) -> Result<(), Broken> {
+        let len = self.len_of(self.slot(to));
+        self.note(to, Content::Dirty);
+        let (target, streams) = match near {
+            Near::Copy(target) => (Some(target), false),
+            Near::Original(target) => (Some(target), true),
+            Near::Neither => (None, true),
+        };
+        let order = Order::for_folio(len, target);
+        let extents = order.extents(len, target, Profile::current().near_bytes);
+        let pieces = extents.map(|extent| (extent.bytes, streams || extent.reach == Reach::Far));
+        // SAFETY: both lie within the alias mapping, which exists as long as the pool; no thread writes the
+        // original, because it is shared or its only region is protected or gives it up, and of the copy
+        // no user has seen anything.
+        match unsafe {
+            no_fault::copy(self.alias(to), self.alias(from).expose_provenance(), pieces)
+        } {
+            Ok(()) => Ok(()),
+            Err(Errno::FAULT) => Err(self.note_broken(from, to)),
+            // The kernel does not copy for this process, by a filter or because it cannot.
+            Err(_) => {
+                self.copy_surely(from, to, near);
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes which of two frames cannot be read.
+    #[cold]
+    #[inline(never)] // what it needs of a signal stack is not there for each copy
+    fn note_broken(&self, from: u64, to: u64) -> Broken {
+        let is_whole = |frame: u64| {
+            let start = self.alias(frame).expose_provenance();
+            (0..self.len_of(self.slot(frame)))
+                .step_by(page_size())
+                .all(|at| peek::is_readable(start + at))
+        };
+        self.note(if is_whole(from) { to } else { from }, Content::Broken);
+        Broken
+    }
+
+    /// As [`copy`](Self::copy), where memory that has failed ends the process.
+    #[cold]
+    #[inline(never)] // as above
+    fn copy_surely(&self, from: u64, to: u64, near: Near) {
+        let len = self.len_of(self.slot(to));
+        let copy = match near {
+            Near::Copy(target) => CopyOptions::new().target(target).reuse(Reuse::All),
+            Near::Original(target) => {
+                CopyOptions::new().target(target).reuse(Reuse::None).source_reuse(Reuse::Target)
+            }
+            Near::Neither => CopyOptions::new().reuse(Reuse::None),
+        };
+        // SAFETY: as in `copy`.
+        let copied = unsafe { copy.run_raw(self.alias(to), self.alias(from), len) };
+        debug_assert!(copied.is_ok(), "two granules do not overlap, and the target lies within");
+    }
+
+    /// Sets bytes of a frame to zero. Async-signal-safe.
+    pub(super) fn clear(&self, frame: u64, bytes: Range<usize>) {
+        self.note(frame, Content::Dirty);
+        let start = self.alias(frame).wrapping_add(bytes.start);
+        // SAFETY: within the alias mapping; only one region shows the frame, whose user asked for it.
+        let cleared = unsafe { ClearOptions::new().reuse(Reuse::None).run_raw(start, bytes.len()) };
+        debug_assert!(cleared.is_ok(), "no caller cancels");
+    }
+}
+
+/// Memory has failed, or cannot be accessed for another reason.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Broken;
+
+/// Where a thread goes on after a copy, as an offset.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Near {
+    Copy(usize),
+    Original(usize),
+    Neither,
+}
+
+/// What is about to come into the group with a region, allocated before any thread has to wait.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    holdings: Vec<Holding>,
+    own: Box<[(usize, u64)]>,
+}
+
+impl Reservation {
+    /// Memory for what faults change of so many pieces, which no snapshot can protect.
+    pub(super) fn room(pieces: &[Reserved]) -> io::Result<PrivatePiece> {
+        let bytes = pieces
+            .iter()
+            .map(|(extent, _)| PrivatePiece::bytes_of::<AtomicU8>(extent.folios().len()));
+        PrivatePiece::new(bytes.sum())
+    }
+
+    /// In the [`room`](Self::room) for these pieces.
+    pub(super) fn new(
+        pieces: &[Reserved],
+        mut room: PrivatePiece,
+        memory: &Memory,
+        granule_bytes: usize,
+        page_size: usize,
+    ) -> Self {
+        let mut first_slot = 0;
+        let holding = |(extent, contents): &Reserved| {
+            let folios = extent.folios();
+            let slots = (folios.len() * page_size).div_ceil(granule_bytes);
+            let runs =
+                contents.iter().flat_map(|&(run, content)| std::iter::repeat_n(content, run));
+            let mut codes = runs.map(code);
+            let code = |_| AtomicU8::new(codes.next().expect("a content for each folio"));
+            first_slot += slots;
+            Holding {
+                first: 0,
+                first_slot: first_slot - slots,
+                contents: room.filled(folios.len(), code),
+                slots,
+                kept: vec![(page_size / granule_bytes).max(1) as u32; folios.len()].into(),
+                left: folios.len(),
+                given_up: 0,
+                first_folio: folios.start,
+                alias: memory.alias_of(extent),
+            }
+        };
+        let holdings: Vec<Holding> = pieces.iter().map(holding).collect();
+        let own = holdings.iter().map(|holding| (holding.first_slot, 0)).collect();
+        Self { holdings, own }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.holdings.len()
+    }
+}
+
+/// The frames that came with a region, one for each slot: ascending runs of slots, and the first frame of
+/// each.
+#[derive(Debug)]
+pub(super) struct Reserve(Box<[(usize, u64)]>);
+
+impl Reserve {
+    pub(super) fn frame(&self, slot: usize) -> u64 {
+        let after = self.0.partition_point(|&(first, _)| first <= slot);
+        let (first_slot, first) = self.0[after - 1];
+        first + (slot - first_slot) as u64
+    }
+}
+
+impl Holding {
+    /// Takes out the folios that were given up; whether there was room for all.
+    fn take_given_up(&mut self, into: &mut GivenUp) -> bool {
+        // What came with another region has another token.
+        let first = into.runs.len();
+        for (folio, content) in self.contents.iter().enumerate() {
+            if self.given_up == 0 {
+                break;
+            }
+            let held = content.load(Ordering::Relaxed);
+            if held & GIVEN_UP == 0 {
+                continue;
+            }
+            let number = self.first_folio + folio;
+            let run = Run {
+                folios: number..number + 1,
+                content: CONTENTS[usize::from(held & !(GIVEN_UP | TO_KERNEL))],
+                to_kernel: held & TO_KERNEL != 0,
+            };
+            let is_open = into.runs.len() > first;
+            if !into.add(run, is_open) {
+                return false;
+            }
+            content.store(RETURNED, Ordering::Relaxed);
+            (self.left, self.given_up) = (self.left - 1, self.given_up - 1);
+        }
+        true
+    }
+
+    /// The folios of one of which nothing was given up, and what runs of them hold.
+    pub(super) fn whole(&self) -> (Range<usize>, Vec<(usize, Content)>) {
+        let content = |folio: &AtomicU8| (1, CONTENTS[usize::from(folio.load(Ordering::Relaxed))]);
+        let folios = self.first_folio..self.first_folio + self.contents.len();
+        (folios, self.contents.iter().map(content).collect())
+    }
+}
+
+fn code(content: Content) -> u8 {
+    CONTENTS.iter().position(|&other| other == content).expect("a content") as u8
+}

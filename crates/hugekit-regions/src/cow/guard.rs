@@ -1,0 +1,165 @@
+//! The right to change a slot, of all mappings of a fork group.
+//!
+//! A thread has it by a claim of the slot, while it shares the group's gate, or by having the gate alone. What a
+//! mapping shows, and who shows it beside it, is changed through a guard and in no other way.
+
+use std::array;
+use std::ops::Range;
+
+use super::entry::Entry;
+use super::mapping::CowMapping;
+use super::mappings::Mappings;
+use super::sharers::{Id, Neighbours};
+use super::slot::{Action, Event};
+use hugekit_sys::sync::{Claim, Claims};
+use hugekit_sys::thread::SignalsBlocked;
+
+/// Slots that a thread has at a time that does not serve a fault.
+pub(super) const TOGETHER: usize = 32;
+
+/// The right to change one slot.
+#[derive(Debug)]
+pub(super) struct SlotGuard<'a> {
+    mappings: &'a Mappings,
+    slot: usize,
+    /// `None` where the thread has the gate alone.
+    _claim: Option<Claim<'a, ()>>,
+}
+
+/// The right to change every slot, of the thread that has the gate alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alone<'a>(&'a Mappings);
+
+/// [`TOGETHER`] slots at most, one after the other.
+#[derive(Debug)]
+pub(super) struct SlotGuards<'a>([Option<SlotGuard<'a>>; TOGETHER]);
+
+impl<'a> Alone<'a> {
+    /// Borrowed exclusively, which only the thread can that has the gate alone.
+    pub(super) fn new(mappings: &'a mut Mappings) -> Self {
+        Self(mappings)
+    }
+
+    pub(super) fn mappings(self) -> &'a Mappings {
+        self.0
+    }
+
+    pub(super) fn slot(self, slot: usize) -> SlotGuard<'a> {
+        SlotGuard { mappings: self.0, slot, _claim: None }
+    }
+}
+
+impl<'a> SlotGuards<'a> {
+    /// Takes them in ascending order, so that another thread that takes several waits for none below one that it
+    /// has.
+    pub(super) fn claim(
+        claims: &'a Claims<()>,
+        mappings: &'a Mappings,
+        slots: Range<usize>,
+        blocked: &'a SignalsBlocked,
+    ) -> Self {
+        debug_assert!(slots.len() <= TOGETHER);
+        let mut slots = slots;
+        let mut next =
+            || slots.next().map(|slot| SlotGuard::claim(claims, mappings, slot, blocked));
+        Self(array::from_fn(|_| next()))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &SlotGuard<'a>> {
+        self.0.iter().flatten()
+    }
+
+    /// That of a slot among them.
+    pub(super) fn of(&self, slot: usize) -> &SlotGuard<'a> {
+        let first = self.0[0].as_ref().expect("at least one").slot;
+        self.0[slot - first].as_ref().expect("one of those that were claimed")
+    }
+}
+
+impl<'a> SlotGuard<'a> {
+    /// After another thread that has it.
+    pub(super) fn claim(
+        claims: &'a Claims<()>,
+        mappings: &'a Mappings,
+        slot: usize,
+        blocked: &'a SignalsBlocked,
+    ) -> Self {
+        Self { mappings, slot, _claim: Some(claims.claim(slot, blocked)) }
+    }
+
+    pub(super) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    pub(super) fn mapping(&self, id: Id) -> &'a CowMapping {
+        self.mappings.get(id)
+    }
+
+    pub(super) fn entry(&self, mapping: &CowMapping) -> Entry {
+        mapping.entry(self.slot)
+    }
+
+    pub(super) fn set(&self, mapping: &CowMapping, entry: Entry) {
+        if entry.slot.may_be_written() {
+            self.is_written(mapping);
+        }
+        mapping.table.set(self.slot, entry);
+    }
+
+    /// Its bytes are not what they were at the region's epoch, as far as is known from now on.
+    pub(super) fn is_written(&self, mapping: &CowMapping) {
+        mapping.unwritten.clear(self.slot);
+    }
+
+    /// An action is done.
+    pub(super) fn is_done(&self, mapping: &CowMapping, action: Action) {
+        let Entry { frame, slot } = self.entry(mapping);
+        self.set(mapping, Entry { frame, slot: slot.after(action) });
+    }
+
+    /// What an event takes.
+    pub(super) fn plan(&self, mapping: &CowMapping, event: Event) -> &'static [Action] {
+        self.entry(mapping).slot.plan(self.is_shared(mapping), event)
+    }
+
+    /// Whether another mapping shows the same frame.
+    pub(super) fn is_shared(&self, mapping: &CowMapping) -> bool {
+        mapping.is_shared(self.slot)
+    }
+
+    /// The other mappings that show the same frame.
+    pub(super) fn sharers(&self, mapping: &'a CowMapping) -> impl Iterator<Item = &'a CowMapping> {
+        self.mappings.sharers(mapping, self.slot)
+    }
+
+    /// The mapping that shows a frame that no other shows yet.
+    pub(super) fn begin(&self, mapping: &CowMapping) {
+        let alone = Neighbours { before: mapping.id(), after: mapping.id() };
+        mapping.links.set(self.slot, alone);
+    }
+
+    /// A new mapping shows what `other` shows, as the last one in the ring.
+    pub(super) fn join(&self, mapping: &CowMapping, other: &CowMapping) {
+        let (id, after) = (mapping.id(), other.id());
+        let before = other.links.get(self.slot).before;
+        mapping.links.set(self.slot, Neighbours { before, after });
+        self.link(before, id);
+        other.links.set(self.slot, Neighbours { before: id, ..other.links.get(self.slot) });
+    }
+
+    /// The mapping shows another frame from now on than the others in its ring, alone.
+    pub(super) fn part(&self, mapping: &CowMapping) {
+        let Neighbours { before, after } = mapping.links.get(self.slot);
+        let neighbour = self.mappings.get(after);
+        self.link(before, after);
+        let links = neighbour.links.get(self.slot);
+        neighbour.links.set(self.slot, Neighbours { before, ..links });
+        self.begin(mapping);
+    }
+
+    fn link(&self, before: Id, after: Id) {
+        let mapping = self.mappings.get(before);
+        let links = mapping.links.get(self.slot);
+        mapping.links.set(self.slot, Neighbours { after, ..links });
+    }
+}

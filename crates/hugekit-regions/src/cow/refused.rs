@@ -1,0 +1,25 @@
+//! Why a slot could not be given what it needs.
+
+use rustix::io::Errno;
+
+use hugekit_bulk::populate::PopulateError;
+
+/// Said in the gate, where nothing is allocated.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refused {
+    /// It would cost more mappings than there are for forks, or than the process has.
+    Mappings,
+    /// Its memory has failed.
+    Broken,
+    Kernel(Errno),
+}
+
+impl From<Refused> for PopulateError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Mappings | Refused::Kernel(Errno::NOMEM) => Self::OutOfMemory,
+            Refused::Broken => Self::Poisoned,
+            Refused::Kernel(errno) => Self::Kernel(std::io::Error::from(errno).kind()),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Faults served by us: memory that is made ready when it is touched for the first time.
+//!
+//! A region of which something is not clean when it is allocated ([`Clearing::OnFault`]) is registered
+//! with userfaultfd(2), and the first access to a folio comes to us: the folio is cleared through the
+//! pool's own mapping, near the address that was touched last and cached, the rest streamed; then it is
+//! shown. A region of which everything is clean needs none of this, and is not registered.
+//!
+//! There are two ways to be told of an access ([`FaultMode`]). *In place*, the faulting thread serves
+//! itself in a handler of SIGBUS: no privilege, no other thread, no wake-up. But an access by the kernel
+//! on behalf of the process fails instead of waiting: a system call returns EFAULT, and KVM leaves the
+//! guest as for a device. *Threaded*, handler threads are told of every access, and no program notices more
+//! than that it takes longer.
+//!
+//! `README.md` beside this file draws the states and locks, and names the races that were considered.
+//!
+//! [`Clearing::OnFault`]: crate::pool::Clearing::OnFault
+
+mod granules;
+mod hook;
+mod in_place;
+mod late;
+mod lazy_region;
+pub mod no_fault;
+pub mod open;
+mod registry;
+mod show;
+mod threaded;
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+pub use self::in_place::take_back_signals;
+pub use self::in_place::{Ranges, Registration, serve_forbidden_writes};
+pub(crate) use self::lazy_region::LazyRegion;
+use self::open::Of;
+pub use self::registry::{Held, Registry};
+pub(crate) use self::show::show;
+pub use self::threaded::Handlers;
+use crate::pool::{Backing, Content, FaultError, Mapped, Pool};
+use hugekit_bulk::populate::PopulateError;
+use hugekit_sys::thread::SignalsBlocked;
+
+/// What a thread was about to do when it faulted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+    /// This CPU's context does not say.
+    Unknown,
+}
+
+/// What became of a write that a mapping's rights forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forbidden {
+    /// It passes now.
+    Served,
+    /// There was nothing to do: another thread's write was served since, or the program itself forbids it.
+    NotHeldBack,
+    /// It is not ours, or cannot be served.
+    Refused,
+}
+
+/// Something that knows what is to be done about faults at some addresses. Handlers of either kind call it, with their
+/// signals blocked.
+pub trait Faults: Debug + Send + Sync {
+    /// What serves them is registered with.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Sees to it that an access at an address of its own gets further. Async-signal-safe.
+    fn serve(
+        &self,
+        address: usize,
+        access: Access,
+        blocked: &SignalsBlocked,
+    ) -> Result<(), PopulateError>;
+
+    /// Sees to it that a write which a mapping's rights forbid gets further. Async-signal-safe.
+    fn serve_forbidden(&self, _address: usize, _blocked: &SignalsBlocked) -> Forbidden {
+        Forbidden::Refused
+    }
+
+    /// After that failed in a handler thread: threads that wait may not wait for ever.
+    ///
+    /// # Errors
+    /// The kernel refuses even that.
+    fn leave(&self, address: usize) -> rustix::io::Result<()>;
+
+    /// After that failed in a signal handler: has the kernel itself show what is ready; whether it does.
+    /// Async-signal-safe.
+    fn rescue(&self, _address: usize, _blocked: &SignalsBlocked) -> bool {
+        false
+    }
+
+    /// Leaves every address to the kernel, and what it shows must be right: for when no thread is there to
+    /// serve faults any more.
+    ///
+    /// # Errors
+    /// All is right, but the kernel does not let go of it: the descriptor is to be abandoned.
+    fn give_up(&self, blocked: &SignalsBlocked) -> rustix::io::Result<()>;
+
+    /// The memory at an address is broken: no user is shown it any more, and the pool never gets it back.
+    /// Async-signal-safe.
+    fn break_(&self, address: usize, blocked: &SignalsBlocked);
+}
+
+/// Threads that may serve the faults of one region: far more than pay off anywhere, and few enough to start at once.
+pub const MOST_THREADS: usize = 256;
+
+/// Who serves the faults of a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultMode {
+    /// Threaded, by one thread, where this process may serve faults of system calls and of KVM; else in
+    /// place. The region says which ([`Serving`]).
+    #[default]
+    Auto,
+    /// The faulting thread itself, in a handler of SIGBUS. Never for guest memory, nor for what a system
+    /// call is given that was not [prepared](crate::Region::prepare_write).
+    InPlace,
+    /// So many threads of the region's own. One is fastest on most machines, because a second one
+    /// is woken on another CPU.
+    Threaded {
+        /// How many; at least one, and [`MOST_THREADS`] at most.
+        threads: usize,
+    },
+}
+
+/// How a region's faults are served.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Serving {
+    /// [`FaultMode::InPlace`] or [`FaultMode::Threaded`].
+    pub fault_mode: FaultMode,
+    /// Why [`FaultMode::Auto`] is not threaded, if it is not.
+    pub fallback: Option<FaultError>,
+}
+
+impl Serving {
+    /// How faults are served, and why not by threads if [`FaultMode::Auto`] falls back.
+    #[must_use]
+    pub fn new(fault_mode: FaultMode, fallback: Option<FaultError>) -> Self {
+        Self { fault_mode, fallback }
+    }
+}
+
+/// What serves the faults of one region, until dropped.
+#[derive(Debug)]
+pub(crate) struct Service {
+    served: Arc<LazyRegion>,
+    /// `None` once it was taken.
+    serving: Option<Serving>,
+    /// `None` once it has ended.
+    handler: Option<Handler>,
+}
+
+#[derive(Debug)]
+enum Handler {
+    InPlace(Registration),
+    Threaded(Handlers),
+}
+
+/// Whether this can be handled so at all: a page of 1 GiB takes so long to clear that a signal handler,
+/// which is alone, must not.
+pub(crate) fn suits(backing: Backing, fault_mode: FaultMode) -> bool {
+    backing != Backing::Hugetlb1G || fault_mode != FaultMode::InPlace
+}
+
+impl Service {
+    /// Serves what lacks something of a region whose addresses no user knows yet.
+    pub(crate) fn start(
+        pool: &Pool,
+        mapped: &Mapped,
+        contents: &[(usize, Content)],
+        fault_mode: FaultMode,
+    ) -> Result<Self, FaultError> {
+        match fault_mode {
+            FaultMode::InPlace => Self::in_place(pool, mapped, contents, None),
+            FaultMode::Threaded { threads } => Self::threaded(pool, mapped, contents, threads),
+            FaultMode::Auto => match Self::threaded(pool, mapped, contents, 1) {
+                Err(fallback) if suits(pool.backing(), FaultMode::InPlace) => {
+                    hugekit_sys::events::info!("faults are served in place: {fallback}");
+                    Self::in_place(pool, mapped, contents, Some(fallback))
+                }
+                threaded => threaded,
+            },
+        }
+    }
+
+    fn in_place(
+        pool: &Pool,
+        mapped: &Mapped,
+        contents: &[(usize, Content)],
+        fallback: Option<FaultError>,
+    ) -> Result<Self, FaultError> {
+        let descriptor = open::for_serving_in_place(Of::FirstAccesses(pool.backing()))?;
+        let served = Arc::new(LazyRegion::new(pool, mapped, contents, descriptor)?);
+        let handler =
+            Registration::new(served.addresses(), Arc::clone(&served) as Arc<dyn Faults>)?;
+        let handler = Some(Handler::InPlace(handler));
+        Ok(Self {
+            served,
+            serving: Some(Serving { fault_mode: FaultMode::InPlace, fallback }),
+            handler,
+        })
+    }
+
+    fn threaded(
+        pool: &Pool,
+        mapped: &Mapped,
+        contents: &[(usize, Content)],
+        threads: usize,
+    ) -> Result<Self, FaultError> {
+        let descriptor = open::for_handler_threads(Of::FirstAccesses(pool.backing()))?;
+        let served = Arc::new(LazyRegion::new(pool, mapped, contents, descriptor)?);
+        let handlers = Handlers::start(&(Arc::clone(&served) as Arc<dyn Faults>), threads)?;
+        let serving = Serving {
+            fault_mode: FaultMode::Threaded { threads: handlers.count() },
+            fallback: None,
+        };
+        Ok(Self { served, serving: Some(serving), handler: Some(Handler::Threaded(handlers)) })
+    }
+
+    /// How, to be said by the thread that has the region; once.
+    pub(crate) fn take_serving(&mut self) -> Serving {
+        self.serving.take().expect("taken once, when the region is made")
+    }
+
+    pub(crate) fn served(&self) -> &LazyRegion {
+        &self.served
+    }
+
+    /// Ends serving what lies behind the first `len` bytes, whole folios, and says what these hold.
+    pub(crate) fn cut(&self, len: usize, page_size: usize) -> Vec<(usize, Content)> {
+        let Range { start, end } = self.served.addresses();
+        if let Some(Handler::InPlace(registration)) = &self.handler {
+            registration.cut(len);
+        }
+        self.served.cut(len);
+        self.served.contents(len / page_size, (end - start - len) / page_size)
+    }
+
+    /// Serves again what was [cut](Self::cut) off: the first `len` bytes.
+    pub(crate) fn restore(&self, len: usize) {
+        self.served.cut(len);
+        if let Some(Handler::InPlace(registration)) = &self.handler {
+            registration.cut(len);
+        }
+    }
+
+    /// Ends serving, and says what the region's folios hold. No thread accesses them any more.
+    pub(crate) fn stop(&mut self, page_size: usize) -> Vec<(usize, Content)> {
+        self.end();
+        self.served.contents(0, self.served.addresses().len() / page_size)
+    }
+
+    /// Ends serving: no thread accesses the region any more.
+    pub(crate) fn end(&mut self) {
+        match self.handler.take() {
+            Some(Handler::Threaded(handlers)) if self.served.is_ours() => handlers.stop(),
+            Some(Handler::Threaded(handlers)) => handlers.forget(),
+            Some(Handler::InPlace(registration)) => drop(registration),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

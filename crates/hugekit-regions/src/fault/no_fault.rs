@@ -1,0 +1,59 @@
+//! Copying memory that its owner may unmap or forbid meanwhile. Loads stream, and end the process where there is
+//! nothing to load; the kernel's copy (`sys/peek.rs`) answers, and does not stream. So the bytes are loaded by a
+//! copy that our handlers of SIGBUS and SIGSEGV *abandon*, as long as those are in force and the thread takes
+//! these signals, and the kernel is asked where they are not, and what is to be said of a copy that was abandoned.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use rustix::io;
+
+use super::in_place;
+use hugekit_bulk::arch::abandonable;
+use hugekit_sys::peek;
+
+/// Shorter copies are the kernel's: to look at the handlers takes three system calls.
+const LEAST: usize = 64 << 10;
+
+/// Has copies be abandoned where they fault, if this process's handlers can be had.
+pub fn prepare() {
+    if !abandonable::prepare() {
+        return;
+    }
+    if let Err(refused) = in_place::install_handlers() {
+        hugekit_sys::events::info!("the kernel copies what may be unmapped: {refused}");
+    }
+}
+
+/// Copies pieces of the memory at `source` to the same offsets of `destination`, in the order in which they
+/// come; past the cache those that are marked so. Async-signal-safe.
+///
+/// # Errors
+/// `EFAULT` if some of it cannot be read, or not be written; what was written is lost then.
+///
+/// # Panics
+/// If there are more than [`peek::PIECES`].
+///
+/// # Safety
+/// `destination` is valid for writes of all pieces, and no other thread uses it.
+pub unsafe fn copy(
+    destination: *mut u8,
+    source: usize,
+    pieces: impl Iterator<Item = (Range<usize>, bool)> + Clone,
+) -> io::Result<()> {
+    let is_long = pieces.clone().map(|(piece, _)| piece.len()).sum::<usize>() >= LEAST;
+    if is_long && in_place::abandons_copies() {
+        let copied = pieces.clone().all(|(piece, streams)| {
+            let from = std::ptr::with_exposed_provenance(source + piece.start);
+            // SAFETY: the caller's to promise; faults at the source are abandoned.
+            unsafe {
+                abandonable::copy(destination.wrapping_add(piece.start), from, piece.len(), streams)
+            }
+        });
+        if copied {
+            return Ok(());
+        }
+    }
+    // SAFETY: the caller's to promise.
+    unsafe { peek::copy(destination, source, pieces.map(|(piece, _)| piece)) }
+}

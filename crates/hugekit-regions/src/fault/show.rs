@@ -1,0 +1,42 @@
+//! Entering into the page tables what a file has.
+
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::{self, Errno};
+use rustix::param::page_size;
+
+use crate::pool::Backing;
+use hugekit_sys::userfaultfd;
+
+/// Maps the pages of this backing that the file has for these addresses, protected from writes or not, and wakes the
+/// threads that wait there; page by page where some are mapped already, or where the owner has split the mapping, which
+/// advice and locks for a part of it do. Whether it met one of these: threads that wait there may have to be woken.
+/// Async-signal-safe.
+pub(crate) fn show(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    backing: Backing,
+    protected: bool,
+) -> io::Result<bool> {
+    let page = if backing.is_reserved() { backing.page_size() } else { page_size() };
+    let (mut next, mut step, mut met) = (addresses.start, addresses.len(), false);
+    while next < addresses.end {
+        let part = next..addresses.end.min(next + step);
+        let Err((mapped, errno)) = userfaultfd::map_present(descriptor, &part, protected) else {
+            next = part.end;
+            continue;
+        };
+        next += mapped;
+        match errno {
+            // A thread changes the process's mappings at this moment.
+            Errno::AGAIN => {}
+            // One call fills one mapping.
+            Errno::NOENT if step > page => (step, met) = (page, true),
+            // Mapped already; or not registered any more, and a plain access maps it.
+            Errno::EXIST | Errno::NOENT => (next, met) = (next + page, true),
+            other => return Err(other),
+        }
+    }
+    Ok(met)
+}

@@ -1,0 +1,99 @@
+//! Memory that forked children keep: a file of its own, mapped as the kernel inherits it, and no pool's.
+//!
+//! A pool allocates the same folios to one owner after the other, so that no child may keep them mapped. What children
+//! keep therefore never has another owner: the file holds this memory alone, its descriptor is closed, no pool, fork
+//! or snapshot has a part of it, and when the last process has unmapped it the kernel has it back.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::core::Core;
+use super::{Backing, BackingReport, PoolError};
+use hugekit_sys::events;
+use hugekit_sys::mapping::Mapping;
+
+/// Zeroed memory that this process shares with all processes that are forked from it afterwards: what one writes, the
+/// others read. Clones are the same memory, which is mapped until the last of them goes; a child drops its own.
+///
+/// It is populated when it is made, by the backing that a pool would have. It can be neither forked nor snapshotted, and
+/// never faults but to enter into page tables what is there.
+///
+/// ```
+/// use std::sync::atomic::Ordering;
+///
+/// use hugekit::Pool;
+/// use hugekit::pool::Backing;
+///
+/// let shared = Pool::builder(1 << 20).backing(Backing::Base).build_inherited()?;
+/// shared.words()[0].store(7, Ordering::Relaxed); // a child forked from here on reads it, and may answer
+/// # Ok::<(), hugekit::PoolError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct InheritedMemory(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    mapping: Mapping,
+    report: BackingReport,
+}
+
+impl InheritedMemory {
+    /// Of memory that is populated, and which no caller has been given any part of.
+    pub(super) fn new(core: &Core, report: BackingReport) -> Result<Self, PoolError> {
+        let mapping = core.memory.map_for_children()?;
+        Ok(Self(Arc::new(Inner { mapping, report })))
+    }
+
+    /// Bytes asked for.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "none of it is empty")]
+    pub fn len(&self) -> usize {
+        self.0.report.asked_capacity
+    }
+
+    /// Bytes mapped: the length rounded up to whole pages of the backing.
+    #[must_use]
+    pub fn mapped_len(&self) -> usize {
+        self.0.report.capacity
+    }
+
+    /// Its address, a multiple of the page size, the same in children. Valid for [`mapped_len`](Self::mapped_len) bytes
+    /// as long as a clone exists in this process. A writer through it races with every other one, in whichever process:
+    /// volatile or atomic accesses, never references.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.mapping.start().as_ptr()
+    }
+
+    /// Its bytes, eight at a time; all that are mapped.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        let words = self.mapped_len() / size_of::<AtomicU64>();
+        // SAFETY: mapped, aligned to pages, initialised and writable for as long as `self` lives; no slice of plain bytes
+        // is ever made of it.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast::<AtomicU64>(), words) }
+    }
+
+    /// What it is made of, what was asked for, and why that was not to be had.
+    #[must_use]
+    pub fn backing_report(&self) -> &BackingReport {
+        &self.0.report
+    }
+
+    /// What it is made of.
+    #[must_use]
+    pub fn backing(&self) -> Backing {
+        self.0.report.backing
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: a child has inherited the mapping at the same addresses; the last clone of this process goes, and with
+        // it all leave to use them. Refused, the memory is held until the process ends.
+        if let Err(errno) = unsafe { self.mapping.unmap() } {
+            events::error!("inherited memory cannot be unmapped: {errno}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Pools of clean memory: huge pages that are cleared before any program asks for them.
+//!
+//! A [`Pool`] owns one file of memory and allocates contiguous extents of it, mapped, as
+//! [`Region`](crate::Region)s. What a region leaves behind is dirty; a scrubber clears it at low
+//! priority, and what is still dirty when it is wanted is cleared then, in parallel. No owner ever
+//! receives a byte that another owner wrote. `README.md` beside this file draws the states, the order
+//! of locks and the races that were considered.
+//!
+//! Words: a *folio* is a page of the pool's backing, an *extent* consecutive folios, a *hole* a folio
+//! that the kernel has put nothing behind yet; to *scrub* is to clear a dirty folio.
+
+mod backing;
+mod builder;
+mod clearing;
+mod core;
+mod error;
+mod extent;
+mod fault_error;
+mod folios;
+mod inherited;
+pub mod limits;
+mod memory;
+mod nodes;
+mod runs;
+mod scrubber;
+mod stats;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use self::core::Core;
+pub(crate) use self::core::Reserved;
+use self::scrubber::Scrubber;
+use self::stats::Scrubbed;
+use hugekit_bulk::ClearError;
+use hugekit_bulk::parallel::{Progress, Threads};
+
+pub use backing::{BackingReport, Fallback};
+pub use builder::PoolBuilder;
+pub use clearing::Clearing;
+pub use error::PoolError;
+pub(crate) use extent::{Content, Extent, InUse};
+pub use fault_error::FaultError;
+pub use hugekit_sys::backing::Backing;
+pub(crate) use hugekit_sys::size::Size;
+pub use inherited::InheritedMemory;
+pub(crate) use memory::{Mapped, Memory};
+pub use nodes::NodePolicy;
+pub use stats::Stats;
+
+/// Memory that is allocated clean. A handle: clones are the same pool.
+///
+/// The pool lives until the last handle and the last region are gone. In a process forked from the
+/// pool's there is no such memory: every call is refused there, and dropping changes nothing.
+///
+/// ```
+/// use hugekit::pool::{Backing, Pool};
+///
+/// // Base pages, which any machine has; without `backing`, huge pages are asked for first.
+/// let pool = Pool::builder(16 << 20).backing(Backing::Base).build()?;
+/// let mut region = pool.region(3 << 20)?;
+/// assert!(region.iter().all(|&byte| byte == 0));
+/// region[5] = 7;
+/// drop(region); // Its folios are dirty now, and cleared before any region gets them.
+/// assert!(pool.region(16 << 20)?.iter().all(|&byte| byte == 0));
+/// # Ok::<(), hugekit::pool::PoolError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Pool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// Held for its drop.
+    _scrubber: Scrubber,
+    core: Arc<Core>,
+    report: BackingReport,
+    threads: Threads,
+    clearing: Clearing,
+}
+
+impl Pool {
+    /// A pool of `capacity` bytes, rounded up to whole folios.
+    pub fn builder<'a>(capacity: usize) -> PoolBuilder<'a> {
+        PoolBuilder::new(capacity)
+    }
+
+    /// What the pool's memory is made of, what was asked for, and why that was not to be had.
+    #[must_use]
+    pub fn backing_report(&self) -> &BackingReport {
+        &self.0.report
+    }
+
+    /// What the pool's memory is made of.
+    #[must_use]
+    pub fn backing(&self) -> Backing {
+        self.0.report.backing
+    }
+
+    /// Bytes of the pool.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.0.report.capacity
+    }
+
+    /// Bytes of a folio: regions take whole ones.
+    #[must_use]
+    pub fn page_size(&self) -> usize {
+        self.backing().page_size()
+    }
+
+    /// The pool at this moment.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`] in a forked child.
+    pub fn stats(&self) -> Result<Stats, PoolError> {
+        self.0.core.check_ours()?;
+        Ok(self.0.core.stats())
+    }
+
+    /// Clears everything that is dirty now, on the calling thread and as many helpers as were asked
+    /// for when the pool was made. Returns how many bytes that were.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`] in a forked child.
+    pub fn scrub(&self) -> Result<u64, PoolError> {
+        self.0.core.scrub_all(self.0.threads)
+    }
+
+    /// Has the scrubber rest until [`resume_scrubbing`](Self::resume_scrubbing), and waits until it
+    /// does.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`] in a forked child.
+    pub fn pause_scrubbing(&self) -> Result<(), PoolError> {
+        self.0.core.check_ours()?;
+        self.0.core.pause();
+        Ok(())
+    }
+
+    /// Lets the scrubber work again.
+    ///
+    /// # Errors
+    /// [`PoolError::Forked`] in a forked child.
+    pub fn resume_scrubbing(&self) -> Result<(), PoolError> {
+        self.0.core.check_ours()?;
+        self.0.core.resume();
+        Ok(())
+    }
+
+    /// Maps so many zeroed bytes, rounded up to whole folios.
+    pub(crate) fn allocate(
+        &self,
+        bytes: usize,
+        threads: Option<Threads>,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<Mapped, PoolError> {
+        let count = self.folios(bytes)?;
+        self.0.core.allocate(count, threads.unwrap_or(self.0.threads), progress)
+    }
+
+    /// As [`allocate`](Self::allocate), but what is not clean is left to the first access, and what each
+    /// run of folios holds is said.
+    ///
+    /// # Safety
+    /// No thread accesses an address of it before every access there waits until the folio is clean.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn hand_out_unready(
+        &self,
+        bytes: usize,
+        threads: Option<Threads>,
+        progress: Option<&Progress<'_>>,
+    ) -> Result<(Mapped, Vec<(usize, Content)>), PoolError> {
+        let (count, threads) = (self.folios(bytes)?, threads.unwrap_or(self.0.threads));
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.hand_out_unready(count, threads, progress) }
+    }
+
+    /// Takes so many bytes out of the pool, in whole folios, for a caller that writes all of a folio before it
+    /// shows it: what each run of them holds is said, and nothing is cleared. Dirty ones are taken first.
+    /// In one piece if there is one; else in pieces of whole units of `unit` bytes.
+    pub(crate) fn reserve(&self, bytes: usize, unit: usize) -> Result<Vec<Reserved>, PoolError> {
+        let unit = unit.div_ceil(self.page_size());
+        self.0.core.reserve(self.folios(bytes)?, unit, self.0.threads)
+    }
+
+    /// Takes back what [`reserve`](Self::reserve) gave, or parts of what was mapped.
+    ///
+    /// # Safety
+    /// The folios are mapped nowhere any more, and the runs hold that.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn give_back(&self, extent: Extent<InUse>, contents: &[(usize, Content)]) {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.give_back(extent, contents) }
+    }
+
+    /// As [`give_back`](Self::give_back), to the kernel.
+    ///
+    /// # Safety
+    /// As there.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn give_back_as_holes(&self, extent: Extent<InUse>) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.give_back_as_holes(extent) }
+    }
+
+    fn folios(&self, bytes: usize) -> Result<usize, PoolError> {
+        if bytes == 0 {
+            return Err(PoolError::NoBytes);
+        }
+        let page_size = self.page_size();
+        Ok(whole_folios(bytes, page_size)? / page_size)
+    }
+
+    /// Takes back what [`allocate`](Self::allocate) mapped; in a forked child, which has no part of
+    /// it, nothing happens.
+    ///
+    /// # Safety
+    /// No thread uses the addresses any more.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn reclaim(&self, mapped: Mapped) {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.reclaim(mapped) }
+    }
+
+    /// As [`reclaim`](Self::reclaim), where it is known what each run of folios holds.
+    ///
+    /// # Safety
+    /// As there; and the runs hold that.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn reclaim_as(&self, mapped: Mapped, contents: &[(usize, Content)]) {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.reclaim_as(mapped, contents) }
+    }
+
+    /// As [`reclaim_as`](Self::reclaim_as), for all but the first `bytes`, rounded up to whole
+    /// folios, of which there are more.
+    ///
+    /// # Safety
+    /// As there, of the addresses behind; and this is the process that made the pool.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn take_tail(
+        &self,
+        mapped: &mut Mapped,
+        bytes: usize,
+        contents: &[(usize, Content)],
+    ) -> std::io::Result<()> {
+        let count = bytes.div_ceil(self.page_size());
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.take_tail(mapped, count, contents) }
+    }
+
+    /// As [`reclaim`](Self::reclaim), but the folios go back to the kernel.
+    ///
+    /// # Safety
+    /// As for [`reclaim`](Self::reclaim), of what this process can know; and it is the pool's.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn retire(&self, mapped: Mapped) -> std::io::Result<()> {
+        // SAFETY: the caller's to promise.
+        unsafe { self.0.core.retire(mapped) }
+    }
+
+    /// Clears bytes of an extent that stays in use.
+    pub(crate) fn clear_in_use(
+        &self,
+        extent: &Extent<InUse>,
+        bytes: Range<usize>,
+    ) -> Result<(), ClearError> {
+        self.0.core.clear_in_use(extent, bytes, self.0.threads)
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.0.core.memory
+    }
+
+    pub(crate) fn clearing(&self) -> Clearing {
+        self.0.clearing
+    }
+
+    pub(crate) fn threads(&self) -> Threads {
+        self.0.threads
+    }
+
+    /// Counts what a fault had cleared. Async-signal-safe.
+    pub(crate) fn count_cleared_at_fault(&self, bytes: usize) {
+        self.0.core.counters.scrubbed(Scrubbed::OnFault, bytes);
+    }
+
+    pub(crate) fn count_cleared_at_release(&self, bytes: usize) {
+        self.0.core.counters.scrubbed(Scrubbed::AtRelease, bytes);
+    }
+
+    /// Counts what a fault had populated. Async-signal-safe.
+    pub(crate) fn count_populated_at_fault(&self, bytes: usize) {
+        self.0.core.counters.populated(bytes);
+    }
+}
+
+/// So many bytes rounded up to whole folios, if a process can have as many addresses.
+fn whole_folios(bytes: usize, page_size: usize) -> Result<usize, PoolError> {
+    let whole =
+        bytes.checked_next_multiple_of(page_size).filter(|&whole| whole <= isize::MAX as usize);
+    whole.ok_or(PoolError::TooLarge { bytes, page_size })
+}

@@ -1,0 +1,45 @@
+//! Which nodes a pool's memory comes from.
+
+use super::PoolError;
+use hugekit_machine::CpuSet;
+use hugekit_sys::mapping::Mapping;
+use hugekit_sys::mempolicy::{self, Mode};
+
+/// Which NUMA nodes a pool's memory comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NodePolicy {
+    /// As for any memory of the thread that populates it, so that `numactl` decides.
+    #[default]
+    Process,
+    /// The node of the CPU that populates it.
+    Local,
+    /// These nodes and no others: if they have none left, that is an error.
+    Bind(Vec<u32>),
+    /// Page by page from one of these nodes after the other.
+    Interleave(Vec<u32>),
+    /// This node, and others if it has none left.
+    Preferred(u32),
+}
+
+impl NodePolicy {
+    /// Of how many nodes each has a page in turn.
+    pub(super) fn turns(&self) -> usize {
+        match self {
+            Self::Interleave(nodes) => nodes.iter().copied().collect::<CpuSet>().len().max(1),
+            _ => 1,
+        }
+    }
+
+    pub(super) fn apply(&self, alias: &Mapping) -> Result<(), PoolError> {
+        let set = |nodes: &[u32]| -> CpuSet { nodes.iter().copied().collect() };
+        let (mode, nodes) = match self {
+            Self::Process => return Ok(()),
+            Self::Local => (Mode::Local, CpuSet::default()),
+            Self::Bind(nodes) => (Mode::Bind, set(nodes)),
+            Self::Interleave(nodes) => (Mode::Interleave, set(nodes)),
+            Self::Preferred(node) => (Mode::Preferred, set(&[*node])),
+        };
+        mempolicy::bind(alias, mode, &nodes).map_err(|errno| PoolError::NodePolicy(errno.into()))
+    }
+}

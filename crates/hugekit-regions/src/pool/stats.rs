@@ -1,0 +1,102 @@
+//! What a pool counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io;
+
+use hugekit_sys::private_pages::Private;
+
+/// Who cleared a dirty folio.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scrubbed {
+    InBackground,
+    OnAllocation,
+    OnRequest,
+    AtRelease,
+    OnFault,
+}
+
+/// Counted since the pool was made, by fault handlers too: in memory that no snapshot can protect.
+#[derive(Debug)]
+pub(super) struct Counters(Private<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    scrubbed: [AtomicU64; 5],
+    populated: AtomicU64,
+    allocations: AtomicU64,
+    waits: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn new() -> io::Result<Self> {
+        Private::new(Counts::default()).map(Self)
+    }
+
+    pub(super) fn scrubbed(&self, who: Scrubbed, bytes: usize) {
+        self.0.scrubbed[who as usize].fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn populated(&self, bytes: usize) {
+        self.0.populated.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn handed_out(&self) {
+        self.0.allocations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn waited(&self) {
+        self.0.waits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The part of [`Stats`] that is counted; what is known at any moment is 0.
+    pub(super) fn read(&self) -> Stats {
+        let scrubbed = |who: Scrubbed| self.0.scrubbed[who as usize].load(Ordering::Relaxed);
+        Stats {
+            scrubbed_in_background: scrubbed(Scrubbed::InBackground),
+            scrubbed_at_allocation: scrubbed(Scrubbed::OnAllocation),
+            scrubbed_on_request: scrubbed(Scrubbed::OnRequest),
+            scrubbed_at_release: scrubbed(Scrubbed::AtRelease),
+            scrubbed_at_fault: scrubbed(Scrubbed::OnFault),
+            populated: self.0.populated.load(Ordering::Relaxed),
+            allocations: self.0.allocations.load(Ordering::Relaxed),
+            waits: self.0.waits.load(Ordering::Relaxed),
+            ..Stats::default()
+        }
+    }
+}
+
+/// A pool at one moment. States are counted in folios, work done in bytes since the pool was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Bytes of a folio.
+    pub page_size: usize,
+    /// Folios that nothing is behind yet.
+    pub holes: usize,
+    /// Folios ready to be allocated.
+    pub clean: usize,
+    /// Folios of regions, and those that are being made ready for one.
+    pub in_use: usize,
+    /// Folios that hold what their last user left, those that are being cleared included.
+    pub dirty: usize,
+    /// Folios on base pages because no huge page was free ([`Backing::Thp`](super::Backing::Thp)).
+    pub fragmented: usize,
+    /// Bytes cleared by the scrubber's own threads.
+    pub scrubbed_in_background: u64,
+    /// Bytes cleared when a region was asked for.
+    pub scrubbed_at_allocation: u64,
+    /// Bytes cleared by [`Pool::scrub`](super::Pool::scrub).
+    pub scrubbed_on_request: u64,
+    /// Bytes cleared when part of a region was released.
+    pub scrubbed_at_release: u64,
+    /// Bytes cleared when they were touched for the first time
+    /// ([`Clearing::OnFault`](super::Clearing::OnFault)).
+    pub scrubbed_at_fault: u64,
+    /// Bytes that the kernel was asked to populate.
+    pub populated: u64,
+    /// Regions allocated.
+    pub allocations: u64,
+    /// Of these, regions that had to wait for the scrubber to finish a piece.
+    pub waits: u64,
+}

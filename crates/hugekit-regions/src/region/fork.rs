@@ -1,0 +1,171 @@
+//! Forks of regions: the same bytes twice, of which each side changes its own. `cow/` has how.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::mapped::Memory;
+use super::{Region, SharedRegion};
+use crate::cow::{ForkError, ForkGroup, Terms, Turn};
+use crate::fault::FaultMode;
+use crate::pool::Pool;
+
+/// Bytes of a granule where a folio is a base page, unless said.
+const BASE_GRANULE_BYTES: usize = 64 << 10;
+
+/// The largest granule there is.
+const MOST_BYTES: usize = 2 << 20;
+
+/// A fork to be made: [`Region::fork_builder`], [`SharedRegion::fork_builder`]. What the first fork of a
+/// region is told holds for all of that fork group: its other forks, and theirs.
+#[derive(Clone)]
+#[must_use = "a builder does nothing until built"]
+pub struct ForkBuilder<'a> {
+    origin: &'a Memory,
+    granule: Option<usize>,
+    fault_mode: Option<FaultMode>,
+    max_vmas: Option<usize>,
+}
+
+impl fmt::Debug for ForkBuilder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForkBuilder")
+            .field("granule", &self.granule)
+            .field("fault_mode", &self.fault_mode)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> ForkBuilder<'a> {
+    pub(super) fn new(origin: &'a Memory) -> Self {
+        Self { origin, granule: None, fault_mode: None, max_vmas: None }
+    }
+
+    /// How many bytes are shared or copied as a whole, a power of two: a folio on reserved huge pages; up
+    /// to a folio on transparent ones; from a page to 2 MiB on base pages, 64 KiB unless said.
+    pub fn granule(mut self, bytes: usize) -> Self {
+        self.granule = Some(bytes);
+        self
+    }
+
+    /// How faults of the fork group are served: [`FaultMode::Auto`] unless said.
+    pub fn fault_mode(mut self, fault_mode: FaultMode) -> Self {
+        self.fault_mode = Some(fault_mode);
+        self
+    }
+
+    /// How many mappings of the process the group's copies may cost, at most half of `vm.max_map_count`
+    /// for all fork groups together. Where that is used up, a write copies all that its region still shares
+    /// and maps it as one.
+    pub fn max_vmas(mut self, mappings: usize) -> Self {
+        self.max_vmas = Some(mappings);
+        self
+    }
+
+    /// Makes the fork.
+    ///
+    /// # Errors
+    /// [`ForkError`]; the region is as it was then.
+    pub fn build(&self) -> Result<Region, ForkError> {
+        self.memory(None).map(Region::new)
+    }
+
+    pub(super) fn memory(&self, turn: Option<&mut Turn<'_>>) -> Result<Memory, ForkError> {
+        let terms = |pool: &Pool| {
+            let granule_bytes = granule(pool, self.granule)?;
+            let fault_mode = self.fault_mode.unwrap_or_default();
+            Ok(Terms { granule_bytes, fault_mode, max_vmas: self.max_vmas })
+        };
+        let agree = |group: &Arc<ForkGroup>| group.check(self.granule, self.fault_mode);
+        self.origin.fork(terms, agree, turn)
+    }
+
+    /// What is to be forked.
+    pub(super) fn origin(&self) -> &Memory {
+        self.origin
+    }
+}
+
+/// The granule that was asked for, if the memory can be shared in such pieces.
+fn granule(pool: &Pool, asked: Option<usize>) -> Result<usize, ForkError> {
+    let (folio, base_page) = (pool.page_size(), rustix::param::page_size());
+    let (least, most, usual) = if folio > MOST_BYTES {
+        return Err(ForkError::Gigantic);
+    } else if pool.backing().is_reserved() {
+        (folio, folio, folio)
+    } else if folio > base_page {
+        (base_page, folio, folio)
+    } else {
+        (folio, MOST_BYTES, BASE_GRANULE_BYTES.max(folio))
+    };
+    let granule = asked.unwrap_or(usual);
+    if granule.is_power_of_two() && (least..=most).contains(&granule) {
+        Ok(granule)
+    } else {
+        Err(ForkError::Granule { granule, least, most })
+    }
+}
+
+impl Region {
+    /// A region with the same bytes, of which each side changes its own: in microseconds, whatever its
+    /// size. Nothing is copied before one side writes it, granule by granule.
+    ///
+    /// The fork has as many bytes of the pool as the region, reserved now. Its own forks, and the region's,
+    /// may go in any order.
+    ///
+    /// Served in place on transparent huge pages, the rights of the mapping hold writes back until they are served
+    /// in a handler of SIGSEGV: no code may change them (`mprotect`), and no thread that writes may block the
+    /// signal. Else the same goes for SIGBUS.
+    ///
+    /// ```
+    /// use hugekit::pool::{Backing, Pool};
+    ///
+    /// let pool = Pool::builder(2 << 20).backing(Backing::Base).build()?;
+    /// let mut region = pool.region(1 << 20)?;
+    /// region.fill(1);
+    /// let mut fork = region.fork()?;
+    /// region[5] = 2;
+    /// fork[6] = 3;
+    /// assert_eq!((region[5], region[6]), (2, 1));
+    /// assert_eq!((fork[5], fork[6]), (1, 3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ForkError`]; the region is as it was then.
+    pub fn fork(&self) -> Result<Self, ForkError> {
+        self.fork_builder().build()
+    }
+
+    /// A fork, of which more is to be said.
+    pub fn fork_builder(&self) -> ForkBuilder<'_> {
+        ForkBuilder::new(self.memory())
+    }
+}
+
+impl SharedRegion {
+    /// As [`Region::fork`]. Stores that race with the call are in the fork or not, granule by granule, as
+    /// with fork(2); those that happened before it are, and those that happen after it are not.
+    ///
+    /// # Errors
+    /// As there, and [`ForkError::FileGiven`].
+    pub fn fork(&self) -> Result<Region, ForkError> {
+        self.fork_builder().build()
+    }
+
+    /// A fork, of which more is to be said.
+    pub fn fork_builder(&self) -> ForkBuilder<'_> {
+        ForkBuilder::new(self.memory())
+    }
+}
+
+impl<'a> From<&'a Region> for ForkBuilder<'a> {
+    fn from(region: &'a Region) -> Self {
+        region.fork_builder()
+    }
+}
+
+impl<'a> From<&'a SharedRegion> for ForkBuilder<'a> {
+    fn from(region: &'a SharedRegion) -> Self {
+        region.fork_builder()
+    }
+}

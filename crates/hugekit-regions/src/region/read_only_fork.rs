@@ -1,0 +1,162 @@
+//! A point in time of a region: a fork that is only read.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::mapped::Memory;
+use super::{ForkBuilder, ForkError};
+use crate::cow::{CowHandle, Lost, Turn, Watch};
+use crate::fault::Serving;
+use hugekit_bulk::Reuse;
+
+/// What a region held at one point in time. Offsets are the region's.
+#[derive(Debug)]
+pub struct ReadOnlyFork {
+    memory: Box<Memory>,
+    origin: usize,
+    granule_bytes: usize,
+    /// Slots that were copied when it was made, because they are pinned.
+    copied_at_once: u64,
+}
+
+/// What of a region is written from one moment on. Offsets are the region's.
+#[derive(Debug)]
+pub struct RegionEpoch {
+    watch: Watch,
+    start: usize,
+    len: usize,
+    granule_bytes: usize,
+}
+
+impl RegionEpoch {
+    /// Where an offset of the region lies.
+    pub fn address(&self, offset: usize) -> usize {
+        self.start + offset
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn granule_bytes(&self) -> usize {
+        self.granule_bytes
+    }
+
+    /// The granules of a range are not noted any more, and count as written.
+    pub fn end_of(&self, bytes: &Range<usize>) {
+        self.watch.end_of(self.slots(bytes));
+    }
+
+    /// Makes the granules of a range writable without a fault; they count as written.
+    pub fn own(&self, bytes: &Range<usize>) -> Result<(), Lost> {
+        self.watch.own(self.slots(bytes))
+    }
+
+    fn slots(&self, bytes: &Range<usize>) -> Range<usize> {
+        bytes.start / self.granule_bytes..bytes.end.div_ceil(self.granule_bytes)
+    }
+}
+
+/// What it has cost so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    pub copied_by_writers: u64,
+    pub copied_at_once: u64,
+    pub longest_fault: Duration,
+}
+
+impl ForkBuilder<'_> {
+    /// The region as it is now.
+    pub fn read_only(&self) -> Result<ReadOnlyFork, ForkError> {
+        self.read_only_at(None)
+    }
+
+    /// The region as it is when an epoch of it begins, and which offsets of it were written since the epoch before; all
+    /// of them, if there was none.
+    pub fn read_only_since(
+        &self,
+        before: Option<&RegionEpoch>,
+    ) -> Result<(ReadOnlyFork, RegionEpoch, Vec<Range<usize>>), ForkError> {
+        let len = self.origin().len();
+        if before.is_some_and(|before| before.len != len) {
+            return Err(ForkError::OtherEpoch);
+        }
+        let mut turn = Turn::since(before.map(|before| &before.watch));
+        let fork = self.read_only_at(Some(&mut turn))?;
+        let granule_bytes = fork.granule_bytes;
+        let watch = fork.memory.as_fork(|fork| turn.watch(fork));
+        let slots = turn.written(len.div_ceil(granule_bytes));
+        let bytes =
+            |slots: Range<usize>| slots.start * granule_bytes..len.min(slots.end * granule_bytes);
+        let written = slots.map(bytes).collect();
+        let start = fork.origin;
+        Ok((fork, RegionEpoch { watch, start, len, granule_bytes }, written))
+    }
+
+    fn read_only_at(&self, turn: Option<&mut Turn<'_>>) -> Result<ReadOnlyFork, ForkError> {
+        let origin = self.origin().start().as_ptr().expose_provenance();
+        let memory = Box::new(self.memory(turn)?);
+        let (granule_bytes, copied_at_once) = memory.as_fork(|fork| {
+            fork.observe();
+            (fork.granule_bytes(), fork.count_owned())
+        });
+        Ok(ReadOnlyFork { memory, origin, granule_bytes, copied_at_once })
+    }
+}
+
+impl ReadOnlyFork {
+    /// The addresses of the region that it is of.
+    pub fn addresses(&self) -> Range<usize> {
+        self.origin..self.origin + self.memory.len()
+    }
+
+    pub fn granule_bytes(&self) -> usize {
+        self.granule_bytes
+    }
+
+    pub fn serving(&self) -> Option<&Serving> {
+        self.memory.serving()
+    }
+
+    /// Whether this is the process that made it.
+    pub fn is_ours(&self) -> bool {
+        self.memory.pool().memory().is_ours()
+    }
+
+    /// Copies bytes of one granule: past the cache unless the copy is used soon.
+    ///
+    /// # Errors
+    /// [`Lost`] if their memory has failed.
+    ///
+    /// # Safety
+    /// As many bytes of `to` may be written, and no other thread uses them.
+    pub unsafe fn read(&self, bytes: Range<usize>, to: *mut u8, reuse: Reuse) -> Result<(), Lost> {
+        // SAFETY: the caller's to promise.
+        self.memory.as_fork(|fork| unsafe { fork.read(bytes, to, reuse) })
+    }
+
+    /// No reader wants the granules that begin in this range any more.
+    pub fn let_go(&self, bytes: &Range<usize>) {
+        self.memory.as_fork(|fork| fork.detach(self.slots(bytes), false));
+    }
+
+    /// Has the granules of this range for itself, so that the regions that share them write them without a fault; how
+    /// many had to be copied.
+    pub fn preserve(&self, bytes: &Range<usize>) -> usize {
+        self.memory.as_fork(|fork| fork.detach(self.slots(bytes), true))
+    }
+
+    fn slots(&self, bytes: &Range<usize>) -> Range<usize> {
+        bytes.start / self.granule_bytes..bytes.end.div_ceil(self.granule_bytes)
+    }
+
+    pub fn cost(&self) -> Cost {
+        let cost = self.memory.as_fork(CowHandle::cost);
+        Cost {
+            copied_by_writers: cost.received,
+            copied_at_once: self.copied_at_once,
+            longest_fault: Duration::from_nanos(cost.longest_nanos),
+        }
+    }
+}

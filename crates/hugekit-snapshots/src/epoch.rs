@@ -1,0 +1,306 @@
+//! States one after the other, each as what has changed since the one before, known by the protection itself.
+//!
+//! A snapshot that leaves an epoch keeps what was read protected: the first write to a granule is noted, and nothing is
+//! copied. The next one begins with that: it has the bytes of those granules that were written, and watches all of them
+//! again, but those that are written all the time.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::Range;
+
+use super::anonymous::Anonymous;
+use super::builder::{Builder, Kind, range_of};
+use super::heat::Heat;
+use super::region::OfRegion;
+use super::source::Source;
+use super::{Snapshot, SnapshotError, Stats};
+#[cfg(doc)]
+use hugekit_regions::SharedRegion;
+use hugekit_regions::fault::{FaultMode, Serving};
+use hugekit_regions::region::{ForkBuilder, ForkError, RegionEpoch};
+use hugekit_sys::headroom;
+
+/// The bytes of a state that changed since the one before it; of the first one, all of them. Made by
+/// [`Builder::first_epoch`] and [`Builder::since`], or of a region by [`first`](Self::first) and [`since`](Self::since). Dropped before they
+/// were written out, they leave no [`Epoch`]: the next state is a first one again.
+#[derive(Debug)]
+pub struct Changes {
+    snapshot: Snapshot,
+    /// What watches the region, if it is of one. Else the snapshot does.
+    of_region: Option<RegionEpoch>,
+    /// Offsets, ascending.
+    changed: Vec<Range<usize>>,
+    heat: Heat,
+}
+
+/// What was written since a state was saved is noted here, at the price of one fault for each granule; not even that for
+/// a granule that was written in each of the last states, which [counts](Self::unwatched) as written. Dropped, it lifts
+/// the protection that nothing else needs.
+#[derive(Debug)]
+pub struct Epoch {
+    watch: Watch,
+    heat: Heat,
+    stats: Stats,
+}
+
+/// What notes writes.
+#[derive(Debug)]
+enum Watch {
+    /// A snapshot that was read.
+    Anonymous(Snapshot),
+    Region(RegionEpoch),
+}
+
+impl Builder {
+    /// Takes a snapshot of memory, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`] when it is
+    /// written out. [`in_background`](Self::in_background) is of no use here.
+    ///
+    /// # Errors
+    /// As of [`of_anonymous`](Self::of_anonymous).
+    ///
+    /// # Safety
+    /// As for [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
+    pub unsafe fn first_epoch(self, memory: *const [u8]) -> Result<Changes, SnapshotError> {
+        headroom::check()?;
+        let range = range_of(memory)?;
+        let all = std::iter::once(0..range.len()).collect();
+        let made = self.protect(range, Kind::Epoch { before: None })?;
+        let heat = Heat::unknown(made.snapshot.interval().granules());
+        Ok(Changes::new(Source::Anonymous(made), None, all, heat))
+    }
+
+    /// Takes a snapshot of the epoch's memory: of what was written since that began. The granule is the epoch's.
+    ///
+    /// Memory that was unmapped, discarded or replaced meanwhile counts as written, as far as it is there.
+    ///
+    /// # Errors
+    /// As of [`of_anonymous`](Self::of_anonymous); [`ForkError::OtherEpoch`] of a region's epoch, which [`Changes::since`]
+    /// takes; and those of a snapshot that is lost: what was written is not known then, and a
+    /// [first epoch](Self::first_epoch) is to be begun.
+    ///
+    /// # Safety
+    /// As for [`first_epoch`](Self::first_epoch).
+    pub unsafe fn since(self, epoch: Epoch) -> Result<Changes, SnapshotError> {
+        let Epoch { watch: Watch::Anonymous(before), heat, .. } = epoch else {
+            return Err(ForkError::OtherEpoch.into());
+        };
+        before.source.is_here()?;
+        headroom::check()?;
+        let Source::Anonymous(Anonymous { snapshot: state, .. }) = &before.source else {
+            unreachable!("changes of anonymous memory are made of that");
+        };
+        let interval = state.interval();
+        let made = self
+            .served_like(before.serving())
+            .protect(interval.range().clone(), Kind::Epoch { before: Some(state) })?;
+        // Nothing was noted any more from then on.
+        if let Some(failure) = state.failure() {
+            return Err(before.source.error(failure));
+        }
+        let (range, inner) = (interval.range(), interval.inner());
+        let granules = state.unsaved();
+        let index_of = |address: usize| interval.granule_at(address).0;
+        let indices = |run: &Range<usize>| index_of(run.start)..index_of(run.end - 1) + 1;
+        let heat = heat.after(granules.iter().map(indices));
+        let edges = [range.start..inner.start, inner.end..range.end];
+        let [first, last] = edges.map(|edge| (!edge.is_empty()).then_some(edge));
+        let changed = first.into_iter().chain(granules).chain(last);
+        let offsets = |part: Range<usize>| part.start - range.start..part.end - range.start;
+        Ok(Changes::new(Source::Anonymous(made), None, changed.map(offsets).collect(), heat))
+    }
+}
+
+impl Builder {
+    /// Unless something else is wished for, writes are handled as those since the epoch are: both are of the same memory.
+    fn served_like(mut self, before: Option<&Serving>) -> Self {
+        if let (FaultMode::Auto, Some(before)) = (self.fault_mode, before) {
+            self.fault_mode = before.fault_mode;
+        }
+        self
+    }
+}
+
+impl Changes {
+    /// Takes a snapshot of a region, as [`Snapshot::of_region`] does, that leaves an [`Epoch`] when it is written out:
+    /// [`since`](Self::since) then finds what has changed. A region has one epoch at a time, the last.
+    ///
+    /// ```
+    /// use hugekit::pool::{Backing, Pool};
+    /// use hugekit::snapshot::Changes;
+    ///
+    /// let pool = Pool::builder(2 << 20).backing(Backing::Base).build()?;
+    /// let mut region = pool.region(1 << 20)?;
+    /// let epoch = Changes::first(&region)?.write_to(|_, _| Ok(()))?;
+    /// region[300_000] = 1;
+    /// let changes = Changes::since(&region, epoch)?;
+    /// assert!(changes.changed().eq([4 * 65536..5 * 65536]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SnapshotError::Fork`]; the region is unchanged then.
+    pub fn first<'a>(region: impl Into<ForkBuilder<'a>>) -> Result<Self, SnapshotError> {
+        Self::of_region(&region.into(), None)
+    }
+
+    /// Takes a snapshot of what was written to a region since its epoch began. [Pinned](SharedRegion::pin) ranges
+    /// count as written. Stores to a shared region that race with the call are in this state or noted for the next.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Fork`]; the region is unchanged then. Its source is [`ForkError::OtherEpoch`] if the epoch is
+    /// not the last one of this region.
+    pub fn since<'a>(
+        region: impl Into<ForkBuilder<'a>>,
+        epoch: Epoch,
+    ) -> Result<Self, SnapshotError> {
+        match epoch {
+            Epoch { watch: Watch::Region(before), heat, .. } => {
+                Self::of_region(&region.into(), Some((before, heat)))
+            }
+            Epoch { watch: Watch::Anonymous(_), .. } => Err(ForkError::OtherEpoch.into()),
+        }
+    }
+
+    fn of_region(
+        region: &ForkBuilder<'_>,
+        before: Option<(RegionEpoch, Heat)>,
+    ) -> Result<Self, SnapshotError> {
+        let (before, heat) = before.unzip();
+        let (fork, epoch, changed) = region.read_only_since(before.as_ref())?;
+        let granule = fork.granule_bytes();
+        let indices = |run: &Range<usize>| run.start / granule..run.end.div_ceil(granule);
+        let heat = match heat {
+            Some(heat) => heat.after(changed.iter().map(indices)),
+            None => Heat::unknown(epoch.len().div_ceil(granule)),
+        };
+        Ok(Self::new(Source::Region(OfRegion::new(fork)), Some(epoch), changed, heat))
+    }
+
+    fn new(
+        source: Source,
+        of_region: Option<RegionEpoch>,
+        changed: Vec<Range<usize>>,
+        heat: Heat,
+    ) -> Self {
+        Self { snapshot: Snapshot { source }, of_region, changed, heat }
+    }
+
+    /// Bytes of the whole state.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.snapshot.len()
+    }
+
+    /// What may have changed: ranges of bytes of the state, ascending, in whole granules but at both ends.
+    pub fn changed(&self) -> impl Iterator<Item = Range<usize>> {
+        self.changed.iter().cloned()
+    }
+
+    /// How writes to the memory are handled; `None` if nothing is protected.
+    #[must_use]
+    pub fn serving(&self) -> Option<&Serving> {
+        self.snapshot.serving()
+    }
+
+    /// What it has cost so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.snapshot.stats()
+    }
+
+    /// As [`Snapshot::prepare_write`]: the range counts as written in the next state.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
+        self.snapshot.prepare_write(range.clone())?;
+        self.of_region.as_ref().map_or(Ok(()), |epoch| own(epoch, &range))
+    }
+
+    /// Gives what has changed to `take`, in order and up to 2 MiB at a time, with the offset in the state. It may take
+    /// its time: no thread waits for it, and if there is more than a little, another thread reads ahead. The epoch that
+    /// this leaves began when the snapshot was taken.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Write`] if `take` fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
+    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). There is no epoch
+    /// then.
+    pub fn write_to(
+        self,
+        mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
+    ) -> Result<Epoch, SnapshotError> {
+        let and_then = |batch: &[Range<usize>]| self.let_hot_ones_be(batch);
+        self.snapshot.give_all(&self.changed, &and_then, &mut take)?;
+        let stats = self.snapshot.stats();
+        if let Source::Anonymous(of) = &self.snapshot.source {
+            of.end_copies();
+        }
+        let watch = match self.of_region {
+            Some(epoch) => Watch::Region(epoch),
+            None => Watch::Anonymous(self.snapshot),
+        };
+        Ok(Epoch { watch, heat: self.heat, stats })
+    }
+
+    /// Of what was just read, granules that are written all the time are not watched.
+    fn let_hot_ones_be(&self, batch: &[Range<usize>]) {
+        let source = &self.snapshot.source;
+        let is_hot = |part: &Range<usize>| {
+            source.granule_of(part).is_some_and(|granule| self.heat.is_hot(granule))
+        };
+        for run in batch.chunk_by(|one, other| is_hot(one) == is_hot(other)) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
+            if is_hot(first) {
+                self.stop_watching(first.start..last.end);
+            }
+        }
+    }
+
+    fn stop_watching(&self, addresses: Range<usize>) {
+        match (&self.of_region, &self.snapshot.source) {
+            (Some(epoch), Source::Region(of)) => epoch.end_of(&of.offsets(&addresses)),
+            (_, Source::Anonymous(of)) => of.stop_watching(&addresses),
+            _ => {}
+        }
+    }
+}
+
+fn own(epoch: &RegionEpoch, range: &Range<usize>) -> Result<(), SnapshotError> {
+    epoch.own(range).map_err(|_lost| SnapshotError::Changed { address: epoch.address(range.start) })
+}
+
+impl Epoch {
+    /// Makes a range of the memory writable without a fault, as a system call or a device needs it: it counts as
+    /// written.
+    ///
+    /// # Errors
+    /// [`SnapshotError::OutOfRange`], [`Forked`](SnapshotError::Forked); of a region that shares the range with forks,
+    /// [`SnapshotError::Changed`] if it cannot be copied.
+    pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
+        match &self.watch {
+            Watch::Anonymous(snapshot) => snapshot.prepare_write(range),
+            Watch::Region(epoch) if range.start > range.end || range.end > epoch.len() => {
+                Err(SnapshotError::OutOfRange { range, len: epoch.len() })
+            }
+            Watch::Region(epoch) => own(epoch, &range),
+        }
+    }
+
+    /// What it has cost to save the state that it begins with.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Bytes that are written all the time, in whole granules: their writes take no fault until the next state, and they
+    /// count as changed in that. One that is written no more is found out seven states later at the latest.
+    #[must_use]
+    pub fn unwatched(&self) -> usize {
+        let granule_bytes = match &self.watch {
+            Watch::Anonymous(snapshot) => snapshot.source.granule_bytes(),
+            Watch::Region(epoch) => epoch.granule_bytes(),
+        };
+        self.heat.count_hot() * granule_bytes
+    }
+}

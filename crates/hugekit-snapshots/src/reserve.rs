@@ -1,0 +1,231 @@
+//! Memory for what writers copy, taken before there is a snapshot and kept from one to the next.
+#![allow(unsafe_code)]
+
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{SnapshotError, collapse};
+use rustix::param::page_size;
+
+use hugekit_machine::Root;
+use hugekit_regions::pool::{Backing, limits};
+use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::fork_mark::ForkMark;
+use hugekit_sys::private_pages::PrivateBytes;
+use hugekit_sys::{headroom, memory};
+
+/// Memory that writers copy granules to, touched once, and kept from one snapshot to the next.
+///
+/// Without one, a snapshot takes such memory when a granule is preserved, and a writer waits until the kernel has
+/// found and cleared a huge page, as long as for the copy itself, or several times as long where free memory is
+/// in pieces. A program that takes snapshots again and again makes a reserve when it starts:
+///
+/// ```
+/// use hugekit::Snapshot;
+/// use hugekit::snapshot::Reserve;
+///
+/// let mut state = vec![1_u8; 16 << 20];
+/// let reserve = Reserve::new(8 << 20)?;
+/// for save in 0..3 {
+///     let builder = Snapshot::builder().reserve(&reserve);
+///     // SAFETY: no thread blocks SIGBUS, and no system call writes to `state` while the snapshot lives.
+///     let snapshot = unsafe { builder.of_anonymous(&raw const state[..]) }?;
+///     state.fill(save);
+///     assert!(snapshot.stats().reserved > 0);
+///     snapshot.write_to(std::io::sink())?;
+/// }
+/// # Ok::<(), hugekit::SnapshotError>(())
+/// ```
+///
+/// Snapshots that live at the same time share it: each takes as many bytes of it as it may hold, while there are any,
+/// and has them until it is dropped. Other copies take memory when they are made
+/// ([`Stats::reserved`](super::Stats::reserved) tells). Clones are the same reserve. It is not in forked children.
+#[derive(Clone, Debug)]
+pub struct Reserve(Arc<Memory>);
+
+#[derive(Debug)]
+struct Memory {
+    bytes: ManuallyDrop<PrivateBytes>,
+    len: usize,
+    leased: Leased,
+    mark: ForkMark,
+}
+
+/// A part of the reserve that one snapshot has; over, another one may.
+#[derive(Debug)]
+pub(super) struct Lease {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+    is_over: AtomicBool,
+}
+
+/// The huge pages that leases have: from the first one on, until none is left. Both numbers are one word, so that no
+/// lock is needed.
+#[derive(Debug, Default)]
+struct Leased(AtomicU64);
+
+impl Leased {
+    /// How many leases there are, and huge pages up to the end of the last one.
+    fn of(word: u64) -> (u64, usize) {
+        (word >> u32::BITS, word as u32 as usize)
+    }
+
+    fn word(leases: u64, pages: usize) -> u64 {
+        leases << u32::BITS | pages as u64
+    }
+
+    /// The next pages, of so many in all: as many as are wanted, or as there are.
+    fn take(&self, wanted: usize, all: usize) -> Option<Range<usize>> {
+        let more = |word| {
+            let (leases, taken) = Self::of(word);
+            let pages = wanted.min(all - taken);
+            (pages > 0).then(|| Self::word(leases + 1, taken + pages))
+        };
+        let before = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
+        let (_, start) = Self::of(before);
+        Some(start..start + wanted.min(all - start))
+    }
+
+    /// One lease is over; without any, all pages are there again.
+    fn give_back(&self) {
+        let less = |word| {
+            let (leases, taken) = Self::of(word);
+            Some(Self::word(leases - 1, if leases > 1 { taken } else { 0 }))
+        };
+        let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, less);
+    }
+}
+
+impl Reserve {
+    /// Takes `bytes`, rounded up to 2 MiB, on transparent huge pages if the kernel has any. As much as writers
+    /// change until a snapshot is read suffices; as much as its memory has always does.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Memory`] if there is not so much, [`SnapshotError::Kernel`]. Nothing is taken then.
+    pub fn new(bytes: usize) -> Result<Self, SnapshotError> {
+        headroom::check()?;
+        let too_many = SnapshotError::kernel("mmap")(rustix::io::Errno::NOMEM);
+        let len = bytes.max(1).checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(too_many)?;
+        limits::check_use(&Root::default(), Backing::Thp, len)?;
+        let bytes =
+            PrivateBytes::new(len, HUGE_PAGE_BYTES).map_err(SnapshotError::kernel("mmap"))?;
+        bytes.keep_from_children().map_err(SnapshotError::kernel("madvise(MADV_DONTFORK)"))?;
+        // A kernel without them has base pages.
+        let _ = bytes.want_huge_pages();
+        memory::populate_write(bytes.start(), len)
+            .map_err(SnapshotError::kernel("madvise(MADV_POPULATE_WRITE)"))?;
+        // What came with the faults is on base pages where free memory is in pieces: this moves others away.
+        // SAFETY: private memory.
+        unsafe { collapse(std::ptr::slice_from_raw_parts(bytes.start(), len)) };
+        let (bytes, leased) = (ManuallyDrop::new(bytes), Leased::default());
+        Ok(Self(Arc::new(Memory { bytes, len, leased, mark: ForkMark::new() })))
+    }
+
+    /// Bytes it has.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Touches every page, if no snapshot has any; whether it did.
+    ///
+    /// For virtual machines: hypervisors take back, move or stop mapping what a guest has not used for a while,
+    /// seconds sometimes, and what the first access costs then a writer would wait for, up to milliseconds for
+    /// 2 MiB. Before a snapshot, while writers still run: 4 milliseconds a gigabyte where all is there, tenths of a
+    /// second where it is not.
+    pub fn touch(&self) -> bool {
+        let Some(lease) = self.lease(self.len()).filter(|lease| lease.len() == self.len()) else {
+            return false;
+        };
+        for offset in (0..lease.len()).step_by(page_size()) {
+            // SAFETY: within the reserve, which is ours alone while the lease lives, and whose bytes mean nothing.
+            unsafe { lease.start().add(offset).write_volatile(0) };
+        }
+        true
+    }
+
+    /// As many bytes as are wanted, rounded up to 2 MiB, or as many as other snapshots have left; none in a forked child.
+    pub(super) fn lease(&self, wanted: usize) -> Option<Lease> {
+        let memory = &self.0;
+        let (wanted, all) = (wanted.div_ceil(HUGE_PAGE_BYTES), memory.len / HUGE_PAGE_BYTES);
+        let pages = memory.mark.is_ours().then(|| memory.leased.take(wanted, all))??;
+        let range = pages.start * HUGE_PAGE_BYTES..pages.end * HUGE_PAGE_BYTES;
+        Some(Lease { memory: Arc::clone(memory), range, is_over: AtomicBool::new(false) })
+    }
+}
+
+impl Lease {
+    pub(super) fn start(&self) -> *mut u8 {
+        self.memory.bytes.start().wrapping_add(self.range.start)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Nothing is written there by this any more.
+    pub(super) fn end(&self) {
+        if !self.is_over.swap(true, Ordering::Relaxed) {
+            self.memory.leased.give_back();
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.mark.is_ours() {
+            // SAFETY: not used afterwards. A forked child must not unmap what it has not got.
+            unsafe { ManuallyDrop::drop(&mut self.bytes) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserve_of_several_is_shared_and_each_byte_is_one_snapshots() {
+        let reserve = Reserve::new(5 * HUGE_PAGE_BYTES).unwrap();
+        assert!(reserve.touch());
+        let wanted = [HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1, usize::MAX];
+        let mut leases: Vec<_> = wanted.iter().map(|&len| reserve.lease(len).unwrap()).collect();
+        let places: Vec<_> = leases.iter().map(|lease| (lease.range.start, lease.len())).collect();
+        assert_eq!(places, [(0, 1), (1, 2), (3, 2)].map(|(at, len)| (at << 21, len << 21)));
+        while let Some(lease) = leases.pop() {
+            // SAFETY: the last of so many bytes, which no other thread uses.
+            unsafe { lease.start().add(lease.len() - 1).write(1) };
+            assert!(!reserve.touch());
+        }
+        assert!(reserve.lease(0).is_none() && reserve.touch());
+    }
+
+    #[test]
+    fn reserve_of_one_snapshot_is_had_again_when_that_has_ended() {
+        let reserve = Reserve::new(1).unwrap();
+        assert_eq!(reserve.len(), HUGE_PAGE_BYTES);
+        let lease = reserve.clone().lease(1).unwrap();
+        assert!(reserve.lease(1).is_none() && !reserve.touch());
+        // SAFETY: the last of so many bytes, which no other thread uses.
+        unsafe { lease.start().add(lease.len() - 1).write(1) };
+        drop(lease);
+        assert!(reserve.touch() && reserve.lease(1).is_some());
+        assert_eq!(reserve.lease(usize::MAX).unwrap().len(), HUGE_PAGE_BYTES);
+    }
+
+    #[test]
+    fn reserve_beyond_the_machine_is_an_error_with_numbers() {
+        let refused = Reserve::new(usize::MAX / 2).unwrap_err().to_string();
+        assert!(refused.contains("are available") || refused.contains("limit"), "{refused}");
+        assert!(matches!(Reserve::new(usize::MAX), Err(SnapshotError::Kernel { .. })));
+    }
+}

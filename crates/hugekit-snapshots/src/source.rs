@@ -1,0 +1,220 @@
+//! Where the bytes of a snapshot come from: anonymous memory that is protected, or a fork of a region. Both have
+//! granules that are read, preserved and let go; addresses are the owner's.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::anonymous::Anonymous;
+use super::lifecycle::Failure;
+use super::piece::Piece;
+use super::region::OfRegion;
+use super::state::{Delivering, Trouble};
+use super::{SnapshotError, Stats, limit};
+use hugekit_bulk::Reuse;
+use hugekit_machine::Root;
+use hugekit_regions::fault::Serving;
+
+#[derive(Debug)]
+pub(super) enum Source {
+    Anonymous(Anonymous),
+    Region(OfRegion),
+    Piece(Piece),
+}
+
+impl Source {
+    /// What it is of.
+    pub(super) fn range(&self) -> Range<usize> {
+        match self {
+            Self::Anonymous(of) => of.snapshot.interval().range().clone(),
+            Self::Region(of) => of.fork().addresses(),
+            Self::Piece(piece) => piece.range().clone(),
+        }
+    }
+
+    /// What lies in granules: all but the edges. Of a piece, all of the whole that it was cut from.
+    pub(super) fn inner(&self) -> Range<usize> {
+        match self {
+            Self::Anonymous(of) => of.snapshot.interval().inner().clone(),
+            Self::Region(of) => of.fork().addresses(),
+            Self::Piece(piece) => piece.whole().inner(),
+        }
+    }
+
+    /// Where the first granule would begin if it were whole.
+    pub(super) fn origin(&self) -> usize {
+        match self {
+            Self::Anonymous(of) => of.snapshot.interval().origin(),
+            Self::Region(of) => of.fork().addresses().start,
+            Self::Piece(piece) => piece.whole().origin(),
+        }
+    }
+
+    pub(super) fn granule_bytes(&self) -> usize {
+        match self {
+            Self::Anonymous(of) => of.snapshot.interval().granule_bytes(),
+            Self::Region(of) => of.fork().granule_bytes(),
+            Self::Piece(piece) => piece.whole().granule_bytes(),
+        }
+    }
+
+    /// The granule that a part lies in, if that is no edge.
+    pub(super) fn granule_of(&self, part: &Range<usize>) -> Option<usize> {
+        let is_in_one = self.inner().contains(&part.start);
+        is_in_one.then(|| part.start.saturating_sub(self.origin()) / self.granule_bytes())
+    }
+
+    /// The parts of a range of addresses that lie in one granule or one edge each. The first and the last granule
+    /// may be cut by the ends.
+    pub(super) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (inner, origin, granule) = (self.inner(), self.origin(), self.granule_bytes());
+        let mut next = range.start;
+        std::iter::from_fn(move || {
+            let end = if next < inner.start {
+                inner.start
+            } else if next < inner.end {
+                (next - (next - origin) % granule + granule).min(inner.end)
+            } else {
+                range.end
+            };
+            let part = next..end.min(range.end);
+            next = part.end;
+            (!part.is_empty()).then_some(part)
+        })
+    }
+
+    /// Copies bytes of one part to where the kernel may refuse to write, past the cache unless they are used
+    /// soon.
+    ///
+    /// # Safety
+    /// As many bytes of `to` may be written, and no other thread uses them.
+    pub(super) unsafe fn try_read(
+        &self,
+        part: &Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Result<(), Trouble> {
+        match self {
+            // SAFETY: the caller's to promise.
+            Self::Anonymous(of) => unsafe { of.snapshot.try_read(part, to, reuse) },
+            Self::Region(of) => {
+                // SAFETY: as above.
+                unsafe { of.fork().read(of.offsets(part), to, reuse) }
+                    .map_err(|_lost| Trouble::Failed(Failure::Changed(part.start)))
+            }
+            // SAFETY: as above.
+            Self::Piece(piece) => unsafe { piece.whole().try_read(part, to, reuse) },
+        }
+    }
+
+    /// As [`try_read`](Self::try_read), to memory of our own.
+    ///
+    /// # Safety
+    /// As for [`try_read`](Self::try_read), by the kernel too.
+    pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
+        match self {
+            // SAFETY: the caller's to promise.
+            Self::Anonymous(of) => unsafe { of.snapshot.read(part, to) },
+            Self::Region(of) => {
+                // SAFETY: as above.
+                unsafe { of.fork().read(of.offsets(part), to, Reuse::All) }
+                    .map_err(|_lost| Failure::Changed(part.start))
+            }
+            // SAFETY: as above.
+            Self::Piece(piece) => unsafe { piece.whole().read(part, to) },
+        }
+    }
+
+    /// Bytes of one part that are retained, and so do not change until it is let go.
+    pub(super) fn kept(&self, part: &Range<usize>) -> Option<*const u8> {
+        match self {
+            Self::Anonymous(of) => of.snapshot.kept(part),
+            Self::Region(_) => None,
+            Self::Piece(piece) => piece.whole().kept(part),
+        }
+    }
+
+    /// Has each thread that preserves a granule put it where all of it is being copied to, where that is possible.
+    ///
+    /// # Safety
+    /// As many bytes of `to` as there are may be written until the delivery ends, by any thread, and none but
+    /// [`try_read`](Self::try_read), in order, writes them.
+    pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivering<'_>> {
+        match self {
+            // SAFETY: the caller's to promise.
+            Self::Anonymous(of) => unsafe { of.deliver_to(to) },
+            Self::Region(_) | Self::Piece(_) => None,
+        }
+    }
+
+    /// No reader wants the granules that begin in a range any more: writers need not preserve them.
+    pub(super) fn let_go(&self, range: &Range<usize>) {
+        match self {
+            Self::Anonymous(of) => of.let_go(range),
+            Self::Region(of) => of.fork().let_go(&of.offsets(range)),
+            Self::Piece(piece) => {
+                let own = piece.own(range);
+                if !own.is_empty() {
+                    piece.whole().let_go(&own);
+                }
+            }
+        }
+    }
+
+    /// Preserves what a part lies in.
+    pub(super) fn preserve(&self, part: &Range<usize>) -> Result<(), SnapshotError> {
+        match self {
+            Self::Anonymous(of) => {
+                of.preserve(part);
+                of.snapshot.failure().map_or(Ok(()), |failure| Err(self.error(failure)))
+            }
+            Self::Region(of) => {
+                of.preserve(part);
+                Ok(())
+            }
+            Self::Piece(piece) => piece.whole().preserve(part),
+        }
+    }
+
+    pub(super) fn serving(&self) -> Option<&Serving> {
+        match self {
+            Self::Anonymous(of) => of.serving.as_ref(),
+            Self::Region(of) => of.fork().serving(),
+            Self::Piece(piece) => piece.whole().serving(),
+        }
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        match self {
+            Self::Anonymous(of) => of.stats(),
+            Self::Region(of) => of.stats(),
+            Self::Piece(piece) => piece.whole().stats(),
+        }
+    }
+
+    /// Whether this is the process that made it: another one must not ask anything of the descriptor, because
+    /// it would be asked of that process's memory.
+    pub(super) fn is_here(&self) -> Result<(), SnapshotError> {
+        let is_here = match self {
+            Self::Anonymous(of) => of.tracker.is_ours(),
+            Self::Region(of) => of.fork().is_ours(),
+            Self::Piece(piece) => return piece.whole().is_here(),
+        };
+        if is_here { Ok(()) } else { Err(SnapshotError::Forked) }
+    }
+
+    pub(super) fn error(&self, failure: Failure) -> SnapshotError {
+        if let Self::Piece(piece) = self {
+            return piece.whole().error(failure);
+        }
+        match failure {
+            Failure::CowLimitExceeded => {
+                let Stats { cap, retained, .. } = self.stats();
+                let available = limit::attainable(&Root::default(), retained);
+                SnapshotError::CowLimitExceeded { cap, len: self.range().len(), available }
+            }
+            Failure::Unserved => SnapshotError::Unserved,
+            Failure::Refused => SnapshotError::Refused,
+            Failure::Changed(address) => SnapshotError::Changed { address },
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A snapshot as memory.
+//!
+//! It is filled when it is asked for, piece by piece, and not by faults: a fault has no way to say that the
+//! snapshot is lost, an answer has.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::param::page_size;
+
+use super::{Snapshot, SnapshotError};
+use hugekit_sys::headroom;
+use hugekit_sys::private_pages::{OwnWords, PrivateBytes};
+
+/// Bytes that are filled together.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The bytes of a snapshot at addresses of its own. Takes memory for what was asked for. It holds the snapshot by
+/// reference, or shares it: `View<Arc<Snapshot>>`.
+#[derive(Debug)]
+pub struct View<S> {
+    snapshot: S,
+    bytes: PrivateBytes,
+    /// Where the first byte lies, as far into its page as the owner's.
+    first: usize,
+    /// 1 for each piece that is filled and does not change any more.
+    filled: OwnWords<AtomicU32>,
+    /// Held by the thread that fills a piece.
+    filling: Mutex<()>,
+}
+
+impl Snapshot {
+    /// The snapshot as memory, of which nothing is there yet.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Kernel`] if there are no addresses for it.
+    pub fn view(&self) -> Result<View<&Self>, SnapshotError> {
+        View::of(self)
+    }
+}
+
+/// What a [`View`] can hold its snapshot by: `&Snapshot` or `Arc<Snapshot>`. No other type can be one, because the
+/// view writes memory by the length of the snapshot, and that must be the same snapshot each time.
+///
+/// ```compile_fail,E0277
+/// # use std::borrow::Borrow;
+/// # use hugekit::Snapshot;
+/// # use hugekit::snapshot::View;
+/// fn view_of<S: Borrow<Snapshot>>(snapshot: S) {
+///     let _ = View::of(snapshot);
+/// }
+/// ```
+pub trait Holder: sealed::Sealed {}
+
+impl Holder for &Snapshot {}
+impl Holder for Arc<Snapshot> {}
+
+mod sealed {
+    use super::{Arc, Snapshot};
+
+    pub trait Sealed {
+        /// The snapshot, always the same one.
+        fn snapshot(&self) -> &Snapshot;
+    }
+
+    impl Sealed for &Snapshot {
+        fn snapshot(&self) -> &Snapshot {
+            self
+        }
+    }
+
+    impl Sealed for Arc<Snapshot> {
+        fn snapshot(&self) -> &Snapshot {
+            self
+        }
+    }
+}
+
+impl<S: Holder> View<S> {
+    /// A snapshot as memory, of which nothing is there yet; as [`Snapshot::view`], for those that share the snapshot.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Kernel`] if there are no addresses for it.
+    pub fn of(snapshot: S) -> Result<Self, SnapshotError> {
+        headroom::check()?;
+        let (start, len) = (snapshot.snapshot().source.range().start, snapshot.snapshot().len());
+        let (first, kernel) = (start % page_size(), SnapshotError::kernel("mmap"));
+        Ok(Self {
+            snapshot,
+            bytes: PrivateBytes::new(first + len, page_size()).map_err(&kernel)?,
+            first,
+            filled: OwnWords::new(len.div_ceil(PIECE_BYTES)).map_err(&kernel)?,
+            filling: Mutex::default(),
+        })
+    }
+
+    fn snapshot(&self) -> &Snapshot {
+        self.snapshot.snapshot()
+    }
+
+    /// Bytes of the snapshot.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.snapshot().len()
+    }
+
+    /// Bytes by their offsets. They stay where they are, and as they are.
+    ///
+    /// # Errors
+    /// As [`Snapshot::read_at`].
+    pub fn bytes(&self, range: Range<usize>) -> Result<&[u8], SnapshotError> {
+        let len = range.end.saturating_sub(range.start);
+        self.snapshot().addresses(range.start, len)?;
+        for piece in range.start / PIECE_BYTES..(range.start + len).div_ceil(PIECE_BYTES) {
+            self.fill(piece)?;
+        }
+        // SAFETY: within the mapping, filled, and written by no thread any more.
+        Ok(unsafe { std::slice::from_raw_parts(self.at(range.start), len) })
+    }
+
+    /// Where the view has what lies at a pointer into the owner's memory, so that structures can be walked by
+    /// the pointers that they hold. The value is there, all of it; it has the alignment that it has in the
+    /// owner's memory, up to that of a page. What it means is for the caller to know: a store that raced with
+    /// the snapshot may have left it half done.
+    ///
+    /// # Errors
+    /// As [`Snapshot::read_at`]: out of range if the pointer is, or the value's end.
+    pub fn rebase<T>(&self, pointer: *const T) -> Result<*const T, SnapshotError> {
+        Ok(self.rebase_bytes(pointer.addr(), size_of::<T>())?.as_ptr().cast())
+    }
+
+    /// As [`rebase`](Self::rebase), of so many bytes at an address of the owner's memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rebase_bytes(&self, address: usize, len: usize) -> Result<&[u8], SnapshotError> {
+        let offset = address.wrapping_sub(self.snapshot().source.range().start);
+        self.bytes(offset..offset.saturating_add(len))
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        self.bytes.start().wrapping_add(self.first + offset)
+    }
+
+    fn fill(&self, piece: usize) -> Result<(), SnapshotError> {
+        let is_filled = || self.filled[piece].load(Ordering::Acquire) == 1;
+        if is_filled() {
+            return Ok(());
+        }
+        let _filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_filled() {
+            let start = piece * PIECE_BYTES;
+            let len = PIECE_BYTES.min(self.len() - start);
+            // SAFETY: within the mapping; no other thread writes a piece that is not filled, or reads it.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(self.at(start), len) };
+            self.snapshot().read_at(start, bytes)?;
+            self.filled[piece].store(1, Ordering::Release);
+        }
+        Ok(())
+    }
+}

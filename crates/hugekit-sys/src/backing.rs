@@ -1,0 +1,61 @@
+//! What memory is made of.
+
+use std::fmt;
+
+use crate::HUGE_PAGE_BYTES;
+use crate::memfd::Pages;
+
+/// What memory is made of: the tiers of a pool's ladder, or a leased file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backing {
+    /// The kernel's reserved pages of 1 GiB. Only on request, because nothing smaller than 1 GiB
+    /// can be mapped, protected or released there.
+    Hugetlb1G,
+    /// The kernel's reserved pages of 2 MiB.
+    Hugetlb2M,
+    /// Shared memory on transparent huge pages.
+    Thp,
+    /// Shared memory on base pages: always possible, and the slowest to map.
+    Base,
+}
+
+impl Backing {
+    /// Every tier, the highest first.
+    pub const ALL: [Self; 4] = [Self::Hugetlb1G, Self::Hugetlb2M, Self::Thp, Self::Base];
+
+    /// Bytes of a folio: what is populated, mapped and cleaned as a whole.
+    #[must_use]
+    pub fn page_size(self) -> usize {
+        match self {
+            Self::Hugetlb1G => 1 << 30,
+            Self::Hugetlb2M | Self::Thp => HUGE_PAGE_BYTES,
+            Self::Base => rustix::param::page_size(),
+        }
+    }
+
+    /// Whether the kernel sets these pages apart, so that no other process can take them.
+    #[must_use]
+    pub fn is_reserved(self) -> bool {
+        matches!(self, Self::Hugetlb1G | Self::Hugetlb2M)
+    }
+
+    pub fn pages(self) -> Pages {
+        match self {
+            Self::Hugetlb1G => Pages::Hugetlb1G,
+            Self::Hugetlb2M => Pages::Hugetlb2M,
+            Self::Thp | Self::Base => Pages::Shmem,
+        }
+    }
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hugetlb1G => "hugetlb pages of 1 GiB",
+            Self::Hugetlb2M => "hugetlb pages of 2 MiB",
+            Self::Thp => "shared memory on transparent huge pages",
+            Self::Base => "shared memory on base pages",
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! Room on the heap for what an operation allocates.
+//!
+//! An allocation that fails ends a Rust program, unless its code asked for an answer, which most of std does not: `Arc`,
+//! maps, threads, paths, error messages. So an operation that promises an error when memory is short looks before it
+//! starts whether the allocator has [`BYTES`] in one piece. No operation has half as many of such allocations at a
+//! time, which `tests/refused_calls` counts; where more may be needed, the code asks for an answer.
+//!
+//! The room is not held: what other threads of the program allocate in the same microseconds may take it.
+//!
+//! What cannot fail (a region that is dropped) is lent a block that the process [keeps](KEPT) for that.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::hint::black_box;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Below what the C library maps by itself, so that a block that is freed stays in the heap.
+const BYTES: usize = 64 << 10;
+
+const LAYOUT: Layout = match Layout::from_size_align(BYTES, 16) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a power of two, and a length that no multiple of it overflows"),
+};
+
+/// For what cannot fail; null until the first operation, and while it is lent.
+static KEPT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
+/// The heap has no room for an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the call needs {} KiB of heap in one piece, and the allocator has less", BYTES >> 10)]
+pub struct HeapShortage;
+
+impl HeapShortage {
+    /// Whether the heap has room for an operation of this library; each looks by itself. For bindings, whose own small
+    /// allocations come before and after.
+    ///
+    /// # Errors
+    /// It has not. Nothing was allocated then, and the error allocates nothing either.
+    pub fn check() -> Result<(), Self> {
+        check()
+    }
+
+    /// What an administrator or the program can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        "free memory, or raise vm.max_map_count, ulimit -v or ulimit -d".to_owned()
+    }
+}
+
+/// Whether the heap has room for an operation.
+///
+/// # Errors
+/// It has not. Nothing was allocated then, and the error allocates nothing either.
+pub fn check() -> Result<(), HeapShortage> {
+    keep()?;
+    Block::new().map(drop)
+}
+
+/// A block for what cannot fail, where the heap has no room for it. Given back when dropped.
+#[must_use = "the block is lent until this is dropped"]
+pub fn lend() -> Lent {
+    if Block::new().is_err() {
+        drop(take());
+    }
+    Lent(())
+}
+
+/// What was lent.
+#[derive(Debug)]
+pub struct Lent(());
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // Else the next operation tries again, and is refused if it cannot.
+        let _ = keep();
+    }
+}
+
+/// Has the process keep a block.
+fn keep() -> Result<(), HeapShortage> {
+    if KEPT.load(Ordering::Relaxed).is_null() {
+        let block = Block::new()?.into_raw();
+        let before = KEPT.swap(block, Ordering::SeqCst);
+        // Another thread may have kept one meanwhile.
+        drop(Block::from_raw(before));
+    }
+    Ok(())
+}
+
+fn take() -> Option<Block> {
+    Block::from_raw(KEPT.swap(ptr::null_mut(), Ordering::SeqCst))
+}
+
+/// A block of the heap, freed when dropped.
+struct Block(ptr::NonNull<u8>);
+
+impl Block {
+    fn new() -> Result<Self, HeapShortage> {
+        // SAFETY: the layout has bytes.
+        let start = black_box(unsafe { alloc(LAYOUT) });
+        ptr::NonNull::new(start).map(Self).ok_or(HeapShortage)
+    }
+
+    fn into_raw(self) -> *mut u8 {
+        std::mem::ManuallyDrop::new(self).0.as_ptr()
+    }
+
+    /// Null, or what [`into_raw`](Self::into_raw) gave, once.
+    fn from_raw(start: *mut u8) -> Option<Self> {
+        ptr::NonNull::new(start).map(Self)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with this layout, and only this value owns it: `KEPT` is swapped, never copied.
+        unsafe { dealloc(self.0.as_ptr(), LAYOUT) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_there_and_a_block_is_kept_and_lent() {
+        check().unwrap();
+        assert!(!KEPT.load(Ordering::SeqCst).is_null());
+        drop(take());
+        drop(lend());
+        assert!(!KEPT.load(Ordering::SeqCst).is_null());
+    }
+}

@@ -1,0 +1,142 @@
+//! What is refused, and how long: the half of this that a test sees.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+use rustix::io::{self, Errno};
+
+use super::Call;
+
+/// Which call is refused, and with what.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// How many calls pass before it, of all threads.
+    pub nth: u32,
+    /// Which of its answers it gives.
+    pub choice: usize,
+    /// How long.
+    pub lasting: Lasting,
+}
+
+/// How long calls are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Lasting {
+    /// One call.
+    Once,
+    /// That call and all of its kind, until disarmed.
+    Kind,
+    /// As a system-call filter would: that call, and, if it is an ioctl, all ioctls, with `EPERM`.
+    Filter,
+}
+
+/// What was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// The call.
+    pub call: Call,
+    /// What it answered; 0 if it has not so many answers, and passed.
+    pub errno: i32,
+}
+
+static ARMED: AtomicBool = AtomicBool::new(false);
+static LEFT: AtomicU32 = AtomicU32::new(0);
+static CHOICE: AtomicU32 = AtomicU32::new(0);
+static LASTING: AtomicU8 = AtomicU8::new(0);
+/// The call that was refused: its number and one; its answer.
+static REFUSED: AtomicU8 = AtomicU8::new(0);
+static ERRNO: AtomicI32 = AtomicI32::new(0);
+
+/// By which a binary that has this compiled in is told from others.
+#[used]
+static MARK: &[u8; 36] = b"hugekit: system calls may be refused";
+
+/// Calls that were made since the plan was armed; no more than so many are kept.
+static TRACE: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
+static TRACED: AtomicUsize = AtomicUsize::new(0);
+
+/// The calls that were made since a plan was armed last, of all threads.
+#[must_use]
+pub fn trace() -> Vec<Call> {
+    let made = TRACED.load(Ordering::SeqCst);
+    let calls = TRACE.iter().take(made);
+    calls.filter_map(|call| Call::numbered(call.load(Ordering::SeqCst))).collect()
+}
+
+/// From now on, calls are counted and refused. One plan at a time.
+pub fn arm(plan: Plan) {
+    REFUSED.store(0, Ordering::SeqCst);
+    ERRNO.store(0, Ordering::SeqCst);
+    LEFT.store(plan.nth, Ordering::SeqCst);
+    CHOICE.store(plan.choice as u32, Ordering::SeqCst);
+    LASTING.store(plan.lasting as u8, Ordering::SeqCst);
+    TRACED.store(0, Ordering::SeqCst);
+    ARMED.store(true, Ordering::SeqCst);
+}
+
+/// Lets everything pass again, and says what was refused.
+pub fn disarm() -> Option<Hit> {
+    ARMED.store(false, Ordering::SeqCst);
+    hit()
+}
+
+/// What was refused so far.
+#[must_use]
+pub fn hit() -> Option<Hit> {
+    let call = Call::numbered(REFUSED.load(Ordering::SeqCst).checked_sub(1)?)?;
+    Some(Hit { call, errno: ERRNO.load(Ordering::SeqCst) })
+}
+
+pub fn pass(call: Call) -> io::Result<()> {
+    if !ARMED.load(Ordering::SeqCst) {
+        return Ok(());
+    }
+    if let Some(place) = TRACE.get(TRACED.fetch_add(1, Ordering::SeqCst)) {
+        place.store(call as u8, Ordering::SeqCst);
+    }
+    match Call::numbered(REFUSED.load(Ordering::SeqCst).wrapping_sub(1)) {
+        Some(refused) => again(refused, call),
+        None => first(call),
+    }
+}
+
+/// Whether it is this one's turn.
+fn first(call: Call) -> io::Result<()> {
+    let filter = LASTING.load(Ordering::SeqCst) == Lasting::Filter as u8;
+    let answers = if filter { &[Errno::PERM] } else { call.answers() };
+    let left = LEFT.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    let is_mine = left.is_err()
+        && REFUSED.compare_exchange(0, call as u8 + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let lasts = LASTING.load(Ordering::SeqCst) != Lasting::Once as u8;
+    // These mean that it will work when it is tried again, or that nothing needs to be done; no kernel says so for
+    // ever.
+    let passes_by = |errno: Errno| {
+        let is_ioctls = matches!(errno, Errno::AGAIN | Errno::EXIST | Errno::NOENT);
+        errno == Errno::INTR || is_ioctls && call.is_ioctl()
+    };
+    let mut fitting = answers.iter().copied().filter(|&errno| !(lasts && passes_by(errno)));
+    match fitting.nth(CHOICE.load(Ordering::SeqCst) as usize) {
+        Some(errno) if is_mine => {
+            ERRNO.store(errno.raw_os_error(), Ordering::SeqCst);
+            Err(errno)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether what refused another one refuses this one, too.
+fn again(refused: Call, call: Call) -> io::Result<()> {
+    let lasting = LASTING.load(Ordering::SeqCst);
+    let is_ioctl = lasting == Lasting::Filter as u8 && refused.is_ioctl() && call.is_ioctl();
+    match ERRNO.load(Ordering::SeqCst) {
+        errno if errno != 0 && lasting != Lasting::Once as u8 && (refused == call || is_ioctl) => {
+            Err(Errno::from_raw_os_error(errno))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Call {
+    fn numbered(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}

@@ -1,0 +1,62 @@
+//! What this kernel has and an older one has not, withheld: so that a test runs as on that one.
+//!
+//! `HUGEKIT_AS_LINUX=6.1` in the environment says which. A newer kernel that is not asked for what is new does what
+//! an older one did; what only an older one does is met in a guest that runs it.
+
+use std::sync::OnceLock;
+
+/// What some kernels have, and the release that brought it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Novelty {
+    /// `PAGEMAP_SCAN`.
+    PagemapScan,
+    /// `UFFDIO_CONTINUE_MODE_WP`.
+    ProtectedContinue,
+}
+
+impl Novelty {
+    const fn since(self) -> Release {
+        match self {
+            Self::PagemapScan => Release(6, 7),
+            Self::ProtectedContinue => Release(6, 4),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Release(u32, u32);
+
+/// Features of userfaultfd(2), as its bits, by the release that brought them.
+const FEATURES: [(Release, u64); 8] = [
+    (Release(5, 13), 1 << 9),
+    (Release(5, 14), 1 << 10),
+    (Release(5, 18), 1 << 11),
+    (Release(5, 19), 1 << 12),
+    (Release(6, 4), 1 << 13),
+    (Release(6, 6), 1 << 14),
+    (Release(6, 7), 1 << 15),
+    (Release(6, 8), 1 << 16),
+];
+
+/// The release to be taken for; not asked for in a signal handler.
+fn pretended() -> Option<Release> {
+    static PRETENDED: OnceLock<Option<Release>> = OnceLock::new();
+    *PRETENDED.get_or_init(|| {
+        let said = std::env::var("HUGEKIT_AS_LINUX").ok()?;
+        let (major, minor) = said.split_once('.').expect("HUGEKIT_AS_LINUX=MAJOR.MINOR");
+        let number = |text: &str| text.parse().expect("HUGEKIT_AS_LINUX=MAJOR.MINOR");
+        Some(Release(number(major), number(minor)))
+    })
+}
+
+/// Whether the kernel may be asked for it.
+pub fn has(novelty: Novelty) -> bool {
+    pretended().is_none_or(|release| novelty.since() <= release)
+}
+
+/// The features that the kernel may be asked for, of these.
+pub fn features_of(there: u64) -> u64 {
+    let Some(release) = pretended() else { return there };
+    let newer = FEATURES.iter().filter(|(since, _)| *since > release);
+    newer.fold(there, |there, (_, feature)| there & !feature)
+}

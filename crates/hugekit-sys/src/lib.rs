@@ -1,0 +1,43 @@
+//! Everything asked of the kernel: one typed function per system call or ioctl, with its preconditions.
+//!
+//! What rustix has is called through rustix; the rest are those it lacks.
+
+pub mod apart;
+pub mod byte_lock;
+pub mod fork_mark;
+pub mod handler_thread;
+pub mod headroom;
+pub mod injection;
+mod ioctl;
+pub mod mapping;
+pub mod memfd;
+pub mod memory;
+pub mod mempolicy;
+pub mod pagemap;
+pub mod peek;
+pub mod private_pages;
+pub mod process;
+pub mod seqpacket;
+pub mod signal;
+pub mod thread;
+pub mod userfaultfd;
+
+pub mod backing;
+pub mod cpu_set;
+pub mod error_kind;
+pub mod events;
+pub mod huge_page;
+pub mod size;
+pub mod sync;
+
+pub use self::error_kind::{ErrorKind, system_error};
+pub use self::headroom::HeapShortage;
+pub use self::huge_page::HUGE_PAGE_BYTES;
+
+use rustix::io;
+
+/// How a call of libc's ended, right after it: by its answer refused or not.
+fn last_error(refused: bool) -> io::Result<()> {
+    let errno = || std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    if refused { Err(io::Errno::from_raw_os_error(errno())) } else { Ok(()) }
+}

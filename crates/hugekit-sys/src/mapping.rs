@@ -1,0 +1,616 @@
+//! Shared mappings of a file, with what is asked of the kernel about them.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::io;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::param::page_size;
+
+use super::apart;
+use super::fork_mark::ForkMark;
+use super::injection::{Call, pass};
+use super::last_error;
+use crate::HUGE_PAGE_BYTES;
+
+/// Addresses that map part of a file, readable and writable, shared with every other mapping of
+/// that part in this process, and with none of a forked child unless it was
+/// [made for children too](Self::of_children_too). Not unmapped on drop: its holder
+/// knows when no thread uses the addresses any more, and whether they still are its own (a forked child
+/// has others there, or none).
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range; the code that follows its addresses says why that is sound.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes from `offset` on, at an address that is a multiple of `align`. All are
+    /// multiples of the file's page size, `align` a power of two and `len` not 0.
+    ///
+    /// It becomes accessible only after it is kept from children: a process that another thread forks
+    /// in between would otherwise go on sharing the memory, whichever owner gets it later.
+    pub fn new(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
+        Self::inaccessible(&file, offset, len, align)?.opened_by(Self::open_to_this_process)
+    }
+
+    /// Maps pieces of the file one after the other, each an offset and a length, at an address that is a
+    /// multiple of `align`, and keeps them from children. A process that another thread forks meanwhile has
+    /// them, too, but no thread there or here knows the address yet. (To open the mapping afterwards, as
+    /// [`new`](Self::new) does, costs as much as all the rest where pages are huge.)
+    pub fn of_pieces(file: impl AsFd, pieces: &[(u64, usize)], align: usize) -> io::Result<Self> {
+        let len = pieces.iter().map(|(_, len)| len).sum();
+        let &[(offset, _), ref others @ ..] = pieces else { return Err(io::Errno::INVAL) };
+        let at_once = match others {
+            [] => Some(Self::anywhere(&file, offset, len, READ_WRITE)?),
+            _ => None,
+        };
+        let (mapping, pieces) = match at_once {
+            Some(mapping) if mapping.suits(align) => (mapping, &pieces[..0]),
+            other => {
+                if let Some(mapping) = other {
+                    // SAFETY: just mapped, and no other thread knows of it.
+                    unsafe { mapping.unmap() }?;
+                }
+                (Self::held(len, align)?, pieces)
+            }
+        };
+        let map = || -> io::Result<()> {
+            let mut at = mapping.start.as_ptr();
+            for &(offset, len) in pieces {
+                let fixed = SHARED | MapFlags::FIXED;
+                // SAFETY: what is replaced lies within the addresses just taken, which no thread uses.
+                unsafe { map(at, len, READ_WRITE, fixed, &file, offset) }?;
+                at = at.wrapping_add(len);
+            }
+            mapping.advise(Advice::LinuxDontFork)
+        };
+        match map() {
+            Ok(()) => Ok(mapping),
+            Err(error) => {
+                // SAFETY: just mapped, and no other thread knows of it.
+                unsafe { mapping.unmap() }?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Aligned addresses with nothing behind them, none of which is [taken](apart).
+    pub(super) fn held(len: usize, align: usize) -> io::Result<Self> {
+        let no_room = io::Errno::NOMEM;
+        let short = len.checked_add(align).ok_or(no_room)?;
+        if let Some(held) = Self::held_in(short, len, align)? {
+            return Ok(held);
+        }
+        let room = apart::room_for(short).ok_or(no_room)?;
+        Self::held_in(room, len, align)?.ok_or(no_room)
+    }
+
+    /// Some of as many addresses in a row as there is room for; `None` if none are free.
+    fn held_in(room: usize, len: usize, align: usize) -> io::Result<Option<Self>> {
+        let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+        let first = unsafe { map_anonymous(ptr::null_mut(), room, NO_ACCESS, hold) }?.as_ptr();
+        let all = first.addr()..first.addr() + room;
+        let Some(start) = apart::free_within(&all, len, align) else {
+            // SAFETY: addresses just taken, which no thread uses.
+            unsafe { unmap(first, room) }?;
+            return Ok(None);
+        };
+        let start = first.with_addr(start);
+        let before = start.addr() - all.start;
+        for (address, len) in [(first, before), (start.wrapping_add(len), room - before - len)] {
+            if len > 0 {
+                // SAFETY: as above.
+                unsafe { unmap(address, len) }?;
+            }
+        }
+        Ok(Some(Self { start: not_null(start)?, len }))
+    }
+
+    /// Whether it lies where it may.
+    fn suits(&self, align: usize) -> bool {
+        let start = self.start.as_ptr().addr();
+        start % align == 0 && !apart::is_taken(&(start..start + self.len))
+    }
+
+    fn inaccessible(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
+        let mapping = Self::anywhere(&file, offset, len, NO_ACCESS)?;
+        if mapping.suits(align) {
+            return Ok(mapping);
+        }
+        // SAFETY: just mapped, and no other thread knows of it.
+        unsafe { mapping.unmap() }?;
+        Self::aligned(&file, offset, len, align)
+    }
+
+    /// As [`new`](Self::new), but children that are forked from now on have it too.
+    pub fn of_children_too(
+        file: impl AsFd,
+        offset: u64,
+        len: usize,
+        align: usize,
+    ) -> io::Result<Self> {
+        Self::inaccessible(&file, offset, len, align)?.opened_by(Self::open)
+    }
+
+    /// This new mapping once it is accessible; nothing is mapped if it cannot be.
+    fn opened_by(self, open: fn(&Self) -> io::Result<()>) -> io::Result<Self> {
+        match open(&self) {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                // SAFETY: just mapped, and no other thread knows of it.
+                unsafe { self.unmap() }?;
+                Err(error)
+            }
+        }
+    }
+
+    fn open_to_this_process(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontFork)?;
+        self.open()
+    }
+
+    fn open(&self) -> io::Result<()> {
+        let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
+        pass(Call::Mprotect)?;
+        // SAFETY: the mapping is this value's, and no thread accesses it yet.
+        unsafe { rustix::mm::mprotect(self.start.as_ptr().cast(), self.len, read_write) }
+    }
+
+    fn anywhere(file: impl AsFd, offset: u64, len: usize, access: ProtFlags) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+        let start = unsafe { map(ptr::null_mut(), len, access, SHARED, file, offset) }?;
+        Ok(Self { start, len })
+    }
+
+    /// Maps the file over addresses that were taken for it.
+    fn aligned(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
+        let mapping = Self::held(len, align)?;
+        let (start, fixed) = (mapping.start.as_ptr(), SHARED | MapFlags::FIXED);
+        // SAFETY: what is replaced are the addresses just taken, which no thread uses.
+        let mapped = unsafe { map(start, len, NO_ACCESS, fixed, file, offset) };
+        if mapped.is_err() {
+            // SAFETY: as above.
+            unsafe { mapping.unmap() }?;
+        }
+        mapped.map(|_| mapping)
+    }
+
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Keeps it out of core dumps.
+    pub fn keep_from_dumps(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxDontDump)
+    }
+
+    /// Asks for transparent huge pages; `EINVAL` from a kernel without.
+    pub fn want_huge_pages(&self) -> io::Result<()> {
+        self.advise(Advice::LinuxHugepage)
+    }
+
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        pass(Call::Madvise)?;
+        // SAFETY: none of the advices above changes a byte or an access of this process.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
+    }
+
+    /// Unmaps all but the first `len` bytes: some, but not all, and a multiple of the page size.
+    ///
+    /// # Safety
+    /// As for [`unmap`](Self::unmap), of the addresses from there on.
+    pub unsafe fn unmap_from(&mut self, len: usize) -> io::Result<()> {
+        assert!(0 < len && len < self.len);
+        let tail = self.start.as_ptr().wrapping_add(len);
+        // SAFETY: addresses of this mapping; the rest is the caller's to promise.
+        unsafe { unmap(tail, self.len - len) }?;
+        self.len = len;
+        Ok(())
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Safety
+    /// The addresses are still this mapping's, and no thread uses them any more.
+    pub unsafe fn unmap(&self) -> io::Result<()> {
+        // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
+        unsafe { unmap(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// Has addresses show another part of a file from one moment to the next, however many threads access
+/// them: it is mapped elsewhere, kept from children and then moved there. Whatever was registered there is
+/// not any more. A process that another thread forks before it is kept from children has it too, at an address
+/// that no thread knows. (To open it only then would interrupt the other CPUs.) Async-signal-safe.
+///
+/// # Safety
+/// The addresses are part of one or several [`Mapping`]s, whose users expect to find this there.
+pub unsafe fn replace(
+    file: impl AsFd,
+    offset: u64,
+    addresses: &Range<usize>,
+    in_core_dumps: bool,
+) -> io::Result<()> {
+    let fresh = fresh(file, offset, addresses)?;
+    let there = ptr::with_exposed_provenance_mut::<c_void>(addresses.start);
+    let prepare = || -> io::Result<()> {
+        fresh.advise(Advice::LinuxDontFork)?;
+        if !in_core_dumps {
+            fresh.keep_from_dumps()?;
+        }
+        let (from, len) = (fresh.start.as_ptr().cast(), fresh.len);
+        pass(Call::Mremap)?;
+        // SAFETY: the old addresses are those just mapped, which no thread uses; what the new ones show is the
+        // caller's to promise.
+        unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, there) }?;
+        Ok(())
+    };
+    prepare().inspect_err(|_| {
+        // SAFETY: just mapped, and no other thread knows of it.
+        let _ = unsafe { fresh.unmap() };
+    })
+}
+
+/// Where a mapping was prepared last that moved to a multiple of a huge page: free again since.
+static PREPARED: AtomicUsize = AtomicUsize::new(0);
+
+/// A mapping that is to be moved to these addresses, with no page tables of its own: a move takes along those of all
+/// 2 MiB that it had a part of, which neighbours may have, and where there is one no huge page is mapped. So what will
+/// lie on huge pages begins at a multiple of one, if the kernel can be persuaded.
+fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<Mapping> {
+    let len = addresses.len();
+    if addresses.start % HUGE_PAGE_BYTES != 0 || len % HUGE_PAGE_BYTES != 0 {
+        return Mapping::anywhere(file, offset, len, READ_WRITE);
+    }
+    let near = |hint: usize| -> io::Result<Mapping> {
+        let hint = ptr::without_provenance_mut(hint);
+        // SAFETY: a new mapping, at the hint or at an address of the kernel's choice, replaces none.
+        let start = unsafe { map(hint, len, READ_WRITE, SHARED, &file, offset) }?;
+        Ok(Mapping { start, len })
+    };
+    let first = near(PREPARED.load(Ordering::Relaxed))?;
+    let start = first.start.as_ptr().addr();
+    if start % HUGE_PAGE_BYTES == 0 {
+        return Ok(first);
+    }
+    // SAFETY: just mapped, and no other thread knows of it.
+    unsafe { first.unmap() }?;
+    // New mappings come below older ones: there is room below this one, more likely than not.
+    let below = start - start % HUGE_PAGE_BYTES;
+    PREPARED.store(below, Ordering::Relaxed);
+    near(below)
+}
+
+/// As [`replace`], for when no mapping is left to prepare it elsewhere: the addresses are those of whole
+/// mappings, so that there are no more afterwards. A process that another thread forks at this very moment
+/// may have the memory too.
+///
+/// # Safety
+/// As there.
+pub unsafe fn replace_all(
+    file: impl AsFd,
+    offset: u64,
+    addresses: &Range<usize>,
+    in_core_dumps: bool,
+) -> io::Result<()> {
+    // SAFETY: the caller's to promise.
+    if unsafe { replace(&file, offset, addresses, in_core_dumps) }.is_ok() {
+        return Ok(());
+    }
+    let (there, fixed) =
+        (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);
+    // SAFETY: the caller's to promise.
+    let start = unsafe { map(there, addresses.len(), READ_WRITE, fixed, file, offset) }?;
+    let there = Mapping { start, len: addresses.len() };
+    there.advise(Advice::LinuxDontFork)?;
+    if in_core_dumps { Ok(()) } else { there.keep_from_dumps() }
+}
+
+/// Has every access to addresses be answered with SIGBUS by the kernel, a system call's with EFAULT: they map a
+/// file that has no bytes. Async-signal-safe.
+///
+/// # Safety
+/// The addresses are part of one or several [`Mapping`]s, whose users are to find nothing there any more.
+pub unsafe fn replace_by_nothing(empty: impl AsFd, addresses: &Range<usize>) -> io::Result<()> {
+    let there = ptr::with_exposed_provenance_mut(addresses.start);
+    let fixed = SHARED | MapFlags::FIXED;
+    // SAFETY: the caller's to promise.
+    let start = unsafe { map(there, addresses.len(), READ_WRITE, fixed, empty, 0) }?;
+    let nothing = Mapping { start, len: addresses.len() };
+    // A forked child that has it finds nothing there either.
+    let _ = nothing.advise(Advice::LinuxDontFork);
+    Ok(())
+}
+
+/// Has every access to addresses be answered with SIGSEGV by the kernel, a system call's with EFAULT. Takes no mapping
+/// where the addresses are those of whole ones. Async-signal-safe.
+///
+/// # Safety
+/// As for [`replace_by_nothing`].
+pub unsafe fn forbid(addresses: &Range<usize>) -> io::Result<()> {
+    let there = ptr::with_exposed_provenance_mut(addresses.start);
+    pass(Call::Mprotect)?;
+    // SAFETY: the caller's to promise.
+    unsafe { rustix::mm::mprotect(there, addresses.len(), MprotectFlags::empty()) }
+}
+
+/// Lets writes to addresses through, or has every one be answered with SIGSEGV by the kernel, a system call's with
+/// EFAULT, while they can be read as ever. What is mapped by huge pages stays so. All or nothing. Async-signal-safe.
+///
+/// # Safety
+/// Addresses of a [`Mapping`], whose threads may write them, or can bear that they may not.
+pub unsafe fn set_writable(addresses: &Range<usize>, writable: bool) -> io::Result<()> {
+    let there = ptr::with_exposed_provenance_mut(addresses.start);
+    let set = |rights| {
+        pass(Call::Mprotect)?;
+        // SAFETY: the caller's to promise.
+        unsafe { rustix::mm::mprotect(there, addresses.len(), rights) }
+    };
+    let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
+    if writable {
+        return set(read_write);
+    }
+    // What comes before a part that is refused has been changed.
+    set(MprotectFlags::READ).inspect_err(|_| {
+        let _ = set(read_write);
+    })
+}
+
+/// Mappings that are kept to be given up: a process that has no mapping left can then change the others.
+#[derive(Debug)]
+pub struct Spare {
+    pages: [AtomicUsize; 4],
+    page_size: usize,
+    mark: ForkMark,
+}
+
+impl Spare {
+    /// As many as can be had. Each maps the file's first page, and cannot be accessed, so that no two of
+    /// them become one.
+    pub fn new(file: impl AsFd, page_size: usize) -> Self {
+        let page = |_| {
+            let mapping = Mapping::inaccessible(&file, 0, page_size, page_size).ok()?;
+            let _ = mapping.advise(Advice::LinuxDontFork);
+            Some(mapping.start.as_ptr().expose_provenance())
+        };
+        let pages = std::array::from_fn(|index| AtomicUsize::new(page(index).unwrap_or(0)));
+        Self { pages, page_size, mark: ForkMark::new() }
+    }
+
+    /// Gives them up. Async-signal-safe.
+    pub fn release(&self) {
+        for page in &self.pages {
+            let page = ptr::with_exposed_provenance_mut::<u8>(page.swap(0, Ordering::Relaxed));
+            if !page.is_null() && self.mark.is_ours() {
+                // SAFETY: mapped by `new` in this process, and accessed by no thread.
+                let _ = unsafe { unmap(page, self.page_size) };
+            }
+        }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Untouched private pages that no forked child has. Not unmapped on drop, as a [`Mapping`] is not. Mapped for writing
+/// only, though every CPU reads there too, so that no snapshot takes them for a program's memory and touches them
+/// (`own.rs`).
+#[derive(Debug)]
+pub struct Untouched {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range; the code that follows its addresses says why that is sound.
+unsafe impl Send for Untouched {}
+// SAFETY: as above.
+unsafe impl Sync for Untouched {}
+
+/// So often the kernel is asked to forget pages.
+const LOCKED_TRIES: u32 = 1000;
+
+impl Untouched {
+    pub fn new(len: usize) -> io::Result<Self> {
+        let start = apart::map_anonymous(len, ProtFlags::WRITE, MapFlags::PRIVATE)?;
+        let pages = Self { start, len };
+        let advise = || {
+            pass(Call::Madvise)?;
+            // SAFETY: the advice changes nothing for this process.
+            unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxDontFork) }
+        };
+        if let Err(error) = advise() {
+            // SAFETY: just mapped, and no other thread knows of it.
+            unsafe { pages.unmap() }?;
+            return Err(error);
+        }
+        Ok(pages)
+    }
+
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub fn addresses(&self) -> std::ops::Range<usize> {
+        let start = self.start.as_ptr().addr();
+        start..start + self.len
+    }
+
+    /// Has some of them be untouched again, whole pages, locked ones too: a reader finds zeroes before
+    /// and afterwards.
+    pub fn forget(&self, bytes: std::ops::Range<usize>) {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len);
+        let start = self.start.as_ptr().wrapping_add(bytes.start).cast();
+        let forget_locked = || {
+            // SAFETY: pages of this mapping, which are never written.
+            unsafe { libc::madvise(start, bytes.len(), libc::MADV_DONTNEED_LOCKED) == 0 }
+        };
+        let unlock_and_forget = || {
+            // SAFETY: as above.
+            unsafe {
+                let _ = rustix::mm::munlock(start, bytes.len());
+                rustix::mm::madvise(start, bytes.len(), Advice::LinuxDontNeed).is_ok()
+            }
+        };
+        // Before Linux 5.18 another thread may lock them again in between. A system-call filter refuses for ever.
+        let _ = (0..LOCKED_TRIES).any(|_| forget_locked() || unlock_and_forget());
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Safety
+    /// As for [`Mapping::unmap`].
+    pub unsafe fn unmap(&self) -> io::Result<()> {
+        // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
+        unsafe { unmap(self.start.as_ptr(), self.len) }
+    }
+}
+
+const NO_ACCESS: ProtFlags = ProtFlags::empty();
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const SHARED: MapFlags = MapFlags::SHARED;
+
+/// Sees to it that the process may have so many mappings more at this moment.
+pub(super) fn check_room(mappings: usize) -> io::Result<()> {
+    let page = page_size();
+    let (first, all) = (MapFlags::PRIVATE | MapFlags::NORESERVE, mappings * page);
+    // SAFETY: a new mapping at an address of the kernel's choice replaces none.
+    let start = unsafe { map_anonymous(ptr::null_mut(), all, NO_ACCESS, first) }?.as_ptr();
+    // Neighbours with different rights are mappings of their own.
+    let room = (0..mappings).step_by(2).try_for_each(|index| {
+        pass(Call::Mprotect)?;
+        let at = start.wrapping_add(index * page).cast();
+        // SAFETY: a page just mapped, that no other thread knows of.
+        unsafe { rustix::mm::mprotect(at, page, MprotectFlags::READ) }
+    });
+    // SAFETY: as above.
+    unsafe { unmap(start, all) }?;
+    room
+}
+
+/// `mmap(2)` of a file.
+///
+/// # Safety
+/// As for [`rustix::mm::mmap`].
+unsafe fn map(
+    at: *mut u8,
+    len: usize,
+    access: ProtFlags,
+    how: MapFlags,
+    file: impl AsFd,
+    offset: u64,
+) -> io::Result<NonNull<u8>> {
+    pass(Call::Mmap)?;
+    // SAFETY: the caller's to promise.
+    not_null(unsafe { rustix::mm::mmap(at.cast(), len, access, how, file, offset) }?.cast())
+}
+
+/// `mmap(2)` of no file.
+///
+/// # Safety
+/// As for [`rustix::mm::mmap_anonymous`].
+pub(super) unsafe fn map_anonymous(
+    at: *mut u8,
+    len: usize,
+    access: ProtFlags,
+    how: MapFlags,
+) -> io::Result<NonNull<u8>> {
+    pass(Call::Mmap)?;
+    // SAFETY: the caller's to promise.
+    not_null(unsafe { rustix::mm::mmap_anonymous(at.cast(), len, access, how) }?.cast())
+}
+
+/// How often the kernel is asked to unmap something: it needs memory of its own for that, which may be short for a
+/// moment.
+const TRIES: usize = 3;
+
+/// `munmap(2)`.
+///
+/// # Errors
+/// `ENOMEM` where this cuts a mapping in two, and the process may have no more.
+///
+/// # Safety
+/// As for [`rustix::mm::munmap`].
+pub(super) unsafe fn unmap(start: *mut u8, len: usize) -> io::Result<()> {
+    let unmap = || {
+        pass(Call::Munmap)?;
+        // SAFETY: the caller's to promise.
+        unsafe { rustix::mm::munmap(start.cast(), len) }
+    };
+    (1..TRIES).fold(unmap(), |done, _| match done {
+        Err(io::Errno::NOMEM) => unmap(),
+        done => done,
+    })
+}
+
+/// The kernel maps nothing at 0 unless asked to.
+fn not_null(start: *mut u8) -> io::Result<NonNull<u8>> {
+    NonNull::new(start).ok_or(io::Errno::NOMEM)
+}
+
+/// The kernel's; libc has it for glibc alone.
+const MADV_COLLAPSE: libc::c_int = 25;
+
+/// Makes transparent huge pages of the aligned 2 MiB that lie within, whatever the setting says
+/// (Linux 6.1); holes count as zeroes.
+///
+/// # Safety
+/// No first access to these addresses waits for a userfaultfd of a program that has yet to supply what shared
+/// memory is to show there: a collapse maps it as it is.
+pub unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
+    let collapse = || {
+        pass(Call::MadviseCollapse)?;
+        // SAFETY: what memory holds stays the same, and what comes into sight is the caller's to promise.
+        last_error(unsafe { libc::madvise(start.cast(), len, MADV_COLLAPSE) } != 0)
+    };
+    io::retry_on_intr(collapse)
+}
+
+/// Whether the kernel may know `MADV_COLLAPSE`: it looks at the advice before the length.
+pub fn can_collapse() -> bool {
+    // SAFETY: of no bytes.
+    unsafe { collapse(ptr::null_mut(), 0) != Err(io::Errno::INVAL) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memfd::{self, Pages};
+    use super::*;
+
+    #[test]
+    fn mapping_with_any_alignment_keeps_it_and_shows_the_files_bytes() {
+        let file = memfd::create(c"hugekit-test", Pages::Shmem).unwrap();
+        memfd::size_for_good(&file, 1 << 20).unwrap();
+        for align in [4096, 1 << 20, 1 << 25] {
+            let whole = Mapping::new(&file, 0, 1 << 20, align).unwrap();
+            let part = Mapping::new(&file, 1 << 16, 1 << 16, align).unwrap();
+            for mapping in [&whole, &part] {
+                assert_eq!(mapping.start().as_ptr().addr() % align, 0);
+            }
+            // SAFETY: within the two mappings, which no other thread uses and which end here.
+            unsafe {
+                part.start().write(align as u8 | 1);
+                assert_eq!(whole.start().add(1 << 16).read(), align as u8 | 1);
+                whole.unmap().unwrap();
+                part.unmap().unwrap();
+            }
+        }
+    }
+}

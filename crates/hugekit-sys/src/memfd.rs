@@ -1,0 +1,158 @@
+//! Files of memory: `memfd_create`, seals and holes.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io;
+
+use super::injection::{Call, pass};
+
+/// What a file's pages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Base pages, or transparent huge ones where they are asked for.
+    Shmem,
+    /// From the kernel's pool of 2 MiB pages.
+    Hugetlb2M,
+    /// From the kernel's pool of 1 GiB pages.
+    Hugetlb1G,
+}
+
+/// The longest name that the kernel takes.
+const LONGEST_NAME: usize = 249;
+
+/// The name of a file of this library's, as `/proc` shows it behind `/memfd:`: cut to what the kernel takes, at the
+/// first NUL too.
+pub fn name(name: &str) -> CString {
+    let name = format!("hugekit:{name}");
+    let name = name.bytes().take_while(|&byte| byte != 0).take(LONGEST_NAME).collect::<Vec<_>>();
+    CString::new(name).expect("cut at the first NUL")
+}
+
+/// An empty file that is closed on exec and may be sealed. `EINVAL` or `ENODEV` for a page size
+/// that the kernel does not have.
+pub fn create(name: &CStr, pages: Pages) -> io::Result<OwnedFd> {
+    let flags = match pages {
+        Pages::Shmem => MemfdFlags::empty(),
+        Pages::Hugetlb2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+        Pages::Hugetlb1G => MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+    };
+    pass(Call::MemfdCreate)?;
+    rustix::fs::memfd_create(name, flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+}
+
+/// An empty file without a name in a folder, that is closed on exec.
+pub fn create_in(folder: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    pass(Call::Open)?;
+    rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)
+}
+
+/// Gives a file without a name its first one; `EEXIST` if another file has it.
+pub fn link(file: impl AsFd, path: &Path) -> io::Result<()> {
+    let now = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    pass(Call::Linkat)?;
+    rustix::fs::linkat(CWD, now, CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// Gives the file its length, all of it holes.
+pub fn size(file: impl AsFd, len: u64) -> io::Result<()> {
+    io::retry_on_intr(|| {
+        pass(Call::Ftruncate)?;
+        rustix::fs::ftruncate(&file, len)
+    })
+}
+
+/// Gives the file its length, all of it holes, for good: no holder of the descriptor can change
+/// it or lift that seal.
+pub fn size_for_good(file: impl AsFd, len: u64) -> io::Result<()> {
+    size(&file, len)?;
+    pass(Call::Seal)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+}
+
+/// What a file is, as far as it is memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// In bytes.
+    pub len: u64,
+    /// Bytes of it that the kernel has put pages behind.
+    pub present: u64,
+    /// Bytes of its pages where they are the kernel's reserved huge ones; `None` for shared memory.
+    pub huge_page: Option<u64>,
+    /// Whether its length can never change.
+    pub has_one_length: bool,
+    /// Whether it may be written through this descriptor.
+    pub is_writable: bool,
+}
+
+/// Magic numbers of `linux/magic.h`.
+const HUGETLBFS: u64 = 0x9584_58f6;
+const TMPFS: u64 = 0x0102_1994;
+
+/// Of a file of memory, bytes of its pages if they are the kernel's reserved huge ones. `None` of any other file.
+pub fn huge_page(file: impl AsFd) -> io::Result<Option<Option<u64>>> {
+    let system = io::retry_on_intr(|| {
+        pass(Call::Fstatfs)?;
+        rustix::fs::fstatfs(&file)
+    })?;
+    // The kernel's type of either number depends on the architecture.
+    #[allow(clippy::unnecessary_cast)]
+    Ok(match system.f_type as u64 & 0xffff_ffff {
+        HUGETLBFS => Some(Some(system.f_bsize as u64)),
+        TMPFS => Some(None),
+        _ => None,
+    })
+}
+
+/// Looks at a file that may be any. `None` if it is no file of memory, or of one that cannot be sealed.
+pub fn facts(file: impl AsFd) -> io::Result<Option<Facts>> {
+    let Some(huge_page) = huge_page(&file)? else { return Ok(None) };
+    pass(Call::Fstat)?;
+    let found = rustix::fs::fstat(&file)?;
+    pass(Call::GetSeals)?;
+    let seals = match rustix::fs::fcntl_get_seals(&file) {
+        Err(io::Errno::INVAL) => return Ok(None),
+        seals => seals?,
+    };
+    let mode = rustix::fs::fcntl_getfl(&file)? & OFlags::RWMODE;
+    let read_only = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
+    Ok(Some(Facts {
+        len: u64::try_from(found.st_size).unwrap_or(0),
+        present: u64::try_from(found.st_blocks).unwrap_or(0) * 512,
+        huge_page,
+        has_one_length: seals.contains(SealFlags::GROW | SealFlags::SHRINK),
+        is_writable: mode == OFlags::RDWR && !seals.intersects(read_only),
+    }))
+}
+
+/// Frees the pages of a range, which reads as zeroes afterwards, for every process that maps it.
+pub fn punch(file: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    io::retry_on_intr(|| {
+        pass(Call::Fallocate)?;
+        rustix::fs::fallocate(&file, how, offset, len)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memfd_that_is_sealed_keeps_its_length_and_can_be_punched() {
+        let file = create(c"hugekit-test", Pages::Shmem).unwrap();
+        size_for_good(&file, 1 << 20).unwrap();
+        for len in [0, 2 << 20] {
+            assert_eq!(rustix::fs::ftruncate(&file, len), Err(io::Errno::PERM));
+        }
+        assert_eq!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE), Err(io::Errno::PERM));
+        assert_eq!(rustix::io::pwrite(&file, &[7], 4096), Ok(1));
+        punch(&file, 0, 1 << 20).unwrap();
+        let mut byte = [1];
+        assert_eq!(rustix::io::pread(&file, &mut byte, 4096), Ok(1));
+        assert_eq!(byte, [0]);
+    }
+}

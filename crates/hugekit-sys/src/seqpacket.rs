@@ -1,0 +1,98 @@
+//! Sockets of whole messages, which may carry a descriptor: unix(7), `SOCK_SEQPACKET`.
+#![allow(unsafe_code)]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
+    sendmsg, socket_with,
+};
+
+use super::injection::{Call, pass};
+use super::last_error;
+
+/// Descriptors that a message may carry before the kernel drops the others: more than is ever expected, so that
+/// more than expected is seen.
+const MOST_DESCRIPTORS: usize = 4;
+
+/// A message received.
+#[derive(Debug)]
+pub struct Message {
+    /// Its length; 0 if the other end is closed.
+    pub len: usize,
+    /// Whether it was longer than the room for it, or carried more descriptors than were received.
+    pub is_cut: bool,
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Connects to a listening socket. `EAGAIN` where its queue is full: no connection is waited for.
+pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
+    pass(Call::Socket)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    io::retry_on_intr(|| {
+        pass(Call::Connect)?;
+        connect(&socket, &address)
+    })?;
+    Ok(socket)
+}
+
+/// The process that connected or listened on the other end, then. By libc, because rustix has the process as a number
+/// that is never 0, and it is 0 where this process cannot see that one: a container on the same machine.
+pub fn peer(socket: impl AsFd) -> io::Result<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    pass(Call::Getsockopt)?;
+    // SAFETY: the kernel writes no more than `len` bytes, which `peer` has, and any of them are numbers.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    last_error(answer != 0).map(|()| peer)
+}
+
+/// Sends one message, or says that the other end does not take it now.
+pub fn send(socket: impl AsFd, message: &[u8]) -> io::Result<()> {
+    io::retry_on_intr(|| {
+        pass(Call::Sendmsg)?;
+        let mut none = SendAncillaryBuffer::default();
+        sendmsg(&socket, &[IoSlice::new(message)], &mut none, SendFlags::NOSIGNAL).map(drop)
+    })
+}
+
+/// Receives one message, of which the start is written to `room`. Descriptors are closed on exec.
+pub fn receive(socket: impl AsFd, room: &mut [u8]) -> io::Result<Message> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut carried = RecvAncillaryBuffer::new(&mut space);
+    let received = io::retry_on_intr(|| {
+        pass(Call::Recvmsg)?;
+        recvmsg(&socket, &mut [IoSliceMut::new(room)], &mut carried, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut descriptors = Vec::new();
+    for message in carried.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let is_cut = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Message { len: received.bytes, is_cut, descriptors })
+}
+
+/// Waits until a message is there or the other end is closed; `false` if neither within the time.
+pub fn wait_for_message(socket: impl AsFd, most: &Timespec) -> io::Result<bool> {
+    pass(Call::Poll)?;
+    let mut waited = [PollFd::new(&socket, PollFlags::IN)];
+    poll(&mut waited, Some(most)).map(|ready| ready > 0)
+}

@@ -1,0 +1,206 @@
+//! Signal handlers: installing one, who had it before, and passing a signal on to him.
+//!
+//! rustix leaves handlers to libc, which must know of them.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use rustix::io;
+
+use super::injection::{Call, pass};
+use super::last_error;
+use super::thread::{Mask, hold_back};
+
+/// A handler that is told all the kernel knows.
+pub type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// What a process does on a signal.
+#[derive(Clone)]
+pub struct Disposition(libc::sigaction);
+
+/// Where a signal came from, as far as its code says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The kernel could not carry out an access to this address.
+    Fault(usize),
+    /// The memory at this address is broken.
+    BrokenMemory(usize),
+    /// A process sent it, or it is none of these.
+    Other,
+}
+
+/// What is in force for a signal.
+pub fn in_force(signal: c_int) -> io::Result<Disposition> {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    pass(Call::Sigaction)?;
+    // SAFETY: one structure is written; zeroed, it is a valid one.
+    let refused = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0;
+    last_error(refused)?;
+    // SAFETY: as above.
+    Ok(Disposition(unsafe { action.assume_init() }))
+}
+
+/// Installs a handler. It runs on the thread's alternate stack if there is one, and with every signal
+/// blocked but those that an instruction brings about, this one among them.
+///
+/// # Safety
+/// The handler is async-signal-safe.
+pub unsafe fn install(signal: c_int, handler: Handler) -> io::Result<()> {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    pass(Call::Sigaction)?;
+    // SAFETY: zeroed, the structure is a valid one; the rest is the caller's to promise.
+    let refused = unsafe {
+        let action = action.assume_init_mut();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+        action.sa_mask = Mask::asynchronous().0;
+        libc::sigaction(signal, action, ptr::null_mut())
+    } != 0;
+    last_error(refused)
+}
+
+/// Why a SIGBUS came.
+///
+/// # Safety
+/// What the kernel gave to a handler of SIGBUS.
+pub unsafe fn cause(info: *const libc::siginfo_t) -> Cause {
+    // SAFETY: the caller's to promise; these codes are the kernel's own and come with an address.
+    unsafe {
+        let address = || (*info).si_addr() as usize;
+        match (*info).si_code {
+            libc::BUS_ADRERR => Cause::Fault(address()),
+            libc::BUS_MCEERR_AR | libc::BUS_MCEERR_AO => Cause::BrokenMemory(address()),
+            _ => Cause::Other,
+        }
+    }
+}
+
+/// The address of a mapping whose rights forbid the access that a SIGSEGV is of, if it is of one.
+///
+/// # Safety
+/// What the kernel gave to a handler of SIGSEGV.
+pub unsafe fn forbidden(info: *const libc::siginfo_t) -> Option<usize> {
+    /// `SEGV_ACCERR`, the same on all architectures.
+    const RIGHTS: c_int = 2;
+    // SAFETY: the caller's to promise; this code is the kernel's own and comes with an address.
+    unsafe { ((*info).si_code == RIGHTS).then(|| (*info).si_addr() as usize) }
+}
+
+/// Does what the disposition says, as if the kernel had gone by it. Async-signal-safe.
+///
+/// # Safety
+/// Called by the handler of that signal, with what the kernel gave it.
+pub unsafe fn pass_on(
+    to: &Disposition,
+    signal: c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    let action = &to.0;
+    // SAFETY: the caller's to promise: the information is the kernel's, whose codes above 0 are its own.
+    let forced = unsafe { (*info).si_code } > 0;
+    match action.sa_sigaction {
+        // What the kernel forces cannot be ignored.
+        libc::SIG_IGN if !forced => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: as above.
+            unsafe { die_of(signal, info) }
+        }
+        handler => {
+            // SAFETY: the context is the kernel's; the handler is that of the code that installed it, called
+            // as he asked for.
+            unsafe {
+                Mask::of_context(context).with(action, signal).set();
+                if action.sa_flags & libc::SA_SIGINFO != 0 {
+                    let handler = std::mem::transmute::<usize, Handler>(handler);
+                    handler(signal, info, context);
+                } else {
+                    let handler = std::mem::transmute::<usize, extern "C" fn(c_int)>(handler);
+                    handler(signal);
+                }
+            }
+        }
+    }
+}
+
+/// Lets the default action happen where the signal interrupted the thread, so that a core dump shows it: by the same
+/// signal once more, which waits until the handler has returned. An access that is tried again would not do, because
+/// there may be none: the kernel tells of memory that failed after a system call that read it, too.
+///
+/// # Safety
+/// As for [`pass_on`].
+#[cold]
+#[inline(never)] // what it needs of a signal stack is not there for each fault
+unsafe fn die_of(signal: c_int, info: *mut libc::siginfo_t) {
+    hold_back(signal);
+    // SAFETY: the default needs no handler. The information is the kernel's and goes back as it is; where
+    // that is refused (it may not pretend to be the kernel's towards others), the bare signal does.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+        let information = info.cast_const();
+        let again =
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, information);
+        if again != 0 {
+            libc::raise(signal);
+        }
+    }
+}
+
+impl Disposition {
+    /// What a process does that said nothing.
+    // SAFETY: zeroed, the structure is a valid one, and that is the default.
+    pub const DEFAULT: Self = Self(unsafe { std::mem::zeroed() });
+
+    /// Whether it is this handler.
+    pub fn is(&self, handler: Handler) -> bool {
+        self.0.sa_sigaction == handler as *const () as usize
+    }
+
+    /// Whether it is what a process does that said nothing.
+    pub fn is_default(&self) -> bool {
+        self.0.sa_sigaction == libc::SIG_DFL
+    }
+
+    /// Whether it is a function of the program's.
+    pub fn is_function(&self) -> bool {
+        !matches!(self.0.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+    }
+
+    /// Whether the kernel forgets it once it was called.
+    pub fn is_for_once(&self) -> bool {
+        self.0.sa_flags & libc::SA_RESETHAND != 0
+    }
+}
+
+impl std::fmt::Debug for Disposition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Disposition").field(&self.0.sa_sigaction).finish()
+    }
+}
+
+/// The calling thread's `errno`, put back when dropped: what a signal interrupts may be about to read it.
+#[derive(Debug)]
+pub struct ErrnoKept(c_int);
+
+impl ErrnoKept {
+    pub fn new() -> Self {
+        // SAFETY: the address of the calling thread's errno is valid for as long as it lives.
+        Self(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl Drop for ErrnoKept {
+    fn drop(&mut self) {
+        // SAFETY: as above. Written only if it has to be: the thread's variables may lie in memory that is being
+        // protected, and each store would be one more fault within the handler.
+        unsafe {
+            let errno = libc::__errno_location();
+            if *errno != self.0 {
+                *errno = self.0;
+            }
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! A table of words, each of which one thread at a time may claim, work on, and leave in another state.
+//!
+//! The claim is a bit beside the state, so that others still see what it was. A second bit says for good that
+//! what the word stands for is broken: it may be set at any moment, a claim or not.
+//!
+//! Async-signal-safe, all but making one: nothing allocates, and who waits for a claim waits for a thread that has
+//! its signals blocked, which it proves ([`SignalsBlocked`]), and faults nowhere that is served by claims of the same
+//! table.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use rustix::io;
+
+use super::event::Event;
+use super::held;
+use super::primitives::{Ordering, Private, Words};
+use crate::thread::SignalsBlocked;
+
+/// What a word can say, in the lower 30 bits. 0 is a state, because the kernel's memory is zero at first.
+pub trait State: Copy + fmt::Debug + PartialEq {
+    fn bits(self) -> u32;
+    fn of(bits: u32) -> Self;
+}
+
+/// Nothing but whether it is claimed: a table of locks.
+impl State for () {
+    fn bits(self) -> u32 {
+        0
+    }
+
+    fn of(_: u32) -> Self {}
+}
+
+const BUSY: u32 = 1 << 31;
+const BROKEN: u32 = 1 << 30;
+
+#[derive(Debug)]
+pub struct Claims<S> {
+    words: Words,
+    ended: Private<Event>,
+    of: PhantomData<S>,
+}
+
+/// A word at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen<S> {
+    /// While it is claimed, what it was before.
+    pub state: S,
+    pub is_busy: bool,
+    pub is_broken: bool,
+}
+
+/// The right to work on what a word stands for, of a thread that has its signals blocked. Dropped, it leaves the state
+/// as it was.
+#[derive(Debug)]
+pub struct Claim<'a, S: State> {
+    claims: &'a Claims<S>,
+    index: usize,
+    state: S,
+    is_broken: bool,
+}
+
+impl<S: State> Seen<S> {
+    fn of(bits: u32) -> Self {
+        let state = S::of(bits & !(BUSY | BROKEN));
+        Self { state, is_busy: bits & BUSY != 0, is_broken: bits & BROKEN != 0 }
+    }
+}
+
+impl<S: State> Claims<S> {
+    /// So many, in state 0.
+    pub fn new(len: usize) -> io::Result<Self> {
+        Ok(Self { words: Words::new(len)?, ended: Private::new(Event::new())?, of: PhantomData })
+    }
+
+    /// In these states, of which there are `len`.
+    pub fn with(len: usize, states: impl IntoIterator<Item = S>) -> io::Result<Self> {
+        let claims = Self::new(len)?;
+        for (word, state) in claims.words.iter().zip(states) {
+            // Before another thread knows of the table. Memory that stays zero is not touched.
+            if state.bits() != 0 {
+                word.store(state.bits(), Ordering::Relaxed);
+            }
+        }
+        Ok(claims)
+    }
+
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// What it is at this moment. What its last owner did before finishing has happened.
+    pub fn look(&self, index: usize) -> Seen<S> {
+        Seen::of(self.words[index].load(Ordering::Acquire))
+    }
+
+    /// What it is when it is not claimed.
+    pub fn settled(&self, index: usize) -> Seen<S> {
+        self.ended.wait_for(|| Some(self.look(index)).filter(|seen| !seen.is_busy))
+    }
+
+    /// Claims it, after another thread that has it.
+    pub fn claim<'a>(&'a self, index: usize, _: &'a SignalsBlocked) -> Claim<'a, S> {
+        self.ended.wait_for(|| self.try_claim(index, |_| true)).expect("claimed in any state")
+    }
+
+    /// Claims it if its state, once it is not claimed, is wanted.
+    pub fn claim_if<'a>(
+        &'a self,
+        index: usize,
+        wanted: impl Fn(S) -> bool,
+        _: &'a SignalsBlocked,
+    ) -> Option<Claim<'a, S>> {
+        self.ended.wait_for(|| self.try_claim(index, &wanted))
+    }
+
+    /// `None` while it is claimed; else a claim, or none if its state is not wanted.
+    fn try_claim(&self, index: usize, wanted: impl Fn(S) -> bool) -> Option<Option<Claim<'_, S>>> {
+        let free = |bits: u32| {
+            let seen = Seen::<S>::of(bits);
+            (!seen.is_busy && wanted(seen.state)).then_some(bits | BUSY)
+        };
+        // Acquire, whether it is claimed or only seen: what its last owner did has happened.
+        match self.words[index].fetch_update(Ordering::Acquire, Ordering::Acquire, free) {
+            Ok(bits) => {
+                let Seen { state, is_broken, .. } = Seen::of(bits);
+                held::begin();
+                Some(Some(Claim { claims: self, index, state, is_broken }))
+            }
+            Err(bits) => (bits & BUSY == 0).then_some(None),
+        }
+    }
+
+    /// What it stands for is broken, for good, whichever thread is at it.
+    pub fn break_(&self, index: usize) {
+        // Nothing is passed on with it: a bit is all there is to see.
+        self.words[index].fetch_or(BROKEN, Ordering::Relaxed);
+    }
+
+    /// Ends a claim; what broke meanwhile stays broken.
+    fn end(&self, index: usize, state: S) {
+        let ended = |bits: u32| Some(bits & BROKEN | state.bits());
+        // Release: the next owner, and who looks, sees what this one did.
+        let _ = self.words[index].fetch_update(Ordering::Release, Ordering::Relaxed, ended);
+        self.ended.tell();
+    }
+}
+
+impl<S: State> Claim<'_, S> {
+    /// What it was when it was claimed.
+    pub fn state(&self) -> S {
+        self.state
+    }
+
+    /// Whether it had broken by then.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// It is this from now on; returns what it was.
+    pub fn finish(mut self, state: S) -> S {
+        std::mem::replace(&mut self.state, state)
+    }
+}
+
+impl<S: State> Drop for Claim<'_, S> {
+    fn drop(&mut self) {
+        held::end();
+        self.claims.end(self.index, self.state);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    use super::*;
+    use crate::thread::without_signals;
+
+    impl State for u32 {
+        fn bits(self) -> u32 {
+            self
+        }
+
+        fn of(bits: u32) -> Self {
+            bits
+        }
+    }
+
+    #[test]
+    fn claim_of_a_word_is_one_threads_and_loses_no_step() {
+        let claims = Claims::with(7, [5, 0, 1]).unwrap();
+        let inside: Vec<AtomicUsize> = (0..7).map(|_| AtomicUsize::new(0)).collect();
+        let work = || {
+            without_signals(|blocked| {
+                for index in (0..7).cycle().take(2000) {
+                    let claim = claims.claim(index, blocked);
+                    assert_eq!(inside[index].fetch_add(1, Ordering::Relaxed), 0);
+                    thread::yield_now();
+                    inside[index].fetch_sub(1, Ordering::Relaxed);
+                    let next = claim.state() + 1;
+                    claim.finish(next);
+                }
+            });
+        };
+        thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+        let sum: u32 = (0..7).map(|index| claims.settled(index).state).sum();
+        assert_eq!(sum, 4 * 2000 + 6);
+    }
+
+    #[test]
+    fn claim_that_is_dropped_leaves_what_was() {
+        without_signals(|blocked| {
+            let claims = Claims::with(2, [3, 4]).unwrap();
+            let claim = claims.claim(0, blocked);
+            assert_eq!(claims.look(0), Seen { state: 3, is_busy: true, is_broken: false });
+            drop(claim);
+            assert_eq!(claims.look(0), Seen { state: 3, is_busy: false, is_broken: false });
+            assert!(claims.claim_if(1, |state| state == 3, blocked).is_none());
+            assert_eq!(claims.claim_if(1, |state| state == 4, blocked).unwrap().finish(9), 4);
+            assert_eq!((claims.settled(1).state, claims.len()), (9, 2));
+        });
+    }
+
+    #[test]
+    fn break_of_a_word_at_any_time_stays() {
+        without_signals(|blocked| {
+            let claims = Claims::<u32>::new(1).unwrap();
+            let claim = claims.claim(0, blocked);
+            claims.break_(0);
+            assert!(!claim.is_broken());
+            claim.finish(8);
+            assert_eq!(claims.look(0), Seen { state: 8, is_busy: false, is_broken: true });
+            assert!(claims.claim(0, blocked).is_broken());
+        });
+    }
+}
+
+#[cfg(all(test, loom))]
+#[allow(unsafe_code)]
+mod models {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    const BLOCKED: SignalsBlocked = SignalsBlocked::in_a_model();
+
+    /// 0: not done; 1: done; 2: taken away again.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Step(u32);
+
+    impl State for Step {
+        fn bits(self) -> u32 {
+            self.0
+        }
+
+        fn of(bits: u32) -> Self {
+            Self(bits)
+        }
+    }
+
+    /// A table of one word, and memory that only its owner may touch: loom reports every access that is not
+    /// ordered.
+    struct Shared {
+        claims: Claims<Step>,
+        memory: UnsafeCell<u32>,
+    }
+
+    // SAFETY: loom reports every access that is not ordered.
+    unsafe impl Sync for Shared {}
+    // SAFETY: as above.
+    unsafe impl Send for Shared {}
+
+    impl Shared {
+        fn new() -> Arc<Self> {
+            Arc::new(Self { claims: Claims::new(1).unwrap(), memory: UnsafeCell::new(0) })
+        }
+
+        /// What a fault does: the work, if it is not done.
+        fn serve(&self) {
+            let claim = self.claims.claim(0, &BLOCKED);
+            if claim.state() == Step(0) {
+                self.add();
+                claim.finish(Step(1));
+            } else {
+                assert_eq!(self.read(), 1);
+            }
+        }
+
+        fn add(&self) {
+            // SAFETY: the owner of the claim has it alone; loom checks just that.
+            self.memory.with_mut(|memory| unsafe { *memory += 1 });
+        }
+
+        fn read(&self) -> u32 {
+            // SAFETY: no thread writes it any more; loom checks just that.
+            self.memory.with(|memory| unsafe { *memory })
+        }
+    }
+
+    fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(preemptions);
+        builder.check(model);
+    }
+
+    #[test]
+    fn claim_by_several_is_done_once_and_seen_later() {
+        check(3, || {
+            let shared = Shared::new();
+            let other = Arc::clone(&shared);
+            let other = thread::spawn(move || other.serve());
+            shared.serve();
+            other.join().unwrap();
+            assert_eq!(shared.read(), 1);
+        });
+    }
+
+    #[test]
+    fn claim_by_three_is_had_by_each() {
+        check(2, || {
+            let shared = Shared::new();
+            let start = |_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.serve())
+            };
+            let others = [0, 1].map(start);
+            shared.serve();
+            others.into_iter().for_each(|other| other.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn claim_that_fails_is_left_to_the_next() {
+        check(3, || {
+            let shared = Shared::new();
+            let other = Arc::clone(&shared);
+            let other = thread::spawn(move || drop(other.claims.claim(0, &BLOCKED)));
+            shared.serve();
+            other.join().unwrap();
+            assert_eq!(shared.claims.look(0).state, Step(1));
+        });
+    }
+
+    /// A thread that only looks sees what was done too.
+    #[test]
+    fn look_after_a_claim_sees_what_was_done() {
+        check(3, || {
+            let shared = Shared::new();
+            let looks = Arc::clone(&shared);
+            let looks = thread::spawn(move || {
+                if looks.claims.look(0).state == Step(1) {
+                    assert_eq!(looks.read(), 1);
+                }
+            });
+            shared.serve();
+            looks.join().unwrap();
+        });
+    }
+
+    /// So does a thread that waits until it is settled, or would claim it only if there were work.
+    #[test]
+    fn wait_for_a_claim_sees_what_was_done() {
+        check(3, || {
+            let shared = Shared::new();
+            let waits = Arc::clone(&shared);
+            let waits = thread::spawn(move || {
+                if waits.claims.settled(0).state == Step(1) {
+                    assert_eq!(waits.read(), 1);
+                }
+                if waits.claims.claim_if(0, |step| step == Step(0), &BLOCKED).is_none() {
+                    assert_eq!(waits.read(), 1);
+                }
+            });
+            shared.serve();
+            waits.join().unwrap();
+        });
+    }
+
+    /// Taken back while another thread serves it: done, then taken away, or the other way round.
+    #[test]
+    fn release_beside_a_fault_does_not_mix() {
+        check(3, || {
+            let shared = Shared::new();
+            let other = Arc::clone(&shared);
+            let other = thread::spawn(move || {
+                if let Some(claim) = other.claims.claim_if(0, |step| step == Step(1), &BLOCKED) {
+                    other.memory.with_mut(|memory| {
+                        // SAFETY: the owner of the claim has it alone; loom checks just that.
+                        unsafe { *memory = 0 }
+                    });
+                    claim.finish(Step(0));
+                }
+            });
+            shared.serve();
+            other.join().unwrap();
+            let seen = shared.claims.look(0);
+            assert_eq!(shared.read(), seen.state.0);
+        });
+    }
+
+    #[test]
+    fn break_of_a_claimed_word_stays() {
+        check(3, || {
+            let shared = Shared::new();
+            let other = Arc::clone(&shared);
+            let other = thread::spawn(move || other.claims.break_(0));
+            shared.serve();
+            other.join().unwrap();
+            let seen = shared.claims.look(0);
+            assert!(seen.is_broken && !seen.is_busy && seen.state == Step(1));
+        });
+    }
+}

@@ -1,0 +1,103 @@
+//! Waiting until something is so, without a lock that a handler could find taken: an event count.
+//!
+//! ```text
+//! waiter:  seen = changes;  is it so? ── yes ─▶ go on
+//!                              └─ no ─▶ waiters += 1;  sleep while changes is seen;  waiters −= 1;  again
+//! teller:  makes it so;  changes += 1;  are there waiters? ── yes ─▶ wake them all
+//! ```
+//!
+//! A waiter that looked too early finds `changes` another number and does not sleep; a teller that finds no waiter
+//! was before the waiter counted itself, which then sees the new number. `README.md` has the orderings.
+
+use super::futex::Word;
+use super::primitives::{AtomicU32, Ordering};
+
+#[derive(Debug)]
+pub struct Event {
+    /// Counts what happened: what waiters sleep on.
+    changes: Word,
+    /// Threads that sleep or are about to, so that telling none costs no system call.
+    waiters: AtomicU32,
+}
+
+impl Event {
+    pub fn new() -> Self {
+        Self { changes: Word::new(), waiters: AtomicU32::new(0) }
+    }
+
+    /// What `look` finds, as soon as it finds something; it is asked again whenever that is told. Async-signal-safe
+    /// if `look` is.
+    pub fn wait_for<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
+        loop {
+            // Acquire: a thread that sees a number sees what was so when it was told.
+            let seen = self.changes.load(Ordering::Acquire);
+            if let Some(found) = look() {
+                return found;
+            }
+            // Acquire: a teller that this comes behind has changed the number, and the sleep below sees it.
+            self.waiters.fetch_add(1, Ordering::AcqRel);
+            self.changes.sleep_while(seen);
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Has every waiter look again. Async-signal-safe.
+    pub fn tell(&self) {
+        self.changes.add(1, Ordering::Release);
+        // A change of nothing rather than a load, which could find an old number: of two changes to one word
+        // the later one sees the earlier one.
+        if self.waiters.fetch_add(0, Ordering::AcqRel) > 0 {
+            self.changes.wake();
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::super::primitives::AtomicUsize;
+    use super::*;
+
+    /// A waiter that slept on would be a deadlock, which loom reports.
+    #[test]
+    fn event_beside_a_waiter_is_not_slept_through() {
+        loom::model(|| {
+            let shared = Arc::new((Event::new(), AtomicUsize::new(0)));
+            let waits = Arc::clone(&shared);
+            let waiter = thread::spawn(move || {
+                let (event, done) = &*waits;
+                event.wait_for(|| (done.load(Ordering::Relaxed) == 1).then_some(()));
+            });
+            let (event, done) = &*shared;
+            done.store(1, Ordering::Relaxed);
+            event.tell();
+            waiter.join().unwrap();
+        });
+    }
+
+    /// Two waiters and two tellers: one wake-up is for all.
+    #[test]
+    fn event_with_several_waiters_wakes_each() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.check(|| {
+            let shared = Arc::new((Event::new(), AtomicUsize::new(0)));
+            let wait = |least: usize| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let (event, done) = &*shared;
+                    event.wait_for(|| (done.load(Ordering::Relaxed) >= least).then_some(()));
+                })
+            };
+            let waiters = [wait(1), wait(2)];
+            let (event, done) = &*shared;
+            for _ in 0..2 {
+                done.fetch_add(1, Ordering::Relaxed);
+                event.tell();
+            }
+            waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,60 @@
+//! Test hooks: whether a thread has something that a fault may wait for (a claim, a gate, a place among a table's
+//! readers), and a signal to the thread at that moment. Compiled with `--cfg hugekit_faults` only.
+
+pub(super) use self::seen::{begin, end, interrupt};
+#[cfg(all(hugekit_faults, not(loom)))]
+pub use self::seen::{is_held, is_still_to_be_interrupted, to_be_interrupted};
+
+#[cfg(all(hugekit_faults, not(loom)))]
+#[allow(unsafe_code)]
+mod seen {
+    use std::cell::Cell;
+
+    thread_local! {
+        static HELD: Cell<u32> = const { Cell::new(0) };
+        static SIGNAL: Cell<Option<(libc::c_int, u32)>> = const { Cell::new(None) };
+    }
+
+    pub(in crate::sync) fn begin() {
+        HELD.set(HELD.get() + 1);
+        interrupt();
+    }
+
+    pub(in crate::sync) fn end() {
+        HELD.set(HELD.get() - 1);
+    }
+
+    /// As [`begin`], where it may allocate.
+    pub(in crate::sync) fn interrupt() {
+        let Some((signal, left)) = SIGNAL.get() else { return };
+        SIGNAL.set((left > 0).then(|| (signal, left - 1)));
+        if left == 0 {
+            // SAFETY: a signal whose handler the test has installed, to the calling thread.
+            unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+        }
+    }
+
+    /// The calling thread sends itself a signal as soon as it has something that a fault may wait for, after `first`
+    /// times that it had: where signals are open, its handler runs while it has that.
+    pub fn to_be_interrupted(signal: libc::c_int, first: u32) {
+        SIGNAL.set(Some((signal, first)));
+    }
+
+    /// Whether it did not come to that.
+    pub fn is_still_to_be_interrupted() -> bool {
+        SIGNAL.get().is_some()
+    }
+
+    /// Whether this thread has a gate or a claim. A test's allocator asks: a handler may have interrupted the allocator,
+    /// and wait for this thread.
+    pub fn is_held() -> bool {
+        HELD.try_with(Cell::get).is_ok_and(|held| held > 0)
+    }
+}
+
+#[cfg(not(all(hugekit_faults, not(loom))))]
+mod seen {
+    pub(in crate::sync) fn begin() {}
+    pub(in crate::sync) fn end() {}
+    pub(in crate::sync) fn interrupt() {}
+}

@@ -1,0 +1,29 @@
+//! How threads and signal handlers share state: waiting, claiming, one alone or many, looked up without a lock.
+//!
+//! Handlers take part in all of it, so nothing here allocates once it is made, looks at thread-local state, or
+//! waits for a thread that could be waiting for a fault. Words that handlers write lie in memory that no
+//! snapshot can protect ([`Private`](crate::private_pages::Private)).
+//!
+//! `README.md` beside this file draws the states, says of each memory ordering why it suffices, and names the
+//! races with the model or test of each. All of it compiles against std or, in models, against loom:
+//! `primitives.rs` is the switch.
+
+mod claims;
+mod event;
+mod futex;
+mod gate;
+#[cfg(not(all(hugekit_faults, not(loom))))]
+mod held;
+#[cfg(all(hugekit_faults, not(loom)))]
+pub mod held;
+mod latch;
+mod per_process;
+pub mod primitives;
+mod published;
+
+pub use self::claims::{Claim, Claims, State};
+pub use self::event::Event;
+pub use self::gate::Gate;
+pub use self::latch::Latch;
+pub use self::per_process::{OfProcess, PerProcess};
+pub use self::published::{Held, Published};

@@ -1,0 +1,58 @@
+//! What one process has one of, found without a lock, and made anew in a forked child: locks of the parent's may be
+//! held there by threads that the child has not.
+//!
+//! Never freed, and always reachable from a static, a parent's from its child's: a leak checker finds it.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::fork_mark::ForkMark;
+
+/// Says which process it was made in.
+pub trait OfProcess {
+    fn mark(&self) -> &ForkMark;
+}
+
+#[derive(Debug)]
+pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+
+#[derive(Debug)]
+struct Made<T: 'static> {
+    value: T,
+    /// That of the process from which this one was forked, if that had one.
+    _parents: Option<&'static Made<T>>,
+}
+
+impl<T: OfProcess> PerProcess<T> {
+    pub const fn new() -> Self {
+        Self(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// That of the calling process, made by the first thread that asks; it may follow a parent's.
+    pub fn get_or_make<E>(
+        &self,
+        make: impl Fn(Option<&'static T>) -> Result<T, E>,
+    ) -> Result<&'static T, E> {
+        loop {
+            let seen = self.0.load(Ordering::Acquire);
+            // SAFETY: null, or made below and never freed.
+            let found = unsafe { seen.as_ref() };
+            if let Some(made) = found.filter(|made| made.value.mark().is_ours()) {
+                return Ok(&made.value);
+            }
+            let value = make(found.map(|made| &made.value))?;
+            let fresh = Box::into_raw(Box::new(Made { value, _parents: found }));
+            if self.0.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: made above, and no other thread has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+    }
+
+    /// That which was made last, by this process or one that it was forked from. Async-signal-safe.
+    pub fn last(&self) -> Option<&'static T> {
+        // SAFETY: as above.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }.map(|made| &made.value)
+    }
+}

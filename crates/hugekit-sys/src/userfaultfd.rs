@@ -1,0 +1,469 @@
+//! userfaultfd(2): ways to open one, the handshake that says what the kernel can do, and what is asked
+//! of one that serves memory.
+#![allow(unsafe_code)]
+
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, fstat, major, memfd_create, open};
+use rustix::io;
+use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use rustix::param::page_size;
+
+use super::injection::{Call, Novelty, features_of, has, pass};
+use super::ioctl::IntegerToInteger;
+use super::{last_error, process};
+
+const USERFAULTFD_IOC_NEW: Opcode = opcode::none(0xAA, 0x00);
+const UFFDIO_API: Opcode = opcode::read_write::<UffdioApi>(0xAA, 0x3F);
+const UFFDIO_REGISTER: Opcode = opcode::read_write::<UffdioRegister>(0xAA, 0x00);
+const UFFDIO_UNREGISTER: Opcode = opcode::read::<UffdioRange>(0xAA, 0x01);
+const UFFDIO_WAKE: Opcode = opcode::read::<UffdioRange>(0xAA, 0x02);
+const UFFDIO_ZEROPAGE: Opcode = opcode::read_write::<UffdioZeropage>(0xAA, 0x04);
+const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<UffdioWriteprotect>(0xAA, 0x06);
+const UFFDIO_CONTINUE: Opcode = opcode::read_write::<UffdioContinue>(0xAA, 0x07);
+const UFFD_API: u64 = 0xAA;
+
+/// Faults where the file has no page.
+const REGISTER_MISSING: u64 = 1 << 0;
+/// Writes to pages that were protected.
+const REGISTER_WP: u64 = 1 << 1;
+/// Faults where the file has a page that is not mapped.
+const REGISTER_MINOR: u64 = 1 << 2;
+
+/// Maps pages protected from writes.
+const CONTINUE_WP: u64 = 1 << 1;
+/// Protects pages instead of lifting the protection.
+const WRITEPROTECT_WP: u64 = 1 << 0;
+
+const EVENT_PAGEFAULT: u8 = 0x12;
+/// The access was a write.
+const PAGEFAULT_WRITE: u64 = 1 << 0;
+/// The access was a write to a page that is mapped, and protected.
+const PAGEFAULT_WP: u64 = 1 << 1;
+
+/// Major number of the kernel's miscellaneous devices.
+const MISC_MAJOR: u32 = 10;
+
+/// Asks for faults of user code only (Linux 5.11), which needs no privilege.
+const UFFD_USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
+
+/// `struct uffdio_api`.
+#[repr(C)]
+struct UffdioApi {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_range`: address and length in bytes.
+#[repr(C)]
+struct UffdioRange {
+    start: u64,
+    len: u64,
+}
+
+impl UffdioRange {
+    fn of(addresses: &Range<usize>) -> Self {
+        Self { start: addresses.start as u64, len: addresses.len() as u64 }
+    }
+}
+
+/// `struct uffdio_register`.
+#[repr(C)]
+struct UffdioRegister {
+    range: UffdioRange,
+    mode: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_continue`.
+#[repr(C)]
+struct UffdioContinue {
+    range: UffdioRange,
+    mode: u64,
+    /// Bytes mapped, or a negative error number.
+    mapped: i64,
+}
+
+/// `struct uffdio_zeropage`.
+#[repr(C)]
+struct UffdioZeropage {
+    range: UffdioRange,
+    mode: u64,
+    /// Bytes mapped, or a negative error number.
+    mapped: i64,
+}
+
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct UffdioWriteprotect {
+    range: UffdioRange,
+    mode: u64,
+}
+
+/// `struct uffd_msg` with the page fault's part of the union.
+#[repr(C)]
+struct UffdMsg {
+    event: u8,
+    reserved: [u8; 7],
+    flags: u64,
+    address: u64,
+    thread: u32,
+    padding: u32,
+}
+
+/// Opens one that serves every fault, those of system calls and of KVM included.
+pub fn new_whole() -> io::Result<OwnedFd> {
+    new(UserfaultfdFlags::empty())
+}
+
+/// Opens one that serves faults of user code only.
+pub fn new_user_mode_only() -> io::Result<OwnedFd> {
+    new(UFFD_USER_MODE_ONLY)
+}
+
+/// Whether asking is harmless; a system-call filter may answer with a signal that ends the process.
+pub fn may_be_asked_for() -> bool {
+    // SAFETY: opening and closing a descriptor are two system calls, which take no lock of this process.
+    let survives = unsafe { process::survives(|| drop(new_user_mode_only())) };
+    survives.unwrap_or(false)
+}
+
+fn new(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
+    pass(Call::Userfaultfd)?;
+    // SAFETY: a fresh descriptor has no memory registered; it affects none before that is done.
+    unsafe { userfaultfd(flags | UserfaultfdFlags::CLOEXEC) }
+}
+
+/// Opens one through the device node (Linux 6.1), whose file permissions decide who may.
+pub fn new_from_device(device: &Path) -> io::Result<OwnedFd> {
+    pass(Call::Open)?;
+    let device = open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    pass(Call::Fstat)?;
+    if major(fstat(&device)?.st_rdev) != MISC_MAJOR {
+        return Err(io::Errno::NOTTY);
+    }
+    let flags = UserfaultfdFlags::CLOEXEC.bits() as usize;
+    // SAFETY: USERFAULTFD_IOC_NEW is `_IO`: its argument is the flags, by value.
+    let new = unsafe { IntegerToInteger::<USERFAULTFD_IOC_NEW>::new(flags) };
+    pass(Call::UffdNew)?;
+    // SAFETY: the device is a miscellaneous one, and of these only userfaultfd's answers requests of group 0xAA.
+    let descriptor = unsafe { ioctl(&device, new)? };
+    // SAFETY: on success the ioctl returns a descriptor that it has just created for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Shakes hands without asking for any feature; the kernel answers with all it has, as the bits of
+/// `UFFD_FEATURE_*`. A descriptor can do this once.
+pub fn features(descriptor: impl AsFd) -> io::Result<u64> {
+    let mut api = UffdioApi { api: UFFD_API, features: 0, ioctls: 0 };
+    pass(Call::UffdApi)?;
+    // SAFETY: UFFDIO_API reads and writes one `struct uffdio_api`, which `UffdioApi` mirrors.
+    unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api))? };
+    Ok(features_of(api.features))
+}
+
+/// Shakes hands, asking for these features.
+///
+/// # Errors
+/// `EINVAL` if the kernel lacks one of them.
+pub fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
+    let mut api = UffdioApi { api: UFFD_API, features, ioctls: 0 };
+    pass(Call::UffdApi)?;
+    if features_of(features) != features {
+        return Err(io::Errno::INVAL);
+    }
+    // SAFETY: as above.
+    unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api)) }
+}
+
+/// Has the descriptor serve every access to addresses where the file's page is absent or not mapped.
+/// Addresses of one mapping, in whole pages of it.
+///
+/// `uncollapsed` also has the kernel refuse `MADV_COLLAPSE` there, whichever process asks: a collapse maps a huge
+/// page of the file without a fault, but never where writes are watched, because a huge entry could not say which
+/// of its pages are protected. No page is protected by this, so that no write faults.
+pub fn register(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    uncollapsed: bool,
+) -> io::Result<()> {
+    let first_accesses = REGISTER_MISSING | REGISTER_MINOR;
+    let mode = if uncollapsed { first_accesses | REGISTER_WP } else { first_accesses };
+    register_for(descriptor, addresses, mode)
+}
+
+/// As [`register`], for private anonymous memory that no user has touched.
+pub fn register_untouched(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    register_for(descriptor, addresses, REGISTER_MISSING)
+}
+
+/// Has the descriptor serve writes to what is protected there, and with `lazily` every access to what is not
+/// mapped there, too. Addresses of mappings that touch; those that are registered for more stay so.
+///
+/// # Errors
+/// `EBUSY` if another descriptor serves some of it.
+pub fn register_for_copies(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    lazily: bool,
+) -> io::Result<()> {
+    let mode = if lazily { REGISTER_WP | REGISTER_MINOR } else { REGISTER_WP };
+    register_for(descriptor, addresses, mode)
+}
+
+/// Protects the addresses from writes, or lifts that, and then wakes who waits there. Where nothing is mapped at this
+/// moment, memory of files is protected as well, and private memory if the descriptor was told so. Async-signal-safe.
+///
+/// # Errors
+/// `ENOENT` if some of them are not registered: what lies before these is done.
+pub fn protect(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    protected: bool,
+) -> io::Result<()> {
+    let mut part = addresses.clone();
+    loop {
+        match (protect_in_one(descriptor, &part, protected), middle_of(&part)) {
+            // Linux before 6.4 does no more than one mapping, and nothing of several.
+            (Err(io::Errno::NOENT), Some(middle)) => part.end = middle,
+            (Ok(()), _) if part.end < addresses.end => part = part.end..addresses.end,
+            (done, _) => return done,
+        }
+    }
+}
+
+/// The roundest address within a range, at which one mapping of huge pages may end and another one begin.
+fn middle_of(range: &Range<usize>) -> Option<usize> {
+    let page_bits = page_size().trailing_zeros();
+    let rounded = |bits: u32| (range.start + 1).next_multiple_of(1 << bits);
+    (page_bits..usize::BITS - 1).rev().map(rounded).find(|&middle| middle < range.end)
+}
+
+fn protect_in_one(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    protected: bool,
+) -> io::Result<()> {
+    let mode = if protected { WRITEPROTECT_WP } else { 0 };
+    let mut tries = 0;
+    loop {
+        let mut request = UffdioWriteprotect { range: UffdioRange::of(addresses), mode };
+        // SAFETY: reads one `struct uffdio_writeprotect`; no byte of the memory changes, and writes wait or
+        // raise SIGBUS where they would have gone through.
+        let request = unsafe { Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request) };
+        // SAFETY: as above.
+        match pass(Call::UffdWriteprotect).and_then(|()| unsafe { ioctl(descriptor, request) }) {
+            // The process's mappings change at this moment; or a system-call filter says so, for ever.
+            Err(io::Errno::AGAIN | io::Errno::INTR) if tries < TRIES => {
+                tries += 1;
+                rustix::thread::sched_yield();
+            }
+            done => return done,
+        }
+    }
+}
+
+/// So often the kernel is asked again that only wanted to be asked again.
+const TRIES: u32 = 10_000;
+
+/// Closes what the descriptor stands for, and keeps its number: no other file gets it, which a thread that is about
+/// to use the number would then be talking to. The kernel lets every access pass as soon as no thread is reading the
+/// descriptor and no forked child has it. Nothing happens to a descriptor that is none of userfaultfd's any more.
+/// Async-signal-safe.
+pub fn abandon(descriptor: BorrowedFd<'_>) -> io::Result<()> {
+    if !is_userfaultfd(descriptor) {
+        return Ok(());
+    }
+    pass(Call::MemfdCreate)?;
+    let nothing = memfd_create(c"hugekit-nothing", MemfdFlags::CLOEXEC)?;
+    let (from, to) = (nothing.as_raw_fd(), descriptor.as_raw_fd());
+    pass(Call::Dup3)?;
+    // SAFETY: the number stays open, and its owner does not mind what it stands for.
+    last_error(unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0)
+}
+
+/// Whether the number still stands for what it was opened for, or for what [`abandon`] put there, as far as `/proc`
+/// tells: another library may have closed it, and the number be another file's.
+pub fn is_kept(descriptor: BorrowedFd<'_>) -> bool {
+    let is = |what| stands_for(descriptor, what).unwrap_or(true);
+    is(b"anon_inode:[userfaultfd]") || is(b"/memfd:hugekit-nothing")
+}
+
+fn is_userfaultfd(descriptor: BorrowedFd<'_>) -> bool {
+    stands_for(descriptor, b"anon_inode:[userfaultfd]").unwrap_or(false)
+}
+
+/// Whether what `/proc` says of a descriptor begins so, which is never of one that is closed; `None` if `/proc` cannot
+/// be asked. Async-signal-safe.
+fn stands_for(descriptor: BorrowedFd<'_>, what: &[u8]) -> Option<bool> {
+    let (mut path, mut link) = ([0_u8; 32], [0_u8; 32]);
+    let written = write!(&mut path[..], "/proc/self/fd/{}\0", descriptor.as_raw_fd());
+    pass(Call::Readlink).ok()?;
+    let (path, to) = (path.as_ptr().cast(), link.as_mut_ptr().cast());
+    // SAFETY: reads a path that ends with 0, and writes no more than the link's bytes.
+    let failed = written.is_err() || unsafe { libc::readlink(path, to, link.len()) } < 0;
+    match last_error(failed) {
+        Ok(()) => Some(link.starts_with(what)),
+        Err(io::Errno::NOENT) => Some(false),
+        Err(_) => None,
+    }
+}
+
+fn register_for(descriptor: BorrowedFd<'_>, addresses: &Range<usize>, mode: u64) -> io::Result<()> {
+    let range = UffdioRange::of(addresses);
+    let mut register = UffdioRegister { range, mode, ioctls: 0 };
+    pass(Call::UffdRegister)?;
+    // SAFETY: reads and writes one `struct uffdio_register`; no byte of the memory changes, and
+    // accesses wait or raise SIGBUS where they would have gone to the kernel.
+    unsafe { ioctl(descriptor, Updater::<UFFDIO_REGISTER, _>::new(&mut register)) }
+}
+
+/// Leaves the addresses to the kernel again, and wakes who waits there.
+///
+/// The kernel wakes them by itself before it takes the lock that keeps others from faulting there: who
+/// begins to wait in between (seen with Linux 6.18) would wait for ever. Once the call has returned, no thread
+/// can begin any more.
+pub fn unregister(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    let range = UffdioRange::of(addresses);
+    pass(Call::UffdUnregister)?;
+    // SAFETY: reads one `struct uffdio_range`; no byte of the memory changes.
+    unsafe { ioctl(descriptor, Setter::<UFFDIO_UNREGISTER, _>::new(range)) }?;
+    wake(descriptor, addresses)
+}
+
+/// Wakes the threads that wait for one of these addresses, to try again.
+pub fn wake(descriptor: BorrowedFd<'_>, addresses: &Range<usize>) -> io::Result<()> {
+    let range = UffdioRange::of(addresses);
+    pass(Call::UffdWake)?;
+    // SAFETY: reads one `struct uffdio_range`.
+    unsafe { ioctl(descriptor, Setter::<UFFDIO_WAKE, _>::new(range)) }
+}
+
+/// Maps the pages that the file has for these addresses, protected from writes or not, and wakes who waits
+/// there. Async-signal-safe.
+///
+/// # Errors
+/// `EEXIST` if the first of them is mapped already, `EFAULT` if the file has no page there, `ENOENT` if
+/// the addresses are not registered any more, and `EAGAIN` while they are being unmapped. With an error
+/// that came later, the pages before it are mapped: their bytes are the first part of the pair.
+pub fn map_present(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+    protected: bool,
+) -> Result<(), (usize, io::Errno)> {
+    let range = UffdioRange::of(addresses);
+    pass(Call::UffdContinue).map_err(|errno| (0, errno))?;
+    let mode = if protected { CONTINUE_WP } else { 0 };
+    let mut request = UffdioContinue { range, mode, mapped: 0 };
+    // SAFETY: reads and writes one `struct uffdio_continue`; which bytes appear at these addresses is
+    // what the mapping of the file says.
+    let done = unsafe { ioctl(descriptor, Updater::<UFFDIO_CONTINUE, _>::new(&mut request)) };
+    done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
+}
+
+/// Whether this kernel maps pages that are protected from the beginning ([`map_present`], Linux 6.4). It looks at the
+/// request before it looks for the addresses, of which none are registered here.
+pub fn can_map_protected(descriptor: BorrowedFd<'_>) -> bool {
+    has(Novelty::ProtectedContinue)
+        && match map_present(descriptor, &(page_size()..2 * page_size()), true) {
+            Ok(()) => true,
+            Err((_, errno)) => errno != io::Errno::INVAL,
+        }
+}
+
+/// Maps the page of zeroes in private anonymous memory that is registered and that no thread has touched, as the
+/// first read of it would, but never a huge one.
+///
+/// # Errors
+/// `EEXIST` if the next of them is not untouched any more. With an error, the bytes before it are mapped: their number is
+/// the first part of the pair.
+pub fn map_zeroes(
+    descriptor: BorrowedFd<'_>,
+    addresses: &Range<usize>,
+) -> Result<(), (usize, io::Errno)> {
+    pass(Call::UffdZeropage).map_err(|errno| (0, errno))?;
+    let range = UffdioRange::of(addresses);
+    let mut request = UffdioZeropage { range, mode: 0, mapped: 0 };
+    // SAFETY: reads and writes one `struct uffdio_zeropage`; no byte that a thread could have read changes.
+    let done = unsafe { ioctl(descriptor, Updater::<UFFDIO_ZEROPAGE, _>::new(&mut request)) };
+    done.map_err(|errno| (usize::try_from(request.mapped).unwrap_or(0), errno))
+}
+
+/// A fault that a thread waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// To the byte if that was enabled.
+    pub address: usize,
+    /// Who waits; 0 if that was not enabled.
+    pub thread: u32,
+    /// Whether the access was a write.
+    pub write: bool,
+}
+
+/// The next fault, after waiting for one; `None` if the wait was interrupted, or the message tells of
+/// something else.
+///
+/// # Errors
+/// `EPIPE` if the descriptor was [abandoned](abandon).
+pub fn next_fault(descriptor: BorrowedFd<'_>) -> io::Result<Option<Fault>> {
+    let mut message = MaybeUninit::<UffdMsg>::uninit();
+    // SAFETY: the bytes of the message, which may hold anything before they are read into.
+    let bytes = unsafe {
+        std::slice::from_raw_parts_mut(message.as_mut_ptr().cast::<MaybeUninit<u8>>(), MSG_BYTES)
+    };
+    let (read, _) = match pass(Call::ReadFault).and_then(|()| rustix::io::read(descriptor, bytes)) {
+        Err(io::Errno::INTR) => return Ok(None),
+        read => read?,
+    };
+    if read.is_empty() {
+        return Err(io::Errno::PIPE);
+    }
+    if read.len() < MSG_BYTES {
+        return Ok(None);
+    }
+    // SAFETY: all of the message was read, and any bytes are a valid one.
+    let UffdMsg { event, flags, address, thread, .. } = unsafe { message.assume_init() };
+    let write = flags & (PAGEFAULT_WRITE | PAGEFAULT_WP) != 0;
+    Ok((event == EVENT_PAGEFAULT).then_some(Fault { address: address as usize, thread, write }))
+}
+
+const MSG_BYTES: usize = size_of::<UffdMsg>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_of_each_call_are_the_kernels() {
+        assert_eq!(USERFAULTFD_IOC_NEW, 0xAA00);
+        assert_eq!(UFFDIO_API, 0xC018_AA3F);
+        assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
+        assert_eq!(UFFDIO_UNREGISTER, 0x8010_AA01);
+        assert_eq!(UFFDIO_WAKE, 0x8010_AA02);
+        assert_eq!(UFFDIO_ZEROPAGE, 0xC020_AA04);
+        assert_eq!(UFFDIO_WRITEPROTECT, 0xC018_AA06);
+        assert_eq!(UFFDIO_CONTINUE, 0xC020_AA07);
+        assert_eq!(MSG_BYTES, 32);
+    }
+
+    #[test]
+    fn middle_of_any_range_is_where_mappings_may_meet() {
+        let page = page_size();
+        assert_eq!(middle_of(&(page..2 * page)), None);
+        assert_eq!(middle_of(&(page..3 * page)), Some(2 * page));
+        assert_eq!(middle_of(&(3 * page..9 * page)), Some(8 * page));
+        assert_eq!(middle_of(&(0..3 << 30)), Some(2 << 30));
+        assert_eq!(middle_of(&(8 * page..16 * page)), Some(12 * page));
+    }
+
+    #[test]
+    fn open_of_a_device_that_is_none_is_an_error() {
+        assert_eq!(new_from_device(Path::new("/dev/null")).unwrap_err(), io::Errno::NOTTY);
+    }
+}
