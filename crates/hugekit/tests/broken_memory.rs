@@ -4,10 +4,10 @@
 //! that it may: in guests of `cargo xtask fleet`.
 #![allow(unsafe_code)]
 
-mod alias;
-mod backings;
-mod child;
-mod signal_stack;
+use hugekit_testing::alias;
+use hugekit_testing::backings;
+use hugekit_testing::child;
+use hugekit_testing::signal_stack;
 
 use std::cell::Cell;
 use std::ffi::c_int;

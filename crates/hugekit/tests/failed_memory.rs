@@ -2,10 +2,10 @@
 //! which forks copy: accesses end in SIGBUS there, and the kernel's own in an error, as with broken hardware.
 #![allow(unsafe_code)]
 
-mod alias;
-mod backings;
-mod child;
-mod signal_stack;
+use hugekit_testing::alias;
+use hugekit_testing::backings;
+use hugekit_testing::child;
+use hugekit_testing::signal_stack;
 
 use std::io::Write;
 

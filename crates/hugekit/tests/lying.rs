@@ -3,8 +3,8 @@
 //! alarm ends what hangs.
 #![allow(unsafe_code)]
 
-mod child;
-mod memory;
+use hugekit_testing::child;
+use hugekit_testing::memory;
 
 use std::cell::Cell;
 use std::convert::Infallible;

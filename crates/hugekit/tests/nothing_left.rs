@@ -3,8 +3,8 @@
 //! that memory is short, and works when the shortage is over. In children of their own, whose parent made no call.
 #![allow(unsafe_code)]
 
-mod child;
-mod memory;
+use hugekit_testing::child;
+use hugekit_testing::memory;
 
 use std::convert::Infallible;
 use std::path::Path;

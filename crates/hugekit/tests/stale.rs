@@ -2,13 +2,13 @@
 //! to the addresses or to the file: each attack comes first, and then every byte is read.
 #![allow(unsafe_code)]
 
-mod alias;
-mod backings;
-mod child;
-mod served;
-mod settings;
-mod swap;
-mod uring;
+use hugekit_testing::alias;
+use hugekit_testing::backings;
+use hugekit_testing::child;
+use hugekit_testing::served;
+use hugekit_testing::settings;
+use hugekit_testing::swap;
+use hugekit_testing::uring;
 
 use std::fs::File;
 use std::io::{IoSliceMut, Read};

@@ -3,8 +3,8 @@
 //! fails the test.
 #![allow(unsafe_code)]
 
-mod child;
-mod memory;
+use hugekit_testing::child;
+use hugekit_testing::memory;
 
 use std::ops::Range;
 use std::ptr;

@@ -5,16 +5,13 @@
 //! with two nodes and with four.
 #![allow(unsafe_code)]
 
-#[path = "../backings/mod.rs"]
-mod backings;
+use hugekit_testing::backings;
 mod jobs;
-#[path = "../memory/mod.rs"]
-mod memory;
+use hugekit_testing::memory;
 mod migration;
 mod placed;
 mod pools;
-#[path = "../served/mod.rs"]
-mod served;
+use hugekit_testing::served;
 
 use backings::{trials_on, unless_lacking};
 use hugekit::pool::Backing;

@@ -7,8 +7,7 @@
 #![allow(unsafe_code)]
 
 #[cfg(hugekit_faults)]
-#[path = "../backings/mod.rs"]
-mod backings;
+use hugekit_testing::backings;
 #[cfg(hugekit_faults)]
 mod case;
 #[cfg(hugekit_faults)]
@@ -18,8 +17,7 @@ mod heap;
 #[cfg(hugekit_faults)]
 mod mappings;
 #[cfg(hugekit_faults)]
-#[path = "../memory/mod.rs"]
-mod memory;
+use hugekit_testing::memory;
 #[cfg(hugekit_faults)]
 mod operations;
 #[cfg(hugekit_faults)]

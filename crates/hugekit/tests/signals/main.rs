@@ -9,13 +9,10 @@ mod fixture;
 mod handlers;
 mod nested;
 mod permission;
-#[path = "../served/permitted.rs"]
-mod permitted;
+use hugekit_testing::permitted;
 mod segfaults;
-#[path = "../served/mod.rs"]
-mod served;
-#[path = "../signal_stack/mod.rs"]
-mod signal_stack;
+use hugekit_testing::served;
+use hugekit_testing::signal_stack;
 mod stack;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::os::unix::process::ExitStatusExt;

@@ -1,0 +1,39 @@
+//! Forks of regions, on every backing, served in place and threaded: each side changes its own bytes and
+//! no other's, whichever region writes first and goes first.
+#![allow(unsafe_code)]
+
+use hugekit_testing::backings;
+use hugekit_testing::child;
+mod fixture;
+mod kernel;
+mod lifetime;
+mod mappings;
+mod model;
+use hugekit_testing::permitted;
+mod processes;
+mod refused;
+use hugekit_testing::rounds;
+mod sharing;
+mod threads;
+
+use backings::{trials, trials_on, unless_lacking};
+use hugekit::pool::Backing;
+use libtest_mimic::Arguments;
+
+fn main() {
+    let checks = [
+        sharing::CHECKS,
+        lifetime::CHECKS,
+        model::CHECKS,
+        threads::CHECKS,
+        kernel::CHECKS,
+        refused::CHECKS,
+        mappings::CHECKS,
+        processes::CHECKS,
+    ];
+    let mut trials = trials(&checks.concat());
+    trials.extend(trials_on(Backing::Hugetlb1G, 1, refused::GIGANTIC));
+    let forbidden = permitted::lacking();
+    let trials = trials.into_iter().map(|trial| unless_lacking(trial, forbidden.as_deref()));
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}

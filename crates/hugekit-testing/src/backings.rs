@@ -1,0 +1,57 @@
+//! Tests that run on every backing, and count as skipped where the machine has none of it.
+use hugekit::Pool;
+use hugekit::pool::{Backing, PoolBuilder};
+use libtest_mimic::{Failed, Trial};
+
+/// Folios of a test's pool.
+pub const FOLIOS: usize = 8;
+
+/// A pool of so many folios on exactly this backing.
+pub fn builder(backing: Backing, folios: usize) -> PoolBuilder<'static> {
+    Pool::builder(folios * backing.page_size()).backing(backing).strict(true)
+}
+
+/// A pool that clears only at allocation, or on request.
+pub fn unscrubbed(backing: Backing) -> Pool {
+    builder(backing, FOLIOS).scrub_threads(0).build().unwrap()
+}
+
+pub fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+pub type Check = (&'static str, fn(Backing));
+
+/// Each check as a test on each of the usual backings.
+pub fn trials(checks: &[Check]) -> Vec<Trial> {
+    let backings = [Backing::Base, Backing::Thp, Backing::Hugetlb2M];
+    backings.into_iter().flat_map(|backing| trials_on(backing, FOLIOS, checks)).collect()
+}
+
+/// Why this machine has not so many folios of this backing.
+pub fn lacking(backing: Backing, folios: usize) -> Option<String> {
+    let populated = builder(backing, folios).populate_now(true).build();
+    populated.err().map(|error| error.to_string())
+}
+
+/// Each check as a test that needs as many folios.
+pub fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial> {
+    let lacking = lacking(backing, folios);
+    let trial = |&(name, check): &Check| {
+        let run = move || -> Result<(), Failed> {
+            check(backing);
+            Ok(())
+        };
+        let trial = Trial::test(format!("{backing:?}::{name}").to_lowercase(), run);
+        unless_lacking(trial, lacking.as_deref())
+    };
+    checks.iter().map(trial).collect()
+}
+
+/// The test, skipped if the machine lacks what it needs.
+pub fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
+    match lacking {
+        None => trial,
+        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+    }
+}

@@ -1,0 +1,19 @@
+//! What tests of several crates share: memory, pools on each backing, forked children, settings of the kernel.
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::missing_panics_doc,
+    clippy::missing_errors_doc
+)]
+
+pub mod alias;
+pub mod backings;
+pub mod child;
+pub mod memory;
+pub mod permitted;
+pub mod rounds;
+pub mod served;
+pub mod settings;
+pub mod signal_stack;
+pub mod swap;
+pub mod uring;
