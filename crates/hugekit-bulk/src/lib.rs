@@ -1,4 +1,6 @@
-//! Clears, copies and populates memory close to what the hardware allows.
+#![doc = include_str!("../README.md")]
+#![warn(missing_docs, clippy::incompatible_msrv)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod arch;
 mod clear;

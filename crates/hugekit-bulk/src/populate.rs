@@ -131,6 +131,9 @@ impl PopulateOptions<'_> {
     /// As [`run_raw`](Self::run_raw), on transparent huge pages as far as the kernel makes them: `start` and `len` are
     /// multiples of `folio`. Returns bytes that are on such.
     ///
+    /// # Errors
+    /// [`JobError`]: a chunk failed, or the job was cancelled.
+    ///
     /// # Safety
     /// As of [`populate_folio`], for each folio.
     pub unsafe fn run_huge(
@@ -159,6 +162,9 @@ impl PopulateOptions<'_> {
 /// allows, and a collapse makes one where it does not or where none was free. Whether it is huge; else it is there as
 /// base pages.
 ///
+/// # Errors
+/// [`PopulateError`]: the kernel refused the touch.
+///
 /// # Safety
 /// As of [`collapse`]: no first access to the folio waits for a thread.
 pub unsafe fn populate_folio(
@@ -177,6 +183,9 @@ pub unsafe fn populate_folio(
 
 /// Populates the pages that the bytes lie on: the chunks within a range end at pages, its own start
 /// and end may not.
+///
+/// # Errors
+/// [`PopulateError`]: the kernel refused.
 pub fn populate_pages(start: *mut u8, len: usize) -> Result<(), PopulateError> {
     if len == 0 {
         return Ok(()); // No byte lies on any page, and the address may be one that was never mapped.

@@ -90,6 +90,7 @@ impl Lease {
         self.memory.into_file()
     }
 
+    /// The memory that was leased.
     pub fn into_memory(self) -> MemoryFile {
         self.memory
     }

@@ -10,6 +10,8 @@
 //!
 //! [`PoolBuilder::lease`]: hugekit_regions::pool::PoolBuilder::lease
 //! [`PoolBuilder::broker`]: hugekit_regions::pool::PoolBuilder::broker
+#![warn(missing_docs, clippy::incompatible_msrv)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod client;
 mod error;

@@ -8,6 +8,8 @@
 //! know is read by `hugekit-doctor`.
 //!
 //! Words: a *node* is a NUMA node, a *pool* the kernel's huge pages of one size.
+#![warn(missing_docs, clippy::incompatible_msrv)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cache;
 pub mod cgroup;

@@ -1,4 +1,13 @@
 //! Pools of clean memory, regions, faults served in user space, and forks.
+#![warn(clippy::incompatible_msrv)]
+#![allow(
+    clippy::len_without_is_empty,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    clippy::new_without_default,
+    reason = "items that are not re-exported by hugekit are of the engine"
+)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod cow;
 pub mod fault;

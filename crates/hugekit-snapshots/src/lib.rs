@@ -25,6 +25,8 @@
 //! memory work either way. [`Snapshot::serving`] says which it is.
 //!
 //! `README.md` beside this file draws states and locks and names the races that were considered.
+#![warn(missing_docs, clippy::incompatible_msrv)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 #![allow(unsafe_code)]
 
 mod anonymous;

@@ -131,7 +131,7 @@ impl Builder {
         // SAFETY: the caller's to promise.
         let snapshot = unsafe { wishes.of_anonymous(whole) }
             .inspect_err(|refused| {
-                hugekit_sys::events::debug!("ranges are taken one by one: {refused}")
+                hugekit_sys::events::debug!("ranges are taken one by one: {refused}");
             })
             .ok()?;
         let cuts: Vec<Range<usize>> =

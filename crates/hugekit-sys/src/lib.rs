@@ -1,6 +1,20 @@
 //! Everything asked of the kernel: one typed function per system call or ioctl, with its preconditions.
 //!
 //! What rustix has is called through rustix; the rest are those it lacks.
+#![warn(clippy::incompatible_msrv)]
+#![allow(
+    clippy::len_without_is_empty,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    clippy::new_without_default,
+    reason = "every error here is the answer of the kernel"
+)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "hugekit runs on Linux only: it is built on memfd_create(2), userfaultfd(2) and Linux's huge pages"
+);
 
 pub mod apart;
 pub mod byte_lock;

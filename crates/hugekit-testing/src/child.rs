@@ -36,7 +36,7 @@ fn fork(child: impl FnOnce() -> i32) -> libc::pid_t {
     if pid == 0 {
         // SAFETY: neither has a precondition.
         unsafe {
-            libc::alarm(60);
+            libc::alarm(240);
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
             libc::_exit(code.unwrap_or(101));
         }

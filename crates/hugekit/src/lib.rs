@@ -177,11 +177,6 @@
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[cfg(not(target_os = "linux"))]
-compile_error!(
-    "hugekit runs on Linux only: it is built on memfd_create(2), userfaultfd(2) and Linux's huge pages"
-);
-
 pub use hugekit_bulk::{
     Cancel, ClearError, ClearOptions, CopyError, CopyOptions, HintError, Method, Operation,
     PopulateError, PopulateOptions, Profile, Reuse, Threads, clear, copy,

@@ -48,14 +48,18 @@ struct Shortage {
 impl Shortage {
     fn of(lack: Lack) -> Self {
         let mut shortage = Self { lack, pages: ptr::null_mut(), blocks: ptr::null_mut() };
-        match lack {
-            Lack::Mappings => shortage.map_all(),
-            // Not 0: the kernel takes that for none where Valgrind might have asked.
-            Lack::Addresses => limit(libc::RLIMIT_AS, 1),
-            Lack::Data => limit(libc::RLIMIT_DATA, 1),
+        loop {
+            match lack {
+                Lack::Mappings => shortage.map_all(),
+                // Not 0: the kernel takes that for none where Valgrind might have asked.
+                Lack::Addresses => limit(libc::RLIMIT_AS, 1),
+                Lack::Data => limit(libc::RLIMIT_DATA, 1),
+            }
+            if shortage.allocate_all() {
+                return shortage;
+            }
+            // A thread that ended meanwhile has left a mapping, and `brk` works as long as there is one.
         }
-        shortage.allocate_all();
-        shortage
     }
 
     /// Two pages at a time, of which the first may be written and the second not, so that none joins its neighbours.
@@ -67,7 +71,7 @@ impl Shortage {
             // SAFETY: a new mapping, of the test's own.
             let page = unsafe { libc::mmap(ptr::null_mut(), PAGE, rights, flags, -1, 0) };
             if page == libc::MAP_FAILED {
-                assert!(index > 1000, "the limit is not that of mappings");
+                assert!(index > 1000 || !self.pages.is_null(), "the limit is not that of mappings");
                 return;
             }
             if index % 2 == 0 {
@@ -78,10 +82,13 @@ impl Shortage {
         }
     }
 
-    /// The largest first, until the smallest is refused.
-    fn allocate_all(&mut self) {
-        let mut size = 1 << 20;
+    /// The largest first, until the smallest is refused. False if the allocator is given new memory again and again.
+    fn allocate_all(&mut self) -> bool {
+        let (mut size, mut blocks) = (1 << 20, 0);
         while size >= 16 {
+            if blocks > 64 && size == 1 << 20 {
+                return false;
+            }
             // SAFETY: a block has room for one address.
             unsafe {
                 let block = libc::malloc(size).cast::<*mut libc::c_void>();
@@ -92,7 +99,9 @@ impl Shortage {
                 block.write(self.blocks.cast());
                 self.blocks = block;
             }
+            blocks += 1;
         }
+        true
     }
 }
 

@@ -13,9 +13,13 @@ use hugekit_sys::mempolicy::Source;
 /// Who does an operation, who watches and who may stop it.
 #[derive(Clone, Copy, Default)]
 pub struct Sharing<'a> {
+    /// How many threads work on it.
     pub threads: Threads,
+    /// Called after every chunk.
     pub progress: Option<&'a Progress<'a>>,
+    /// Stops it.
     pub cancel: Option<&'a Cancel>,
+    /// Whether helpers run at low priority.
     pub low_priority: bool,
 }
 
@@ -43,6 +47,9 @@ impl<'a> Sharing<'a> {
 
     /// Runs `chunk` for pieces of the `len` bytes at `start`. `min_chunk` is the profile's, rounded
     /// as the operation needs it.
+    ///
+    /// # Errors
+    /// [`JobError`]: a chunk failed, or the job was cancelled.
     pub fn run<E: Send>(
         &self,
         start: *const u8,
