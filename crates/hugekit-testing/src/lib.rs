@@ -2,6 +2,7 @@
 #![allow(
     missing_docs,
     missing_debug_implementations,
+    clippy::len_without_is_empty,
     clippy::missing_panics_doc,
     clippy::missing_errors_doc
 )]
