@@ -23,6 +23,7 @@ use hugekit::{
     PoolError, PopulateError, PopulateOptions, Region, RegionError, Snapshot, SnapshotError,
     Threads,
 };
+use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
 
 const PAGE: usize = 4096;
@@ -286,17 +287,21 @@ fn each_works_or_says_what_is_short(lack: Lack) {
     assert_eq!(code, 0, "the rest, no {lack:?}");
 }
 
-#[test]
-fn first_call_without_a_mapping_works_or_says_what_is_short() {
-    each_works_or_says_what_is_short(Lack::Mappings);
-}
-
-#[test]
-fn first_call_without_an_address_works_or_says_what_is_short() {
-    each_works_or_says_what_is_short(Lack::Addresses);
-}
-
-#[test]
-fn first_call_without_data_works_or_says_what_is_short() {
-    each_works_or_says_what_is_short(Lack::Data);
+fn main() {
+    let lacks = [
+        ("first_call_without_a_mapping_works_or_says_what_is_short", Lack::Mappings),
+        ("first_call_without_an_address_works_or_says_what_is_short", Lack::Addresses),
+        ("first_call_without_data_works_or_says_what_is_short", Lack::Data),
+    ];
+    let trials = lacks.map(|(name, lack)| {
+        let run = move || {
+            each_works_or_says_what_is_short(lack);
+            Ok(())
+        };
+        Trial::test(name, run)
+    });
+    // On the main thread, whose heap grows by `brk`. The allocator maps a new heap for any other thread whenever one is
+    // used up, with the mapping that the old one has just given back: there is no end to it.
+    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, trials.into()).exit();
 }
