@@ -1,4 +1,4 @@
-//! `cargo xtask sanitize`: tests of the library and of its C interface, compiled with a sanitizer.
+//! `cargo xtask sanitize`: tests of the library, compiled with a sanitizer.
 //!
 //! The compiler has the sanitizers' runtimes and keeps the flag that asks for them for its nightly versions; a stable one
 //! takes it when it is told to (`RUSTC_BOOTSTRAP=1`), which is good enough for tests. The standard library is the one
@@ -6,14 +6,14 @@
 //! sanitizer must see every lock there is.
 
 use std::path::Path;
-use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use clap::ValueEnum;
 
-use crate::fuzz::host;
+use crate::run::{cargo, host, passes, rustc, target_dir};
 
 /// The defects that are looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sanitizer {
     /// Accesses beyond or after an allocation
     Address,
@@ -26,65 +26,37 @@ enum Sanitizer {
 /// Tests under a sanitizer
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sanitize {
-    /// One alone, instead of all
+    /// Only this one, instead of all
     sanitizer: Option<Sanitizer>,
-    /// The library's unit tests and those of served faults alone
+    /// Only the library's unit tests and those of served faults
     #[arg(long)]
     short: bool,
 }
 
-/// Tests of the library, by file; `None` are the unit tests.
-const TESTS: &[Option<&str>] = &[
-    None,
-    Some("clear"),
-    Some("copy"),
-    Some("fault"),
-    Some("fork"),
-    Some("parallel"),
-    Some("pool"),
-    Some("region"),
-    Some("region_snapshot"),
-    Some("routines"),
-    Some("signals"),
-    Some("snapshot"),
+/// Programs of the library's tests, after the short form's.
+const TESTS: [&str; 11] = [
+    "fault",
+    "clear",
+    "copy",
+    "fork",
+    "parallel",
+    "pool",
+    "region",
+    "region_snapshot",
+    "routines",
+    "signals",
+    "snapshot",
 ];
 
-/// Those of the short form.
-const SHORT: &[Option<&str>] = &[None, Some("fault")];
-
-/// A test that the address sanitizer's own doings disturb.
-struct Excluded {
-    file: &'static str,
-    /// Its name, or part of it.
-    test: &'static str,
-    reason: &'static str,
-}
-
-/// All of them: what is not here runs.
-const EXCLUDED: &[Excluded] = &[
-    Excluded { file: "region", test: "populate_of_a_region_leaves_no_fault", reason: FAULTS },
-    Excluded { file: "region", test: "populate_by_threads_is_shared_and_watched", reason: FAULTS },
-    Excluded {
-        file: "region_snapshot",
-        test: "snapshots_by_the_thousand_leave_nothing_behind",
-        reason: MAPPINGS,
-    },
-    Excluded {
-        file: "snapshot",
-        test: "snapshots_by_the_thousand_leave_nothing_behind",
-        reason: MAPPINGS,
-    },
-    Excluded {
-        file: "signals",
-        test: "fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack",
-        reason: STACK,
-    },
-    Excluded {
-        file: "signals",
-        test: "fault_served_in_place_keeps_the_bound_of_stack",
-        reason: STACK,
-    },
-    Excluded { file: "signals", test: "copy_for_a_fork_keeps_the_bound_of_stack", reason: STACK },
+/// Tests that the address sanitizer's own doings disturb, by program, name, and reason. All others run.
+const EXCLUDED: [(&str, &str, &str); 7] = [
+    ("region", "populate_of_a_region_leaves_no_fault", FAULTS),
+    ("region", "populate_by_threads_is_shared_and_watched", FAULTS),
+    ("region_snapshot", "snapshots_by_the_thousand_leave_nothing_behind", MAPPINGS),
+    ("snapshot", "snapshots_by_the_thousand_leave_nothing_behind", MAPPINGS),
+    ("signals", "fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack", STACK),
+    ("signals", "fault_served_in_place_keeps_the_bound_of_stack", STACK),
+    ("signals", "copy_for_a_fork_keeps_the_bound_of_stack", STACK),
 ];
 
 const FAULTS: &str = "it counts page faults, and the shadow of the memory has some";
@@ -97,91 +69,62 @@ const OPTIONS: &str =
     "detect_leaks=0:handle_segv=0:handle_sigbus=0:detect_stack_use_after_return=0";
 
 impl Sanitize {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
-        let all = [Sanitizer::Address, Sanitizer::Leak, Sanitizer::Thread];
+    pub(crate) fn run(&self) -> Result<bool> {
         let mut passed = true;
-        for sanitizer in all {
-            if self.sanitizer.is_none_or(|asked| asked == sanitizer) {
-                passed &= self.run_one(sanitizer)?;
+        let all = Sanitizer::value_variants().iter().copied();
+        for sanitizer in
+            all.filter(|sanitizer| self.sanitizer.is_none_or(|asked| asked == *sanitizer))
+        {
+            if let Some(reason) = sanitizer.lack()? {
+                crate::count::skip(&format!("{} sanitizer", sanitizer.name()), reason);
+                continue;
             }
-        }
-        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-    }
-
-    /// Whether all passed, or could not be run here.
-    fn run_one(&self, sanitizer: Sanitizer) -> Result<bool> {
-        if let Some(reason) = lacking(sanitizer)? {
-            println!("skipped: {} sanitizer: {reason}", sanitizer.name());
-            return Ok(true);
-        }
-        let mut passed = true;
-        for file in if self.short { SHORT } else { TESTS } {
-            passed &= sanitizer.test(*file)?;
+            passed &= sanitizer.test(&["--lib"], &[])?;
+            for test in &TESTS[..if self.short { 1 } else { TESTS.len() }] {
+                let disturbed =
+                    EXCLUDED.iter().filter(|row| row.0 == *test && sanitizer == Sanitizer::Address);
+                let skips =
+                    disturbed.inspect(|(_, name, reason)| println!("skipped: {name}: {reason}"));
+                let skips: Vec<_> = skips.flat_map(|row| ["--skip", row.1]).collect();
+                passed &= sanitizer.test(&["--test", test], &skips)?;
+            }
         }
         Ok(passed)
     }
 }
 
 impl Sanitizer {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::Leak => "leak",
-            Self::Thread => "thread",
-        }
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 
-    /// Runs the tests of one file. With a target of its own, so that what runs at build time is compiled as always.
-    fn test(self, file: Option<&str>) -> Result<bool> {
-        let mut cargo = self.cargo(&["test", "--package", "hugekit"])?;
-        match file {
-            Some(file) => cargo.args(["--test", file]),
-            None => cargo.arg("--lib"),
-        };
-        cargo.arg("--");
-        let disturbed = |test: &&Excluded| self == Self::Address && Some(test.file) == file;
-        for Excluded { test, reason, .. } in EXCLUDED.iter().filter(disturbed) {
-            println!("skipped: {test} with the {} sanitizer: {reason}", self.name());
-            cargo.args(["--skip", test]);
-        }
-        Ok(cargo.status().context("cannot start cargo")?.success())
-    }
-
-    fn cargo(self, arguments: &[&str]) -> Result<Command> {
-        let mut cargo = crate::command(arguments);
-        cargo.args(["--target", &host()?]);
-        cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={}", self.name()));
-        cargo.env("CARGO_TARGET_DIR", crate::target_dir("sanitize").join(self.name()));
-        cargo.env("ASAN_OPTIONS", OPTIONS);
+    /// Runs the tests of one program. With a target of its own, so that what runs at build time is compiled as always.
+    fn test(self, program: &[&str], skips: &[&str]) -> Result<bool> {
+        let mut cargo = cargo(&["test", "--package", "hugekit", "--target", &host()?]);
         if self == Self::Thread {
             cargo.arg("-Zbuild-std");
         }
-        Ok(cargo)
+        cargo.args(program).args(["--", "--include-ignored"]).args(skips);
+        cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("-Zsanitizer={}", self.name()));
+        cargo.env("CARGO_TARGET_DIR", target_dir("sanitize").join(self.name()));
+        passes(cargo.env("ASAN_OPTIONS", OPTIONS))
     }
-}
 
-/// Why a sanitizer cannot be used here, if so.
-fn lacking(sanitizer: Sanitizer) -> Result<Option<String>> {
-    let library = format!("librustc-stable_rt.{}san.a", &sanitizer.name()[..1]);
-    let nightly = library.replace("-stable", "-nightly");
-    let libraries = said(&["--print", "target-libdir"])?;
-    let runtime =
-        [library, nightly].into_iter().any(|name| Path::new(&libraries).join(name).exists());
-    if !runtime {
-        return Ok(Some("this compiler comes without its runtime".to_owned()));
+    /// Why a sanitizer cannot be used here.
+    fn lack(self) -> Result<Option<&'static str>> {
+        let libraries = rustc(&["--print", "target-libdir"])?;
+        let runtime = |channel| format!("librustc-{channel}_rt.{}san.a", &self.name()[..1]);
+        if !["stable", "nightly"]
+            .iter()
+            .any(|name| Path::new(&libraries).join(runtime(name)).exists())
+        {
+            return Ok(Some("this compiler comes without its runtime"));
+        }
+        let sources =
+            Path::new(&rustc(&["--print", "sysroot"])?).join("lib/rustlib/src/rust/library");
+        let lacks_sources = self == Self::Thread && !sources.is_dir();
+        Ok(lacks_sources.then_some(
+            "it must see the locks of the standard library, whose sources are missing (rustup component add rust-src)",
+        ))
     }
-    let sources = Path::new(&said(&["--print", "sysroot"])?).join("lib/rustlib/src/rust/library");
-    let is_lacking = sanitizer == Sanitizer::Thread && !sources.is_dir();
-    Ok(is_lacking.then(|| {
-        "it must see the locks of the standard library, which has to be compiled for it, and its sources are missing \
-         (rustup component add rust-src)"
-            .to_owned()
-    }))
-}
-
-/// The compiler's output.
-fn said(arguments: &[&str]) -> Result<String> {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(rustc).args(arguments).output().context("cannot start rustc")?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

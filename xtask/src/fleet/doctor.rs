@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::machine::{Machine, Rights};
+use super::guest::{Guest, Rights};
 use super::qemu::distance;
 
 /// Where the doctor does not say what the table says.
-pub(super) fn differences(machine: &Machine, release: &str, printed: &str) -> Vec<String> {
+pub(super) fn differences(guest: &Guest, release: &str, printed: &str) -> Vec<String> {
     let said: Value = match serde_json::from_str(printed) {
         Ok(said) => said,
         Err(error) => return vec![format!("the doctor's record cannot be read: {error}")],
@@ -20,38 +20,38 @@ pub(super) fn differences(machine: &Machine, release: &str, printed: &str) -> Ve
     };
     let kernel = said["machine"]["kernel"].as_str();
     expect(&format!("kernel {release}"), kernel == Some(release), format!("{kernel:?}"));
-    for (name, wanted) in [("online_cpus", machine.cpus), ("nodes", machine.nodes)] {
+    for (name, wanted) in [("online_cpus", guest.cpus), ("nodes", guest.nodes)] {
         let says = number(name);
         expect(&format!("{name} {wanted}"), says == Some(wanted as u64), format!("{says:?}"));
     }
     let memory = number("memory_bytes").unwrap_or_default();
-    let all = (machine.mib as u64) << 20;
+    let all = (guest.mib as u64) << 20;
     // What the firmware, the kernel and its tables of pages take is not memory to it.
     let plausible = (all / 4 * 3..=all).contains(&memory);
-    expect(&format!("{} MiB", machine.mib), plausible, format!("{memory} bytes"));
+    expect(&format!("{} MiB", guest.mib), plausible, format!("{memory} bytes"));
     let total = value(&said, "memory", "total").unwrap_or_default();
     let swaps = !total.ends_with("no swap");
     expect(
-        &format!("{} MiB of swap", machine.swap_mib),
-        swaps == (machine.swap_mib > 0),
+        &format!("{} MiB of swap", guest.swap_mib),
+        swaps == (guest.swap_mib > 0),
         total.to_owned(),
     );
-    for (topic, name, begins) in lines(machine) {
+    for (topic, name, begins) in lines(guest) {
         let value = value(&said, topic, &name);
         let is = value.is_some_and(|value| value.starts_with(&begins));
         expect(&format!("{topic}, {name}: {begins}"), is, format!("{value:?}"));
     }
-    for node in 0..machine.nodes {
+    for node in 0..guest.nodes {
         let says = value(&said, "cpus", &format!("node {node}")).unwrap_or_default();
-        let is = is_node(machine, node, says);
-        expect(&format!("node {node} of {}", machine.nodes), is, says.to_owned());
+        let is = is_node(guest, node, says);
+        expect(&format!("node {node} of {}", guest.nodes), is, says.to_owned());
     }
     found
 }
 
 /// Whether this is what the doctor says of a node: its CPUs, an equal part of the memory, and that some of it is free.
-fn is_node(machine: &Machine, node: usize, says: &str) -> bool {
-    let each = machine.cpus / machine.nodes;
+fn is_node(guest: &Guest, node: usize, says: &str) -> bool {
+    let each = guest.cpus / guest.nodes;
     let cpus = match (node * each, node * each + each - 1) {
         (first, last) if first == last => format!("CPUs {first}; "),
         (first, last) => format!("CPUs {first}-{last}; "),
@@ -62,7 +62,7 @@ fn is_node(machine: &Machine, node: usize, says: &str) -> bool {
     else {
         return false;
     };
-    let part = (machine.mib / machine.nodes) as f64;
+    let part = (guest.mib / guest.nodes) as f64;
     // As of all memory. The first node has the firmware's and the kernel's own.
     (part * 0.7..=part).contains(&total) && 0.0 < free && free <= total
 }
@@ -86,29 +86,26 @@ fn value<'a>(said: &'a Value, topic: &str, name: &str) -> Option<&'a str> {
 }
 
 /// Lines that the doctor must have, and how their values begin.
-fn lines(machine: &Machine) -> Vec<(&'static str, String, String)> {
+fn lines(guest: &Guest) -> Vec<(&'static str, String, String)> {
     let thp = "transparent huge pages";
     let mut lines = vec![
-        (thp, "anonymous memory".to_owned(), machine.thp.to_owned()),
-        (thp, "shared memory".to_owned(), machine.shmem_thp.to_owned()),
+        (thp, "anonymous memory".to_owned(), guest.thp.to_owned()),
+        (thp, "shared memory".to_owned(), guest.shmem_thp.to_owned()),
     ];
-    for (name, pages) in
-        [("2 MiB", machine.reserved.pages_2m), ("1 GiB", machine.reserved.pages_1g)]
-    {
+    for (name, pages) in [("2 MiB", guest.reserved_2m), ("1 GiB", guest.reserved_1g)] {
         if pages > 0 {
             lines.push(("huge pages", name.to_owned(), format!("{pages} pages")));
             // The kernel reserves them on one node after the other.
-            let each = format!("{} pages", pages / machine.nodes);
+            let each = format!("{} pages", pages / guest.nodes);
             let of_node = |node| ("huge pages", format!("{name} node {node}"), each.clone());
-            lines.extend((0..machine.nodes).filter(|_| pages >= machine.nodes).map(of_node));
+            lines.extend((0..guest.nodes).filter(|_| pages >= guest.nodes).map(of_node));
         }
     }
-    for node in (0..machine.nodes).filter(|_| machine.nodes > 1) {
-        let distances: Vec<_> =
-            (0..machine.nodes).map(|to| distance(node, to).to_string()).collect();
+    for node in (0..guest.nodes).filter(|_| guest.nodes > 1) {
+        let distances: Vec<_> = (0..guest.nodes).map(|to| distance(node, to).to_string()).collect();
         lines.push(("cpus", format!("node {node} distances"), distances.join(" ")));
     }
-    let uses = match machine.rights {
+    let uses = match guest.rights {
         Rights::Root => "whole",
         Rights::User => "user mode only",
         Rights::NoUserfaultfd => "none",
@@ -119,19 +116,19 @@ fn lines(machine: &Machine) -> Vec<(&'static str, String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::MACHINES;
+    use super::super::guest::Table;
     use super::*;
 
     /// What the doctor says on the first machine of the table.
     fn said() -> Value {
-        let machine = &MACHINES[0];
+        let guest = &Table::read().unwrap().guest[0];
         let line = |topic, name, value| serde_json::json!({ "topic": topic, "name": name, "value": value });
         serde_json::json!({
             "machine": {
                 "kernel": "7.3.4",
-                "online_cpus": machine.cpus,
-                "nodes": machine.nodes,
-                "memory_bytes": (machine.mib << 20) / 10 * 9,
+                "online_cpus": guest.cpus,
+                "nodes": guest.nodes,
+                "memory_bytes": (guest.mib << 20) / 10 * 9,
             },
             "lines": [
                 line("memory", "total", "1.9 GiB, no swap"),
@@ -145,12 +142,14 @@ mod tests {
 
     #[test]
     fn doctor_that_says_what_the_table_says_differs_in_nothing() {
-        assert!(differences(&MACHINES[0], "7.3.4", &said().to_string()).is_empty());
+        assert!(
+            differences(&Table::read().unwrap().guest[0], "7.3.4", &said().to_string()).is_empty()
+        );
     }
 
     #[test]
     fn each_wrong_word_of_the_doctors_is_a_difference() {
-        let machine = &MACHINES[0];
+        let guest = &Table::read().unwrap().guest[0];
         for (path, wrong) in [
             ("/machine/kernel", "6.1".into()),
             ("/machine/online_cpus", 3.into()),
@@ -166,17 +165,18 @@ mod tests {
         ] {
             let mut said = said();
             *said.pointer_mut(path).unwrap() = wrong;
-            assert_eq!(differences(machine, "7.3.4", &said.to_string()).len(), 1, "{path}");
+            assert_eq!(differences(guest, "7.3.4", &said.to_string()).len(), 1, "{path}");
         }
-        assert_eq!(differences(machine, "7.3.4", "no record").len(), 1);
+        assert_eq!(differences(guest, "7.3.4", "no record").len(), 1);
     }
 
     #[test]
     fn each_node_has_its_part_of_everything() {
-        let machine = MACHINES.iter().find(|machine| machine.name == "four-nodes").unwrap();
-        assert!(is_node(machine, 3, "CPUs 3; 503.7 MiB, 20 MiB free"));
-        assert!(!is_node(machine, 3, "CPUs 2; 503.7 MiB, 20 MiB free"));
-        let lines = lines(machine);
+        let table = Table::read().unwrap();
+        let guest = table.guest.iter().find(|guest| guest.name == "four-nodes").unwrap();
+        assert!(is_node(guest, 3, "CPUs 3; 503.7 MiB, 20 MiB free"));
+        assert!(!is_node(guest, 3, "CPUs 2; 503.7 MiB, 20 MiB free"));
+        let lines = lines(guest);
         let value = |name: &str| &lines.iter().find(|line| line.1 == name).unwrap().2;
         assert_eq!(value("node 2 distances"), "30 20 10 20");
         assert_eq!(value("2 MiB node 1"), "64 pages");

@@ -3,7 +3,7 @@
 
 use hugekit::Pool;
 use hugekit::pool::{Backing, PoolBuilder};
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 
 /// Folios of a test's pool.
 pub(crate) const FOLIOS: usize = 8;
@@ -36,6 +36,19 @@ pub(crate) fn lacking(backing: Backing, folios: usize) -> Option<String> {
     populated.err().map(|error| error.to_string())
 }
 
+/// A test of that label and name. A name that begins with `[slow: REASON] ` makes an ignored test, which
+/// `--include-ignored` runs.
+pub(crate) fn marked(
+    label: &str,
+    name: &str,
+    run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let marked = name.strip_prefix('[').and_then(|name| name.split_once("] "));
+    let (kind, name) = marked.unwrap_or(("", name));
+    let trial = Trial::test(format!("{label}::{name}").to_lowercase(), run);
+    trial.with_kind(kind).with_ignored_flag(!kind.is_empty())
+}
+
 /// Each check as a test that needs as many folios.
 pub(crate) fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial> {
     let lacking = lacking(backing, folios);
@@ -44,7 +57,7 @@ pub(crate) fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Ve
             check(backing);
             Ok(())
         };
-        let trial = Trial::test(format!("{backing:?}::{name}").to_lowercase(), run);
+        let trial = marked(&format!("{backing:?}"), name, run);
         unless_lacking(trial, lacking.as_deref())
     };
     checks.iter().map(trial).collect()
@@ -54,6 +67,9 @@ pub(crate) fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Ve
 pub(crate) fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
     match lacking {
         None => trial,
-        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        Some(reason) => {
+            let reason = reason.to_owned();
+            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+        }
     }
 }

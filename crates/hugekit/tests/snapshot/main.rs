@@ -2,6 +2,8 @@
 //! writes it meanwhile and whatever its owner does.
 #![allow(unsafe_code)]
 
+#[path = "../backings/mod.rs"]
+mod backings;
 #[path = "../child/mod.rs"]
 mod child;
 mod contents;
@@ -25,7 +27,7 @@ use fixture::{Check, FAULT_MODES, RESERVE, of};
 use hugekit::HUGE_PAGE_BYTES as HUGE;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use memory::Memory;
 
 fn trials(fault_mode: FaultMode, checks: &[Check]) -> Vec<Trial> {
@@ -41,10 +43,13 @@ fn trials(fault_mode: FaultMode, checks: &[Check]) -> Vec<Trial> {
             check(fault_mode);
             Ok(())
         };
-        let trial = Trial::test(format!("{label}::{name}"), run);
+        let trial = backings::marked(&label, name, run);
         match &lacking {
             None => trial,
-            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+            Some(reason) => {
+                let reason = reason.clone();
+                Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+            }
         }
     };
     checks.iter().map(trial).collect()
