@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
+use clap::builder::PossibleValuesParser;
 
 use crate::environment::Environment;
 use crate::run::{build_dir, output, root, target_dir};
@@ -20,6 +20,10 @@ const REQUIREMENTS: [&str; 6] = [
     "wheel>=0.45",
 ];
 
+/// Each is made by the script of its name.
+const KINDS: [&str; 8] =
+    ["binary", "musl", "wheel", "musl-wheel", "sdist", "libraries", "deb", "crates"];
+
 /// A script's exit status if its kind cannot be made here.
 const SKIPPED: i32 = 77;
 
@@ -31,30 +35,9 @@ pub(crate) struct Dist {
     /// The folder of the files
     #[arg(long, default_value_os_t = target_dir("dist"))]
     dir: PathBuf,
-    /// Make only this kind
-    #[arg(long, value_name = "KIND")]
-    only: Option<Kind>,
-}
-
-/// Each is made by the script of its name, in the order of their dependencies.
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Kind {
-    /// The command, linked with everything that it needs
-    Binary,
-    /// The command linked with musl
-    Musl,
-    /// The Python package, compiled, with the command in it
-    Wheel,
-    /// The same for Alpine and other systems with musl
-    MuslWheel,
-    /// The Python package's sources
-    Sdist,
-    /// The libraries for C, to be unpacked anywhere
-    Libraries,
-    /// Debian packages of the command and of the libraries
-    Deb,
-    /// What `cargo publish` would upload
-    Crates,
+    /// Make only this kind: the name of a script in xtask/dist
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
+    only: Option<String>,
 }
 
 impl Dist {
@@ -62,19 +45,16 @@ impl Dist {
         fs::create_dir_all(&self.dir)
             .with_context(|| format!("cannot make {}", self.dir.display()))?;
         let dir = fs::canonicalize(&self.dir)?;
-        let mut lines = Vec::new();
-        for kind in Kind::value_variants() {
-            if self.only.is_none_or(|only| only == *kind) {
-                let kind = kind.to_possible_value().context("kinds have names")?;
-                let (passed, line) = make(kind.get_name(), &dir)?;
-                println!("{line}");
-                lines.push((passed, line));
-            }
+        let mut made = Vec::new();
+        for kind in KINDS.iter().filter(|kind| self.only.as_ref().is_none_or(|only| only == *kind))
+        {
+            made.push(make(kind, &dir)?);
+            println!("{}", made[made.len() - 1].1);
         }
         println!();
-        lines.iter().for_each(|(_, line)| println!("{line}"));
+        made.iter().for_each(|(_, line)| println!("{line}"));
         checksums(&dir)?;
-        Ok(lines.iter().all(|(passed, _)| *passed))
+        Ok(made.iter().all(|(passed, _)| *passed))
     }
 }
 

@@ -74,16 +74,15 @@ impl Fuzz {
     fn run_parsers(&self, names: &[String]) -> Result<bool> {
         let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
         if said(Command::new(compiler).arg("--version")).is_none() {
-            let reason = "libFuzzer is compiled from source, and there is no C++ compiler (apt-get install g++)";
-            crate::count::skip(&names.join(", "), reason);
+            crate::count::skip(
+                &names.join(", "),
+                "libFuzzer needs a C++ compiler (apt-get install g++)",
+            );
             return Ok(true);
         }
         let program = build()?;
-        let mut passed = true;
-        for name in names {
-            passed &= self.run_target(&program, name)?;
-        }
-        Ok(passed)
+        let results = names.iter().map(|name| self.run_target(&program, name));
+        results.collect::<Result<Vec<_>>>().map(|passed| passed.iter().all(|passed| *passed))
     }
 
     /// Whether nothing was found.

@@ -13,7 +13,6 @@ mod fleet;
 mod fuzz;
 mod header;
 mod install;
-mod markdown;
 mod on;
 mod packaging;
 mod parts;
@@ -53,11 +52,7 @@ enum Task {
     Dist(dist::Dist),
     Book(book::Book),
     /// Writes `hugekit.h`, from the C interface's sources
-    Header {
-        /// Fail if the header is stale, instead of writing it
-        #[arg(long)]
-        check: bool,
-    },
+    Header,
     /// Unpacks Debian packages below `target/`, by their names in packages.toml
     Fetch {
         packages: Vec<String>,
@@ -65,12 +60,9 @@ enum Task {
         #[arg(long, hide = true)]
         archive: bool,
     },
-    /// The packages of published crates are complete
+    /// The header is not stale, and the packages of published crates are complete
     #[command(hide = true)]
     Packaging,
-    /// Lines of Markdown are short enough
-    #[command(hide = true)]
-    Markdown,
     /// The library, built by the oldest promised compiler
     #[command(hide = true)]
     Compiler,
@@ -100,14 +92,12 @@ fn main() -> Result<ExitCode> {
         Task::Install(install) => install.run().map(|()| true),
         Task::Dist(dist) => dist.run(),
         Task::Book(book) => book.run(),
-        Task::Header { check: true } => header::check().map(|()| true),
-        Task::Header { check: false } => header::generate().map(|()| true),
+        Task::Header => header::generate().map(|()| true),
         Task::Fetch { archive: true, .. } => {
             fetch::archive().map(|from| println!("{from}")).map(|()| true)
         }
         Task::Fetch { packages, .. } => fetch::all(&packages),
-        Task::Packaging => packaging::check().map(|()| true),
-        Task::Markdown => markdown::check().map(|()| true),
+        Task::Packaging => header::check().and_then(|()| packaging::check()).map(|()| true),
         Task::Compiler => compiler::run(),
         Task::Python => python::test(),
         Task::Aarch64 => aarch64::test(),

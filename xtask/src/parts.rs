@@ -120,25 +120,15 @@ fn parts() -> Result<Vec<Part>> {
 
 fn run(parts: &[Part], install: bool) -> Result<bool> {
     let settings = Settings::for_tests()?;
-    println!("{settings}");
     let (start, mut lines, mut all) = (Instant::now(), Vec::new(), Count::default());
     for part in parts {
-        println!(
-            "\n[{}] {}: {}; at most {} minutes",
-            clock(start.elapsed()),
-            part.name,
-            part.about,
-            part.minutes
-        );
+        let Part { name, about, minutes, .. } = part;
+        println!("\n[{}] {name}: {about}; at most {minutes} minutes", clock(start.elapsed()));
         let (since, mut count) = (Instant::now(), Count::default());
         part.run(install || may_install(), &mut count)?;
-        println!(
-            "[{}] {}: {count}, {} s",
-            clock(start.elapsed()),
-            part.name,
-            since.elapsed().as_secs()
-        );
-        lines.push((format!("{}: {count}, {} s", part.name, since.elapsed().as_secs()), count));
+        let line = format!("{name}: {count}, {}", clock(since.elapsed()));
+        println!("[{}] {line}", clock(start.elapsed()));
+        lines.push((line, count));
     }
     drop(settings);
     println!();

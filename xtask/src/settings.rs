@@ -1,12 +1,11 @@
 //! Settings of the machine that tests need, changed while they run and put back: at the end, on an
 //! error and on a signal that ends us.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -20,6 +19,8 @@ const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
 
 /// Of the available memory, at most one part in this many becomes huge pages of one size.
 const SHARE: u64 = 4;
+
+static CHANGES: Mutex<Changes> = Mutex::new(Changes(Vec::new()));
 
 /// The child that is ended with this process; 0 is none.
 static CHILD: AtomicU32 = AtomicU32::new(0);
@@ -37,6 +38,7 @@ impl Changes {
     fn write(&mut self, path: &Path, before: &str, now: &str) {
         // If the kernel refuses, the tests that need the setting are skipped with a reason.
         if fs::write(path, now).is_ok() {
+            println!("{}: {now} instead of {before} until the tests end", path.display());
             self.0.push((path.to_owned(), before.to_owned()));
         }
     }
@@ -79,58 +81,41 @@ impl Changes {
 
 /// Settings that stay changed as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Settings(Arc<Mutex<Changes>>);
+pub(crate) struct Settings;
 
 impl Settings {
     /// Reserves huge pages and lets khugepaged work without rest, as far as this machine and this user permit.
     pub(crate) fn for_soak() -> Result<Self> {
         let settings = Self::for_tests()?;
         let folder = Path::new("/sys/kernel/mm/transparent_hugepage/khugepaged");
-        lock(&settings.0).no_rest_for_khugepaged(folder);
+        changes().no_rest_for_khugepaged(folder);
         Ok(settings)
     }
 
     /// Reserves huge pages, of at most a quarter of the available memory, as far as this machine and this user permit.
     pub(crate) fn for_tests() -> Result<Self> {
-        let changes = Arc::new(Mutex::new(Changes::default()));
-        put_back_on_signals(Arc::clone(&changes))?;
-        let mut locked = lock(&changes);
+        put_back_on_signals()?;
         let available = Meminfo::current().ok().and_then(|memory| memory.mem_available);
         for (kib, pages) in HUGE_PAGES {
             let folder = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB");
             let affordable = available.unwrap_or(0) / SHARE / (kib << 10);
-            locked.at_least_free(Path::new(&folder), pages.min(affordable));
+            changes().at_least_free(Path::new(&folder), pages.min(affordable));
         }
-        drop(locked);
-        Ok(Self(changes))
-    }
-}
-
-fn lock(changes: &Mutex<Changes>) -> MutexGuard<'_, Changes> {
-    changes.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl fmt::Display for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let changes = lock(&self.0);
-        if changes.0.is_empty() {
-            return write!(f, "No setting of this machine is changed.");
-        }
-        write!(f, "Changed until the tests end:")?;
-        for (path, before) in &changes.0 {
-            write!(f, "\n  {}, {before} before", path.display())?;
-        }
-        Ok(())
+        Ok(Self)
     }
 }
 
 impl Drop for Settings {
     fn drop(&mut self) {
-        lock(&self.0).undo();
+        changes().undo();
     }
 }
 
-fn put_back_on_signals(changes: Arc<Mutex<Changes>>) -> Result<()> {
+fn changes() -> MutexGuard<'static, Changes> {
+    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn put_back_on_signals() -> Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot await signals")?;
     thread::spawn(move || {
         for signal in signals.forever() {
@@ -138,7 +123,7 @@ fn put_back_on_signals(changes: Arc<Mutex<Changes>>) -> Result<()> {
             if child != 0 {
                 let _ = Command::new("kill").arg(child.to_string()).status();
             }
-            lock(&changes).undo();
+            changes().undo();
             let _ = emulate_default_handler(signal);
         }
     });

@@ -57,7 +57,7 @@ pub(super) enum Beside {
 
 /// A guest: a row of the table.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Guest {
     pub(super) name: String,
     /// What it shows that others do not.
@@ -92,34 +92,6 @@ pub(super) struct Guest {
     pub(super) left_out: Vec<String>,
 }
 
-impl Default for Guest {
-    fn default() -> Self {
-        let text = str::to_owned;
-        Self {
-            name: String::new(),
-            about: String::new(),
-            kernel_name: text("newest"),
-            kernel: Kernel::default(),
-            cpu: text("max"),
-            cpus: 2,
-            mib: 2048,
-            nodes: 1,
-            reserved_2m: 0,
-            reserved_1g: 0,
-            thp: text("madvise"),
-            shmem_thp: text("advise"),
-            swap_mib: 0,
-            rights: Rights::Root,
-            settings: Vec::new(),
-            beside: Vec::new(),
-            counters: Vec::new(),
-            runs_name: text("models"),
-            runs: Vec::new(),
-            left_out: Vec::new(),
-        }
-    }
-}
-
 /// One command in a guest: a program of this workspace, and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
@@ -130,8 +102,18 @@ pub(super) struct Run {
 
 impl Table {
     pub(super) fn read() -> Result<Self> {
-        let mut table: Self =
+        let mut table: toml::Table =
             toml::from_str(include_str!("../../fleet.toml")).context("fleet.toml")?;
+        let default = table.remove("default");
+        for guest in
+            table.get_mut("guest").and_then(toml::Value::as_array_mut).into_iter().flatten()
+        {
+            let guest = guest.as_table_mut().context("a guest is a table")?;
+            for (field, value) in default.iter().filter_map(toml::Value::as_table).flatten() {
+                guest.entry(field).or_insert_with(|| value.clone());
+            }
+        }
+        let mut table: Self = table.try_into().context("fleet.toml")?;
         for guest in &mut table.guest {
             let kernel = table.kernels.get(&guest.kernel_name);
             guest.kernel =

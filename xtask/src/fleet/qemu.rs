@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -42,7 +42,11 @@ pub(super) fn run(guest: &Guest, accelerator: Accelerator, files: &Files) -> Res
     let emulator =
         Emulator::new(program.with_context(|| format!("no {name}"))?, files.qemu.unpacked());
     let mut command = emulator.command();
-    command.args(arguments(guest, accelerator, files)?);
+    command.current_dir(&files.folder).args(arguments(guest, accelerator).split_whitespace());
+    command.arg("-kernel").arg(&files.kernel).args(["-append", &command_line(guest)]);
+    if guest.swap_mib > 0 {
+        File::create(files.folder.join("swap"))?.set_len((guest.swap_mib as u64) << 21)?;
+    }
     fs::write(files.folder.join("command"), format!("{command:?}\n"))?;
     let errors = File::create(files.folder.join("qemu.log"))?;
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors).spawn();
@@ -64,67 +68,45 @@ pub(super) fn run(guest: &Guest, accelerator: Accelerator, files: &Files) -> Res
     Ok(report)
 }
 
-/// Emulated without `cmpxchg16b`: under QEMU 7.2, Linux 6.12 died twice right behind one in its allocator, with flags that
-/// no instruction sets, and has not without.
-fn cpu(guest: &Guest, accelerator: Accelerator) -> String {
-    let is_emulated_x86 = accelerator == Accelerator::Tcg && !guest.kernel.arm;
-    if is_emulated_x86 { format!("{},-cx16", guest.cpu) } else { guest.cpu.to_owned() }
-}
-
-fn arguments(guest: &Guest, accelerator: Accelerator, files: &Files) -> Result<Vec<String>> {
-    let text = |path: PathBuf| path.to_str().map(str::to_owned).context("a path that is text");
-    let kvm = accelerator == Accelerator::Kvm;
-    let mut all: Vec<String> = Vec::new();
-    let mut add = |words: &[&str]| all.extend(words.iter().map(|&word| word.to_owned()));
-    add(&["-nodefaults", "-display", "none", "-no-reboot"]);
-    add(&["-accel", if kvm { "kvm" } else { "tcg,thread=multi" }]);
-    add(&["-cpu", &cpu(guest, accelerator), "-m", &format!("{}M", guest.mib)]);
-    add(&[
-        "-kernel",
-        &text(files.kernel.clone())?,
-        "-initrd",
-        &text(files.folder.join("initramfs"))?,
-    ]);
-    add(&["-serial", &format!("file:{}", text(files.folder.join("console.log"))?)]);
-    add(&["-append", &command_line(guest)]);
-    if guest.kernel.arm {
-        add(&["-machine", "virt,gic-version=3"]);
-        add(&["-chardev", "stdio,id=results", "-device", "pci-serial,chardev=results"]);
+/// The emulator's arguments, for the folder of the guest's files.
+fn arguments(guest: &Guest, accelerator: Accelerator) -> String {
+    let Guest { cpu, cpus, mib, swap_mib, .. } = guest;
+    let is_arm = guest.kernel.arm;
+    let (accel, cpu) = match accelerator {
+        Accelerator::Kvm => ("kvm", cpu.clone()),
+        Accelerator::Tcg if is_arm => ("tcg,thread=multi", cpu.clone()),
+        // Without `cmpxchg16b`: under QEMU 7.2, Linux 6.12 died twice right behind one in its allocator, with flags that no
+        // instruction sets, and has not without.
+        Accelerator::Tcg => ("tcg,thread=multi", format!("{cpu},-cx16")),
+    };
+    let mut all = format!(
+        "-nodefaults -display none -no-reboot -accel {accel} -cpu {cpu} -m {mib}M -initrd initramfs \
+         -serial file:console.log -smp {cpus},sockets={cpus},cores=1,threads=1"
+    );
+    all += if is_arm {
+        " -machine virt,gic-version=3 -chardev stdio,id=results -device pci-serial,chardev=results"
     } else {
-        add(&["-machine", "pc", "-serial", "stdio"]);
+        " -machine pc -serial stdio"
+    };
+    if *swap_mib > 0 {
+        all += " -drive if=none,id=swap,format=raw,file=swap -device nvme,drive=swap,serial=swap";
     }
-    add(&["-smp", &format!("{0},sockets={0},cores=1,threads=1", guest.cpus)]);
-    for words in nodes(guest) {
-        add(&[words[0].as_str(), words[1].as_str()]);
-    }
-    if guest.swap_mib > 0 {
-        let disk = files.folder.join("swap");
-        File::create(&disk)?.set_len((guest.swap_mib as u64) << 21)?;
-        add(&["-drive", &format!("if=none,id=swap,format=raw,file={}", text(disk)?)]);
-        add(&["-device", "nvme,drive=swap,serial=swap"]);
-    }
-    Ok(all)
+    all + &nodes(guest)
 }
 
 /// Nodes of equal parts, in a row: a neighbour is at 20, and each node more on the way adds 10, as on boards where
 /// sockets are not all linked with each other.
-fn nodes(guest: &Guest) -> Vec<[String; 2]> {
-    if guest.nodes < 2 {
-        return Vec::new();
-    }
-    let numbers = 0..guest.nodes;
+fn nodes(guest: &Guest) -> String {
     let (cpus, mib) = (guest.cpus / guest.nodes, guest.mib / guest.nodes);
-    let mut all = Vec::new();
-    for node in numbers.clone() {
-        all.push(["-object".to_owned(), format!("memory-backend-ram,id=memory{node},size={mib}M")]);
+    let mut all = String::new();
+    for node in (0..guest.nodes).filter(|_| guest.nodes > 1) {
         let (first, last) = (node * cpus, node * cpus + cpus - 1);
-        let described = format!("node,nodeid={node},memdev=memory{node},cpus={first}-{last}");
-        all.push(["-numa".to_owned(), described]);
+        all += &format!(" -object memory-backend-ram,id=memory{node},size={mib}M");
+        all += &format!(" -numa node,nodeid={node},memdev=memory{node},cpus={first}-{last}");
     }
-    for (from, to) in numbers.clone().flat_map(|from| numbers.clone().map(move |to| (from, to))) {
+    for (from, to) in (0..guest.nodes).flat_map(|from| (0..guest.nodes).map(move |to| (from, to))) {
         if from != to {
-            let distance = distance(from, to);
-            all.push(["-numa".to_owned(), format!("dist,src={from},dst={to},val={distance}")]);
+            all += &format!(" -numa dist,src={from},dst={to},val={}", distance(from, to));
         }
     }
     all
