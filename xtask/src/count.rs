@@ -46,7 +46,7 @@ impl Count {
 
     /// `NAME ... FAILED`, `NAME ... ignored, REASON`, `NAME ... ignored (REASON)`, or `[slow: REASON] NAME ... ignored`.
     fn read_test(&mut self, test: &str) {
-        let Some((name, outcome)) = test.rsplit_once("... ") else { return };
+        let Some((name, outcome)) = test.split_once("... ") else { return };
         if outcome == "FAILED" {
             self.failures.push(name.trim().to_owned());
         } else if let Some(rest) = outcome.strip_prefix("ignored") {

@@ -3,7 +3,6 @@
 mod aarch64;
 mod api;
 mod book;
-mod compiler;
 mod count;
 mod dist;
 mod environment;
@@ -18,7 +17,6 @@ mod packaging;
 mod parts;
 mod python;
 mod run;
-mod sanitize;
 mod settings;
 
 use std::process::ExitCode;
@@ -46,7 +44,6 @@ enum Task {
     Soak(faults::Soak),
     Fleet(fleet::Fleet),
     Fuzz(fuzz::Fuzz),
-    Sanitize(sanitize::Sanitize),
     On(on::On),
     Install(install::Install),
     Dist(dist::Dist),
@@ -63,9 +60,6 @@ enum Task {
     /// The header is not stale, and the packages of published crates are complete
     #[command(hide = true)]
     Packaging,
-    /// The library, built by the oldest promised compiler
-    #[command(hide = true)]
-    Compiler,
     /// The Python package's tests
     #[command(hide = true)]
     Python,
@@ -87,7 +81,6 @@ fn main() -> Result<ExitCode> {
         Task::Soak(soak) => soak.run(),
         Task::Fleet(fleet) => fleet.run(),
         Task::Fuzz(fuzz) => fuzz.run(),
-        Task::Sanitize(sanitize) => sanitize.run(),
         Task::On(on) => on.run(),
         Task::Install(install) => install.run().map(|()| true),
         Task::Dist(dist) => dist.run(),
@@ -98,7 +91,6 @@ fn main() -> Result<ExitCode> {
         }
         Task::Fetch { packages, .. } => fetch::all(&packages),
         Task::Packaging => header::check().and_then(|()| packaging::check()).map(|()| true),
-        Task::Compiler => compiler::run(),
         Task::Python => python::test(),
         Task::Aarch64 => aarch64::test(),
         Task::Become(change) => change.run(),

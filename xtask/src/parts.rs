@@ -12,7 +12,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::count::Count;
-use crate::run::{may_install, permit_install, root};
+use crate::run::{may_install, passes, permit_install, root};
 use crate::settings::Settings;
 
 /// The exit status of coreutils' `timeout` after the time is over.
@@ -63,6 +63,8 @@ struct Part {
     fetch: Vec<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// A command for the shell that succeeds if the part can be run here, and the reason for skipping otherwise.
+    needs: Option<[String; 2]>,
     /// Commands for the shell, run in the repository's folder.
     run: Vec<String>,
 }
@@ -77,6 +79,8 @@ enum When {
     All,
     /// `cargo xtask ci` only
     Ci,
+    /// `cargo xtask test --only NAME` only
+    Only,
 }
 
 impl Test {
@@ -109,7 +113,7 @@ pub(crate) fn check(bless_api: bool) -> Result<bool> {
 
 /// Everything that is tested and checked.
 pub(crate) fn ci(install: &Install) -> Result<bool> {
-    let parts = parts()?.into_iter().filter(|part| part.when != When::Quick);
+    let parts = parts()?.into_iter().filter(|part| [When::All, When::Ci].contains(&part.when));
     run(&parts.collect::<Vec<_>>(), install.install)
 }
 
@@ -150,8 +154,8 @@ impl Part {
     fn run(&self, install: bool, count: &mut Count) -> Result<()> {
         let until = Instant::now() + Duration::from_secs(self.minutes * 60);
         let fetch = (install && !self.fetch.is_empty())
-            .then(|| format!("cargo xtask fetch {} || true", self.fetch.join(" ")));
-        for line in fetch.iter().chain(&self.run) {
+            .then(|| format!("cargo xtask fetch {}", self.fetch.join(" ")));
+        let shell = |line: &String| {
             println!("$ {line}");
             let left = until.saturating_duration_since(Instant::now()).as_secs().max(1);
             let mut shell = Command::new("timeout");
@@ -160,9 +164,18 @@ impl Part {
             if install {
                 permit_install(&mut shell);
             }
-            self.count(line, shell, count)?;
+            shell
+        };
+        if let Some(line) = &fetch {
+            passes(&mut shell(line))?;
         }
-        Ok(())
+        if let Some([line, reason]) = &self.needs
+            && !passes(&mut shell(line))?
+        {
+            count.skip(reason.clone());
+            return Ok(());
+        }
+        self.run.iter().try_for_each(|line| self.count(line, shell(line), count))
     }
 
     /// Runs one command, shows what it prints, and counts its tests. A command that counts no tests counts as one.
@@ -196,7 +209,7 @@ impl Part {
             counted.fail(format!("{line}: not ended after {} minutes", self.minutes));
         } else if !status.success() && counted.failed == 0 {
             counted.fail(format!("{line}: {status}"));
-        } else if counted == Count::default() && !line.starts_with("cargo xtask fetch") {
+        } else if counted == Count::default() {
             counted.passed = 1;
         }
         count.add(&counted);
@@ -211,7 +224,7 @@ mod tests {
     fn part(minutes: u64, line: &str) -> Count {
         let (name, about) = (String::new(), String::new());
         let (fetch, env, run) = (Vec::new(), BTreeMap::new(), vec![line.to_owned()]);
-        let part = Part { name, about, when: When::All, minutes, fetch, env, run };
+        let part = Part { name, about, when: When::All, minutes, fetch, env, needs: None, run };
         let mut count = Count::default();
         part.run(false, &mut count).unwrap();
         count

@@ -7,7 +7,7 @@
 
 mod programs;
 
-use std::env;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
@@ -58,8 +58,9 @@ fn run(command: &mut Command) -> Result<Completion, Failed> {
 
 /// The valgrind that `cargo xtask test --install` has fetched, else the machine's.
 fn valgrind() -> Command {
-    let mut command =
-        Command::new(env::var_os("HUGEKIT_VALGRIND").unwrap_or_else(|| "valgrind".into()));
+    let fetched = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/valgrind/valgrind");
+    let is_fetched = Path::new(fetched).exists();
+    let mut command = Command::new(if is_fetched { fetched } else { "valgrind" });
     command.args(["--quiet", "--error-exitcode=99", "--leak-check=full"]);
     command.args(["--show-leak-kinds=definite,indirect"]);
     command.args(["--errors-for-leak-kinds=definite,indirect"]);

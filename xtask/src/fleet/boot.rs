@@ -63,6 +63,7 @@ impl Programs {
             .with_context(|| format!("{} has no vmlinuz", package.folder))?;
         let stage = fresh(folder.join("image"))?;
         write(&stage, "/init", include_bytes!("init.sh"))?;
+        fs::write(folder.join("guest.sh"), guest.script())?;
         write(&stage, "/guest.sh", guest.script().as_bytes())?;
         write(&stage, "/bin/busybox", &fs::read(busyboxes[0].path("bin/busybox"))?)?;
         if guest.runs.iter().any(|run| run.becomes(guest).is_some()) {
