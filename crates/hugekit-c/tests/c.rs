@@ -7,11 +7,11 @@
 
 mod programs;
 
-use std::env;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use self::programs::{Linked, Places, Program, said};
 
@@ -42,15 +42,15 @@ const PROGRAMS: [Program; 12] = [
 /// One at a time: they compare what the whole machine has.
 static ONE: Mutex<()> = Mutex::new(());
 
-fn run(command: &mut Command) -> Result<(), Failed> {
+fn run(command: &mut Command) -> Result<Completion, Failed> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Output { status, stdout, stderr } = command.output().map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&stdout);
     match status.code() {
-        Some(0) => Ok(()),
+        Some(0) => Ok(Completion::Completed),
         Some(SKIPPED) => {
-            println!("[skipped: {}]", said.trim().trim_start_matches("SKIP ").trim());
-            Ok(())
+            let reason = said.trim().trim_start_matches("SKIP ").trim();
+            Ok(Completion::ignored_with(reason))
         }
         _ => Err(format!("{status}\n{said}{}", String::from_utf8_lossy(&stderr)).into()),
     }
@@ -58,8 +58,9 @@ fn run(command: &mut Command) -> Result<(), Failed> {
 
 /// The valgrind that `cargo xtask test --install` has fetched, else the machine's.
 fn valgrind() -> Command {
-    let mut command =
-        Command::new(env::var_os("HUGEKIT_VALGRIND").unwrap_or_else(|| "valgrind".into()));
+    let fetched = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/valgrind/valgrind");
+    let is_fetched = Path::new(fetched).exists();
+    let mut command = Command::new(if is_fetched { fetched } else { "valgrind" });
     command.args(["--quiet", "--error-exitcode=99", "--leak-check=full"]);
     command.args(["--show-leak-kinds=definite,indirect"]);
     command.args(["--errors-for-leak-kinds=definite,indirect"]);
@@ -72,27 +73,27 @@ fn trials(places: &'static Places) -> Vec<Trial> {
     let mut trials = Vec::new();
     for program in PROGRAMS {
         if said(Command::new(program.compiler).arg("--version")).is_err() {
-            let reason = format!("skipped: no compiler {}", program.compiler);
-            let trial = Trial::test(program.source, || Ok(()));
-            trials.push(trial.with_kind(reason).with_ignored_flag(true));
+            let reason = format!("no compiler {}", program.compiler);
+            let skip = move || Ok(Completion::ignored_with(reason));
+            trials.push(Trial::ignorable_test(program.source, skip));
             continue;
         }
-        trials.push(Trial::test(program.source, move || {
+        trials.push(Trial::ignorable_test(program.source, move || {
             let path = places.compile(program, Linked::Shared)?;
             run(Command::new(path).args(program.arguments))
         }));
         if !program.under_valgrind {
             continue;
         }
-        let trial = Trial::test(format!("{}::valgrind", program.source), move || {
+        let trial = Trial::ignorable_test(format!("{}::valgrind", program.source), move || {
             let path = places.compile(Program { ..program }, Linked::Static)?;
             run(valgrind().arg(path))
         });
         trials.push(match has_valgrind {
             true => trial,
-            false => trial
-                .with_kind("skipped: no valgrind (apt-get install valgrind)")
-                .with_ignored_flag(true),
+            false => Trial::ignorable_test(trial.name(), || {
+                Ok(Completion::ignored_with("no valgrind (apt-get install valgrind)"))
+            }),
         });
     }
     trials.push(go(places));
@@ -103,10 +104,10 @@ fn trials(places: &'static Places) -> Vec<Trial> {
 fn go(places: &'static Places) -> Trial {
     const SOURCE: &str = "go/main.go";
     if said(Command::new("go").arg("version")).is_err() {
-        let reason = "skipped: no compiler go (apt-get install golang-go)";
-        return Trial::test(SOURCE, || Ok(())).with_kind(reason).with_ignored_flag(true);
+        let reason = "no compiler go (apt-get install golang-go)";
+        return Trial::ignorable_test(SOURCE, move || Ok(Completion::ignored_with(reason)));
     }
-    Trial::test(SOURCE, move || run(&mut Command::new(places.compile_go(SOURCE)?)))
+    Trial::ignorable_test(SOURCE, move || run(&mut Command::new(places.compile_go(SOURCE)?)))
 }
 
 fn main() {

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use self::said::said;
 
@@ -175,9 +175,10 @@ fn trials(installed: &'static Installed) -> Vec<Trial> {
             let trial = Trial::test(name, move || test(installed));
             match needed.iter().find(|program| !has(program)) {
                 None => trial,
-                Some(missing) => trial
-                    .with_kind(format!("skipped: no {missing} ({remedy})"))
-                    .with_ignored_flag(true),
+                Some(missing) => {
+                    let reason = format!("no {missing} ({remedy})");
+                    Trial::ignorable_test(name, move || Ok(Completion::ignored_with(reason)))
+                }
             }
         })
         .collect()

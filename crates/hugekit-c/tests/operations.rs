@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use self::programs::{Linked, Places, Program, said};
 
@@ -208,8 +208,9 @@ fn main() {
     let arguments = Arguments::from_args();
     let program = Program::c("operations.c", false);
     if said(Command::new(program.compiler).arg("--version")).is_err() {
-        let kind = format!("skipped: no compiler {}", program.compiler);
-        let trial = Trial::test("operations", || Ok(())).with_kind(kind).with_ignored_flag(true);
+        let reason = format!("no compiler {}", program.compiler);
+        let skip = move || Ok(Completion::ignored_with(reason));
+        let trial = Trial::ignorable_test("operations", skip);
         libtest_mimic::run(&arguments, vec![trial]).exit();
     }
     let compiled =

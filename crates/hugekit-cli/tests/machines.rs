@@ -4,7 +4,7 @@
 use std::process::{ExitCode, Output};
 
 use hugekit_machines::{Files, MACHINES, Machine};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::Value;
 
 fn main() -> ExitCode {
@@ -18,8 +18,8 @@ fn main() -> ExitCode {
         {
             return Trial::test(name, move || run_on(machine));
         }
-        let name = format!("[skipped: no such files, or no right to mount] machines::{name}");
-        Trial::test(name, || Ok(())).with_ignored_flag(true)
+        let reason = "no such files, or no right to mount";
+        Trial::ignorable_test(name, move || Ok(Completion::ignored_with(reason)))
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 
 use base64::Engine;
 use hugekit_lab::EXPERIMENTS;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::{Value, json};
 
 use browser::{Browser, View};
@@ -31,8 +31,8 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let Some(program) = browser::find() else {
         let reason = "no Chromium (apt-get install chromium)";
-        let name = format!("[skipped: {reason}] page::in_a_browser");
-        let trial = Trial::test(name, || Ok(())).with_ignored_flag(true);
+        let skip = move || Ok(Completion::ignored_with(reason));
+        let trial = Trial::ignorable_test("in_a_browser", skip);
         return libtest_mimic::run(&arguments, vec![trial]).exit_code();
     };
     let trial = Trial::test("in_a_browser", move || in_a_browser(&program));

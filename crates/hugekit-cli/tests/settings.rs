@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
@@ -33,8 +33,8 @@ fn main() -> ExitCode {
     let may_mount = may_mount.is_ok_and(|output| output.status.success());
     let trials = CHECKS.into_iter().map(|(name, check)| {
         if !may_mount {
-            let name = format!("[skipped: this process may not mount] settings::{name}");
-            return Trial::test(name, || Ok(())).with_ignored_flag(true);
+            let reason = "this process may not mount";
+            return Trial::ignorable_test(name, move || Ok(Completion::ignored_with(reason)));
         }
         let setting = folder.path().join(name);
         Trial::test(name, move || {

@@ -20,7 +20,7 @@ use hugekit_soak::storm::Storm;
 use hugekit_soak::supervisor::{self, Ended};
 use hugekit_soak::world::{Size, World};
 use hugekit_soak::{backtraces, exposed, footprint, soak, step, tracer};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Names the case that this process is to run.
 const CASE: &str = "HUGEKIT_INTERRUPTED";
@@ -178,7 +178,9 @@ fn cannot_trace() -> Option<String> {
 fn trial(case: Case, lack: Option<String>) -> Trial {
     let trial = Trial::test(case.name(), move || case.run());
     match lack {
-        Some(lack) => trial.with_kind(format!("skipped: {lack}")).with_ignored_flag(true),
+        Some(lack) => {
+            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(lack)))
+        }
         None => trial,
     }
 }

@@ -1,7 +1,7 @@
 //! Tests that run on every backing, and count as skipped where the machine has none of it.
 use hugekit::Pool;
 use hugekit::pool::{Backing, PoolBuilder};
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 
 /// Folios of a test's pool.
 pub const FOLIOS: usize = 8;
@@ -34,6 +34,19 @@ pub fn lacking(backing: Backing, folios: usize) -> Option<String> {
     populated.err().map(|error| error.to_string())
 }
 
+/// A test of that label and name. A name that begins with `[slow: REASON] ` makes an ignored test, which
+/// `--include-ignored` runs.
+pub fn marked(
+    label: &str,
+    name: &str,
+    run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let marked = name.strip_prefix('[').and_then(|name| name.split_once("] "));
+    let (kind, name) = marked.unwrap_or(("", name));
+    let trial = Trial::test(format!("{label}::{name}").to_lowercase(), run);
+    trial.with_kind(kind).with_ignored_flag(!kind.is_empty())
+}
+
 /// Each check as a test that needs as many folios.
 pub fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial> {
     let lacking = lacking(backing, folios);
@@ -42,7 +55,7 @@ pub fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial
             check(backing);
             Ok(())
         };
-        let trial = Trial::test(format!("{backing:?}::{name}").to_lowercase(), run);
+        let trial = marked(&format!("{backing:?}"), name, run);
         unless_lacking(trial, lacking.as_deref())
     };
     checks.iter().map(trial).collect()
@@ -52,6 +65,9 @@ pub fn trials_on(backing: Backing, folios: usize, checks: &[Check]) -> Vec<Trial
 pub fn unless_lacking(trial: Trial, lacking: Option<&str>) -> Trial {
     match lacking {
         None => trial,
-        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        Some(reason) => {
+            let reason = reason.to_owned();
+            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use hugekit::Pool;
 use hugekit::fault::FaultMode;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Runs an example as its reader would.
 fn run(example: &str, arguments: &[&str]) -> Output {
@@ -94,7 +94,10 @@ fn main() {
     let guest = no_guest();
     let fork = guest.clone().or_else(no_guest_on_a_fork);
     let trial = |trial: Trial, lacking: &Option<String>| match lacking {
-        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        Some(reason) => {
+            let reason = reason.clone();
+            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+        }
         None => trial,
     };
     let verifies =
@@ -117,5 +120,8 @@ fn main() {
         trial(pauses, &fork),
         trial(numbers, &guest),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let slow = |trial: Trial| {
+        trial.with_kind("slow: cargo builds the example first").with_ignored_flag(true)
+    };
+    libtest_mimic::run(&Arguments::from_args(), trials.into_iter().map(slow).collect()).exit();
 }

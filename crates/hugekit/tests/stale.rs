@@ -23,7 +23,7 @@ use child::in_a_child;
 use hugekit::fault::FaultMode;
 use hugekit::pool::Backing;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Pool, Region, snapshot};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use served::{at_fault, soiled};
 use settings::Setting;
 use swap::Swap;
@@ -478,7 +478,8 @@ fn by_ring(trial: Trial) -> Trial {
     match Ring::new() {
         Ok(_) => trial,
         Err(error) => {
-            trial.with_kind(format!("skipped: no io_uring: {error}")).with_ignored_flag(true)
+            let reason = format!("no io_uring: {error}");
+            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
         }
     }
 }
@@ -497,7 +498,8 @@ fn by_root(trial: Trial) -> Trial {
     if rustix::process::geteuid().is_root() && settings.iter().all(|settings| settings.exists()) {
         return trial;
     }
-    trial.with_kind("skipped: only root changes the settings of the kernel").with_ignored_flag(true)
+    let reason = "only root changes the settings of the kernel";
+    Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
 }
 
 fn main() {

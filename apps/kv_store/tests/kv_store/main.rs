@@ -20,7 +20,7 @@ mod values;
 use hugekit::Snapshot;
 use hugekit::fault::FaultMode;
 use kv_store::redis;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 
 type Check = (&'static str, fn());
 
@@ -33,7 +33,10 @@ fn trials(checks: &[Check], lacking: Option<&str>) -> Vec<Trial> {
         let trial = Trial::test(name, run);
         match lacking {
             None => trial,
-            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+            Some(reason) => {
+                let reason = reason.to_owned();
+                Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+            }
         }
     };
     checks.iter().map(trial).collect()

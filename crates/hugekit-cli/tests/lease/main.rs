@@ -18,7 +18,7 @@ mod refusals;
 
 use hugekit::Pool;
 use hugekit::pool::Backing;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 
 use group::Group;
 
@@ -91,6 +91,9 @@ fn needing(lacking: Option<String>, backing: Backing, checks: &[Check]) -> Vec<T
 fn unless_lacking(trial: Trial, lacking: Option<&String>) -> Trial {
     match lacking {
         None => trial,
-        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        Some(reason) => {
+            let reason = reason.clone();
+            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+        }
     }
 }

@@ -27,7 +27,7 @@ mod x86_64;
 use std::process::ExitCode;
 
 use hugekit_pte::Mapping;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use self::cpu::Cpu;
 use self::emulator::EMULATORS;
@@ -64,9 +64,7 @@ fn trial(
 ) -> Trial {
     match lack {
         None => Trial::test(name, run),
-        Some(lack) => {
-            Trial::test(format!("[skipped: {lack}] {name}"), || Ok(())).with_ignored_flag(true)
-        }
+        Some(lack) => Trial::ignorable_test(name, move || Ok(Completion::ignored_with(lack))),
     }
 }
 

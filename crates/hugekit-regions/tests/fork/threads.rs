@@ -256,7 +256,10 @@ fn fork_beside_release_reads_zero_or_what_was_written(backing: Backing) {
 }
 
 pub(crate) const CHECKS: &[Check] = &[
-    ("fork_under_writers_is_one_moment", fork_under_writers_is_one_moment),
+    (
+        "[slow: threads must meet] fork_under_writers_is_one_moment",
+        fork_under_writers_is_one_moment,
+    ),
     (
         "prepare_write_beside_a_writing_parent_changes_no_byte",
         prepare_write_beside_a_writing_parent_changes_no_byte,

@@ -431,8 +431,14 @@ pub(crate) const CHECKS: &[Check] = &[
         "epoch_has_the_granules_that_were_written_and_no_others",
         epoch_has_the_granules_that_were_written_and_no_others,
     ),
-    ("epochs_under_any_steps_follow_the_model", epochs_under_any_steps_follow_the_model),
-    ("epochs_under_writers_forget_no_write", epochs_under_writers_forget_no_write),
+    (
+        "[slow: a model checks many steps] epochs_under_any_steps_follow_the_model",
+        epochs_under_any_steps_follow_the_model,
+    ),
+    (
+        "[slow: threads must meet] epochs_under_writers_forget_no_write",
+        epochs_under_writers_forget_no_write,
+    ),
     (
         "granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again",
         granule_that_is_written_in_each_state_is_not_watched_and_is_looked_at_again,

@@ -124,11 +124,11 @@ fn snapshots_that_come_and_go_under_writers_hold_what_was(backing: Backing) {
 
 pub(crate) const CHECKS: &[Check] = &[
     (
-        "snapshot_under_racing_writers_keeps_their_order",
+        "[slow: threads must meet] snapshot_under_racing_writers_keeps_their_order",
         snapshot_under_racing_writers_keeps_their_order,
     ),
     (
-        "snapshots_that_come_and_go_under_writers_hold_what_was",
+        "[slow: threads must meet] snapshots_that_come_and_go_under_writers_hold_what_was",
         snapshots_that_come_and_go_under_writers_hold_what_was,
     ),
 ];

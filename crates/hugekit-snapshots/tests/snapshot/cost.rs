@@ -125,7 +125,7 @@ pub(crate) const CHECKS: &[Check] = &[
     ),
     ("reserve_of_two_snapshots_is_had_by_one", reserve_of_two_snapshots_is_had_by_one),
     (
-        "snapshots_by_the_thousand_leave_nothing_behind",
+        "[slow: it takes thousands of snapshots] snapshots_by_the_thousand_leave_nothing_behind",
         snapshots_by_the_thousand_leave_nothing_behind,
     ),
     (

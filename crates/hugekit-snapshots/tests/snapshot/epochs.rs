@@ -428,7 +428,10 @@ pub(crate) const CHECKS: &[Check] = &[
         edge_that_is_read_ahead_leaves_the_granule_before_it_where_it_is,
     ),
     ("epochs_under_any_steps_follow_the_model", epochs_under_any_steps_follow_the_model),
-    ("epochs_under_writers_forget_no_write", epochs_under_writers_forget_no_write),
+    (
+        "[slow: threads must meet] epochs_under_writers_forget_no_write",
+        epochs_under_writers_forget_no_write,
+    ),
     (
         "epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it",
         epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it,

@@ -1,7 +1,6 @@
 //! How many bytes of copies a snapshot may hold: by default, with a reserve, and as the remedy of a lost one says.
 //! Nothing is read before every byte was rewritten, which is what needs most copies.
 
-use std::env;
 use std::io::Write;
 use std::ptr::slice_from_raw_parts;
 use std::sync::atomic::Ordering;
@@ -16,9 +15,8 @@ use crate::memory::Memory;
 
 const MIB: usize = 1 << 20;
 
-/// Sizes of states; the largest one where all tests are run.
+/// Sizes of states.
 fn sizes() -> impl Iterator<Item = usize> {
-    let is_slow = env::var_os("HUGEKIT_SLOW").is_some();
     let fits = |len: &usize| {
         let machine = MachineMemory::read(&Root::default()).unwrap();
         let fits = machine.available > 4 * *len as u64;
@@ -31,11 +29,7 @@ fn sizes() -> impl Iterator<Item = usize> {
         }
         fits
     };
-    [64, 256, 1024]
-        .into_iter()
-        .filter(move |&mib| mib < 1024 || is_slow)
-        .map(|mib| mib * MIB)
-        .filter(fits)
+    [64, 256, 1024].into_iter().map(|mib| mib * MIB).filter(fits)
 }
 
 fn rewrite(memory: &Memory) {
@@ -171,7 +165,7 @@ fn copies_without_addresses_are_an_error_with_a_remedy(fault_mode: FaultMode) {
 
 pub(crate) const CHECKS: &[Check] = &[
     (
-        "snapshot_of_memory_that_is_all_rewritten_holds_what_was",
+        "[slow: it copies up to 1 GiB] snapshot_of_memory_that_is_all_rewritten_holds_what_was",
         snapshot_of_memory_that_is_all_rewritten_holds_what_was,
     ),
     (

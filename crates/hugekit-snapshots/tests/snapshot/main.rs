@@ -2,6 +2,7 @@
 //! writes it meanwhile and whatever its owner does.
 #![allow(unsafe_code)]
 
+use hugekit_testing::backings;
 use hugekit_testing::child;
 mod contents;
 mod cost;
@@ -23,7 +24,7 @@ use fixture::{Check, FAULT_MODES, RESERVE, of};
 use hugekit::HUGE_PAGE_BYTES as HUGE;
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::{Arguments, Completion, Trial};
 use memory::Memory;
 
 fn trials(fault_mode: FaultMode, checks: &[Check]) -> Vec<Trial> {
@@ -39,10 +40,13 @@ fn trials(fault_mode: FaultMode, checks: &[Check]) -> Vec<Trial> {
             check(fault_mode);
             Ok(())
         };
-        let trial = Trial::test(format!("{label}::{name}"), run);
+        let trial = backings::marked(&label, name, run);
         match &lacking {
             None => trial,
-            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+            Some(reason) => {
+                let reason = reason.clone();
+                Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+            }
         }
     };
     checks.iter().map(trial).collect()

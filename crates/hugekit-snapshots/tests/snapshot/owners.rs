@@ -194,7 +194,7 @@ pub(crate) const CHECKS: &[Check] = &[
         snapshot_after_what_owners_do_is_whole_or_an_error,
     ),
     (
-        "copy_beside_what_owners_do_is_whole_or_an_error",
+        "[slow: threads must meet] copy_beside_what_owners_do_is_whole_or_an_error",
         copy_beside_what_owners_do_is_whole_or_an_error,
     ),
     (

@@ -126,11 +126,11 @@ fn snapshot_beyond_its_cow_limit_is_lost_and_writers_go_on(fault_mode: FaultMode
 
 pub(crate) const CHECKS: &[Check] = &[
     (
-        "snapshot_under_racing_writers_keeps_their_order",
+        "[slow: threads must meet] snapshot_under_racing_writers_keeps_their_order",
         snapshot_under_racing_writers_keeps_their_order,
     ),
     (
-        "snapshots_that_come_and_go_under_writers_hold_what_was",
+        "[slow: threads must meet] snapshots_that_come_and_go_under_writers_hold_what_was",
         snapshots_that_come_and_go_under_writers_hold_what_was,
     ),
     (

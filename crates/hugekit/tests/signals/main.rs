@@ -19,7 +19,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 
 use fixture::{Case, signal_stack};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Names the case that this process is.
 const CASE: &str = "HUGEKIT_SIGNAL_CASE";
@@ -76,14 +76,16 @@ fn trial(&(name, _, signal): &Case, forbidden: Option<&str>) -> Trial {
     // SAFETY: no precondition.
     let is_root = unsafe { libc::geteuid() } == 0;
     if needs_root && !is_root {
-        return trial
-            .with_kind("skipped: only root can become an unprivileged user")
-            .with_ignored_flag(true);
+        let reason = "only root can become an unprivileged user";
+        return Trial::ignorable_test(name, move || Ok(Completion::ignored_with(reason)));
     }
     // Those of threads say so by their names.
     let for_threads = permitted::lacking_for_threads().filter(|_| name.contains("_threaded_"));
     match forbidden.or(for_threads.as_deref()) {
-        Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        Some(reason) => {
+            let reason = reason.to_owned();
+            Trial::ignorable_test(trial.name(), move || Ok(Completion::ignored_with(reason)))
+        }
         None => trial,
     }
 }

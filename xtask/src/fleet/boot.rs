@@ -1,0 +1,228 @@
+//! Preparing a guest: its kernel, its emulator, and the archive that it boots into.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::guest::{Guest, Kernel, Run};
+use crate::fetch::Package;
+use crate::run::{self, fresh, target_dir};
+
+/// What a guest is booted from: files in `target/fleet/NAME`, a kernel and an emulator.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) folder: PathBuf,
+    pub(super) kernel: PathBuf,
+    pub(super) qemu: Package,
+}
+
+/// Where each program is that cargo has built: by package, target and whether it is a test.
+#[derive(Debug, Default)]
+pub(super) struct Built(BTreeMap<(String, String, bool), PathBuf>);
+
+/// The programs of both architectures, built once.
+#[derive(Debug, Default)]
+pub(super) struct Programs {
+    x86_64: Option<Built>,
+    arm: Option<Built>,
+}
+
+/// The emulator of a kernel's architecture.
+pub(super) fn qemu(kernel: &Kernel) -> Result<Package> {
+    Package::named(if kernel.arm { "qemu-system-aarch64" } else { "qemu-system-x86_64" })
+}
+
+fn busybox(arm: bool) -> Result<Package> {
+    Package::named(if arm { "busybox-aarch64" } else { "busybox-x86_64" })
+}
+
+/// Why a guest cannot be booted without fetching something.
+pub(super) fn lacking(guest: &Guest) -> Result<Option<String>> {
+    let (qemu, busybox) = (qemu(&guest.kernel)?, busybox(guest.kernel.arm)?);
+    let lacks = |package: &Package| (!package.is_here()).then(|| package.lack());
+    Ok(lacks(&guest.kernel.package()).or_else(|| lacks(&qemu)).or_else(|| lacks(&busybox)))
+}
+
+impl Programs {
+    /// Makes the archive of a guest, and fetches what is missing for it. The error is why it cannot be booted here.
+    pub(super) fn prepare(&mut self, guest: &Guest) -> Result<Files> {
+        let folder = fresh(target_dir("fleet").join(&guest.name))?;
+        let (package, qemu) = (guest.kernel.package(), qemu(&guest.kernel)?);
+        let busyboxes = [busybox(guest.kernel.arm)?, busybox(cfg!(target_arch = "aarch64"))?];
+        for package in [&package, &qemu, &busyboxes[0], &busyboxes[1]] {
+            if !package.is_here() {
+                package.fetch()?;
+            }
+        }
+        let kernel = found(&package.path(""))
+            .with_context(|| format!("{} has no vmlinuz", package.folder))?;
+        let stage = fresh(folder.join("image"))?;
+        write(&stage, "/init", include_bytes!("init.sh"))?;
+        fs::write(folder.join("guest.sh"), guest.script())?;
+        write(&stage, "/guest.sh", guest.script().as_bytes())?;
+        write(&stage, "/bin/busybox", &fs::read(busyboxes[0].path("bin/busybox"))?)?;
+        if guest.runs.iter().any(|run| run.becomes(guest).is_some()) {
+            add_program(&stage, "/xtask", &std::env::current_exe()?)?;
+        }
+        let built = self.built(guest.kernel.arm)?;
+        let files: BTreeMap<_, _> = guest.runs.iter().map(|run| (run.file(), run)).collect();
+        for (file, run) in files {
+            add_program(&stage, &file, built.path(run)?)?;
+        }
+        archive(&busyboxes[1].path("bin/busybox"), &stage, &folder.join("initramfs"))?;
+        fs::remove_dir_all(stage)?;
+        Ok(Files { folder, kernel, qemu })
+    }
+
+    fn built(&mut self, arm: bool) -> Result<&Built> {
+        let cell = if arm { &mut self.arm } else { &mut self.x86_64 };
+        if let Some(built) = cell {
+            return Ok(built);
+        }
+        ensure!(arm || cfg!(target_arch = "x86_64"), "this machine is not x86-64");
+        let messages = if arm {
+            crate::aarch64::build_tests(
+                &[&crate::aarch64::ENGINE[..], &["hugekit", "hugekit-cli", "hugekit-soak"]]
+                    .concat(),
+            )?
+        } else {
+            // All of the workspace, so that these are the files that `cargo test --workspace` has made.
+            let mut cargo = run::cargo(&["test", "--workspace", "--no-run"]);
+            cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+            run::output(&mut cargo)?
+        };
+        Ok(cell.insert(Built::read(&messages)?))
+    }
+}
+
+impl Built {
+    /// Reads what cargo prints of its artifacts, one in each line.
+    fn read(messages: &str) -> Result<Self> {
+        let mut built = BTreeMap::new();
+        for line in messages.lines() {
+            let message: Value = serde_json::from_str(line)?;
+            let Some(executable) = message["executable"].as_str() else { continue };
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let package = text(&message["package_id"]);
+            // `path+file:///…/crates/hugekit#0.1.0`, or `…#hugekit@0.1.0`.
+            let (path, version) = package.rsplit_once('#').unwrap_or((&package, ""));
+            let folder = path.rsplit('/').next().unwrap_or_default();
+            let package = version.split_once('@').map_or(folder, |(name, _)| name).to_owned();
+            let is_test = message["profile"]["test"].as_bool().unwrap_or_default();
+            built.insert((package, text(&message["target"]["name"]), is_test), executable.into());
+        }
+        Ok(Self(built))
+    }
+
+    /// The file of a program of the table: see fleet.toml.
+    fn path(&self, run: &Run) -> Result<&PathBuf> {
+        let name = run.program.as_str();
+        let is = |package: &str, target: &str, is_test: bool| match (
+            name,
+            name.strip_suffix(".units"),
+        ) {
+            ("doctor" | "lab", _) => package == "hugekit-cli" && target == "hugekit" && !is_test,
+            ("soak", _) => target == "hugekit-soak" && !is_test,
+            (_, Some(of)) => target == of.replace('-', "_") && is_test,
+            (test, None) => target == test && is_test,
+        };
+        let mut found =
+            self.0.iter().filter(|((package, target, is_test), _)| is(package, target, *is_test));
+        Ok(found.next().with_context(|| format!("cargo has built no {name}"))?.1)
+    }
+}
+
+fn write(stage: &Path, at: &str, bytes: &[u8]) -> Result<()> {
+    let file = stage.join(at.trim_start_matches('/'));
+    fs::create_dir_all(file.parent().context("a file is in a folder")?)?;
+    fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(fs::set_permissions(&file, Permissions::from_mode(0o755))?)
+}
+
+/// Adds a program and the libraries that it is linked to. Without what only debuggers read, if binutils can leave that out:
+/// the archive is unpacked into half of a guest's memory at most.
+fn add_program(stage: &Path, at: &str, program: &Path) -> Result<()> {
+    write(stage, at, &fs::read(program)?)?;
+    let copy = stage.join(at.trim_start_matches('/'));
+    let _ = Command::new("strip").arg("--strip-debug").arg(&copy).stderr(Stdio::null()).status();
+    let linked = run::said(Command::new("ldd").arg(program)).unwrap_or_default();
+    for library in libraries(&linked) {
+        write(stage, library, &fs::read(library)?)?;
+    }
+    Ok(())
+}
+
+/// The paths in `name => /path (address)` and `/path (address)`; none of a program that is linked statically.
+fn libraries(printed: &str) -> BTreeSet<&str> {
+    let path = |line| str::split(line, " (").next()?.rsplit(" => ").next().map(str::trim);
+    printed.lines().filter_map(path).filter(|path| path.starts_with('/')).collect()
+}
+
+/// Packs a folder as the kernel unpacks it into memory at boot.
+fn archive(busybox: &Path, stage: &Path, to: &Path) -> Result<()> {
+    let script = r#""$0" find . | "$0" cpio -o -H newc -R 0:0"#;
+    let mut pack = Command::new("sh");
+    pack.args(["-c", script]).arg(busybox).current_dir(stage).stdout(File::create(to)?);
+    let packed = pack.stderr(Stdio::null()).status().context("cannot start sh")?;
+    ensure!(packed.success(), "cannot pack {}", stage.display());
+    Ok(())
+}
+
+/// The kernel in what was unpacked: in `boot`, or from 7 on beside its modules.
+fn found(root: &Path) -> Option<PathBuf> {
+    let below = |folder: &str| -> Vec<PathBuf> {
+        let entries = fs::read_dir(root.join(folder)).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let is_image = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("vmlinuz")) && path.is_file()
+    };
+    let beside_modules = below("usr/lib/modules").into_iter().map(|folder| folder.join("vmlinuz"));
+    below("boot").into_iter().chain(beside_modules).find(is_image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_of_what_ldd_prints() {
+        let printed = "\tlinux-vdso.so.1 (0x7f)\n\tlibc.so.6 => /lib/libc.so.6 (0x7f)\n\t/lib64/ld.so (0x7f)\n";
+        assert_eq!(
+            libraries(printed).into_iter().collect::<Vec<_>>(),
+            ["/lib/libc.so.6", "/lib64/ld.so"]
+        );
+        assert!(libraries("\tstatically linked\n").is_empty());
+    }
+
+    #[test]
+    fn programs_are_found_in_what_cargo_prints() {
+        let line = |package: &str, target: &str, test: bool, file: &str| {
+            format!(
+                "{{\"package_id\":\"{package}\",\"target\":{{\"name\":\"{target}\"}},\
+                 \"profile\":{{\"test\":{test}}},\"executable\":\"{file}\"}}\n"
+            )
+        };
+        let messages = [
+            line("path+file:///r/crates/hugekit#0.1.0", "pool", true, "/t/pool"),
+            line("path+file:///r/crates/hugekit-cli#0.1.0", "hugekit", true, "/t/cli-tests"),
+            line("path+file:///r/x#hugekit-cli@0.1.0", "hugekit", false, "/t/cli"),
+            line("path+file:///r/hugekit-bulk#0.1.0", "hugekit_bulk", true, "/t/bulk"),
+        ];
+        let built = Built::read(&messages.concat()).unwrap();
+        let path =
+            |run: &str| built.path(&Run::from(run.to_owned())).map(|path| path.to_str().unwrap());
+        assert_eq!(path("pool any_steps").unwrap(), "/t/pool");
+        assert_eq!(
+            (path("doctor").unwrap(), path("hugekit-bulk.units").unwrap()),
+            ("/t/cli", "/t/bulk")
+        );
+        assert!(path("units").is_err());
+    }
+}

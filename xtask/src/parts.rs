@@ -1,0 +1,259 @@
+//! `cargo xtask test`, `check` and `ci`: the parts of parts.toml, one after the other, each within its time.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, pipe};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde::Deserialize;
+
+use crate::count::Count;
+use crate::run::{may_install, passes, permit_install, root};
+use crate::settings::Settings;
+
+/// The exit status of coreutils' `timeout` after the time is over.
+const TIME_IS_OVER: i32 = 124;
+
+/// A process that an ended command has left behind may hold its output open: after this long it is not read any more.
+const QUIET_SECONDS: u64 = 5;
+
+/// Some parts of what is tested and checked, or all
+#[derive(Debug, Args)]
+pub(crate) struct Test {
+    /// Every part that tests something, slow tests included
+    #[arg(long)]
+    all: bool,
+    /// These parts: `cargo xtask test --list` names them
+    #[arg(long, num_args = 1.., conflicts_with = "all")]
+    only: Vec<String>,
+    /// Print the parts; run none
+    #[arg(long)]
+    list: bool,
+    #[command(flatten)]
+    install: Install,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Install {
+    /// Fetch missing Debian packages into `target/`, instead of skipping what needs them
+    #[arg(long)]
+    install: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Table {
+    part: Vec<Part>,
+}
+
+/// Commands that are run together, and counted together.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    name: String,
+    about: String,
+    when: When,
+    /// It must end within this many minutes, also on a busy machine.
+    minutes: u64,
+    /// Debian's packages that it uses, by their names in packages.toml.
+    #[serde(default)]
+    fetch: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// A command for the shell that succeeds if the part can be run here, and the reason for skipping otherwise.
+    needs: Option<[String; 2]>,
+    /// Commands for the shell, run in the repository's folder.
+    run: Vec<String>,
+}
+
+/// What a part belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum When {
+    /// `cargo xtask test`
+    Quick,
+    /// `cargo xtask test --all` and `cargo xtask ci`
+    All,
+    /// `cargo xtask ci` only
+    Ci,
+    /// `cargo xtask test --only NAME` only
+    Only,
+}
+
+impl Test {
+    pub(crate) fn run(&self) -> Result<bool> {
+        let parts = parts()?;
+        if self.list {
+            parts.iter().for_each(|part| println!("{}: {}", part.name, part.about));
+            return Ok(true);
+        }
+        for name in &self.only {
+            ensure!(parts.iter().any(|part| part.name == *name), "no part {name}: see --list");
+        }
+        let wanted = if self.all { When::All } else { When::Quick };
+        let chosen = parts.into_iter().filter(|part| match self.only.is_empty() {
+            true => part.when == wanted,
+            false => self.only.contains(&part.name),
+        });
+        run(&chosen.collect::<Vec<_>>(), self.install.install)
+    }
+}
+
+/// The part of that name, after the public items are listed anew if `bless_api`.
+pub(crate) fn check(bless_api: bool) -> Result<bool> {
+    if bless_api {
+        crate::api::Api { bless: true }.run()?;
+    }
+    let parts = parts()?.into_iter().filter(|part| part.name == "check");
+    run(&parts.collect::<Vec<_>>(), false)
+}
+
+/// Everything that is tested and checked.
+pub(crate) fn ci(install: &Install) -> Result<bool> {
+    let parts = parts()?.into_iter().filter(|part| [When::All, When::Ci].contains(&part.when));
+    run(&parts.collect::<Vec<_>>(), install.install)
+}
+
+fn parts() -> Result<Vec<Part>> {
+    let table: Table = toml::from_str(include_str!("../parts.toml")).context("parts.toml")?;
+    Ok(table.part)
+}
+
+fn run(parts: &[Part], install: bool) -> Result<bool> {
+    let settings = Settings::for_tests()?;
+    let (start, mut lines, mut all) = (Instant::now(), Vec::new(), Count::default());
+    for part in parts {
+        let Part { name, about, minutes, .. } = part;
+        println!("\n[{}] {name}: {about}; at most {minutes} minutes", clock(start.elapsed()));
+        let (since, mut count) = (Instant::now(), Count::default());
+        part.run(install || may_install(), &mut count)?;
+        let line = format!("{name}: {count}, {}", clock(since.elapsed()));
+        println!("[{}] {line}", clock(start.elapsed()));
+        lines.push((line, count));
+    }
+    drop(settings);
+    println!();
+    for (line, count) in &lines {
+        println!("{line}");
+        count.print_details();
+        all.add(count);
+    }
+    println!("\n{all}, {}", clock(start.elapsed()));
+    Ok(all.failed == 0)
+}
+
+/// Minutes and seconds.
+fn clock(time: Duration) -> String {
+    format!("{:02}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+impl Part {
+    fn run(&self, install: bool, count: &mut Count) -> Result<()> {
+        let until = Instant::now() + Duration::from_secs(self.minutes * 60);
+        let fetch = (install && !self.fetch.is_empty())
+            .then(|| format!("cargo xtask fetch {}", self.fetch.join(" ")));
+        let shell = |line: &String| {
+            println!("$ {line}");
+            let left = until.saturating_duration_since(Instant::now()).as_secs().max(1);
+            let mut shell = Command::new("timeout");
+            shell.args(["--kill-after=30", &format!("{left}s"), "sh", "-c", line]).envs(&self.env);
+            shell.current_dir(root()).stdin(Stdio::null());
+            if install {
+                permit_install(&mut shell);
+            }
+            shell
+        };
+        if let Some(line) = &fetch {
+            passes(&mut shell(line))?;
+        }
+        if let Some([line, reason]) = &self.needs
+            && !passes(&mut shell(line))?
+        {
+            count.skip(reason.clone());
+            return Ok(());
+        }
+        self.run.iter().try_for_each(|line| self.count(line, shell(line), count))
+    }
+
+    /// Runs one command, shows what it prints, and counts its tests. A command that counts no tests counts as one.
+    fn count(&self, line: &str, mut command: Command, count: &mut Count) -> Result<()> {
+        let (output, writer) = pipe()?;
+        command.stdout(writer.try_clone()?).stderr(writer);
+        let child = command.spawn().context("cannot start timeout, of coreutils");
+        // The command holds ends of the pipe for another start: while they are open, the output does not end.
+        drop(command);
+        let mut child = child?;
+        crate::settings::end_on_signals(child.id());
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            let lines = BufReader::new(output).split(b'\n').map_while(Result::ok);
+            lines.map(|line| sender.send(line)).take_while(Result::is_ok).last()
+        });
+        let (mut counted, mut quiet) = (Count::default(), 0);
+        while quiet < QUIET_SECONDS {
+            match lines.recv_timeout(Duration::from_secs(1)) {
+                Ok(printed) => {
+                    let printed = String::from_utf8_lossy(&printed);
+                    println!("{printed}");
+                    counted.read(&printed);
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => quiet += u64::from(child.try_wait()?.is_some()),
+            }
+        }
+        let status = child.wait()?;
+        if status.code() == Some(TIME_IS_OVER) {
+            counted.fail(format!("{line}: not ended after {} minutes", self.minutes));
+        } else if !status.success() && counted.failed == 0 {
+            counted.fail(format!("{line}: {status}"));
+        } else if counted == Count::default() {
+            counted.passed = 1;
+        }
+        count.add(&counted);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(minutes: u64, line: &str) -> Count {
+        let (name, about) = (String::new(), String::new());
+        let (fetch, env, run) = (Vec::new(), BTreeMap::new(), vec![line.to_owned()]);
+        let part = Part { name, about, when: When::All, minutes, fetch, env, needs: None, run };
+        let mut count = Count::default();
+        part.run(false, &mut count).unwrap();
+        count
+    }
+
+    #[test]
+    fn names_of_parts_are_unique_and_packages_are_known() {
+        let parts = parts().unwrap();
+        let names: std::collections::BTreeSet<_> = parts.iter().map(|part| &part.name).collect();
+        assert_eq!(names.len(), parts.len());
+        let fetched = parts.iter().flat_map(|part| &part.fetch);
+        for name in fetched.filter(|name| *name != "redis-py") {
+            crate::fetch::Package::named(name).unwrap();
+        }
+    }
+
+    #[test]
+    fn command_counts_its_tests_or_as_one() {
+        assert_eq!(
+            part(1, "echo 'test result: ok. 2 passed; 0 failed; 1 ignored'").to_string(),
+            "2 passed, 0 failed, 1 skipped"
+        );
+        assert_eq!(part(1, "true").to_string(), "1 passed, 0 failed, 0 skipped");
+        assert_eq!(part(1, "exit 3").failures, ["exit 3: exit status: 3"]);
+    }
+
+    #[test]
+    fn command_that_takes_too_long_is_ended_and_has_failed() {
+        let count = part(0, "sleep 600");
+        assert!(count.failures[0].contains("not ended"), "{count:?}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Starting other programs, and the folders of this repository.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+/// Whether a command may fetch what it lacks: `--install` sets this variable, and started commands inherit it.
+const INSTALL: &str = "HUGEKIT_INSTALL";
+
+pub(crate) fn may_install() -> bool {
+    std::env::var_os(INSTALL).is_some()
+}
+
+/// Has the commands that this process starts fetch what they lack.
+pub(crate) fn permit_install(command: &mut Command) {
+    command.env(INSTALL, "1");
+}
+
+/// The repository's folder.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("")
+}
+
+/// The folder of a crate below `crates/`.
+pub(crate) fn crate_folder(name: &str) -> PathBuf {
+    root().join("crates").join(name)
+}
+
+/// A folder below `target/`.
+pub(crate) fn target_dir(name: &str) -> PathBuf {
+    root().join("target").join(name)
+}
+
+/// The folder that cargo builds in: `CARGO_TARGET_DIR` or a configuration file may name another one than `target/`.
+pub(crate) fn build_dir() -> Result<PathBuf> {
+    let metadata = metadata()?;
+    Ok(metadata["target_directory"].as_str().context("cargo names no target directory")?.into())
+}
+
+/// What cargo says of the workspace.
+pub(crate) fn metadata() -> Result<Value> {
+    let printed = output(&mut cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
+    Ok(serde_json::from_str(&printed)?)
+}
+
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// The compiler's name for this machine.
+pub(crate) fn host() -> Result<String> {
+    let said = rustc(&["-vV"])?;
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).context("rustc does not say what it runs on")
+}
+
+/// The compiler's output.
+pub(crate) fn rustc(arguments: &[&str]) -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    Ok(output(Command::new(rustc).args(arguments))?.trim().to_owned())
+}
+
+/// Runs a command that prints for the user; it must succeed.
+pub(crate) fn succeed(command: &mut Command) -> Result<()> {
+    ensure!(passes(command)?, "{command:?} failed");
+    Ok(())
+}
+
+/// Runs a command that prints for the user. Whether it succeeded.
+pub(crate) fn passes(command: &mut Command) -> Result<bool> {
+    Ok(command.status().with_context(|| format!("cannot start {command:?}"))?.success())
+}
+
+/// The output of a command that must succeed; the error has what it printed.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?}: {}\n{printed}{}", output.status, errors.trim());
+    }
+    Ok(printed)
+}
+
+/// The output of a command, if it starts and succeeds.
+pub(crate) fn said(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Empties a folder, or makes it.
+pub(crate) fn fresh(folder: PathBuf) -> Result<PathBuf> {
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The file of a folder that has one.
+pub(crate) fn only_file(folder: &Path) -> Result<PathBuf> {
+    let entries = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    ensure!(entries.len() == 1, "{} has {} files", folder.display(), entries.len());
+    Ok(entries[0].path())
+}
