@@ -30,7 +30,7 @@ const OPERATIONS: &str = "operations";
 /// Looks for inputs that break what reads them
 #[derive(Debug, clap::Args)]
 pub(crate) struct Fuzz {
-    /// One target alone: `record`, `profile`, `machine`, `resp`, `dump`, `commands`, `lease`, or `operations`, which are random
+    /// One target alone: `record`, `profile`, `machine`, `resp`, `image`, `commands`, `lease`, or `operations`, which are random
     /// operations through the C interface
     #[arg(long)]
     target: Option<String>,
