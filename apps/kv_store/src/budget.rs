@@ -7,10 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Bytes that each client counts for at least. Below that, no thread waits for the budget.
-const LEAST: usize = 16 << 10;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The clients, and what they hold.
 #[derive(Debug, Default)]
@@ -19,13 +16,26 @@ pub struct Clients {
     pub connected: BTreeMap<u64, (TcpStream, usize)>,
     last: u64,
     pub held: usize,
-    pub most: usize,
+    most: usize,
     /// How many were closed because they held most.
     pub evicted: u64,
 }
 
 impl Clients {
-    fn hold(&mut self, id: u64, bytes: usize) -> io::Result<()> {
+    /// Another client. Returns its number.
+    pub fn admit(&mut self, stream: TcpStream) -> u64 {
+        self.last += 1;
+        self.connected.insert(self.last, (stream, 0));
+        self.last
+    }
+
+    /// Bytes that a reply may take.
+    pub fn left(&self) -> usize {
+        self.most.saturating_sub(self.held).max(64 << 10)
+    }
+
+    /// The client holds this many bytes from now on. An error means that it was closed.
+    pub fn hold(&mut self, id: u64, bytes: usize) -> io::Result<()> {
         if let Some((_, held)) = self.connected.get_mut(&id) {
             self.held = self.held - *held + bytes;
             *held = bytes;
@@ -40,9 +50,9 @@ impl Clients {
         if is_open { Ok(()) } else { Err(io::ErrorKind::ConnectionAborted.into()) }
     }
 
-    fn close(&mut self, id: u64) {
+    /// Closes the connection, so that its thread ends.
+    pub fn close(&mut self, id: u64) {
         if let Some((stream, held)) = self.connected.remove(&id) {
-            // Its thread waits for the client, and ends then.
             let _ = stream.shutdown(Shutdown::Both);
             self.held -= held;
         }
@@ -54,42 +64,11 @@ pub struct Budget(Mutex<Clients>);
 
 impl Budget {
     /// Of `most` bytes.
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Clients { most, ..Clients::default() })))
+    pub fn new(most: usize) -> Self {
+        Self(Mutex::new(Clients { most, ..Clients::default() }))
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Clients> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Another client.
-    pub fn admit(self: &Arc<Self>, stream: TcpStream) -> Share {
-        let mut clients = self.lock();
-        clients.last += 1;
-        let id = clients.last;
-        clients.connected.insert(id, (stream, 0));
-        Share { budget: Arc::clone(self), id, held: 0 }
-    }
-}
-
-/// One client's part of the budget. Dropped, it is free, and the client is closed.
-#[derive(Debug)]
-pub struct Share {
-    budget: Arc<Budget>,
-    id: u64,
-    held: usize,
-}
-
-impl Share {
-    /// The client holds so many bytes from now on. An error means that it was closed.
-    pub fn hold(&mut self, bytes: usize) -> io::Result<()> {
-        let before = std::mem::replace(&mut self.held, bytes.max(LEAST));
-        if before == self.held { Ok(()) } else { self.budget.lock().hold(self.id, self.held) }
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.budget.lock().close(self.id);
     }
 }

@@ -77,11 +77,10 @@ fn apply_file(
     memory: &mut [u8],
     state: Option<StateId>,
 ) -> Result<(StateId, u64)> {
-    let applied = File::open(folder.path(name)).map_err(DeltaError::Io).and_then(|file| {
-        let len = file.metadata()?.len();
-        Ok((apply(memory, state, &mut BufReader::new(file))?, len))
-    });
-    applied.with_context(|| name.to_owned())
+    let file = File::open(folder.path(name)).with_context(|| name.to_owned())?;
+    let len = file.metadata()?.len();
+    let state = apply(memory, state, &mut BufReader::new(file)).with_context(|| name.to_owned())?;
+    Ok((state, len))
 }
 
 fn is_torn(error: &anyhow::Error) -> bool {

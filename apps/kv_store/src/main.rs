@@ -45,20 +45,15 @@ struct Options {
     chain_deltas: u64,
 }
 
-/// Long requests and replies go back to the kernel. The allocator of glibc would keep up to 32 MiB of
-/// each, which the limit of the clients does not count.
-#[cfg(target_env = "gnu")]
 #[allow(unsafe_code)]
-fn keep_no_large_blocks() {
-    // SAFETY: mallopt sets a number, and there is no other thread yet.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10) };
-}
-
-#[cfg(not(target_env = "gnu"))]
-fn keep_no_large_blocks() {}
-
 fn main() -> Result<()> {
-    keep_no_large_blocks();
+    // Long requests and replies go back to the kernel. The allocator of glibc would keep up to 32 MiB
+    // of each, which the limit of the clients does not count.
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt sets a number, and there is no other thread yet.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10)
+    };
     let options = Options::parse();
     let is_asked_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -87,6 +82,6 @@ fn open(options: &Options) -> Result<Arc<Server>> {
     let policy = Policy { every: options.save_every, deltas: options.chain_deltas };
     let saver = Saver::new(folder, policy, &mut store, now)?;
     let client_memory = options.client_memory.unwrap_or(options.memory).as_u64() as usize;
-    let budget = Budget::new(client_memory);
+    let budget = Arc::new(Budget::new(client_memory));
     Ok(Arc::new(Server::new(Database { store, saver, now, budget }, client_memory)))
 }

@@ -30,52 +30,39 @@ impl Reply {
         self.is_too_long
     }
 
-    pub fn simple(&mut self, word: &str) {
-        self.line('+', word);
+    /// One line: `+` and a word, `-` and an error, `:` and a number, or `*` and the length of an array.
+    pub fn line(&mut self, kind: char, rest: impl Display) {
+        // Writing to memory does not fail.
+        let _ = write!(self.bytes, "{kind}{rest}\r\n");
     }
 
     pub fn ok(&mut self) {
-        self.simple("OK");
-    }
-
-    /// A code, a blank, and what is wrong.
-    pub fn error(&mut self, error: &str) {
-        self.line('-', error);
-    }
-
-    pub fn integer(&mut self, number: i64) {
-        self.line(':', number);
-    }
-
-    pub fn array(&mut self, len: usize) {
-        self.line('*', len);
-    }
-
-    /// A map of `len` keys, each with its value behind it.
-    pub fn map(&mut self, len: usize) {
-        if self.is_resp3 { self.line('%', len) } else { self.array(2 * len) }
+        self.line('+', "OK");
     }
 
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.is_too_long |= self.bytes.len() - self.start + bytes.len() > self.room;
         if !self.is_too_long {
-            if bytes.len() > 1 << 16 {
-                // A long string takes its own length, not twice as much.
-                self.bytes.reserve_exact(bytes.len() + 32);
-            }
+            // A long string takes its own length, not twice as much.
+            self.bytes.reserve_exact(if bytes.len() > 1 << 16 { bytes.len() + 32 } else { 0 });
             self.line('$', bytes.len());
             self.bytes.extend_from_slice(bytes);
             self.bytes.extend_from_slice(b"\r\n");
         }
     }
 
+    pub fn bulks(&mut self, all: &[&[u8]]) {
+        self.line('*', all.len());
+        all.iter().for_each(|bytes| self.bulk(bytes));
+    }
+
+    /// Begins a map of `len` keys, each with its value behind it.
+    pub fn map(&mut self, len: usize) {
+        if self.is_resp3 { self.line('%', len) } else { self.line('*', 2 * len) }
+    }
+
     /// The value of a key that is not there.
     pub fn nil(&mut self) {
         if self.is_resp3 { self.line('_', "") } else { self.line('$', -1) }
-    }
-
-    fn line(&mut self, kind: char, rest: impl Display) {
-        // Writing to memory does not fail.
-        let _ = write!(self.bytes, "{kind}{rest}\r\n");
     }
 }

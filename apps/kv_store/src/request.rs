@@ -38,16 +38,13 @@ impl<R: Read> Requests<R> {
         loop {
             self.held = 0;
             let line = self.line()?;
-            let words: Words = match line.strip_prefix(b"*") {
-                Some(count) => {
-                    let count = announced(count, i32::MAX as usize);
-                    let count = count.ok_or_else(|| invalid("invalid multibulk length"))?;
-                    (0..count).map(|_| self.word(&mut hold)).collect::<io::Result<_>>()?
-                }
-                None => {
-                    let words = line.split(u8::is_ascii_whitespace);
-                    words.filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
-                }
+            let words = if let Some(count) = line.strip_prefix(b"*") {
+                let count = announced(count, i32::MAX as usize);
+                let count = count.ok_or_else(|| invalid("invalid multibulk length"))?;
+                (0..count).map(|_| self.word(&mut hold)).collect::<io::Result<Words>>()?
+            } else {
+                let words = line.split(u8::is_ascii_whitespace);
+                words.filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
             };
             if !words.is_empty() {
                 return Ok(words);

@@ -79,11 +79,6 @@ impl Saver {
         self.running.is_some()
     }
 
-    /// The deltas that follow on the image.
-    pub fn deltas(&self) -> u64 {
-        self.files.as_ref().map_or(0, |files| files.deltas)
-    }
-
     /// Takes a snapshot, and saves it in the background.
     pub fn start(&mut self, store: &mut Store, now: u64) -> Result<()> {
         ensure!(!self.is_running(), "Background save already in progress");

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::budget::{Budget, Share};
+use super::budget::Budget;
 use super::commands::{Database, Session};
 use super::reply::Reply;
 use super::request::Requests;
@@ -30,7 +30,9 @@ impl Server {
     /// The database, as of now.
     pub fn lock(&self) -> MutexGuard<'_, Database> {
         let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        database.look(milliseconds_since_1970());
+        let Database { store, saver, now, .. } = &mut *database;
+        *now = milliseconds_since_1970();
+        saver.look(store, *now);
         database
     }
 
@@ -47,31 +49,36 @@ impl Server {
 
     fn admit(self: &Arc<Self>, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        let (share, server) = (self.budget.admit(stream.try_clone()?), Arc::clone(self));
-        // An error means that the client is gone.
-        thread::Builder::new().spawn(move || drop(server.serve(stream, share)))?;
+        let (id, server) = (self.budget.lock().admit(stream.try_clone()?), Arc::clone(self));
+        let serve = move || {
+            // An error means that the client is gone.
+            let _ = server.serve(stream, id);
+            server.budget.lock().close(id);
+        };
+        thread::Builder::new().spawn(serve).inspect_err(|_| self.budget.lock().close(id))?;
         Ok(())
     }
 
-    fn serve(&self, mut stream: TcpStream, mut share: Share) -> io::Result<()> {
+    fn serve(&self, mut stream: TcpStream, id: u64) -> io::Result<()> {
         let mut requests = Requests::new(stream.try_clone()?, self.longest_request);
         let (mut session, mut reply) = (Session::default(), Reply::default());
+        let hold = |bytes| self.budget.lock().hold(id, bytes);
         while !reply.closes {
             let held = session.held() + reply.bytes.capacity();
-            match requests.next(|bytes| share.hold(held + bytes)) {
+            match requests.next(|bytes| hold(held + bytes)) {
                 Ok(words) => self.lock().run(&mut session, words, &mut reply),
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    reply.error(&format!("ERR Protocol error: {error}"));
+                    reply.line('-', format!("ERR Protocol error: {error}"));
                     reply.closes = true;
                 }
                 Err(error) => return Err(error),
             }
-            share.hold(session.held() + reply.bytes.capacity())?;
+            hold(session.held() + reply.bytes.capacity())?;
             if !requests.has_more() || reply.bytes.len() > TOGETHER || reply.closes {
                 stream.write_all(&reply.bytes)?;
                 reply.bytes.clear();
                 reply.bytes.shrink_to(TOGETHER);
-                share.hold(session.held() + reply.bytes.capacity())?;
+                hold(session.held() + reply.bytes.capacity())?;
             }
         }
         Ok(())

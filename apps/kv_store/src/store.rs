@@ -30,14 +30,6 @@ const VERSION: u64 = 0x0102_0304_0000_0002;
 const BUCKETS: usize = 4096;
 const MEMORY_PER_BUCKET: usize = 512;
 
-/// The memory that a save has still to read.
-#[derive(Debug)]
-struct Unread {
-    /// The offset that the save reads next.
-    next: Arc<AtomicUsize>,
-    end: usize,
-}
-
 /// All keys. `now` is the time in milliseconds since 1970: a key that has expired goes when it is
 /// looked at.
 #[derive(Debug)]
@@ -52,7 +44,8 @@ pub struct Store {
     pub changes: u64,
     /// Notes what was written since the last save by a snapshot.
     epoch: Option<Epoch>,
-    unread: Option<Unread>,
+    /// The memory that a save has still to read: the offset that it reads next, and the end.
+    unread: Option<(Arc<AtomicUsize>, usize)>,
 }
 
 impl Store {
@@ -206,7 +199,7 @@ impl Store {
         let changes = changes.and_then(Result::ok).map_or_else(|| self.arena.first_epoch(), Ok)?;
         let end = changes.changed().last().map_or(0, |range| range.end);
         self.heap.divide(end);
-        self.unread = Some(Unread { next, end });
+        self.unread = Some((next, end));
         Ok(changes)
     }
 
@@ -276,21 +269,15 @@ impl Store {
     /// Where the offset of a key's entry is written, and that offset.
     fn find(&mut self, key: &[u8], now: u64) -> Option<(usize, usize)> {
         let mut link = self.bucket(key);
-        loop {
-            let at = self.word(link);
-            if at == 0 {
-                return None;
-            }
-            let entry = self.entry(at);
-            if entry.key == key {
-                let is_gone = entry.is_gone(now);
-                if is_gone {
-                    self.unlink(link, at);
-                }
-                return (!is_gone).then_some((link, at));
-            }
-            link = at;
+        let mut at = self.word(link);
+        while at != 0 && self.entry(at).key != key {
+            (link, at) = (at, self.word(at));
         }
+        if at != 0 && self.entry(at).is_gone(now) {
+            self.unlink(link, at);
+            return None;
+        }
+        (at != 0).then_some((link, at))
     }
 
     fn unlink(&mut self, link: usize, at: usize) {
@@ -311,9 +298,8 @@ impl Store {
 
     /// Where a write costs a copy.
     fn unread(&self) -> Range<usize> {
-        self.unread
-            .as_ref()
-            .map_or(0..0, |unread| unread.next.load(Ordering::Acquire).min(unread.end)..unread.end)
+        let range = |(next, end): &(Arc<AtomicUsize>, usize)| next.load(Ordering::Acquire)..*end;
+        self.unread.as_ref().map_or(0..0, range)
     }
 
     fn word(&self, at: usize) -> usize {

@@ -1,6 +1,7 @@
 //! Commands as clients send them, against a map.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::store::lend_store;
 use kv_store::budget::Budget;
@@ -30,7 +31,7 @@ pub(crate) fn run(bytes: &[u8]) {
         let folder = tempfile::tempdir().expect("a folder");
         let folder = Folder::open(folder.path()).expect("a lock in it");
         let saver = Saver::new(folder, NEVER, &mut store, NOW).expect("an empty folder");
-        let database = Database { store, saver, now: NOW, budget: Budget::new(MOST) };
+        let database = Database { store, saver, now: NOW, budget: Arc::new(Budget::new(MOST)) };
         let (model, session, reply) = (Model::new(), Session::default(), Reply::default());
         let mut asked = Asked { database, session, model, is_known: true, reply };
         asked.serve(bytes);

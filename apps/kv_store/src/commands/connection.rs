@@ -5,7 +5,7 @@ use crate::request::number;
 
 pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
     match (name, words) {
-        ("ping", []) => call.reply.simple("PONG"),
+        ("ping", []) => call.reply.line('+', "PONG"),
         ("ping" | "echo", [message]) => call.reply.bulk(message),
         ("quit", []) => {
             call.reply.ok();
@@ -18,7 +18,7 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
         ("client", [word, _, _]) if is(word, "setinfo") => call.reply.ok(),
         ("client", [_, ..]) => return Err("ERR unknown subcommand".to_owned()),
         // This server describes no commands.
-        ("command", _) => call.reply.array(0),
+        ("command", _) => call.reply.line('*', 0),
         ("hello", [] | [_]) => hello(call, words.first())?,
         _ => return Ok(false),
     }
@@ -37,6 +37,6 @@ fn hello(call: &mut Call<'_>, version: Option<&Vec<u8>>) -> Result<(), String> {
         call.reply.bulk(word.as_bytes());
     }
     call.reply.bulk(b"proto");
-    call.reply.integer(2 + i64::from(call.reply.is_resp3));
+    call.reply.line(':', 2 + i64::from(call.reply.is_resp3));
     Ok(())
 }

@@ -24,17 +24,14 @@ pub struct Database {
     pub budget: Arc<Budget>,
 }
 
-/// What is known of one client.
+/// What is known of one client: the requests since a MULTI.
 #[derive(Debug, Default)]
-pub struct Session {
-    /// Requests since a MULTI.
-    queue: Option<transaction::Queue>,
-}
+pub struct Session(Option<transaction::Queue>);
 
 impl Session {
     /// Bytes of memory that wait for EXEC.
     pub fn held(&self) -> usize {
-        self.queue.as_ref().map_or(0, |queue| queue.held)
+        self.0.as_ref().map_or(0, |queue| queue.held)
     }
 }
 
@@ -47,56 +44,33 @@ struct Call<'a> {
 
 /// Whether the command is one of the group and has been answered, or the text of an error.
 type Outcome = Result<bool, String>;
-
 type Run = fn(&mut Call<'_>, &str, &[Vec<u8>]) -> Outcome;
 
 const GROUPS: [Run; 5] = [values::run, keys::run, transaction::run, connection::run, saving::run];
-
 const NAMES: &str = "bgsave client command config dbsize decr decrby del discard echo exec exists \
     expire flushall flushdb get hello incr incrby info keys lastsave mget mset multi persist pexpire \
     ping pttl quit save scan select set shutdown ttl type unlink";
-
 const SYNTAX: &str = "ERR syntax error";
 const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 
 impl Database {
-    /// Time goes on: saves end and begin.
-    pub fn look(&mut self, now: u64) {
-        self.now = now;
-        self.saver.look(&mut self.store, now);
-    }
-
     /// Answers one request, which has at least one word.
     pub fn run(&mut self, session: &mut Session, words: Words, reply: &mut Reply) {
-        let room = {
-            let clients = self.budget.lock();
-            clients.most.saturating_sub(clients.held).max(64 << 10)
-        };
+        let room = self.budget.lock().left();
         reply.begin(room);
-        let mut outcome = call(&mut Call { database: self, session, reply }, words);
+        let mut call = Call { database: self, session, reply };
+        let mut outcome =
+            transaction::queue(&mut call, &words).unwrap_or_else(|| carry_out(&mut call, &words));
         if reply.reclaim() {
-            let error = format!("ERR no room for the reply: clients may hold {room} bytes more");
-            outcome = Err(error + " (--client-memory)");
+            outcome =
+                Err(format!("ERR no room beyond {room} bytes of the reply (--client-memory)"));
         }
-        outcome.unwrap_or_else(|error| reply.error(&error));
+        outcome.unwrap_or_else(|error| reply.line('-', error));
     }
 }
 
-fn call(call: &mut Call<'_>, words: Words) -> Result<(), String> {
-    let is_known = NAMES.split(' ').any(|known| is(&words[0], known));
-    let is_at_once = transaction::NAMES.iter().any(|name| is(&words[0], name));
-    match &mut call.session.queue {
-        Some(queue) if !is_at_once => {
-            if is_known {
-                queue.push(words);
-                call.reply.simple("QUEUED");
-                return Ok(());
-            }
-            queue.is_broken = true;
-        }
-        _ => {}
-    }
-    carry_out(call, &words)
+fn is_known(word: &[u8]) -> bool {
+    NAMES.split(' ').any(|name| is(word, name))
 }
 
 fn carry_out(call: &mut Call<'_>, words: &Words) -> Result<(), String> {
@@ -107,7 +81,7 @@ fn carry_out(call: &mut Call<'_>, words: &Words) -> Result<(), String> {
             return Ok(());
         }
     }
-    Err(match NAMES.split(' ').any(|known| known == name) {
+    Err(match is_known(name.as_bytes()) {
         true => format!("ERR wrong number of arguments for '{name}' command"),
         false => format!("ERR unknown command '{name}'"),
     })

@@ -1,6 +1,6 @@
 //! Saves, the end of the server, and what it says of both.
 
-use super::keys::Pattern;
+use super::keys::glob;
 use super::{Call, Database, Outcome, SYNTAX, is};
 
 pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
@@ -13,22 +13,18 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
         }
         ("bgsave", words @ ([] | [_])) if words.iter().all(|word| is(word, "schedule")) => {
             saver.start(store, *now).map_err(|error| format!("ERR {error:#}"))?;
-            call.reply.simple("Background saving started");
+            call.reply.line('+', "Background saving started");
         }
-        ("lastsave", []) => call.reply.integer(saver.last.saved_at as i64),
-        ("shutdown", words @ ([] | [_])) => {
-            let saves = words.iter().all(|word| is(word, "save"));
-            if !saves && !words.iter().all(|word| is(word, "nosave")) {
-                return Err(SYNTAX.to_owned());
-            }
-            let failed = |error| format!("ERR Errors trying to SHUTDOWN. Check logs: {error:#}");
-            call.database.end(saves).map_err(failed)?;
-        }
+        ("lastsave", []) => call.reply.line(':', saver.last.saved_at),
+        ("shutdown", []) => end(call, true)?,
+        ("shutdown", [word]) if is(word, "save") => end(call, true)?,
+        ("shutdown", [word]) if is(word, "nosave") => end(call, false)?,
+        ("shutdown", _) => return Err(SYNTAX.to_owned()),
         ("config", [word, pattern]) if is(word, "get") => config_get(call, pattern)?,
         ("config", [_, ..]) => return Err("ERR unknown subcommand or setting".to_owned()),
         ("info", _) => {
-            let lines = figures(call.database);
-            let lines = lines.iter().map(|(name, value)| format!("{name}:{value}\r\n"));
+            let figures = figures(call.database);
+            let lines = figures.iter().map(|(name, value)| format!("{name}:{value}\r\n"));
             call.reply.bulk(lines.collect::<String>().as_bytes());
         }
         _ => return Ok(false),
@@ -36,12 +32,17 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
     Ok(true)
 }
 
+fn end(call: &mut Call<'_>, saves: bool) -> Result<(), String> {
+    let failed = |error| format!("ERR Errors trying to SHUTDOWN. Check logs: {error:#}");
+    call.database.end(saves).map_err(failed)
+}
+
 /// Programs ask for these settings before they measure. None can be changed.
 fn config_get(call: &mut Call<'_>, pattern: &[u8]) -> Result<(), String> {
     let maxmemory = call.database.store.memory().1.to_string();
     let mut settings = vec![("save", ""), ("appendonly", "no"), ("maxmemory", &maxmemory)];
-    let pattern = Pattern::new(pattern)?;
-    settings.retain(|(name, _)| pattern.matches(name.as_bytes()));
+    let pattern = glob(pattern)?;
+    settings.retain(|(name, _)| pattern.is_match(name));
     call.reply.map(settings.len());
     for word in settings.iter().flat_map(|&(name, value)| [name, value]) {
         call.reply.bulk(word.as_bytes());
@@ -49,27 +50,27 @@ fn config_get(call: &mut Call<'_>, pattern: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn figures(database: &Database) -> Vec<(&'static str, String)> {
+fn figures(database: &Database) -> [(&'static str, String); 15] {
     let Database { store, saver, budget, .. } = database;
     let (clients, last) = (budget.lock(), &saver.last);
     let kind = last.saved.map_or("none", |saved| if saved.is_full { "full" } else { "delta" });
-    let changes = store.changes - last.changes;
-    vec![
+    let status = if last.has_failed { "err" } else { "ok" };
+    let longest_write = last.stats.longest_fault.as_micros();
+    [
         ("loading", "0".to_owned()),
         ("connected_clients", clients.connected.len().to_string()),
         ("mem_clients_normal", clients.held.to_string()),
         ("evicted_clients", clients.evicted.to_string()),
         ("used_memory", store.memory().0.to_string()),
         ("maxmemory", store.memory().1.to_string()),
-        ("rdb_changes_since_last_save", changes.to_string()),
+        ("rdb_changes_since_last_save", (store.changes - last.changes).to_string()),
         ("rdb_bgsave_in_progress", u8::from(saver.is_running()).to_string()),
-        ("rdb_last_bgsave_status", if last.has_failed { "err" } else { "ok" }.to_owned()),
+        ("rdb_last_bgsave_status", status.to_owned()),
         ("last_save_kind", kind.to_owned()),
         ("last_save_file_bytes", last.saved.map_or(0, |saved| saved.written).to_string()),
         ("last_save_copied_granules", last.stats.copied_by_writers.to_string()),
-        ("last_save_longest_write_microseconds", last.stats.longest_fault.as_micros().to_string()),
+        ("last_save_longest_write_microseconds", longest_write.to_string()),
         ("last_snapshot_microseconds", last.snapshot.as_micros().to_string()),
-        ("chain_deltas", saver.deltas().to_string()),
         ("db0", format!("keys={}", store.len)),
     ]
 }

@@ -1,10 +1,7 @@
 //! MULTI and EXEC: requests that are queued, and carried out together. There is no WATCH.
 
-use super::{Call, Outcome, carry_out};
+use super::{Call, Outcome, carry_out, is, is_known};
 use crate::request::Words;
-
-/// Commands that are not queued.
-pub(super) const NAMES: [&str; 4] = ["multi", "exec", "discard", "quit"];
 
 /// Requests since a MULTI.
 #[derive(Debug, Default)]
@@ -13,28 +10,34 @@ pub(super) struct Queue {
     /// Bytes of memory that they take.
     pub(super) held: usize,
     /// A request was refused, so EXEC carries out none.
-    pub(super) is_broken: bool,
+    is_broken: bool,
 }
 
-impl Queue {
-    pub(super) fn push(&mut self, words: Words) {
-        // Each list and each word is an allocation of its own.
-        self.held += 200 + words.iter().map(|word| word.len() + 64).sum::<usize>();
-        self.requests.push(words);
+/// Queues a request if it has to wait for EXEC.
+pub(super) fn queue(call: &mut Call<'_>, words: &Words) -> Option<Result<(), String>> {
+    let is_at_once = ["multi", "exec", "discard", "quit"].iter().any(|name| is(&words[0], name));
+    let queue = call.session.0.as_mut().filter(|_| !is_at_once)?;
+    if !is_known(&words[0]) {
+        queue.is_broken = true;
+        return None;
     }
+    // Each list and each word is an allocation of its own.
+    queue.held += 200 + words.iter().map(|word| word.len() + 64).sum::<usize>();
+    queue.requests.push(words.clone());
+    call.reply.line('+', "QUEUED");
+    Some(Ok(()))
 }
 
 pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
+    let queue = &mut call.session.0;
     match (name, words) {
-        ("multi", []) if call.session.queue.is_some() => {
-            return Err("ERR MULTI calls can not be nested".to_owned());
-        }
+        ("multi", []) if queue.is_some() => return Err("ERR MULTI calls can not be nested".into()),
         ("multi", []) => {
-            call.session.queue = Some(Queue::default());
+            *queue = Some(Queue::default());
             call.reply.ok();
         }
         ("discard", []) => {
-            call.session.queue.take().ok_or("ERR DISCARD without MULTI")?;
+            queue.take().ok_or("ERR DISCARD without MULTI")?;
             call.reply.ok();
         }
         ("exec", []) => exec(call)?,
@@ -45,14 +48,13 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
 
 /// A request that fails is answered with its error, and the others are carried out all the same.
 fn exec(call: &mut Call<'_>) -> Result<(), String> {
-    let queue = call.session.queue.take().ok_or("ERR EXEC without MULTI")?;
+    let queue = call.session.0.take().ok_or("ERR EXEC without MULTI")?;
     if queue.is_broken {
         return Err("EXECABORT Transaction discarded because of previous errors.".to_owned());
     }
-    call.reply.array(queue.requests.len());
+    call.reply.line('*', queue.requests.len());
     for words in &queue.requests {
-        let outcome = carry_out(call, words);
-        outcome.unwrap_or_else(|error| call.reply.error(&error));
+        carry_out(call, words).unwrap_or_else(|error| call.reply.line('-', error));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome
     match (name, words) {
         ("get", [key]) => get(call, key),
         ("mget", [_, ..]) => {
-            call.reply.array(words.len());
+            call.reply.line('*', words.len());
             words.iter().for_each(|key| get(call, key));
         }
         ("set", [key, value, options @ ..]) => set(call, key, value, options)?,
@@ -73,6 +73,6 @@ fn add(call: &mut Call<'_>, key: &[u8], more: i64) -> Result<(), String> {
     let sum = before.checked_add(more).ok_or("ERR increment or decrement would overflow")?;
     let value = sum.to_string();
     store.set(&Entry { key, value: value.as_bytes(), expires }, now).ok_or(OOM)?;
-    call.reply.integer(sum);
+    call.reply.line(':', sum);
     Ok(())
 }

@@ -34,6 +34,8 @@ struct Sent {
     acknowledged: Option<Instant>,
 }
 
+type Log = Vec<Sent>;
+
 /// The bytes that are written with a number.
 fn value(key: &str, number: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number ^ key.len() as u64);
@@ -52,7 +54,7 @@ fn number_of(key: &str, bytes: &[u8]) -> u64 {
 }
 
 /// Writes until the server is gone.
-fn write(mut connection: Client<TcpStream>, client: usize, first: u64) -> Vec<Sent> {
+fn write(mut connection: Client<TcpStream>, client: usize, first: u64) -> Log {
     let (mut random, mut log) = (fastrand::Rng::with_seed(first), Vec::new());
     for number in first.. {
         let key = format!("{client}:{}", random.usize(..KEYS));
@@ -65,10 +67,9 @@ fn write(mut connection: Client<TcpStream>, client: usize, first: u64) -> Vec<Se
         let reply = connection.try_ask(words);
         let acknowledged = reply.as_ref().map(|_| Instant::now());
         log.push(Sent { key, number: is_set.then_some(number), at, acknowledged });
-        match reply {
-            Some(Value::Okay | Value::Int(_)) => {}
-            Some(error) => panic!("{error:?}"),
-            None => break,
+        assert!(matches!(reply, Some(Value::Okay | Value::Int(_)) | None), "{reply:?}");
+        if reply.is_none() {
+            break;
         }
     }
     log
@@ -87,20 +88,13 @@ fn save(mut connection: Client<TcpStream>) -> Option<Instant> {
         }
         completed = (!info.contains("last_save_kind:none")).then_some(began);
         began = Instant::now();
-        match connection.try_ask(&["BGSAVE"]) {
-            Some(Value::SimpleString(_)) => {}
-            Some(error) => panic!("{error:?}"),
-            None => return completed,
-        }
+        let started = connection.try_ask(&["BGSAVE"]);
+        assert!(matches!(started, Some(Value::SimpleString(_)) | None), "{started:?}");
     }
 }
 
 /// Kills a server with clients. Returns the logs, and when the last completed save began.
-fn run_and_kill(
-    mut server: Server,
-    after: Duration,
-    first: u64,
-) -> (Vec<Vec<Sent>>, Option<Instant>) {
+fn kill(mut server: Server, after: Duration, first: u64) -> (Vec<Log>, Option<Instant>) {
     let connections = [(); CLIENTS].map(|()| server.client()).into_iter().enumerate();
     let saver = server.client();
     thread::scope(|scope| {
@@ -117,9 +111,8 @@ fn run_and_kill(
 /// The state of a server, each byte of which is compared.
 fn found(client: &mut Client<TcpStream>) -> State {
     let keys = (0..CLIENTS).flat_map(|client| (0..KEYS).map(move |key| format!("{client}:{key}")));
-    let mut number =
-        |key: String| client.get(&key).map(|bytes| (key.clone(), number_of(&key, &bytes)));
-    let state: State = keys.filter_map(&mut number).collect();
+    let mut number = |key: String| client.get(&key).map(|bytes| (number_of(&key, &bytes), key));
+    let state: State = keys.filter_map(&mut number).map(|(number, key)| (key, number)).collect();
     assert_eq!(client.ask("DBSIZE"), Value::Int(state.len() as i64));
     state
 }
@@ -148,7 +141,7 @@ fn cuts(client: usize, before: &State, log: &[Sent], found: &State) -> [usize; 2
     [matching[0], matching[matching.len() - 1]]
 }
 
-fn is_one_moment(before: &State, logs: &[Vec<Sent>], saved: Option<Instant>, found: &State) {
+fn is_one_moment(before: &State, logs: &[Log], saved: Option<Instant>, found: &State) {
     let cuts: Vec<[usize; 2]> =
         logs.iter().enumerate().map(|(client, log)| cuts(client, before, log, found)).collect();
     for (log, &[_, most]) in logs.iter().zip(&cuts) {
@@ -171,7 +164,7 @@ fn server_killed_at_any_moment_loses_at_most_the_last_delta() {
     for _ in 0..kills {
         let server = Server::start(folder.path(), &ARGUMENTS);
         let after = Duration::from_micros(random.u64(1000..700_000));
-        let (logs, saved) = run_and_kill(server, after, next);
+        let (logs, saved) = kill(server, after, next);
         completed += usize::from(saved.is_some());
         if random.u8(..3) == 0 {
             // Killed while it loads, perhaps.
