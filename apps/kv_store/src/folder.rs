@@ -60,7 +60,7 @@ impl Folder {
             let _ = fs::remove_file(&partial);
         } else if name == IMAGE {
             // A start tells of those that stay, and does not load them.
-            for (image, number) in self.deltas().unwrap_or_default() {
+            for (image, number) in deltas(&self.path).unwrap_or_default() {
                 let _ = fs::remove_file(self.path(&delta(image, number)));
             }
         }
@@ -72,21 +72,19 @@ impl Folder {
         fs::rename(self.path(from), self.path(to)).context("rename")?;
         File::open(&self.path).and_then(|folder| folder.sync_all()).context("fsync")
     }
+}
 
-    /// All deltas, of any image, ascending.
-    pub fn deltas(&self) -> Result<Vec<(StateId, u64)>> {
-        let parse = |file: &str| {
-            let (image, number) =
-                file.strip_prefix("dump.")?.strip_suffix(".hkv")?.split_once('.')?;
-            let (image, number) = (image.parse().ok()?, number.parse().ok()?);
-            (delta(image, number) == file).then_some((image, number))
-        };
-        let mut deltas = Vec::new();
-        let files = fs::read_dir(&self.path).with_context(|| self.path.display().to_string())?;
-        for file in files {
-            deltas.extend(file?.file_name().to_str().and_then(parse));
-        }
-        deltas.sort_unstable_by_key(|(_, number)| *number);
-        Ok(deltas)
+/// All deltas in a folder, of any image, ascending.
+pub fn deltas(path: &Path) -> Result<Vec<(StateId, u64)>> {
+    let parse = |file: &str| {
+        let (image, number) = file.strip_prefix("dump.")?.strip_suffix(".hkv")?.split_once('.')?;
+        let (image, number) = (image.parse().ok()?, number.parse().ok()?);
+        (delta(image, number) == file).then_some((image, number))
+    };
+    let mut deltas = Vec::new();
+    for file in fs::read_dir(path).with_context(|| path.display().to_string())? {
+        deltas.extend(file?.file_name().to_str().and_then(parse));
     }
+    deltas.sort_unstable_by_key(|(_, number)| *number);
+    Ok(deltas)
 }

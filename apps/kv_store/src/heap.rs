@@ -25,20 +25,11 @@ pub fn order_of(len: usize) -> u32 {
 #[derive(Debug, Default)]
 pub struct Heap {
     free: BTreeSet<(u32, usize)>,
-    used: usize,
+    /// Bytes of blocks that are taken.
+    pub used: usize,
 }
 
 impl Heap {
-    /// Bytes of blocks that are taken.
-    pub fn used(&self) -> usize {
-        self.used
-    }
-
-    /// Counts a block as taken that was never free.
-    pub fn count_taken(&mut self, order: u32) {
-        self.used += 1 << order;
-    }
-
     /// Makes these bytes free, as the largest blocks that fit.
     pub fn fill(&mut self, mut from: usize, to: usize) {
         from = from.next_multiple_of(1 << SMALLEST);

@@ -10,14 +10,17 @@ use std::iter;
 use anyhow::{Context, Result, ensure};
 use hugekit_delta::{Chain, DeltaError, Reader, StateId, apply};
 
-use super::folder::{Folder, IMAGE, PARTIAL, delta};
+use super::folder::{Folder, IMAGE, PARTIAL, delta, deltas};
 use super::save::Files;
 use super::store::Store;
 
 /// Loads the last state, if there is one. Returns the files that the next save can follow on.
 pub fn load(folder: &Folder, store: &mut Store, now: u64) -> Result<Option<Files>> {
     if !folder.path(IMAGE).exists() {
-        ensure!(folder.deltas()?.is_empty(), "{IMAGE} is missing, and its deltas are there");
+        ensure!(
+            deltas(&folder.path(""))?.is_empty(),
+            "{IMAGE} is missing, and its deltas are there"
+        );
         return Ok(None);
     }
     let files = load_image(folder, store, now).context("nothing is changed or served")?;
@@ -35,22 +38,22 @@ fn load_image(folder: &Folder, store: &mut Store, now: u64) -> Result<Option<Fil
     ensure!(saved <= memory as u64, "a store of {saved} bytes was saved: --memory is {memory}");
     let bytes = &mut store.image_mut()[..saved as usize];
     let (image, image_bytes) = apply_file(folder, IMAGE, bytes, None)?;
-    let (deltas, delta_bytes) = apply_deltas(folder, image, bytes)?;
+    let (count, delta_bytes) = apply_deltas(folder, image, bytes)?;
     store.adopt(now)?;
     if saved < memory as u64 {
         // The next save begins with an image of the larger memory.
         return Ok(None);
     }
-    let names = iter::once(IMAGE.to_owned()).chain((1..=deltas).map(|n| delta(image, n)));
+    let names = iter::once(IMAGE.to_owned()).chain((1..=count).map(|n| delta(image, n)));
     let files: Result<Vec<_>, _> = names.map(|name| File::open(folder.path(&name))).collect();
     let chain = Chain::resume(files?)?;
-    Ok(Some(Files { chain, image: Some(image), image_bytes, deltas, delta_bytes }))
+    Ok(Some(Files { chain, image: Some(image), image_bytes, deltas: count, delta_bytes }))
 }
 
 /// Returns how many deltas were applied, and their bytes.
 fn apply_deltas(folder: &Folder, image: StateId, memory: &mut [u8]) -> Result<(u64, u64)> {
     let (own, old): (Vec<_>, Vec<_>) =
-        folder.deltas()?.into_iter().partition(|(its, _)| *its == image);
+        deltas(&folder.path(""))?.into_iter().partition(|(its, _)| *its == image);
     for (image, number) in old {
         eprintln!("{} is out of date, and not loaded", delta(image, number));
     }

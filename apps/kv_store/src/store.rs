@@ -79,7 +79,7 @@ impl Store {
 
     /// Bytes of blocks with entries, and of the memory.
     pub fn memory(&self) -> (usize, usize) {
-        (self.heap.used(), self.arena.len())
+        (self.heap.used, self.arena.len())
     }
 
     pub fn get(&mut self, key: &[u8], now: u64) -> Option<Entry<'_>> {
@@ -259,7 +259,7 @@ impl Store {
             let is_apart = at >= free && at.is_multiple_of(1 << order) && end <= self.arena.len();
             ensure!(is_apart, "the entry at byte {at} lies in no block of its own");
             self.heap.fill(free, at);
-            self.heap.count_taken(order);
+            self.heap.used += 1 << order;
             (self.len, free) = (self.len + 1, end);
         }
         self.heap.fill(free, self.arena.len());

@@ -163,12 +163,6 @@ pub(crate) fn model(random: &mut fastrand::Rng, keys: usize) -> Model {
 
 /// The deltas of a folder, in order.
 pub(crate) fn deltas(folder: &Path) -> Vec<PathBuf> {
-    let number = |path: &PathBuf| {
-        let name = path.file_name()?.to_str()?.strip_prefix("dump.")?.strip_suffix(".hkv")?;
-        name.split_once('.')?.1.parse::<u64>().ok()
-    };
-    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-    let mut files: Vec<PathBuf> = files.filter(|path| number(path).is_some()).collect();
-    files.sort_by_key(number);
-    files
+    let deltas = kv_store::folder::deltas(folder).unwrap().into_iter();
+    deltas.map(|(image, number)| folder.join(kv_store::folder::delta(image, number))).collect()
 }
