@@ -1,146 +1,74 @@
-//! The memory that everything is kept in.
+//! The memory that holds everything, and snapshots of it.
 #![allow(unsafe_code)]
 
-use std::io;
-use std::ops::{Deref, DerefMut, Range};
-use std::ptr;
+use std::ops::{Deref, DerefMut};
 
 use anyhow::{Context, Result};
 use hugekit::fault::FaultMode;
-use hugekit::snapshot::{Builder, Changes, Epoch, Stats};
-use hugekit::{PopulateOptions, Snapshot, SnapshotError, Threads};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use hugekit::snapshot::{Builder, Changes, Epoch};
+use hugekit::{HUGE_PAGE_BYTES, PopulateOptions, Snapshot, SnapshotError, Threads};
+use memmap2::{Advice, MmapMut};
 
-use super::slabs::SLAB;
-
-/// Anonymous memory at a multiple of a slab, on huge pages if there are any. All of it is there from the start: who
-/// is asked to store something then waits for no page, and a machine that has not enough says so at once.
+/// Anonymous memory, on huge pages if the kernel has any. All of it is populated at the start: no
+/// request waits for a page, and a machine with too little memory says so at once.
 #[derive(Debug)]
 pub struct Arena {
-    mapped: *mut u8,
-    mapped_len: usize,
-    start: *mut u8,
+    mapping: MmapMut,
+    start: usize,
     len: usize,
 }
 
 impl Arena {
-    /// `len` zeroes, a multiple of [`SLAB`], all of which are there.
+    /// At least `len` zeroes: whole huge pages.
     pub fn new(len: usize) -> Result<Self> {
-        let mut arena = Self::unpopulated(len)?;
-        PopulateOptions::new()
-            .threads(Threads::Auto)
-            .run(arena.uninit())
-            .with_context(|| format!("no {len} bytes of memory"))?;
+        let len = len.next_multiple_of(HUGE_PAGE_BYTES);
+        let missing = || format!("no {len} bytes of memory");
+        let mapping = MmapMut::map_anon(len + HUGE_PAGE_BYTES).with_context(missing)?;
+        // Without huge pages in the kernel, the arena has base pages.
+        let _ = mapping.advise(Advice::HugePage);
+        let start = mapping.as_ptr().align_offset(HUGE_PAGE_BYTES);
+        let mut arena = Self { mapping, start, len };
+        PopulateOptions::new().threads(Threads::Auto).run(arena.uninit()).with_context(missing)?;
         Ok(arena)
     }
 
-    /// As [`new`](Self::new), of which the kernel populates what is written.
-    pub fn unpopulated(len: usize) -> Result<Self> {
-        assert!(len.is_multiple_of(SLAB));
-        let mapped_len = len + SLAB;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice replaces none.
-        let mapped =
-            unsafe { mmap_anonymous(ptr::null_mut(), mapped_len, prot, MapFlags::PRIVATE) }
-                .with_context(|| format!("no {len} bytes of addresses"))?;
-        let mapped = mapped.cast::<u8>();
-        let start = mapped.map_addr(|address| address.next_multiple_of(SLAB));
-        // SAFETY: changes no byte. A kernel without huge pages has base pages.
-        let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
-        Ok(Self { mapped, mapped_len, start, len })
-    }
-
-    /// As memory that may be populated, which changes no byte of it.
     fn uninit(&mut self) -> &mut [std::mem::MaybeUninit<u8>] {
-        // SAFETY: mapped, and borrowed mutably; a thread that populates it writes nothing.
-        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len) }
+        let bytes: &mut [u8] = self;
+        // SAFETY: the same bytes, borrowed mutably. Populating changes none of them.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()) }
     }
 
-    /// A part as it is now, all of which is to be saved.
-    pub fn watch(&self, part: Range<usize>) -> Result<Unsaved, SnapshotError> {
-        let bytes = ptr::from_ref(&self[part.clone()]);
-        // SAFETY: no thread of this program blocks SIGBUS, only the server's thread writes here, and it has no
-        // system call do that; no other code uses userfaultfd.
-        let changes = unsafe { in_place().first_epoch(bytes) }?;
-        Ok(Unsaved { part, changes })
+    /// All bytes, as they are now.
+    pub fn first_epoch(&self) -> Result<Changes, SnapshotError> {
+        // SAFETY: the memory is mapped until the process ends or the arena is dropped, which a
+        // snapshot notices. No thread blocks SIGBUS. System calls only read the memory. No other
+        // code of this program uses userfaultfd.
+        unsafe { in_place().first_epoch(&raw const self[..]) }
     }
 
-    /// What of a part was written since it was saved.
-    pub fn changed(&self, watched: Watched) -> Result<Unsaved, SnapshotError> {
-        let Watched { part, epoch } = watched;
-        // SAFETY: as above.
-        let changes = unsafe { in_place().since(epoch) }?;
-        Ok(Unsaved { part, changes })
+    /// The bytes that were written since the epoch began, as they are now.
+    pub fn since(&self, epoch: Epoch) -> Result<Changes, SnapshotError> {
+        // SAFETY: the epoch is of this memory: mapped, written by threads that do not block SIGBUS,
+        // not written by system calls, and protected by no other user of userfaultfd.
+        unsafe { in_place().since(epoch) }
     }
 }
 
-/// Writers serve themselves: no thread is woken for them.
+/// A thread that writes to protected memory copies the granule itself: no other thread is woken.
 fn in_place() -> Builder {
     Snapshot::builder().fault_mode(FaultMode::InPlace)
-}
-
-/// A part of the arena at one point in time: those of its bytes that are to be saved.
-#[derive(Debug)]
-pub struct Unsaved {
-    part: Range<usize>,
-    changes: Changes,
-}
-
-impl Unsaved {
-    pub fn part(&self) -> &Range<usize> {
-        &self.part
-    }
-
-    /// Behind the last byte that is to be saved; where the part begins if none is.
-    pub fn end(&self) -> usize {
-        self.part.start + self.changes.changed().last().map_or(0, |range| range.end)
-    }
-
-    /// Gives those bytes to `take`, ascending, with their offsets in the arena.
-    pub fn write_to(
-        self,
-        mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
-    ) -> Result<Watched, SnapshotError> {
-        let Self { part, changes } = self;
-        let start = part.start;
-        let epoch = changes.write_to(|offset, bytes| take(start + offset, bytes))?;
-        Ok(Watched { part, epoch })
-    }
-}
-
-/// A part that was saved: what is written to it since is noted, granule by granule.
-#[derive(Debug)]
-pub struct Watched {
-    part: Range<usize>,
-    epoch: Epoch,
-}
-
-impl Watched {
-    /// What it has cost to save it.
-    pub fn stats(&self) -> Stats {
-        self.epoch.stats()
-    }
 }
 
 impl Deref for Arena {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped and populated as long as this lives, and written only through it.
-        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+        &self.mapping[self.start..self.start + self.len]
     }
 }
 
 impl DerefMut for Arena {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, borrowed mutably. A snapshot is read by the kernel, as from another process.
-        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: exactly what was mapped; no borrow of it is left. A snapshot notices.
-        let _ = unsafe { munmap(self.mapped.cast(), self.mapped_len) };
+        &mut self.mapping[self.start..self.start + self.len]
     }
 }

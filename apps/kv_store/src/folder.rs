@@ -1,129 +1,90 @@
-//! The files of saves, so that at any moment one whole state is there.
+//! The files of saves. At any moment they are one whole state.
 //!
 //! ```text
-//! dump.hkv                      entries (SAVE), or an image of the store: a full delta (BGSAVE)
-//! dump.<generation>.<n>.hkv     deltas that follow on that image, n = 1, 2, …
-//! dump.hkv.part                 what a save writes until it is whole
+//! dump.hkv               the image: a full delta
+//! dump.<image>.<n>.hkv   the delta of number n that follows on that image, from 1 on
+//! dump.hkv.part          what a save writes until the file is whole
 //! ```
 //!
-//! A file takes its name when all of it is on the disk. Deltas of another generation than the image's are those of one
-//! that was replaced: its successor was there before they went.
+//! `<image>` is the state of the image: deltas of an image that was replaced are never taken for
+//! those of its successor. A file gets its name when all of it is on the disk.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use hugekit_delta::StateId;
 
-const DUMP: &str = "dump.hkv";
-const PARTIAL: &str = "dump.hkv.part";
+pub const IMAGE: &str = "dump.hkv";
+pub const PARTIAL: &str = "dump.hkv.part";
 
-/// Where saves are. No other process may use it meanwhile.
+/// The name of a delta.
+pub fn delta(image: StateId, number: u64) -> String {
+    format!("dump.{image}.{number}.hkv")
+}
+
+/// Where the files are. No other process may use the folder meanwhile.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
     _lock: File,
 }
 
-/// What a file is of, and so its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
-    /// A whole state: whatever was there before is out of date.
-    Whole,
-    /// The delta of that number, from 1 on.
-    Delta { generation: u64, number: u64 },
-}
-
-impl Name {
-    pub fn file(self) -> String {
-        match self {
-            Self::Whole => DUMP.to_owned(),
-            Self::Delta { generation, number } => format!("dump.{generation:016x}.{number}.hkv"),
-        }
-    }
-
-    /// Of a file of this name, if it is a delta's.
-    fn of_delta(file: &str) -> Option<Self> {
-        let (generation, number) =
-            file.strip_prefix("dump.")?.strip_suffix(".hkv")?.split_once('.')?;
-        let generation = u64::from_str_radix(generation, 16).ok()?;
-        let name = Self::Delta { generation, number: number.parse().ok()? };
-        (name.file() == file).then_some(name)
-    }
-}
-
 impl Folder {
     pub fn open(path: &Path) -> Result<Self> {
-        let path = path.to_owned();
         let lock = path.join("dump.hkv.lock");
-        let open = File::options().create(true).truncate(false).write(true).open(&lock);
-        let file = open.with_context(|| format!("cannot open {}", lock.display()))?;
-        let locked = file.try_lock();
-        locked.with_context(|| format!("{} is in use by another server", path.display()))?;
-        Ok(Self { path, _lock: file })
+        let file = File::options().create(true).truncate(false).write(true).open(&lock);
+        let file = file.with_context(|| format!("cannot open {}", lock.display()))?;
+        let in_use = || format!("{} is in use by another server", path.display());
+        file.try_lock().with_context(in_use)?;
+        Ok(Self { path: path.to_owned(), _lock: file })
     }
 
-    /// Where the file of this name is.
-    pub fn file(&self, name: Name) -> PathBuf {
-        self.path.join(name.file())
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
     }
 
-    /// What a save that was ended has left behind.
-    pub fn partial(&self) -> Option<&'static str> {
-        self.path.join(PARTIAL).exists().then_some(PARTIAL)
-    }
-
-    /// Gives a delta that cannot be read another name, under which it is not loaded. Returns that.
-    pub fn set_aside(&self, name: Name) -> Result<String> {
-        let aside = format!("{}.damaged", name.file());
-        fs::rename(self.file(name), self.path.join(&aside)).context("rename")?;
-        self.synchronize()?;
-        Ok(aside)
-    }
-
-    /// Has `fill` write a file, which takes its name when all of it is on the disk. If it fails, what was there is still
-    /// there.
-    pub fn save<T>(&self, name: Name, fill: impl FnOnce(&File) -> Result<T>) -> Result<T> {
-        let partial = self.path.join(PARTIAL);
-        let saved = write_whole(&partial, fill).and_then(|result| {
-            fs::rename(&partial, self.file(name)).context("rename")?;
-            self.synchronize()?;
+    /// Lets `fill` write a file. If anything fails, the files are as they were.
+    pub fn save<T>(&self, name: &str, fill: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+        let partial = self.path(PARTIAL);
+        let write = || -> Result<T> {
+            let file = File::create(&partial)?;
+            let result = fill(&file)?;
+            file.sync_all()?;
+            self.rename(PARTIAL, name)?;
             Ok(result)
-        });
+        };
+        let saved = write().with_context(|| format!("cannot save to {}", partial.display()));
         if saved.is_err() {
-            // Not there, or no matter: the next save overwrites it.
+            // If the file stays, the next save overwrites it.
             let _ = fs::remove_file(&partial);
-        } else if name == Name::Whole {
-            self.remove_deltas();
+        } else if name == IMAGE {
+            // A start tells of those that stay, and does not load them.
+            for (image, number) in deltas(&self.path).unwrap_or_default() {
+                let _ = fs::remove_file(self.path(&delta(image, number)));
+            }
         }
-        saved.with_context(|| format!("cannot save to {}", partial.display()))
+        saved
     }
 
-    /// Names that were given are on the disk.
-    fn synchronize(&self) -> Result<()> {
+    /// Gives a file another name, which is on the disk then.
+    pub fn rename(&self, from: &str, to: &str) -> Result<()> {
+        fs::rename(self.path(from), self.path(to)).context("rename")?;
         File::open(&self.path).and_then(|folder| folder.sync_all()).context("fsync")
-    }
-
-    /// Deltas of states that are out of date: those that stay are said, and left out, by the next start.
-    fn remove_deltas(&self) {
-        for name in self.deltas().unwrap_or_default() {
-            let _ = fs::remove_file(self.file(name));
-        }
-    }
-
-    /// All that are there, of any generation, in no order.
-    pub fn deltas(&self) -> Result<Vec<Name>> {
-        let mut names = Vec::new();
-        let files = fs::read_dir(&self.path).with_context(|| self.path.display().to_string())?;
-        for file in files {
-            names.extend(file?.file_name().to_str().and_then(Name::of_delta));
-        }
-        Ok(names)
     }
 }
 
-fn write_whole<T>(path: &Path, fill: impl FnOnce(&File) -> Result<T>) -> Result<T> {
-    let file = File::create(path)?;
-    let result = fill(&file)?;
-    file.sync_all()?;
-    Ok(result)
+/// All deltas in a folder, of any image, ascending.
+pub fn deltas(path: &Path) -> Result<Vec<(StateId, u64)>> {
+    let parse = |file: &str| {
+        let (image, number) = file.strip_prefix("dump.")?.strip_suffix(".hkv")?.split_once('.')?;
+        let (image, number) = (image.parse().ok()?, number.parse().ok()?);
+        (delta(image, number) == file).then_some((image, number))
+    };
+    let mut deltas = Vec::new();
+    for file in fs::read_dir(path).with_context(|| path.display().to_string())? {
+        deltas.extend(file?.file_name().to_str().and_then(parse));
+    }
+    deltas.sort_unstable_by_key(|(_, number)| *number);
+    Ok(deltas)
 }

@@ -1,39 +1,33 @@
-//! A key-value server in memory that speaks enough of redis' protocol for `redis-cli` and
-//! `redis-benchmark`, and saves by a snapshot instead of a fork.
+//! A key-value server that saves by snapshots and deltas: an example of a program that uses hugekit.
 //!
-//! ```sh
-//! cargo run --release -p kv_store -- --port 6380 --dir /tmp --memory 1GiB
-//! redis-cli -p 6380 set key value
-//! ```
+//! All keys, values and the index lie in one piece of memory. A save takes a snapshot of that memory
+//! between two commands. While clients go on writing, another thread writes the blocks that changed
+//! since the save before to a new file. A start loads the image and its deltas back into the memory
+//! and is ready: positions are offsets, so it builds no index.
 //!
-//! Keys, values and index lie in one piece of anonymous memory (`arena.rs`, `slabs.rs`,
-//! `index.rs`), and one thread serves all clients (`server.rs`, `commands/`). BGSAVE takes a snapshot
-//! of it between two commands and goes on; another thread reads what was written since the save
-//! before, and writes the blocks that have changed as a delta (`save.rs`, `image.rs`, `folder.rs`).
-//! SAVE writes entries (`dump.rs`); a start loads either (`load.rs`). `kv_store bench` measures what
-//! clients notice of BGSAVE, beside the real server (`bench/`). `docs/snapshot.md` has the figures,
-//! and decision 26 why images and entries are both there.
+//! | file | its idea |
+//! | --- | --- |
+//! | `arena.rs` | the memory, and snapshots of it |
+//! | `heap.rs` | free blocks of the memory; a new entry avoids what a save has still to read |
+//! | `entry.rs`, `store.rs` | entries and the index, as bytes in the memory |
+//! | `folder.rs` | the files, which are one whole state at any moment |
+//! | `save.rs`, `load.rs` | from the memory to the files, and back |
+//! | `request.rs`, `reply.rs` | the protocol of Redis |
+//! | `budget.rs`, `server.rs` | a thread for each client, one lock, a limit of the clients' memory |
+//! | `commands/` | the commands |
 //!
-//! The program (`main.rs`), its tests and its fuzzer are all that use this library, so that what is
-//! public is what these three need.
-#![allow(
-    clippy::len_without_is_empty,
-    clippy::missing_errors_doc,
-    clippy::missing_panics_doc,
-    reason = "a program in parts: what links it lies in this repository"
-)]
+//! `docs/snapshot.md` is the guide, and decision 26 has the reasons.
+#![allow(clippy::missing_errors_doc, clippy::missing_panics_doc, reason = "not published")]
 
 pub mod arena;
+pub mod budget;
 pub mod commands;
-pub mod dump;
+pub mod entry;
 pub mod folder;
-pub mod glob;
-pub mod image;
-pub mod index;
+pub mod heap;
 pub mod load;
-pub mod redis;
-pub mod resp;
+pub mod reply;
+pub mod request;
 pub mod save;
 pub mod server;
-pub mod slabs;
 pub mod store;

@@ -5,7 +5,6 @@
 
 mod commands;
 mod delta;
-mod dump;
 mod image;
 mod lease;
 mod machine;
@@ -26,7 +25,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "record", run: record::run },
     Target { name: "machine", run: machine::run },
     Target { name: "resp", run: resp::run },
-    Target { name: "dump", run: dump::run },
     Target { name: "commands", run: commands::run },
     Target { name: "lease", run: lease::run },
     Target { name: "delta", run: delta::run },

@@ -1,40 +1,41 @@
 //! Requests as clients send them: the first byte says in what pieces the others come.
 
-use kv_store::resp::{Input, Limits};
+use std::io::{ErrorKind, Read};
 
-const LIMITS: Limits = Limits { bulk: 3000, arguments: 100, request: 8000 };
+use kv_store::request::{Requests, Words};
 
-/// Memory that one request, or a reader's start, may take beyond the bytes that have come.
-const MOST_BESIDE: usize = 64 << 10;
+/// Bytes of memory that a request may take.
+const LONGEST: usize = 8000;
 
-/// The pieces make no difference, nothing beyond the limits is taken, and no more is held than has come.
+/// The pieces make no difference, and no request takes more memory than the limit.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((&piece, bytes)) = bytes.split_first() else { return };
     assert_eq!(read(bytes, usize::from(piece) + 1), read(bytes, usize::MAX));
 }
 
-/// The outcome of bytes in pieces: requests, and why reading ended.
-fn read(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<String>) {
-    let (mut input, mut requests) = (Input::default(), Vec::new());
-    for piece in bytes.chunks(piece) {
-        input.push(piece);
-        loop {
-            match input.next(&LIMITS) {
-                Ok(true) => requests.push(taken(&input)),
-                Ok(false) => break,
-                Err(error) => return (requests, Some(error.to_string())),
-            }
-            input.done();
-        }
-        assert!(input.held() <= 2 * bytes.len() + MOST_BESIDE, "{} bytes are held", input.held());
+/// Gives at most this many bytes at a time.
+struct Pieces<'a>(&'a [u8], usize);
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let len = bytes.len().min(self.1);
+        self.0.read(&mut bytes[..len])
     }
-    (requests, None)
 }
 
-fn taken(input: &Input) -> Vec<Vec<u8>> {
-    let arguments: Vec<Vec<u8>> = input.arguments().iter().map(|bytes| bytes.to_vec()).collect();
-    // A line of words has a limit of its own.
-    let is_line = arguments.len() > LIMITS.arguments;
-    assert!(!arguments.is_empty() || is_line, "a request without words");
-    arguments
+/// The requests, and why reading ended.
+fn read(bytes: &[u8], piece: usize) -> (Vec<Words>, (ErrorKind, String)) {
+    let mut requests = Requests::new(Pieces(bytes, piece), LONGEST);
+    let mut all = Vec::new();
+    loop {
+        let held = |bytes| {
+            assert!(bytes <= LONGEST, "{bytes} bytes are held");
+            Ok(())
+        };
+        match requests.next(held) {
+            Ok(words) => all.push(words),
+            Err(error) => return (all, (error.kind(), error.to_string())),
+        }
+        assert!(all.last().is_some_and(|words| !words.is_empty()), "a request without words");
+    }
 }

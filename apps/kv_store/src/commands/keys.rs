@@ -1,114 +1,113 @@
-//! Keys: whether they are there, which there are, and that they go.
+//! Keys: which there are, when they expire, and that they go.
 
-use super::{After, Database, NO_INTEGER, Outcome, SYNTAX, count, done};
-use crate::glob;
-use crate::resp::{Reply, number};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
-/// Keys that a step of SCAN looks at, unless it is told.
-const STEP: usize = 10;
+use globset::{Glob, GlobMatcher};
 
-/// Keys that a step of SCAN looks at, whatever it is told.
-const LONGEST_STEP: usize = 100_000;
+use super::{Call, Database, Outcome, SYNTAX, integer, is};
 
-pub(super) fn del(database: &mut Database, keys: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let now = database.now;
-    count(reply, keys.iter().filter(|key| database.store.remove(key, now)).count())
-}
-
-pub(super) fn exists(database: &mut Database, keys: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let now = database.now;
-    count(reply, keys.iter().filter(|key| database.store.get(key, now).is_some()).count())
-}
-
-/// All values are strings.
-pub(super) fn type_of(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let there = database.store.get(arguments[0], database.now).is_some();
-    reply.simple(if there { "string" } else { "none" });
-    Ok(After::Next)
-}
-
-pub(super) fn keys(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let (pattern, now) = (arguments[0], database.now);
-    let found = |key: &[u8]| glob::matches(pattern, key);
-    let mut matching = 0;
-    database.store.scan(0, usize::MAX, now, |key| matching += usize::from(found(key)));
-    reply.array(matching);
-    database.store.scan(0, usize::MAX, now, |key| {
-        if found(key) {
-            reply.bulk(key);
+pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
+    let (store, now) = (&mut call.database.store, call.database.now);
+    let number = match (name, words) {
+        ("del" | "unlink", [_, ..]) => {
+            words.iter().filter(|key| store.remove(key, now)).count() as i64
         }
-    });
-    Ok(After::Next)
+        ("exists", [_, ..]) => {
+            words.iter().filter(|key| store.get(key, now).is_some()).count() as i64
+        }
+        ("dbsize", []) => store.len as i64,
+        ("expire", [key, time]) => expire(call.database, key, integer(time)?, 1000)?,
+        ("pexpire", [key, time]) => expire(call.database, key, integer(time)?, 1)?,
+        ("persist", [key]) => {
+            let expires = store.get(key, now).is_some_and(|entry| entry.expires.is_some());
+            (expires && store.set_expiry(key, None, now)).into()
+        }
+        ("ttl", [key]) => time_left(call.database, key, 1000),
+        ("pttl", [key]) => time_left(call.database, key, 1),
+        _ => return show(call, name, words),
+    };
+    call.reply.line(':', number);
+    Ok(true)
 }
 
-pub(super) fn scan(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let cursor = cursor(arguments[0]).ok_or("ERR invalid cursor")?;
-    let filter = Filter::read(&arguments[1..])?;
+fn show(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
+    let (store, now) = (&mut call.database.store, call.database.now);
+    match (name, words) {
+        ("type", [key]) if store.get(key, now).is_some() => call.reply.line('+', "string"),
+        ("type", [_]) => call.reply.line('+', "none"),
+        ("flushall" | "flushdb", []) => {
+            store.clear();
+            call.reply.ok();
+        }
+        ("keys", [pattern]) => {
+            let (keys, _) = find(call.database, 0, usize::MAX, &glob(pattern)?);
+            call.reply.bulks(&keys);
+        }
+        ("scan", [cursor, options @ ..]) => scan(call, cursor, options)?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// In units of this many milliseconds; -1 for a key that stays, -2 for one that is not there.
+fn time_left(database: &mut Database, key: &[u8], unit: u64) -> i64 {
+    let now = database.now;
+    let left = |at| ((at - now + unit / 2) / unit) as i64;
+    database.store.get(key, now).map_or(-2, |entry| entry.expires.map_or(-1, left))
+}
+
+/// Returns 1 if the key was there.
+fn expire(database: &mut Database, key: &[u8], time: i64, unit: i64) -> Result<i64, String> {
+    let now = database.now;
+    let at = time.checked_mul(unit).and_then(|time| time.checked_add(now as i64));
+    Ok(match u64::try_from(at.ok_or("ERR invalid expire time")?) {
+        Ok(at) if at > now => database.store.set_expiry(key, Some(at), now).into(),
+        _ => database.store.remove(key, now).into(),
+    })
+}
+
+/// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type].
+fn scan(call: &mut Call<'_>, cursor: &[u8], options: &[Vec<u8>]) -> Result<(), String> {
+    let (mut pattern, mut count, mut strings) = (glob(b"*")?, 10, true);
+    for option in options.chunks(2) {
+        match option {
+            [word, value] if is(word, "match") => pattern = glob(value)?,
+            [word, value] if is(word, "count") => count = integer(value)?,
+            // All values are strings.
+            [word, value] if is(word, "type") => strings = is(value, "string"),
+            _ => return Err(SYNTAX.to_owned()),
+        }
+    }
+    let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or(SYNTAX)?;
+    let cursor = std::str::from_utf8(cursor).ok().and_then(|cursor| cursor.parse().ok());
+    let cursor = cursor.ok_or("ERR invalid cursor")?;
+    let (mut keys, next) = find(call.database, cursor, count.min(100_000), &pattern);
+    keys.retain(|_| strings);
+    call.reply.line('*', 2);
+    call.reply.bulk(next.to_string().as_bytes());
+    call.reply.bulks(&keys);
+    Ok(())
+}
+
+/// The keys that match, and the next cursor.
+fn find<'a>(
+    database: &'a Database,
+    cursor: usize,
+    count: usize,
+    pattern: &GlobMatcher,
+) -> (Vec<&'a [u8]>, usize) {
     let mut keys = Vec::new();
-    let next = database.store.scan(cursor, filter.step, database.now, |key| {
-        if filter.takes(key) {
-            keys.push(key);
+    let next = database.store.scan(cursor, count, |entry| {
+        if !entry.is_gone(database.now) && pattern.is_match(OsStr::from_bytes(entry.key)) {
+            keys.push(entry.key);
         }
     });
-    reply.array(2);
-    reply.bulk(next.to_string().as_bytes());
-    reply.array(keys.len());
-    keys.into_iter().for_each(|key| reply.bulk(key));
-    Ok(After::Next)
+    (keys, next)
 }
 
-/// A cursor is read as strtoul(3) reads it, as in redis: `-1` is the last number, and no digits at all are 0.
-fn cursor(bytes: &[u8]) -> Option<usize> {
-    let text = std::str::from_utf8(bytes.split(|&byte| byte == 0).next()?).ok()?;
-    match text.strip_prefix('-') {
-        None if text.is_empty() => Some(0),
-        Some(digits) if !digits.starts_with('+') => digits.parse().ok().map(usize::wrapping_neg),
-        _ => text.parse().ok(),
-    }
-}
-
-/// What comes behind the cursor in a SCAN.
-struct Filter<'a> {
-    pattern: Option<&'a [u8]>,
-    /// Whether strings are asked for, which all values are.
-    strings: bool,
-    step: usize,
-}
-
-impl<'a> Filter<'a> {
-    fn read(words: &[&'a [u8]]) -> Result<Self, String> {
-        let mut filter = Self { pattern: None, strings: true, step: STEP };
-        for pair in words.chunks(2) {
-            let &[word, value] = pair else { return Err(SYNTAX.to_owned()) };
-            match word.to_ascii_uppercase().as_slice() {
-                b"MATCH" => filter.pattern = Some(value),
-                b"TYPE" => filter.strings = value.eq_ignore_ascii_case(b"string"),
-                b"COUNT" => {
-                    let step = number(value).ok_or(NO_INTEGER)?;
-                    let step = usize::try_from(step).ok().filter(|&step| step > 0).ok_or(SYNTAX)?;
-                    filter.step = step.min(LONGEST_STEP);
-                }
-                _ => return Err(SYNTAX.to_owned()),
-            }
-        }
-        Ok(filter)
-    }
-
-    fn takes(&self, key: &[u8]) -> bool {
-        self.strings && self.pattern.is_none_or(|pattern| glob::matches(pattern, key))
-    }
-}
-
-pub(super) fn dbsize(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
-    count(reply, database.store.len())
-}
-
-pub(super) fn flushall(database: &mut Database, arguments: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let is_known =
-        |word: &&[u8]| word.eq_ignore_ascii_case(b"SYNC") || word.eq_ignore_ascii_case(b"ASYNC");
-    if arguments.len() > 1 || !arguments.iter().all(is_known) {
-        return Err(SYNTAX.to_owned());
-    }
-    database.store.clear();
-    done(reply)
+/// A pattern of keys or settings.
+pub(super) fn glob(pattern: &[u8]) -> Result<GlobMatcher, String> {
+    let glob = std::str::from_utf8(pattern).ok().and_then(|pattern| Glob::new(pattern).ok());
+    Ok(glob.ok_or("ERR invalid pattern")?.compile_matcher())
 }

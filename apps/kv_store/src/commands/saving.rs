@@ -1,55 +1,90 @@
-//! Saving, and ending.
+//! Saves, the end of the server, and what it says of both.
 
-use super::{After, Database, Outcome, SYNTAX, done};
-use crate::resp::Reply;
+use super::keys::glob;
+use super::{Call, Database, Outcome, SYNTAX, is};
 
-const RUNNING: &str = "ERR Background save already in progress";
-
-pub(super) fn save(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
-    if database.saver.is_running() {
-        return Err(RUNNING.to_owned());
+pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
+    let Database { store, saver, now, .. } = call.database;
+    match (name, words) {
+        ("save", []) => {
+            let saved = saver.start(store, *now).and_then(|()| saver.wait(store, *now));
+            saved.map_err(|error| format!("ERR {error:#}"))?;
+            call.reply.ok();
+        }
+        ("bgsave", words @ ([] | [_])) if words.iter().all(|word| is(word, "schedule")) => {
+            saver.start(store, *now).map_err(|error| format!("ERR {error:#}"))?;
+            call.reply.line('+', "Background saving started");
+        }
+        ("lastsave", []) => call.reply.line(':', saver.last.saved_at),
+        ("shutdown", []) => end(call, true)?,
+        ("shutdown", [word]) if is(word, "save") => end(call, true)?,
+        ("shutdown", [word]) if is(word, "nosave") => end(call, false)?,
+        ("shutdown", _) => return Err(SYNTAX.to_owned()),
+        ("config", [word, pattern]) if is(word, "get") => config_get(call, pattern)?,
+        ("config", [_, ..]) => return Err("ERR unknown subcommand or setting".to_owned()),
+        ("info", _) => {
+            let figures = figures(call.database);
+            let lines = figures.iter().map(|(name, value)| format!("{name}:{value}\r\n"));
+            call.reply.bulk(lines.collect::<String>().as_bytes());
+        }
+        _ => return Ok(false),
     }
-    database.saver.save(&database.store, database.now).map_err(|error| format!("ERR {error:#}"))?;
-    done(reply)
+    Ok(true)
 }
 
-/// BGSAVE or BGSAVE SCHEDULE: a save that runs is an error either way.
-pub(super) fn bgsave(database: &mut Database, words: &[&[u8]], reply: &mut Reply) -> Outcome {
-    if !matches!(words, [] | [_])
-        || !words.iter().all(|word| word.eq_ignore_ascii_case(b"SCHEDULE"))
-    {
-        return Err(SYNTAX.to_owned());
-    }
-    if database.saver.is_running() {
-        return Err(RUNNING.to_owned());
-    }
-    let started = database.saver.start(&mut database.store, database.now);
-    started.map_err(|error| format!("ERR {error:#}"))?;
-    reply.simple("Background saving started");
-    Ok(After::Next)
-}
-
-pub(super) fn lastsave(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
-    reply.integer(database.saver.last.saved_at as i64);
-    Ok(After::Next)
-}
-
-pub(super) fn shutdown(database: &mut Database, arguments: &[&[u8]], _: &mut Reply) -> Outcome {
-    let save = match arguments {
-        [] => true,
-        [word] if word.eq_ignore_ascii_case(b"SAVE") => true,
-        [word] if word.eq_ignore_ascii_case(b"NOSAVE") => false,
-        _ => return Err(SYNTAX.to_owned()),
-    };
+fn end(call: &mut Call<'_>, saves: bool) -> Result<(), String> {
     let failed = |error| format!("ERR Errors trying to SHUTDOWN. Check logs: {error:#}");
-    end(database, save).map_err(failed)
+    call.database.end(saves).map_err(failed)
 }
 
-/// Ends saves in the background, and saves all of it. Without success, the server goes on.
-pub fn end(database: &mut Database, save: bool) -> anyhow::Result<After> {
-    database.saver.stop(&mut database.store, database.now);
-    if save {
-        database.saver.save(&database.store, database.now)?;
+/// Programs ask for these settings before they measure. None can be changed.
+fn config_get(call: &mut Call<'_>, pattern: &[u8]) -> Result<(), String> {
+    let maxmemory = call.database.store.memory().1.to_string();
+    let mut settings = vec![("save", ""), ("appendonly", "no"), ("maxmemory", &maxmemory)];
+    let pattern = glob(pattern)?;
+    settings.retain(|(name, _)| pattern.is_match(name));
+    call.reply.map(settings.len());
+    for word in settings.iter().flat_map(|&(name, value)| [name, value]) {
+        call.reply.bulk(word.as_bytes());
     }
-    Ok(After::Shutdown)
+    Ok(())
+}
+
+fn figures(database: &Database) -> [(&'static str, String); 15] {
+    let Database { store, saver, budget, .. } = database;
+    let (clients, last) = (budget.lock(), &saver.last);
+    let kind = last.saved.map_or("none", |saved| if saved.is_full { "full" } else { "delta" });
+    let status = if last.has_failed { "err" } else { "ok" };
+    let longest_write = last.stats.longest_fault.as_micros();
+    [
+        ("loading", "0".to_owned()),
+        ("connected_clients", clients.connected.len().to_string()),
+        ("mem_clients_normal", clients.held.to_string()),
+        ("evicted_clients", clients.evicted.to_string()),
+        ("used_memory", store.memory().0.to_string()),
+        ("maxmemory", store.memory().1.to_string()),
+        ("rdb_changes_since_last_save", (store.changes - last.changes).to_string()),
+        ("rdb_bgsave_in_progress", u8::from(saver.is_running()).to_string()),
+        ("rdb_last_bgsave_status", status.to_owned()),
+        ("last_save_kind", kind.to_owned()),
+        ("last_save_file_bytes", last.saved.map_or(0, |saved| saved.written).to_string()),
+        ("last_save_copied_granules", last.stats.copied_by_writers.to_string()),
+        ("last_save_longest_write_microseconds", longest_write.to_string()),
+        ("last_snapshot_microseconds", last.snapshot.as_micros().to_string()),
+        ("db0", format!("keys={}", store.len)),
+    ]
+}
+
+impl Database {
+    /// Ends the process, after a save. Returns only if the save fails.
+    pub fn end(&mut self, saves: bool) -> anyhow::Result<()> {
+        let Self { store, saver, now, .. } = self;
+        if saves {
+            // The log has the error of a save that ran already.
+            let _ = saver.wait(store, *now);
+            saver.start(store, *now)?;
+            saver.wait(store, *now)?;
+        }
+        std::process::exit(0)
+    }
 }

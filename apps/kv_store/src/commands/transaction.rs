@@ -1,88 +1,60 @@
-//! MULTI and EXEC: requests that are kept, and carried out together. No other client's comes in between, because one
-//! thread answers all of them. There is no WATCH.
+//! MULTI and EXEC: requests that are queued, and carried out together. There is no WATCH.
 
-use super::{After, Call, Database, NO_MULTI, Outcome, command_of, done};
-use crate::resp::Reply;
+use super::{Call, Outcome, carry_out, is, is_known};
+use crate::request::Words;
 
 /// Requests since a MULTI.
 #[derive(Debug, Default)]
-pub struct Queue {
-    requests: Vec<Vec<Vec<u8>>>,
-    held: usize,
-    /// One of them was refused: none will be carried out.
+pub(super) struct Queue {
+    requests: Vec<Words>,
+    /// Bytes of memory that they take.
+    pub(super) held: usize,
+    /// A request was refused, so EXEC carries out none.
     is_broken: bool,
 }
 
-impl Queue {
-    pub fn push(&mut self, arguments: &[&[u8]]) {
-        let bytes: usize =
-            arguments.iter().map(|argument| argument.len() + size_of::<Vec<u8>>()).sum();
-        self.held += bytes + size_of::<Vec<Vec<u8>>>();
-        self.requests.push(arguments.iter().map(|argument| argument.to_vec()).collect());
+/// Queues a request if it has to wait for EXEC.
+pub(super) fn queue(call: &mut Call<'_>, words: &Words) -> Option<Result<(), String>> {
+    let is_at_once = ["multi", "exec", "discard", "quit"].iter().any(|name| is(&words[0], name));
+    let queue = call.session.0.as_mut().filter(|_| !is_at_once)?;
+    if !is_known(&words[0]) {
+        queue.is_broken = true;
+        return None;
     }
-
-    /// Bytes of memory that it takes.
-    pub fn held(&self) -> usize {
-        self.held
-    }
+    // Each list and each word is an allocation of its own.
+    queue.held += 200 + words.iter().map(|word| word.len() + 64).sum::<usize>();
+    queue.requests.push(words.clone());
+    call.reply.line('+', "QUEUED");
+    Some(Ok(()))
 }
 
-/// Keeps a request, or refuses it and all that are kept. Without a MULTI there are none.
-pub(super) fn keep(
-    queue: &mut Option<Queue>,
-    call: Result<Call<'_>, String>,
-    arguments: &[&[u8]],
-    reply: &mut Reply,
-) -> Outcome {
-    let error = match call {
-        Ok(call) if call.command.flags.contains(&NO_MULTI) => {
-            "ERR Command not allowed inside a transaction".to_owned()
+pub(super) fn run(call: &mut Call<'_>, name: &str, words: &[Vec<u8>]) -> Outcome {
+    let queue = &mut call.session.0;
+    match (name, words) {
+        ("multi", []) if queue.is_some() => return Err("ERR MULTI calls can not be nested".into()),
+        ("multi", []) => {
+            *queue = Some(Queue::default());
+            call.reply.ok();
         }
-        Ok(_) => {
-            queue.iter_mut().for_each(|queue| queue.push(arguments));
-            reply.simple("QUEUED");
-            return Ok(After::Next);
+        ("discard", []) => {
+            queue.take().ok_or("ERR DISCARD without MULTI")?;
+            call.reply.ok();
         }
-        Err(error) => error,
-    };
-    if arguments[0].eq_ignore_ascii_case(b"EXEC") {
-        *queue = None;
-        let why = error.trim_start_matches("ERR ");
-        return Err(format!("EXECABORT Transaction discarded because of: {why}"));
+        ("exec", []) => exec(call)?,
+        _ => return Ok(false),
     }
-    queue.iter_mut().for_each(|queue| queue.is_broken = true);
-    Err(error)
+    Ok(true)
 }
 
-pub(super) fn multi(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let queue = &mut database.clients.session().queue;
-    if queue.is_some() {
-        return Err("ERR MULTI calls can not be nested".to_owned());
-    }
-    *queue = Some(Queue::default());
-    done(reply)
-}
-
-pub(super) fn discard(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
-    match database.clients.session().queue.take() {
-        Some(_) => done(reply),
-        None => Err("ERR DISCARD without MULTI".to_owned()),
-    }
-}
-
-/// One that fails is answered with its error, and those behind it are carried out all the same.
-pub(super) fn exec(database: &mut Database, _: &[&[u8]], reply: &mut Reply) -> Outcome {
-    let queue = database.clients.session().queue.take().ok_or("ERR EXEC without MULTI")?;
+/// A request that fails is answered with its error, and the others are carried out all the same.
+fn exec(call: &mut Call<'_>) -> Result<(), String> {
+    let queue = call.session.0.take().ok_or("ERR EXEC without MULTI")?;
     if queue.is_broken {
         return Err("EXECABORT Transaction discarded because of previous errors.".to_owned());
     }
-    reply.array(queue.requests.len());
-    for request in &queue.requests {
-        let arguments: Vec<&[u8]> = request.iter().map(Vec::as_slice).collect();
-        // None of them ends the connection: those that do are not kept.
-        if let Err(error) = command_of(&arguments).and_then(|call| call.run(database, reply)) {
-            reply.error(&error);
-        }
+    call.reply.line('*', queue.requests.len());
+    for words in &queue.requests {
+        carry_out(call, words).unwrap_or_else(|error| call.reply.line('-', error));
     }
-    Ok(After::Next)
+    Ok(())
 }

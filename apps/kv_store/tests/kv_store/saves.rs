@@ -1,148 +1,149 @@
-//! Saves under load, saves that fail, and processes that are killed meanwhile.
+//! Saves while clients write, and saves that stop in the middle.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::TcpStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use crate::Check;
-use crate::client::{Answer, Client};
-use crate::models::{model, set_all};
-use crate::server::{Server, folder};
+use redis::Value;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::tempdir;
 
-/// What was set before BGSAVE is in the dump, and nothing that came after, although all of it is overwritten while
-/// the save runs; all that one MSET has set is there or not.
+use crate::server::{Client, Model, Server, model};
+use crate::{Checks, checks};
+
+fn number(client: &mut Client<TcpStream>, key: &str) -> Option<u64> {
+    client.get(key).map(|number| String::from_utf8(number).unwrap().parse().unwrap())
+}
+
+/// The save has what was set before BGSAVE, nothing that was set after it, and each MSET whole.
 fn bgsave_under_load_is_one_moment() {
-    let folder = folder();
-    let server = Server::start_with(folder.path(), &["--memory", "128MiB"]);
-    let mut random = fastrand::Rng::with_seed(7);
+    let folder = tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--memory", "128MiB"]);
+    let (mut random, mut client) = (fastrand::Rng::with_seed(7), server.client());
     let saved = model(&mut random, 20_000);
-    let mut client = server.client();
-    set_all(&mut client, &saved);
+    client.set_all(&saved);
     let stop = AtomicBool::new(false);
     let (before, after) = thread::scope(|scope| {
         scope.spawn(|| {
             let mut client = server.client();
-            for number in 1_u64.. {
-                let number = number.to_string();
-                let numbered = ["n:1", "n:2", "n:3", "n:4"];
-                let mut words: Vec<&[u8]> = vec![b"MSET"];
-                words.extend(numbered.iter().flat_map(|key| [key.as_bytes(), number.as_bytes()]));
-                client.ok(&words);
-                client.set("n:last", number.as_bytes());
-                if stop.load(Ordering::Relaxed) {
-                    return;
-                }
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                number += 1;
+                client.ask(&format!("MSET n:1 {number} n:2 {number} n:3 {number} n:4 {number}"));
+                client.ask(&format!("SET n:last {number}"));
             }
         });
-        let number = |client: &mut Client| loop {
-            if let Some(number) = client.get("n:last") {
-                return String::from_utf8(number).unwrap().parse::<u64>().unwrap();
-            }
-        };
-        let before = number(&mut client);
-        client.background_save();
-        let after = number(&mut client);
-        let changed = model(&mut random, 20_000);
-        for (key, value) in &changed {
+        let before = std::iter::repeat_with(|| number(&mut client, "n:last")).find_map(|n| n);
+        assert!(matches!(client.ask("BGSAVE"), Value::SimpleString(_)));
+        let after = number(&mut client, "n:last");
+        for (key, value) in model(&mut random, 20_000) {
             match random.u8(..4) {
-                0 => drop(client.ask(&[b"DEL", key.as_bytes()])),
-                _ => client.set(key, value),
+                0 => drop(client.ask(&format!("DEL {key}"))),
+                _ => client.set(&key, &value),
             }
         }
-        assert_eq!(client.wait_for_the_save(), "ok");
+        assert_eq!(client.end_of_save(), "ok");
         stop.store(true, Ordering::Relaxed);
-        let mut said = |name: &str| client.info(name).parse::<u64>().unwrap();
-        // The thread that wrote on has waited for its copies.
-        let copied = said("last_save_copied_granules");
-        assert!(copied == 0 || said("last_save_longest_write_microseconds") > 0, "{copied}");
-        (before, after)
+        (before.unwrap(), after.unwrap())
     });
-    server.kill();
-    let server = Server::start_with(folder.path(), &["--memory", "128MiB"]);
+    drop(server);
+    let server = Server::start(folder.path(), &["--memory", "128MiB"]);
     let mut client = server.client();
-    let numbers: Vec<u64> = ["n:1", "n:2", "n:3", "n:4", "n:last"]
-        .map(|key| String::from_utf8(client.get(key).unwrap()).unwrap().parse().unwrap())
-        .to_vec();
-    assert!(numbers[..4].iter().all(|&number| number == numbers[0]), "{numbers:?}");
-    assert!(numbers[4] == numbers[0] || numbers[4] + 1 == numbers[0], "{numbers:?}");
-    assert!((before..=after + 1).contains(&numbers[0]), "{before} {numbers:?} {after}");
-    assert_eq!(client.line("DEL n:1 n:2 n:3 n:4 n:last"), Answer::Integer(5));
+    let found = ["n:1", "n:2", "n:3", "n:4", "n:last"].map(|key| number(&mut client, key).unwrap());
+    assert!(found[..4].iter().all(|&number| number == found[0]), "{found:?}");
+    assert!(found[4] == found[0] || found[4] + 1 == found[0], "{found:?}");
+    assert!((before..=after + 1).contains(&found[0]), "{before} {found:?} {after}");
+    assert_eq!(client.ask("DEL n:1 n:2 n:3 n:4 n:last"), Value::Int(5));
     client.holds(&saved);
 }
 
-/// Killed at any moment, it has the one dump or the other.
-fn bgsave_killed_at_any_moment_leaves_one_dump_or_the_other() {
-    let folder = folder();
-    let models =
-        [11, 12].map(|seed| model(&mut fastrand::Rng::with_seed(seed), 2000 + seed as usize));
-    let server = Server::start(folder.path());
-    set_all(&mut server.client(), &models[0]);
-    server.client().ok(&[b"SAVE"]);
-    server.kill();
-    let mut is_in = 0;
-    for round in 0..12_u32 {
-        let server = Server::start(folder.path());
-        let mut client = server.client();
-        client.holds(&models[is_in]);
-        client.ok(&[b"FLUSHALL"]);
-        set_all(&mut client, &models[1 - is_in]);
-        client.background_save();
-        thread::sleep(Duration::from_micros(1 << round));
-        server.kill();
-        let server = Server::start(folder.path());
-        let keys = server.client().integer("DBSIZE") as usize;
-        is_in = models.iter().position(|model| model.len() == keys).unwrap();
-        server.client().holds(&models[is_in]);
-    }
+/// Begins a save whose file is a pipe: the save stops in the middle until the pipe is read.
+fn stop_in_the_middle(folder: &Path, client: &mut Client<TcpStream>) -> File {
+    let pipe = folder.join("dump.hkv.part");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    assert!(matches!(client.ask("BGSAVE"), Value::SimpleString(_)));
+    File::open(&pipe).unwrap()
 }
 
-fn save_that_fails_keeps_the_last_dump() {
-    let folder = folder();
-    let server = Server::start(folder.path());
-    let mut client = server.client();
-    client.set("a", b"1");
-    client.ok(&[b"SAVE"]);
-    let saved_at = client.line("LASTSAVE");
-    let kept = fs::read(folder.path().join("dump.hkv")).unwrap();
-    client.set("a", b"2");
-    let partial = folder.path().join("dump.hkv.part");
-    let full = || symlink("/dev/full", &partial).unwrap();
-    let directory = || fs::create_dir(&partial).unwrap();
-    let obstacles: [(&dyn Fn(), &str); 2] =
-        [(&full, "No space left on device"), (&directory, "Is a directory")];
-    for (obstacle, reason) in obstacles {
-        for save in ["BGSAVE", "SAVE"] {
-            obstacle();
-            match client.line(save) {
-                Answer::Error(error) => assert!(error.contains(reason), "{error}"),
-                _ => assert_eq!(save, "BGSAVE"),
-            }
-            assert_eq!(client.wait_for_the_save(), "err");
-            assert!(server.log().contains(reason), "{}", server.log());
-            assert_eq!(fs::read(folder.path().join("dump.hkv")).unwrap(), kept);
-            assert_eq!(client.line("LASTSAVE"), saved_at);
-            assert_eq!(client.info("rdb_changes_since_last_save"), "1");
-            let _ = fs::remove_dir(&partial);
-            assert!(!partial.exists());
+/// Entries of 25 to 4000 bytes, all written again and again, in memory for few more: writers have to
+/// write what the save has still to read.
+fn set_beside_a_save_that_stops_copies_what_was() {
+    let folder = tempdir().unwrap();
+    for (memory, rounds) in [("64MiB", 2), ("12MiB", 8)] {
+        let server = Server::start(folder.path(), &["--memory", memory]);
+        let (mut random, mut client) = (fastrand::Rng::with_seed(5), server.client());
+        let sizes = [1, 500, 3000];
+        let mut entries = || -> Model {
+            let value = |key| (format!("key:{key}"), vec![random.u8(..); sizes[random.usize(..3)]]);
+            (0..3000).map(value).collect()
+        };
+        let saved = entries();
+        client.set_all(&saved);
+        let mut pipe = stop_in_the_middle(folder.path(), &mut client);
+        assert!(client.error("BGSAVE").contains("already in progress"));
+        assert!(client.error("SAVE").contains("already in progress"));
+        let mut held = Model::new();
+        client.ask("FLUSHALL");
+        for _ in 0..rounds {
+            held.extend(entries());
+            client.set_all(&held);
         }
-        directory();
-        assert!(
-            matches!(client.line("SHUTDOWN"), Answer::Error(error) if error.contains(reason) || error.contains("Is a directory"))
-        );
-        fs::remove_dir(&partial).unwrap();
+        let mut image = Vec::new();
+        pipe.read_to_end(&mut image).unwrap();
+        // A pipe cannot be synchronised with a disk.
+        assert_eq!(client.end_of_save(), "err");
+        client.holds(&held);
+        drop(server);
+        fs::write(folder.path().join("dump.hkv"), image).unwrap();
+        Server::start(folder.path(), &["--memory", memory]).client().holds(&saved);
+        fs::remove_file(folder.path().join("dump.hkv")).unwrap();
     }
-    client.background_save();
-    assert_eq!(client.wait_for_the_save(), "ok");
-    assert_ne!(fs::read(folder.path().join("dump.hkv")).unwrap(), kept);
 }
 
-pub(crate) const SAVING: &[Check] = &[
-    ("bgsave_under_load_is_one_moment", bgsave_under_load_is_one_moment),
-    (
-        "bgsave_killed_at_any_moment_leaves_one_dump_or_the_other",
-        bgsave_killed_at_any_moment_leaves_one_dump_or_the_other,
-    ),
-    ("save_that_fails_keeps_the_last_dump", save_that_fails_keeps_the_last_dump),
+fn save_of_keys_that_expire_leaves_them_out() {
+    let folder = tempdir().unwrap();
+    let server = Server::start(folder.path(), &["--memory", "16MiB"]);
+    let mut client = server.client();
+    client.ask("SET later 1 EX 10000");
+    client.ask("SET soon 1 PX 20");
+    client.ask("SET unseen 1 PX 20");
+    while client.get("soon").is_some() {}
+    assert_eq!((client.ask("TTL soon"), client.ask("INCR soon")), (Value::Int(-2), Value::Int(1)));
+    // No client has looked at `unseen`.
+    assert_eq!(client.ask("DBSIZE"), Value::Int(3));
+    client.save();
+    drop(server);
+    let server = Server::start(folder.path(), &["--memory", "16MiB"]);
+    assert_eq!(server.client().ask("DBSIZE"), Value::Int(2));
+    assert!(matches!(server.client().ask("TTL later"), Value::Int(9_000..=10_000)));
+}
+
+/// SHUTDOWN and SIGTERM save, SHUTDOWN NOSAVE does not.
+fn end_of_each_kind_saves_as_it_is_asked() {
+    let folder = tempdir().unwrap();
+    let start = || Server::start(folder.path(), &["--memory", "16MiB"]);
+    for (end, value, found) in
+        [("SHUTDOWN", "1", "1"), ("SHUTDOWN NOSAVE", "2", "1"), ("", "3", "3")]
+    {
+        let mut server = start();
+        server.client().set("a", value.as_bytes());
+        assert!(Server::refused(folder.path(), &[]).contains("in use by another server"));
+        match end {
+            "" => kill_process(Pid::from_child(&server.child), Signal::TERM).unwrap(),
+            end => server.client().send(&end.split(' ').collect::<Vec<_>>()).unwrap(),
+        }
+        assert!(server.child.wait().unwrap().success());
+        assert_eq!(start().client().get("a"), Some(found.as_bytes().to_vec()));
+    }
+}
+
+pub(crate) const CHECKS: Checks = checks![
+    bgsave_under_load_is_one_moment,
+    end_of_each_kind_saves_as_it_is_asked,
+    save_of_keys_that_expire_leaves_them_out,
+    set_beside_a_save_that_stops_copies_what_was,
 ];
