@@ -6,16 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hugekit::machine::Root;
 use jiff::Timestamp;
 
-use crate::bench::Bench;
-use crate::counters::Counting;
 use crate::error::LabError;
+use crate::experiments::Bench;
 use crate::experiments::Definition;
-use crate::finding::finding;
 use crate::machine::clearing_kernel;
-use crate::noise::{Moment, uncontrolled};
+use crate::measure::counters::Counting;
+use crate::measure::noise::{Moment, uncontrolled};
 use crate::observer::{Interrupted, Observer};
 use crate::options::Options;
-use crate::plain::plain;
+use crate::record::finding::finding;
+use crate::record::plain::plain;
 use crate::record::{Experiment, Failure, KIND, Machine, Noise, Ratio, Record, VERSION, parts};
 
 /// The outcome of a run.

@@ -12,14 +12,24 @@ use hugekit::arch::{ClearRoutine, CopyRoutine, Kind, Routine, clear_routines, co
 use hugekit::learning::{self, Used};
 use hugekit::{ClearOptions, CopyOptions, Reuse};
 
-use super::part::Part;
-use super::routine_matrix::{Walk, between, chosen, marked, may_be_cached, plan};
+use super::routine_matrix::{Walk, chosen, marked, may_be_cached, rounds};
+use super::{Bench, Definition};
 use crate::LabError;
-use crate::bench::Bench;
-use crate::record::{Case, Experiment, Ratio, Sequence, Skipped, Unit};
-use crate::sampler::alternate;
+use crate::measure::part::Part;
+use crate::record::stats::median;
+use crate::record::{Case, Experiment, Ratio, Sequence, Unit};
 use crate::size::{GIB, MIB, Size};
-use crate::stats::median;
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "learn",
+    repeats: "beyond: a process's first, second and later calls, and what they learn",
+    why: "Measures what a process's first, second and later operations gain from what the library learned of the \
+          ones before, beside libc, the best routine and the built-in choice. A table of CPU models is always \
+          behind the machines that programs run on, and learning must pay for itself at once.",
+    headlines: &["best-vs-second"],
+    is_core: true,
+    run,
+};
 
 /// What the first operation of a process is asked to gain on.
 const LARGE: usize = GIB;
@@ -164,7 +174,7 @@ impl Ground<'_> {
     }
 
     /// The calls of a process that has just begun, in seconds each; and which routine did the last one.
-    fn begin_anew(&mut self, workload: Workload) -> (Vec<f64>, Option<Used>) {
+    fn begin_anew(&mut self, workload: Workload) -> Begun {
         learning::set_enabled(true);
         learning::forget();
         let mut used = None;
@@ -197,15 +207,22 @@ impl Drop for Resumed {
     }
 }
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     if !learning::is_enabled() {
-        return Ok(skipped());
+        let reason =
+            "operations do not learn here: this CPU has no clock or no routine to choose from";
+        return Ok(Experiment::skipped(
+            "learn",
+            reason,
+            "none: libc does all work on this machine",
+        ));
     }
     let mut experiment = bench.experiment("learn")?;
-    let (arena, observer) = bench.arena_and_observer()?;
+    let observer = bench.observer();
+    let arena = bench.arena()?;
+    arena.fill_with_data(observer)?;
     let half = arena.len() / 2;
     let large = largest(half);
-    arena.fill_with_data(observer)?;
     experiment.notices.extend(notices(large, half, bench.llc()));
     let _resumed = Resumed;
     for workload in workloads(large) {
@@ -217,19 +234,6 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.add(&workload.label(), part)?;
     }
     Ok(experiment)
-}
-
-fn skipped() -> Experiment {
-    Experiment {
-        name: "learn".to_owned(),
-        skipped: Some(Skipped {
-            reason:
-                "operations do not learn here: this CPU has no clock or no routine to choose from"
-                    .to_owned(),
-            remedy: "none: libc does all work on this machine".to_owned(),
-        }),
-        ..Experiment::default()
-    }
 }
 
 /// The largest power of two that either side holds, of a GiB at most.
@@ -260,73 +264,75 @@ const NEW_PROCESS: usize = 0;
 const BUILT_IN: usize = 1;
 const ROUTINES: usize = 2;
 
+/// The calls of a new process in seconds each, and the routine of the last one.
+type Begun = (Vec<f64>, Option<Used>);
+
 fn measure(bench: &mut Bench<'_>, workload: Workload) -> Result<Part, LabError> {
     let label = workload.label();
-    let plan = plan(bench, workload.share, workload.size);
     let candidates = Candidate::all(workload.operation, bench.options().routine.as_deref());
-    let caches = bench.caches();
-    let (arena, observer) = bench.arena_and_observer()?;
-    observer.begin(&format!("learn {label}"));
+    let (rounds, caches) = (rounds(bench, workload.share, workload.size), bench.caches());
+    rounds.observer.begin(&format!("learn {label}"));
+    let arena = bench.arena()?.bytes();
     let half = arena.len() / 2;
-    let (source, destination) = arena.bytes().split_at_mut(half);
+    let (source, destination) = arena.split_at_mut(half);
     let mut ground = Ground { destination, source, walk: Walk::new(half) };
-    let (mut begun, mut used) = (Vec::new(), None);
-    let samples = alternate(plan, ROUTINES + candidates.len(), observer, |index| match index {
+    let routines = candidates.iter().map(|one| one.name());
+    let names = ["first", "built-in"].into_iter().chain(routines);
+    let names: Vec<_> = names.map(|name| format!("{name}/{label}")).collect();
+    let measured = rounds.measure_with("learn", Unit::GibPerSecond, &names, |index| match index {
         NEW_PROCESS => {
-            let (calls, by) = ground.begin_anew(workload);
-            let first = rate_of(&calls[..1], workload.size);
-            begun.push(calls);
-            used = by;
-            first
+            let begun = ground.begin_anew(workload);
+            Ok((rate_of(&begun.0[..1], workload.size), begun))
         }
-        BUILT_IN => ground.sample(workload, None),
-        _ => ground.sample(workload, Some(candidates[index - ROUTINES])),
-    })?;
-    let mut samples = samples.into_iter();
-    // The round that is thrown away began a process, too.
-    let begun = &begun[begun.len() - samples.next().map_or(0, |first| first.len())..];
-    let names = std::iter::once("built-in").chain(candidates.iter().map(|one| one.name()));
-    let mut cases = looks(workload, begun);
-    cases.extend(names.zip(samples).map(|(name, samples)| case(name, &label, samples)));
-    let mut ratios = ratios(&cases, &candidates, &label);
+        BUILT_IN => Ok((ground.sample(workload, None), Begun::default())),
+        _ => {
+            let by = candidates[index - ROUTINES];
+            Ok((ground.sample(workload, Some(by)), Begun::default()))
+        }
+    });
+    let (part, mut begun) = measured?;
+    let begun = begun.swap_remove(NEW_PROCESS);
+    let mut learned = Part::new("learn");
+    looks(&mut learned, workload, &begun);
+    // Instead of the first call alone.
+    learned.cases.extend(part.cases.into_iter().skip(ROUTINES - 1));
+    compare(&mut learned, &candidates, &label);
+    let used = begun.last().and_then(|(_, used)| *used);
     if may_be_cached(workload.touched(), caches) {
-        ratios = ratios.into_iter().map(|ratio| fair(ratio, workload, used)).collect();
+        let ratios = learned.ratios.into_iter();
+        learned.ratios = ratios.map(|ratio| fair(ratio, workload, used)).collect();
     }
-    let sequences = sequence(workload, begun, &cases, &candidates).into_iter().collect();
-    Ok(Part { cases, ratios, sequences, notices: vec![said(&label, used)], ..Part::default() })
-}
-
-fn case(name: &str, label: &str, samples: Vec<f64>) -> Case {
-    let id = format!("learn/{name}/{label}");
-    Case { id, unit: Unit::GibPerSecond, samples, published: Vec::new() }
+    learned.sequences.extend(sequence(workload, &begun, &learned, &candidates));
+    learned.notices.push(match used {
+        Some(used) => format!("{label}: in the end by {}", chosen(used)),
+        None => format!("{label}: no single routine did the last call"),
+    });
+    Ok(learned)
 }
 
 /// A case for each look at the calls of new processes.
-fn looks(workload: Workload, begun: &[Vec<f64>]) -> Vec<Case> {
-    let look = |(name, calls): &(&str, Range<usize>)| {
-        let of_round = |round: &Vec<f64>| rate_of(&round[calls.clone()], workload.size);
-        case(name, &workload.label(), begun.iter().map(of_round).collect())
-    };
-    workload.looks().iter().map(look).collect()
-}
-
-fn find<'a>(cases: &'a [Case], name: &str, label: &str) -> Option<&'a Case> {
-    let id = format!("learn/{name}/{label}");
-    cases.iter().find(|case| case.id == id)
+fn looks(part: &mut Part, workload: Workload, begun: &[Begun]) {
+    for (name, calls) in workload.looks() {
+        let of_round = |(round, _): &Begun| rate_of(&round[calls.clone()], workload.size);
+        let samples = begun.iter().map(of_round).collect();
+        part.add_case(&format!("{name}/{}", workload.label()), Unit::GibPerSecond, samples);
+    }
 }
 
 /// libc and the built-in choice against each look, and the best routine against all but the first.
-fn ratios(cases: &[Case], candidates: &[Candidate], label: &str) -> Vec<Ratio> {
+fn compare(part: &mut Part, candidates: &[Candidate], label: &str) {
     let libc = candidates[0].name();
-    let pairs = [(libc, "first"), ("built-in", "first"), (libc, "later"), ("built-in", "later")];
-    let pairs = pairs.into_iter().filter_map(|pair| between(cases, "learn", pair, label));
-    let routines: Vec<&Case> =
-        candidates.iter().filter_map(|one| find(cases, one.name(), label)).collect();
+    for look in ["first", "later"] {
+        part.compare((libc, look), label, None);
+        part.compare(("built-in", look), label, None);
+    }
+    let case = |name: &str| part.case(&format!("{name}/{label}"));
+    let routines: Vec<&Case> = candidates.iter().filter_map(|one| case(one.name())).collect();
     let best = ["second", "later"].into_iter().filter_map(|look| {
-        let id = format!("learn/best-vs-{look}/{label}");
-        Ratio::with_best(id, &routines, find(cases, look, label)?)
+        Ratio::with_best(format!("learn/best-vs-{look}/{label}"), &routines, case(look)?)
     });
-    pairs.chain(best).collect()
+    let best: Vec<Ratio> = best.collect();
+    part.ratios.extend(best);
 }
 
 /// Not like for like if one side leaves the bytes in the cache and the other does not.
@@ -337,32 +343,24 @@ fn fair(ratio: Ratio, workload: Workload, used: Option<Used>) -> Ratio {
     }
 }
 
-/// The routine in the end, in words.
-fn said(label: &str, used: Option<Used>) -> String {
-    match used {
-        Some(used) => format!("{label}: in the end by {}", chosen(used)),
-        None => format!("{label}: no single routine did the last call"),
-    }
-}
-
 /// Every call's median over rounds, with what the calls are compared with.
 fn sequence(
     workload: Workload,
-    begun: &[Vec<f64>],
-    cases: &[Case],
+    begun: &[Begun],
+    part: &Part,
     candidates: &[Candidate],
 ) -> Option<Sequence> {
     let label = workload.label();
     let of_call = |call| {
-        let rounds: Vec<f64> =
-            begun.iter().map(|calls| rate_of(&calls[call..=call], workload.size)).collect();
-        median(&rounds)
+        let rate = |(calls, _): &Begun| rate_of(&calls[call..=call], workload.size);
+        median(&begun.iter().map(rate).collect::<Vec<_>>())
     };
-    let level = |name: &str| Some((name.to_owned(), find(cases, name, &label)?.median()));
+    let level =
+        |name: &str| Some((name.to_owned(), part.case(&format!("{name}/{label}"))?.median()));
     let routines = candidates.iter().filter_map(|one| level(one.name()));
     let (best, value) = routines.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    let levels =
-        [level(candidates[0].name()), Some((format!("best: {best}"), value)), level("built-in")];
+    let best = Some((format!("best: {best}"), value));
+    let levels = [level(candidates[0].name()), best, level("built-in")];
     Some(Sequence {
         id: format!("learn/{label}"),
         unit: Unit::GibPerSecond,
@@ -405,10 +403,11 @@ mod tests {
         let [large, _, small, _] = workloads(GIB);
         assert_eq!((large.calls(), small.calls()), (6, 80));
         assert_eq!((large.repeated(), small.repeated()), (1, 16));
-        let cases = looks(large, &[vec![1.0, 0.5, 0.25, 0.25, 0.25, 0.25]]);
-        let rates: Vec<f64> = cases.iter().map(Case::median).collect();
+        let mut part = Part::new("learn");
+        looks(&mut part, large, &[(vec![1.0, 0.5, 0.25, 0.25, 0.25, 0.25], None)]);
+        let rates: Vec<f64> = part.cases.iter().map(Case::median).collect();
         assert_eq!(rates, [1.0, 2.0, 4.0]);
-        assert_eq!(cases[2].id, "learn/later/1GiB");
+        assert_eq!(part.cases[2].id, "learn/later/1GiB");
     }
 
     #[test]
@@ -429,9 +428,12 @@ mod tests {
             let label = workload.label();
             let names = looks.iter().copied().chain(["built-in"]);
             let names = names.chain(routines.iter().map(|one| one.name()));
-            let cases: Vec<Case> = names.map(|name| case(name, &label, vec![1.0; 4])).collect();
-            let ratios = ratios(&cases, &routines, &label);
-            ratios.into_iter().map(|ratio| ratio.id).collect::<Vec<_>>()
+            let mut part = Part::new("learn");
+            for name in names {
+                part.add_case(&format!("{name}/{label}"), Unit::GibPerSecond, vec![1.0; 4]);
+            }
+            compare(&mut part, &routines, &label);
+            part.ratios.into_iter().map(|ratio| ratio.id).collect::<Vec<_>>()
         };
         let large = of(large, &["first", "second", "later"]);
         for id in ["memcpy-vs-first", "best-vs-second", "best-vs-later", "built-in-vs-later"] {

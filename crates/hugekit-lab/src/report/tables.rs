@@ -2,15 +2,16 @@
 
 use maud::{Markup, html};
 
-use crate::finding::{elsewhere, figure, reasons};
-use crate::published::Published;
+use super::grouped;
+use crate::record::finding::{elsewhere, figure, reasons};
+use crate::record::published::Published;
 use crate::record::{Case, Counters, Distribution, Experiment, Noise, Ratio, Unit, parts};
 
 /// Everything that an experiment has.
 pub(super) fn all(experiment: &Experiment) -> Markup {
     html! {
         @if !experiment.ratios.is_empty() { (ratios(&experiment.ratios)) }
-        @for unit in units(&experiment.cases) { (medians(&experiment.cases, unit)) }
+        @for (unit, cases) in grouped(experiment.cases.iter().map(|case| (case.unit, case))) { (medians(unit, &cases)) }
         @if !experiment.distributions.is_empty() { (distributions(&experiment.distributions)) }
         @if experiment.cases.iter().any(|case| !case.published.is_empty()) { (published(&experiment.cases)) }
         @if let Some(noise) = &experiment.noise { (conditions(noise)) }
@@ -39,7 +40,7 @@ pub(super) fn warnings(experiment: &Experiment) -> Markup {
 }
 
 /// A table within a box of its own, which scrolls where the screen is narrower.
-fn scrolling(caption: &str, table: &Markup) -> Markup {
+pub(super) fn scrolling(caption: &str, table: &Markup) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(caption) {
             table { caption { (caption) } (table) }
@@ -47,40 +48,22 @@ fn scrolling(caption: &str, table: &Markup) -> Markup {
     }
 }
 
-/// The units of the cases, in the order of their first.
-fn units(cases: &[Case]) -> Vec<Unit> {
-    let mut units: Vec<Unit> = Vec::new();
-    for case in cases {
-        if !units.contains(&case.unit) {
-            units.push(case.unit);
-        }
-    }
-    units
-}
-
-fn medians(cases: &[Case], unit: Unit) -> Markup {
-    let of_unit = || cases.iter().filter(|case| case.unit == unit);
-    let mut methods: Vec<&str> = Vec::new();
-    let mut workloads: Vec<&str> = Vec::new();
-    for (method, workload) in of_unit().filter_map(|case| parts(&case.id)) {
-        if !methods.contains(&method) {
-            methods.push(method);
-        }
-        if !workloads.contains(&workload) {
-            workloads.push(workload);
-        }
-    }
-    let cell = |method: &str, workload: &str| {
-        let case = of_unit().find(|case| parts(&case.id) == Some((method, workload)));
-        case.map_or(String::new(), |case| figure(case.median()))
+/// Methods by workloads.
+fn medians(unit: Unit, cases: &[&Case]) -> Markup {
+    let placed = || cases.iter().filter_map(|case| Some((parts(&case.id)?, *case)));
+    let methods = grouped(placed().map(|((method, workload), case)| (method, (workload, case))));
+    let workloads = grouped(placed().map(|((_, workload), _)| (workload, ())));
+    let cell = |cases: &[(&str, &Case)], workload: &str| {
+        let case = cases.iter().find(|(other, _)| *other == workload);
+        case.map_or(String::new(), |(_, case)| figure(case.median()))
     };
     scrolling(
         &format!("Medians, {}", unit.name()),
         &html! {
-            thead { tr { th {} @for workload in &workloads { th scope="col" { (workload) } } } }
+            thead { tr { th {} @for (workload, _) in &workloads { th scope="col" { (workload) } } } }
             tbody {
-                @for method in &methods {
-                    tr { th scope="row" { (method) } @for workload in &workloads { td { (cell(method, workload)) } } }
+                @for (method, cases) in &methods {
+                    tr { th scope="row" { (method) } @for (workload, _) in &workloads { td { (cell(cases, workload)) } } }
                 }
             }
         },
@@ -197,12 +180,9 @@ fn conditions(noise: &Noise) -> Markup {
 }
 
 fn counted(counters: &[Counters]) -> Markup {
-    let mut names: Vec<&str> = Vec::new();
-    for name in counters.iter().flat_map(|one| one.per_round.keys()) {
-        if !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
+    let names = counters.iter().flat_map(|one| one.per_round.keys());
+    let names: Vec<&str> =
+        grouped(names.map(|name| (name.as_str(), ()))).into_iter().map(|(name, _)| name).collect();
     let cell =
         |one: &Counters, name: &str| one.per_round.get(name).map_or(String::new(), |n| figure(*n));
     scrolling(
