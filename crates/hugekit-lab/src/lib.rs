@@ -20,5 +20,6 @@ pub use machine::settings::put_back;
 pub use observer::{Interrupted, Observer, Quiet};
 pub use options::Options;
 pub use record::plain::plain;
-pub use record::{Difference, Elsewhere, Published, archive, compare, finding};
+pub use record::{Difference, Elsewhere, Published, archive, compare};
+pub use report::finding;
 pub use run::{Outcome, run};

@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn more_than_is_available_is_an_error_with_both_figures() {
         let error = to_use(false, Some(64 * GIB), 22 * GIB).unwrap_err();
-        assert_eq!(error.to_string(), "64GiB of memory were asked for, 22GiB are available");
+        assert_eq!(error.to_string(), "not enough memory: 64GiB requested, 22GiB available");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use hugekit::arch::{ClearRoutine, CopyRoutine, Kind, Routine, clear_routines, copy_routines};
+use hugekit::arch::{Kind, Routine, clear_routine, clear_routines, copy_routine, copy_routines};
 use hugekit::learning::{self, Used};
 use hugekit::{ClearOptions, CopyOptions, Reuse};
 
@@ -96,42 +96,22 @@ impl Workload {
     }
 }
 
-/// A routine of either table.
-#[derive(Clone, Copy, Debug)]
-enum Candidate {
-    Copy(&'static CopyRoutine),
-    Clear(&'static ClearRoutine),
-}
-
-impl Candidate {
-    /// libc's and every available one that streams, or the one named beside libc's.
-    fn all(operation: Operation, only: Option<&str>) -> Vec<Self> {
-        match operation {
-            Operation::Copy => candidates(copy_routines(), only).map(Self::Copy).collect(),
-            Operation::Clear => candidates(clear_routines(), only).map(Self::Clear).collect(),
-        }
+/// The names of the routines that an operation may be done by: libc's, and of the others those that are available
+/// and stream, or the one that is wanted.
+fn candidates(operation: Operation, only: Option<&str>) -> Vec<&'static str> {
+    fn of<F>(table: &'static [Routine<F>], only: Option<&str>) -> Vec<&'static str> {
+        let (libc, others) = table.split_first().expect("libc's is the first");
+        let wanted = |routine: &&Routine<F>| match only {
+            Some(only) => only == routine.name(),
+            None => routine.kind() == Kind::Streaming,
+        };
+        let others = others.iter().filter(|routine| routine.is_available()).filter(wanted);
+        std::iter::once(libc).chain(others).map(Routine::name).collect()
     }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Copy(routine) => routine.name(),
-            Self::Clear(routine) => routine.name(),
-        }
+    match operation {
+        Operation::Copy => of(copy_routines(), only),
+        Operation::Clear => of(clear_routines(), only),
     }
-}
-
-/// The table's first, and of the others those that are available and wanted.
-fn candidates<F>(
-    table: &'static [Routine<F>],
-    only: Option<&str>,
-) -> impl Iterator<Item = &'static Routine<F>> {
-    let (libc, others) = table.split_first().expect("libc's is the first");
-    let wanted = move |routine: &&Routine<F>| match only {
-        Some(only) => only == routine.name(),
-        None => routine.kind() == Kind::Streaming,
-    };
-    let available = others.iter().filter(|routine| routine.is_available());
-    std::iter::once(libc).chain(available.filter(wanted))
 }
 
 /// Memory to walk on: what is written, and what is read.
@@ -143,29 +123,27 @@ struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// One operation: by this routine, or as the engine chooses; which one that was.
-    fn run(&mut self, workload: Workload, by: Option<Candidate>) -> Option<Used> {
+    /// One operation: by the routine of this name, or as the engine chooses; which one that was.
+    fn run(&mut self, workload: Workload, by: Option<&str>) -> Option<Used> {
         let at = self.walk.advance(workload.size);
         let bytes = &mut self.destination[at..][..workload.size];
         let reuse = if workload.is_cold { Reuse::None } else { Reuse::Unknown };
-        let ran = match (workload.operation, by) {
-            (Operation::Copy, by) => {
-                let copy = CopyOptions::new().reuse(reuse);
-                let copy = if let Some(Candidate::Copy(by)) = by { copy.routine(by) } else { copy };
+        let ran = match workload.operation {
+            Operation::Copy => {
+                let (copy, by) = (CopyOptions::new().reuse(reuse), by.and_then(copy_routine));
+                let copy = by.iter().fold(copy, |copy, by| copy.routine(by));
                 copy.run(bytes, &self.source[at..][..workload.size]).ok()
             }
-            (Operation::Clear, by) => {
-                let clear = ClearOptions::new().reuse(reuse);
-                let clear =
-                    if let Some(Candidate::Clear(by)) = by { clear.routine(by) } else { clear };
-                clear.run(bytes).ok()
+            Operation::Clear => {
+                let (clear, by) = (ClearOptions::new().reuse(reuse), by.and_then(clear_routine));
+                by.iter().fold(clear, |clear, by| clear.routine(by)).run(bytes).ok()
             }
         };
         ran.expect("no target, equal sizes, and routines that are available").used
     }
 
     /// One sample in GiB/s of what does not change from call to call.
-    fn sample(&mut self, workload: Workload, by: Option<Candidate>) -> f64 {
+    fn sample(&mut self, workload: Workload, by: Option<&str>) -> f64 {
         let start = Instant::now();
         for _ in 0..workload.repeated() {
             self.run(workload, by);
@@ -269,14 +247,14 @@ type Begun = (Vec<f64>, Option<Used>);
 
 fn measure(bench: &mut Bench<'_>, workload: Workload) -> Result<Part, LabError> {
     let label = workload.label();
-    let candidates = Candidate::all(workload.operation, bench.options().routine.as_deref());
+    let candidates = candidates(workload.operation, bench.options().routine.as_deref());
     let (rounds, caches) = (rounds(bench, workload.share, workload.size), bench.caches());
     rounds.observer.begin(&format!("learn {label}"));
     let arena = bench.arena()?.bytes();
     let half = arena.len() / 2;
     let (source, destination) = arena.split_at_mut(half);
     let mut ground = Ground { destination, source, walk: Walk::new(half) };
-    let routines = candidates.iter().map(|one| one.name());
+    let routines = candidates.iter().copied();
     let names = ["first", "built-in"].into_iter().chain(routines);
     let names: Vec<_> = names.map(|name| format!("{name}/{label}")).collect();
     let measured = rounds.measure_with("learn", Unit::GibPerSecond, &names, |index| match index {
@@ -320,14 +298,14 @@ fn looks(part: &mut Part, workload: Workload, begun: &[Begun]) {
 }
 
 /// libc and the built-in choice against each look, and the best routine against all but the first.
-fn compare(part: &mut Part, candidates: &[Candidate], label: &str) {
-    let libc = candidates[0].name();
+fn compare(part: &mut Part, candidates: &[&str], label: &str) {
+    let libc = candidates[0];
     for look in ["first", "later"] {
         part.compare((libc, look), label, None);
         part.compare(("built-in", look), label, None);
     }
     let case = |name: &str| part.case(&format!("{name}/{label}"));
-    let routines: Vec<&Case> = candidates.iter().filter_map(|one| case(one.name())).collect();
+    let routines: Vec<&Case> = candidates.iter().filter_map(|one| case(one)).collect();
     let best = ["second", "later"].into_iter().filter_map(|look| {
         Ratio::with_best(format!("learn/best-vs-{look}/{label}"), &routines, case(look)?)
     });
@@ -348,7 +326,7 @@ fn sequence(
     workload: Workload,
     begun: &[Begun],
     part: &Part,
-    candidates: &[Candidate],
+    candidates: &[&str],
 ) -> Option<Sequence> {
     let label = workload.label();
     let of_call = |call| {
@@ -357,10 +335,10 @@ fn sequence(
     };
     let level =
         |name: &str| Some((name.to_owned(), part.case(&format!("{name}/{label}"))?.median()));
-    let routines = candidates.iter().filter_map(|one| level(one.name()));
+    let routines = candidates.iter().filter_map(|one| level(one));
     let (best, value) = routines.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     let best = Some((format!("best: {best}"), value));
-    let levels = [level(candidates[0].name()), best, level("built-in")];
+    let levels = [level(candidates[0]), best, level("built-in")];
     Some(Sequence {
         id: format!("learn/{label}"),
         unit: Unit::GibPerSecond,
@@ -382,7 +360,7 @@ mod tests {
     fn every_candidate_and_the_engine_do_the_operation() {
         let source: Vec<u8> = (0..SMALL).map(|at| at as u8 | 1).collect();
         for workload in workloads(SMALL) {
-            let candidates = Candidate::all(workload.operation, None);
+            let candidates = candidates(workload.operation, None);
             assert!(candidates.len() > 1 || cfg!(not(target_arch = "x86_64")));
             for by in candidates.into_iter().map(Some).chain([None]) {
                 let mut destination = vec![0xff; SMALL];
@@ -423,11 +401,11 @@ mod tests {
     #[test]
     fn ratios_are_those_that_are_documented_and_the_best_is_no_look() {
         let [large, _, small, _] = workloads(GIB);
-        let routines = Candidate::all(Operation::Copy, Some("rep_movsb"));
+        let routines = candidates(Operation::Copy, Some("rep_movsb"));
         let of = |workload: Workload, looks: &[&str]| {
             let label = workload.label();
             let names = looks.iter().copied().chain(["built-in"]);
-            let names = names.chain(routines.iter().map(|one| one.name()));
+            let names = names.chain(routines.iter().copied());
             let mut part = Part::new("learn");
             for name in names {
                 part.add_case(&format!("{name}/{label}"), Unit::GibPerSecond, vec![1.0; 4]);

@@ -203,7 +203,7 @@ impl<'a> Pieces<'a> {
                 let populated = PopulateOptions::new().threads(threads).run_raw(start, len);
                 populated.map_err(|error| LabError::Map {
                     len: Size(len),
-                    cause: std::io::Error::other(error),
+                    source: std::io::Error::other(error),
                 })?;
             }
         }

@@ -78,24 +78,16 @@ impl Reading {
         }
     }
 
-    fn since(self, before: Self) -> Self {
+    fn plus(self, other: Self, sign: f64) -> Self {
         Self {
-            count: self.count - before.count,
-            wanted: self.wanted - before.wanted,
-            ran: self.ran - before.ran,
-        }
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            count: self.count + other.count,
-            wanted: self.wanted + other.wanted,
-            ran: self.ran + other.ran,
+            count: self.count + sign * other.count,
+            wanted: self.wanted + sign * other.wanted,
+            ran: self.ran + sign * other.ran,
         }
     }
 }
 
-type Readings = Vec<(&'static str, Reading)>;
+type Readings = BTreeMap<&'static str, Reading>;
 
 /// Counters of this process.
 struct Sources(Vec<(&'static str, Counter)>);
@@ -131,7 +123,7 @@ impl Sources {
             let Ok(data) = counter.read_full() else { continue };
             let seconds = |time: Option<std::time::Duration>| time.map_or(0.0, |t| t.as_secs_f64());
             let (wanted, ran) = (seconds(data.time_enabled()), seconds(data.time_running()));
-            readings.push((name, Reading { count: data.count() as f64, wanted, ran }));
+            readings.insert(name, Reading { count: data.count() as f64, wanted, ran });
         }
         readings
     }
@@ -154,12 +146,12 @@ fn reason(error: &io::Error) -> String {
 fn usage() -> Readings {
     let usage = Usage::of(Who::ThisProcess);
     let always = |count: u64| Reading { count: count as f64, ..Reading::default() };
-    vec![
+    Readings::from([
         ("minor-faults", always(usage.minor_faults)),
         ("major-faults", always(usage.major_faults)),
         ("voluntary-switches", always(usage.voluntary_switches)),
         ("involuntary-switches", always(usage.involuntary_switches)),
-    ]
+    ])
 }
 
 /// The counts for one case of a group, and for how many turns.
@@ -173,14 +165,9 @@ impl Tally {
     fn add(&mut self, before: &Readings, after: &Readings) {
         self.turns += 1;
         for (name, after) in after {
-            let Some((_, before)) = before.iter().find(|(other, _)| other == name) else {
-                continue;
-            };
-            let spent = after.since(*before);
-            match self.readings.iter_mut().find(|(other, _)| other == name) {
-                Some((_, sum)) => *sum = sum.plus(spent),
-                None => self.readings.push((name, spent)),
-            }
+            let Some(before) = before.get(name) else { continue };
+            let sum = self.readings.entry(*name).or_default();
+            *sum = sum.plus(*after, 1.0).plus(*before, -1.0);
         }
     }
 

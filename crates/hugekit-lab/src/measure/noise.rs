@@ -7,6 +7,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use procfs::{CpuPressure, CpuTime, Current, CurrentSI, KernelStats, LoadAverage};
 use rustix::param::clock_ticks_per_second;
 
 use crate::machine::usage::{Usage, Who, process_time};
@@ -33,31 +34,39 @@ const ODD_FRACTION: f64 = 0.2;
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     at: Instant,
-    stat: Option<CpuTimes>,
+    /// Times of all CPUs together since the machine started, in ticks.
+    cpus: Option<CpuTime>,
     own: Duration,
+    /// How long a thread waited for a CPU since the machine started.
     waited: Option<Duration>,
     megahertz: Vec<f64>,
 }
 
-/// Times of all CPUs together since the machine started, in ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CpuTimes {
-    busy: u64,
-    stolen: u64,
-    all: u64,
-}
-
 impl Moment {
     pub(crate) fn now() -> Self {
-        let read = |path| fs::read_to_string(path).ok();
+        let pressure = CpuPressure::current().ok();
         Self {
             at: Instant::now(),
-            stat: read("/proc/stat").and_then(|text| cpu_times(&text)),
-            own: own_time(),
-            waited: read("/proc/pressure/cpu").and_then(|text| waited(&text)),
+            cpus: KernelStats::current().ok().map(|stat| stat.total),
+            // Children that are gone included.
+            own: process_time() + Usage::of(Who::EndedChildren).cpu(),
+            waited: pressure.map(|pressure| Duration::from_micros(pressure.some.total)),
             megahertz: megahertz(),
         }
     }
+}
+
+/// Ticks that the CPUs were busy for this machine. Guests' time is part of the users'.
+fn busy(time: &CpuTime) -> u64 {
+    time.user + time.nice + time.system + time.irq.unwrap_or(0) + time.softirq.unwrap_or(0)
+}
+
+fn stolen(time: &CpuTime) -> u64 {
+    time.steal.unwrap_or(0)
+}
+
+fn all(time: &CpuTime) -> u64 {
+    busy(time) + time.idle + time.iowait.unwrap_or(0) + stolen(time)
 }
 
 impl Noise {
@@ -68,16 +77,16 @@ impl Noise {
         let frequencies = || before.megahertz.iter().chain(&after.megahertz).copied();
         let mut noise = Self {
             seconds: elapsed.as_secs_f64(),
-            load_average: fs::read_to_string("/proc/loadavg").ok().and_then(|text| load(&text)),
+            load_average: LoadAverage::current().ok().map(|load| f64::from(load.one)),
             megahertz: frequencies().reduce(f64::min).zip(frequencies().reduce(f64::max)),
             counters,
             ..Self::default()
         };
-        if let (Some(from), Some(to)) = (before.stat, after.stat) {
-            let share = |part: u64| part as f64 * 100.0 / (to.all - from.all).max(1) as f64;
-            noise.steal_percent = Some(share(to.stolen.saturating_sub(from.stolen)));
+        if let (Some(from), Some(to)) = (&before.cpus, &after.cpus) {
+            let ticks = |of: fn(&CpuTime) -> u64| of(to).saturating_sub(of(from));
+            noise.steal_percent = Some(ticks(stolen) as f64 * 100.0 / ticks(all).max(1) as f64);
             let own = after.own.saturating_sub(before.own);
-            noise.others_percent = Some(others(to.busy.saturating_sub(from.busy), own, elapsed));
+            noise.others_percent = Some(others(ticks(busy), own, elapsed));
         }
         let waited = before.waited.zip(after.waited);
         noise.waited_percent = waited.map(|(from, to)| {
@@ -199,36 +208,10 @@ pub(crate) fn uncontrolled(hypervisor: Option<&str>, counters: &str) -> Vec<Stri
     host.into_iter().chain([frequency.to_owned(), placement.to_owned()]).chain(counters).collect()
 }
 
-/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal, and more that is
-/// part of these.
-fn cpu_times(stat: &str) -> Option<CpuTimes> {
-    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    let times: Vec<u64> = fields.take(8).map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [user, nice, system, idle, iowait, irq, softirq, stolen] = times[..] else { return None };
-    let busy = user + nice + system + irq + softirq;
-    Some(CpuTimes { busy, stolen, all: busy + idle + iowait + stolen })
-}
-
 /// Busy ticks of the machine that were not our own, in percent of one CPU.
 fn others(busy_ticks: u64, own: Duration, elapsed: Duration) -> f64 {
     let busy = busy_ticks as f64 / clock_ticks_per_second() as f64;
     ((busy - own.as_secs_f64()) * 100.0 / elapsed.as_secs_f64()).max(0.0)
-}
-
-/// CPU time of this process and of its children that are gone.
-fn own_time() -> Duration {
-    process_time() + Usage::of(Who::EndedChildren).cpu()
-}
-
-/// How long a thread waited for a CPU since the machine started.
-fn waited(pressure: &str) -> Option<Duration> {
-    let some = pressure.lines().find(|line| line.starts_with("some "))?;
-    let micros = some.split("total=").nth(1)?.trim().parse().ok()?;
-    Some(Duration::from_micros(micros))
-}
-
-fn load(loadavg: &str) -> Option<f64> {
-    loadavg.split(' ').next()?.parse().ok()
 }
 
 /// The frequency of each CPU that says so.
@@ -248,17 +231,6 @@ mod tests {
 
     fn case(samples: &[f64]) -> Case {
         Case::new("e/m/w", Unit::Microseconds, samples.to_vec())
-    }
-
-    #[test]
-    fn the_kernels_times_are_taken_apart() {
-        let stat = "cpu  10 20 30 400 5 6 7 22 99 98\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
-        assert_eq!(cpu_times(stat), Some(CpuTimes { busy: 73, stolen: 22, all: 500 }));
-        assert_eq!(cpu_times("cpu 1 2 3"), None);
-        assert_eq!(cpu_times("intr 5"), None);
-        let pressure = "some avg10=0.0 avg60=0.1 avg300=0.2 total=2500000\nfull avg10=0 total=9\n";
-        assert_eq!(waited(pressure), Some(Duration::from_millis(2500)));
-        assert_eq!(load("0.52 0.58 0.59 1/20 300\n"), Some(0.52));
     }
 
     #[test]

@@ -154,7 +154,7 @@ mod tests {
 
     fn refused() -> LabError {
         let cause = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-        LabError::Map { len: Size(512 << 20), cause }
+        LabError::Map { len: Size(512 << 20), source: cause }
     }
 
     fn rounds(count: usize) -> Rounds<'static> {

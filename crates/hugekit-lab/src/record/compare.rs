@@ -372,7 +372,7 @@ mod tests {
     }
 
     fn case(unit: Unit, samples: Vec<f64>) -> Case {
-        Case { id: "e/m/w".into(), unit, samples, published: Vec::new() }
+        Case::new("e/m/w", unit, samples)
     }
 
     fn change(unit: Unit, old: Vec<f64>, new: Vec<f64>) -> Change {

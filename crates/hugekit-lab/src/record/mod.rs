@@ -5,7 +5,6 @@
 
 pub mod archive;
 pub mod compare;
-pub mod finding;
 mod noise;
 pub(crate) mod plain;
 pub(crate) mod published;

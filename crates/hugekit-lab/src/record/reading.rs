@@ -124,14 +124,9 @@ mod tests {
     use crate::record::{Case, Machine, Unit};
 
     fn record() -> Record {
-        let case = Case {
-            id: "stores/memset/4KiB".into(),
-            unit: Unit::GibPerSecond,
-            samples: vec![1.5, 2.5, 2.0],
-            published: Vec::new(),
-        };
-        let experiment =
-            Experiment { name: "stores".into(), cases: vec![case], ..Experiment::default() };
+        let samples = vec![1.5, 2.5, 2.0];
+        let case = Case::new("stores/memset/4KiB", Unit::GibPerSecond, samples);
+        let experiment = Experiment { cases: vec![case], ..Experiment::new("stores") };
         Record {
             schema: format!("{KIND}{VERSION}"),
             made: "2026-11-21T10:35:12Z".parse().unwrap(),

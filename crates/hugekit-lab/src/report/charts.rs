@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use super::grouped;
 use super::plot::{Axis, LOOKS, Look, Mark, Plot};
 use super::rows;
-use crate::record::finding::figure;
 use crate::record::{Case, Experiment, Machine, Published, Ratio, Sequence, Unit, parts};
+use crate::report::finding::figure;
 use crate::size::Size;
 
 /// Sizes below which a line says no more than points do.

@@ -3,9 +3,9 @@
 use maud::{Markup, html};
 
 use super::plot::{Axis, Look, Mark, Plot};
-use super::tables::scrolling;
+use super::tables::{Cell, Table, list_of_warnings};
 use crate::record::compare::{Change, Comparison, Verdict};
-use crate::record::finding::figure;
+use crate::report::finding::figure;
 
 /// The comparison of a page's first record with another of its records.
 pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
@@ -19,9 +19,7 @@ pub(super) fn section(number: usize, comparison: &Comparison) -> Markup {
     html! {
         section.comparison aria-labelledby={ "c" (number) } {
             h2 id={ "c" (number) } { "From " (comparison.before) " to " (comparison.after) }
-            @if !comparison.warnings.is_empty() {
-                div.warnings { b { "Warnings" } ul { @for warning in &comparison.warnings { li { (warning) } } } }
-            }
+            (list_of_warnings(&comparison.warnings))
             p.verdict {
                 b { "Found: " } "of " (comparison.changes.len()) " cases and comparisons " (count(Verdict::Faster)) " faster, " (count(Verdict::Slower)) " slower, "
                 (count(Verdict::WithinNoise)) " within noise, " (count(Verdict::TooFewRounds)) " with too few rounds to say, " (count(Verdict::Disturbed)) " apart but disturbed."
@@ -74,21 +72,21 @@ fn drawing(changes: &[&Change]) -> Plot {
 }
 
 fn table(changes: &[Change]) -> Markup {
-    let columns = ["", "before", "after", "times as fast", "from", "to", "rounds", "p", "verdict"];
-    scrolling(
-        "All cases and comparisons of both records",
-        &html! {
-            thead { tr { @for column in columns { th scope="col" { (column) } } } }
-            tbody {
-                @for change in changes {
-                    tr {
-                        th scope="row" { (change.id) ", " (change.unit_name()) }
-                        td { (figure(change.before)) } td { (figure(change.after)) }
-                        td { b { (figure(change.speed_up)) } } td { (figure(change.interval.0)) } td { (figure(change.interval.1)) }
-                        td { (change.rounds.0) ", " (change.rounds.1) } td { (format!("{:.3}", change.p)) } td { (change.verdict.name()) }
-                    }
-                }
-            }
-        },
-    )
+    let row = |change: &Change| {
+        let (low, high) = change.interval;
+        let cells = vec![
+            Cell::figure(change.before),
+            Cell::figure(change.after),
+            Cell::Strong(figure(change.speed_up)),
+            Cell::figure(low),
+            Cell::figure(high),
+            Cell::Number(format!("{}, {}", change.rounds.0, change.rounds.1)),
+            Cell::Number(format!("{:.3}", change.p)),
+            Cell::Number(change.verdict.name().to_owned()),
+        ];
+        (format!("{}, {}", change.id, change.unit_name()), cells)
+    };
+    let caption = "All cases and comparisons of both records";
+    let columns = ["before", "after", "times as fast", "from", "to", "rounds", "p", "verdict"];
+    Table { caption, columns: columns.into(), rows: changes.iter().map(row).collect() }.render()
 }

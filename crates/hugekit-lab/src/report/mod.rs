@@ -8,6 +8,7 @@
 
 mod charts;
 mod comparison;
+pub mod finding;
 mod plot;
 mod rows;
 mod tables;
@@ -16,8 +17,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::EXPERIMENTS;
 use crate::record::compare::Comparison;
-use crate::record::finding::finding;
 use crate::record::{Experiment, Machine, Record};
+use crate::report::finding::finding;
 use crate::size::Size;
 
 const STYLE: &str = include_str!("style.css");

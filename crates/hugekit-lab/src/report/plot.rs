@@ -11,7 +11,7 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::record::finding::figure;
+use crate::report::finding::figure;
 
 /// Width of every drawing. Drawings are scaled to their place, at most to half of this.
 const WIDTH: u32 = 880;

@@ -4,9 +4,9 @@
 use super::charts::Looks;
 use super::grouped;
 use super::plot::{Axis, LOOKS, Look, Mark, Plot};
-use crate::record::finding::figure;
 use crate::record::stats::Summary;
 use crate::record::{BUCKET, Case, Distribution, Experiment, Timeline, Unit, parts};
+use crate::report::finding::figure;
 
 /// The longest name of a row that is shown whole.
 const LONGEST: usize = 28;

@@ -120,7 +120,7 @@ impl Anonymous {
         // SAFETY: private anonymous memory of our own, borrowed mutably: it reads as zeroes from
         // here on, which are initialised bytes.
         let given = unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) };
-        given.map_err(|errno| LabError::GiveBack { len: Size(len), cause: errno.into() })
+        given.map_err(|errno| LabError::GiveBack { len: Size(len), source: errno.into() })
     }
 
     /// Its addresses.
@@ -139,7 +139,7 @@ impl Drop for Anonymous {
 }
 
 fn refused(len: usize) -> impl Fn(Errno) -> LabError {
-    move |cause| LabError::Map { len: Size(len), cause: cause.into() }
+    move |cause| LabError::Map { len: Size(len), source: cause.into() }
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ impl Shared {
             for protection in [Protection::READ, all] {
                 // SAFETY: a page of our own memory, which no thread writes while it cannot be written.
                 unsafe { mprotect(huge.as_mut_ptr().cast(), page, protection) }
-                    .map_err(|errno| LabError::Map { len, cause: errno.into() })?;
+                    .map_err(|errno| LabError::Map { len, source: errno.into() })?;
             }
         }
         Ok(())
@@ -122,7 +122,7 @@ impl Shared {
         let memory = self.0.bytes();
         // SAFETY: the advices that are given here change no contents.
         unsafe { madvise(memory.as_mut_ptr().cast(), memory.len(), advice) }
-            .map_err(|errno| LabError::Map { len: self.len(), cause: errno.into() })
+            .map_err(|errno| LabError::Map { len: self.len(), source: errno.into() })
     }
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn process(len: Size, work: impl FnOnce() -> bool) -> Result<Child, L
         unsafe { libc::_exit(status) };
     }
     let child = Pid::from_raw(child).filter(|child| child.as_raw_nonzero().get() > 0);
-    let refused = || LabError::Fork { len, cause: io::Error::last_os_error() };
+    let refused = || LabError::Fork { len, source: io::Error::last_os_error() };
     child.map(|pid| Child { pid, len, waited: false }).ok_or_else(refused)
 }
 
@@ -189,8 +189,8 @@ impl Child {
         }
     }
 
-    fn failed(&self, cause: io::Error) -> LabError {
-        LabError::Fork { len: self.len, cause }
+    fn failed(&self, source: io::Error) -> LabError {
+        LabError::Fork { len: self.len, source }
     }
 }
 

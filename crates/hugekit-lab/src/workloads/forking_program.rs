@@ -95,8 +95,8 @@ impl ForkingProgram {
     }
 }
 
-fn failed(cause: io::Error) -> LabError {
-    LabError::Program { name: NAME, cause }
+fn failed(source: io::Error) -> LabError {
+    LabError::Program { name: NAME, source }
 }
 
 /// Its reader and its writer.

@@ -33,7 +33,7 @@ impl Outside {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | huge);
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, prot, flags) }
-            .map_err(|errno| LabError::Map { len: Size(len), cause: errno.into() })?;
+            .map_err(|errno| LabError::Map { len: Size(len), source: errno.into() })?;
         let outside = Self { start: start.cast(), len };
         // SAFETY: the mapping, of which nothing is borrowed; the advice changes no byte.
         unsafe {

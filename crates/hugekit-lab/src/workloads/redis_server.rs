@@ -170,8 +170,8 @@ fn refused(error: RedisError) -> LabError {
     failed(io::Error::other(error))
 }
 
-fn failed(cause: io::Error) -> LabError {
-    LabError::Program { name: NAME, cause }
+fn failed(source: io::Error) -> LabError {
+    LabError::Program { name: NAME, source }
 }
 
 #[cfg(test)]

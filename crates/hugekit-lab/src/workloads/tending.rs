@@ -54,7 +54,7 @@ pub(crate) fn pass_after(
             let said =
                 format!("no whole pass in {:?}; it says {:?}", since.elapsed(), tending.said());
             let cause = std::io::Error::other(said);
-            return Err(LabError::Program { name: "the tender", cause });
+            return Err(LabError::Program { name: "the tender", source: cause });
         }
         thread::sleep(PAUSE);
     }

@@ -37,7 +37,7 @@ impl Saver {
         let mut memory = written(pages, state)?;
         let mut out = File::from(
             memfd_create("hugekit-lab", MemfdFlags::CLOEXEC)
-                .map_err(|errno| LabError::Map { len: Size(state), cause: errno.into() })?,
+                .map_err(|errno| LabError::Map { len: Size(state), source: errno.into() })?,
         );
         // Its pages are there from the beginning, whichever is saved first.
         out.write_all(memory.bytes()).map_err(LabError::Saved)?;

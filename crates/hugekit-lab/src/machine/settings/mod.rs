@@ -239,7 +239,7 @@ fn count_of(root: &Root, page_size: u64) -> PathBuf {
 }
 
 fn failed(verb: &'static str, path: &Path) -> impl Fn(io::Error) -> LabError {
-    move |cause| LabError::Setting { verb, path: path.display().to_string(), cause }
+    move |cause| LabError::Setting { verb, path: path.display().to_string(), source: cause }
 }
 
 #[cfg(test)]

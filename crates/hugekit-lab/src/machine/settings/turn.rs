@@ -61,7 +61,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
 fn refused(path: &Path) -> impl Fn(io::Error) -> LabError {
     move |cause| match cause.kind() {
         io::ErrorKind::PermissionDenied => {
-            LabError::NotRoot { path: path.display().to_string(), cause }
+            LabError::NotRoot { path: path.display().to_string(), source: cause }
         }
         _ => failed("write to", path)(cause),
     }

@@ -126,12 +126,7 @@ mod tests {
     use crate::record::{Case, Unit};
 
     fn ratio(id: &str, speed_up: f64) -> Ratio {
-        let case = |sample| Case {
-            id: "x".into(),
-            unit: Unit::GibPerSecond,
-            samples: vec![sample],
-            published: Vec::new(),
-        };
+        let case = |sample| Case::new("x", Unit::GibPerSecond, vec![sample]);
         Ratio::between(id.into(), &case(1.0), &case(speed_up))
     }
 
