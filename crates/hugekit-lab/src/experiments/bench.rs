@@ -50,15 +50,6 @@ pub(crate) struct Bench<'a> {
     settings: Settings,
 }
 
-impl std::fmt::Debug for Bench<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bench")
-            .field("options", self.options)
-            .field("memory", &self.memory)
-            .finish()
-    }
-}
-
 impl<'a> Bench<'a> {
     /// Decides how much memory to use; maps none yet.
     pub(crate) fn new(options: &'a Options, observer: &'a dyn Observer) -> Result<Self, LabError> {

@@ -2,6 +2,7 @@
 
 use hugekit::machine::cgroup::Cgroups;
 use hugekit::machine::{Memory, Root, hugepages};
+use procfs::process::Process;
 use rustix::process::{Resource, getrlimit};
 
 use crate::LabError;
@@ -31,9 +32,8 @@ const OTHER_ADDRESSES: u64 = 192 << 20;
 /// Addresses that `ulimit -v` leaves to this process, less a quarter of them, or [`OTHER_ADDRESSES`].
 fn addresses_left() -> u64 {
     let Some(limit) = getrlimit(Resource::As).current else { return u64::MAX };
-    let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    let pages = pages.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
-    let left = limit.saturating_sub(pages.unwrap_or(0) * rustix::param::page_size() as u64);
+    let pages = Process::myself().and_then(|process| process.statm()).map_or(0, |usage| usage.size);
+    let left = limit.saturating_sub(pages * rustix::param::page_size() as u64);
     left.saturating_sub((left / 4).max(OTHER_ADDRESSES))
 }
 

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-use stats::{Summary, every_other, median};
+use stats::{Summary, median};
 
 pub(crate) use noise::AVAILABLE;
 pub use noise::{Counters, Noise};
@@ -376,7 +376,8 @@ impl Ratio {
         if subject.samples.len() < 2 {
             return None;
         }
-        let odd = |case: &Case| median(&every_other(&case.samples, 0));
+        let odd =
+            |case: &Case| median(&case.samples.iter().copied().step_by(2).collect::<Vec<_>>());
         let best = candidates.iter().copied().reduce(|best, case| {
             if subject.unit.speed_up(odd(best), odd(case)) > 1.0 { case } else { best }
         })?;

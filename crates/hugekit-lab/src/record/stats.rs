@@ -76,12 +76,6 @@ impl Summary {
     }
 }
 
-/// The samples of every other round, starting with `first`: 0 for the odd rounds (the first, the
-/// third …), 1 for the even ones.
-pub(crate) fn every_other(samples: &[f64], first: usize) -> Vec<f64> {
-    samples.iter().copied().skip(first).step_by(2).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,12 +103,5 @@ mod tests {
     fn a_summary_holds_the_extremes() {
         let summary = Summary::of(&[2.0, 8.0, 4.0]);
         assert_eq!(summary, Summary { median: 4.0, min: 2.0, max: 8.0 });
-    }
-
-    #[test]
-    fn odd_and_even_rounds_are_disjoint() {
-        let rounds = [1.0, 2.0, 3.0, 4.0, 5.0];
-        assert_eq!(every_other(&rounds, 0), [1.0, 3.0, 5.0]);
-        assert_eq!(every_other(&rounds, 1), [2.0, 4.0]);
     }
 }

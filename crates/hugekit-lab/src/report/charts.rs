@@ -68,7 +68,7 @@ pub(super) fn of(experiment: &Experiment, machine: &Machine) -> Vec<Plot> {
 fn looks(experiment: &Experiment) -> Looks<'_> {
     let fair = experiment.ratios.iter().filter(|ratio| !ratio.id.contains("/best-vs-"));
     let first = experiment.ratios.iter().take(1);
-    let first = first.flat_map(|ratio| [(ratio.subject.as_str(), 1000), (&ratio.baseline, 1000)]);
+    let first = first.flat_map(|ratio| [(ratio.subject.as_str(), 2000), (&ratio.baseline, 1000)]);
     let compared = fair.flat_map(|ratio| [(ratio.baseline.as_str(), 1), (&ratio.subject, 1)]);
     let all = first.chain(compared).chain(experiment.cases.iter().map(|case| (&*case.id, 1)));
     let methods = all.filter_map(|(id, count)| Some((parts(id)?.0, count)));
@@ -179,7 +179,7 @@ fn plot(
     let mut drawn = Vec::new();
     for (at, name) in marks.iter().filter(|(at, _)| (x.from..=x.to).contains(at)) {
         drawn.push(Mark::Line(Look::Rule, vec![(*at, y.from), (*at, y.to)]));
-        drawn.push(Mark::Words((*at, y.to), format!(" {name}")));
+        drawn.push(Mark::Words((*at, y.to), (*name).to_owned()));
     }
     drawn.extend(level.map(|level| Mark::Line(Look::Rule, vec![(x.from, level), (x.to, level)])));
     // The drawing's subject comes to lie above the rest.

@@ -46,7 +46,7 @@ fn drawing(changes: &[&Change]) -> Plot {
         let y = row as f64 + 0.75;
         // Green and red would be one to many.
         let look = if change.verdict == Verdict::Faster { 0 } else { 2 };
-        marks.push(Mark::Words((x.from, row as f64), format!(" {}", change.id)));
+        marks.push(Mark::Words((x.from, row as f64), change.id.clone()));
         marks.push(Mark::Line(
             Look::Main(look),
             vec![(change.interval.0, y), (change.interval.1, y)],

@@ -115,9 +115,9 @@ impl Axis {
     }
 }
 
-/// The smallest and the largest above zero.
+/// The smallest and the largest above zero. A record of a stranger may have numbers that no axis can have.
 fn extremes(values: &[f64]) -> (f64, f64) {
-    let above_zero = || values.iter().copied().filter(|&value| value > 0.0);
+    let above_zero = || values.iter().copied().filter(|value| (1e-300..1e300).contains(value));
     (above_zero().fold(f64::INFINITY, f64::min), above_zero().fold(0.0, f64::max))
 }
 
@@ -128,11 +128,12 @@ fn short(value: f64) -> String {
         false => text,
     };
     match value {
+        1e9.. => format!("{value:.0e}"),
         1e6.. => format!("{}M", value / 1e6),
         1e4.. => format!("{}k", value / 1e3),
         10.0.. => format!("{value:.0}"),
         0.0 => "0".to_owned(),
-        ..0.01 => format!("{value:e}"),
+        ..0.01 => format!("{value:.0e}"),
         _ => trimmed(figure(value)),
     }
 }
@@ -178,8 +179,7 @@ impl Look {
     fn color(self) -> RGBColor {
         match self {
             Self::Main(look) | Self::Dashed(look) => COLORS[look % LOOKS],
-            Self::Beside => SOFT,
-            Self::Rule => INK,
+            Self::Beside | Self::Rule => SOFT,
         }
     }
 
@@ -283,7 +283,7 @@ fn draw(
     let area = chart.plotting_area();
     match mark {
         Mark::Line(look @ (Look::Dashed(_) | Look::Rule), points) => {
-            let style = look.color().stroke_width(3);
+            let style = look.color().stroke_width(if *look == Look::Rule { 2 } else { 3 });
             area.draw(&DashedPathElement::new(points.clone(), 9, 9, style))
         }
         Mark::Line(look, points) => {
@@ -305,7 +305,7 @@ fn draw(
         }
         Mark::Words(at, words) => {
             let style = TextStyle::from(FONT).color(&INK);
-            area.draw(&Text::new(words.clone(), *at, style))
+            area.draw(&(EmptyElement::at(*at) + Text::new(words.clone(), (8, 2), style)))
         }
     }
 }
@@ -360,6 +360,10 @@ mod tests {
     fn nothing_to_show_is_still_an_axis() {
         assert!(Axis::of(&[]).ticks.len() > 1 && Axis::of(&[0.0]).ticks.len() > 1);
         assert!(Axis::log(&[]).share(5.0).is_finite());
+        for values in [[5e-324, f64::MAX], [-1.0, f64::MAX], [1e-299, 1e299]] {
+            let labels = Axis::of(&values).ticks;
+            assert!(labels.len() < 700 && labels.iter().all(|(_, label)| label.len() < 9));
+        }
     }
 
     #[test]

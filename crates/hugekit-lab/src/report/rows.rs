@@ -50,7 +50,7 @@ fn samples(unit: Unit, cases: &[&Case], looks: &Looks<'_>) -> Plot {
         (workload, (method, *case))
     });
     for (workload, cases) in grouped(placed) {
-        marks.push(Mark::Words((x.from, row - 0.4), format!(" {workload}")));
+        marks.push(Mark::Words((x.from, row - 0.4), workload.to_owned()));
         let mut of_workload = Vec::new();
         for (method, case) in cases {
             row += 1.0;
@@ -141,7 +141,7 @@ fn over_time(all: &[Timeline]) -> Plot {
         let labels = of_row.ticks();
         let ends = labels.iter().rev().take(1).chain(labels.iter().take(1));
         ticks.extend(ends.map(|(value, label)| (place(*value), label.clone())));
-        marks.push(Mark::Words((x.from, row as f64 + 0.02), format!(" {}", name(one))));
+        marks.push(Mark::Words((x.from, row as f64 + 0.02), name(one)));
         let began = one.began / 1e3;
         marks.push(Mark::Line(
             Look::Rule,

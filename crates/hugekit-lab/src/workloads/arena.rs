@@ -10,6 +10,8 @@
 
 use std::ops::Range;
 
+use procfs::process::{MemoryMap, Process};
+
 use crate::size::{GIB, MIB, Size};
 use crate::workloads::anonymous::Anonymous;
 use crate::workloads::threads::spawn;
@@ -79,37 +81,23 @@ fn align(len: usize) -> usize {
     if len >= MOST_ALIGN { MOST_ALIGN } else { 2 * MIB }
 }
 
-/// Sums `AnonHugePages` of the mappings in `/proc/PID/smaps` that overlap `start..end`.
-fn huge_bytes_within(smaps: &str, start: usize, end: usize) -> usize {
-    let mut overlaps = false;
-    let mut sum = 0;
-    for line in smaps.lines() {
-        if let Some((from, to)) = mapping_of(line) {
-            overlaps = from < end && to > start;
-        } else if overlaps && let Some(kib) = line.strip_prefix("AnonHugePages:") {
-            let kib: usize = kib.trim().trim_end_matches(" kB").parse().unwrap_or(0);
-            sum += kib * 1024;
-        }
-    }
-    sum
-}
-
-/// The address range of a line that opens a mapping.
-fn mapping_of(line: &str) -> Option<(usize, usize)> {
-    let (from, to) = line.split(' ').next()?.split_once('-')?;
-    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
-}
-
 /// Bytes of these addresses that the kernel says are on huge pages; `None` where it does not say.
 pub(crate) fn huge_bytes_of(addresses: &Range<usize>) -> Option<usize> {
-    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
-    Some(huge_bytes_within(&smaps, addresses.start, addresses.end))
+    let mappings = Process::myself().and_then(|process| process.smaps()).ok()?;
+    let overlaps = |mapping: &&MemoryMap| {
+        let (from, to) = mapping.address;
+        (from as usize) < addresses.end && (to as usize) > addresses.start
+    };
+    let huge = |mapping: &MemoryMap| mapping.extension.map.get("AnonHugePages").copied();
+    let bytes: u64 = mappings.iter().filter(overlaps).filter_map(huge).sum();
+    Some(bytes as usize)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Quiet;
+    use crate::workloads::anonymous::Pages;
 
     #[test]
     fn data_holds_no_line_of_zeroes() {
@@ -136,11 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn only_overlapping_mappings_count() {
-        let smaps = "1000-3000 rw-p 0 0:0 0\nAnonHugePages:  4 kB\n\
-                     3000-5000 rw-p 0 0:0 0\nRss: 9 kB\nAnonHugePages:  8 kB\n\
-                     5000-6000 rw-p 0 0:0 0\nAnonHugePages:  16 kB\n";
-        assert_eq!(huge_bytes_within(smaps, 0x3000, 0x5000), 8 * 1024);
-        assert_eq!(huge_bytes_within(smaps, 0x2fff, 0x5001), 28 * 1024);
+    fn only_huge_pages_of_the_addresses_count() {
+        let mut memory = Anonymous::new(Pages::Thp, 4 * MIB).unwrap();
+        assert_eq!(huge_bytes_of(&memory.addresses()), Some(0));
+        memory.bytes().fill(1);
+        let huge = huge_bytes_of(&memory.addresses()).unwrap();
+        assert!([0, 2, 4].contains(&(huge / MIB)), "{huge}");
+        assert_eq!(huge_bytes_of(&(0..1)), Some(0));
     }
 }
