@@ -532,7 +532,7 @@ fn a_size_that_is_none_is_a_usage_error_that_shows_a_valid_one() {
 fn more_memory_than_there_is_names_both_figures() {
     lab().args(["--memory", "999TiB"]).assert().code(2).stderr(
         predicate::str::contains("not enough memory: 999TiB requested")
-            .and(predicate::str::contains("are available")),
+            .and(predicate::str::contains("GiB available")),
     );
 }
 

@@ -121,10 +121,10 @@ fn write_lines(words: &[AtomicU64], phase: &AtomicU64, mut next: impl FnMut() ->
             }
             match seen {
                 _ if seen == Phase::During as u64 => {
-                    faults_before = Usage::of(Who::ThisThread).minor_faults
+                    faults_before = Usage::of(Who::ThisThread).minor_faults;
                 }
                 _ if before == Phase::During as u64 => {
-                    faults = Usage::of(Who::ThisThread).minor_faults - faults_before
+                    faults = Usage::of(Who::ThisThread).minor_faults - faults_before;
                 }
                 _ => {}
             }

@@ -193,8 +193,11 @@ fn watch(state: usize, before: Duration, rounds: Rounds<'_>) -> Result<Part, Lab
     Ok(part)
 }
 
+/// A name, a unit, and the sample of a turn.
+type Recorded = (&'static str, Unit, fn(&Turn) -> f64);
+
 /// What is recorded of a turn.
-const FIGURES: [(&str, Unit, fn(&Turn) -> f64); 7] = [
+const FIGURES: [Recorded; 7] = [
     ("fork", Unit::Microseconds, |turn| turn.fork.as_secs_f64() * 1e6),
     ("longest-set-before", Unit::Microseconds, |turn| turn.latencies[0].max() as f64 / 1e3),
     ("longest-set", Unit::Microseconds, |turn| turn.latencies[1].max() as f64 / 1e3),
