@@ -263,7 +263,8 @@ fn ratios_by_size(experiment: &Experiment, caches: &[(f64, &str)]) -> Vec<Plot> 
             .map(|(look, (name, points))| Line { name: arrow(name), look: main_look(look), points })
             .collect();
         let figures = family.iter().map(|one| (one.name, one.size, &one.of.published[..]));
-        lines.extend(published(figures, lines.len()));
+        let published = published(figures, lines.len()).into_iter();
+        lines.extend(published.map(|line| Line { name: arrow(&line.name), ..line }));
         let title =
             format!("Times as fast, by size{} (hollow: not like for like)", of_suffix(suffix));
         (!family.is_empty())

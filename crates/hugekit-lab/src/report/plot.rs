@@ -39,7 +39,7 @@ const SOFT: RGBColor = RGBColor(0x55, 0x58, 0x5f);
 const RULE: RGBColor = RGBColor(0xd4, 0xd6, 0xdb);
 
 /// Shapes of points, as the legend shows them.
-const SHAPES: [char; 4] = ['●', '▲', '■', '◆'];
+const SHAPES: [&str; 4] = ["●", "▲", "■", "◆"];
 
 /// Beyond this ratio of largest to smallest, a linear axis would hide the small ones.
 const WIDE: f64 = 20.0;
@@ -185,9 +185,10 @@ impl Look {
 
     fn legend(self) -> Markup {
         let sign = match self {
-            Self::Main(look) => SHAPES[look % SHAPES.len()],
-            Self::Dashed(_) | Self::Rule => '┄',
-            Self::Beside => '─',
+            Self::Main(look) => SHAPES[look % SHAPES.len()].to_owned(),
+            Self::Dashed(look) => format!("┄{}┄", SHAPES[look % SHAPES.len()]),
+            Self::Rule => "┄┄".to_owned(),
+            Self::Beside => "─".to_owned(),
         };
         let class = match self {
             Self::Main(look) | Self::Dashed(look) => format!("s{}", look % LOOKS),
