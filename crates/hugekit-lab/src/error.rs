@@ -14,7 +14,7 @@ pub enum LabError {
     #[error("not enough memory: {asked} requested, {available} available")]
     TooLittleMemory { asked: Size, available: Size },
     /// Less memory was asked for than the smallest experiment needs.
-    #[error("not enough memory to measure on: {asked} requested, at least {least} needed")]
+    #[error("not enough memory to measure on: {asked}, at least {least} needed")]
     MemoryTooSmall { asked: Size, least: Size },
     /// The files that describe the machine could not be read.
     #[error(transparent)]
