@@ -148,7 +148,7 @@ fn without_addresses_what_fits_is_measured_or_nothing_is_begun() {
             Some(0) => assert_eq!(experiments(&output).len(), 4),
             Some(4) => assert!(said.contains("could not be measured"), "{said}"),
             code => assert!(
-                code == Some(2) && said.contains("of memory are too few"),
+                code == Some(2) && said.contains("not enough memory to measure on"),
                 "{code:?} {said}"
             ),
         }

@@ -535,8 +535,8 @@ fn a_size_that_is_none_is_a_usage_error_that_shows_a_valid_one() {
 #[test]
 fn more_memory_than_there_is_names_both_figures() {
     lab().args(["--memory", "999TiB"]).assert().code(2).stderr(
-        predicate::str::contains("999TiB of memory were asked for")
-            .and(predicate::str::contains("are available")),
+        predicate::str::contains("not enough memory: 999TiB requested")
+            .and(predicate::str::contains("GiB available")),
     );
 }
 

@@ -119,23 +119,24 @@ fn everything_is_there(browser: &mut Browser) {
 /// are visible and within it.
 fn charts_are_drawn(browser: &mut Browser) {
     let bare = "[...document.querySelectorAll('article')]\
-                .filter(e => !e.querySelector('.skipped') && !e.querySelector('figure svg'))\
+                .filter(e => !e.querySelector('.skipped') && !e.querySelector('.plot svg'))\
                 .map(e => e.id)";
     assert_eq!(browser.evaluate(bare), json!([]), "experiments without a drawing");
-    let wrong = "[...document.querySelectorAll('figure > svg')].map(svg => {
-        const box = svg.getBoundingClientRect();
-        const marks = [...svg.querySelectorAll('.series path, .series circle')]
+    let wrong = "[...document.querySelectorAll('.plot')].map(plot => {
+        const box = plot.querySelector('svg').getBoundingClientRect();
+        const marks = [...plot.querySelectorAll('polyline, polygon, circle, rect')]
             .map(mark => mark.getBoundingClientRect())
             .filter(mark => mark.width > 1 || mark.height > 1);
         const inside = marks.every(mark => mark.left > box.left - 1 && mark.right < box.right + 1
             && mark.top > box.top - 1 && mark.bottom < box.bottom + 1);
-        const words = [...svg.querySelectorAll('text')].map(text => text.getBoundingClientRect());
+        const words = [...plot.querySelectorAll('text')].map(text => text.getBoundingClientRect());
         const legible = words.every(word => word.left > box.left - 1 && word.right < box.right + 1);
-        const named = svg.getAttribute('aria-labelledby').split(' ')
-            .every(id => document.getElementById(id)?.textContent.length > 3);
+        const title = plot.closest('figure').querySelector('figcaption').textContent;
+        const named = plot.getAttribute('role') == 'img'
+            && plot.getAttribute('aria-label').length > title.length;
         return marks.length && inside && legible && named ? null
-            : [svg.querySelector('title').textContent, svg.closest('article')?.id, marks.length, inside, legible, named];
-    }).filter(svg => svg)";
+            : [title, plot.closest('article')?.id, marks.length, inside, legible, named];
+    }).filter(plot => plot)";
     assert_eq!(
         browser.evaluate(wrong),
         json!([]),

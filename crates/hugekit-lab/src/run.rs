@@ -6,17 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hugekit_machine::Root;
 use jiff::Timestamp;
 
-use crate::bench::Bench;
-use crate::counters::Counting;
 use crate::error::LabError;
+use crate::experiments::Bench;
 use crate::experiments::Definition;
-use crate::finding::finding;
 use crate::machine::clearing_kernel;
-use crate::noise::{Moment, uncontrolled};
+use crate::measure::counters::Counting;
+use crate::measure::noise::{Moment, uncontrolled};
 use crate::observer::{Interrupted, Observer};
 use crate::options::Options;
-use crate::plain::plain;
+use crate::record::plain::plain;
 use crate::record::{Experiment, Failure, KIND, Machine, Noise, Ratio, Record, VERSION, parts};
+use crate::report::finding::finding;
 
 /// The outcome of a run.
 #[derive(Debug)]
@@ -65,16 +65,19 @@ pub fn run(
     observer: &dyn Observer,
 ) -> Result<Outcome, LabError> {
     let counting = Counting::new(observer);
+    let (mut experiments, mut interrupted) = (Vec::new(), false);
     let mut bench = match Bench::new(options, &counting) {
-        Err(LabError::Interrupted(_)) => return Ok(nothing_but_interrupted(&counting)),
-        bench => bench?,
+        Err(LabError::Interrupted(_)) => None,
+        bench => Some(bench?),
     };
-    let mut experiments = Vec::new();
-    let mut interrupted = false;
     for (number, definition) in (1..).zip(chosen) {
+        let Some(bench) = bench.as_mut() else {
+            interrupted = true;
+            break;
+        };
         let before = Moment::now();
         observer.experiment_begins(definition.name, number, chosen.len());
-        match run_one(definition, &mut bench) {
+        match run_one(definition, bench) {
             Ok(experiment) => {
                 let experiment = with_noise(experiment, &before, &counting);
                 observer.experiment_ends(&experiment.name, &finding(&experiment));
@@ -86,20 +89,10 @@ pub fn run(
             }
         }
     }
-    let not_restored = bench.restore_settings().err();
-    let settings = bench.settings_notes();
+    let not_restored = bench.as_mut().and_then(|bench| bench.restore_settings().err());
+    let settings = bench.as_mut().map_or(Vec::new(), Bench::settings_notes);
     let hardware_counters = counting.hardware().to_owned();
     Ok(Outcome { experiments, interrupted, hardware_counters, settings, not_restored })
-}
-
-fn nothing_but_interrupted(counting: &Counting<'_>) -> Outcome {
-    Outcome {
-        experiments: Vec::new(),
-        interrupted: true,
-        hardware_counters: counting.hardware().to_owned(),
-        settings: Vec::new(),
-        not_restored: None,
-    }
 }
 
 /// An experiment, or that all of it failed and why.
@@ -116,7 +109,7 @@ fn run_one(definition: &Definition, bench: &mut Bench<'_>) -> Result<Experiment,
         Err(panic) => LabError::Panicked(message(&*panic)),
     };
     let failures = vec![Failure::of(definition.name, &error)];
-    Ok(Experiment { name: definition.name.to_owned(), failures, ..Experiment::default() })
+    Ok(Experiment { failures, ..Experiment::new(definition.name) })
 }
 
 /// Methods of the kernel's in ids.
@@ -151,12 +144,8 @@ mod tests {
 
     #[test]
     fn a_record_names_the_kernel_that_its_ratios_compare_with_and_no_other() {
-        let case = |method: &str| Case {
-            id: format!("x/{method}/2MiB"),
-            unit: Unit::Microseconds,
-            samples: vec![1.0],
-            published: Vec::new(),
-        };
+        let case =
+            |method: &str| Case::new(format!("x/{method}/2MiB"), Unit::Microseconds, vec![1.0]);
         let ratio = |baseline: &str| Ratio::between("r".into(), &case(baseline), &case("region"));
         for method in ["kernel-thp", "sustained-kernel-thp", "fork2-4k", "map-populate"] {
             let said = which_kernel(&[ratio("memset"), ratio(method)]).unwrap();

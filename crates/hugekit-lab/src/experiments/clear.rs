@@ -10,11 +10,23 @@ use hugekit::{ClearOptions, Reuse};
 use hugekit_bulk::arch::{ClearRoutine, Unfenced, clear_routine, clear_routines};
 use hugekit_bulk::sweep::{GIGANTIC_OVER_BYTES, Order, SUBPAGE_BYTES};
 
+use super::bench::left_out;
+use super::{Bench, Definition};
 use crate::LabError;
-use crate::bench::{Bench, left_out};
-use crate::record::{Case, Experiment, Ratio, Unit};
-use crate::sampler::alternate;
+use crate::measure::part::Part;
+use crate::record::{Experiment, Unit};
 use crate::size::{GIB, KIB, MIB, Size};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "clear",
+    repeats: "clearing in extents, 2023, and target subpage last, 2018: one folio",
+    why: "Repeats clearing a huge page in extents (2023) and target subpage last (2018) on one folio, and then \
+          uses none, a little or all of it. What is fastest by itself may have thrown out of the cache what \
+          the program wants next, and only the use afterwards shows that.",
+    headlines: &["page-at-a-time-vs-engine"],
+    is_core: true,
+    run: run_experiment,
+};
 
 const FOLIOS: [usize; 2] = [2 * MIB, GIB];
 
@@ -55,7 +67,7 @@ impl Method {
 
 /// The bytes that are used once the folio is clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
+enum After {
     Nothing,
     Touch(usize),
     WriteAll,
@@ -73,7 +85,7 @@ impl After {
         }
     }
 
-    pub(crate) const fn reuse(self) -> Reuse {
+    const fn reuse(self) -> Reuse {
         match self {
             Self::WriteAll => Reuse::All,
             _ => Reuse::Target,
@@ -144,37 +156,19 @@ fn run(clear: &ClearOptions<'_>, bytes: &mut [u8]) {
     clear.run(bytes).expect("targets lie within the folio and routines were checked");
 }
 
-/// The next folios of the arena, over and over, each with a pseudo-random target.
-#[derive(Debug)]
-pub(crate) struct Walk {
-    folio: usize,
-    per_sample: usize,
-    next: usize,
-}
-
-impl Walk {
-    pub(crate) fn new(folio: usize) -> Self {
-        Self { folio, per_sample: SAMPLE_BYTES.div_ceil(folio), next: 0 }
+/// One sample in microseconds per folio: the next folios of the arena, over and over, each with a target of
+/// its own.
+fn walk(arena: &mut [u8], next: &mut usize, folio: usize, clearer: Clearer, after: After) -> f64 {
+    let (folios, per_sample) = (arena.len() / folio, SAMPLE_BYTES.div_ceil(folio));
+    let start = Instant::now();
+    for turn in 0..per_sample {
+        let bytes = &mut arena[*next * folio..][..folio];
+        let target = target_of(turn, folio);
+        clearer.clear(bytes, target, after.reuse());
+        after.apply(bytes, target);
+        *next = (*next + 1) % folios;
     }
-
-    /// One sample in microseconds per folio, of which `clear` is given the bytes and the target.
-    pub(crate) fn measure(
-        &mut self,
-        arena: &mut [u8],
-        after: After,
-        clear: impl Fn(&mut [u8], usize),
-    ) -> f64 {
-        let folios = arena.len() / self.folio;
-        let start = Instant::now();
-        for turn in 0..self.per_sample {
-            let folio = &mut arena[self.next * self.folio..][..self.folio];
-            let target = target_of(turn, self.folio);
-            clear(folio, target);
-            after.apply(folio, target);
-            self.next = (self.next + 1) % folios;
-        }
-        start.elapsed().as_secs_f64() * 1e6 / self.per_sample as f64
-    }
+    start.elapsed().as_secs_f64() * 1e6 / per_sample as f64
 }
 
 /// A target that looks random but is the same for every method: multiples of the golden ratio
@@ -184,7 +178,7 @@ pub(super) fn target_of(turn: usize, folio: usize) -> usize {
     (golden >> 32) as usize * (folio / KIB) / (1 << 32) * KIB
 }
 
-pub(super) fn run_experiment(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+fn run_experiment(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let mut experiment = bench.experiment("clear")?;
     experiment.notices.extend(notices(bench)?);
     for folio in FOLIOS {
@@ -194,9 +188,7 @@ pub(super) fn run_experiment(bench: &mut Bench<'_>) -> Result<Experiment, LabErr
             continue;
         }
         for after in AFTER {
-            let cases = measure(bench, folio, after)?;
-            experiment.ratios.extend(ratios(&cases, folio, after));
-            experiment.cases.extend(cases);
+            experiment.absorb(measure(bench, folio, after)?);
         }
     }
     Ok(experiment)
@@ -221,47 +213,25 @@ fn string_routine() -> &'static ClearRoutine {
     clear_routine("rep_stosb").unwrap_or(&clear_routines()[0])
 }
 
-fn measure(bench: &mut Bench<'_>, folio: usize, after: After) -> Result<Vec<Case>, LabError> {
+/// Every method, and each against the page at a time. Only where the folio is not used at all does the engine
+/// leave work behind: what it streamed is not in the cache for its next user.
+fn measure(bench: &mut Bench<'_>, folio: usize, after: After) -> Result<Part, LabError> {
     let label = format!("{}{}", Size(folio), after.suffix());
     let only = bench.options().routine.as_deref().and_then(clear_routine);
-    let plan = bench.plan(1.0 / (FOLIOS.len() * AFTER.len()) as f64, 100);
-    let (arena, observer) = bench.arena_and_observer()?;
-    observer.begin(&format!("clear {label}"));
-    let mut walk = Walk::new(folio);
-    let bytes = arena.bytes();
-    let clearers = METHODS.map(|method| Clearer { method, string: string_routine(), only });
-    let samples = alternate(plan, METHODS.len(), observer, |index| {
-        let clear = |folio: &mut [u8], target| clearers[index].clear(folio, target, after.reuse());
-        walk.measure(bytes, after, clear)
+    let rounds = bench.rounds(1.0 / (FOLIOS.len() * AFTER.len()) as f64, 100);
+    rounds.observer.begin(&format!("clear {label}"));
+    let (bytes, mut next) = (bench.arena()?.bytes(), 0);
+    let names = METHODS.map(|method| format!("{}/{label}", method.name()));
+    let mut part = rounds.measure("clear", Unit::Microseconds, &names, |index| {
+        let clearer = Clearer { method: METHODS[index], string: string_routine(), only };
+        Ok(walk(bytes, &mut next, folio, clearer, after))
     })?;
-    let case = |(method, samples): (Method, _)| Case {
-        id: format!("clear/{}/{label}", method.name()),
-        unit: Unit::Microseconds,
-        samples,
-        published: Vec::new(),
-    };
-    Ok(METHODS.into_iter().zip(samples).map(case).collect())
-}
-
-/// Each method against the page at a time. Only where the folio is not used at all does the engine
-/// leave work behind: what it streamed is not in the cache for its next user.
-fn ratios(cases: &[Case], folio: usize, after: After) -> Vec<Ratio> {
-    let baseline = &cases[0];
-    let ratio = |(method, case): (&Method, &Case)| {
-        let id = format!(
-            "clear/{}-vs-{}/{}{}",
-            METHODS[0].name(),
-            method.name(),
-            Size(folio),
-            after.suffix()
-        );
-        let ratio = Ratio::between(id, baseline, case);
-        match (method, after) {
-            (Method::Engine, After::Nothing) => ratio.unlike(COLD_AFTERWARDS),
-            _ => ratio,
-        }
-    };
-    METHODS[1..].iter().zip(&cases[1..]).map(ratio).collect()
+    for method in &METHODS[1..] {
+        let leaves_work = (*method, after) == (Method::Engine, After::Nothing);
+        let moved = leaves_work.then_some(COLD_AFTERWARDS);
+        part.compare((METHODS[0].name(), method.name()), &label, moved);
+    }
+    Ok(part)
 }
 
 #[cfg(test)]

@@ -15,20 +15,32 @@ use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
 use hugekit_machine::Root;
 
-use super::memory_sources::unscrubbed;
-use super::order::{self, Look};
+use super::copies::order::{self, Look};
+use super::memory_sources::{backing_report, unscrubbed};
 use super::parallel::counts;
-use super::part::{Part, found};
-use super::served::{Busy, Recorded};
-use crate::anonymous::Pages;
-use crate::bench::{Bench, available_memory, free_huge_pages};
-use crate::forking::{Shared, write_pages};
-use crate::record::{Case, Experiment, Ratio, Unit};
-use crate::sampler::{Plan, try_alternate};
+use super::{Bench, Definition};
+use crate::LabError;
+use crate::machine::memory::{available_memory, free_huge_pages};
+use crate::measure::latencies::{distribution, latencies, record};
+use crate::measure::part::{Part, Rounds};
+use crate::record::stats::median;
+use crate::record::{Experiment, Unit};
 use crate::size::{GIB, KIB, MIB, Size};
-use crate::stats::median;
-use crate::writers::{Spent, Work, in_processes, in_threads};
-use crate::{LabError, Observer};
+use crate::workloads::anonymous::Pages;
+use crate::workloads::busy::Busy;
+use crate::workloads::forking::{Shared, write_pages};
+use crate::workloads::writers::{Spent, Work, in_processes, in_threads};
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "cow",
+    repeats: "target last, 2018, anon-cow-seq: writers diverge from one origin",
+    why: "Repeats anon-cow-seq, the workload of target-last copying (2018): writers diverge from one origin, and \
+          each first write copies a page. After a fork, this is where the time that fork itself did not take is \
+          spent.",
+    headlines: &["fork2-hugetlb-vs-region", "kernel-hugetlb-vs-parent-write"],
+    is_core: true,
+    run,
+};
 
 /// Writers of the workload that is compared.
 const WRITERS: usize = 2;
@@ -65,39 +77,35 @@ const BASE_PAGES: &str = "a write to a shared transparent huge page has the kern
 
 const OTHER_PAGES: &str = "the region is on base pages, copied by 64 KiB";
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     // On memory that is mapped; what follows asks the kernel for its own.
     let orders = orders(bench)?;
-    let (memory, observer) = bench.leave_memory()?;
+    let memory = bench.leave_memory()?;
     bench.allow_thp()?;
     bench.allow_shared_thp()?;
     let unit = memory.min(MOST_MEMORY) / 2 / (WRITERS + 1) / HUGE * HUGE;
     let needed = (WRITERS + 1) * unit;
     // A pool for the origin and its forks, and as much for the kernel's.
     bench.reserve_unwritten(Pages::Hugetlb2M, 2 * needed / HUGE)?;
-    let mut experiment = Experiment {
-        name: "cow".to_owned(),
-        memory: Some(format!(
-            "{} of memory, written once before and given back to the kernel; each writer has {}",
-            Size(memory),
-            Size(unit)
-        )),
-        notices: notices(bench, unit),
-        ..Experiment::default()
-    };
-    let (pool, fallbacks) = pool(needed)?;
-    experiment.notices.extend(fallbacks);
+    let (memory, each) = (Size(memory), Size(unit));
+    let memory = format!(
+        "{memory} of memory, written once before and given back to the kernel; each writer has {each}"
+    );
+    let mut experiment = Experiment::on("cow", memory);
+    experiment.notices.extend(caches_notice(bench, unit));
+    let pool = unscrubbed(needed).build()?;
+    experiment.notices.push(backing_report(&pool));
     let (mut origins, left_out) = origins(&pool, unit)?;
     experiment.notices.extend(left_out);
     for workload in &WORKLOADS {
-        let plan = bench.plan_of_long_rounds(workload.share, 40);
+        let rounds = bench.long_rounds(workload.share, 40);
         let name = format!("{WRITERS}{}", workload.kind);
-        experiment.add(&name, diverge(&mut origins, workload, plan, observer))?;
+        experiment.add(&name, diverge(&mut origins, workload, rounds))?;
     }
     for (writers, order) in orders {
         experiment.add(&format!("order {writers}"), order)?;
     }
-    experiment.add("one copy", single(&mut origins, &pool, bench.plan(0.25, 60), observer))?;
+    experiment.add("one copy", single(&mut origins, &pool, bench.rounds(0.25, 60)))?;
     Ok(experiment)
 }
 
@@ -106,8 +114,8 @@ type Orders = Vec<(usize, Result<Part, LabError>)>;
 
 /// The order of copying, by one writer, two … and one on each CPU.
 fn orders(bench: &mut Bench<'_>) -> Result<Orders, LabError> {
-    let (arena, observer) = bench.arena_and_observer()?;
-    arena.fill_with_data(observer)?;
+    let observer = bench.observer();
+    bench.arena()?.fill_with_data(observer)?;
     let counts = counts(Placement::here().threads());
     let share = ORDER_SHARE / counts.len() as f64;
     let look = |writers| Look { experiment: "cow", writers, used: HUGE, share };
@@ -115,37 +123,25 @@ fn orders(bench: &mut Bench<'_>) -> Result<Orders, LabError> {
 }
 
 /// The figures' reach on this machine.
-fn notices(bench: &Bench<'_>, unit: usize) -> Vec<String> {
-    let at_a_time = WRITERS * 2 * HUGE;
-    let caches = bench.caches().map(|caches| {
-        let (llc, all) = (Size(caches.llc), Size((WRITERS + 1) * unit));
-        let order = if at_a_time > caches.llc {
-            "so that part of a page is evicted while the rest of it is copied: the order of copying shows"
-        } else {
-            "so that nothing of a page is evicted from there while the rest of it is copied: what was \
-             published for the order of copying cannot show here, but from the L2"
-        };
-        let walk = if (WRITERS + 1) * unit > caches.llc { "do not fit" } else { "fit: not as in memory" };
-        format!(
-            "a CPU has an L2 of {} and {llc} of the last level, shared by {} CPUs; {WRITERS} writers \
-             read and write {} at a time, one huge page each, {order}; origin and copies, {all}, {walk}",
-            Size(caches.l2),
-            caches.llc_shared_by,
-            Size(at_a_time)
-        )
-    });
-    caches.into_iter().collect()
-}
-
-/// The best tier there is, and why not a better one.
-fn pool(bytes: usize) -> Result<(Pool, Vec<String>), LabError> {
-    let pool = unscrubbed(bytes).build()?;
-    let mut fallbacks = vec![format!("the pool is on {}", pool.backing())];
-    fallbacks.extend(pool.backing_report().fallbacks.iter().map(|fallback| {
-        let remedy = fallback.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
-        format!("not on {}: {}{remedy}", fallback.backing, fallback.reason)
-    }));
-    Ok((pool, fallbacks))
+fn caches_notice(bench: &Bench<'_>, unit: usize) -> Option<String> {
+    let caches = bench.caches()?;
+    let (at_a_time, all) = (WRITERS * 2 * HUGE, (WRITERS + 1) * unit);
+    let order = if at_a_time > caches.llc {
+        "so that part of a page is evicted while the rest of it is copied: the order of copying shows"
+    } else {
+        "so that nothing of a page is evicted from there while the rest of it is copied: what was published for \
+         the order of copying cannot show here, but from the L2"
+    };
+    let walk = if all > caches.llc { "do not fit" } else { "fit: not as in memory" };
+    Some(format!(
+        "a CPU has an L2 of {} and {} of the last level, shared by {} CPUs; {WRITERS} writers read and write {} \
+         at a time, one huge page each, {order}; origin and copies, {}, {walk}",
+        Size(caches.l2),
+        Size(caches.llc),
+        caches.llc_shared_by,
+        Size(at_a_time),
+        Size(all)
+    ))
 }
 
 /// The memory that writers diverge from.
@@ -155,12 +151,18 @@ enum Origin {
     Region(Region),
 }
 
+const fn process_name(pages: Pages) -> &'static str {
+    match pages {
+        Pages::Thp => "fork2-thp",
+        Pages::Hugetlb2M => "fork2-hugetlb",
+        _ => "fork2-4k",
+    }
+}
+
 impl Origin {
     const fn name(&self) -> &'static str {
         match self {
-            Self::Process(Pages::Hugetlb2M, _) => "fork2-hugetlb",
-            Self::Process(Pages::Thp, _) => "fork2-thp",
-            Self::Process(..) => "fork2-4k",
+            Self::Process(pages, _) => process_name(*pages),
             Self::Region(_) => "region",
         }
     }
@@ -211,15 +213,11 @@ fn origins(pool: &Pool, unit: usize) -> Result<(Vec<Origin>, Vec<String>), LabEr
     let on_base = pool.backing() == Backing::Base;
     let base = on_base.then_some(Pages::Base);
     for pages in base.into_iter().chain([Pages::Thp, Pages::Hugetlb2M]) {
-        let name = match pages {
-            Pages::Thp => "fork2-thp",
-            Pages::Hugetlb2M => "fork2-hugetlb",
-            _ => "fork2-4k",
-        };
+        let name = process_name(pages);
         // The kernel promises no memory for the copies of children, and a child without one is killed.
         let copies = (WRITERS + 1) * unit;
         let enough = match pages {
-            Pages::Hugetlb2M => free_huge_pages(&root, pages)? * HUGE >= copies,
+            Pages::Hugetlb2M => free_huge_pages(&root, HUGE)? * HUGE >= copies,
             _ => available_memory(&root)? >= 2 * copies,
         };
         // Pages that others took meanwhile are too few of them, too.
@@ -261,59 +259,37 @@ fn at_random(bytes: &mut [u8], index: usize) {
 fn diverge(
     origins: &mut [Origin],
     workload: &Workload,
-    plan: Plan,
-    observer: &dyn Observer,
+    rounds: Rounds<'_>,
 ) -> Result<Part, LabError> {
     let label = format!("{WRITERS}{}", workload.kind);
-    observer.begin(&format!("cow {label} writers"));
+    rounds.observer.begin(&format!("cow {label} writers"));
+    let methods: Vec<&str> = origins.iter().map(Origin::name).collect();
+    let names: Vec<_> = methods.iter().map(|method| format!("{method}/{label}")).collect();
+    let measured = rounds.measure_with("cow", Unit::GibPerSecond, &names, |index| {
+        let spent = origins[index].diverge(workload.work)?;
+        let unit = origins[index].bytes().len();
+        let huge_pages = (spent.len() * unit / HUGE) as f64;
+        let cpu =
+            |of: fn(&Spent) -> u64| spent.iter().map(of).sum::<u64>() as f64 / 1e3 / huge_pages;
+        let cpu = [cpu(|spent| spent.user), cpu(|spent| spent.system)];
+        let stored = unit as f64 * workload.density / GIB as f64;
+        let rate = |spent: &Spent| stored / (spent.elapsed as f64 / 1e9);
+        Ok((spent.iter().map(rate).sum(), cpu))
+    });
+    let (mut part, cpu) = measured?;
+    for (method, cpu) in methods.iter().zip(cpu) {
+        for (at, kind) in ["user", "system"].into_iter().enumerate() {
+            let samples = cpu.iter().map(|both| both[at]).collect();
+            part.add_case(&format!("{method}-{kind}/{label}"), Unit::Microseconds, samples);
+        }
+    }
     let backing = match origins.last() {
         Some(Origin::Region(region)) => region.pool().backing(),
         _ => Backing::Base,
     };
-    let mut cpu: Vec<[Vec<f64>; 2]> = origins.iter().map(|_| Default::default()).collect();
-    let rounds = try_alternate(plan, origins.len(), observer, |index| {
-        let spent = origins[index].diverge(workload.work)?;
-        let unit = origins[index].bytes().len();
-        for (samples, of) in cpu[index].iter_mut().zip([|s: &Spent| s.user, |s: &Spent| s.system]) {
-            let sum: u64 = spent.iter().map(of).sum();
-            samples.push(sum as f64 / 1e3 / (spent.len() * unit / HUGE) as f64);
-        }
-        let stored = unit as f64 * workload.density / GIB as f64;
-        let rate = |spent: &Spent| stored / (spent.elapsed as f64 / 1e9);
-        Ok(spent.iter().map(rate).sum())
-    })?;
-    let case = |name: &str, unit, samples| Case {
-        id: format!("cow/{name}/{label}"),
-        unit,
-        samples,
-        published: Vec::new(),
-    };
-    let mut part = Part::default();
-    let rates = part.cases_of(rounds, |index, samples| {
-        case(origins[index].name(), Unit::GibPerSecond, samples)
-    });
-    let region = rates.last().expect("the region is always one").as_ref();
-    let ratio = |(origin, rate): (&Origin, &Option<Case>)| {
-        let id = format!("cow/{}-vs-region/{label}", origin.name());
-        let ratio = Ratio::between(id, rate.as_ref()?, region?);
-        Some(match origin.differs(backing) {
-            Some(differs) => ratio.unlike(differs),
-            None => ratio,
-        })
-    };
-    part.ratios = origins.iter().zip(&rates).take(rates.len() - 1).filter_map(ratio).collect();
-    let times = origins.iter().zip(&rates).zip(cpu).flat_map(|((origin, rate), cpu)| {
-        let kinds = ["user", "system"].into_iter().zip(cpu);
-        let case = |(kind, samples): (&str, Vec<f64>)| {
-            // The first of them was thrown away with its bandwidth.
-            let samples = samples[samples.len() - rate.as_ref()?.samples.len()..].to_vec();
-            Some(case(&format!("{}-{kind}", origin.name()), Unit::Microseconds, samples))
-        };
-        kinds.filter_map(case).collect::<Vec<_>>()
-    });
-    let times: Vec<Case> = times.collect();
-    part.cases = found(rates);
-    part.cases.extend(times);
+    for origin in &origins[..origins.len() - 1] {
+        part.compare((origin.name(), "region"), &label, origin.differs(backing));
+    }
     Ok(part)
 }
 
@@ -341,39 +317,36 @@ impl Writer {
     }
 }
 
-/// The writer that is looked at: one while the other CPUs are idle, or while another thread runs.
-type Looks = Vec<(Writer, bool)>;
-
-/// The latency of one copy, in rows: the kernel's of a hugetlb page, ours of a granule.
-fn single(
-    origins: &mut [Origin],
-    pool: &Pool,
-    plan: Plan,
-    observer: &dyn Observer,
-) -> Result<Part, LabError> {
-    observer.begin("cow one copy");
+/// The latency of one copy, in rows: the kernel's of a hugetlb page, ours of a granule; while the other CPUs are
+/// idle, and while another thread runs.
+fn single(origins: &mut [Origin], pool: &Pool, rounds: Rounds<'_>) -> Result<Part, LabError> {
+    rounds.observer.begin("cow one copy");
     let granule = pool.page_size().max(64 * KIB);
     let kernel = origins.iter().any(Origin::is_kernels_huge).then_some(Writer::Kernel);
     let writers = kernel.into_iter().chain([Writer::Parent, Writer::Child]);
-    let looks: Looks = writers.flat_map(|writer| [(writer, false), (writer, true)]).collect();
-    let mut recorded: Vec<Recorded> = looks.iter().map(|_| Recorded::new()).collect();
-    let rounds = try_alternate(plan, looks.len(), observer, |index| {
+    let looks: Vec<(Writer, bool)> =
+        writers.flat_map(|writer| [(writer, false), (writer, true)]).collect();
+    let name = |&(writer, busy): &(Writer, bool)| {
+        format!("{}/{}", writer.name(), writer.label(busy, granule))
+    };
+    let names: Vec<_> = looks.iter().map(name).collect();
+    let mut recorded: Vec<_> = looks.iter().map(|_| latencies(3)).collect();
+    let mut part = rounds.measure("cow", Unit::Microseconds, &names, |index| {
         let row = look(origins, looks[index], granule)?;
-        recorded[index].add(&row);
+        record(&mut recorded[index], &row);
         Ok(median(&row))
     })?;
-    let mut part = Part::default();
-    let cases = part.cases_of(rounds, |index, samples| {
-        let (writer, busy) = looks[index];
-        let id = format!("cow/{}/{}", writer.name(), writer.label(busy, granule));
-        Case { id, unit: Unit::Microseconds, samples, published: Vec::new() }
-    });
-    part.ratios = against_the_kernel(&looks, &cases, granule, pool.backing());
-    let distributions = cases.iter().zip(&recorded);
-    let distribution =
-        |(case, recorded): (&Option<Case>, &Recorded)| Some(recorded.distribution(case.as_ref()?));
-    part.distributions = distributions.filter_map(distribution).collect();
-    part.cases = found(cases);
+    for (name, recorded) in names.iter().zip(&recorded) {
+        let case = part.case(name).map(|case| distribution(&case.id, recorded));
+        part.distributions.extend(case);
+    }
+    // Where both copy huge pages.
+    let other_pages = "the region is on transparent huge pages, the kernel's on reserved ones";
+    let moved = (pool.backing() != Backing::Hugetlb2M).then_some(other_pages);
+    for &(writer, busy) in looks.iter().filter(|(writer, _)| *writer != Writer::Kernel) {
+        let sides = (Writer::Kernel.name(), writer.name());
+        part.compare(sides, &writer.label(busy, granule), moved);
+    }
     Ok(part)
 }
 
@@ -401,31 +374,6 @@ fn look(
             Ok(row(if writer == Writer::Parent { region } else { &mut fork }, granule))
         }
     }
-}
-
-/// Comparisons with the kernel, whose cases come first, where both copy huge pages.
-fn against_the_kernel(
-    looks: &Looks,
-    cases: &[Option<Case>],
-    granule: usize,
-    backing: Backing,
-) -> Vec<Ratio> {
-    let has_kernel = looks[0].0 == Writer::Kernel;
-    if !has_kernel || granule != HUGE {
-        return Vec::new();
-    }
-    let ours = looks.iter().zip(cases).filter(|((writer, _), _)| *writer != Writer::Kernel);
-    ours.filter_map(|(&(writer, busy), case)| {
-        let label = writer.label(busy, granule);
-        let id = format!("cow/kernel-hugetlb-vs-{}/{label}", writer.name());
-        let ratio = Ratio::between(id, cases[usize::from(busy)].as_ref()?, case.as_ref()?);
-        Some(match backing {
-            Backing::Hugetlb2M => ratio,
-            _ => ratio
-                .unlike("the region is on transparent huge pages, the kernel's on reserved ones"),
-        })
-    })
-    .collect()
 }
 
 /// Microseconds of the first store to each piece, not always to the same place in it.

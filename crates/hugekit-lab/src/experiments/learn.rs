@@ -9,17 +9,29 @@ use std::ops::Range;
 use std::time::Instant;
 
 use hugekit::{ClearOptions, CopyOptions, Reuse};
-use hugekit_bulk::arch::{ClearRoutine, CopyRoutine, Kind, Routine, clear_routines, copy_routines};
+use hugekit_bulk::arch::{
+    Kind, Routine, clear_routine, clear_routines, copy_routine, copy_routines,
+};
 use hugekit_bulk::learning::{self, Used};
 
-use super::part::Part;
-use super::routine_matrix::{Walk, between, chosen, marked, may_be_cached, plan};
+use super::routine_matrix::{Walk, chosen, marked, may_be_cached, rounds};
+use super::{Bench, Definition};
 use crate::LabError;
-use crate::bench::Bench;
-use crate::record::{Case, Experiment, Ratio, Sequence, Skipped, Unit};
-use crate::sampler::alternate;
+use crate::measure::part::Part;
+use crate::record::stats::median;
+use crate::record::{Case, Experiment, Ratio, Sequence, Unit};
 use crate::size::{GIB, MIB, Size};
-use crate::stats::median;
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "learn",
+    repeats: "beyond: a process's first, second and later calls, and what they learn",
+    why: "Measures what a process's first, second and later operations gain from what the library learned of the \
+          ones before, beside libc, the best routine and the built-in choice. A table of CPU models is always \
+          behind the machines that programs run on, and learning must pay for itself at once.",
+    headlines: &["best-vs-second"],
+    is_core: true,
+    run,
+};
 
 /// What the first operation of a process is asked to gain on.
 const LARGE: usize = GIB;
@@ -86,42 +98,22 @@ impl Workload {
     }
 }
 
-/// A routine of either table.
-#[derive(Clone, Copy, Debug)]
-enum Candidate {
-    Copy(&'static CopyRoutine),
-    Clear(&'static ClearRoutine),
-}
-
-impl Candidate {
-    /// libc's and every available one that streams, or the one named beside libc's.
-    fn all(operation: Operation, only: Option<&str>) -> Vec<Self> {
-        match operation {
-            Operation::Copy => candidates(copy_routines(), only).map(Self::Copy).collect(),
-            Operation::Clear => candidates(clear_routines(), only).map(Self::Clear).collect(),
-        }
+/// The names of the routines that an operation may be done by: libc's, and of the others those that are available
+/// and stream, or the one that is wanted.
+fn candidates(operation: Operation, only: Option<&str>) -> Vec<&'static str> {
+    fn of<F>(table: &'static [Routine<F>], only: Option<&str>) -> Vec<&'static str> {
+        let (libc, others) = table.split_first().expect("libc's is the first");
+        let wanted = |routine: &&Routine<F>| match only {
+            Some(only) => only == routine.name(),
+            None => routine.kind() == Kind::Streaming,
+        };
+        let others = others.iter().filter(|routine| routine.is_available()).filter(wanted);
+        std::iter::once(libc).chain(others).map(Routine::name).collect()
     }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Copy(routine) => routine.name(),
-            Self::Clear(routine) => routine.name(),
-        }
+    match operation {
+        Operation::Copy => of(copy_routines(), only),
+        Operation::Clear => of(clear_routines(), only),
     }
-}
-
-/// The table's first, and of the others those that are available and wanted.
-fn candidates<F>(
-    table: &'static [Routine<F>],
-    only: Option<&str>,
-) -> impl Iterator<Item = &'static Routine<F>> {
-    let (libc, others) = table.split_first().expect("libc's is the first");
-    let wanted = move |routine: &&Routine<F>| match only {
-        Some(only) => only == routine.name(),
-        None => routine.kind() == Kind::Streaming,
-    };
-    let available = others.iter().filter(|routine| routine.is_available());
-    std::iter::once(libc).chain(available.filter(wanted))
 }
 
 /// Memory to walk on: what is written, and what is read.
@@ -133,29 +125,27 @@ struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// One operation: by this routine, or as the engine chooses; which one that was.
-    fn run(&mut self, workload: Workload, by: Option<Candidate>) -> Option<Used> {
+    /// One operation: by the routine of this name, or as the engine chooses; which one that was.
+    fn run(&mut self, workload: Workload, by: Option<&str>) -> Option<Used> {
         let at = self.walk.advance(workload.size);
         let bytes = &mut self.destination[at..][..workload.size];
         let reuse = if workload.is_cold { Reuse::None } else { Reuse::Unknown };
-        let ran = match (workload.operation, by) {
-            (Operation::Copy, by) => {
-                let copy = CopyOptions::new().reuse(reuse);
-                let copy = if let Some(Candidate::Copy(by)) = by { copy.routine(by) } else { copy };
+        let ran = match workload.operation {
+            Operation::Copy => {
+                let (copy, by) = (CopyOptions::new().reuse(reuse), by.and_then(copy_routine));
+                let copy = by.iter().fold(copy, |copy, by| copy.routine(by));
                 copy.run(bytes, &self.source[at..][..workload.size]).ok()
             }
-            (Operation::Clear, by) => {
-                let clear = ClearOptions::new().reuse(reuse);
-                let clear =
-                    if let Some(Candidate::Clear(by)) = by { clear.routine(by) } else { clear };
-                clear.run(bytes).ok()
+            Operation::Clear => {
+                let (clear, by) = (ClearOptions::new().reuse(reuse), by.and_then(clear_routine));
+                by.iter().fold(clear, |clear, by| clear.routine(by)).run(bytes).ok()
             }
         };
         ran.expect("no target, equal sizes, and routines that are available").used
     }
 
     /// One sample in GiB/s of what does not change from call to call.
-    fn sample(&mut self, workload: Workload, by: Option<Candidate>) -> f64 {
+    fn sample(&mut self, workload: Workload, by: Option<&str>) -> f64 {
         let start = Instant::now();
         for _ in 0..workload.repeated() {
             self.run(workload, by);
@@ -164,7 +154,7 @@ impl Ground<'_> {
     }
 
     /// The calls of a process that has just begun, in seconds each; and which routine did the last one.
-    fn begin_anew(&mut self, workload: Workload) -> (Vec<f64>, Option<Used>) {
+    fn begin_anew(&mut self, workload: Workload) -> Begun {
         learning::set_enabled(true);
         learning::forget();
         let mut used = None;
@@ -197,15 +187,22 @@ impl Drop for Resumed {
     }
 }
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     if !learning::is_enabled() {
-        return Ok(skipped());
+        let reason =
+            "operations do not learn here: this CPU has no clock or no routine to choose from";
+        return Ok(Experiment::skipped(
+            "learn",
+            reason,
+            "none: libc does all work on this machine",
+        ));
     }
     let mut experiment = bench.experiment("learn")?;
-    let (arena, observer) = bench.arena_and_observer()?;
+    let observer = bench.observer();
+    let arena = bench.arena()?;
+    arena.fill_with_data(observer)?;
     let half = arena.len() / 2;
     let large = largest(half);
-    arena.fill_with_data(observer)?;
     experiment.notices.extend(notices(large, half, bench.llc()));
     let _resumed = Resumed;
     for workload in workloads(large) {
@@ -217,19 +214,6 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         experiment.add(&workload.label(), part)?;
     }
     Ok(experiment)
-}
-
-fn skipped() -> Experiment {
-    Experiment {
-        name: "learn".to_owned(),
-        skipped: Some(Skipped {
-            reason:
-                "operations do not learn here: this CPU has no clock or no routine to choose from"
-                    .to_owned(),
-            remedy: "none: libc does all work on this machine".to_owned(),
-        }),
-        ..Experiment::default()
-    }
 }
 
 /// The largest power of two that either side holds, of a GiB at most.
@@ -260,73 +244,75 @@ const NEW_PROCESS: usize = 0;
 const BUILT_IN: usize = 1;
 const ROUTINES: usize = 2;
 
+/// The calls of a new process in seconds each, and the routine of the last one.
+type Begun = (Vec<f64>, Option<Used>);
+
 fn measure(bench: &mut Bench<'_>, workload: Workload) -> Result<Part, LabError> {
     let label = workload.label();
-    let plan = plan(bench, workload.share, workload.size);
-    let candidates = Candidate::all(workload.operation, bench.options().routine.as_deref());
-    let caches = bench.caches();
-    let (arena, observer) = bench.arena_and_observer()?;
-    observer.begin(&format!("learn {label}"));
+    let candidates = candidates(workload.operation, bench.options().routine.as_deref());
+    let (rounds, caches) = (rounds(bench, workload.share, workload.size), bench.caches());
+    rounds.observer.begin(&format!("learn {label}"));
+    let arena = bench.arena()?.bytes();
     let half = arena.len() / 2;
-    let (source, destination) = arena.bytes().split_at_mut(half);
+    let (source, destination) = arena.split_at_mut(half);
     let mut ground = Ground { destination, source, walk: Walk::new(half) };
-    let (mut begun, mut used) = (Vec::new(), None);
-    let samples = alternate(plan, ROUTINES + candidates.len(), observer, |index| match index {
+    let routines = candidates.iter().copied();
+    let names = ["first", "built-in"].into_iter().chain(routines);
+    let names: Vec<_> = names.map(|name| format!("{name}/{label}")).collect();
+    let measured = rounds.measure_with("learn", Unit::GibPerSecond, &names, |index| match index {
         NEW_PROCESS => {
-            let (calls, by) = ground.begin_anew(workload);
-            let first = rate_of(&calls[..1], workload.size);
-            begun.push(calls);
-            used = by;
-            first
+            let begun = ground.begin_anew(workload);
+            Ok((rate_of(&begun.0[..1], workload.size), begun))
         }
-        BUILT_IN => ground.sample(workload, None),
-        _ => ground.sample(workload, Some(candidates[index - ROUTINES])),
-    })?;
-    let mut samples = samples.into_iter();
-    // The round that is thrown away began a process, too.
-    let begun = &begun[begun.len() - samples.next().map_or(0, |first| first.len())..];
-    let names = std::iter::once("built-in").chain(candidates.iter().map(|one| one.name()));
-    let mut cases = looks(workload, begun);
-    cases.extend(names.zip(samples).map(|(name, samples)| case(name, &label, samples)));
-    let mut ratios = ratios(&cases, &candidates, &label);
+        BUILT_IN => Ok((ground.sample(workload, None), Begun::default())),
+        _ => {
+            let by = candidates[index - ROUTINES];
+            Ok((ground.sample(workload, Some(by)), Begun::default()))
+        }
+    });
+    let (part, mut begun) = measured?;
+    let begun = begun.swap_remove(NEW_PROCESS);
+    let mut learned = Part::new("learn");
+    looks(&mut learned, workload, &begun);
+    // Instead of the first call alone.
+    learned.cases.extend(part.cases.into_iter().skip(ROUTINES - 1));
+    compare(&mut learned, &candidates, &label);
+    let used = begun.last().and_then(|(_, used)| *used);
     if may_be_cached(workload.touched(), caches) {
-        ratios = ratios.into_iter().map(|ratio| fair(ratio, workload, used)).collect();
+        let ratios = learned.ratios.into_iter();
+        learned.ratios = ratios.map(|ratio| fair(ratio, workload, used)).collect();
     }
-    let sequences = sequence(workload, begun, &cases, &candidates).into_iter().collect();
-    Ok(Part { cases, ratios, sequences, notices: vec![said(&label, used)], ..Part::default() })
-}
-
-fn case(name: &str, label: &str, samples: Vec<f64>) -> Case {
-    let id = format!("learn/{name}/{label}");
-    Case { id, unit: Unit::GibPerSecond, samples, published: Vec::new() }
+    learned.sequences.extend(sequence(workload, &begun, &learned, &candidates));
+    learned.notices.push(match used {
+        Some(used) => format!("{label}: in the end by {}", chosen(used)),
+        None => format!("{label}: no single routine did the last call"),
+    });
+    Ok(learned)
 }
 
 /// A case for each look at the calls of new processes.
-fn looks(workload: Workload, begun: &[Vec<f64>]) -> Vec<Case> {
-    let look = |(name, calls): &(&str, Range<usize>)| {
-        let of_round = |round: &Vec<f64>| rate_of(&round[calls.clone()], workload.size);
-        case(name, &workload.label(), begun.iter().map(of_round).collect())
-    };
-    workload.looks().iter().map(look).collect()
-}
-
-fn find<'a>(cases: &'a [Case], name: &str, label: &str) -> Option<&'a Case> {
-    let id = format!("learn/{name}/{label}");
-    cases.iter().find(|case| case.id == id)
+fn looks(part: &mut Part, workload: Workload, begun: &[Begun]) {
+    for (name, calls) in workload.looks() {
+        let of_round = |(round, _): &Begun| rate_of(&round[calls.clone()], workload.size);
+        let samples = begun.iter().map(of_round).collect();
+        part.add_case(&format!("{name}/{}", workload.label()), Unit::GibPerSecond, samples);
+    }
 }
 
 /// libc and the built-in choice against each look, and the best routine against all but the first.
-fn ratios(cases: &[Case], candidates: &[Candidate], label: &str) -> Vec<Ratio> {
-    let libc = candidates[0].name();
-    let pairs = [(libc, "first"), ("built-in", "first"), (libc, "later"), ("built-in", "later")];
-    let pairs = pairs.into_iter().filter_map(|pair| between(cases, "learn", pair, label));
-    let routines: Vec<&Case> =
-        candidates.iter().filter_map(|one| find(cases, one.name(), label)).collect();
+fn compare(part: &mut Part, candidates: &[&str], label: &str) {
+    let libc = candidates[0];
+    for look in ["first", "later"] {
+        part.compare((libc, look), label, None);
+        part.compare(("built-in", look), label, None);
+    }
+    let case = |name: &str| part.case(&format!("{name}/{label}"));
+    let routines: Vec<&Case> = candidates.iter().filter_map(|one| case(one)).collect();
     let best = ["second", "later"].into_iter().filter_map(|look| {
-        let id = format!("learn/best-vs-{look}/{label}");
-        Ratio::with_best(id, &routines, find(cases, look, label)?)
+        Ratio::with_best(format!("learn/best-vs-{look}/{label}"), &routines, case(look)?)
     });
-    pairs.chain(best).collect()
+    let best: Vec<Ratio> = best.collect();
+    part.ratios.extend(best);
 }
 
 /// Not like for like if one side leaves the bytes in the cache and the other does not.
@@ -337,32 +323,24 @@ fn fair(ratio: Ratio, workload: Workload, used: Option<Used>) -> Ratio {
     }
 }
 
-/// The routine in the end, in words.
-fn said(label: &str, used: Option<Used>) -> String {
-    match used {
-        Some(used) => format!("{label}: in the end by {}", chosen(used)),
-        None => format!("{label}: no single routine did the last call"),
-    }
-}
-
 /// Every call's median over rounds, with what the calls are compared with.
 fn sequence(
     workload: Workload,
-    begun: &[Vec<f64>],
-    cases: &[Case],
-    candidates: &[Candidate],
+    begun: &[Begun],
+    part: &Part,
+    candidates: &[&str],
 ) -> Option<Sequence> {
     let label = workload.label();
     let of_call = |call| {
-        let rounds: Vec<f64> =
-            begun.iter().map(|calls| rate_of(&calls[call..=call], workload.size)).collect();
-        median(&rounds)
+        let rate = |(calls, _): &Begun| rate_of(&calls[call..=call], workload.size);
+        median(&begun.iter().map(rate).collect::<Vec<_>>())
     };
-    let level = |name: &str| Some((name.to_owned(), find(cases, name, &label)?.median()));
-    let routines = candidates.iter().filter_map(|one| level(one.name()));
+    let level =
+        |name: &str| Some((name.to_owned(), part.case(&format!("{name}/{label}"))?.median()));
+    let routines = candidates.iter().filter_map(|one| level(one));
     let (best, value) = routines.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    let levels =
-        [level(candidates[0].name()), Some((format!("best: {best}"), value)), level("built-in")];
+    let best = Some((format!("best: {best}"), value));
+    let levels = [level(candidates[0]), best, level("built-in")];
     Some(Sequence {
         id: format!("learn/{label}"),
         unit: Unit::GibPerSecond,
@@ -384,7 +362,7 @@ mod tests {
     fn every_candidate_and_the_engine_do_the_operation() {
         let source: Vec<u8> = (0..SMALL).map(|at| at as u8 | 1).collect();
         for workload in workloads(SMALL) {
-            let candidates = Candidate::all(workload.operation, None);
+            let candidates = candidates(workload.operation, None);
             assert!(candidates.len() > 1 || cfg!(not(target_arch = "x86_64")));
             for by in candidates.into_iter().map(Some).chain([None]) {
                 let mut destination = vec![0xff; SMALL];
@@ -405,10 +383,11 @@ mod tests {
         let [large, _, small, _] = workloads(GIB);
         assert_eq!((large.calls(), small.calls()), (6, 80));
         assert_eq!((large.repeated(), small.repeated()), (1, 16));
-        let cases = looks(large, &[vec![1.0, 0.5, 0.25, 0.25, 0.25, 0.25]]);
-        let rates: Vec<f64> = cases.iter().map(Case::median).collect();
+        let mut part = Part::new("learn");
+        looks(&mut part, large, &[(vec![1.0, 0.5, 0.25, 0.25, 0.25, 0.25], None)]);
+        let rates: Vec<f64> = part.cases.iter().map(Case::median).collect();
         assert_eq!(rates, [1.0, 2.0, 4.0]);
-        assert_eq!(cases[2].id, "learn/later/1GiB");
+        assert_eq!(part.cases[2].id, "learn/later/1GiB");
     }
 
     #[test]
@@ -424,14 +403,17 @@ mod tests {
     #[test]
     fn ratios_are_those_that_are_documented_and_the_best_is_no_look() {
         let [large, _, small, _] = workloads(GIB);
-        let routines = Candidate::all(Operation::Copy, Some("rep_movsb"));
+        let routines = candidates(Operation::Copy, Some("rep_movsb"));
         let of = |workload: Workload, looks: &[&str]| {
             let label = workload.label();
             let names = looks.iter().copied().chain(["built-in"]);
-            let names = names.chain(routines.iter().map(|one| one.name()));
-            let cases: Vec<Case> = names.map(|name| case(name, &label, vec![1.0; 4])).collect();
-            let ratios = ratios(&cases, &routines, &label);
-            ratios.into_iter().map(|ratio| ratio.id).collect::<Vec<_>>()
+            let names = names.chain(routines.iter().copied());
+            let mut part = Part::new("learn");
+            for name in names {
+                part.add_case(&format!("{name}/{label}"), Unit::GibPerSecond, vec![1.0; 4]);
+            }
+            compare(&mut part, &routines, &label);
+            part.ratios.into_iter().map(|ratio| ratio.id).collect::<Vec<_>>()
         };
         let large = of(large, &["first", "second", "later"]);
         for id in ["memcpy-vs-first", "best-vs-second", "best-vs-later", "built-in-vs-later"] {

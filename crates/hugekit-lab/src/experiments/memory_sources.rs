@@ -1,15 +1,15 @@
 //! The sources of memory that `demand` and `fault` share, and what to say of each.
 
 use hugekit::pool::{Backing, PoolBuilder};
-use hugekit::{Pool, Region, Threads};
-use hugekit_machine::{Memory, Root, hugepages};
+use hugekit::{Pool, PoolError, Region, Threads};
+use hugekit_machine::Root;
 
+use super::bench::Bench;
 use crate::LabError;
-use crate::anonymous::{Anonymous, Pages};
-use crate::bench::{Bench, why_no_thp};
-use crate::record::{Experiment, Ratio};
-use crate::settings::huge_pages;
+use crate::machine::memory::{remedy, why_no_thp};
+use crate::record::Experiment;
 use crate::size::{GIB, MIB, Size};
+use crate::workloads::anonymous::{Anonymous, Pages};
 
 /// The work that a comparison of hand-outs alone leaves out.
 pub(super) const CLEARED_EARLIER: &str = "the pool cleared these pages before they were asked for, in the background; `lab demand` counts \
@@ -97,13 +97,19 @@ pub(super) fn soil(pool: &Pool) -> Result<(), LabError> {
 }
 
 /// A pool's tier, and why it is on no better one.
-fn backing_report(pool: &Pool) -> String {
+pub(super) fn backing_report(pool: &Pool) -> String {
     let report = pool.backing_report();
     let fallbacks = report.fallbacks.iter().map(|fallback| {
         let remedy = fallback.reason.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
         format!("; not on {}: {}{remedy}", fallback.backing, fallback.reason)
     });
     format!("the pool is on {}{}", report.backing, fallbacks.collect::<String>())
+}
+
+/// Why something is left out, and its remedy.
+pub(super) fn no_pool(name: &str, error: &PoolError) -> String {
+    let remedy = error.remedy().map_or(String::new(), |remedy| format!("; {remedy}"));
+    format!("{name} left out: {error}{remedy}")
 }
 
 pub(super) const fn short_name(backing: Backing) -> &'static str {
@@ -131,7 +137,7 @@ impl Given {
     /// The memory given back to the kernel, and as many huge pages reserved as a pool or the kernel's
     /// side needs at a time, as far as that may be.
     pub(super) fn new(bench: &mut Bench<'_>, gigantic: usize) -> Result<Self, LabError> {
-        let (memory, _) = bench.leave_memory()?;
+        let memory = bench.leave_memory()?;
         let thp = bench.allow_thp()?;
         let huge = bench.reserve(Pages::Hugetlb2M, largest(memory) / (2 * MIB))?;
         let gigantic = bench.reserve(Pages::Hugetlb1G, gigantic)?;
@@ -157,16 +163,11 @@ impl Given {
 
     /// An empty record that says what cannot be measured here.
     pub(super) fn experiment(&self, name: &str, setup: bool) -> Experiment {
-        Experiment {
-            name: name.to_owned(),
-            memory: Some(format!(
-                "{} of memory, written once before and given back to the kernel; {} huge pages of 2MiB",
-                Size(self.memory),
-                self.huge
-            )),
-            notices: self.left_out(setup),
-            ..Experiment::default()
-        }
+        let (memory, huge) = (Size(self.memory), self.huge);
+        let memory = format!(
+            "{memory} of memory, written once before and given back to the kernel; {huge} huge pages of 2MiB"
+        );
+        Experiment { notices: self.left_out(setup), ..Experiment::on(name, memory) }
     }
 
     fn left_out(&self, setup: bool) -> Vec<String> {
@@ -180,8 +181,7 @@ impl Given {
         });
         let wanted = largest / (2 * MIB);
         let huge = (self.huge < wanted).then(|| {
-            let missing = (wanted - self.huge) as u64;
-            let remedy = remedy(&Root::default(), Pages::Hugetlb2M.size() as u64, missing);
+            let remedy = remedy(&Root::default(), Pages::Hugetlb2M.size(), wanted - self.huge);
             format!(
                 "the kernel's hugetlb left out where pages are missing: {} of {wanted} pages of 2MiB \
                  are free{remedy}{hint}",
@@ -192,19 +192,7 @@ impl Given {
     }
 }
 
-/// How to come by so many more reserved pages, behind a semicolon; nothing where the kernel has none of the size.
-pub(super) fn remedy(root: &Root, page_size: u64, missing: u64) -> String {
-    let Ok(Some(pool)) = huge_pages(root, page_size) else { return String::new() };
-    let spare = Memory::read(root).ok().map(|memory| memory.spare() / page_size);
-    format!("; {}", hugepages::remedy(page_size, pool.total, missing, spare))
-}
-
 /// The largest region measured, where a pool and the kernel hold as much at a time.
 pub(super) fn largest(memory: usize) -> usize {
     (memory / 2).min(GIB) / (2 * MIB) * (2 * MIB)
-}
-
-/// Marks a comparison with memory that was cleared before.
-pub(super) fn unlike_if_clean(ratio: Ratio, clean: bool) -> Ratio {
-    if clean { ratio.unlike(CLEARED_EARLIER) } else { ratio }
 }

@@ -11,17 +11,26 @@ use hugekit::parallel::Placement;
 use hugekit::{ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
 use hugekit_bulk::arch::{clear_routine, copy_routine};
 
-use super::part::{Part, found};
 use super::routine_matrix::sample;
+use super::{Bench, Definition};
 use crate::LabError;
-use crate::arena::Arena;
-use crate::bench::Bench;
-use crate::conditions::{Conditions, NO_KERNEL};
-use crate::published::{self, Beside, Elsewhere};
-use crate::record::{Case, Experiment, Ratio, Skipped, Unit};
-use crate::sampler::{alternate, try_alternate};
+use crate::measure::part::Part;
+use crate::record::published::{self, Conditions};
+use crate::record::{Case, Experiment, Unit};
 use crate::size::{GIB, MIB, Size};
-use crate::threads::spawn;
+use crate::workloads::arena::Arena;
+use crate::workloads::threads::spawn;
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "parallel",
+    repeats: "gigantic pages in parallel, 2017: clear, copy, populate by threads",
+    why: "Repeats clearing gigantic pages by several threads (ktask, 2017), for copying and populating too. A \
+          virtual machine's memory takes minutes to clear on one CPU; how many threads help ends where the \
+          memory's bandwidth does.",
+    headlines: &["serial-vs-threads"],
+    is_core: true,
+    run,
+};
 
 /// Where a job is not worth more than one thread, and must cost nothing.
 const SMALL: usize = MIB;
@@ -63,33 +72,32 @@ enum Method {
     PlainThreads(usize),
 }
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+impl Method {
+    fn name(self, work: Work) -> String {
+        match self {
+            Self::Job(threads) => format!("{}/{threads}", work.name()),
+            Self::PlainThreads(threads) => format!("{}-plain-threads/{threads}", work.name()),
+        }
+    }
+}
+
+fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
     let most = Placement::here().threads();
     if most < 2 {
-        return Ok(skipped());
+        let remedy = "let it run on more: taskset, a cpuset or a CPU quota limits it";
+        let reason = "this process has the time of one CPU only";
+        return Ok(Experiment::skipped("parallel", reason, remedy));
     }
     let mut experiment = bench.experiment("parallel")?;
     experiment.notices.push(POPULATE.to_owned());
     let only = bench.options().routine.clone();
-    let only = only.as_deref();
     for work in Work::ALL {
-        let part = measure(bench, work, most, only);
+        let part = measure(bench, work, most, only.as_deref());
         experiment.add(work.name(), part)?;
     }
-    let small = measure_small(bench, only);
+    let small = measure_small(bench, only.as_deref());
     experiment.add("small", small)?;
     Ok(experiment)
-}
-
-fn skipped() -> Experiment {
-    Experiment {
-        name: "parallel".to_owned(),
-        skipped: Some(Skipped {
-            reason: "this process has the time of one CPU only".to_owned(),
-            remedy: "let it run on more: taskset, a cpuset or a CPU quota limits it".to_owned(),
-        }),
-        ..Experiment::default()
-    }
 }
 
 /// 1, 2, 4 … and all.
@@ -104,24 +112,19 @@ fn measure(
     most: usize,
     only: Option<&str>,
 ) -> Result<Part, LabError> {
-    let plan = bench.plan(0.3, 100);
-    let (arena, observer) = bench.arena_and_observer()?;
-    observer.begin(&format!("parallel {}", work.name()));
+    let rounds = bench.rounds(0.3, 100);
+    rounds.observer.begin(&format!("parallel {}", work.name()));
+    let arena = bench.arena()?;
     if work == Work::Copy {
-        arena.fill_with_data(observer)?;
+        arena.fill_with_data(rounds.observer)?;
     }
-    let jobs = counts(most).into_iter().map(Method::Job);
-    let methods: Vec<_> = jobs.chain([Method::PlainThreads(2)]).collect();
-    let rounds = try_alternate(plan, methods.len(), observer, |index| {
+    let methods: Vec<_> =
+        counts(most).into_iter().map(Method::Job).chain([Method::PlainThreads(2)]).collect();
+    let names: Vec<_> = methods.iter().map(|method| method.name(work)).collect();
+    let mut part = rounds.measure("parallel", Unit::GibPerSecond, &names, |index| {
         measure_once(arena, work, methods[index], only)
     })?;
-    let mut part = Part::default();
-    let cases = part.cases_of(rounds, |index, samples| case(work, methods[index], samples));
-    part.ratios = ratios(work, &cases);
-    if work == Work::Clear {
-        part.elsewhere = published_beside(&mut part.ratios, arena.len());
-    }
-    part.cases = with_bandwidth_per_thread(work, &methods, cases);
+    compare(&mut part, work, &counts(most), arena.len());
     Ok(part)
 }
 
@@ -200,7 +203,7 @@ impl<'a> Pieces<'a> {
                 let populated = PopulateOptions::new().threads(threads).run_raw(start, len);
                 populated.map_err(|error| LabError::Map {
                     len: Size(len),
-                    cause: std::io::Error::other(error),
+                    source: std::io::Error::other(error),
                 })?;
             }
         }
@@ -208,89 +211,46 @@ impl<'a> Pieces<'a> {
     }
 }
 
-fn case(work: Work, method: Method, samples: Vec<f64>) -> Case {
-    let (name, threads) = match method {
-        Method::Job(threads) => (work.name().to_owned(), threads),
-        Method::PlainThreads(threads) => (format!("{}-plain-threads", work.name()), threads),
-    };
-    let id = format!("parallel/{name}/{threads}");
-    Case { id, unit: Unit::GibPerSecond, samples, published: Vec::new() }
-}
-
-/// Every number of threads against one, and two against two that know nothing of jobs.
-fn ratios(work: Work, cases: &[Option<Case>]) -> Vec<Ratio> {
-    let (plain, jobs) = cases.split_last().expect("plain threads are always a case");
-    let threads = |case: &Case| case.id.rsplit('/').next().unwrap_or_default().to_owned();
-    let against_one = jobs[1..].iter().map(|case| {
-        let case = case.as_ref()?;
-        let id = format!("parallel/serial-vs-threads/{}/{}", work.name(), threads(case));
-        Some(Ratio::between(id, jobs[0].as_ref()?, case))
-    });
-    let id = format!("parallel/plain-threads-vs-job/{}/2", work.name());
-    let sides = plain.as_ref().zip(jobs[1].as_ref());
-    let against_plain = sides.map(|(plain, job)| Ratio::between(id, plain, job));
-    against_one.chain([against_plain]).flatten().collect()
-}
-
-/// Puts published speed-ups beside ours where the workload is the same; returns the others.
-fn published_beside(ratios: &mut [Ratio], memory: usize) -> Vec<Elsewhere> {
-    let mut elsewhere = Vec::new();
-    for ratio in ratios.iter_mut().filter(|ratio| ratio.id.contains("/serial-vs-threads/")) {
-        let Some(threads) = ratio.id.rsplit('/').next().and_then(|last| last.parse().ok()) else {
-            continue;
-        };
-        let ours = Conditions {
-            ran: "clearing memory that is mapped".to_owned(),
-            kernel: NO_KERNEL.to_owned(),
-            memory: Some(Size(memory).to_string()),
-            pages: None,
-            threads: Some(threads),
-        };
-        let beside = Beside::of(&ratio.id, &ours, published::parallel_speed_up(threads));
-        ratio.published = beside.same;
-        elsewhere.extend(beside.elsewhere);
+/// Every number of threads against one, and two against two that know nothing of jobs; and the bandwidth of each
+/// thread of a job.
+fn compare(part: &mut Part, work: Work, counts: &[usize], memory: usize) {
+    let name = work.name();
+    for threads in &counts[1..] {
+        let sides = (&*format!("{name}/1"), &*format!("{name}/{threads}"));
+        part.ratio(&format!("serial-vs-threads/{name}/{threads}"), sides, None);
+        if work == Work::Clear {
+            let ran = Conditions::without_kernel("clearing memory that is mapped");
+            let (memory, threads) = (Some(Size(memory).to_string()), *threads);
+            let ours = Conditions { memory, threads: Some(threads), ..ran };
+            let id = format!("parallel/serial-vs-threads/{name}/{threads}");
+            part.put_beside(&id, &ours, published::parallel_speed_up(threads));
+        }
     }
-    elsewhere
-}
-
-/// The cases that there are, and what each thread of a job did.
-fn with_bandwidth_per_thread(
-    work: Work,
-    methods: &[Method],
-    cases: Vec<Option<Case>>,
-) -> Vec<Case> {
-    let per_thread = |(method, case): (&Method, &Option<Case>)| match *method {
-        Method::PlainThreads(_) => None,
-        Method::Job(threads) => case.as_ref().map(|case| Case {
-            id: format!("parallel/{}-per-thread/{threads}", work.name()),
-            samples: case.samples.iter().map(|sample| sample / threads as f64).collect(),
-            ..case.clone()
-        }),
+    let sides = (&*format!("{name}-plain-threads/2"), &*format!("{name}/2"));
+    part.ratio(&format!("plain-threads-vs-job/{name}/2"), sides, None);
+    let per_thread = |threads: &usize| {
+        let case = part.case(&format!("{name}/{threads}"))?;
+        let samples = case.samples.iter().map(|sample| sample / *threads as f64).collect();
+        Some(Case::new(format!("parallel/{name}-per-thread/{threads}"), case.unit, samples))
     };
-    let each: Vec<Case> = methods.iter().zip(&cases).filter_map(per_thread).collect();
-    found(cases).into_iter().chain(each).collect()
+    let per_thread: Vec<Case> = counts.iter().filter_map(per_thread).collect();
+    part.cases.extend(per_thread);
 }
 
 /// The cost of asking for threads where one is enough.
 fn measure_small(bench: &mut Bench<'_>, only: Option<&str>) -> Result<Part, LabError> {
-    let plan = bench.plan(0.1, 200);
-    let (arena, observer) = bench.arena_and_observer()?;
-    observer.begin(&format!("parallel {}", Size(SMALL)));
-    let mut small = Pieces::of(Work::Clear, &mut arena.bytes()[..SMALL]);
+    let (rounds, label) = (bench.rounds(0.1, 200), Size(SMALL).to_string());
+    rounds.observer.begin(&format!("parallel {label}"));
+    let mut small = Pieces::of(Work::Clear, &mut bench.arena()?.bytes()[..SMALL]);
     let methods = [("plain-loop", Threads::One), ("job", Threads::Auto)];
-    let samples = alternate(plan, methods.len(), observer, |index| {
+    let names = methods.map(|(name, _)| format!("{name}/{label}"));
+    let mut part = rounds.measure("parallel", Unit::GibPerSecond, &names, |index| {
         let mut pass = || small.clear(methods[index].1, only);
         sample(SMALL, &mut pass);
-        sample(SMALL, pass)
+        Ok(sample(SMALL, pass))
     })?;
-    let case = |((name, _), samples): (&(&str, Threads), _)| {
-        let id = format!("parallel/{name}/{}", Size(SMALL));
-        Case { id, unit: Unit::GibPerSecond, samples, published: Vec::new() }
-    };
-    let cases: Vec<Case> = methods.iter().zip(samples).map(case).collect();
-    let id = format!("parallel/plain-loop-vs-job/{}", Size(SMALL));
-    let ratios = vec![Ratio::between(id, &cases[0], &cases[1])];
-    Ok(Part { cases, ratios, ..Part::default() })
+    part.compare(("plain-loop", "job"), &label, None);
+    Ok(part)
 }
 
 #[cfg(test)]
@@ -328,26 +288,15 @@ mod tests {
 
     #[test]
     fn published_speed_ups_are_shown_as_of_another_workload() {
-        let case = |threads: usize| case(Work::Clear, Method::Job(threads), vec![1.0]);
-        let plain = super::case(Work::Clear, Method::PlainThreads(2), vec![1.0]);
-        let mut ratios = ratios(
-            Work::Clear,
-            &[1, 2, 4].map(case).map(Some).into_iter().chain([Some(plain)]).collect::<Vec<_>>(),
-        );
-        let elsewhere = published_beside(&mut ratios, 4 * GIB);
-        assert!(ratios.iter().all(|ratio| ratio.published.is_empty()));
-        let of = |threads: &str| {
-            let id = format!("parallel/serial-vs-threads/clear/{threads}");
-            elsewhere.iter().filter(move |one| one.beside == id).count()
-        };
-        assert_eq!((elsewhere.len(), of("2"), of("4")), (14, 7, 7));
-        let same_kernel = |one: &Elsewhere| !one.differs.iter().any(|d| d.aspect == "kernel");
-        assert!(!elsewhere.iter().any(same_kernel), "{elsewhere:?}");
-    }
-
-    #[test]
-    fn one_cpu_is_a_reason_and_a_remedy() {
-        let skipped = skipped().skipped.unwrap();
-        assert!(skipped.reason.contains("one CPU") && skipped.remedy.contains("taskset"));
+        let (work, counts) = (Work::Clear, [1, 2, 4]);
+        let mut part = Part::new("parallel");
+        for method in counts.map(Method::Job).into_iter().chain([Method::PlainThreads(2)]) {
+            part.add_case(&method.name(work), Unit::GibPerSecond, vec![1.0]);
+        }
+        compare(&mut part, work, &counts, 4 * GIB);
+        assert_eq!((part.cases.len(), part.ratios.len()), (7, 3));
+        assert!(part.ratios.iter().all(|ratio| ratio.published.is_empty()));
+        assert_eq!(part.elsewhere.len(), 14);
+        assert!(part.elsewhere.iter().all(|one| one.differs.iter().any(|d| d.aspect == "kernel")));
     }
 }

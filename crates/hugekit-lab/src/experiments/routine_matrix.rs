@@ -7,9 +7,10 @@ use hugekit_bulk::arch::{Kind, Routine};
 use hugekit_bulk::learning::{ChosenBy, Used};
 use hugekit_machine::CacheSizes;
 
-use crate::bench::Bench;
-use crate::record::{Case, Ratio, parts};
-use crate::sampler::Plan;
+use super::Bench;
+use crate::LabError;
+use crate::measure::part::{Part, Rounds};
+use crate::record::{Ratio, Unit, parts};
 use crate::size::{GIB, MIB};
 
 /// A sample moves at least this much, in several passes if need be, so that reading the clock does
@@ -32,29 +33,105 @@ const AUTO_LEAVES_MORE: &str = "what the other routine streamed is not in the ca
 pub(super) enum Candidate<F: 'static> {
     Routine(&'static Routine<F>),
     Auto,
+    /// As `Auto`, and is asked which routine that was.
+    Asked,
 }
 
 impl<F> Candidate<F> {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Routine(routine) => routine.name(),
-            Self::Auto => "auto",
+            Self::Auto | Self::Asked => "auto",
         }
     }
 }
 
-/// libc's routine, which is the table's first, the available ones (or the one named), and `auto`.
-pub(super) fn candidates<F>(table: &'static [Routine<F>], only: Option<&str>) -> Vec<Candidate<F>> {
-    let wanted = |routine: &&Routine<F>| {
-        let named = only.is_none_or(|only| only == routine.name());
-        routine.is_available() && (named || **routine == table[0])
-    };
-    let routines = table.iter().filter(wanted).map(Candidate::Routine);
-    routines.chain([Candidate::Auto]).collect()
+/// What the candidates do.
+#[derive(Clone, Debug)]
+pub(super) struct Workload {
+    pub(super) label: String,
+    pub(super) size: usize,
+    /// Whether each case runs once unmeasured, because the case before left its own bytes in the cache.
+    pub(super) is_warmed: bool,
+    /// Whether bytes may stay in the cache, and no reader shows it.
+    pub(super) leaves_reader_out: bool,
+}
+
+/// The routines of a table as candidates of one experiment.
+#[derive(Debug)]
+pub(super) struct Matrix<F: 'static> {
+    experiment: &'static str,
+    table: &'static [Routine<F>],
+    candidates: Vec<Candidate<F>>,
+    by_auto: ByAuto,
+}
+
+impl<F> Matrix<F> {
+    /// libc's routine, which is the table's first, the available ones (or the one named), and `auto`.
+    pub(super) fn new(
+        experiment: &'static str,
+        table: &'static [Routine<F>],
+        only: Option<&str>,
+    ) -> Self {
+        let wanted = |routine: &&Routine<F>| {
+            let named = only.is_none_or(|only| only == routine.name());
+            routine.is_available() && (named || **routine == table[0])
+        };
+        let routines = table.iter().filter(wanted).map(Candidate::Routine);
+        let candidates = routines.chain([Candidate::Auto]).collect();
+        Self { experiment, table, candidates, by_auto: ByAuto::default() }
+    }
+
+    /// All of them on one workload, and `auto` against libc and the best. `once` does it once, and answers
+    /// [`Candidate::Asked`].
+    pub(super) fn measure(
+        &mut self,
+        rounds: Rounds<'_>,
+        workload: &Workload,
+        mut once: impl FnMut(&Candidate<F>) -> Option<Used>,
+    ) -> Result<Part, LabError> {
+        let Workload { label, size, .. } = workload;
+        let names: Vec<String> =
+            self.candidates.iter().map(|one| format!("{}/{label}", one.name())).collect();
+        let mut used = Vec::new();
+        rounds.observer.begin(&format!("{} {label}", self.experiment));
+        let mut part = rounds.measure(self.experiment, Unit::GibPerSecond, &names, |index| {
+            let candidate = &self.candidates[index];
+            if workload.is_warmed {
+                sample(*size, || {
+                    once(candidate);
+                });
+            }
+            let sample = sample(*size, || {
+                once(candidate);
+            });
+            if matches!(candidate, Candidate::Auto) {
+                used.extend(once(&Candidate::Asked));
+            }
+            Ok(sample)
+        })?;
+        let used = mostly(&used);
+        self.by_auto.add(label, used);
+        part.compare((self.table[0].name(), "auto"), label, None);
+        if let Some((auto, routines)) = part.cases.split_last() {
+            let id = format!("{}/best-vs-auto/{label}", self.experiment);
+            part.ratios.extend(Ratio::with_best(id, &routines.iter().collect::<Vec<_>>(), auto));
+        }
+        if workload.leaves_reader_out {
+            let ratios = part.ratios.into_iter();
+            part.ratios = ratios.map(|ratio| marked(ratio, self.table, used)).collect();
+        }
+        Ok(part)
+    }
+
+    /// Which routines cannot take part, and which ones `auto` chose.
+    pub(super) fn notices(&self) -> impl Iterator<Item = String> {
+        unavailable(self.table).into_iter().chain(self.by_auto.notice())
+    }
 }
 
 /// The routines that cannot take part, and why.
-pub(super) fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
+fn unavailable<F>(table: &'static [Routine<F>]) -> Option<String> {
     let missing: Vec<String> = table
         .iter()
         .filter(|routine| !routine.is_available())
@@ -101,18 +178,18 @@ pub(super) fn chosen(used: Used) -> String {
 }
 
 /// What did most of `auto`'s operations on one workload: what it learns may change from one round to the next.
-pub(super) fn mostly(used: &[Used]) -> Option<Used> {
+fn mostly(used: &[Used]) -> Option<Used> {
     let times = |one: &Used| used.iter().filter(|other| *other == one).count();
     used.iter().max_by_key(|one| times(one)).copied()
 }
 
 /// The routines that `auto` came to, each with its workloads.
 #[derive(Debug, Default)]
-pub(super) struct ByAuto(Vec<(String, Vec<String>)>);
+struct ByAuto(Vec<(String, Vec<String>)>);
 
 impl ByAuto {
     /// In most operations on this workload.
-    pub(super) fn add(&mut self, workload: &str, used: Option<Used>) {
+    fn add(&mut self, workload: &str, used: Option<Used>) {
         let Some(routine) = used.map(chosen) else { return };
         match self.0.iter_mut().find(|(other, _)| *other == routine) {
             Some((_, workloads)) => workloads.push(workload.to_owned()),
@@ -121,7 +198,7 @@ impl ByAuto {
     }
 
     /// For the reader of the record.
-    pub(super) fn notice(&self) -> Option<String> {
+    fn notice(&self) -> Option<String> {
         let of = |(routine, workloads): &(String, Vec<String>)| {
             format!("{routine}: {}", workloads.join(" "))
         };
@@ -138,43 +215,32 @@ pub(super) fn share(size: usize, sizes: impl IntoIterator<Item = usize>) -> f64 
 }
 
 /// Rounds for that share.
-pub(super) fn plan(bench: &Bench<'_>, share: f64, size: usize) -> Plan {
-    let plan = bench.plan(share, 200);
-    match bench.options().rounds {
-        None if size >= GIB => Plan { min_rounds: LONG_ROUNDS, ..plan },
-        _ => plan,
-    }
+pub(super) fn rounds<'a>(bench: &Bench<'a>, share: f64, size: usize) -> Rounds<'a> {
+    bench.rounds_of(share, 200, (size >= GIB).then_some(LONG_ROUNDS))
 }
 
 fn weight(size: usize) -> f64 {
-    if size <= 16 * MIB {
-        1.0
-    } else if size <= 128 * MIB {
-        2.0
-    } else {
-        4.0
+    match size {
+        0..=0x100_0000 => 1.0,
+        0x100_0001..=0x800_0000 => 2.0,
+        _ => 4.0,
     }
-}
-
-/// How often something of `size` bytes is done for one sample.
-const fn passes(size: usize) -> usize {
-    SAMPLE_BYTES.div_ceil(size)
 }
 
 /// Places in memory, one after the other, from the start again at the end.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(super) struct Walk {
     len: usize,
     next: usize,
 }
 
 impl Walk {
-    pub(crate) fn new(len: usize) -> Self {
+    pub(super) fn new(len: usize) -> Self {
         Self { len, next: 0 }
     }
 
     /// Where the next `size` bytes begin.
-    pub(crate) fn advance(&mut self, size: usize) -> usize {
+    pub(super) fn advance(&mut self, size: usize) -> usize {
         let at = if self.next + size > self.len { 0 } else { self.next };
         self.next = at + size;
         at
@@ -182,8 +248,8 @@ impl Walk {
 }
 
 /// One sample in GiB/s: `pass` moves `size` bytes and is called as often as a sample needs.
-pub(crate) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
-    let passes = passes(size);
+pub(super) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
+    let passes = SAMPLE_BYTES.div_ceil(size);
     let start = Instant::now();
     for _ in 0..passes {
         pass();
@@ -191,42 +257,14 @@ pub(crate) fn sample(size: usize, mut pass: impl FnMut()) -> f64 {
     (passes * size) as f64 / GIB as f64 / start.elapsed().as_secs_f64()
 }
 
-/// The case of one candidate on one workload.
-fn find<'a>(cases: &'a [Case], experiment: &str, name: &str, workload: &str) -> Option<&'a Case> {
-    let id = format!("{experiment}/{name}/{workload}");
-    cases.iter().find(|case| case.id == id)
-}
-
-/// Two candidates on one workload, if both took part.
-pub(super) fn between(
-    cases: &[Case],
-    experiment: &str,
-    (baseline, subject): (&str, &str),
-    workload: &str,
-) -> Option<Ratio> {
-    let id = format!("{experiment}/{baseline}-vs-{subject}/{workload}");
-    let case = |name| find(cases, experiment, name, workload);
-    Some(Ratio::between(id, case(baseline)?, case(subject)?))
-}
-
-/// The best routine against `auto`, which is the last of the cases.
-pub(super) fn best(cases: &[Case], experiment: &str, workload: &str) -> Option<Ratio> {
-    let (auto, routines) = cases.split_last()?;
-    let candidates: Vec<&Case> = routines.iter().collect();
-    Ratio::with_best(format!("{experiment}/best-vs-auto/{workload}"), &candidates, auto)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Case;
 
     fn ratio(baseline: &str) -> Ratio {
-        let case = |name: &str| Case {
-            id: format!("stores/{name}/2MiB"),
-            unit: crate::record::Unit::GibPerSecond,
-            samples: vec![1.0],
-            published: Vec::new(),
-        };
+        let case =
+            |name: &str| Case::new(format!("stores/{name}/2MiB"), Unit::GibPerSecond, vec![1.0]);
         Ratio::between("stores/best-vs-auto/2MiB".into(), &case(baseline), &case("auto"))
     }
 

@@ -20,18 +20,29 @@ use hugekit::pool::Backing;
 use hugekit::snapshot::{Builder, Granule, Reserve, Stats};
 use hugekit::{CopyOptions, Reuse, SharedRegion, Snapshot, SnapshotError};
 
-use super::memory_sources::{short_name, unscrubbed};
-use super::part::Part;
-use super::served::distribution;
-use crate::anonymous::Pages;
-use crate::bench::Bench;
-use crate::forking::Shared;
-use crate::latency_writer::{self, LINE, Outside, Phase, STEP, WATCHED, Watched, Workload};
-use crate::record::{Case, Experiment, Failure, Ratio, Skipped, Timeline, Unit};
-use crate::sampler::{Plan, try_alternate};
+use super::memory_sources::unscrubbed;
+use super::{Bench, Definition};
+use crate::LabError;
+use crate::machine::cpus;
+use crate::measure::latencies::{distribution, sum};
+use crate::measure::part::{Part, Rounds};
+use crate::record::{Experiment, Timeline, Unit};
 use crate::size::{GIB, MIB, Size};
-use crate::threads::spawn;
-use crate::{LabError, Observer};
+use crate::workloads::anonymous::Pages;
+use crate::workloads::forking::Shared;
+use crate::workloads::latency_writer::{self, LINE, Phase, STEP, WATCHED, Watched, Workload};
+use crate::workloads::outside::Outside;
+use crate::workloads::threads::spawn;
+
+pub(super) const DEFINITION: Definition = Definition {
+    name: "snapshot",
+    repeats: "beyond: a writer while its memory is saved: fork(2), region, anonymous",
+    why: "Measures what a writer feels while a point in time of its memory is saved: stalls, latency and \
+          throughput. A database forks for that today, and its clients see the stall.",
+    headlines: &["fork2-thp-vs-anonymous-unreserved", "fork2-thp-vs-anonymous"],
+    is_core: true,
+    run,
+};
 
 /// The state that is saved.
 const MOST_STATE: usize = GIB;
@@ -59,26 +70,23 @@ const RESERVED: &str = "the snapshot has a reserve: memory for what writers copy
 const DELIVERED: &str = "the plain copy is of no point in time; and what the writer is about to change it copies there \
      itself, so that part of the work moves to its CPU";
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
-    let (memory, observer) = bench.leave_memory()?;
+fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
+    let memory = bench.leave_memory()?;
     bench.allow_thp()?;
     bench.allow_shared_thp()?;
     // Quickly, there is no time to write several gigabytes again and again.
     let part = if bench.options().quick { 4 } else { 2 };
-    let most = MOST_STATE.min(memory / part).min(bench.available_memory()? / STATES);
-    let state = most / HUGE * HUGE;
+    let available = bench.available_memory()?;
+    let state = MOST_STATE.min(memory / part).min(available / STATES) / HUGE * HUGE;
     if state == 0 {
-        return Ok(skipped(STATES * HUGE, bench.available_memory()?));
+        return Ok(too_small("snapshot", available, STATES * HUGE));
     }
     // A region and its snapshot, and where the state goes.
     bench.reserve_unwritten(Pages::Hugetlb2M, 3 * state / HUGE)?;
     let (mut scene, left_out) = Scene::new(state)?;
-    let mut experiment = Experiment {
-        name: "snapshot".to_owned(),
-        memory: Some(format!("a state of {}, written before by the writer's process", Size(state))),
-        notices: scene.notices(),
-        ..Experiment::default()
-    };
+    let memory = format!("a state of {}, written before by the writer's process", Size(state));
+    let mut experiment = Experiment::on("snapshot", memory);
+    experiment.notices = scene.notices();
     experiment.notices.extend(left_out);
     let mut workloads = vec![(Workload::Uniform, 0.6)];
     if bench.options().quick {
@@ -90,53 +98,41 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Experiment, LabError> {
         workloads.extend(fitting.map(|fitting| (fitting, 0.2)));
     }
     for (workload, share) in workloads {
-        observer.begin(&format!("snapshot{} {}", workload.name(), Size(state)));
-        let plan = bench.plan_of_long_rounds(share, 20);
+        let rounds = bench.long_rounds(share, 20);
+        rounds.observer.begin(&format!("snapshot{} {}", workload.name(), Size(state)));
         let name = format!("uniform{}", workload.name()).replace("uniform-", "");
-        experiment.add(&name, watch(&mut scene, &workload, plan, observer, state))?;
+        experiment.add(&name, watch(&mut scene, &workload, rounds, state))?;
     }
     compare(&mut experiment, state);
     Ok(experiment)
 }
 
-fn skipped(needed: usize, available: usize) -> Experiment {
-    Experiment {
-        name: "snapshot".to_owned(),
-        skipped: Some(Skipped {
-            reason: format!("{} of memory are too few for any state", Size(available / MIB * MIB)),
-            remedy: format!("make {} available", Size(needed)),
-        }),
-        ..Experiment::default()
-    }
+/// An experiment that needs this much memory for the smallest state.
+pub(super) fn too_small(name: &str, available: usize, needed: usize) -> Experiment {
+    let available = Size(available / MIB * MIB);
+    let reason = format!("{available} of memory are too few for any state");
+    Experiment::skipped(name, reason, format!("make {} available", Size(needed)))
 }
 
 /// Every subject beside one kind of writer.
 fn watch(
     scene: &mut Scene,
     workload: &Workload,
-    plan: Plan,
-    observer: &dyn Observer,
+    rounds: Rounds<'_>,
     state: usize,
 ) -> Result<Part, LabError> {
     let watched = scene.watched_with(workload);
-    let mut looks: Vec<Vec<Look>> = watched.iter().map(|_| Vec::new()).collect();
-    let rounds = try_alternate(plan, watched.len(), observer, |case| {
+    let methods: Vec<_> = watched.iter().map(|&index| scene.subjects[index].name()).collect();
+    let names: Vec<_> =
+        methods.iter().map(|name| format!("{name}/stall{}", workload.name())).collect();
+    let measured = rounds.measure_with("snapshot", Unit::Microseconds, &names, |case| {
         let look = scene.look(watched[case], workload)?;
-        let stall = look.stall();
-        looks[case].push(look);
-        Ok(stall)
-    })?;
-    let mut part = Part::default();
-    for (index, error) in &rounds.failures {
-        let id = format!("snapshot/{}{}", scene.subjects[watched[*index]].name(), workload.name());
-        part.failures.push(Failure::of(&id, error));
-    }
-    for ((&index, looks), samples) in watched.iter().zip(&looks).zip(&rounds.samples) {
-        // The first of them was thrown away with its stall.
-        let looks = &looks[looks.len() - samples.len()..];
-        if !looks.is_empty() {
-            describe(&scene.subjects[index], looks, workload, state, &mut part);
-        }
+        Ok((look.stall(), look))
+    });
+    let (measured, looks) = measured?;
+    let mut part = Part { failures: measured.failures, ..Part::new("snapshot") };
+    for (name, looks) in methods.iter().zip(&looks).filter(|(_, looks)| !looks.is_empty()) {
+        describe(name, looks, workload.name(), state, &mut part);
     }
     Ok(part)
 }
@@ -162,6 +158,9 @@ enum Subject {
     CopyTo,
     Plain,
 }
+
+/// Subjects of which only the time is recorded.
+const COPIES: [&str; 2] = ["copy-to", "memcpy"];
 
 /// One look's results.
 #[derive(Debug)]
@@ -224,8 +223,8 @@ impl Subject {
             Self::Anonymous(Granule::Small, ..) => "anonymous-64k".to_owned(),
             Self::Anonymous(_, None, _) => "anonymous-unreserved".to_owned(),
             Self::Anonymous(..) => "anonymous".to_owned(),
-            Self::CopyTo => "copy-to".to_owned(),
-            Self::Plain => "memcpy".to_owned(),
+            Self::CopyTo => COPIES[0].to_owned(),
+            Self::Plain => COPIES[1].to_owned(),
         }
     }
 
@@ -290,7 +289,8 @@ impl Write for Out {
 /// # Safety
 /// As many bytes may be written, and no other thread uses them.
 unsafe fn copy_out(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: the caller's to promise.
+    // SAFETY: the caller promises that these bytes may be written and that no other thread uses them; `bytes`
+    // is borrowed.
     let copied =
         unsafe { CopyOptions::new().reuse(Reuse::None).run_raw(to, bytes.as_ptr(), bytes.len()) };
     copied.expect("the two do not overlap, and no thread cancels");
@@ -328,7 +328,10 @@ impl Scene {
             Err(_) => (Outside::new(Pages::Thp, state)?, Pages::Thp),
         };
         let board = Outside::new(Pages::Base, rustix::param::page_size())?;
-        let cpus = latency_writer::two_cpus()?;
+        let allowed = cpus::allowed()?;
+        let mut numbers = cpus::numbers(&allowed);
+        let one = numbers.next().unwrap_or(0);
+        let cpus = [one, numbers.next().unwrap_or(one)];
         Ok((Self { subjects, out, out_pages, board, cpus }, left_out))
     }
 
@@ -393,12 +396,12 @@ impl Scene {
         phase.store(Phase::Before as u64, Ordering::Relaxed);
         thread::scope(|scope| {
             let writer = spawn(scope, || {
-                latency_writer::run_on(writer_cpu);
+                run_on(writer_cpu);
                 start.wait();
                 latency_writer::write(words, workload, phase)
             })?;
             let saver = spawn(scope, || {
-                latency_writer::run_on(saver_cpu);
+                run_on(saver_cpu);
                 start.wait();
                 thread::sleep(AROUND);
                 let saved = save(subject, words, out, board);
@@ -423,11 +426,16 @@ impl Scene {
     }
 }
 
+/// Has the calling thread, and children that it makes, run there. Where that is refused, it runs anywhere.
+fn run_on(cpu: usize) {
+    let _ = cpus::run_on(&cpus::only(cpu));
+}
+
 fn region(backing: Backing, name: &'static str, state: usize) -> Result<Subject, LabError> {
     let pool = unscrubbed(2 * state).backing(backing).strict(true).build()?;
     let mut region = pool.region(state)?;
     region.fill(1);
-    debug_assert_eq!(short_name(pool.backing()), short_name(backing));
+    debug_assert_eq!(pool.backing(), backing);
     Ok(Subject::Region(name, region.share()))
 }
 
@@ -510,38 +518,28 @@ fn save_by_child(shared: &mut Shared, out: &Outside, board: &Outside) -> Result<
 }
 
 /// Adds what was seen of a subject.
-fn describe(subject: &Subject, looks: &[Look], workload: &Workload, state: usize, part: &mut Part) {
-    let (name, kind) = (subject.name(), workload.name());
-    let case = |id: String, unit, sample: &dyn Fn(&Look) -> f64| Case {
-        id,
-        unit,
-        samples: looks.iter().map(sample).collect(),
-        published: Vec::new(),
+fn describe(name: &str, looks: &[Look], kind: &str, state: usize, part: &mut Part) {
+    let mut add = |name: &str, unit, sample: &dyn Fn(&Look) -> f64| {
+        part.add_case(name, unit, looks.iter().map(sample).collect());
     };
     let saved = |look: &Look| look.saved.as_secs_f64() * 1e6;
-    if matches!(subject, Subject::CopyTo | Subject::Plain) {
-        let id = format!("snapshot/{name}/{}{kind}", Size(state));
-        return part.cases.push(case(id, Unit::Microseconds, &saved));
+    if COPIES.contains(&name) {
+        return add(&format!("{name}/{}{kind}", Size(state)), Unit::Microseconds, &saved);
     }
-    let id = |what: &str| format!("snapshot/{name}/{what}{kind}");
-    part.cases.extend([
-        case(id("stall"), Unit::Microseconds, &Look::stall),
-        case(id("throughput"), Unit::StoresPerSecond, &Look::rate),
-        case(id("save"), Unit::Microseconds, &saved),
-        case(id("made"), Unit::Microseconds, &|look| look.made.as_secs_f64() * 1e6),
-        case(id("memory"), Unit::Mebibytes, &|look| look.held as f64 / MIB as f64),
-    ]);
+    let id = |what: &str| format!("{name}/{what}{kind}");
+    add(&id("stall"), Unit::Microseconds, &Look::stall);
+    add(&id("throughput"), Unit::StoresPerSecond, &Look::rate);
+    add(&id("save"), Unit::Microseconds, &saved);
+    add(&id("made"), Unit::Microseconds, &|look| look.made.as_secs_f64() * 1e6);
+    add(&id("memory"), Unit::Mebibytes, &|look| look.held as f64 / MIB as f64);
     for phase in WATCHED {
-        let mut all = looks[0].latencies(phase).clone();
-        for look in &looks[1..] {
-            all.add(look.latencies(phase)).expect("they have the same range");
-        }
-        let id = id(&format!("{phase:?}").to_lowercase());
-        part.distributions.push(distribution(id, &all));
+        let id = format!("snapshot/{}", id(&format!("{phase:?}").to_lowercase()));
+        let all = sum(looks.iter().map(|look| look.latencies(phase)));
+        part.distributions.push(distribution(&id, &all));
     }
     let Watched { began, timeline, .. } = &looks[looks.len() - 1].watched;
     part.timelines.push(Timeline {
-        id: id("timeline"),
+        id: format!("snapshot/{}", id("timeline")),
         step: STEP.as_secs_f64() * 1e6,
         began: began.as_secs_f64() * 1e6,
         stores: timeline.iter().map(|(stores, _)| *stores).collect(),
@@ -551,31 +549,20 @@ fn describe(subject: &Subject, looks: &[Look], workload: &Workload, state: usize
 
 /// The comparisons: where a case is missing, there is none.
 fn compare(experiment: &mut Experiment, state: usize) {
-    let Experiment { cases, ratios, .. } = experiment;
-    let find = |id: String| cases.iter().find(|case| case.id == id);
-    let mut add = |baseline: &str, subject: &str, what: &str, unlike: Option<&str>| {
-        let sides = find(format!("snapshot/{baseline}/{what}"))
-            .zip(find(format!("snapshot/{subject}/{what}")));
-        let id = format!("snapshot/{baseline}-vs-{subject}/{what}");
-        ratios.extend(sides.map(|(baseline, subject)| {
-            let ratio = Ratio::between(id, baseline, subject);
-            unlike.into_iter().fold(ratio, Ratio::unlike)
-        }));
-    };
     for kind in ["", "-zipf", "-fitting"] {
         for what in ["stall", "throughput", "save"] {
-            let what = format!("{what}{kind}");
-            add("fork2-thp", "anonymous-unreserved", &what, None);
-            add("fork2-thp", "anonymous", &what, Some(RESERVED));
-            add("fork2-4k", "anonymous", &what, Some(BASE_PAGES));
-            add("fork2-4k", "region", &what, Some(POOLED));
-            add("fork2-4k", "region-base", &what, Some(POOLED));
+            for (baseline, subject, moved) in [
+                ("fork2-thp", "anonymous-unreserved", None),
+                ("fork2-thp", "anonymous", Some(RESERVED)),
+                ("fork2-4k", "anonymous", Some(BASE_PAGES)),
+                ("fork2-4k", "region", Some(POOLED)),
+                ("fork2-4k", "region-base", Some(POOLED)),
+            ] {
+                experiment.compare((baseline, subject), &format!("{what}{kind}"), moved);
+            }
         }
     }
-    let size = Size(state);
-    let sides =
-        find(format!("snapshot/memcpy/{size}")).zip(find(format!("snapshot/copy-to/{size}")));
-    ratios.extend(sides.map(|(plain, save)| {
-        Ratio::between(format!("snapshot/memcpy-vs-save/{size}"), plain, save).unlike(DELIVERED)
-    }));
+    let sides = ["memcpy", "copy-to"].map(|method| format!("{method}/{}", Size(state)));
+    let id = format!("memcpy-vs-save/{}", Size(state));
+    experiment.ratio(&id, (&sides[0], &sides[1]), Some(DELIVERED));
 }

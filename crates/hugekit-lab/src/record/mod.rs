@@ -1,9 +1,15 @@
 //! The lab's product: one record per run, the same for people, JSON and later comparisons.
 //!
-//! `docs/record.md` describes the JSON; `reading.rs` reads it.
+//! `docs/record.md` describes the JSON; `reading.rs` reads it, `archive.rs` keeps it, and
+//! `compare.rs` compares two of them.
 
-mod counters;
+pub mod archive;
+pub mod compare;
 mod noise;
+pub(crate) mod plain;
+pub(crate) mod published;
+mod reading;
+pub(crate) mod stats;
 
 use std::error::Error;
 
@@ -11,12 +17,12 @@ use jiff::Timestamp;
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::published::{Elsewhere, Published};
-use crate::stats::{Summary, every_other, median};
+use stats::{Summary, median};
 
-pub(crate) use counters::AVAILABLE;
-pub use counters::Counters;
-pub use noise::Noise;
+pub(crate) use noise::AVAILABLE;
+pub use noise::{Counters, Noise};
+pub use published::{Difference, Elsewhere, Published};
+pub use reading::{ContentError, ReadError};
 
 /// The record's kind, which its version follows.
 pub(crate) const KIND: &str = "hugekit-lab/";
@@ -101,6 +107,27 @@ pub struct Experiment {
     /// What disturbed it; none if it was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<Noise>,
+}
+
+impl Experiment {
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+
+    /// On memory that is described.
+    pub(crate) fn on(name: &str, memory: String) -> Self {
+        Self { memory: Some(memory), ..Self::new(name) }
+    }
+
+    /// One that cannot run here.
+    pub(crate) fn skipped(
+        name: &str,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let (reason, remedy) = (reason.into(), remedy.into());
+        Self { skipped: Some(Skipped { reason, remedy }), ..Self::new(name) }
+    }
 }
 
 /// A writer's stores step by step.
@@ -249,6 +276,10 @@ pub struct Case {
 }
 
 impl Case {
+    pub(crate) fn new(id: impl Into<String>, unit: Unit, samples: Vec<f64>) -> Self {
+        Self { id: id.into(), unit, samples, published: Vec::new() }
+    }
+
     /// The middle sample.
     #[must_use]
     pub fn median(&self) -> f64 {
@@ -345,7 +376,8 @@ impl Ratio {
         if subject.samples.len() < 2 {
             return None;
         }
-        let odd = |case: &Case| median(&every_other(&case.samples, 0));
+        let odd =
+            |case: &Case| median(&case.samples.iter().copied().step_by(2).collect::<Vec<_>>());
         let best = candidates.iter().copied().reduce(|best, case| {
             if subject.unit.speed_up(odd(best), odd(case)) > 1.0 { case } else { best }
         })?;
@@ -364,7 +396,7 @@ mod tests {
     use super::*;
 
     fn case(id: &str, unit: Unit, samples: &[f64]) -> Case {
-        Case { id: id.into(), unit, samples: samples.to_vec(), published: Vec::new() }
+        Case::new(id, unit, samples.to_vec())
     }
 
     #[test]

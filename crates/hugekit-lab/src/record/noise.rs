@@ -1,8 +1,21 @@
 //! Noise: other events on the machine while an experiment ran, and their effect on its figures.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::Counters;
+/// A record's word for hardware counters that there are.
+pub(crate) const AVAILABLE: &str = "available";
+
+/// The counts for one case, warm-up included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Id of the case.
+    pub id: String,
+    /// Events by name, as a mean over the turns of the case. Threads that were started before are not in
+    /// those that the CPU counts.
+    pub per_round: BTreeMap<String, f64>,
+}
 
 /// The disturbances of an experiment, as far as they could be seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

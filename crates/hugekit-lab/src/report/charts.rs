@@ -4,408 +4,318 @@
 //!   published; one drawing for what follows the size in a label (`-cold`, `+touch-4KiB`);
 //! - workloads that are numbers of threads: speed-up over one, and the ideal;
 //! - operations call by call: a line by call, and what they are compared with as level ones;
-//! - single events: histograms, and what a writer felt over time;
-//! - everything else: points on the range of their samples.
+//! - single events: histograms, and what a writer felt over time (`rows.rs`);
+//! - everything else: the samples of all rounds, and their median (`rows.rs`).
 
 use std::collections::BTreeMap;
 
-use maud::Markup;
-
-use super::chart::{Along, Chart, DISTINCT, Point, Role, Series};
-use super::dots::{self, Group};
-use super::{histogram, timeline};
-use crate::finding::figure;
-use crate::published::Published;
-use crate::record::{Case, Experiment, Machine, Ratio, Sequence, Unit, parts};
+use super::grouped;
+use super::plot::{Axis, LOOKS, Look, Mark, Plot};
+use super::rows;
+use crate::record::{Case, Experiment, Machine, Published, Ratio, Sequence, Unit, parts};
+use crate::report::finding::figure;
 use crate::size::Size;
 
 /// Sizes below which a line says no more than points do.
 const LEAST_SIZES: usize = 3;
-
-/// Methods with a look of their own; the others are drawn beside them.
-const FOREGROUND: usize = 6;
 
 /// More published lines than these hide what was measured; the table has them all.
 const MOST_PUBLISHED: usize = 3;
 
 const CACHES: [&str; 3] = ["L1d", "L2", "last level"];
 
-/// A case, its method, and where it lies.
-type Placed<'a> = (&'a str, f64, &'a Case);
+const HEIGHT: u32 = 520;
 
-/// The same of a comparison.
-type Compared<'a> = (&'a str, f64, &'a Ratio);
+/// Each method's look: the measured ones of most comparisons have one of their own.
+pub(super) type Looks<'a> = BTreeMap<&'a str, usize>;
 
 /// All drawings of an experiment.
-pub(super) fn of(experiment: &Experiment, machine: &Machine) -> Vec<Markup> {
-    let (looks, caches) = (looks(experiment), marks(machine));
-    let (by_size, rest) = by_size(experiment);
-    let (by_threads, rest) = by_threads(rest);
-    let mut charts: Vec<Chart> = by_size
-        .iter()
-        .map(|((unit, suffix), cases)| sizes(*unit, suffix, cases, &looks, &caches))
-        .collect();
-    // Only where sizes are of what passes through a cache do its marks say anything.
-    let is_bandwidth = by_size.iter().any(|((unit, _), _)| *unit == Unit::GibPerSecond);
-    charts.extend(ratios_by_size(experiment, if is_bandwidth { &caches } else { &[] }));
-    charts.extend(speed_ups(experiment, &by_threads));
-    charts.extend(experiment.sequences.iter().map(by_call));
-    let id = |index: usize| format!("{}-{index}", experiment.name);
-    let mut drawn: Vec<Markup> =
-        charts.iter().enumerate().map(|(index, chart)| chart.render(&id(index))).collect();
-    for (unit, groups) in groups(&rest, &looks) {
-        drawn.push(dots::render(&id(drawn.len()), unit, &groups));
+pub(super) fn of(experiment: &Experiment, machine: &Machine) -> Vec<Plot> {
+    let looks = looks(experiment);
+    let caches = machine.cache_bytes.iter().map(|&bytes| bytes as f64).zip(CACHES);
+    let caches: Vec<(f64, &str)> = caches.collect();
+    let sized = experiment.cases.iter().filter_map(|case| {
+        let (method, size, suffix) = sized(&case.id)?;
+        Some(((case.unit, suffix), Sized { name: method, size, of: case }))
+    });
+    let mut rest: Vec<&Case> = experiment.cases.iter().collect();
+    let mut drawn = Vec::new();
+    let mut has_bandwidth = false;
+    for ((unit, suffix), family) in grouped(sized) {
+        let family = with_enough_sizes(family);
+        if !family.is_empty() {
+            rest.retain(|case| family.iter().all(|one| one.of.id != case.id));
+            // Only where sizes are of what passes through a cache do its marks say anything.
+            let is_bandwidth = unit == Unit::GibPerSecond;
+            has_bandwidth |= is_bandwidth;
+            drawn.push(by_size(
+                unit,
+                suffix,
+                &family,
+                &looks,
+                if is_bandwidth { &caches } else { &[] },
+            ));
+        }
     }
-    let mut units: Vec<Unit> = experiment.distributions.iter().map(|one| one.unit).collect();
-    units.dedup();
-    for unit in units {
-        let of_unit: Vec<_> =
-            experiment.distributions.iter().filter(|one| one.unit == unit).collect();
-        drawn.push(histogram::render(&id(drawn.len()), unit, &of_unit));
-    }
-    if !experiment.timelines.is_empty() {
-        drawn.push(timeline::render(&id(drawn.len()), &experiment.timelines));
-    }
+    drawn.extend(ratios_by_size(experiment, if has_bandwidth { &caches } else { &[] }));
+    drawn.extend(speed_ups(experiment, &mut rest));
+    drawn.extend(experiment.sequences.iter().map(by_call));
+    drawn.extend(rows::of(experiment, &rest, &looks));
     drawn
 }
 
-/// Each method's look: first those of the first comparison, then those that most is said about.
-fn looks(experiment: &Experiment) -> BTreeMap<&str, usize> {
-    let method = |id| parts(id).map(|(method, _)| method);
-    let first = experiment.ratios.first();
-    let first = first.map(|ratio| [ratio.subject.as_str(), ratio.baseline.as_str()]);
-    let first = first.into_iter().flatten().filter_map(method);
-    let mut said: Vec<(&str, usize)> = first.map(|name| (name, usize::MAX / 2)).collect();
+/// First the methods of the first comparison, then those that most comparisons are of.
+fn looks(experiment: &Experiment) -> Looks<'_> {
     let fair = experiment.ratios.iter().filter(|ratio| !ratio.id.contains("/best-vs-"));
-    let compared = fair.flat_map(|ratio| [ratio.baseline.as_str(), ratio.subject.as_str()]);
-    for name in
-        compared.chain(experiment.cases.iter().map(|case| case.id.as_str())).filter_map(method)
-    {
-        match said.iter_mut().find(|(other, _)| *other == name) {
-            Some((_, times)) => *times += 1,
-            None => said.push((name, 1)),
-        }
-    }
-    said.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
-    said.into_iter().enumerate().map(|(look, (name, _))| (name, look)).collect()
+    let first = experiment.ratios.iter().take(1);
+    let first = first.flat_map(|ratio| [(ratio.subject.as_str(), 2000), (&ratio.baseline, 1000)]);
+    let compared = fair.flat_map(|ratio| [(ratio.baseline.as_str(), 1), (&ratio.subject, 1)]);
+    let all = first.chain(compared).chain(experiment.cases.iter().map(|case| (&*case.id, 1)));
+    let methods = all.filter_map(|(id, count)| Some((parts(id)?.0, count)));
+    let mut counts = grouped(methods);
+    counts.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.iter().sum::<u32>()));
+    counts.into_iter().enumerate().map(|(look, (name, _))| (name, look)).collect()
 }
 
-/// The size that a label begins with, and what follows it.
-fn size_and_suffix(label: &str) -> Option<(f64, &str)> {
+/// The last look is for lines beside the others.
+fn main_look(look: usize) -> Look {
+    if look < LOOKS - 1 { Look::Main(look) } else { Look::Beside }
+}
+
+struct Sized<'a, T> {
+    name: &'a str,
+    size: f64,
+    of: &'a T,
+}
+
+/// Method or methods, the size that the workload of an ID begins with, and what follows it.
+fn sized(id: &str) -> Option<(&str, f64, &str)> {
+    let (method, label) = parts(id)?;
     let end = label.find(['-', '+']).unwrap_or(label.len());
     let (size, suffix) = label.split_at(end);
     let starts_as_size = size.ends_with('B') && size.starts_with(|c: char| c.is_ascii_digit());
     let bytes = starts_as_size.then(|| size.parse::<Size>().ok())??;
-    Some((bytes.0 as f64, suffix))
+    Some((method, bytes.0 as f64, suffix))
 }
 
-fn distinct(values: impl Iterator<Item = f64>) -> usize {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.dedup();
-    values.len()
-}
-
-type Sized<'a> = Vec<((Unit, &'a str), Vec<Placed<'a>>)>;
-
-/// Cases whose workloads are sizes, by unit and what follows the size; and the others.
-fn by_size(experiment: &Experiment) -> (Sized<'_>, Vec<&Case>) {
-    let mut families: Sized<'_> = Vec::new();
-    let mut rest = Vec::new();
-    for case in &experiment.cases {
-        let sized =
-            parts(&case.id).and_then(|(method, label)| Some((method, size_and_suffix(label)?)));
-        let Some((method, (size, suffix))) = sized else {
-            rest.push(case);
-            continue;
-        };
-        let key = (case.unit, suffix);
-        let placed = (method, size, case);
-        match families.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, family)) => family.push(placed),
-            None => families.push((key, vec![placed])),
-        }
-    }
-    for (_, family) in &mut families {
-        let enough = |method: &str| {
-            let sizes = family.iter().filter(|(other, ..)| *other == method).map(|placed| placed.1);
-            distinct(sizes) >= LEAST_SIZES
-        };
-        let lines: Vec<bool> = family.iter().map(|(method, ..)| enough(method)).collect();
-        let mut lines = lines.into_iter();
-        family.retain(|placed| {
-            let is_line = lines.next().unwrap_or(false);
-            if !is_line {
-                rest.push(placed.2);
-            }
-            is_line
-        });
-    }
-    families.retain(|(_, family)| !family.is_empty());
-    (families, rest)
-}
-
-/// Cases whose workloads are numbers of threads, one among them; and the others.
-fn by_threads<'a>(cases: Vec<&'a Case>) -> (Vec<Placed<'a>>, Vec<&'a Case>) {
-    let threads = |case: &Case| {
-        let (_, label) = parts(&case.id)?;
-        label.parse::<u32>().ok().filter(|&threads| threads > 0)
+/// Those whose method has a line.
+fn with_enough_sizes<T>(family: Vec<Sized<'_, T>>) -> Vec<Sized<'_, T>> {
+    let sizes = |name: &str| {
+        let of_name = family.iter().filter(|one| one.name == name);
+        grouped(of_name.map(|one| (one.size.to_bits(), ()))).len()
     };
-    let method = |case: &'_ Case| parts(&case.id).map(|(method, _)| method.to_owned());
-    let alone: Vec<String> = cases
-        .iter()
-        .filter(|case| threads(case) == Some(1))
-        .filter_map(|case| method(case))
-        .collect();
-    let (placed, rest): (Vec<&Case>, Vec<&Case>) = cases.into_iter().partition(|case| {
-        threads(case).is_some() && method(case).is_some_and(|method| alone.contains(&method))
+    let enough: Vec<bool> = family.iter().map(|one| sizes(one.name) >= LEAST_SIZES).collect();
+    let kept = family.into_iter().zip(enough).filter(|(_, enough)| *enough);
+    kept.map(|(one, _)| one).collect()
+}
+
+/// Points by one name, hollow if not like for like.
+struct Line {
+    name: String,
+    look: Look,
+    points: Vec<(f64, f64, bool)>,
+}
+
+/// The published figures beside measured ones, a line for each CPU; none if they are so many that they would hide
+/// what was measured.
+fn published<'a>(
+    figures: impl Iterator<Item = (&'a str, f64, &'a [Published])>,
+    first_look: usize,
+) -> Vec<Line> {
+    let points = figures.flat_map(|(name, x, figures)| {
+        figures
+            .iter()
+            .map(move |one| (format!("{name}, published: {}", one.cpu), (x, one.value, false)))
     });
-    let place = |case: &'a Case| {
-        let (method, label) = parts(&case.id)?;
-        Some((method, f64::from(label.parse::<u32>().ok()?), case))
-    };
-    (placed.into_iter().filter_map(place).collect(), rest)
+    let lines = grouped(points);
+    let few = if lines.len() > MOST_PUBLISHED { Vec::new() } else { lines };
+    let line = |(look, (name, points))| Line { name, look: Look::Dashed(look), points };
+    (first_look..).zip(few).map(line).collect()
 }
 
-fn role(look: usize) -> Role {
-    if look < FOREGROUND { Role::Main(look) } else { Role::Beside }
+/// What the x axis counts, and how its values are printed.
+#[derive(Clone, Copy)]
+enum Along {
+    Bytes,
+    Threads,
+    Calls,
 }
 
-/// A size on an axis, and what has it.
-type Mark = (f64, &'static str);
-
-fn marks(machine: &Machine) -> Vec<Mark> {
-    machine.cache_bytes.iter().map(|&bytes| bytes as f64).zip(CACHES).collect()
-}
-
-/// One family of sizes: a line for each method, dashed ones for what was published.
-fn sizes(
-    unit: Unit,
-    suffix: &str,
-    cases: &[Placed<'_>],
-    looks: &BTreeMap<&str, usize>,
-    marks: &[Mark],
-) -> Chart {
-    let mut series: Vec<Series> = Vec::new();
-    let mut published = Lines::default();
-    for (method, size, case) in cases {
-        let look = looks.get(method).copied().unwrap_or(DISTINCT);
-        let median = case.median();
-        let label = format!("{}: {} {}", case.id, figure(median), unit.name());
-        let point = Point { x: *size, y: median, label, hollow: false };
-        push(&mut series, method, role(look), point);
-        published.add(method, *size, &case.published);
-    }
-    series.sort_by_key(|series| match series.role {
-        Role::Main(look) | Role::Published(look) => look,
-        Role::Beside | Role::Ideal => DISTINCT,
-    });
-    let title = match suffix {
-        "" => format!("{} by size", unit.name()),
-        suffix => format!("{} by size, {}", unit.name(), suffix.trim_start_matches(['-', '+'])),
-    };
-    let description = describe(&series, Along::Bytes);
-    series.extend(published.few(series.iter().filter(|s| matches!(s.role, Role::Main(_))).count()));
-    Chart {
-        title,
-        description,
-        along: Along::Bytes,
-        x_label: "size",
-        y_label: unit.name().to_owned(),
-        series,
-        marks: if unit == Unit::GibPerSecond { marks.to_vec() } else { Vec::new() },
-        level: None,
-    }
-}
-
-fn push(series: &mut Vec<Series>, name: &str, role: Role, point: Point) {
-    match series.iter_mut().find(|series| series.name == name) {
-        Some(series) => series.points.push(point),
-        None => series.push(Series { name: name.to_owned(), role, points: vec![point] }),
-    }
-}
-
-/// Published figures as lines, one for each name and CPU.
-#[derive(Debug, Default)]
-struct Lines(Vec<Series>);
-
-impl Lines {
-    fn add(&mut self, name: &str, x: f64, figures: &[Published]) {
-        for published in figures {
-            let name = format!("{name}, published: {}", published.cpu);
-            let label =
-                format!("{} on {}, {}", figure(published.value), published.cpu, published.source);
-            let point = Point { x, y: published.value, label, hollow: false };
-            push(&mut self.0, &name, Role::Ideal, point);
+impl Along {
+    fn print(self, x: f64) -> String {
+        match self {
+            Self::Bytes => Size(x as usize).to_string(),
+            Self::Threads | Self::Calls => format!("{x}"),
         }
     }
 
-    /// The lines, if they are few enough not to hide what was measured; looks from this one on.
-    fn few(self, first: usize) -> Vec<Series> {
-        if self.0.len() > MOST_PUBLISHED {
-            return Vec::new();
-        }
-        let looked = self.0.into_iter().enumerate();
-        looked.map(|(index, s)| Series { role: Role::Published(first + index), ..s }).collect()
-    }
-}
-
-/// All comparisons whose workloads are sizes, with the line of equal speed.
-fn ratios_by_size(experiment: &Experiment, marks: &[Mark]) -> Vec<Chart> {
-    let mut families: Vec<(&str, Vec<Compared<'_>>)> = Vec::new();
-    for ratio in &experiment.ratios {
-        let Some((methods, label)) = parts(&ratio.id) else { continue };
-        let Some((size, suffix)) = size_and_suffix(label) else { continue };
-        match families.iter_mut().find(|(other, _)| *other == suffix) {
-            Some((_, family)) => family.push((methods, size, ratio)),
-            None => families.push((suffix, vec![(methods, size, ratio)])),
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "size",
+            Self::Threads => "threads",
+            Self::Calls => "call",
         }
     }
-    let lines = |(suffix, family): (&str, Vec<Compared<'_>>)| {
-        let sizes = |methods: &str| {
-            distinct(
-                family.iter().filter(|(other, ..)| *other == methods).map(|(_, size, _)| *size),
-            )
-        };
-        let enough = |(methods, ..): &&Compared<'_>| sizes(methods) >= LEAST_SIZES;
-        let lines: Vec<_> = family.iter().filter(enough).copied().collect();
-        (!lines.is_empty()).then(|| ratio_chart(suffix, &lines, marks))
-    };
-    families.into_iter().filter_map(lines).collect()
 }
 
-fn ratio_chart(suffix: &str, family: &[Compared<'_>], marks: &[Mark]) -> Chart {
-    let mut series: Vec<Series> = Vec::new();
-    let mut published = Lines::default();
-    for (methods, size, ratio) in family {
-        let name = methods.replacen("-vs-", " → ", 1);
-        let unlike = if ratio.like_for_like { "" } else { ", not like for like" };
-        let label = format!("{}: {} times as fast{unlike}", ratio.id, figure(ratio.median));
-        let look = series.iter().position(|s| s.name == name).unwrap_or(series.len());
-        let point = Point { x: *size, y: ratio.median, label, hollow: !ratio.like_for_like };
-        push(&mut series, &name, role(look), point);
-        published.add(&name, *size, &ratio.published);
+/// A drawing of lines, with vertical rules at `marks` and a horizontal one at `level`.
+fn plot(
+    title: String,
+    along: Along,
+    y_label: &str,
+    lines: Vec<Line>,
+    marks: &[(f64, &str)],
+    level: Option<f64>,
+) -> Plot {
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let mut xs: Vec<f64> = points().map(|point| point.0).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    // Of many calls, every label would touch its neighbours.
+    let has_label = |x: &f64| !matches!(along, Along::Calls) || (*x as u64).is_power_of_two();
+    let labels = xs.iter().filter(|x| has_label(x)).map(|&x| (x, along.print(x)));
+    let x = Axis::log(&xs).labelled(labels);
+    let y = Axis::of(&points().map(|point| point.1).chain(level).collect::<Vec<_>>());
+    let mut drawn = Vec::new();
+    for (at, name) in marks.iter().filter(|(at, _)| (x.from..=x.to).contains(at)) {
+        drawn.push(Mark::Line(Look::Rule, vec![(*at, y.from), (*at, y.to)]));
+        drawn.push(Mark::Words((*at, y.to), (*name).to_owned()));
     }
-    let description = describe(&series, Along::Bytes);
-    let measured = series.len();
-    series.extend(published.few(measured));
-    let suffix = suffix.trim_start_matches(['-', '+']);
-    let comma = if suffix.is_empty() { "" } else { ", " };
-    Chart {
-        title: format!("Times as fast, by size{comma}{suffix} (hollow: not like for like)"),
-        description,
-        along: Along::Bytes,
-        x_label: "size",
-        y_label: "times as fast".to_owned(),
-        series,
-        marks: marks.to_vec(),
-        level: Some(1.0),
-    }
-}
-
-/// How much faster several threads are than one, from the ratios that say so.
-fn speed_ups(experiment: &Experiment, cases: &[Placed<'_>]) -> Option<Chart> {
-    let mut series: Vec<Series> = Vec::new();
-    let mut most = 1.0_f64;
-    for (method, threads, case) in cases {
-        let against_one = |ratio: &&Ratio| {
-            ratio.subject == case.id && parts(&ratio.baseline) == Some((*method, "1"))
-        };
-        let Some(ratio) = experiment.ratios.iter().find(against_one) else { continue };
-        most = most.max(*threads);
-        let look = series.iter().position(|s| s.name == **method).unwrap_or(series.len());
-        let one = Point { x: 1.0, y: 1.0, label: format!("{method}, one thread"), hollow: false };
-        if look == series.len() {
-            push(&mut series, method, role(look), one);
+    drawn.extend(level.map(|level| Mark::Line(Look::Rule, vec![(x.from, level), (x.to, level)])));
+    // The drawing's subject comes to lie above the rest.
+    let (subjects, others): (Vec<&Line>, Vec<&Line>) =
+        lines.iter().partition(|line| matches!(line.look, Look::Main(_)));
+    for Line { look, points, .. } in others.into_iter().chain(subjects) {
+        drawn.push(Mark::Line(*look, points.iter().map(|&(x, y, _)| (x, y)).collect()));
+        if let Look::Main(look) | Look::Dashed(look) = *look {
+            let point = |&(x, y, is_hollow)| Mark::Point { look, at: (x, y), is_hollow };
+            drawn.extend(points.iter().map(point));
         }
-        let label = format!("{}: {} times as fast", ratio.id, figure(ratio.median));
-        let point = Point { x: *threads, y: ratio.median, label, hollow: !ratio.like_for_like };
-        push(&mut series, method, role(look), point);
     }
-    if series.is_empty() {
-        return None;
-    }
-    let description = describe(&series, Along::Threads);
-    let ideal = [1.0, most].map(|x| Point { x, y: x, label: String::new(), hollow: false });
-    series.push(Series { name: "ideal".to_owned(), role: Role::Ideal, points: ideal.into() });
-    Some(Chart {
-        title: "Times as fast as one thread".to_owned(),
-        description,
-        along: Along::Threads,
-        x_label: "threads",
-        y_label: "times as fast".to_owned(),
-        series,
-        marks: Vec::new(),
-        level: None,
-    })
-}
-
-/// One operation from its first call on.
-fn by_call(sequence: &Sequence) -> Chart {
-    let unit = sequence.unit.name();
-    let point = |x: usize, y: f64, name: &str| Point {
-        x: x as f64,
-        y,
-        label: format!("{name}: {} {unit}", figure(y)),
-        hollow: false,
-    };
-    let calls = sequence.calls.iter().enumerate();
-    let calls = calls.map(|(before, &y)| point(before + 1, y, &format!("call {}", before + 1)));
-    let calls =
-        Series { name: "call by call".to_owned(), role: Role::Main(0), points: calls.collect() };
-    let description = describe(std::slice::from_ref(&calls), Along::Calls);
-    let level = |(index, (name, y)): (usize, &(String, f64))| Series {
-        name: name.clone(),
-        role: Role::Published(index + 1),
-        points: [1, sequence.calls.len()].map(|x| point(x, *y, name)).into(),
-    };
-    let levels: Vec<Series> = sequence.levels.iter().enumerate().map(level).collect();
-    let beside = sequence.levels.iter().map(|(name, y)| format!(" {name}: {}.", figure(*y)));
-    Chart {
-        title: format!("{} of a process's first calls, {unit}", sequence.id),
-        description: description + &beside.collect::<String>(),
-        along: Along::Calls,
-        x_label: "call",
-        y_label: unit.to_owned(),
-        series: std::iter::once(calls).chain(levels).collect(),
-        marks: Vec::new(),
-        level: None,
-    }
+    let description = describe(&title, &lines, along);
+    let (y_label, legend) = (y_label.to_owned(), legend(lines));
+    let x_label = along.name();
+    Plot { title, description, x, y, x_label, y_label, height: HEIGHT, marks: drawn, legend }
 }
 
 /// The points of what the drawing is about, in words.
-fn describe(series: &[Series], along: Along) -> String {
-    let x = |x: f64| match along {
-        Along::Bytes => Size(x as usize).to_string(),
-        Along::Threads => format!("{x} threads"),
-        Along::Calls => format!("call {x}"),
+fn describe(title: &str, lines: &[Line], along: Along) -> String {
+    let of = |line: &Line| {
+        let point = |&(x, y, _): &(f64, f64, bool)| {
+            format!("{} at {} {}", figure(y), along.name(), along.print(x))
+        };
+        format!("{}: {}", line.name, line.points.iter().map(point).collect::<Vec<_>>().join(", "))
     };
-    let of = |series: &Series| {
-        let points =
-            series.points.iter().map(|point| format!("{} at {}", figure(point.y), x(point.x)));
-        format!("{}: {}", series.name, points.collect::<Vec<_>>().join(", "))
-    };
-    let main = series.iter().filter(|series| series.role != Role::Beside);
-    main.map(of).collect::<Vec<_>>().join(". ") + "."
+    let lines = lines.iter().filter(|line| line.look != Look::Beside).map(of);
+    format!("{title}. {}.", lines.collect::<Vec<_>>().join(". "))
 }
 
-/// The rest, by unit and workload.
-fn groups<'a>(cases: &[&'a Case], looks: &BTreeMap<&str, usize>) -> Vec<(Unit, Vec<Group<'a>>)> {
-    let mut units: Vec<(Unit, Vec<Group<'a>>)> = Vec::new();
-    for case in cases {
-        let (method, workload) = parts(&case.id).unwrap_or((&case.id, ""));
-        let look = looks.get(method).map_or(0, |look| look % DISTINCT);
-        let index = units.iter().position(|(unit, _)| *unit == case.unit).unwrap_or_else(|| {
-            units.push((case.unit, Vec::new()));
-            units.len() - 1
-        });
-        let groups = &mut units[index].1;
-        match groups.iter_mut().find(|group| group.name == workload) {
-            Some(group) => group.rows.push((method, look, case)),
-            None => groups.push(Group { name: workload, rows: vec![(method, look, case)] }),
-        }
-    }
-    units
+/// What is beside the point is named together.
+fn legend(lines: Vec<Line>) -> Vec<(Look, String)> {
+    let (beside, named): (Vec<Line>, Vec<Line>) =
+        lines.into_iter().partition(|line| line.look == Look::Beside);
+    let others: Vec<String> = beside.into_iter().map(|line| line.name).collect();
+    let others = (!others.is_empty()).then(|| (Look::Beside, others.join(", ")));
+    named.into_iter().map(|line| (line.look, line.name)).chain(others).collect()
+}
+
+/// `-cold` as `, cold`.
+fn of_suffix(suffix: &str) -> String {
+    let suffix = suffix.trim_start_matches(['-', '+']);
+    if suffix.is_empty() { String::new() } else { format!(", {suffix}") }
+}
+
+/// One family of sizes: a line for each method, dashed ones for what was published.
+fn by_size(
+    unit: Unit,
+    suffix: &str,
+    family: &[Sized<'_, Case>],
+    looks: &Looks<'_>,
+    caches: &[(f64, &str)],
+) -> Plot {
+    let points = family.iter().map(|one| (one.name, (one.size, one.of.median(), false)));
+    let look = |name: &str| looks.get(name).copied().unwrap_or(LOOKS);
+    let mut lines: Vec<Line> = grouped(points)
+        .into_iter()
+        .map(|(name, points)| Line { name: name.to_owned(), look: main_look(look(name)), points })
+        .collect();
+    lines.sort_by_key(|line| look(&line.name));
+    let figures = family.iter().map(|one| (one.name, one.size, &one.of.published[..]));
+    lines.extend(published(figures, LOOKS - 3));
+    let title = format!("{} by size{}", unit.name(), of_suffix(suffix));
+    plot(title, Along::Bytes, unit.name(), lines, caches, None)
+}
+
+/// All comparisons whose workloads are sizes, with the line of equal speed.
+fn ratios_by_size(experiment: &Experiment, caches: &[(f64, &str)]) -> Vec<Plot> {
+    let ratios = experiment.ratios.iter().filter_map(|ratio| {
+        let (name, size, suffix) = sized(&ratio.id)?;
+        Some((suffix, Sized { name, size, of: ratio }))
+    });
+    let drawing = |(suffix, family): (&str, Vec<Sized<'_, Ratio>>)| {
+        let family = with_enough_sizes(family);
+        let points =
+            family.iter().map(|one| (one.name, (one.size, one.of.median, !one.of.like_for_like)));
+        let arrow = |name: &str| name.replacen("-vs-", " → ", 1);
+        let mut lines: Vec<Line> = grouped(points)
+            .into_iter()
+            .enumerate()
+            .map(|(look, (name, points))| Line { name: arrow(name), look: main_look(look), points })
+            .collect();
+        let figures = family.iter().map(|one| (one.name, one.size, &one.of.published[..]));
+        let published = published(figures, lines.len()).into_iter();
+        lines.extend(published.map(|line| Line { name: arrow(&line.name), ..line }));
+        let title =
+            format!("Times as fast, by size{} (hollow: not like for like)", of_suffix(suffix));
+        (!family.is_empty())
+            .then(|| plot(title, Along::Bytes, "times as fast", lines, caches, Some(1.0)))
+    };
+    grouped(ratios).into_iter().filter_map(drawing).collect()
+}
+
+/// How much faster several threads are than one, from the ratios that say so. Takes all cases whose workload is a
+/// number of threads from the rest, if one thread is among those of their method.
+fn speed_ups(experiment: &Experiment, rest: &mut Vec<&Case>) -> Option<Plot> {
+    let threads = |id: &str| parts(id)?.1.parse::<u32>().ok().filter(|&threads| threads > 0);
+    let alone: Vec<String> = rest
+        .iter()
+        .filter(|case| threads(&case.id) == Some(1))
+        .filter_map(|case| Some(parts(&case.id)?.0.to_owned()))
+        .collect();
+    let is_alone =
+        |id: &str| parts(id).is_some_and(|(method, _)| alone.iter().any(|one| one == method));
+    rest.retain(|case| threads(&case.id).is_none() || !is_alone(&case.id));
+    let points = experiment.ratios.iter().filter_map(|ratio| {
+        let (method, _) = parts(&ratio.subject)?;
+        let against_one = is_alone(&ratio.subject) && parts(&ratio.baseline) == Some((method, "1"));
+        let threads = threads(&ratio.subject).filter(|_| against_one)?;
+        Some((method, (f64::from(threads), ratio.median, !ratio.like_for_like)))
+    });
+    let lines = grouped(points).into_iter().enumerate().map(|(look, (name, mut points))| {
+        points.insert(0, (1.0, 1.0, false));
+        Line { name: name.to_owned(), look: main_look(look), points }
+    });
+    let mut lines: Vec<Line> = lines.collect();
+    let most = lines.iter().flat_map(|line| &line.points).map(|point| point.0).reduce(f64::max)?;
+    let points = vec![(1.0, 1.0, false), (most, most, false)];
+    lines.push(Line { name: "ideal".to_owned(), look: Look::Rule, points });
+    let title = "Times as fast as one thread".to_owned();
+    Some(plot(title, Along::Threads, "times as fast", lines, &[], None))
+}
+
+/// One operation from its first call on.
+fn by_call(sequence: &Sequence) -> Plot {
+    let unit = sequence.unit.name();
+    let calls = sequence.calls.iter().enumerate();
+    let points = calls.map(|(before, &y)| ((before + 1) as f64, y, false)).collect();
+    let calls = Line { name: "call by call".to_owned(), look: Look::Main(0), points };
+    let level = |(look, (name, y)): (usize, &(String, f64))| {
+        let points = [1, sequence.calls.len()].map(|x| (x as f64, *y, false)).into();
+        Line { name: name.clone(), look: Look::Dashed(look), points }
+    };
+    let levels = (1..).zip(&sequence.levels).map(level);
+    let title = format!("{} of a process's first calls, {unit}", sequence.id);
+    plot(title, Along::Calls, unit, std::iter::once(calls).chain(levels).collect(), &[], None)
 }
 
 #[cfg(test)]
@@ -422,18 +332,36 @@ mod tests {
         };
         let experiment = Experiment { sequences: vec![sequence], ..Experiment::default() };
         let drawn = of(&experiment, &Machine::default());
-        let [page] = &drawn[..] else { panic!("{} drawings", drawn.len()) };
-        let page = page.clone().into_string();
+        let [plot] = &drawn[..] else { panic!("{} drawings", drawn.len()) };
+        let page = plot.render().into_string();
         for words in [
             "9.00 at call 1, 11.0 at call 2, 12.0 at call 3.",
-            "memcpy: 8.00. best: movdir64b: 12.5.",
-            ">memcpy</li>",
-            "call 3: 12.0 GiB/s",
-            ">2</text>",
+            "memcpy: 8.00 at call 1, 8.00 at call 3. best: movdir64b: 12.5 at",
+            "memcpy</li>",
+            "<polyline",
         ] {
             assert!(page.contains(words), "{words}: {page}");
         }
         // Of three calls, the third one has no label of its own.
-        assert!(!page.contains(">3</text>"), "{page}");
+        assert_eq!(plot.x.ticks().iter().map(|(x, _)| *x).collect::<Vec<_>>(), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn sizes_and_threads_have_lines_and_the_rest_has_rows() {
+        let case = |name: &str, samples: &[f64]| {
+            Case::new(format!("x/{name}"), Unit::GibPerSecond, samples.to_vec())
+        };
+        let sizes = ["a/4KiB", "a/1MiB", "a/1GiB"].map(|name| case(name, &[1.0, 2.0]));
+        let threads = ["b/1", "b/2"].map(|name| case(name, &[1.0, 2.0]));
+        let mut experiment = Experiment::new("x");
+        experiment.cases =
+            sizes.into_iter().chain(threads).chain([case("c/odd", &[3.0])]).collect();
+        experiment.ratio("serial-vs-threads/b/2", ("b/1", "b/2"), None);
+        let titles: Vec<String> =
+            of(&experiment, &Machine::default()).into_iter().map(|plot| plot.title).collect();
+        assert_eq!(titles.len(), 3, "{titles:?}");
+        assert!(titles[0].starts_with("GiB/s by size"), "{titles:?}");
+        assert!(titles[1].starts_with("Times as fast as one thread"), "{titles:?}");
+        assert!(titles[2].starts_with("Medians"), "{titles:?}");
     }
 }

@@ -6,27 +6,37 @@
 //! Which charts an experiment gets is decided by its data (`charts.rs`), so that one which is new here gets
 //! its tables and whatever fits.
 
-mod axis;
-mod chart;
 mod charts;
 mod comparison;
-mod dots;
-mod histogram;
-mod prose;
+pub mod finding;
+mod plot;
+mod rows;
 mod tables;
-mod timeline;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::compare::Comparison;
-use crate::finding::finding;
+use crate::EXPERIMENTS;
+use crate::record::compare::Comparison;
 use crate::record::{Experiment, Machine, Record};
+use crate::report::finding::finding;
 use crate::size::Size;
 
 const STYLE: &str = include_str!("style.css");
 
 /// Nothing is fetched and nothing runs, whatever a record says.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
+/// Puts what has the same key together, in the order of the first of each.
+fn grouped<K: PartialEq, V>(all: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in all {
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, group)) => group.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
+}
 
 /// The page of these records, each with the name to call it by. Of several, the first is what the others
 /// are compared with.
@@ -120,18 +130,24 @@ fn article(anchor: &str, experiment: &Experiment, record: &Record) -> Markup {
     html! {
         article #(anchor) data-experiment=(experiment.name) {
             h3 { (experiment.name) }
-            p { (prose::why(&experiment.name)) }
+            p { (why(&experiment.name)) }
             p { "Repeat it: " code { (command_of(experiment, &record.command)) } }
             @if let Some(skipped) = &experiment.skipped {
                 p.skipped { b { "Skipped: " } (skipped.reason) ". Remedy: " (skipped.remedy) "." }
             } @else {
                 p.verdict { b { "Found: " } (finding(experiment)) }
                 (tables::warnings(experiment))
-                div.charts { @for chart in charts::of(experiment, &record.machine) { (chart) } }
+                div.charts { @for plot in charts::of(experiment, &record.machine) { (plot.render()) } }
                 (tables::all(experiment))
             }
         }
     }
+}
+
+/// The work it repeats, and the use of it.
+fn why(name: &str) -> &'static str {
+    let definition = EXPERIMENTS.iter().find(|definition| definition.name == name);
+    definition.map_or("Made by a hugekit that knows more experiments than this one.", |one| one.why)
 }
 
 /// The run's command, reduced to this experiment and what bears on its result.

@@ -2,22 +2,27 @@
 
 use maud::{Markup, html};
 
-use crate::finding::{elsewhere, figure, reasons};
-use crate::published::Published;
-use crate::record::{Case, Counters, Distribution, Experiment, Noise, Ratio, Unit, parts};
+use super::finding::{elsewhere, figure, reasons};
+use super::grouped;
+use crate::record::{
+    Case, Counters, Distribution, Experiment, Noise, Published, Ratio, Unit, parts,
+};
 
 /// Everything that an experiment has.
 pub(super) fn all(experiment: &Experiment) -> Markup {
+    let Experiment { cases, ratios, distributions, .. } = experiment;
+    let by_unit = grouped(cases.iter().map(|case| (case.unit, case)));
+    let elsewhere = elsewhere(experiment);
+    let notices = experiment.memory.iter().chain(&experiment.notices).chain(&elsewhere);
     html! {
-        @if !experiment.ratios.is_empty() { (ratios(&experiment.ratios)) }
-        @for unit in units(&experiment.cases) { (medians(&experiment.cases, unit)) }
-        @if !experiment.distributions.is_empty() { (distributions(&experiment.distributions)) }
-        @if experiment.cases.iter().any(|case| !case.published.is_empty()) { (published(&experiment.cases)) }
+        @if !ratios.is_empty() { (compared(ratios)) }
+        @for (unit, cases) in by_unit { (medians(unit, &cases)) }
+        @if !distributions.is_empty() { (events(distributions)) }
+        @if cases.iter().any(|case| !case.published.is_empty()) { (published(cases)) }
         @if let Some(noise) = &experiment.noise { (conditions(noise)) }
-        @let elsewhere = elsewhere(experiment);
-        @if experiment.memory.is_some() || !experiment.notices.is_empty() || !elsewhere.is_empty() {
+        @if notices.clone().next().is_some() {
             h4 { "To know before judging" }
-            ul.notices { @for notice in experiment.memory.iter().chain(&experiment.notices).chain(&elsewhere) { li { (notice) } } }
+            ul.notices { @for notice in notices { li { (notice) } } }
         }
     }
 }
@@ -27,151 +32,172 @@ pub(super) fn warnings(experiment: &Experiment) -> Markup {
     let failures = experiment.failures.iter();
     let failures = failures.map(|failure| format!("{} failed: {}", failure.case, failure.reason));
     let warnings = experiment.noise.iter().flat_map(|noise| noise.warnings.iter().cloned());
-    let warnings = failures.chain(warnings);
+    list_of_warnings(&failures.chain(warnings).collect::<Vec<_>>())
+}
+
+pub(super) fn list_of_warnings(warnings: &[String]) -> Markup {
     html! {
-        @if warnings.clone().next().is_some() {
-            div.warnings {
-                b { "Warnings" }
-                ul { @for warning in warnings { li { (warning) } } }
-            }
+        @if !warnings.is_empty() {
+            div.warnings { b { "Warnings" } ul { @for warning in warnings { li { (warning) } } } }
         }
     }
 }
 
-/// A table within a box of its own, which scrolls where the screen is narrower.
-fn scrolling(caption: &str, table: &Markup) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label=(caption) {
-            table { caption { (caption) } (table) }
-        }
-    }
+/// The heads of a table's columns, and the cells of its rows behind their heads. Words are broken into lines.
+pub(super) struct Table<'a> {
+    pub(super) caption: &'a str,
+    pub(super) columns: Vec<&'a str>,
+    pub(super) rows: Vec<(String, Vec<Cell>)>,
 }
 
-/// The units of the cases, in the order of their first.
-fn units(cases: &[Case]) -> Vec<Unit> {
-    let mut units: Vec<Unit> = Vec::new();
-    for case in cases {
-        if !units.contains(&case.unit) {
-            units.push(case.unit);
-        }
-    }
-    units
+pub(super) enum Cell {
+    Number(String),
+    Strong(String),
+    Words(Markup),
+    ShortWords(String),
 }
 
-fn medians(cases: &[Case], unit: Unit) -> Markup {
-    let of_unit = || cases.iter().filter(|case| case.unit == unit);
-    let mut methods: Vec<&str> = Vec::new();
-    let mut workloads: Vec<&str> = Vec::new();
-    for (method, workload) in of_unit().filter_map(|case| parts(&case.id)) {
-        if !methods.contains(&method) {
-            methods.push(method);
-        }
-        if !workloads.contains(&workload) {
-            workloads.push(workload);
-        }
-    }
-    let cell = |method: &str, workload: &str| {
-        let case = of_unit().find(|case| parts(&case.id) == Some((method, workload)));
-        case.map_or(String::new(), |case| figure(case.median()))
-    };
-    scrolling(
-        &format!("Medians, {}", unit.name()),
-        &html! {
-            thead { tr { th {} @for workload in &workloads { th scope="col" { (workload) } } } }
-            tbody {
-                @for method in &methods {
-                    tr { th scope="row" { (method) } @for workload in &workloads { td { (cell(method, workload)) } } }
+impl Table<'_> {
+    /// Within a box of its own, which scrolls where the screen is narrower.
+    pub(super) fn render(&self) -> Markup {
+        html! {
+            div.scroll tabindex="0" role="region" aria-label=(self.caption) {
+                table {
+                    caption { (self.caption) }
+                    thead { tr { th {} @for column in &self.columns { th scope="col" { (column) } } } }
+                    tbody {
+                        @for (head, cells) in &self.rows {
+                            tr { th scope="row" { (head) } @for cell in cells { (cell.render()) } }
+                        }
+                    }
                 }
             }
-        },
-    )
+        }
+    }
 }
 
-fn ratios(ratios: &[Ratio]) -> Markup {
-    let name = |ratio: &Ratio| -> String {
-        let (methods, workload) = parts(&ratio.id).unwrap_or((&ratio.id, ""));
-        format!("{} {workload}", methods.replacen("-vs-", " → ", 1))
+impl Cell {
+    pub(super) fn figure(value: f64) -> Self {
+        Self::Number(figure(value))
+    }
+
+    fn optional(value: Option<f64>) -> Self {
+        Self::Number(value.map_or(String::new(), figure))
+    }
+
+    fn render(&self) -> Markup {
+        match self {
+            Self::Number(number) => html! { td { (number) } },
+            Self::Strong(number) => html! { td { b { (number) } } },
+            Self::Words(words) => html! { td.words { (words) } },
+            Self::ShortWords(words) => html! { td.words.short { (words) } },
+        }
+    }
+}
+
+/// An ID without its experiment.
+fn rest(id: &str) -> &str {
+    id.split_once('/').map_or("", |(_, rest)| rest)
+}
+
+/// Methods by workloads.
+fn medians(unit: Unit, cases: &[&Case]) -> Markup {
+    let placed = || cases.iter().filter_map(|case| Some((parts(&case.id)?, *case)));
+    let methods = grouped(placed().map(|((method, workload), case)| (method, (workload, case))));
+    let workloads = grouped(placed().map(|((_, workload), _)| (workload, ())));
+    let columns: Vec<&str> = workloads.iter().map(|(workload, _)| *workload).collect();
+    let cell = |cases: &[(&str, &Case)], workload: &&str| {
+        let case = cases.iter().find(|(other, _)| other == workload);
+        Cell::optional(case.map(|(_, case)| case.median()))
+    };
+    let row = |(method, cases): (&str, Vec<(&str, &Case)>)| {
+        (method.to_owned(), columns.iter().map(|workload| cell(&cases, workload)).collect())
+    };
+    let rows = methods.into_iter().map(row).collect();
+    let caption = format!("Medians, {}", unit.name());
+    Table { caption: &caption, columns: columns.clone(), rows }.render()
+}
+
+fn compared(ratios: &[Ratio]) -> Markup {
+    let reasons = reasons(ratios);
+    let fair = |ratio: &Ratio| {
+        let index = reasons.iter().position(|reason| Some(*reason) == ratio.moved.as_deref());
+        match (ratio.like_for_like, index) {
+            (true, _) => "yes".to_owned(),
+            (false, None) => "no".to_owned(),
+            (false, Some(index)) => format!("no ({})", index + 1),
+        }
     };
     let with_published = ratios.iter().any(|ratio| !ratio.published.is_empty());
-    let reasons = reasons(ratios);
-    let number = |ratio: &Ratio| {
-        let index = reasons.iter().position(|reason| Some(*reason) == ratio.moved.as_deref());
-        index.map(|index| index + 1)
+    let row = |ratio: &Ratio| {
+        let (methods, workload) = parts(&ratio.id).unwrap_or((&ratio.id, ""));
+        let mut cells = vec![
+            Cell::Strong(figure(ratio.median)),
+            Cell::figure(ratio.min),
+            Cell::figure(ratio.max),
+            Cell::Number(ratio.pairs.to_string()),
+            Cell::ShortWords(fair(ratio)),
+        ];
+        let each = ratio.published.iter().map(|one| (figure(one.value), source(one)));
+        let published = html! { @for (value, source) in each { div { (value) " " (source) } } };
+        cells.extend(with_published.then_some(Cell::Words(published)));
+        (format!("{} {workload}", methods.replacen("-vs-", " → ", 1)), cells)
     };
+    let mut columns = vec!["median", "min", "max", "pairs", "like for like"];
+    columns.extend(with_published.then_some("published"));
+    let caption = "How many times as fast, by pairs within a round";
+    let rows = ratios.iter().map(row).collect();
     html! {
-        (scrolling("How many times as fast, by pairs within a round", &html! {
-            thead { tr {
-                th {} th scope="col" { "median" } th scope="col" { "min" } th scope="col" { "max" } th scope="col" { "pairs" }
-                th.words.short scope="col" { "like for like" }
-                @if with_published { th.words scope="col" { "published" } }
-            } }
-            tbody {
-                @for ratio in ratios {
-                    tr {
-                        th scope="row" { (name(ratio)) }
-                        td { b { (figure(ratio.median)) } } td { (figure(ratio.min)) } td { (figure(ratio.max)) } td { (ratio.pairs) }
-                        td.words.short { @if ratio.like_for_like { "yes" } @else { "no" @if let Some(number) = number(ratio) { " (" (number) ")" } } }
-                        @if with_published { td.words {
-                            @for published in &ratio.published { div { (figure(published.value)) " " (published.cpu) (spread(published)) ", " cite { (published.source) } } }
-                        } }
-                    }
-                }
-            }
-        }))
-        @for (index, reason) in reasons.iter().enumerate() { p.hint { "Not like for like (" (index + 1) "): " (reason) "." } }
+        (Table { caption, columns, rows }.render())
+        @for (index, reason) in reasons.iter().enumerate() {
+            p.hint { "Not like for like (" (index + 1) "): " (reason) "." }
+        }
     }
 }
 
-fn distributions(distributions: &[Distribution]) -> Markup {
-    let percents: Vec<f64> = distributions.first().map_or(Vec::new(), |first| {
-        first.percentiles.iter().map(|(percent, _)| *percent).collect()
-    });
-    let value = |distribution: &Distribution, percent: f64| {
-        let found = distribution.percentiles.iter().find(|(at, _)| *at == percent);
-        found.map_or(String::new(), |(_, value)| figure(*value))
+fn events(distributions: &[Distribution]) -> Markup {
+    let first = distributions.iter().take(1).flat_map(|first| &first.percentiles);
+    let percents: Vec<f64> = first.map(|(percent, _)| *percent).collect();
+    let name = |percent: &f64| match percent {
+        100.0 => "max".to_owned(),
+        percent => format!("p{percent}"),
     };
-    let name =
-        |percent: f64| if percent == 100.0 { "max".to_owned() } else { format!("p{percent}") };
-    scrolling(
-        "Single events",
-        &html! {
-            thead { tr { th {} @for percent in &percents { th scope="col" { (name(*percent)) } } th scope="col" { "count" } } }
-            tbody {
-                @for distribution in distributions {
-                    tr {
-                        th scope="row" { (distribution.id.split_once('/').map_or("", |(_, rest)| rest)) ", " (distribution.unit.name()) }
-                        @for percent in &percents { td { (value(distribution, *percent)) } }
-                        td { (distribution.count) }
-                    }
-                }
-            }
-        },
-    )
+    let names: Vec<String> = percents.iter().map(name).collect();
+    let row = |one: &Distribution| {
+        let value = |percent: &f64| {
+            let found = one.percentiles.iter().find(|(at, _)| at == percent);
+            Cell::optional(found.map(|(_, value)| *value))
+        };
+        let count = Cell::Number(one.count.to_string());
+        let head = format!("{}, {}", rest(&one.id), one.unit.name());
+        (head, percents.iter().map(value).chain([count]).collect())
+    };
+    let columns = names.iter().map(String::as_str).chain(["count"]).collect();
+    let rows = distributions.iter().map(row).collect();
+    Table { caption: "Single events", columns, rows }.render()
 }
 
-/// `, ± 0.4 %`, where the source says so.
-fn spread(published: &Published) -> String {
-    published.spread_percent.map_or(String::new(), |percent| format!(", ± {percent:.1} %"))
+/// The CPU with the spread, where the source says so, and the source.
+fn source(published: &Published) -> Markup {
+    let spread = published.spread_percent;
+    let spread = spread.map_or(String::new(), |percent| format!(", ± {percent:.1} %"));
+    html! { (published.cpu) (spread) ", " cite { (published.source) } }
 }
 
 fn published(cases: &[Case]) -> Markup {
-    let rows =
+    let figures =
         cases.iter().flat_map(|case| case.published.iter().map(move |figure| (case, figure)));
-    scrolling(
-        "Published for the same method and workload",
-        &html! {
-            thead { tr { th {} th scope="col" { "here" } th scope="col" { "published" } th.words scope="col" { "where" } } }
-            tbody {
-                @for (case, published) in rows {
-                    tr {
-                        th scope="row" { (case.id.split_once('/').map_or("", |(_, rest)| rest)) ", " (case.unit.name()) }
-                        td { (figure(case.median())) } td { (figure(published.value)) }
-                        td.words { (published.cpu) (spread(published)) ", " cite { (published.source) } }
-                    }
-                }
-            }
-        },
-    )
+    let row = |(case, published): (&Case, &Published)| {
+        let cells = vec![
+            Cell::figure(case.median()),
+            Cell::figure(published.value),
+            Cell::Words(source(published)),
+        ];
+        (format!("{}, {}", rest(&case.id), case.unit.name()), cells)
+    };
+    let caption = "Published for the same method and workload";
+    let rows = figures.map(row).collect();
+    Table { caption, columns: vec!["here", "published", "where"], rows }.render()
 }
 
 /// Noise, and the counts of events.
@@ -185,35 +211,22 @@ fn conditions(noise: &Noise) -> Markup {
         ("load average", noise.load_average.map(figure)),
         ("MHz", noise.megahertz.map(|(low, high)| format!("{} to {}", figure(low), figure(high)))),
     ];
+    let facts = facts.into_iter().filter_map(|(name, value)| Some((name, value?)));
     html! {
         h4 { "Meanwhile on the machine" }
-        dl.facts {
-            @for (name, value) in facts {
-                @if let Some(value) = value { div { dt { (name) } dd { (value) } } }
-            }
-        }
+        dl.facts { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } }
         @if !noise.counters.is_empty() { (counted(&noise.counters)) }
     }
 }
 
 fn counted(counters: &[Counters]) -> Markup {
-    let mut names: Vec<&str> = Vec::new();
-    for name in counters.iter().flat_map(|one| one.per_round.keys()) {
-        if !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
-    let cell =
-        |one: &Counters, name: &str| one.per_round.get(name).map_or(String::new(), |n| figure(*n));
-    scrolling(
-        "Counted per round, preparation of the case included",
-        &html! {
-            thead { tr { th {} @for name in &names { th scope="col" { (name) } } } }
-            tbody {
-                @for one in counters {
-                    tr { th scope="row" { (one.id.split_once('/').map_or("", |(_, rest)| rest)) } @for name in &names { td { (cell(one, name)) } } }
-                }
-            }
-        },
-    )
+    let names = counters.iter().flat_map(|one| one.per_round.keys());
+    let names = grouped(names.map(|name| (name.as_str(), ())));
+    let columns: Vec<&str> = names.into_iter().map(|(name, _)| name).collect();
+    let row = |one: &Counters| {
+        let cell = |name: &&str| Cell::optional(one.per_round.get(*name).copied());
+        (rest(&one.id).to_owned(), columns.iter().map(cell).collect())
+    };
+    let caption = "Counted per round, preparation of the case included";
+    Table { caption, columns: columns.clone(), rows: counters.iter().map(row).collect() }.render()
 }

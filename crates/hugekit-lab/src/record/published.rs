@@ -1,0 +1,396 @@
+//! Published figures, which stand beside measured ones only where the workload is the same.
+//!
+//! A figure from `data/published.toml` comes with its workload. A record takes a figure only through
+//! [`Figure::elsewhere`], which compares that workload with the one that was measured here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::size::Size;
+
+/// The kernel of a workload in whose time no kernel has a part.
+pub(crate) const NO_KERNEL: &str = "none";
+
+/// A figure from published work, in the unit of the case or ratio it stands beside.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// The work it comes from.
+    pub source: String,
+    /// The CPU it was measured on.
+    pub cpu: String,
+    /// The figure.
+    pub value: f64,
+    /// Its spread over several runs, in percent of it, where the source says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread_percent: Option<f64>,
+}
+
+/// A figure that was published for another workload than the one it is nearest to here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Elsewhere {
+    /// Id of the case or ratio.
+    pub beside: String,
+    /// The figure, in that one's unit.
+    pub published: Published,
+    /// What differs.
+    pub differs: Vec<Difference>,
+}
+
+/// One thing in which a published workload is not the one that was measured here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// What differs: `kernel`, `memory`.
+    pub aspect: String,
+    /// What it is here.
+    pub here: String,
+    /// What it was there.
+    pub there: String,
+}
+
+/// A workload. A published one says what its source says; what the source leaves out cannot differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Conditions {
+    /// What ran, and what of it was timed.
+    pub(crate) ran: String,
+    /// The kernel whose code was timed, or [`NO_KERNEL`].
+    pub(crate) kernel: String,
+    /// The bytes that it ran over.
+    pub(crate) memory: Option<String>,
+    /// The pages that they were on.
+    pub(crate) pages: Option<String>,
+    /// Threads, or processes, that did it at the same time.
+    pub(crate) threads: Option<usize>,
+}
+
+impl Conditions {
+    /// Work of one thread in which no kernel has a part.
+    pub(crate) fn without_kernel(ran: &str) -> Self {
+        let (ran, kernel) = (ran.to_owned(), NO_KERNEL.to_owned());
+        Self { ran, kernel, threads: Some(1), ..Self::default() }
+    }
+
+    fn differences(&self, published: &Self) -> Vec<Difference> {
+        let differ = |aspect: &str, here: Option<&str>, there: Option<&str>| {
+            let (here, there) = (here.unwrap_or("unsaid"), there?);
+            let owned = |[aspect, here, there]: [String; 3]| Difference { aspect, here, there };
+            (here != there).then(|| owned([aspect, here, there].map(str::to_owned)))
+        };
+        let threads = |one: &Self| one.threads.map(|threads| threads.to_string());
+        let all = [
+            differ("ran", Some(&self.ran), Some(&published.ran)),
+            differ("kernel", Some(&self.kernel), Some(&published.kernel)),
+            differ("memory", self.memory.as_deref(), published.memory.as_deref()),
+            differ("pages", self.pages.as_deref(), published.pages.as_deref()),
+            differ("threads", threads(self).as_deref(), threads(published).as_deref()),
+        ];
+        all.into_iter().flatten().collect()
+    }
+}
+
+/// A published figure with its workload.
+#[derive(Clone, Debug)]
+pub(crate) struct Figure {
+    pub(crate) published: Published,
+    pub(crate) workload: Conditions,
+}
+
+impl Figure {
+    /// What differs from the workload of the case or ratio with this ID; `None` if nothing does.
+    pub(crate) fn elsewhere(&self, id: &str, ours: &Conditions) -> Option<Elsewhere> {
+        let differs = ours.differences(&self.workload);
+        let (beside, published) = (id.to_owned(), self.published.clone());
+        (!differs.is_empty()).then_some(Elsewhere { beside, published, differs })
+    }
+}
+
+/// The figures of one published work.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    source: String,
+    /// The CPU of all rows that do not name one.
+    #[serde(default)]
+    cpu: String,
+    workload: Conditions,
+    rows: Vec<Row>,
+}
+
+/// A baseline (`before`) and what was published as the change (`after`), or only by how many percent.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    cpu: Option<String>,
+    metric: Option<String>,
+    method: Option<String>,
+    memory: Option<String>,
+    pages: Option<String>,
+    threads: Option<usize>,
+    before: Option<f64>,
+    after: Option<f64>,
+    change: Option<f64>,
+    /// As printed; [`Row::factor`] has it from the times.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the times"))]
+    speedup: Option<f64>,
+    pstdev: Option<[f64; 2]>,
+    stdev: Option<[f64; 2]>,
+}
+
+impl Row {
+    /// What `after` is, `before` being 1.
+    fn factor(&self) -> Option<f64> {
+        let of_both = self.before.zip(self.after).map(|(before, after)| after / before);
+        of_both.or_else(|| Some(1.0 + self.change? / 100.0))
+    }
+
+    /// The spreads of both, in percent of each.
+    fn spreads(&self) -> Option<[f64; 2]> {
+        let seconds = self.stdev.zip(self.before.zip(self.after));
+        self.pstdev.or_else(|| {
+            seconds.map(|([one, other], (before, after))| {
+                [one / before * 100.0, other / after * 100.0]
+            })
+        })
+    }
+
+    /// Of a ratio of both, which spread independently of each other.
+    fn spread_of_ratio(&self) -> Option<f64> {
+        self.spreads().map(|[one, other]| one.hypot(other))
+    }
+}
+
+type Value = (f64, Option<f64>);
+
+fn tables() -> BTreeMap<String, Table> {
+    let text = include_str!("../../data/published.toml");
+    toml::from_str(text).expect("data/published.toml is part of the crate and tested")
+}
+
+/// The figures of a work's rows that have a value, with its spread.
+fn figures(work: &str, value: impl Fn(&Row) -> Option<Value>) -> Vec<Figure> {
+    let Table { source, cpu, workload, rows } =
+        tables().remove(work).expect("data/published.toml has every work that is asked for");
+    let figure = |row: Row| {
+        let (value, spread_percent) = value(&row)?;
+        let (source, cpu) = (source.clone(), row.cpu.unwrap_or_else(|| cpu.clone()));
+        let published = Published { source, cpu, value, spread_percent };
+        let memory = row.memory.or_else(|| workload.memory.clone());
+        let pages = row.pages.or_else(|| workload.pages.clone());
+        let threads = row.threads.or(workload.threads);
+        let workload = Conditions { memory, pages, threads, ..workload.clone() };
+        Some(Figure { published, workload })
+    };
+    rows.into_iter().filter_map(figure).collect()
+}
+
+/// GiB/s of demand faults on pages of this size, of the kernel before and after.
+pub(crate) fn demand(page: &str) -> Vec<Figure> {
+    let of = |how: &str, value: fn(&Row) -> Option<f64>| {
+        let on_page = |row: &Row| row.pages.as_deref() == Some(page);
+        let mut all =
+            figures("clear", |row| value(row).filter(|_| on_page(row)).map(|v| (v, None)));
+        for figure in &mut all {
+            figure.workload.kernel += ", clearing ";
+            figure.workload.kernel += how;
+        }
+        all
+    };
+    let kernels = of("page by page", |row| row.before).into_iter();
+    kernels.zip(of("in extents", |row| row.after)).flat_map(|(one, other)| [one, other]).collect()
+}
+
+/// How many times as fast `fork(2)` was by runs, on folios of this size.
+pub(crate) fn fork_speed_up(folio: usize) -> Vec<Figure> {
+    fork(folio, |row| Some(1.0 / row.factor()?))
+}
+
+/// Microseconds of `fork(2)`, tables copied by runs.
+pub(crate) fn fork_microseconds(folio: usize) -> Vec<Figure> {
+    fork(folio, |row| Some(row.after? * 1e6))
+}
+
+fn fork(folio: usize, value: impl Fn(&Row) -> Option<f64>) -> Vec<Figure> {
+    let folio = Size(folio).to_string();
+    figures("fork", |row| {
+        value(row).filter(|_| row.pages.as_ref() == Some(&folio)).map(|value| (value, None))
+    })
+}
+
+/// What the target copied last changed: `throughput`, `user time` or `instructions per cycle`, as a ratio
+/// above one if it gained.
+pub(crate) fn cow(metric: &str) -> Vec<Figure> {
+    figures("cow", |row| {
+        let factor = row.factor().filter(|_| row.metric.as_deref() == Some(metric))?;
+        Some((if metric == "user time" { 1.0 / factor } else { factor }, None))
+    })
+}
+
+/// How many times as fast as one this many threads were, on each CPU and for each size.
+pub(crate) fn parallel_speed_up(threads: usize) -> Vec<Figure> {
+    figures("parallel", |row| {
+        let factor = row.factor().filter(|_| row.threads == Some(threads))?;
+        Some((1.0 / factor, row.spread_of_ratio()))
+    })
+}
+
+/// GiB/s of the routine with this name of ours, at this size.
+pub(crate) fn stores(routine: &str, size: &str) -> Vec<Figure> {
+    figures("stores", |row| {
+        let of_size = row.memory.as_deref() == Some(size);
+        let string = row.method.as_deref() == Some(routine);
+        let spreads = row.spreads().filter(|_| of_size)?;
+        match routine {
+            "movnti" => Some((row.after?, Some(spreads[1]))),
+            _ => row.before.filter(|_| string).map(|value| (value, Some(spreads[0]))),
+        }
+    })
+}
+
+/// How many times as fast `movnti` was as this string routine, at this size.
+pub(crate) fn stores_speed_up(string_routine: &str, size: &str) -> Vec<Figure> {
+    figures("stores", |row| {
+        let same = row.method.as_deref() == Some(string_routine);
+        let same = same && row.memory.as_deref() == Some(size);
+        row.factor().filter(|_| same).map(|factor| (factor, row.spread_of_ratio()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compares a printed figure with the one that follows from columns that are rounded by this much.
+    fn assert_follows(row: &Row, printed: f64, follows: f64, rounded: f64, tolerance: f64) {
+        let (before, after) = (row.before.unwrap(), row.after.unwrap());
+        let off = follows * (rounded / before + rounded / after);
+        assert!((printed - follows).abs() <= off + tolerance, "{row:?}: {follows}");
+    }
+
+    /// Half of the last digit of a figure that is printed with two decimals.
+    const HALF: f64 = 0.005;
+
+    /// Printed apart from their own columns, by this much.
+    const APART: [(f64, f64); 2] = [(121.84, 1.13), (-69.28, 0.06)];
+
+    #[test]
+    fn printed_changes_follow_from_the_columns_beside_them() {
+        let mut tables = tables();
+        let works = [("clear", 4, HALF, HALF), ("fork", 9, 5e-7, 0.5), ("stores", 12, HALF, HALF)];
+        for (work, count, rounded, of_change) in works {
+            let rows = tables.remove(work).unwrap().rows;
+            assert_eq!(rows.len(), count);
+            for row in rows {
+                let (change, factor) = (row.change.unwrap(), row.factor().unwrap());
+                let apart = APART.iter().find(|(printed, _)| *printed == change);
+                let of_change = apart.map_or(of_change, |(_, by)| *by);
+                assert_follows(&row, 1.0 + change / 100.0, factor, rounded, of_change / 100.0);
+            }
+        }
+        let rows = tables.remove("parallel").unwrap().rows;
+        assert_eq!(rows.len(), 28);
+        for row in rows {
+            assert_follows(&row, row.speedup.unwrap(), 1.0 / row.factor().unwrap(), HALF, HALF);
+        }
+    }
+
+    fn values(figures: &[Figure]) -> Vec<f64> {
+        figures.iter().map(|figure| figure.published.value).collect()
+    }
+
+    #[test]
+    fn each_case_finds_its_figures() {
+        for (routine, size, count) in [
+            ("rep_stosb", "16MiB", 2),
+            ("rep_stosq", "16MiB", 1),
+            ("movnti", "16MiB", 3),
+            ("movnti", "2MiB", 0),
+            ("clzero", "16MiB", 0),
+        ] {
+            assert_eq!(stores(routine, size).len(), count, "{routine} {size}");
+        }
+        let streaming = &stores_speed_up("rep_stosb", "1GiB")[0].published;
+        assert_eq!(streaming.value, 11.78 / 5.42);
+        assert_eq!(streaming.spread_percent, Some(0.13_f64.hypot(0.03)));
+        assert!(fork_speed_up(8 << 10).is_empty() && demand("4KiB").is_empty());
+        let fork = &fork_speed_up(2 << 20)[0];
+        assert!((fork.published.value - 14305.0 / 10076.0).abs() < 1e-9);
+        assert_eq!(
+            (fork.published.cpu.as_str(), fork.workload.pages.as_deref()),
+            ("Xeon Silver 4210R", Some("2MiB"))
+        );
+        assert!((fork_microseconds(4 << 10)[0].published.value - 14035.0).abs() < 1e-6);
+        let two = parallel_speed_up(2);
+        assert_eq!((two.len(), two[0].workload.memory.as_deref()), (7, Some("50GiB")));
+        assert!((values(&two)[0] - 7.77 / 3.95).abs() < 1e-9);
+        let spread = two[0].published.spread_percent.unwrap();
+        assert!((spread - (2.0 / 7.77_f64).hypot(4.0 / 3.95)).abs() < 1e-9, "{spread}");
+        for (metric, ratio) in [
+            ("throughput", 1.166),
+            ("user time", 1.0 / 0.928),
+            ("instructions per cycle", 0.78 / 0.63),
+        ] {
+            assert!((values(&cow(metric))[0] - ratio).abs() < 1e-9, "{metric}");
+        }
+        let kernels: Vec<_> = demand("1GiB").into_iter().map(|one| one.workload.kernel).collect();
+        assert_eq!(kernels.len(), 4);
+        assert!(kernels[0].ends_with("page by page") && kernels[1].ends_with("in extents"));
+    }
+
+    #[test]
+    fn a_figure_stands_beside_ours_only_where_all_of_the_workload_is_the_same() {
+        let figure = &stores("movnti", "1GiB")[0];
+        let same = figure.workload.clone();
+        assert_eq!(figure.elsewhere("x", &same), None);
+        let pages = Conditions { pages: Some("2MiB".into()), ..same.clone() };
+        assert_eq!(figure.elsewhere("x", &pages), None, "the source does not say");
+        let ours = Conditions {
+            ran: "clears".into(),
+            kernel: "Linux 6.18".into(),
+            memory: None,
+            pages: None,
+            threads: Some(2),
+        };
+        let elsewhere = figure.elsewhere("x", &ours).unwrap();
+        let differs: Vec<_> = elsewhere
+            .differs
+            .iter()
+            .map(|one| (one.aspect.as_str(), one.here.as_str(), one.there.as_str()))
+            .collect();
+        let there = "one pass over a buffer written before";
+        let expected = [
+            ("ran", "clears", there),
+            ("kernel", "Linux 6.18", "none"),
+            ("memory", "unsaid", "1GiB"),
+            ("threads", "2", "1"),
+        ];
+        assert_eq!(differs, expected);
+    }
+
+    /// How much faster this many threads were than half as many, on each CPU and for each size.
+    fn gains_of(threads: usize) -> Vec<f64> {
+        let rows = tables().remove("parallel").unwrap().rows;
+        let seconds = |threads: usize, of: &Row| match threads {
+            1 => of.before,
+            _ => {
+                rows.iter()
+                    .find(|row| {
+                        (row.threads, &row.cpu, &row.memory) == (Some(threads), &of.cpu, &of.memory)
+                    })?
+                    .after
+            }
+        };
+        let of = rows.iter().filter(|row| row.threads == Some(threads));
+        of.filter_map(|row| Some(seconds(threads / 2, row)? / row.after?)).collect()
+    }
+
+    /// A table of other machines is no reason to go beyond it.
+    #[test]
+    fn built_in_cap_of_threads_is_the_most_that_still_gained_a_fifth_wherever_it_was_tried() {
+        let cap = hugekit::Profile::builtin_here().thread_cap;
+        let gains = gains_of(cap);
+        assert!(!gains.is_empty() && gains.iter().all(|&gain| gain > 1.2), "{cap}: {gains:?}");
+        let beyond = gains_of(cap * 2);
+        assert!(beyond.is_empty() || beyond.iter().any(|&gain| gain <= 1.2), "{cap}: {beyond:?}");
+    }
+}
