@@ -232,7 +232,8 @@ mod tests {
     fn part(minutes: u64, line: &str) -> Count {
         let (name, about) = (String::new(), String::new());
         let (fetch, env, run) = (Vec::new(), BTreeMap::new(), vec![line.to_owned()]);
-        let part = Part { name, about, when: When::All, minutes, fetch, env, needs: None, run, ci: None };
+        let part =
+            Part { name, about, when: When::All, minutes, fetch, env, needs: None, run, ci: None };
         let mut count = Count::default();
         part.run(false, &mut count).unwrap();
         count
