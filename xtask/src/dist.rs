@@ -63,7 +63,8 @@ fn make(name: &str, dir: &Path) -> Result<(bool, String)> {
     let work = target_dir("dist-tools");
     let environment = Environment { folder: work.join("venv"), requirements: &REQUIREMENTS };
     environment.make().context("no Python packages for zig and maturin")?;
-    let mut script = environment.command("sh");
+    let mut script = Command::new("sh");
+    environment.lend_path(&mut script);
     script.arg(root().join("xtask/dist").join(name).with_extension("sh"));
     script.env("out", dir).env("work", work).env("build", build_dir()?).current_dir(root());
     script.env("version", env!("CARGO_PKG_VERSION")).env("arch", std::env::consts::ARCH);

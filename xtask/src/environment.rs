@@ -51,13 +51,18 @@ impl Environment {
 
     /// A program of the environment, which finds the others.
     pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.folder.join("bin").join(program));
+        self.lend_path(&mut command);
+        command
+    }
+
+    /// Has a command find the environment's programs.
+    pub(crate) fn lend_path(&self, command: &mut Command) {
         let bin = self.folder.join("bin");
-        let mut command = Command::new(bin.join(program));
         let others = env::var_os("PATH").unwrap_or_default();
         if let Ok(path) = env::join_paths(std::iter::once(bin).chain(env::split_paths(&others))) {
             command.env("PATH", path);
         }
-        command
     }
 
     pub(crate) fn pip(&self) -> Command {
