@@ -95,7 +95,7 @@ pub(super) fn map_anonymous(
     // SAFETY: what is replaced are the addresses just taken, which no thread uses.
     let mapped = unsafe { mapping::map_anonymous(there, len, access, how | MapFlags::FIXED) };
     mapped.inspect_err(|_| {
-        // SAFETY: as above.
+        // SAFETY: `held` was mapped above, and mapping over it failed, so no thread uses its addresses.
         let _ = unsafe { held.unmap() };
     })
 }

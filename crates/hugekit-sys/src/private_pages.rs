@@ -27,9 +27,10 @@ pub struct PrivateBytes {
     start: NonNull<u8>,
 }
 
-// SAFETY: an address range; the code that follows its addresses says why that is sound.
+// SAFETY: owns the address of a mapping that all threads of the process share. Its methods change no byte of the
+// mapping, except `give_back`, which is `unsafe`.
 unsafe impl Send for PrivateBytes {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: no safe method reads or writes through the address.
 unsafe impl Sync for PrivateBytes {}
 
 impl PrivateBytes {
@@ -88,7 +89,8 @@ impl PrivateBytes {
     pub unsafe fn give_back(&self) -> io::Result<()> {
         pass(Call::MadviseDontNeed)?;
         let (start, len) = (self.mapped.as_ptr().cast(), self.mapped_len);
-        // SAFETY: memory of our own; the rest is the caller's to promise.
+        // SAFETY: `mapped` and `mapped_len` are this value's own mapping, and no thread uses what it holds: the
+        // contract of this function.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontNeed) }
     }
 
@@ -114,7 +116,7 @@ pub struct Private<T> {
 
 // SAFETY: owns its value, as a `Box` does.
 unsafe impl<T: Send> Send for Private<T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives only `&T`, which may be shared because `T` is `Sync`.
 unsafe impl<T: Sync> Sync for Private<T> {}
 
 impl<T> Private<T> {
@@ -176,7 +178,7 @@ pub struct PrivateSlice<T> {
 
 // SAFETY: owns its values, as a boxed slice does.
 unsafe impl<T: Send> Send for PrivateSlice<T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives only `&[T]`, which may be shared because `T` is `Sync`.
 unsafe impl<T: Sync> Sync for PrivateSlice<T> {}
 
 /// Words that are 0 at first.

@@ -313,7 +313,7 @@ impl Mask {
     /// # Safety
     /// The context that the kernel gave to a handler.
     pub(super) unsafe fn of_context(context: *const c_void) -> Self {
-        // SAFETY: the caller's to promise.
+        // SAFETY: `context` is the `ucontext_t` that the kernel gave to a handler: the contract of this function.
         Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask })
     }
 

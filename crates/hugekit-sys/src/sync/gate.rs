@@ -111,7 +111,8 @@ impl<T> Deref for Alone<'_, T> {
 
 impl<T> DerefMut for Alone<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above.
+        // SAFETY: no other thread has the value as long as this exists, and `&mut self` makes this reference the only
+        // one.
         unsafe { &mut *self.gate.value.get() }
     }
 }
@@ -179,7 +180,7 @@ mod models {
 
     // SAFETY: loom reports every access that is not ordered.
     unsafe impl Sync for Cell {}
-    // SAFETY: as above.
+    // SAFETY: loom reports every access that is not ordered.
     unsafe impl Send for Cell {}
 
     fn gate() -> Watched {

@@ -52,7 +52,7 @@ impl<T: OfProcess> PerProcess<T> {
 
     /// That which was made last, by this process or one that it was forked from. Async-signal-safe.
     pub fn last(&self) -> Option<&'static T> {
-        // SAFETY: as above.
+        // SAFETY: null, or a box that `get_or_make` made and published, which is never freed.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }.map(|made| &made.value)
     }
 }

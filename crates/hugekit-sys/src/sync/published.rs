@@ -43,7 +43,7 @@ struct Words {
 
 // SAFETY: owns its value as a box does; readers share it, and any thread may drop it.
 unsafe impl<T: Send + Sync> Send for Published<T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives readers `&T` and lets the writer replace the value, which `T: Send + Sync` permits.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
 
 /// A value that only its holder replaces.
@@ -161,7 +161,7 @@ mod models {
 
     // SAFETY: loom reports every access that is not ordered.
     unsafe impl Sync for Canary {}
-    // SAFETY: as above.
+    // SAFETY: loom reports every access that is not ordered.
     unsafe impl Send for Canary {}
 
     impl Canary {
@@ -270,7 +270,7 @@ mod models {
 
     // SAFETY: loom reports every access that is not ordered.
     unsafe impl Sync for UnsafeFlag {}
-    // SAFETY: as above.
+    // SAFETY: loom reports every access that is not ordered.
     unsafe impl Send for UnsafeFlag {}
 
     impl UnsafeFlag {
