@@ -93,7 +93,8 @@ impl Arena {
     pub(super) unsafe fn end(&self) {
         debug_assert_eq!(self.held().0, 0, "slots are given back before");
         self.reserved.iter().for_each(Lease::end);
-        // SAFETY: the caller's to promise. If it is refused, the memory goes with the arena.
+        // SAFETY: no slot is taken, and none will be, so no thread uses the bytes. If the call fails, the memory goes
+        // with the arena.
         let _ = unsafe { self.bytes.give_back() };
     }
 

@@ -120,7 +120,7 @@ impl Snapshot {
     /// # Safety
     /// As for [`Builder::of_anonymous`].
     pub unsafe fn of_anonymous(memory: *const [u8]) -> Result<Self, SnapshotError> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: this function has the contract of `Builder::of_anonymous`.
         unsafe { Self::builder().of_anonymous(memory) }
     }
 
@@ -154,7 +154,8 @@ impl Snapshot {
         self.source.is_here()?;
         for part in self.source.parts(range.clone()) {
             let to = &mut bytes[part.start - range.start..part.end - range.start];
-            // SAFETY: as many bytes, borrowed mutably.
+            // SAFETY: `to` is borrowed mutably, so its bytes can be written and no other thread uses them; each part
+            // lies within it.
             unsafe { self.read_part(&part, to.as_mut_ptr(), Reuse::Unknown) }?;
         }
         Ok(())
@@ -199,7 +200,8 @@ impl Snapshot {
         to: *mut u8,
         reuse: Reuse,
     ) -> Result<(), SnapshotError> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+        // function.
         match unsafe { self.source.try_read(part, to, reuse) } {
             Ok(()) => return Ok(()),
             Err(Trouble::Failed(failure)) => return Err(self.source.error(failure)),

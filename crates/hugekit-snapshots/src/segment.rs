@@ -69,7 +69,7 @@ impl Segment {
         self.snapshots.iter().all(|other| Arc::ptr_eq(other, snapshot))
     }
 
-    /// Has the granules of a write preserved and lets it pass. Async-signal-safe.
+    /// Preserves the granules of a write, and lets the write pass. Async-signal-safe.
     pub(super) fn let_write(
         &self,
         address: usize,

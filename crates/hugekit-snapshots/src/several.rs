@@ -39,7 +39,8 @@ impl Builder {
             ranges.iter().fold(0, |bytes: usize, place| bytes.saturating_add(place.range.len()));
         let wishes = self.clone().together(self.together.max(all));
         for group in ranges.chunk_by(|one, other| wishes.are_neighbours(one, other)) {
-            // SAFETY: the caller's to promise; what lies between is no owner's.
+            // SAFETY: the conditions of `of_anonymous` hold for the ranges: the contract of this function. What lies
+            // between is padding (`are_neighbours`), which no owner uses.
             for (place, snapshot) in group.iter().zip(unsafe { wishes.of_group(group) }?) {
                 taken[place.index] = Some(snapshot);
             }
@@ -75,21 +76,22 @@ impl Builder {
     /// At once, if that is possible; else those that touch; else one by one.
     ///
     /// # Safety
-    /// As for `of_anonymous`, for what lies between as well.
+    /// As for `of_anonymous`, for the ranges and for what lies between them.
     unsafe fn of_group(&self, group: &[Place]) -> Result<Vec<Snapshot>, SnapshotError> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: `at_once` has the contract of this function, for the same ranges.
         let at_once = unsafe { self.at_once(group) };
         if let Some(snapshots) = at_once {
             return Ok(snapshots);
         }
         let mut taken = Vec::new();
         for touching in group.chunk_by(|one, other| one.range.end == other.range.start) {
-            // SAFETY: as above.
+            // SAFETY: `at_once` has the contract of this function, and these are some of its ranges, with nothing
+            // between them.
             match unsafe { self.at_once(touching) } {
                 Some(snapshots) => taken.extend(snapshots),
                 None => {
                     for place in touching {
-                        // SAFETY: as above.
+                        // SAFETY: the conditions of `of_anonymous` hold for each range: the contract of this function.
                         taken.push(unsafe { self.clone().of_anonymous(place.memory) }?);
                     }
                 }
@@ -128,7 +130,8 @@ impl Builder {
             wishes.cap = Some(len);
         }
         let whole = std::ptr::slice_from_raw_parts(std::ptr::with_exposed_provenance(start), len);
-        // SAFETY: the caller's to promise.
+        // SAFETY: the conditions of `of_anonymous` hold for the ranges and for what lies between them: the contract of
+        // this function.
         let snapshot = unsafe { wishes.of_anonymous(whole) }
             .inspect_err(|refused| {
                 hugekit_sys::events::debug!("ranges are taken one by one: {refused}")

@@ -86,7 +86,7 @@ impl Source {
     /// soon.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, and no other thread uses them.
+    /// `to` can be written for the part's length, and no other thread uses it.
     pub(super) unsafe fn try_read(
         &self,
         part: &Range<usize>,
@@ -94,14 +94,17 @@ impl Source {
         reuse: Reuse,
     ) -> Result<(), Trouble> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+            // function.
             Self::Anonymous(of) => unsafe { of.snapshot.try_read(part, to, reuse) },
             Self::Region(of) => {
-                // SAFETY: as above.
+                // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+                // function.
                 unsafe { of.fork().read(of.offsets(part), to, reuse) }
                     .map_err(|_lost| Trouble::Failed(Failure::Changed(part.start)))
             }
-            // SAFETY: as above.
+            // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+            // function.
             Self::Piece(piece) => unsafe { piece.whole().try_read(part, to, reuse) },
         }
     }
@@ -112,14 +115,17 @@ impl Source {
     /// As for [`try_read`](Self::try_read), by the kernel too.
     pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: `to` can be written for the part's length, by the kernel too, and no other thread uses it: the
+            // contract of this function.
             Self::Anonymous(of) => unsafe { of.snapshot.read(part, to) },
             Self::Region(of) => {
-                // SAFETY: as above.
+                // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+                // function.
                 unsafe { of.fork().read(of.offsets(part), to, Reuse::All) }
                     .map_err(|_lost| Failure::Changed(part.start))
             }
-            // SAFETY: as above.
+            // SAFETY: `to` can be written for the part's length, by the kernel too, and no other thread uses it: the
+            // contract of this function.
             Self::Piece(piece) => unsafe { piece.whole().read(part, to) },
         }
     }
@@ -140,7 +146,8 @@ impl Source {
     /// [`try_read`](Self::try_read), in order, writes them.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivering<'_>> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: until the delivery ends `to` can be written by any thread, and only `try_read` writes it, in
+            // order: the contract of this function.
             Self::Anonymous(of) => unsafe { of.deliver_to(to) },
             Self::Region(_) | Self::Piece(_) => None,
         }

@@ -194,9 +194,10 @@ impl SnapshotState {
     /// Copies bytes of one granule, or of one edge, as they were at the snapshot.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, by the kernel too, and no other thread uses them.
+    /// `to` can be written for the part's length, by the kernel too, and no other thread uses it.
     pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+        // function.
         match unsafe { self.try_read(part, to, Reuse::All) } {
             Ok(()) => Ok(()),
             Err(Trouble::Failed(failure)) => Err(failure),
@@ -207,7 +208,7 @@ impl SnapshotState {
     /// As [`read`](Self::read), to where the kernel may refuse to write, past the cache unless the bytes are used soon.
     ///
     /// # Safety
-    /// As for [`read`](Self::read), but for the kernel.
+    /// As for [`read`](Self::read), but the kernel need not be able to write to `to`.
     pub(super) unsafe fn try_read(
         &self,
         part: &Range<usize>,
@@ -241,7 +242,8 @@ impl SnapshotState {
                     return Ok(());
                 }
                 Place::Owner => {
-                    // SAFETY: the caller's to promise.
+                    // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of
+                    // this function.
                     let read = unsafe { self.read_from_owner(index, part, to, reuse) };
                     if let Some(read) = read {
                         return read;
@@ -275,7 +277,8 @@ impl SnapshotState {
         reuse: Reuse,
     ) -> Option<Result<(), Trouble>> {
         let whole = std::iter::once((0..part.len(), reuse == Reuse::None));
-        // SAFETY: the caller's to promise.
+        // SAFETY: the one piece is as long as the part, for which `to` can be written, and no other thread uses it:
+        // the contract of this function.
         let read = unsafe { no_fault::copy(to, part.start, whole) };
         let is_protected = self.protector.is_protected(part);
         if !self.granules.is_still_with_owner(index) {
@@ -425,6 +428,7 @@ unsafe fn copy_from_owner(
     let order = Order::for_folio(granule.len(), target);
     let extents = order.extents(granule.len(), target, near_bytes);
     let pieces = extents.map(|extent| (extent.bytes, extent.reach == Reach::Far));
-    // SAFETY: the extents lie within the granule; the rest is the caller's to promise.
+    // SAFETY: the extents lie within the granule, for whose length `to` can be written, and no other thread uses it:
+    // the contract of this function.
     unsafe { no_fault::copy(to, granule.start, pieces) }
 }

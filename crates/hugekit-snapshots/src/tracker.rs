@@ -591,7 +591,7 @@ mod tests {
                 let _ = faults.give_up(blocked);
             });
         });
-        // SAFETY: as above.
+        // SAFETY: `len` bytes of the test's memory, which no other thread uses.
         unsafe { memory.start().write_bytes(8, len) };
         assert_eq!(snapshot.stats().copied_by_writers, 0);
         assert!(matches!(snapshot.read_at(5, &mut [0; 9]), Err(SnapshotError::Unserved)));
