@@ -35,7 +35,7 @@ pub extern "C" fn hugekit_cancel_new() -> *mut hugekit_cancel {
 /// NULL, or a flag that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `cancel` is NULL or a flag that is not freed meanwhile.
     if let Some(hugekit_cancel(cancel)) = unsafe { cancel.as_ref() } {
         cancel.cancel();
     }
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
 /// NULL, or a flag that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_free(cancel: *mut hugekit_cancel) {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `cancel` is NULL or came from `hugekit_cancel_new`, and no thread uses it any more.
     let _ = unsafe { crate::status::take(cancel) };
 }
 
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
     if !is_range(memory, len) {
         return answer(Err(not_a_range("memory", memory, len)));
     }
-    // SAFETY: the caller's to promise.
+    // SAFETY: `memory` is a range (checked above) that can be written and that no other thread accesses meanwhile.
     match unsafe { ClearOptions::new().run_raw(start_of(memory), len) } {
         Ok(_) => hugekit_status::Ok,
         Err(error) => answer(Err(error.into())),
@@ -156,7 +156,8 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
 /// with `HUGEKIT_STATUS_CANCELLED` after a part.
 ///
 /// # Safety
-/// As for `hugekit_clear`.
+/// As for `hugekit_clear`; `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL
+/// or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_clear_with(
     memory: *mut c_void,
@@ -164,7 +165,8 @@ pub unsafe extern "C" fn hugekit_clear_with(
     options: *const hugekit_options,
     report: *mut hugekit_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise, of each of them.
+    // SAFETY: `memory` is a range (`check_range`) that can be written and that no other thread accesses meanwhile.
+    // `options` and `report` are NULL or such structures, and the flag in `options` is not freed meanwhile.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
         let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
@@ -192,7 +194,8 @@ pub unsafe extern "C" fn hugekit_copy(
     from: *const c_void,
     len: usize,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: both are ranges (`check_range`): `from` can be read and `to` written, and no other thread writes to
+    // either, or reads from `to`, meanwhile.
     answer((|| unsafe {
         check_range("to", to, len)?;
         check_range("from", from, len)?;
@@ -205,7 +208,7 @@ pub unsafe extern "C" fn hugekit_copy(
 /// progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
 ///
 /// # Safety
-/// As for `hugekit_copy`.
+/// As for `hugekit_copy`; `options` and `report` as for `hugekit_clear_with`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_copy_with(
     to: *mut c_void,
@@ -214,7 +217,9 @@ pub unsafe extern "C" fn hugekit_copy_with(
     options: *const hugekit_options,
     report: *mut hugekit_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise, of each of them.
+    // SAFETY: both are ranges (`check_range`): `from` can be read and `to` written, and no other thread writes to
+    // either, or reads from `to`, meanwhile. `options` and `report` are NULL or such structures, and the flag in
+    // `options` is not freed meanwhile.
     answer((|| unsafe {
         check_range("to", to, len)?;
         check_range("from", from, len)?;
@@ -239,7 +244,7 @@ pub unsafe extern "C" fn hugekit_copy_with(
 /// before stays so. Any address will do.
 ///
 /// # Safety
-/// The options are those of the caller.
+/// `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_populate(
     memory: *mut c_void,
@@ -247,7 +252,8 @@ pub unsafe extern "C" fn hugekit_populate(
     options: *const hugekit_options,
     report: *mut hugekit_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise, of the options and the report; any address will do.
+    // SAFETY: `options` and `report` are NULL or such structures, and the flag in `options` is not freed meanwhile.
+    // The memory is not accessed by this code, so any address will do.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
         let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
@@ -328,7 +334,7 @@ impl Wishes {
     /// # Safety
     /// Null, or the caller's options.
     pub(crate) unsafe fn read(options: *const hugekit_options) -> Answer<Self> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: null, or the caller's options, of which as many bytes can be read as their first word says.
         let options = unsafe { versioned::read(options) }?;
         let unknown = options.flags & !(HUGEKIT_HAS_TARGET | HUGEKIT_LOW_PRIORITY);
         if unknown != 0 {
@@ -355,7 +361,7 @@ impl Wishes {
     /// # Safety
     /// The flag outlives what is returned.
     pub(crate) unsafe fn cancel<'a>(&self) -> Option<&'a Cancel> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: null, or a flag that outlives what is returned.
         unsafe { self.0.cancel.as_ref() }.map(|hugekit_cancel(cancel)| cancel)
     }
 

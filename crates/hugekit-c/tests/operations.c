@@ -587,7 +587,7 @@ static void protect(unsigned a, unsigned b, unsigned c, unsigned d)
         return;
     compare(place);
     if (mprotect(place->bytes, MOST, PROT_READ | PROT_WRITE) != 0)
-        fail("the protection cannot be reclaimed");
+        fail("the protection cannot be lifted");
 }
 
 static void threaded(unsigned a, unsigned b, unsigned c, unsigned d)
