@@ -14,7 +14,7 @@ use hugekit_regions::fault::open::Untouched;
 use hugekit_regions::pool::FaultError;
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::private_pages::{Private, PrivateBytes};
-use hugekit_sys::sync::Event;
+use hugekit_sys::sync::WakeEvent;
 use hugekit_sys::thread::without_signals;
 use hugekit_sys::userfaultfd;
 
@@ -39,13 +39,13 @@ struct Shared {
     held: [AtomicUsize; 2],
     /// 1 while writers may sleep until a maker has protected its memory.
     pausing: AtomicU32,
-    resumed: Event,
+    resumed: WakeEvent,
 }
 
 impl Shared {
     fn new() -> Self {
         let (abandoned, has_ended, held, pausing) = Default::default();
-        Self { abandoned, has_ended, held, pausing, resumed: Event::new() }
+        Self { abandoned, has_ended, held, pausing, resumed: WakeEvent::new() }
     }
 }
 

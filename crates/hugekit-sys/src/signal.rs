@@ -11,10 +11,10 @@ use rustix::io;
 
 use super::injection::{Call, pass};
 use super::last_error;
-use super::thread::{Mask, hold_back};
+use super::thread::{SignalMask, hold_back};
 
 /// A handler that is told all the kernel knows.
-pub type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+pub type SignalHandler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// What a process does on a signal.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ pub fn in_force(signal: c_int) -> io::Result<Disposition> {
 ///
 /// # Safety
 /// The handler is async-signal-safe.
-pub unsafe fn install(signal: c_int, handler: Handler) -> io::Result<()> {
+pub unsafe fn install(signal: c_int, handler: SignalHandler) -> io::Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     pass(Call::Sigaction)?;
     // SAFETY: all-zero bytes are a valid `sigaction`, whose fields are then set. The handler is async-signal-safe: the
@@ -56,7 +56,7 @@ pub unsafe fn install(signal: c_int, handler: Handler) -> io::Result<()> {
         let action = action.assume_init_mut();
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        action.sa_mask = Mask::asynchronous().0;
+        action.sa_mask = SignalMask::asynchronous().0;
         libc::sigaction(signal, action, ptr::null_mut())
     } != 0;
     last_error(refused)
@@ -116,9 +116,9 @@ pub unsafe fn pass_on(
             // SIG_DFL nor SIG_IGN, so it is the function that the program installed, and it is called by the signature
             // that its flags name.
             unsafe {
-                Mask::of_context(context).with(action, signal).set();
+                SignalMask::of_context(context).with(action, signal).set();
                 if action.sa_flags & libc::SA_SIGINFO != 0 {
-                    let handler = std::mem::transmute::<usize, Handler>(handler);
+                    let handler = std::mem::transmute::<usize, SignalHandler>(handler);
                     handler(signal, info, context);
                 } else {
                     let handler = std::mem::transmute::<usize, extern "C" fn(c_int)>(handler);
@@ -159,7 +159,7 @@ impl Disposition {
     pub const DEFAULT: Self = Self(unsafe { std::mem::zeroed() });
 
     /// Whether it is this handler.
-    pub fn is(&self, handler: Handler) -> bool {
+    pub fn is(&self, handler: SignalHandler) -> bool {
         self.0.sa_sigaction == handler as *const () as usize
     }
 

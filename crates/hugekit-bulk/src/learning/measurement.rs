@@ -1,37 +1,37 @@
-//! What operations of one class taught: which of some candidates does them fastest.
+//! The measurement of one class: which of its candidates is fastest.
 //!
-//! A class is operations that are alike: one method, in or out of the cache, of about one length. Of a lesson every
-//! word is a hint: whatever threads and signal handlers make of it at once, it names a candidate, and each of them
-//! does what was asked for. So all accesses are relaxed.
+//! A class is operations that are alike: one method, in or out of the cache, of about one length. Every word of a
+//! measurement is a hint: whatever threads and signal handlers make of it at once, it names a candidate, and each
+//! candidate does what was asked for. So all accesses are relaxed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::samples::{Cost, Samples};
+use super::samples::{Samples, TimePerByte};
 
-/// The most candidates of a lesson.
-pub(super) const MOST: usize = 12;
+/// The most candidates of a method: `candidates.rs` asserts that each table of routines fits.
+pub(super) const MAX_CANDIDATES: usize = 12;
 
-/// Rounds of all candidates before a lesson is settled: as many as there are samples.
+/// Rounds of all candidates before a measurement is settled: as many as there are samples.
 const ROUNDS: u32 = 3;
 
-/// As long as one that streams is in charge of bytes that a cache may hold: its own stores keep it from showing that it
-/// does.
+/// The longest interval while a routine that streams is in charge of bytes that a cache may hold, as a logarithm: its own
+/// stores keep the cache from holding them, so only trials of other candidates can show that it would.
 const WARY: u32 = 5;
 
 /// A candidate that costs a quarter more than the best is hopeless: of its later turns three of four are the best
 /// one's.
 const HOPELESS: (u64, u64) = (1, 4);
 
-/// How a lesson is given.
+/// How the candidates of a class are compared.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    /// Until it is settled, one of so many units is a look. Logarithm.
+pub(super) struct Rules {
+    /// Until it is settled, one of so many units is a trial. Logarithm.
     pub(super) patience: u32,
-    /// Whether a cache may hold the bytes. Then two looks in a row are at one candidate, and the second one counts: what
-    /// the first one leaves in the cache is what the second one finds there. And what stores through the cache counts
-    /// as it was at best: whatever else evicts the bytes between the two makes it look slower than it is.
+    /// Whether a cache may hold the bytes. Then each candidate has two trials in a row, and the second one counts: what
+    /// the first one leaves in the cache is what the second one finds there. And a candidate that stores through the
+    /// cache counts by its best sample, because other code that evicts the bytes between the two makes it seem slower.
     pub(super) may_be_held: bool,
-    /// Once it is settled, one of so many units is a look: at first, and after rounds that changed nothing. Logarithms.
+    /// Once it is settled, one of this many units is a trial: at first, and after rounds that changed nothing. Logarithms.
     pub(super) intervals: (u32, u32),
     /// What another candidate must win by to take the place of the one in charge.
     pub(super) inertia: (u64, u64),
@@ -39,41 +39,42 @@ pub(super) struct Terms {
     pub(super) readers_share: (u64, u64),
 }
 
-/// What a class compares: some candidates, by their indices.
+/// The candidates that a class compares, by their indices, and how.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Contest {
-    terms: &'static Terms,
+pub(super) struct Comparison {
+    rules: &'static Rules,
     /// In charge as long as there is no verdict.
     prior: usize,
-    among: [u8; MOST],
+    among: [u8; MAX_CANDIDATES],
     len: usize,
     /// Bit by bit, whether a candidate streams.
     streaming: u32,
 }
 
-impl Contest {
-    /// Of two or more candidates.
+impl Comparison {
+    /// Of two or more candidates, and no more than there is room for.
     pub(super) fn new(
-        terms: &'static Terms,
+        rules: &'static Rules,
         prior: usize,
-        among: impl Iterator<Item = usize>,
+        mut among: impl Iterator<Item = usize>,
         streams: impl Fn(&usize) -> bool,
     ) -> Self {
-        let mut this = Self { terms, prior, among: [0; MOST], len: 0, streaming: 0 };
-        for (place, index) in this.among.iter_mut().zip(among) {
+        let mut this = Self { rules, prior, among: [0; MAX_CANDIDATES], len: 0, streaming: 0 };
+        for (place, index) in this.among.iter_mut().zip(&mut among) {
             *place = index as u8;
             this.len += 1;
             this.streaming |= u32::from(streams(&index)) << index;
         }
+        debug_assert!(among.next().is_none(), "each candidate has a place");
         this
     }
 
-    fn among(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn among(&self) -> impl Iterator<Item = usize> {
         self.among[..self.len].iter().map(|&index| index.into())
     }
 
-    fn looks_per_round(&self) -> u32 {
-        self.len as u32 * if self.terms.may_be_held { 2 } else { 1 }
+    fn trials_per_round(&self) -> u32 {
+        self.len as u32 * if self.rules.may_be_held { 2 } else { 1 }
     }
 
     fn streams(&self, candidate: usize) -> bool {
@@ -81,8 +82,8 @@ impl Contest {
     }
 
     /// What a candidate costs, going by its samples.
-    fn cost(&self, candidate: usize, samples: &Samples) -> Option<Cost> {
-        if self.terms.may_be_held && !self.streams(candidate) {
+    fn cost(&self, candidate: usize, samples: &Samples) -> Option<TimePerByte> {
+        if self.rules.may_be_held && !self.streams(candidate) {
             samples.best()
         } else {
             samples.usual()
@@ -90,28 +91,28 @@ impl Contest {
     }
 
     /// What a cost counts for where `incumbent` is in charge.
-    fn weigh(&self, cost: Cost, candidate: usize, incumbent: usize) -> Cost {
-        let (by, of) = if self.streams(candidate) { self.terms.readers_share } else { (0, 1) };
-        let (more, than) = if candidate == incumbent { (0, 1) } else { self.terms.inertia };
+    fn weigh(&self, cost: TimePerByte, candidate: usize, incumbent: usize) -> TimePerByte {
+        let (by, of) = if self.streams(candidate) { self.rules.readers_share } else { (0, 1) };
+        let (more, than) = if candidate == incumbent { (0, 1) } else { self.rules.inertia };
         cost.raised(by, of).raised(more, than)
     }
 
-    /// The longest interval between looks with this one in charge. Logarithm.
+    /// The longest interval between trials with this one in charge. Logarithm.
     fn calmest(&self, candidate: usize) -> u32 {
-        if self.terms.may_be_held && self.streams(candidate) {
+        if self.rules.may_be_held && self.streams(candidate) {
             WARY
         } else {
-            self.terms.intervals.1
+            self.rules.intervals.1
         }
     }
 }
 
-/// What a lesson has come to, in one word.
+/// The outcome of a measurement, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     /// The candidate in charge; `None` before the first round is over.
     pub(super) candidate: Option<usize>,
-    /// One of so many units is a look. Logarithm.
+    /// One of so many units is a trial. Logarithm.
     pub(super) interval: u32,
     /// All candidates had their rounds.
     pub(super) is_settled: bool,
@@ -132,29 +133,29 @@ impl Verdict {
 /// On lines of its own: every operation of its class reads it.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Lesson {
+pub(super) struct Measurement {
     verdict: AtomicU32,
-    /// Looks that were begun.
-    looks: AtomicU32,
-    samples: [Samples; MOST],
+    /// Trials that were begun.
+    trials: AtomicU32,
+    samples: [Samples; MAX_CANDIDATES],
 }
 
-/// A look that is due: which candidate does it.
+/// One piece of work by one candidate, timed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct Trial {
     pub(super) candidate: usize,
     /// Whether its time counts.
     pub(super) counts: bool,
-    /// Looks that were begun, this one included.
+    /// Trials that were begun, this one included.
     number: u32,
 }
 
-impl Lesson {
+impl Measurement {
     pub(super) const fn new() -> Self {
         Self {
             verdict: AtomicU32::new(0),
-            looks: AtomicU32::new(0),
-            samples: [const { Samples::none() }; MOST],
+            trials: AtomicU32::new(0),
+            samples: [const { Samples::none() }; MAX_CANDIDATES],
         }
     }
 
@@ -163,55 +164,57 @@ impl Lesson {
         Verdict::from_word(self.verdict.load(Ordering::Relaxed))
     }
 
-    pub(super) fn looks(&self) -> u32 {
-        self.looks.load(Ordering::Relaxed)
+    pub(super) fn trials(&self) -> u32 {
+        self.trials.load(Ordering::Relaxed)
     }
 
-    /// Whether a look is due after so many units.
+    /// Whether a trial is due after this many units.
     #[inline]
     pub(super) fn is_due(&self, units: u32) -> bool {
         units >> self.verdict().interval != 0
     }
 
-    /// Begins a look. Candidates take turns; in three of four rounds those of hopeless ones go to the best.
-    pub(super) fn begin(&self, contest: &Contest) -> Look {
-        let before = self.looks.fetch_add(1, Ordering::Relaxed);
-        let (in_pairs, len) = (contest.terms.may_be_held, contest.len);
+    /// Begins a trial. Candidates take turns; in three of four rounds those of hopeless ones go to the best.
+    pub(super) fn begin_trial(&self, comparison: &Comparison) -> Trial {
+        let before = self.trials.fetch_add(1, Ordering::Relaxed);
+        let (in_pairs, len) = (comparison.rules.may_be_held, comparison.len);
         let turn = if in_pairs { before / 2 } else { before } as usize;
-        let (round, wanted) = (turn / len, usize::from(contest.among[turn % len]));
-        let candidate = match self.cheapest(contest, |cost, _| cost) {
-            Some((best, cost)) if round % 4 != 0 && self.is_hopeless(contest, wanted, cost) => best,
+        let (round, wanted) = (turn / len, usize::from(comparison.among[turn % len]));
+        let candidate = match self.cheapest(comparison, |cost, _| cost) {
+            Some((best, cost)) if round % 4 != 0 && self.is_hopeless(comparison, wanted, cost) => {
+                best
+            }
             _ => wanted,
         };
-        Look { candidate, counts: !in_pairs || before % 2 == 1, number: before.wrapping_add(1) }
+        Trial { candidate, counts: !in_pairs || before % 2 == 1, number: before.wrapping_add(1) }
     }
 
-    fn is_hopeless(&self, contest: &Contest, candidate: usize, best: Cost) -> bool {
+    fn is_hopeless(&self, comparison: &Comparison, candidate: usize, best: TimePerByte) -> bool {
         let (by, of) = HOPELESS;
-        let cost = contest.cost(candidate, &self.samples[candidate]);
+        let cost = comparison.cost(candidate, &self.samples[candidate]);
         cost.is_some_and(|cost| cost > best.raised(by, of))
     }
 
-    /// Takes in what a look cost, and draws the conclusion.
-    pub(super) fn end(&self, look: Look, cost: Cost, contest: &Contest) {
-        if look.counts {
-            self.samples[look.candidate].push(cost);
+    /// Records what a trial cost, and draws the conclusion.
+    pub(super) fn end_trial(&self, trial: Trial, cost: TimePerByte, comparison: &Comparison) {
+        if trial.counts {
+            self.samples[trial.candidate].push(cost);
         }
         let now = self.verdict();
-        if look.number < contest.looks_per_round() {
-            return self.decide(Verdict { interval: contest.terms.patience, ..now });
+        if trial.number < comparison.trials_per_round() {
+            return self.decide(Verdict { interval: comparison.rules.patience, ..now });
         }
-        let known = now.candidate.filter(|&index| contest.among().any(|other| other == index));
-        let incumbent = known.unwrap_or(contest.prior);
-        let weigh = |cost, index| contest.weigh(cost, index, incumbent);
-        let best = self.cheapest(contest, weigh).map_or(incumbent, |(best, _)| best);
-        let is_settled = look.number >= ROUNDS * contest.looks_per_round();
+        let known = now.candidate.filter(|&index| comparison.among().any(|other| other == index));
+        let incumbent = known.unwrap_or(comparison.prior);
+        let weigh = |cost, index| comparison.weigh(cost, index, incumbent);
+        let best = self.cheapest(comparison, weigh).map_or(incumbent, |(best, _)| best);
+        let is_settled = trial.number >= ROUNDS * comparison.trials_per_round();
         let interval = match (is_settled, now.is_settled && best == incumbent) {
-            (false, _) => contest.terms.patience,
-            (true, false) => contest.terms.intervals.0.min(contest.calmest(best)),
+            (false, _) => comparison.rules.patience,
+            (true, false) => comparison.rules.intervals.0.min(comparison.calmest(best)),
             (true, true) => {
-                let ends_round = look.number.checked_rem(contest.looks_per_round()) == Some(0);
-                (now.interval + u32::from(ends_round)).min(contest.calmest(best))
+                let ends_round = trial.number.checked_rem(comparison.trials_per_round()) == Some(0);
+                (now.interval + u32::from(ends_round)).min(comparison.calmest(best))
             }
         };
         self.decide(Verdict { candidate: Some(best), interval, is_settled });
@@ -221,20 +224,20 @@ impl Lesson {
         self.verdict.store(verdict.word(), Ordering::Relaxed);
     }
 
-    /// Looks until it is settled.
-    pub(super) fn looks_left(&self, contest: &Contest) -> u32 {
-        (ROUNDS * contest.looks_per_round()).saturating_sub(self.looks())
+    /// Trials until it is settled.
+    pub(super) fn trials_left(&self, comparison: &Comparison) -> u32 {
+        (ROUNDS * comparison.trials_per_round()).saturating_sub(self.trials())
     }
 
     /// Of those that there are samples of, the one that costs least by what `weigh` makes of them.
     fn cheapest(
         &self,
-        contest: &Contest,
-        weigh: impl Fn(Cost, usize) -> Cost,
-    ) -> Option<(usize, Cost)> {
-        let mut cheapest: Option<(usize, Cost)> = None;
-        for index in contest.among() {
-            let Some(cost) = contest.cost(index, &self.samples[index]) else { continue };
+        comparison: &Comparison,
+        weigh: impl Fn(TimePerByte, usize) -> TimePerByte,
+    ) -> Option<(usize, TimePerByte)> {
+        let mut cheapest: Option<(usize, TimePerByte)> = None;
+        for index in comparison.among() {
+            let Some(cost) = comparison.cost(index, &self.samples[index]) else { continue };
             let cost = weigh(cost, index);
             if cheapest.is_none_or(|(_, least)| cost < least) {
                 cheapest = Some((index, cost));
@@ -245,7 +248,7 @@ impl Lesson {
 
     pub(super) fn forget(&self) {
         self.verdict.store(0, Ordering::Relaxed);
-        self.looks.store(0, Ordering::Relaxed);
+        self.trials.store(0, Ordering::Relaxed);
         self.samples.iter().for_each(Samples::forget);
     }
 }
@@ -254,37 +257,37 @@ impl Lesson {
 mod tests {
     use super::*;
 
-    const SLICED: Terms = Terms {
+    const SLICED: Rules = Rules {
         patience: 0,
         may_be_held: false,
         intervals: (4, 7),
         inertia: (1, 32),
         readers_share: (0, 1),
     };
-    const WHOLE: Terms = Terms { patience: 3, may_be_held: true, readers_share: (1, 2), ..SLICED };
+    const WHOLE: Rules = Rules { patience: 3, may_be_held: true, readers_share: (1, 2), ..SLICED };
     const LIBC: usize = 0;
 
     /// A class whose candidate `n` costs `costs[n]`; all but libc stream. Works through so many units, and says what
     /// each of them cost, by which candidate.
     fn work(
-        lesson: &Lesson,
-        terms: &'static Terms,
+        measurement: &Measurement,
+        rules: &'static Rules,
         units: usize,
         mut cost: impl FnMut(usize) -> u64,
         candidates: usize,
     ) -> Vec<usize> {
-        let contest = Contest::new(terms, LIBC, 0..candidates, |&index| index != LIBC);
+        let comparison = Comparison::new(rules, LIBC, 0..candidates, |&index| index != LIBC);
         let mut since = 0;
         let unit = |_| {
             since += 1;
-            if !lesson.is_due(since) {
-                return lesson.verdict().candidate.unwrap_or(LIBC);
+            if !measurement.is_due(since) {
+                return measurement.verdict().candidate.unwrap_or(LIBC);
             }
-            let look = lesson.begin(&contest);
-            let cost = Cost(cost(look.candidate));
-            lesson.end(look, cost, &contest);
-            since = if look.counts { 0 } else { 1 << lesson.verdict().interval };
-            look.candidate
+            let trial = measurement.begin_trial(&comparison);
+            let cost = TimePerByte(cost(trial.candidate));
+            measurement.end_trial(trial, cost, &comparison);
+            since = if trial.counts { 0 } else { 1 << measurement.verdict().interval };
+            trial.candidate
         };
         (0..units).map(unit).collect()
     }
@@ -296,11 +299,11 @@ mod tests {
     }
 
     #[test]
-    fn lesson_of_three_rounds_is_settled_on_the_fastest() {
-        let lesson = Lesson::new();
-        let did = work(&lesson, &SLICED, 3 * COSTS.len(), by_table, COSTS.len());
+    fn measurement_of_three_rounds_is_settled_on_the_fastest() {
+        let measurement = Measurement::new();
+        let did = work(&measurement, &SLICED, 3 * COSTS.len(), by_table, COSTS.len());
         assert_eq!(did[..8], [0, 1, 2, 3, 4, 5, 6, 7], "each has its turn first");
-        let verdict = lesson.verdict();
+        let verdict = measurement.verdict();
         assert_eq!((verdict.candidate, verdict.is_settled), (Some(4), true));
         let hopeless = did.iter().filter(|&&candidate| candidate == 5).count();
         assert_eq!(hopeless, 1, "a hopeless one has no second turn: {did:?}");
@@ -309,41 +312,41 @@ mod tests {
     /// The bound that `README.md` states: three units for each candidate, then one of sixteen.
     #[test]
     fn regret_is_three_rounds_and_then_a_sixteenth_at_most_and_falls() {
-        let lesson = Lesson::new();
-        let did = work(&lesson, &SLICED, 100_000, by_table, COSTS.len());
+        let measurement = Measurement::new();
+        let did = work(&measurement, &SLICED, 100_000, by_table, COSTS.len());
         let wrong = |part: &[usize]| part.iter().filter(|&&candidate| candidate != 4).count();
         assert!(wrong(&did[..24]) <= 24);
         assert!(wrong(&did[24..24 + 1600]) <= 100);
         assert!(wrong(&did[50_000..]) <= 50_000 / 128 + 1, "{}", wrong(&did[50_000..]));
-        assert!(did[50_000..].contains(&5), "even a hopeless one is looked at now and then");
+        assert!(did[50_000..].contains(&5), "even a hopeless one has a trial now and then");
     }
 
     #[test]
-    fn lesson_with_a_sample_that_is_far_off_still_finds_the_fastest() {
+    fn measurement_with_a_sample_that_is_far_off_still_finds_the_fastest() {
         for odd in 0..24 {
             for factor in [0.05, 50.0] {
-                let (lesson, mut looks) = (Lesson::new(), 0);
+                let (measurement, mut trials) = (Measurement::new(), 0);
                 let cost = |candidate| {
-                    looks += 1;
-                    let factor = if looks == odd { factor } else { 1.0 };
+                    trials += 1;
+                    let factor = if trials == odd { factor } else { 1.0 };
                     (by_table(candidate) as f64 * factor) as u64
                 };
-                work(&lesson, &SLICED, 2000, cost, COSTS.len());
-                let chosen = lesson.verdict().candidate.unwrap();
-                assert!(COSTS[chosen] <= 620, "look {odd} off by {factor}: {chosen}");
+                work(&measurement, &SLICED, 2000, cost, COSTS.len());
+                let chosen = measurement.verdict().candidate.unwrap();
+                assert!(COSTS[chosen] <= 620, "trial {odd} off by {factor}: {chosen}");
             }
         }
     }
 
     #[test]
-    fn lesson_after_a_change_of_the_machine_is_learned_anew() {
-        let lesson = Lesson::new();
-        work(&lesson, &SLICED, 10_000, by_table, COSTS.len());
+    fn measurement_after_a_change_of_the_machine_is_learned_anew() {
+        let measurement = Measurement::new();
+        work(&measurement, &SLICED, 10_000, by_table, COSTS.len());
         let slower =
             |candidate| if candidate == 4 || candidate == 6 { 3000 } else { by_table(candidate) };
-        let did = work(&lesson, &SLICED, 10_000, slower, COSTS.len());
+        let did = work(&measurement, &SLICED, 10_000, slower, COSTS.len());
         let last = did.iter().rposition(|&candidate| candidate == 4).unwrap();
-        assert_eq!(lesson.verdict().candidate, Some(2));
+        assert_eq!(measurement.verdict().candidate, Some(2));
         let after = did.iter().position(|&candidate| candidate == 2).unwrap();
         let wrong = did[..5000].iter().filter(|&&candidate| candidate == 4).count();
         assert!(wrong < 4000, "{wrong} units by the old one; {after}, {last}");
@@ -351,14 +354,14 @@ mod tests {
 
     #[test]
     fn candidates_that_differ_by_less_than_noise_do_not_displace_the_prior() {
-        let lesson = Lesson::new();
-        work(&lesson, &SLICED, 1000, |candidate| 1000 - candidate as u64 * 5, 4);
-        assert_eq!(lesson.verdict().candidate, Some(LIBC));
+        let measurement = Measurement::new();
+        work(&measurement, &SLICED, 1000, |candidate| 1000 - candidate as u64 * 5, 4);
+        assert_eq!(measurement.verdict().candidate, Some(LIBC));
     }
 
     #[test]
-    fn lesson_in_pairs_counts_the_second_of_two_and_has_both_in_a_row() {
-        let (lesson, mut last, mut in_a_row) = (Lesson::new(), usize::MAX, 0);
+    fn measurement_in_pairs_counts_the_second_of_two_and_has_both_in_a_row() {
+        let (measurement, mut last, mut in_a_row) = (Measurement::new(), usize::MAX, 0);
         // The first of a row finds what the other one left in the cache.
         let cost = |candidate| {
             in_a_row = if candidate == last { in_a_row + 1 } else { 0 };
@@ -369,42 +372,65 @@ mod tests {
                 _ => 1200,
             }
         };
-        work(&lesson, &WHOLE, 1000, cost, 2);
-        assert_eq!(lesson.verdict().candidate, Some(LIBC));
+        work(&measurement, &WHOLE, 1000, cost, 2);
+        assert_eq!(measurement.verdict().candidate, Some(LIBC));
     }
 
     /// Other code evicts the bytes between every other operation.
     #[test]
     fn bytes_that_are_evicted_now_and_then_are_still_taken_for_held() {
-        let (lesson, mut looks) = (Lesson::new(), 0);
+        let (measurement, mut trials) = (Measurement::new(), 0);
         let cost = |candidate| {
-            looks += 1;
-            if candidate == LIBC && looks % 3 != 0 { 4000 } else { 1000 }
+            trials += 1;
+            if candidate == LIBC && trials % 3 != 0 { 4000 } else { 1000 }
         };
-        work(&lesson, &WHOLE, 5000, cost, 2);
-        assert_eq!(lesson.verdict().candidate, Some(LIBC));
+        work(&measurement, &WHOLE, 5000, cost, 2);
+        assert_eq!(measurement.verdict().candidate, Some(LIBC));
     }
 
     #[test]
-    fn streaming_in_charge_of_bytes_that_may_be_held_is_looked_at_more_often() {
-        let lesson = Lesson::new();
-        work(&lesson, &WHOLE, 20_000, |candidate| if candidate == LIBC { 1000 } else { 400 }, 2);
-        assert_eq!((lesson.verdict().candidate, lesson.verdict().interval), (Some(1), WARY));
+    fn streaming_in_charge_of_bytes_that_may_be_held_has_more_trials_beside_it() {
+        let measurement = Measurement::new();
+        work(
+            &measurement,
+            &WHOLE,
+            20_000,
+            |candidate| if candidate == LIBC { 1000 } else { 400 },
+            2,
+        );
+        assert_eq!(
+            (measurement.verdict().candidate, measurement.verdict().interval),
+            (Some(1), WARY)
+        );
     }
 
     #[test]
     fn streaming_of_warm_bytes_must_win_by_its_readers_share() {
         for (streaming, chosen) in [(600, 1), (700, LIBC)] {
-            let lesson = Lesson::new();
+            let measurement = Measurement::new();
             let cost = |candidate| if candidate == LIBC { 1000 } else { streaming };
-            work(&lesson, &WHOLE, 1000, cost, 2);
-            assert_eq!(lesson.verdict().candidate, Some(chosen), "{streaming}");
+            work(&measurement, &WHOLE, 1000, cost, 2);
+            assert_eq!(measurement.verdict().candidate, Some(chosen), "{streaming}");
         }
     }
 
     #[test]
+    fn comparison_of_the_most_candidates_has_each() {
+        let comparison = Comparison::new(&SLICED, LIBC, 0..MAX_CANDIDATES, |_| true);
+        assert!(comparison.among().eq(0..MAX_CANDIDATES));
+        assert!((0..MAX_CANDIDATES).all(|candidate| comparison.streams(candidate)));
+    }
+
+    #[test]
+    #[should_panic = "each candidate has a place"]
+    #[cfg(debug_assertions)]
+    fn comparison_of_too_many_candidates_is_noticed() {
+        let _ = Comparison::new(&SLICED, LIBC, 0..=MAX_CANDIDATES, |_| true);
+    }
+
+    #[test]
     fn verdict_is_the_same_after_its_word() {
-        for candidate in (0..MOST).map(Some).chain([None]) {
+        for candidate in (0..MAX_CANDIDATES).map(Some).chain([None]) {
             for interval in 0..32 {
                 for is_settled in [false, true] {
                     let verdict = Verdict { candidate, interval, is_settled };
@@ -415,11 +441,14 @@ mod tests {
     }
 
     #[test]
-    fn forget_leaves_a_lesson_as_new() {
-        let lesson = Lesson::new();
-        work(&lesson, &SLICED, 100, by_table, COSTS.len());
-        lesson.forget();
-        assert_eq!((lesson.verdict(), lesson.looks()), (Lesson::new().verdict(), 0));
-        assert!(lesson.samples.iter().all(|samples| samples.usual().is_none()));
+    fn forget_leaves_a_measurement_as_new() {
+        let measurement = Measurement::new();
+        work(&measurement, &SLICED, 100, by_table, COSTS.len());
+        measurement.forget();
+        assert_eq!(
+            (measurement.verdict(), measurement.trials()),
+            (Measurement::new().verdict(), 0)
+        );
+        assert!(measurement.samples.iter().all(|samples| samples.usual().is_none()));
     }
 }

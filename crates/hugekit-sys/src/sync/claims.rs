@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 use rustix::io;
 
-use super::event::Event;
+use super::event::WakeEvent;
 use super::held;
 use super::primitives::{Ordering, Private, Words};
 use crate::thread::SignalsBlocked;
@@ -38,7 +38,7 @@ const BROKEN: u32 = 1 << 30;
 #[derive(Debug)]
 pub struct Claims<S> {
     words: Words,
-    ended: Private<Event>,
+    ended: Private<WakeEvent>,
     of: PhantomData<S>,
 }
 
@@ -71,7 +71,11 @@ impl<S: State> Seen<S> {
 impl<S: State> Claims<S> {
     /// So many, in state 0.
     pub fn new(len: usize) -> io::Result<Self> {
-        Ok(Self { words: Words::new(len)?, ended: Private::new(Event::new())?, of: PhantomData })
+        Ok(Self {
+            words: Words::new(len)?,
+            ended: Private::new(WakeEvent::new())?,
+            of: PhantomData,
+        })
     }
 
     /// In these states, of which there are `len`.

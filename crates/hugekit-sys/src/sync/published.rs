@@ -28,11 +28,11 @@ const PAUSE: Duration = Duration::from_micros(50);
 pub struct Published<T> {
     /// Made by `Box::into_raw`. Only writers store it.
     value: AtomicPtr<T>,
-    words: Private<Words>,
+    words: Private<ReaderCounts>,
 }
 
 #[derive(Debug)]
-struct Words {
+struct ReaderCounts {
     /// Which counter readers that begin now count in: its lowest bit.
     turn: AtomicUsize,
     readers: [AtomicUsize; 2],
@@ -67,7 +67,8 @@ impl<T> Published<T> {
     pub fn new(value: T) -> io::Result<Self> {
         let counter = || AtomicUsize::new(0);
         let readers = [counter(), counter()];
-        let words = Private::new(Words { turn: counter(), readers, writer: Mutex::new(()) })?;
+        let words =
+            Private::new(ReaderCounts { turn: counter(), readers, writer: Mutex::new(()) })?;
         Ok(Self { value: AtomicPtr::new(Box::into_raw(Box::new(value))), words })
     }
 
