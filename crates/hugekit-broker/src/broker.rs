@@ -184,7 +184,7 @@ impl Broker {
                 }
             }
         }
-        self.ending.retain_mut(|ending| !ending.is_over());
+        self.ending.retain_mut(|ending| !ending.reap());
     }
 
     /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
@@ -192,7 +192,7 @@ impl Broker {
     fn note_ended(&mut self) {
         let before = self.pages.elsewhere(self.known());
         for watched in self.watches.gone().unwrap_or_default() {
-            self.ledger.end(watched, before);
+            self.ledger.record_end(watched, before);
         }
         self.look();
     }
@@ -257,14 +257,14 @@ impl Broker {
             let unit = self.ready.pop_front().expect("one is ready");
             // The one whose group paid may have gone: its unit is no other client's.
             if self.clients.contains_key(&id) {
-                self.give(id, unit);
+                self.lease_out(id, unit);
             }
         }
     }
 
     /// Gives a unit away. It is the client's from the moment at which the message is sent; what cannot be sent was
     /// never any client's.
-    fn give(&mut self, id: ClientId, unit: Ready) {
+    fn lease_out(&mut self, id: ClientId, unit: Ready) {
         let client = self.clients.remove(&id).expect("it waits");
         let wish = client.wish.expect("it waits");
         let connection = client.connection;
@@ -281,7 +281,7 @@ impl Broker {
         match connection.answer(&answer, Some(file.as_fd())) {
             Ok(()) => {
                 let who = (connection.uid(), connection.pid());
-                self.ledger.give(wish.claim, who, watched, unit.payer);
+                self.ledger.record_lease(wish.claim, who, watched, unit.payer);
                 self.given += 1;
                 self.settled_from = Instant::now() + SETTLING;
                 self.served.insert(client.account, self.given);
@@ -302,7 +302,7 @@ impl Broker {
         memory: &MemoryFile,
         connection: &Connection,
     ) -> rustix::io::Result<(Watched, OwnedFd)> {
-        own(memory.as_fd(), connection)?;
+        give_ownership(memory.as_fd(), connection)?;
         let file = watch::open_again(memory)?;
         Ok((self.watches.add(memory)?, file))
     }
@@ -380,7 +380,7 @@ impl Broker {
                 let wanted = self.config.ready + waiting.len();
                 let may_begin = !waiting.is_empty() || self.settled_from <= Instant::now();
                 if may_begin && self.filling.is_empty() && self.ready.len() < wanted {
-                    self.begin(None, self.groups(), !waiting.is_empty());
+                    self.start_unit(None, self.groups(), !waiting.is_empty());
                 }
                 if !waiting.is_empty() {
                     self.hurry();
@@ -400,7 +400,7 @@ impl Broker {
             return;
         }
         let groups = group::of_process(&self.root, connection.pid(), connection.uid());
-        self.begin(Some((id, account)), groups.unwrap_or_default(), true);
+        self.start_unit(Some((id, account)), groups.unwrap_or_default(), true);
     }
 
     fn groups(&self) -> Vec<PathBuf> {
@@ -411,7 +411,7 @@ impl Broker {
     }
 
     /// Begins a unit, if there is memory for it.
-    fn begin(&mut self, client: Option<(ClientId, u32)>, groups: Vec<PathBuf>, hurried: bool) {
+    fn start_unit(&mut self, client: Option<(ClientId, u32)>, groups: Vec<PathBuf>, hurried: bool) {
         let unit = self.config.unit as u64;
         if self.fill_from > Instant::now()
             || self.pages.free < unit.saturating_add(self.config.keep_free)
@@ -562,7 +562,7 @@ impl Broker {
     fn admit(&mut self, connection: Connection) {
         let (uid, limits) = (connection.uid(), self.config.limits);
         let own = rustix::process::geteuid();
-        let account = self.accounts.of(uid);
+        let account = self.accounts.account_of(uid);
         let refusal = if !own.is_root() && uid != own.as_raw() {
             Refusal::NotServed { uid: uid.into(), served: own.as_raw().into() }
         } else if !self.make_room(account) {
@@ -728,7 +728,7 @@ fn fitting(config: &Config) -> Limits {
 
 /// Makes the client's user the owner: it may open the file again, by its own `/proc/self/fd`, and no other user may. The
 /// mode was set before: who has given a file away may not change it any more without a further capability.
-fn own(file: BorrowedFd<'_>, connection: &Connection) -> rustix::io::Result<()> {
+fn give_ownership(file: BorrowedFd<'_>, connection: &Connection) -> rustix::io::Result<()> {
     let peer = &connection.peer;
     if !rustix::process::geteuid().is_root() {
         return Ok(());

@@ -79,7 +79,7 @@ pub unsafe extern "C" fn hugekit_chain_new(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_chain_free(chain: *mut hugekit_chain) {
     // SAFETY: `chain` is NULL or came from `hugekit_chain_new`, and no thread uses it any more.
-    drop(unsafe { status::take(chain) });
+    drop(unsafe { status::take_handle(chain) });
 }
 
 /// Writes changes to an open file as a delta, of those blocks of 4 KiB that have changed, and stores a handle of the

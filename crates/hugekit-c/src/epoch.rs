@@ -262,7 +262,7 @@ pub unsafe extern "C" fn hugekit_changes_write(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_free(changes: *mut hugekit_changes) {
     // SAFETY: `changes` is NULL or a handle that the library gave, and no thread uses it any more.
-    drop(unsafe { status::take(changes) });
+    drop(unsafe { status::take_handle(changes) });
 }
 
 /// As `hugekit_changes_prepare_write`, between two states.
@@ -302,5 +302,5 @@ pub unsafe extern "C" fn hugekit_epoch_unwatched(epoch: *const hugekit_epoch) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_epoch_free(epoch: *mut hugekit_epoch) {
     // SAFETY: `epoch` is NULL or a handle that the library gave, and no thread uses it any more.
-    drop(unsafe { status::take(epoch) });
+    drop(unsafe { status::take_handle(epoch) });
 }

@@ -308,7 +308,7 @@ fn fallbacks(report: &BackingReport) -> CString {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
     // SAFETY: `pool` is NULL or came from `hugekit_pool_new`, and no thread uses it any more.
-    drop(unsafe { status::take(pool) });
+    drop(unsafe { status::take_handle(pool) });
 }
 
 /// A `hugekit_backing`: what the pool's memory is made of. 0 for NULL.

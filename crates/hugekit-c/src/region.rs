@@ -137,7 +137,7 @@ pub(crate) fn fault_mode(name: &str, number: u32, threads: usize) -> Answer<Opti
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
     // SAFETY: `region` is NULL or a handle that the library gave, and no thread uses it any more.
-    drop(unsafe { status::take(region) });
+    drop(unsafe { status::take_handle(region) });
 }
 
 /// Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn hugekit_region_pin(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pin_free(pin: *mut hugekit_pin) {
     // SAFETY: `pin` is NULL or came from `hugekit_region_pin`, and no thread uses it any more.
-    drop(unsafe { status::take(pin) });
+    drop(unsafe { status::take_handle(pin) });
 }
 
 /// Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for

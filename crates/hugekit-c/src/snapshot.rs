@@ -169,7 +169,7 @@ pub unsafe extern "C" fn hugekit_reserve_len(reserve: *const hugekit_reserve) ->
 pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
     // SAFETY: `reserve` is NULL or came from `hugekit_reserve_new`, and no thread uses the handle any more. A snapshot
     // shares the memory, and needs no handle.
-    drop(unsafe { status::take(reserve) });
+    drop(unsafe { status::take_handle(reserve) });
 }
 
 /// Takes a snapshot of private anonymous memory of this process, whichever code mapped it (`malloc`, `mmap`), on huge
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn hugekit_region_snapshot(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_free(snapshot: *mut hugekit_snapshot) {
     // SAFETY: `snapshot` is NULL or a handle that the library gave, and no thread uses it any more.
-    drop(unsafe { status::take(snapshot) });
+    drop(unsafe { status::take_handle(snapshot) });
 }
 
 /// Bytes of the snapshot. 0 for NULL, and once it has ended.
@@ -480,7 +480,7 @@ pub unsafe extern "C" fn hugekit_snapshot_view(
 pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
     // SAFETY: `view` is NULL or came from `hugekit_snapshot_view`, and no thread uses the handle or an address in it
     // any more.
-    drop(unsafe { status::take(view) });
+    drop(unsafe { status::take_handle(view) });
 }
 
 /// Bytes of the snapshot. 0 for NULL.

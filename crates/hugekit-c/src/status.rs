@@ -384,7 +384,7 @@ pub(crate) unsafe fn give_checked<T>(
 ///
 /// # Safety
 /// Null, or a handle that [`give`] gave, which no thread uses any more.
-pub(crate) unsafe fn take<T>(handle: *mut T) -> Option<T> {
+pub(crate) unsafe fn take_handle<T>(handle: *mut T) -> Option<T> {
     // SAFETY: not null, so it came from the box of `give`, and no thread uses it any more.
     (!handle.is_null()).then(|| *unsafe { Box::from_raw(handle) })
 }

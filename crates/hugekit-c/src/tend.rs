@@ -305,5 +305,5 @@ pub unsafe extern "C" fn hugekit_tender_query(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_tender_free(tender: *mut hugekit_tender) {
     // SAFETY: `tender` is NULL or came from `hugekit_tender_new`, and no thread uses it any more.
-    drop(unsafe { status::take(tender) });
+    drop(unsafe { status::take_handle(tender) });
 }

@@ -48,7 +48,7 @@ pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_free(cancel: *mut hugekit_cancel) {
     // SAFETY: `cancel` is NULL or came from `hugekit_cancel_new`, and no thread uses it any more.
-    let _ = unsafe { crate::status::take(cancel) };
+    let _ = unsafe { crate::status::take_handle(cancel) };
 }
 
 /// The next use of memory.

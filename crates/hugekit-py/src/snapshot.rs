@@ -463,7 +463,7 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let given = out.map(|out| self.destinations(out)).transpose()?;
         let (list, dict) = (PyList::empty(py), PyDict::new(py));
-        let parts = self.take()?;
+        let parts = self.take_parts()?;
         let mut done = 0;
         for (index, part) in parts.into_iter().enumerate() {
             let array = match &given {
@@ -536,7 +536,7 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let descriptor = descriptor_of(file)?;
         let mut done = 0;
-        for part in self.take()? {
+        for part in self.take_parts()? {
             let len = part.len;
             match descriptor {
                 Some(descriptor) => reader.write(py, part, &*borrowed(descriptor), done)?,
@@ -577,7 +577,7 @@ impl Snapshot {
         let path = with_suffix(path, ".npy");
         let refused = |error| at_path(error, &path);
         let replacing = py.detach(|| Replacing::new(path.clone())).map_err(refused)?;
-        for part in self.take()? {
+        for part in self.take_parts()? {
             let (mut file, header) = (&replacing.file, part.header(py)?);
             py.detach(|| file.write_all(&header)).map_err(refused)?;
             reader.write(py, part, file, 0)?;
@@ -614,7 +614,7 @@ impl Snapshot {
             .compression_method(CompressionMethod::Stored)
             .large_file(true);
         let mut done = 0;
-        for part in self.take()? {
+        for part in self.take_parts()? {
             let (len, name) = (part.len, format!("{}.npy", part.name));
             let header = part.header(py)?;
             py.detach(|| {
@@ -724,7 +724,7 @@ impl Snapshot {
     }
 
     /// All parts, for a reader of all of it.
-    fn take(&self) -> PyResult<Vec<Part>> {
+    fn take_parts(&self) -> PyResult<Vec<Part>> {
         let parts = lock(&self.parts).take();
         let parts = parts.ok_or_else(ended)?;
         *lock(&self.stats) = stats_of(&parts);

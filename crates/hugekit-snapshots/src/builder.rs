@@ -242,7 +242,7 @@ impl Builder {
             Granule::Small => Ok(SMALL),
             Granule::Auto => {
                 let whole = inner_of(range, HUGE_PAGE_BYTES);
-                let has_huge = !whole.is_empty() && has_huge(&whole)?;
+                let has_huge = !whole.is_empty() && probe_huge_pages(&whole)?;
                 Ok(if has_huge { HUGE_PAGE_BYTES } else { SMALL })
             }
         }
@@ -259,10 +259,10 @@ pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
 }
 
 /// Whether some of the range is on huge pages; where the page map cannot be scanned, whether some of its mappings is.
-fn has_huge(range: &Range<usize>) -> Result<bool, SnapshotError> {
+fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
     match map.scanned() {
         Some(scanned) => scanned.has_huge(range).map_err(SnapshotError::kernel("PAGEMAP_SCAN")),
-        None => Ok(mappings::have_huge_pages(&Root::default(), range)?),
+        None => Ok(mappings::probe_huge_pages(&Root::default(), range)?),
     }
 }

@@ -131,7 +131,7 @@ impl Changes {
         let Epoch { watch: WatchedMemory::Anonymous(before), heat, .. } = epoch else {
             return Err(ForkError::OtherEpoch.into());
         };
-        before.source.is_here()?;
+        before.source.check_process()?;
         headroom::check()?;
         let SnapshotSource::Anonymous(Anonymous { snapshot: state, .. }) = &before.source else {
             unreachable!("changes of anonymous memory are made of that");

@@ -69,7 +69,7 @@ impl Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         let own = self.own(&self.range);
-        if !own.is_empty() && self.whole.is_here().is_ok() {
+        if !own.is_empty() && self.whole.check_process().is_ok() {
             self.whole.let_go(&own);
         }
     }

@@ -11,7 +11,7 @@ use super::interval::Interval;
 use super::reserve::Reserve;
 use super::state::SnapshotState;
 use super::taken::Taken;
-use super::tracker::{NotAdded, Request, Way, WriteTracker};
+use super::tracker::{AddRequest, NotAdded, Way, WriteTracker};
 use super::write_protector::WriteProtector;
 use super::{SnapshotError, Unsuitable, survey};
 use hugekit_machine::mappings::MappedRange;
@@ -131,13 +131,14 @@ impl SnapshotPlan<'_> {
             Purpose::Epoch { before } => before,
         };
         let make = |protector| self.make_state(protector);
-        let add =
-            |guard| tracker.add(&Request { threads, mappings: self.mappings, guard, before }, make);
+        let add = |guard| {
+            tracker.add(&AddRequest { threads, mappings: self.mappings, guard, before }, make)
+        };
         if self.edge_pages().next().is_some() && !tracker.notes_writes() {
             return self.add_unwatched(add);
         }
         let mut added = add(Guard::Watched);
-        if matches!(added, Err(NotAdded::Unquiet(_))) && self.may_be_stopped()? {
+        if matches!(added, Err(NotAdded::Unquiet(_))) && self.probe_edges_stoppable()? {
             match add(Guard::Stopped) {
                 Err(NotAdded::Unstopped(_, reason)) => {
                     hugekit_sys::events::debug!("writers cannot be stopped: {reason}");
@@ -160,7 +161,7 @@ impl SnapshotPlan<'_> {
         add: impl Fn(Guard) -> Result<Arc<SnapshotState>, NotAdded>,
     ) -> Result<Arc<SnapshotState>, SnapshotError> {
         let page = self.edge_pages().next().map_or(self.range.start, |page| page.start);
-        if !self.may_be_stopped()? {
+        if !self.probe_edges_stoppable()? {
             return Err(SnapshotError::Unwatched { page });
         }
         add(Guard::Stopped).map_err(error_of)
@@ -170,9 +171,9 @@ impl SnapshotPlan<'_> {
         edges::pages_of(self.range).into_iter().flatten()
     }
 
-    fn may_be_stopped(&self) -> Result<bool, SnapshotError> {
+    fn probe_edges_stoppable(&self) -> Result<bool, SnapshotError> {
         for page in self.edge_pages() {
-            if !survey::may_be_stopped(page.start)? {
+            if !survey::probe_stoppable(page.start)? {
                 return Ok(false);
             }
         }

@@ -122,7 +122,7 @@ unsafe fn take_at_once(builder: &Builder, group: &[NumberedRange]) -> Option<Vec
     // this function.
     let snapshot = unsafe { options.of_anonymous(whole) }
         .inspect_err(|refused| {
-            hugekit_sys::events::debug!("ranges are taken one by one: {refused}")
+            hugekit_sys::events::debug!("ranges are taken one by one: {refused}");
         })
         .ok()?;
     let cuts: Vec<Range<usize>> =

@@ -98,7 +98,7 @@ impl Snapshot {
     /// `bytes` holds after these is of no use.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), SnapshotError> {
         let range = self.addresses(offset, bytes.len())?;
-        self.source.is_here()?;
+        self.source.check_process()?;
         for part in self.source.parts(range.clone()) {
             let to = &mut bytes[part.start - range.start..part.end - range.start];
             // SAFETY: `to` is borrowed mutably, so its bytes can be written and no other thread uses them; each part
@@ -117,7 +117,7 @@ impl Snapshot {
     /// if the snapshot is lost, [`Forked`](SnapshotError::Forked).
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         let range = self.addresses(range.start, range.end.saturating_sub(range.start))?;
-        self.source.is_here()?;
+        self.source.check_process()?;
         self.source.parts(range).try_for_each(|part| self.source.preserve(&part))
     }
 

@@ -226,13 +226,13 @@ impl SnapshotSource {
         }
     }
 
-    /// Whether this is the process that made it: another one must not ask anything of the descriptor, because
+    /// Checks that this is the process that made it: another one must not ask anything of the descriptor, because
     /// it would be asked of that process's memory.
-    pub(super) fn is_here(&self) -> Result<(), SnapshotError> {
+    pub(super) fn check_process(&self) -> Result<(), SnapshotError> {
         let is_here = match self {
             Self::Anonymous(of) => of.tracker.is_ours(),
             Self::Region(of) => of.fork().is_ours(),
-            Self::Piece(piece) => return piece.whole().is_here(),
+            Self::Piece(piece) => return piece.whole().check_process(),
         };
         if is_here { Ok(()) } else { Err(SnapshotError::Forked) }
     }

@@ -128,7 +128,7 @@ impl<'a> Stream<'a> {
         range: Range<usize>,
         mut act: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
     ) -> Result<(), SnapshotError> {
-        self.source.is_here()?;
+        self.source.check_process()?;
         headroom::check()?;
         let len = range.len();
         let mut parts = self.source.parts(range).flat_map(pieces).peekable();

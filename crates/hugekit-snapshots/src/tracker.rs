@@ -77,7 +77,7 @@ impl TrackerState {
 
 /// What a snapshot is to be made of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct AddRequest<'a> {
     /// Threads that serve writes, if threads do.
     pub(super) threads: usize,
     /// The mappings that its memory lies in.
@@ -208,7 +208,7 @@ impl WriteTracker {
     /// protected and the edges are copied.
     pub(super) fn add(
         &'static self,
-        request: &Request<'_>,
+        request: &AddRequest<'_>,
         make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
     ) -> Result<Arc<SnapshotState>, NotAdded> {
         let mut state = self.lock();
@@ -225,10 +225,10 @@ impl WriteTracker {
     fn add_locked(
         &'static self,
         state: &mut TrackerState,
-        request: &Request<'_>,
+        request: &AddRequest<'_>,
         make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
     ) -> Result<Arc<SnapshotState>, NotAdded> {
-        let Request { threads, mappings, guard, before } = *request;
+        let AddRequest { threads, mappings, guard, before } = *request;
         let ranges = match self.way {
             Way::InPlace => Some(Ranges::of_this_process()?),
             Way::Threaded => None,

@@ -76,7 +76,7 @@ impl WriteProtector {
         let shared = Private::new(ProtectorWords::new()).map_err(SnapshotError::kernel("mmap"))?;
         let descriptor = ManuallyDrop::new(descriptor);
         let protector = Self { descriptor, untouched, pagemap, shared };
-        if protector.is_told_of_protection().map_err(SnapshotError::kernel("userfaultfd"))? {
+        if protector.probe_protection_reports().map_err(SnapshotError::kernel("userfaultfd"))? {
             return Ok(protector);
         }
         let missing = vec!["protection told by the page map (Linux 5.14)"];
@@ -84,7 +84,7 @@ impl WriteProtector {
     }
 
     /// Who scans the page map is. Else a page of our own is protected and looked at, before any other.
-    fn is_told_of_protection(&self) -> io::Result<bool> {
+    fn probe_protection_reports(&self) -> io::Result<bool> {
         if matches!(self.pagemap, PageMap::Scanned(_)) {
             return Ok(true);
         }

@@ -61,7 +61,7 @@ impl Mapping {
                     // SAFETY: just mapped, and no other thread knows of it.
                     unsafe { mapping.unmap() }?;
                 }
-                (Self::held(len, align)?, pieces)
+                (Self::reserve(len, align)?, pieces)
             }
         };
         let map = || -> io::Result<()> {
@@ -85,18 +85,18 @@ impl Mapping {
     }
 
     /// Aligned addresses with nothing behind them, none of which is [taken](apart).
-    pub(super) fn held(len: usize, align: usize) -> io::Result<Self> {
+    pub(super) fn reserve(len: usize, align: usize) -> io::Result<Self> {
         let no_room = io::Errno::NOMEM;
         let short = len.checked_add(align).ok_or(no_room)?;
-        if let Some(held) = Self::held_in(short, len, align)? {
+        if let Some(held) = Self::reserve_within(short, len, align)? {
             return Ok(held);
         }
         let room = apart::room_for(short).ok_or(no_room)?;
-        Self::held_in(room, len, align)?.ok_or(no_room)
+        Self::reserve_within(room, len, align)?.ok_or(no_room)
     }
 
     /// Some of as many addresses in a row as there is room for; `None` if none are free.
-    fn held_in(room: usize, len: usize, align: usize) -> io::Result<Option<Self>> {
+    fn reserve_within(room: usize, len: usize, align: usize) -> io::Result<Option<Self>> {
         let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
         let first = unsafe { map_anonymous(ptr::null_mut(), room, NO_ACCESS, hold) }?.as_ptr();
@@ -176,7 +176,7 @@ impl Mapping {
 
     /// Maps the file over addresses that were taken for it.
     fn aligned(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
-        let mapping = Self::held(len, align)?;
+        let mapping = Self::reserve(len, align)?;
         let (start, fixed) = (mapping.start.as_ptr(), SHARED | MapFlags::FIXED);
         // SAFETY: what is replaced are the addresses just taken, which no thread uses.
         let mapped = unsafe { map(start, len, NO_ACCESS, fixed, file, offset) };

@@ -73,7 +73,7 @@ pub enum PageSource {
 
 /// Where the calling thread's faults at this address take pages from: by the policy of the mapping, if it has one, else
 /// by the thread's own. `EFAULT` for what is not mapped.
-pub fn of(address: *const u8) -> io::Result<PageSource> {
+pub fn policy_of(address: *const u8) -> io::Result<PageSource> {
     match asked(address, OF_ADDRESS)? {
         (libc::MPOL_DEFAULT, _) => asked(ptr::null(), 0).map(source),
         policy => Ok(source(policy)),
@@ -134,9 +134,9 @@ mod tests {
                 return; // A sandbox without mbind(2), or an emulator.
             }
             let within = mapping.start().as_ptr().wrapping_add(page_size() - 1);
-            assert_eq!(of(within), Ok(source), "{mode:?}");
+            assert_eq!(policy_of(within), Ok(source), "{mode:?}");
         }
-        assert_eq!(of(ptr::without_provenance(page_size())), Err(io::Errno::FAULT));
+        assert_eq!(policy_of(ptr::without_provenance(page_size())), Err(io::Errno::FAULT));
         // SAFETY: the test's own mapping, which nothing else uses.
         unsafe { mapping.unmap() }.unwrap();
     }

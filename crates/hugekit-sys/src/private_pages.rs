@@ -201,7 +201,7 @@ impl PrivatePiece {
         len * size_of::<T>() + align_of::<T>()
     }
 
-    fn cut<T>(&mut self, len: usize) -> PrivateSlice<T> {
+    fn split_off<T>(&mut self, len: usize) -> PrivateSlice<T> {
         const { assert!(!std::mem::needs_drop::<T>()) }
         let start = self.used.next_multiple_of(align_of::<T>());
         self.used = start + len * size_of::<T>();
@@ -218,12 +218,12 @@ impl PrivatePiece {
 
     /// The next so many words, all of them 0.
     pub fn words<T: Word>(&mut self, len: usize) -> PrivateSlice<T> {
-        self.cut(len)
+        self.split_off(len)
     }
 
     /// The next so many values, made one by one.
     pub fn filled<T>(&mut self, len: usize, mut make: impl FnMut(usize) -> T) -> PrivateSlice<T> {
-        let slice = self.cut::<T>(len);
+        let slice = self.split_off::<T>(len);
         for index in 0..len {
             // SAFETY: within the slice, which no other one overlaps; it has room for so many, aligned.
             unsafe { slice.start.add(index).write(make(index)) };

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Learned;
-use super::measurement::{Comparison, MAX_CANDIDATES, Measurement, Rules};
+use super::measurement::{Comparison, ComparisonRules, MAX_CANDIDATES, Measurement};
 use crate::arch::{Kind, Routine, clear_routines, copy_routines};
 use crate::profile::{COLD_MOST, CacheState, Choice, WARM_MOST};
 use hugekit_sys::HUGE_PAGE_BYTES;
@@ -32,7 +32,7 @@ const INERTIA: (u64, u64) = (1, 32);
 const HELD_INERTIA: (u64, u64) = (1, 16);
 const SHORT_INERTIA: (u64, u64) = (1, 8);
 
-const SLICED: Rules = Rules {
+const SLICED: ComparisonRules = ComparisonRules {
     patience: 0,
     may_be_held: false,
     intervals: SLICES,
@@ -40,12 +40,13 @@ const SLICED: Rules = Rules {
     readers_share: (0, 1),
 };
 
-const SHORT: Rules = Rules { patience: 3, intervals: WHOLES, inertia: SHORT_INERTIA, ..SLICED };
+const SHORT: ComparisonRules =
+    ComparisonRules { patience: 3, intervals: WHOLES, inertia: SHORT_INERTIA, ..SLICED };
 
 /// Where a cache holds the bytes their reader loses by it, and streaming is up to 1.3 times as fast; where none does, 1.6
 /// to 2.8 times (decision 19).
-const HELD: Rules =
-    Rules { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..SHORT };
+const HELD: ComparisonRules =
+    ComparisonRules { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..SHORT };
 
 /// Classes of both states.
 const CLASSES: usize = (COLD.1 - COLD.0 + 1 + WARM.1 - WARM.0 + 1) as usize;
@@ -113,7 +114,7 @@ impl Class {
         !self.is_whole() && (1 << self.log) >= SLICE
     }
 
-    fn rules(self) -> &'static Rules {
+    fn rules(self) -> &'static ComparisonRules {
         match self {
             _ if self.is_whole() => &HELD,
             _ if self.is_sliced() => &SLICED,

@@ -24,7 +24,7 @@ const HOPELESS: (u64, u64) = (1, 4);
 
 /// How the candidates of a class are compared.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct ComparisonRules {
     /// Until it is settled, one of so many units is a trial. Logarithm.
     pub(super) patience: u32,
     /// Whether a cache may hold the bytes. Then each candidate has two trials in a row, and the second one counts: what
@@ -42,7 +42,7 @@ pub(super) struct Rules {
 /// The candidates that a class compares, by their indices, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
-    rules: &'static Rules,
+    rules: &'static ComparisonRules,
     /// In charge as long as there is no verdict.
     prior: usize,
     among: [u8; MAX_CANDIDATES],
@@ -54,7 +54,7 @@ pub(super) struct Comparison {
 impl Comparison {
     /// Of two or more candidates, and no more than there is room for.
     pub(super) fn new(
-        rules: &'static Rules,
+        rules: &'static ComparisonRules,
         prior: usize,
         mut among: impl Iterator<Item = usize>,
         streams: impl Fn(&usize) -> bool,
@@ -257,21 +257,22 @@ impl Measurement {
 mod tests {
     use super::*;
 
-    const SLICED: Rules = Rules {
+    const SLICED: ComparisonRules = ComparisonRules {
         patience: 0,
         may_be_held: false,
         intervals: (4, 7),
         inertia: (1, 32),
         readers_share: (0, 1),
     };
-    const WHOLE: Rules = Rules { patience: 3, may_be_held: true, readers_share: (1, 2), ..SLICED };
+    const WHOLE: ComparisonRules =
+        ComparisonRules { patience: 3, may_be_held: true, readers_share: (1, 2), ..SLICED };
     const LIBC: usize = 0;
 
     /// A class whose candidate `n` costs `costs[n]`; all but libc stream. Works through so many units, and says what
     /// each of them cost, by which candidate.
     fn work(
         measurement: &Measurement,
-        rules: &'static Rules,
+        rules: &'static ComparisonRules,
         units: usize,
         mut cost: impl FnMut(usize) -> u64,
         candidates: usize,

@@ -89,7 +89,7 @@ fn nodes_of(
 /// calling thread's node, because that is where it would put them alone.
 fn node_to_be(address: *const u8) -> Option<u32> {
     let here = Placement::here().node_of_cpu(hugekit_sys::thread::current_cpu());
-    match hugekit_sys::mempolicy::of(address) {
+    match hugekit_sys::mempolicy::policy_of(address) {
         Ok(PageSource::Nodes(nodes)) => match (nodes.len(), here) {
             (1, _) => nodes.iter().next(),
             (_, Some(here)) if nodes.contains(here) => Some(here),

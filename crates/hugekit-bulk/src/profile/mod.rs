@@ -16,6 +16,8 @@ mod in_force;
 mod plain;
 
 use crate::arch::{ClearFn, CopyFn, Kind, Routine, clear_routines, copy_routines};
+use hugekit_machine::CacheSizes;
+use hugekit_machine::cpu::CpuModel;
 use hugekit_sys::HUGE_PAGE_BYTES;
 
 pub use in_force::AlreadyInstalled;
@@ -102,6 +104,13 @@ pub struct Choice<F: 'static> {
 }
 
 impl Profile {
+    /// The built-in profile for a CPU of this model with these caches, all of them the machine's own: of a virtual
+    /// machine's last level, give what it can hope for.
+    #[must_use]
+    pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
+        builtin::profile_of(cpu, caches)
+    }
+
     /// What needs no allocation: libc's routines for all lengths, on one thread.
     fn of_libc() -> Self {
         Self {

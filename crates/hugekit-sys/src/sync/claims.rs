@@ -129,7 +129,7 @@ impl<S: State> Claims<S> {
         match self.words[index].fetch_update(Ordering::Acquire, Ordering::Acquire, free) {
             Ok(bits) => {
                 let Seen { state, is_broken, .. } = Seen::of(bits);
-                held::begin();
+                held::note_taken();
                 Some(Some(Claim { claims: self, index, state, is_broken }))
             }
             Err(bits) => (bits & BUSY == 0).then_some(None),
@@ -143,7 +143,7 @@ impl<S: State> Claims<S> {
     }
 
     /// Ends a claim; what broke meanwhile stays broken.
-    fn end(&self, index: usize, state: S) {
+    fn end_claim(&self, index: usize, state: S) {
         let ended = |bits: u32| Some(bits & BROKEN | state.bits());
         // Release: the next owner, and who looks, sees what this one did.
         let _ = self.words[index].fetch_update(Ordering::Release, Ordering::Relaxed, ended);
@@ -170,8 +170,8 @@ impl<S: State> Claim<'_, S> {
 
 impl<S: State> Drop for Claim<'_, S> {
     fn drop(&mut self) {
-        held::end();
-        self.claims.end(self.index, self.state);
+        held::note_released();
+        self.claims.end_claim(self.index, self.state);
     }
 }
 

@@ -58,7 +58,7 @@ impl<T> Gate<T> {
     /// Waits until no thread has it alone. Async-signal-safe.
     pub fn share<'a>(&'a self, _: &'a SignalsBlocked) -> SharedGuard<'a, T> {
         self.enter(|holders| holders + 1);
-        held::begin();
+        held::note_taken();
         SharedGuard { gate: self }
     }
 
@@ -68,7 +68,7 @@ impl<T> Gate<T> {
         let GateWords { holders, opened } = &*self.words;
         // Acquire: what every sharer did has happened, because each one's leaving continues the others' release.
         opened.wait_for(|| (holders.load(Ordering::Acquire) == ALONE).then_some(()));
-        held::begin();
+        held::note_taken();
         ExclusiveGuard { gate: self }
     }
 
@@ -91,7 +91,7 @@ impl<T> Deref for SharedGuard<'_, T> {
 
 impl<T> Drop for SharedGuard<'_, T> {
     fn drop(&mut self) {
-        held::end();
+        held::note_released();
         let GateWords { holders, opened } = &*self.gate.words;
         // Release: the thread that has it alone next comes behind what was read. The last one may be waited for.
         if holders.fetch_sub(1, Ordering::Release) == ALONE + 1 {
@@ -119,7 +119,7 @@ impl<T> DerefMut for ExclusiveGuard<'_, T> {
 
 impl<T> Drop for ExclusiveGuard<'_, T> {
     fn drop(&mut self) {
-        held::end();
+        held::note_released();
         let GateWords { holders, opened } = &*self.gate.words;
         // Release: the thread that enters next sees what was changed. No other thread changes it meanwhile.
         holders.store(0, Ordering::Release);
