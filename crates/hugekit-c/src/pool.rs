@@ -13,7 +13,7 @@ use engine::{HeapShortage, Pool};
 use crate::status::{
     self, Answer, Refusal, answer, c_string, give_checked, handle, hugekit_status,
 };
-use crate::versioned::{self, Place, Versioned, Wish};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
 use crate::work::{hugekit_progress, threads, told};
 
 /// Memory that is allocated clean. Made by `hugekit_pool_new`.
@@ -91,7 +91,7 @@ const FLAGS: u32 = HUGEKIT_POOL_STRICT
     | HUGEKIT_POOL_NOT_IN_CORE_DUMPS
     | HUGEKIT_POOL_ADOPT;
 
-/// Wishes for a pool. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of a pool. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_pool_options {
@@ -139,7 +139,7 @@ unsafe impl Versioned for hugekit_pool_options {
     const FIRST: usize = offset_of!(Self, name) + size_of::<*const c_char>();
 }
 
-impl Wish for hugekit_pool_options {
+impl CallerOptions for hugekit_pool_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }
@@ -151,7 +151,7 @@ impl Wish for hugekit_pool_options {
 /// Fails with `HUGEKIT_STATUS_NO_MEMORY` if too little memory or too few huge pages are there or a control
 /// group's limit is in the way, which is checked before anything is promised; with
 /// `HUGEKIT_STATUS_UNSUPPORTED` if the kernel has no such pages; with `HUGEKIT_STATUS_INVALID` for no bytes or an
-/// unknown wish.
+/// unknown option.
 ///
 /// # Safety
 /// `pool` can be written; `options` is NULL or such a structure: its texts are NULL or end with a zero byte, its list is

@@ -12,9 +12,9 @@ use engine::region::{ForkBuilder, PinnedRange, RegionBuilder};
 
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned, Wish};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
 use crate::work::{
-    Wishes, as_progress, hugekit_options, hugekit_progress, hugekit_report, threads, told,
+    WorkOptions, as_progress, hugekit_options, hugekit_progress, hugekit_report, threads, told,
 };
 
 /// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
@@ -36,7 +36,7 @@ pub enum hugekit_fault_mode {
     Threaded = 2,
 }
 
-/// Wishes for a region. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of a region. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_region_options {
@@ -63,7 +63,7 @@ unsafe impl Versioned for hugekit_region_options {
     const FIRST: usize = offset_of!(Self, handler_threads) + size_of::<usize>();
 }
 
-impl Wish for hugekit_region_options {
+impl CallerOptions for hugekit_region_options {
     fn reserved(&self) -> u32 {
         0
     }
@@ -303,12 +303,12 @@ pub unsafe extern "C" fn hugekit_region_populate(
     // SAFETY: `region` is NULL or a handle that is not freed meanwhile; `options` and `report` are NULL or such
     // structures.
     answer((|| unsafe {
-        let (region, wishes) = (handle(region, "region")?, Wishes::read(options)?);
+        let (region, options) = (handle(region, "region")?, WorkOptions::read(options)?);
         let report = Place::new(report)?;
-        let progress = wishes.progress();
+        let progress = options.progress();
         let done = region.region.populate_with(
             range(offset, len),
-            wishes.threads_or_one(),
+            options.threads_or_one(),
             as_progress(&progress),
         )?;
         report.fill(&done.into());
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn hugekit_region_prepare_write(
     answer(region.and_then(|region| Ok(region.region.prepare_write(range(offset, len))?)))
 }
 
-/// Wishes for a fork. What the first fork of a region is told holds for its other forks, and theirs.
+/// Options of a fork. What the first fork of a region is told holds for its other forks, and theirs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_fork_options {
@@ -378,7 +378,7 @@ unsafe impl Versioned for hugekit_fork_options {
     const FIRST: usize = offset_of!(Self, handler_threads) + size_of::<usize>();
 }
 
-impl Wish for hugekit_fork_options {
+impl CallerOptions for hugekit_fork_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }

@@ -16,8 +16,8 @@ use crate::region::{
     fault_mode, fork_builder, hugekit_fault_mode, hugekit_fork_options, hugekit_region, range,
 };
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned, Wish};
-use crate::work::{Wishes, as_progress, check_range, hugekit_options};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
+use crate::work::{WorkOptions, as_progress, check_range, hugekit_options};
 
 /// Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
 /// `hugekit_region_snapshot`.
@@ -87,7 +87,7 @@ pub enum hugekit_granule {
 /// no caller might have needed.
 pub const HUGEKIT_SNAPSHOT_IN_BACKGROUND: u32 = 1;
 
-/// Wishes for a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_snapshot_options {
@@ -122,7 +122,7 @@ unsafe impl Versioned for hugekit_snapshot_options {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-impl Wish for hugekit_snapshot_options {
+impl CallerOptions for hugekit_snapshot_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }
@@ -403,8 +403,8 @@ pub unsafe extern "C" fn hugekit_snapshot_copy(
     // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile. `to` can be written for `len` bytes that no
     // other thread accesses. `options` is NULL or such a structure, whose flag is not freed meanwhile.
     answer((|| unsafe {
-        let (bytes, wishes) = (bytes_at(to, len)?, Wishes::read(options)?);
-        let (progress, cancel) = (wishes.progress(), wishes.cancel());
+        let (bytes, options) = (bytes_at(to, len)?, WorkOptions::read(options)?);
+        let (progress, cancel) = (options.progress(), options.cancel());
         let handle = handle(snapshot, "snapshot")?;
         let has = handle.with(|snapshot| Ok(snapshot.len()))?;
         if has != len {
@@ -433,11 +433,11 @@ pub unsafe extern "C" fn hugekit_snapshot_write(
     // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile. The descriptor stays open until the call
     // returns. `options` is NULL or such a structure, whose flag is not freed meanwhile.
     answer((|| unsafe {
-        let (handle, wishes) = (handle(snapshot, "snapshot")?, Wishes::read(options)?);
+        let (handle, options) = (handle(snapshot, "snapshot")?, WorkOptions::read(options)?);
         if descriptor < 0 {
             return Err(Refusal::invalid(format_args!("{descriptor} is no descriptor")));
         }
-        let (progress, cancel) = (wishes.progress(), wishes.cancel());
+        let (progress, cancel) = (options.progress(), options.cancel());
         let file = ManuallyDrop::new(File::from_raw_fd(descriptor));
         handle.keep(handle.end()?.write_to_with(&*file, as_progress(&progress), cancel)?);
         Ok(())

@@ -11,7 +11,7 @@ use hugekit_tend::{Builder, ForkTime, Hindrance, PassReport, Status, Tender, Ten
 use engine::HeapShortage;
 
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned, Wish};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
 
 /// Keeps the private memory of a process on huge pages, from outside: this process, or another one. Made by
 /// `hugekit_tender_new`.
@@ -30,7 +30,7 @@ impl hugekit_tender {
     }
 }
 
-/// Wishes for a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
+/// Options of a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
 /// about.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ unsafe impl Versioned for hugekit_tend_options {
     const FIRST: usize = offset_of!(Self, keep_free) + size_of::<u64>();
 }
 
-impl Wish for hugekit_tend_options {
+impl CallerOptions for hugekit_tend_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }

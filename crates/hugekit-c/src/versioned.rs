@@ -18,16 +18,16 @@ pub(crate) unsafe trait Versioned: Copy {
 }
 
 /// A structure by which the caller asks for something.
-pub(crate) trait Wish: Versioned {
+pub(crate) trait CallerOptions: Versioned {
     /// The value of its field `reserved`, if it has one: zero, until a version of the library gives it a meaning.
     fn reserved(&self) -> u32;
 }
 
-/// The caller's wishes; zeroes for no pointer.
+/// The caller's options; zeroes for no pointer.
 ///
 /// # Safety
 /// Null, or valid for reads of as many bytes as its first word says.
-pub(crate) unsafe fn read<T: Wish>(given: *const T) -> Result<T, Refusal> {
+pub(crate) unsafe fn read<T: CallerOptions>(given: *const T) -> Result<T, Refusal> {
     let mut known = MaybeUninit::<T>::zeroed();
     if !given.is_null() {
         // SAFETY: not null, so its first word can be read: every such structure begins with its size.
@@ -57,7 +57,7 @@ pub(crate) unsafe fn read<T: Wish>(given: *const T) -> Result<T, Refusal> {
     }
 }
 
-/// Where the caller wants an answer, if he wants one.
+/// Where the caller wants an answer, if anywhere.
 pub(crate) struct Place<T> {
     to: *mut T,
     size: usize,
@@ -93,7 +93,7 @@ impl<T: Versioned> Place<T> {
         unsafe { Self::new(to) }
     }
 
-    /// Fills as much as the caller knows, and zeroes what only he knows. His size stays.
+    /// Fills as much as the caller knows, and zeroes what only the caller knows. The size stays.
     pub(crate) fn fill(self, value: &T) {
         let word = size_of::<usize>();
         let common = self.size.min(size_of::<T>());
@@ -142,7 +142,7 @@ mod tests {
         const FIRST: usize = 16;
     }
 
-    impl Wish for Options {
+    impl CallerOptions for Options {
         fn reserved(&self) -> u32 {
             u32::from(self.new == RESERVED)
         }

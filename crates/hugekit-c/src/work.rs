@@ -9,7 +9,7 @@ use engine::parallel::{Progress, Report};
 use engine::{Cancel, ClearOptions, CopyOptions, HeapShortage, PopulateOptions, Reuse, Threads};
 
 use crate::status::{Answer, Refusal, answer, hugekit_status};
-use crate::versioned::{self, Place, Versioned, Wish};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
 
 /// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
 /// calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
@@ -72,7 +72,7 @@ pub const HUGEKIT_HAS_TARGET: u32 = 1;
 /// Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
 pub const HUGEKIT_LOW_PRIORITY: u32 = 2;
 
-/// Wishes for work on memory. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of work on memory. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_options {
@@ -106,7 +106,7 @@ unsafe impl Versioned for hugekit_options {
     const FIRST: usize = offset_of!(Self, target) + size_of::<usize>();
 }
 
-impl Wish for hugekit_options {
+impl CallerOptions for hugekit_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
 /// Sets `len` bytes at `memory` to zero, with knowledge of their next use, on several threads, with
 /// progress. `options` and `report` may be NULL.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown wish, and nothing is written then;
+/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown option, and nothing is written then;
 /// with `HUGEKIT_STATUS_CANCELLED` after a part.
 ///
 /// # Safety
@@ -169,12 +169,12 @@ pub unsafe extern "C" fn hugekit_clear_with(
     // `options` and `report` are NULL or such structures, and the flag in `options` is not freed meanwhile.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
-        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
-        let progress = wishes.progress();
-        let mut clear = ClearOptions::new().threads(wishes.threads()).reuse(wishes.reuse()?);
-        clear = clear.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        clear = wishes.target().into_iter().fold(clear, ClearOptions::target);
-        clear = wishes.cancel().into_iter().fold(clear, ClearOptions::cancel);
+        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let progress = options.progress();
+        let mut clear = ClearOptions::new().threads(options.threads()).reuse(options.reuse()?);
+        clear = clear.low_priority(options.is(HUGEKIT_LOW_PRIORITY));
+        clear = options.target().into_iter().fold(clear, ClearOptions::target);
+        clear = options.cancel().into_iter().fold(clear, ClearOptions::cancel);
         clear = as_progress(&progress).into_iter().fold(clear, ClearOptions::progress);
         report.fill(&clear.run_raw(start_of(memory), len)?.into());
         Ok(())
@@ -223,13 +223,13 @@ pub unsafe extern "C" fn hugekit_copy_with(
     answer((|| unsafe {
         check_range("to", to, len)?;
         check_range("from", from, len)?;
-        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
-        let progress = wishes.progress();
-        let mut copy = CopyOptions::new().threads(wishes.threads()).reuse(wishes.reuse()?);
-        copy = copy.source_reuse(wishes.source_reuse()?);
-        copy = copy.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        copy = wishes.target().into_iter().fold(copy, CopyOptions::target);
-        copy = wishes.cancel().into_iter().fold(copy, CopyOptions::cancel);
+        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let progress = options.progress();
+        let mut copy = CopyOptions::new().threads(options.threads()).reuse(options.reuse()?);
+        copy = copy.source_reuse(options.source_reuse()?);
+        copy = copy.low_priority(options.is(HUGEKIT_LOW_PRIORITY));
+        copy = options.target().into_iter().fold(copy, CopyOptions::target);
+        copy = options.cancel().into_iter().fold(copy, CopyOptions::cancel);
         copy = as_progress(&progress).into_iter().fold(copy, CopyOptions::progress);
         report.fill(&copy.run_raw(start_of(to), start_of(from), len)?.into());
         Ok(())
@@ -256,11 +256,11 @@ pub unsafe extern "C" fn hugekit_populate(
     // The memory is not accessed by this code, so any address will do.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
-        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
-        let progress = wishes.progress();
-        let mut populate = PopulateOptions::new().threads(wishes.threads());
-        populate = populate.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        populate = wishes.cancel().into_iter().fold(populate, PopulateOptions::cancel);
+        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let progress = options.progress();
+        let mut populate = PopulateOptions::new().threads(options.threads());
+        populate = populate.low_priority(options.is(HUGEKIT_LOW_PRIORITY));
+        populate = options.cancel().into_iter().fold(populate, PopulateOptions::cancel);
         populate = as_progress(&progress).into_iter().fold(populate, PopulateOptions::progress);
         report.fill(&populate.run_raw(start_of(memory), len)?.into());
         Ok(())
@@ -328,9 +328,9 @@ pub(crate) fn as_progress<F: Fn(usize, usize) + Sync>(told: &Option<F>) -> Optio
 }
 
 /// Options that make sense.
-pub(crate) struct Wishes(hugekit_options);
+pub(crate) struct WorkOptions(hugekit_options);
 
-impl Wishes {
+impl WorkOptions {
     /// # Safety
     /// Null, or the caller's options.
     pub(crate) unsafe fn read(options: *const hugekit_options) -> Answer<Self> {

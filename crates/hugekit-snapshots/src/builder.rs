@@ -120,7 +120,7 @@ impl Builder {
     /// Until the snapshot is dropped:
     /// - no thread that has SIGBUS blocked writes to the memory, none has its stack, its alternate signal stack
     ///   or its thread-local variables there (those of the C library's own threads are refused, as far as they
-    ///   can be found out), and no other handler takes SIGBUS from hugekit's without passing on what is not its own;
+    ///   can be found out), and no other code replaces hugekit's handler of SIGBUS without passing signals on to it;
     /// - no system call writes to it but after [`Snapshot::prepare_write`], unless the program can
     ///   bear EFAULT;
     /// - no other code has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).

@@ -25,7 +25,8 @@ impl Delivery {
         self.destination.store(0, Ordering::SeqCst);
     }
 
-    /// Notes that the reader is at a granule; returns whether there is a destination. A thread that claims the granule afterwards sees it.
+    /// Notes that the reader is at a granule; returns whether there is a destination. A thread that claims the granule
+    /// afterwards sees the note.
     pub(super) fn note_reading(&self, index: usize) -> bool {
         self.reading.store(index, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -6,10 +6,10 @@
 //! stand still: a descriptor of its own has the kernel note the first write and let it pass. Copied and not written
 //! since, the bytes are those of one moment; written, they are copied again.
 //!
-//! Where others write the page all the time, that never happens, and before Linux 6.7 no write is noted. Then the page
-//! is *stopped* for the microseconds of the copy, by a descriptor whose faults wait in the kernel, those of system calls
-//! and signal frames too: no thread's stack is needed for that. A descriptor that serves faults of user code alone would have the kernel fail instead,
-//! so a process that has no other gets an error.
+//! If others write the page all the time, that never happens, and before Linux 6.7 the kernel notes no write. Then the
+//! page is *stopped* for the microseconds of the copy, by a descriptor whose faults wait in the kernel, those of system
+//! calls and signal frames too. No thread's stack is needed for that. With a descriptor that serves faults of user code
+//! alone, the kernel would fail instead, so a process that has no other gets an error.
 //!
 //! Where another snapshot that is handled in the same way protects the page as a whole, it is *held*: nothing lifts
 //! its protection during the copy.

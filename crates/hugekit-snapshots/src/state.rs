@@ -65,8 +65,8 @@ pub(super) enum Preserver {
 }
 
 impl SnapshotState {
-    /// That of an interval that nothing is protected of yet, of which `cap` bytes can be preserved, in whole
-    /// granules or all of it, the first of them in the reserve.
+    /// The state of an interval of which nothing is protected yet. `cap` bytes of it can be preserved, in whole granules
+    /// or all of it, the first of them in the reserve.
     pub(super) fn new(
         interval: Interval,
         after_read: AfterRead,
@@ -167,7 +167,7 @@ impl SnapshotState {
             Preserver::Writer(address) => Some(address - granule.start),
             Preserver::Other => None,
         };
-        // SAFETY: a slot is as long as a granule, and no other value has them; so is its part of the destination.
+        // SAFETY: the slot, or the granule's part of the destination, is as long as the granule, and no other thread uses it.
         let copied = unsafe { copy_from_owner(&granule, to, target) };
         if copied.is_err() || !self.protector.is_protected(&granule) {
             if let GranulePlace::Slot(slot) = place {

@@ -1,4 +1,4 @@
-//! Signal handlers: installing one, who had it before, and passing a signal on to him.
+//! Signal handlers: installing one, the handler that was there before, and passing a signal on to that.
 //!
 //! rustix leaves handlers to libc, which must know of them.
 #![allow(unsafe_code)]

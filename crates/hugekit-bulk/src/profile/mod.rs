@@ -8,7 +8,7 @@
 //! `0004-copy-crossovers.md`. A program uses the built-in profile until it
 //! [installs](Profile::install) its own.
 //!
-//! The rule behind every default is *never slower than libc*: on a CPU that no user has measured,
+//! The rule behind every default is *never slower than libc*: on a CPU without measurements,
 //! libc stays in charge until the bytes exceed the last-level cache.
 
 mod builtin;
@@ -97,7 +97,7 @@ pub enum CacheState {
 #[derive(Clone, Debug)]
 pub struct Choice<F: 'static> {
     /// For bytes of which nothing is known: they may be in the cache now, and they may be used
-    /// them next.
+    /// next.
     pub warm: Bands<F>,
     /// For bytes that are not in the cache and need not get there.
     pub cold: Bands<F>,

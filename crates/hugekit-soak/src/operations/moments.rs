@@ -174,7 +174,7 @@ pub(super) fn unaligned_part(world: &mut World, bytes: usize) -> Range<usize> {
     world.rng.usize(0..bytes / 4)..bytes - world.rng.usize(0..bytes / 4)
 }
 
-/// A snapshot with chance's wishes of part of a mapping.
+/// A snapshot of part of a mapping, with random options.
 ///
 /// # Safety
 /// As for `of_anonymous`.
