@@ -757,7 +757,8 @@ hugekit_status hugekit_clear(void *memory, size_t len);
 // with `HUGEKIT_STATUS_CANCELLED` after a part.
 //
 // Requires:
-// As for `hugekit_clear`.
+// As for `hugekit_clear`; `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL
+// or such a structure.
 hugekit_status hugekit_clear_with(void *memory,
                                   size_t len,
                                   const struct hugekit_options *options,
@@ -776,7 +777,7 @@ hugekit_status hugekit_copy(void *to, const void *from, size_t len);
 // progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
 //
 // Requires:
-// As for `hugekit_copy`.
+// As for `hugekit_copy`; `options` and `report` as for `hugekit_clear_with`.
 hugekit_status hugekit_copy_with(void *to,
                                  const void *from,
                                  size_t len,
@@ -791,7 +792,7 @@ hugekit_status hugekit_copy_with(void *to,
 // before stays so. Any address will do.
 //
 // Requires:
-// The options are those of the caller.
+// `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL or such a structure.
 hugekit_status hugekit_populate(void *memory,
                                 size_t len,
                                 const struct hugekit_options *options,
@@ -846,8 +847,8 @@ void hugekit_forget_learned(void);
 // unknown option.
 //
 // Requires:
-// `pool` can be written; `options` is NULL or such a structure, whose file, with `HUGEKIT_POOL_ADOPT`, is as promised
-// there.
+// `pool` can be written; `options` is NULL or such a structure: its texts are NULL or end with a zero byte, its list is
+// as long as it says, and its file, with `HUGEKIT_POOL_ADOPT`, is as promised there.
 hugekit_status hugekit_pool_new(size_t capacity,
                                 const struct hugekit_pool_options *options,
                                 struct hugekit_pool **pool);
@@ -1003,7 +1004,8 @@ uint32_t hugekit_region_serving(const struct hugekit_region *region);
 // Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
 //
 // Requires:
-// `region` is NULL or a region; the other two can be written.
+// `region` is NULL or a region; the other two can be written. The program accesses the file by the descriptor only in
+// the region's part of it, and only while the region exists.
 hugekit_status hugekit_region_file(const struct hugekit_region *region,
                                    int *descriptor,
                                    uint64_t *offset);
