@@ -10,7 +10,7 @@ use crate::leased::Leased;
 use crate::returns::{Live, Returns};
 use crate::watch::Watched;
 
-/// Memory that a waiting client counts for: given back by [`Ledger::withdraw`], or made a lease by [`Ledger::give`].
+/// Memory that a waiting client counts for: given back by [`Ledger::withdraw`], or made a lease by [`Ledger::record_lease`].
 #[derive(Debug)]
 #[must_use = "what is claimed counts until it is withdrawn"]
 pub(crate) struct Claim {
