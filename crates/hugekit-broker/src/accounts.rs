@@ -41,7 +41,7 @@ impl Accounts {
     }
 
     /// The account of a user: a user's number.
-    pub(crate) fn of(&self, uid: u32) -> u32 {
+    pub(crate) fn account_of(&self, uid: u32) -> u32 {
         let has =
             |range: &&Range| uid.checked_sub(range.first).is_some_and(|nth| nth < range.count);
         let range = self.ranges.iter().find(has).filter(|_| uid != 0 && !self.named.contains(&uid));
@@ -106,7 +106,8 @@ mod tests {
         );
         let mut accounts = Accounts::new([100_005].into());
         accounts.refresh(&root);
-        let of = |uids: &[u32]| uids.iter().map(|&uid| accounts.of(uid)).collect::<Vec<_>>();
+        let of =
+            |uids: &[u32]| uids.iter().map(|&uid| accounts.account_of(uid)).collect::<Vec<_>>();
         assert_eq!(of(&[0, 1000, 99_999, 300_010]), [0, 1000, 99_999, 300_010]);
         assert_eq!(of(&[100_000, 165_535, 165_536, 231_071]), [1000, 1000, 1001, 1001]);
         // Of root's own, of an owner without an account, and named by the administrator.
@@ -114,9 +115,9 @@ mod tests {
         // No range makes root another user, or a user root.
         let (_folder, all) = machine(b"alice:0:4294967295\n");
         accounts.refresh(&all);
-        assert_eq!((accounts.of(0), accounts.of(7)), (0, 1000));
+        assert_eq!((accounts.account_of(0), accounts.account_of(7)), (0, 1000));
         fs::remove_file(folder.path().join("etc/subuid")).unwrap();
         accounts.refresh(&root);
-        assert_eq!(accounts.of(100_000), 100_000);
+        assert_eq!(accounts.account_of(100_000), 100_000);
     }
 }

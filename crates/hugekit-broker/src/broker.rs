@@ -67,11 +67,11 @@ struct Client {
     /// Whose quota and whose share it counts for.
     account: u32,
     /// What it waits for.
-    wish: Option<Wish>,
+    request: Option<LeaseRequest>,
 }
 
 #[derive(Debug)]
-struct Wish {
+struct LeaseRequest {
     claim: Claim,
     since: Instant,
     wait: Duration,
@@ -184,7 +184,7 @@ impl Broker {
                 }
             }
         }
-        self.ending.retain_mut(|ending| !ending.is_over());
+        self.ending.retain_mut(|ending| !ending.reap());
     }
 
     /// Takes note of leases that have come to an end, and of what that has given back, before a request is heard: its
@@ -192,7 +192,7 @@ impl Broker {
     fn note_ended(&mut self) {
         let before = self.pages.elsewhere(self.known());
         for watched in self.watches.gone().unwrap_or_default() {
-            self.ledger.end(watched, before);
+            self.ledger.record_end(watched, before);
         }
         self.look();
     }
@@ -241,7 +241,7 @@ impl Broker {
     /// Clients that wait, in the order in which they are served.
     fn waiting(&self) -> Vec<ClientId> {
         let waits = |(&id, client): (&ClientId, &Client)| {
-            client.wish.as_ref()?;
+            client.request.as_ref()?;
             Some((self.served.get(&client.account).copied().unwrap_or(0), id))
         };
         let mut waiting: Vec<_> = self.clients.iter().filter_map(waits).collect();
@@ -257,20 +257,20 @@ impl Broker {
             let unit = self.ready.pop_front().expect("one is ready");
             // The one whose group paid may have gone: its unit is no other client's.
             if self.clients.contains_key(&id) {
-                self.give(id, unit);
+                self.lease_out(id, unit);
             }
         }
     }
 
     /// Gives a unit away. It is the client's from the moment at which the message is sent; what cannot be sent was
     /// never any client's.
-    fn give(&mut self, id: ClientId, unit: Ready) {
+    fn lease_out(&mut self, id: ClientId, unit: Ready) {
         let client = self.clients.remove(&id).expect("it waits");
-        let wish = client.wish.expect("it waits");
+        let request = client.request.expect("it waits");
         let connection = client.connection;
         let (watched, file) = match self.prepare(&unit.memory, &connection) {
             Ok(prepared) => prepared,
-            Err(errno) => return self.not_given(errno, wish.claim, &connection, unit),
+            Err(errno) => return self.not_given(errno, request.claim, &connection, unit),
         };
         let answer = Answer::Leased {
             bytes: self.config.unit as u64,
@@ -281,7 +281,7 @@ impl Broker {
         match connection.answer(&answer, Some(file.as_fd())) {
             Ok(()) => {
                 let who = (connection.uid(), connection.pid());
-                self.ledger.give(wish.claim, who, watched, unit.payer);
+                self.ledger.record_lease(request.claim, who, watched, unit.payer);
                 self.given += 1;
                 self.settled_from = Instant::now() + SETTLING;
                 self.served.insert(client.account, self.given);
@@ -290,7 +290,7 @@ impl Broker {
                 tracing::debug!("user {} could not be answered: {errno}", connection.uid());
                 self.watches.remove(watched);
                 // The notice that this watch is gone is one of no lease.
-                self.ledger.withdraw(wish.claim);
+                self.ledger.withdraw(request.claim);
                 self.keep(unit);
             }
         }
@@ -302,7 +302,7 @@ impl Broker {
         memory: &MemoryFile,
         connection: &Connection,
     ) -> rustix::io::Result<(Watched, OwnedFd)> {
-        own(memory.as_fd(), connection)?;
+        give_ownership(memory.as_fd(), connection)?;
         let file = watch::open_again(memory)?;
         Ok((self.watches.add(memory)?, file))
     }
@@ -324,8 +324,8 @@ impl Broker {
 
     fn refuse(&mut self, id: ClientId, refusal: Refusal) {
         let Some(client) = self.clients.remove(&id) else { return };
-        if let Some(wish) = client.wish {
-            self.ledger.withdraw(wish.claim);
+        if let Some(request) = client.request {
+            self.ledger.withdraw(request.claim);
         }
         self.abandon(id);
         let _ = client.connection.answer(&Answer::Refused(refusal), None);
@@ -334,9 +334,9 @@ impl Broker {
     /// Answers those whose time is over.
     fn expire(&mut self) {
         for (before, id) in self.waiting().into_iter().enumerate() {
-            let wish = self.clients[&id].wish.as_ref().expect("it waits");
-            let waited = wish.since.elapsed();
-            if waited >= wish.wait {
+            let request = self.clients[&id].request.as_ref().expect("it waits");
+            let waited = request.since.elapsed();
+            if waited >= request.wait {
                 let refusal = self.shortage().unwrap_or_else(|| Refusal::NoneReady {
                     waited_ms: waited.as_millis() as u64,
                     present: self.present(),
@@ -348,7 +348,7 @@ impl Broker {
         }
         let within = self.config.limits.request_within;
         self.clients.retain(|_, client| {
-            client.wish.is_some() || client.connection.since.elapsed() < within
+            client.request.is_some() || client.connection.since.elapsed() < within
         });
     }
 
@@ -380,7 +380,7 @@ impl Broker {
                 let wanted = self.config.ready + waiting.len();
                 let may_begin = !waiting.is_empty() || self.settled_from <= Instant::now();
                 if may_begin && self.filling.is_empty() && self.ready.len() < wanted {
-                    self.begin(None, self.groups(), !waiting.is_empty());
+                    self.start_unit(None, self.groups(), !waiting.is_empty());
                 }
                 if !waiting.is_empty() {
                     self.hurry();
@@ -400,7 +400,7 @@ impl Broker {
             return;
         }
         let groups = group::of_process(&self.root, connection.pid(), connection.uid());
-        self.begin(Some((id, account)), groups.unwrap_or_default(), true);
+        self.start_unit(Some((id, account)), groups.unwrap_or_default(), true);
     }
 
     fn groups(&self) -> Vec<PathBuf> {
@@ -411,7 +411,7 @@ impl Broker {
     }
 
     /// Begins a unit, if there is memory for it.
-    fn begin(&mut self, client: Option<(ClientId, u32)>, groups: Vec<PathBuf>, hurried: bool) {
+    fn start_unit(&mut self, client: Option<(ClientId, u32)>, groups: Vec<PathBuf>, hurried: bool) {
         let unit = self.config.unit as u64;
         if self.fill_from > Instant::now()
             || self.pages.free < unit.saturating_add(self.config.keep_free)
@@ -476,8 +476,8 @@ impl Broker {
     /// When something is due that no descriptor tells.
     fn due(&self) -> Option<Duration> {
         let now = Instant::now();
-        let clients = self.clients.values().map(|client| match &client.wish {
-            Some(wish) => wish.since + wish.wait,
+        let clients = self.clients.values().map(|client| match &client.request {
+            Some(request) => request.since + request.wait,
             None => client.connection.since + self.config.limits.request_within,
         });
         let is_wanting =
@@ -562,14 +562,14 @@ impl Broker {
     fn admit(&mut self, connection: Connection) {
         let (uid, limits) = (connection.uid(), self.config.limits);
         let own = rustix::process::geteuid();
-        let account = self.accounts.of(uid);
+        let account = self.accounts.account_of(uid);
         let refusal = if !own.is_root() && uid != own.as_raw() {
             Refusal::NotServed { uid: uid.into(), served: own.as_raw().into() }
         } else if !self.make_room(account) {
             limits.busy()
         } else {
             let id = self.next_client;
-            self.clients.insert(id, Client { connection, account, wish: None });
+            self.clients.insert(id, Client { connection, account, request: None });
             self.next_client += 1;
             // It asks as soon as it is connected, so that its request is there as a rule.
             return self.hear(id);
@@ -598,7 +598,7 @@ impl Broker {
         let seat = |(&id, client): (&ClientId, &Client)| Seat {
             id,
             account: client.account,
-            is_silent: client.wish.is_none(),
+            is_silent: client.request.is_none(),
         };
         clients.map(seat).collect()
     }
@@ -606,10 +606,10 @@ impl Broker {
     /// A client said something, or is gone.
     fn hear(&mut self, id: ClientId) {
         let client = &self.clients[&id];
-        match (client.connection.receive(), &client.wish) {
+        match (client.connection.receive(), &client.request) {
             (Said::Nothing, _) => {}
             (Said::Request(Request::Lease { bytes, wait_ms }), None) => {
-                self.wish(id, bytes, Duration::from_millis(wait_ms));
+                self.request_lease(id, bytes, Duration::from_millis(wait_ms));
             }
             (Said::Request(Request::Status), None) => {
                 let answer = Answer::Status(Box::new(self.status_for(id)));
@@ -631,8 +631,8 @@ impl Broker {
     /// Drops a client without an answer.
     fn forget(&mut self, id: ClientId) {
         let Some(client) = self.clients.remove(&id) else { return };
-        if let Some(wish) = client.wish {
-            self.ledger.withdraw(wish.claim);
+        if let Some(request) = client.request {
+            self.ledger.withdraw(request.claim);
         }
         self.abandon(id);
     }
@@ -643,7 +643,7 @@ impl Broker {
         self.ending.extend(self.filling.extract_if(.., is_its).map(Filling::abandon));
     }
 
-    fn wish(&mut self, id: ClientId, asked: u64, wait: Duration) {
+    fn request_lease(&mut self, id: ClientId, asked: u64, wait: Duration) {
         let unit = self.config.unit as u64;
         let account = self.clients[&id].account;
         let claimed = match asked {
@@ -658,7 +658,7 @@ impl Broker {
             Ok(claim) => {
                 let wait = wait.min(self.config.limits.longest_wait);
                 let client = self.clients.get_mut(&id).expect("it spoke");
-                client.wish = Some(Wish { claim, since: Instant::now(), wait });
+                client.request = Some(LeaseRequest { claim, since: Instant::now(), wait });
             }
             Err(refusal) => self.refuse(id, refusal),
         }
@@ -728,7 +728,7 @@ fn fitting(config: &Config) -> Limits {
 
 /// Makes the client's user the owner: it may open the file again, by its own `/proc/self/fd`, and no other user may. The
 /// mode was set before: who has given a file away may not change it any more without a further capability.
-fn own(file: BorrowedFd<'_>, connection: &Connection) -> rustix::io::Result<()> {
+fn give_ownership(file: BorrowedFd<'_>, connection: &Connection) -> rustix::io::Result<()> {
     let peer = &connection.peer;
     if !rustix::process::geteuid().is_root() {
         return Ok(());

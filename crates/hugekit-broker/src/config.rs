@@ -45,7 +45,7 @@ pub struct Quotas {
 impl Quotas {
     /// What a user may have; `u64::MAX` for no limit.
     #[must_use]
-    pub fn of(&self, uid: u32) -> u64 {
+    pub fn quota_of(&self, uid: u32) -> u64 {
         self.of.get(&uid).copied().or(self.of_others).unwrap_or(u64::MAX)
     }
 }

@@ -57,7 +57,7 @@ impl Filler {
             .spawn()?;
         let opened = child.stdout.as_ref().map(|said| ioctl_fionbio(said, true)).transpose();
         let opened = opened.and_then(|_| pidfd_open(pid(&child), PidfdFlags::empty()));
-        let ended = opened.inspect_err(|_| end(&mut child))?;
+        let ended = opened.inspect_err(|_| kill_child(&mut child))?;
         if told.background && may_raise {
             let _ = priority::lower(pid(&child));
         }
@@ -65,7 +65,7 @@ impl Filler {
     }
 
     /// Has it end soon.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
     }
 
@@ -104,7 +104,7 @@ impl Filler {
 
 impl Drop for Filler {
     fn drop(&mut self) {
-        end(&mut self.child);
+        kill_child(&mut self.child);
     }
 }
 
@@ -113,7 +113,7 @@ fn pid(child: &Child) -> Pid {
 }
 
 /// One that cannot die now, because its control group is frozen, is not waited for: it is the kernel's to end.
-fn end(child: &mut Child) {
+fn kill_child(child: &mut Child) {
     let _ = child.kill();
     let _ = child.try_wait();
 }

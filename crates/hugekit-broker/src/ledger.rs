@@ -10,7 +10,7 @@ use crate::leased::Leased;
 use crate::returns::{Live, Returns};
 use crate::watch::Watched;
 
-/// Memory that a waiting client counts for: given back by [`Ledger::withdraw`], or made a lease by [`Ledger::give`].
+/// Memory that a waiting client counts for: given back by [`Ledger::withdraw`], or made a lease by [`Ledger::record_lease`].
 #[derive(Debug)]
 #[must_use = "what is claimed counts until it is withdrawn"]
 pub(crate) struct Claim {
@@ -44,7 +44,7 @@ impl Ledger {
 
     /// Counts what a client asks for.
     pub(crate) fn claim(&mut self, account: u32, asked: u64) -> Result<Claim, Refusal> {
-        let (used, quota) = (self.used(account), self.quotas.of(account));
+        let (used, quota) = (self.used(account), self.quotas.quota_of(account));
         if used.saturating_add(asked) > quota {
             return Err(Refusal::OverQuota { asked, used, quota });
         }
@@ -60,7 +60,7 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn give(
+    pub(crate) fn record_lease(
         &mut self,
         claim: Claim,
         (uid, pid): (u32, u32),
@@ -81,10 +81,10 @@ impl Ledger {
     }
 
     /// A file is gone. Its memory counts until it is seen to have come back, where that can be seen.
-    pub(crate) fn end(&mut self, watched: Watched, elsewhere_before: Option<i128>) {
+    pub(crate) fn record_end(&mut self, watched: Watched, elsewhere_before: Option<i128>) {
         let ended = self.live.remove(&watched);
         if let (Some((lease, was_punched)), Some(before)) = (ended, elsewhere_before) {
-            self.returns.end(lease, was_punched, before);
+            self.returns.record_end(lease, was_punched, before);
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) struct Returns {
 
 impl Returns {
     /// A file is gone. What the holes of a lease had hidden shows from then on: its account's others are looked at anew.
-    pub(crate) fn end(&mut self, lease: Leased, was_punched: bool, before: i128) {
+    pub(crate) fn record_end(&mut self, lease: Leased, was_punched: bool, before: i128) {
         if was_punched {
             let own = self.ended.iter_mut().filter(|ended| ended.lease.account == lease.account);
             own.for_each(|ended| (ended.is_back, ended.counts) = (false, true));
@@ -184,7 +184,7 @@ mod tests {
 
         fn lease(&mut self) -> i32 {
             let claim = self.ledger.claim(USER, UNIT).unwrap();
-            self.ledger.give(claim, (USER, 1), Watched::of(self.next), Payer::Broker);
+            self.ledger.record_lease(claim, (USER, 1), Watched::of(self.next), Payer::Broker);
             self.files.insert(self.next, File { present: UNIT, held: 0 });
             self.next += 1;
             self.next - 1
@@ -212,7 +212,7 @@ mod tests {
             // The notice of a hole is there before that of the end.
             self.tell();
             self.kept += self.files.remove(&lease).unwrap().held;
-            self.ledger.end(Watched::of(lease), Some(self.seen));
+            self.ledger.record_end(Watched::of(lease), Some(self.seen));
         }
 
         fn act(&mut self, act: Act) {

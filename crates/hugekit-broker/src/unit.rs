@@ -91,12 +91,12 @@ pub(crate) struct Ending {
 
 impl Ending {
     fn new(mut fillers: Vec<Filler>, account: Option<u32>, memory: Option<MemoryFile>) -> Self {
-        fillers.iter_mut().for_each(Filler::end);
+        fillers.iter_mut().for_each(Filler::kill);
         Self { fillers, account, memory }
     }
 
-    /// Whether all of them have ended.
-    pub(crate) fn is_over(&mut self) -> bool {
+    /// Drops fillers that have ended; returns whether all have.
+    pub(crate) fn reap(&mut self) -> bool {
         self.fillers.retain_mut(|filler| matches!(filler.outcome(), Ok(None)));
         self.fillers.is_empty()
     }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use crate::arch::{
     ClearFn, CopyFn, Routine, Unfenced, clear_routines, copy_once_routine, copy_routines,
 };
-use crate::learning::{self, ChosenBy, Course, Courses, Pupil, Used};
+use crate::learning::{self, Candidates, ChosenBy, Knowledge, Learner, Used};
 use crate::parallel::{Cancel, JobError, Progress, Report, Sharing, Threads};
 use crate::profile::{
     CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, CacheState, Choice, PlainBelow, Profile,
@@ -97,8 +97,8 @@ impl Method for CopyFn {
 #[allow(private_interfaces, reason = "no other crate can name the trait")]
 mod sealed {
     use super::{
-        CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, ClearFn, CopyFn, Course, Courses, PlainBelow, Routine,
-        clear_routines, copy_routines,
+        CLEAR_PLAIN_BELOW, COPY_PLAIN_BELOW, Candidates, ClearFn, CopyFn, Knowledge, PlainBelow,
+        Routine, clear_routines, copy_routines,
     };
 
     pub trait Sealed: Sized + 'static {
@@ -109,7 +109,7 @@ mod sealed {
         fn plain_below() -> &'static PlainBelow;
 
         /// What this method learns.
-        fn course(courses: &Courses) -> &Course<Self>;
+        fn candidates(knowledge: &Knowledge) -> &Candidates<Self>;
     }
 
     impl Sealed for ClearFn {
@@ -121,8 +121,8 @@ mod sealed {
             &CLEAR_PLAIN_BELOW
         }
 
-        fn course(courses: &Courses) -> &Course<Self> {
-            &courses.clear
+        fn candidates(knowledge: &Knowledge) -> &Candidates<Self> {
+            &knowledge.clear
         }
     }
 
@@ -135,8 +135,8 @@ mod sealed {
             &COPY_PLAIN_BELOW
         }
 
-        fn course(courses: &Courses) -> &Course<Self> {
-            &courses.copy
+        fn candidates(knowledge: &Knowledge) -> &Candidates<Self> {
+            &knowledge.copy
         }
     }
 }
@@ -315,11 +315,11 @@ impl<'a, F: Method> Operation<'a, F> {
     fn sweep(
         &self,
         len: usize,
-        plan: &Plan<'_, F>,
+        plan: &RoutinePlan<'_, F>,
         process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
     ) {
         let (target, near_bytes, near) = match plan.near {
-            Some(Near { target, bytes, routine }) => (Some(target), bytes, Some(routine)),
+            Some(NearWindow { target, bytes, routine }) => (Some(target), bytes, Some(routine)),
             None => (None, 0, None),
         };
         let order = self.order.unwrap_or_else(|| Order::for_folio(len, target));
@@ -341,7 +341,7 @@ impl<'a, F: Method> Operation<'a, F> {
         start: *const u8,
         len: usize,
         profile: &Profile,
-        plan: &Plan<'_, F>,
+        plan: &RoutinePlan<'_, F>,
         process: impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced + Sync,
     ) -> Result<Report, E> {
         let window = plan.near.as_ref().map_or(0..0, |near| near.window(len));
@@ -379,7 +379,7 @@ impl<'a, F: Method> Operation<'a, F> {
         }
     }
 
-    fn plan<'p>(&'p self, len: usize, profile: &'p Profile) -> Plan<'p, F> {
+    fn plan<'p>(&'p self, len: usize, profile: &'p Profile) -> RoutinePlan<'p, F> {
         let is_warm = self.reuse == Reuse::Unknown && self.target.is_none();
         let state = if is_warm { CacheState::Warm } else { CacheState::Cold };
         let far = match (self.routine, self.profile) {
@@ -389,10 +389,10 @@ impl<'a, F: Method> Operation<'a, F> {
         };
         let keeps_any = self.keeps_destination() || self.source_reuse.is_soon();
         let near = (keeps_any && len > 0).then(|| self.near(len, profile, far.routine_for(len)));
-        Plan { far, near }
+        RoutinePlan { far, near }
     }
 
-    fn near(&self, len: usize, profile: &Profile, far: &'static Routine<F>) -> Near<F> {
+    fn near(&self, len: usize, profile: &Profile, far: &'static Routine<F>) -> NearWindow<F> {
         let all = self.reuse == Reuse::All || self.source_reuse == Reuse::All;
         let usual = if all { profile.near_bytes_all } else { profile.near_bytes };
         let bytes = self.near_bytes.unwrap_or(usual);
@@ -403,7 +403,7 @@ impl<'a, F: Method> Operation<'a, F> {
             Reuse::None => F::source_once().unwrap_or_else(cached),
             _ => cached(),
         });
-        Near { target: self.target.unwrap_or(0), bytes, routine }
+        NearWindow { target: self.target.unwrap_or(0), bytes, routine }
     }
 
     fn keeps_destination(&self) -> bool {
@@ -412,10 +412,10 @@ impl<'a, F: Method> Operation<'a, F> {
 }
 
 /// What an operation comes down to.
-struct Plan<'p, F: 'static> {
+struct RoutinePlan<'p, F: 'static> {
     far: Far<'p, F>,
     /// What is kept in the cache, if anything is.
-    near: Option<Near<F>>,
+    near: Option<NearWindow<F>>,
 }
 
 /// What decides the routine of the bytes that are far from a target.
@@ -425,15 +425,15 @@ pub(crate) enum Far<'p, F: 'static> {
     /// A profile, by length.
     Profile(&'p Choice<F>, CacheState),
     /// What was learned, and else the built-in profile.
-    Learned(Pupil<F>),
+    Learned(Learner<F>),
 }
 
 impl<'p, F: Method> Far<'p, F> {
     /// By the profile in force, and what was learned where that is the built-in one.
     #[inline]
     pub(crate) fn by(profile: &'p Profile, state: CacheState) -> Self {
-        match learning::courses() {
-            Some(courses) => Self::Learned(Pupil::new(F::course(courses), state)),
+        match learning::knowledge() {
+            Some(knowledge) => Self::Learned(Learner::new(F::candidates(knowledge), state)),
             None => Self::Profile(F::choice(profile), state),
         }
     }
@@ -446,7 +446,7 @@ impl<'p, F: Method> Far<'p, F> {
         process: &impl Fn(&'static Routine<F>, Range<usize>) -> Unfenced,
     ) -> Unfenced {
         match self {
-            Self::Learned(pupil) => pupil.run(piece, process),
+            Self::Learned(learner) => learner.run(piece, process),
             _ => process(self.routine_for(piece.len()), piece),
         }
     }
@@ -455,7 +455,7 @@ impl<'p, F: Method> Far<'p, F> {
         match self {
             Self::Asked(routine) => routine,
             Self::Profile(choice, state) => choice.bands(*state).routine_for(len),
-            Self::Learned(pupil) => pupil.routine_for(len),
+            Self::Learned(learner) => learner.routine_for(len),
         }
     }
 
@@ -465,20 +465,20 @@ impl<'p, F: Method> Far<'p, F> {
             Self::Profile(..) => {
                 Used { routine: self.routine_for(len).name(), by: ChosenBy::Profile }
             }
-            Self::Learned(pupil) => pupil.used(len),
+            Self::Learned(learner) => learner.used(len),
         }
     }
 }
 
 /// The window around the target.
 #[derive(Debug)]
-struct Near<F: 'static> {
+struct NearWindow<F: 'static> {
     target: usize,
     bytes: usize,
     routine: &'static Routine<F>,
 }
 
-impl<F> Near<F> {
+impl<F> NearWindow<F> {
     fn window(&self, len: usize) -> Range<usize> {
         near_window(len, self.target, self.bytes)
     }

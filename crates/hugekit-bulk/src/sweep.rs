@@ -83,14 +83,14 @@ impl Order {
         let window = target.map_or(0..0, |target| near_window(len, target, near_bytes));
         let state = match self {
             Self::Converging => {
-                State::Converging(Converging::new(len, target.unwrap_or(0), window))
+                SweepState::Converging(Converging::new(len, target.unwrap_or(0), window))
             }
-            Self::Sequential => State::Sections(Sections::new([
+            Self::Sequential => SweepState::Sections(Sections::new([
                 (0..window.start, Reach::Far),
                 (window.clone(), Reach::Near),
                 (window.end..len, Reach::Far),
             ])),
-            Self::Sectioned => State::Sections(Sections::new([
+            Self::Sectioned => SweepState::Sections(Sections::new([
                 (0..window.start, Reach::Far),
                 (window.end..len, Reach::Far),
                 (window, Reach::Near),
@@ -116,10 +116,10 @@ pub fn near_window(len: usize, target: usize, near_bytes: usize) -> Range<usize>
 
 /// The extents of one folio in processing order.
 #[derive(Clone, Debug)]
-pub struct Sweep(State);
+pub struct Sweep(SweepState);
 
 #[derive(Clone, Debug)]
-enum State {
+enum SweepState {
     Sections(Sections),
     Converging(Converging),
 }
@@ -130,8 +130,8 @@ impl Iterator for Sweep {
     #[inline]
     fn next(&mut self) -> Option<Extent> {
         match &mut self.0 {
-            State::Sections(sections) => sections.next(),
-            State::Converging(converging) => converging.next(),
+            SweepState::Sections(sections) => sections.next(),
+            SweepState::Converging(converging) => converging.next(),
         }
     }
 }

@@ -11,7 +11,7 @@ use hugekit::profile::CacheState;
 use hugekit::{ClearOptions, CopyOptions, HUGE_PAGE_BYTES, Reuse, Threads};
 use hugekit_bulk::learning::{self, ChosenBy, Learned};
 
-/// So much teaches a class of slices all that there is to learn.
+/// So much settles a class of slices.
 const LONG: usize = 32 * HUGE_PAGE_BYTES;
 
 fn in_turn() -> MutexGuard<'static, ()> {
@@ -29,7 +29,7 @@ fn source(len: usize) -> Vec<u8> {
 fn learned(operation: &str, state: CacheState, from: usize) -> Option<Learned> {
     let all = learning::learned();
     all.into_iter()
-        .find(|lesson| (lesson.operation, lesson.state, lesson.from) == (operation, state, from))
+        .find(|class| (class.operation, class.state, class.from) == (operation, state, from))
 }
 
 /// Machines whose architecture has libc's routines only have nothing to learn.
@@ -87,10 +87,10 @@ fn long_operation_settles_its_class_and_the_report_says_so() {
     let how = CopyOptions::new().reuse(Reuse::None);
     assert_eq!(how.chosen_for(LONG).by, ChosenBy::Profile);
     let used = how.run(&mut to, &from).unwrap().used.unwrap();
-    let lesson = learned("copy", CacheState::Cold, HUGE_PAGE_BYTES).unwrap();
-    assert!(lesson.is_settled && lesson.looks > 2, "{lesson:?}");
-    assert_eq!((used.routine, used.by), (lesson.routine, ChosenBy::Learned));
-    // Short cold copies go by it, before they have taught anything.
+    let class = learned("copy", CacheState::Cold, HUGE_PAGE_BYTES).unwrap();
+    assert!(class.is_settled && class.trials > 2, "{class:?}");
+    assert_eq!((used.routine, used.by), (class.routine, ChosenBy::Learned));
+    // Short cold copies go by it, before they are settled.
     assert_eq!(how.chosen_for(64 << 10), used);
     assert_eq!(learned("copy", CacheState::Warm, 32 << 20), None, "warm ones are another class");
     assert_eq!(learned("clear", CacheState::Cold, HUGE_PAGE_BYTES), None, "and so are clears");

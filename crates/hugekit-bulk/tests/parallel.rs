@@ -230,7 +230,7 @@ fn populate_of_pages_brings_them_all_and_keeps_their_bytes() {
         let populate = PopulateOptions::new().profile(&profile).threads(threads);
         let report = populate.run_raw(mapping.start, mapping.len).unwrap();
         assert_eq!((report.bytes, mapping.resident()), (mapping.len, 64));
-        // SAFETY: as above.
+        // SAFETY: page 3 lies within the mapping, which nothing else uses.
         assert_eq!(unsafe { mapping.page(3).read() }, 7);
     }
 }
@@ -331,7 +331,7 @@ fn clears_in_parallel() -> bool {
 }
 
 #[test]
-fn job_in_a_child_and_in_its_child_rebuilds_the_crew() {
+fn job_in_a_child_and_in_its_child_starts_new_workers() {
     assert!(clears_in_parallel());
     for _ in 0..10 {
         let code = in_a_child(|| {
@@ -345,9 +345,9 @@ fn job_in_a_child_and_in_its_child_rebuilds_the_crew() {
     assert!(clears_in_parallel());
 }
 
-/// Forks while other threads of the parent hold the crew's lock as often as they can.
+/// Forks while other threads of the parent hold the lock of the workers as often as they can.
 #[test]
-fn job_in_a_child_born_in_the_middle_of_jobs_rebuilds_the_crew() {
+fn job_in_a_child_born_in_the_middle_of_jobs_starts_new_workers() {
     let done = Cancel::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {

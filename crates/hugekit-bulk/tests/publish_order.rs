@@ -138,7 +138,8 @@ fn copy(routine: &'static CopyRoutine) -> (u32, u32) {
     let value = |round: u32| (round % 200) as u8;
     let stream = |round, dst| {
         let source = [value(round); LEN];
-        // SAFETY: as above, from as many bytes.
+        // SAFETY: `LEN` bytes that are the writer's until they are published, from `LEN` bytes of `source`; the
+        // routine is available.
         unsafe { routine.run(dst, source.as_ptr(), LEN) }
     };
     overtaken(stream, value)

@@ -51,9 +51,9 @@ static void must(hugekit_status status)
 static double machine(const hugekit_pool *pool, size_t bytes, size_t threads, hugekit_region **memory)
 {
     double start = now();
-    hugekit_region_options wishes = {.size = sizeof wishes, .threads = threads, .progress = tell};
-    wishes.context = "clearing";
-    must(hugekit_region_new(pool, bytes, &wishes, memory));
+    hugekit_region_options options = {.size = sizeof options, .threads = threads, .progress = tell};
+    options.context = "clearing";
+    must(hugekit_region_new(pool, bytes, &options, memory));
     hugekit_options mapping = {.size = sizeof mapping, .threads = threads};
     must(hugekit_region_populate(*memory, 0, bytes, &mapping, NULL));
     return now() - start;
@@ -65,10 +65,10 @@ int main(int count, char **arguments)
     size_t threads = count > 2 ? strtoul(arguments[2], NULL, 10) : 0;
     size_t bytes = mebibytes << 20;
 
-    hugekit_pool_options wishes = {.size = sizeof wishes, .name = "guest"};
-    wishes.threads = threads;
+    hugekit_pool_options options = {.size = sizeof options, .name = "guest"};
+    options.threads = threads;
     hugekit_pool *pool = NULL;
-    must(hugekit_pool_new(bytes, &wishes, &pool));
+    must(hugekit_pool_new(bytes, &options, &pool));
     printf("%zu MiB on pages of %zu KiB\n%s", mebibytes, hugekit_pool_page_size(pool) >> 10,
            hugekit_pool_falls(pool));
 

@@ -365,7 +365,7 @@ typedef struct hugekit_part {
 // brief. It must not throw nor jump away: an exception that leaves it ends the process.
 typedef void (*hugekit_progress)(size_t done, size_t total, void *context);
 
-// Wishes for work on memory. Zero everywhere means "as usual": set `size` and what you care about.
+// Options of work on memory. Zero everywhere means "as usual": set `size` and what you care about.
 typedef struct hugekit_options {
     // `sizeof(hugekit_options)`.
     size_t size;
@@ -450,7 +450,7 @@ typedef struct hugekit_profile {
     size_t thread_cap;
 } hugekit_profile;
 
-// Wishes for a pool. Zero everywhere means "as usual": set `size` and what you care about.
+// Options of a pool. Zero everywhere means "as usual": set `size` and what you care about.
 typedef struct hugekit_pool_options {
     // `sizeof(hugekit_pool_options)`.
     size_t size;
@@ -524,7 +524,7 @@ typedef struct hugekit_stats {
     uint64_t waits;
 } hugekit_stats;
 
-// Wishes for a region. Zero everywhere means "as usual": set `size` and what you care about.
+// Options of a region. Zero everywhere means "as usual": set `size` and what you care about.
 typedef struct hugekit_region_options {
     // `sizeof(hugekit_region_options)`.
     size_t size;
@@ -542,7 +542,7 @@ typedef struct hugekit_region_options {
     size_t handler_threads;
 } hugekit_region_options;
 
-// Wishes for a fork. What the first fork of a region is told holds for its other forks, and theirs.
+// Options of a fork. What the first fork of a region is told holds for its other forks, and theirs.
 typedef struct hugekit_fork_options {
     // `sizeof(hugekit_fork_options)`.
     size_t size;
@@ -560,7 +560,7 @@ typedef struct hugekit_fork_options {
     size_t handler_threads;
 } hugekit_fork_options;
 
-// Wishes for a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
+// Options of a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
 typedef struct hugekit_snapshot_options {
     // `sizeof(hugekit_snapshot_options)`.
     size_t size;
@@ -644,7 +644,7 @@ typedef struct hugekit_saved {
     uint32_t reserved;
 } hugekit_saved;
 
-// Wishes for a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
+// Options of a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
 // about.
 typedef struct hugekit_tend_options {
     // `sizeof(hugekit_tend_options)`.
@@ -753,11 +753,12 @@ hugekit_status hugekit_clear(void *memory, size_t len);
 // Sets `len` bytes at `memory` to zero, with knowledge of their next use, on several threads, with
 // progress. `options` and `report` may be NULL.
 //
-// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown wish, and nothing is written then;
+// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown option, and nothing is written then;
 // with `HUGEKIT_STATUS_CANCELLED` after a part.
 //
 // Requires:
-// As for `hugekit_clear`.
+// As for `hugekit_clear`; `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL
+// or such a structure.
 hugekit_status hugekit_clear_with(void *memory,
                                   size_t len,
                                   const struct hugekit_options *options,
@@ -776,7 +777,7 @@ hugekit_status hugekit_copy(void *to, const void *from, size_t len);
 // progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
 //
 // Requires:
-// As for `hugekit_copy`.
+// As for `hugekit_copy`; `options` and `report` as for `hugekit_clear_with`.
 hugekit_status hugekit_copy_with(void *to,
                                  const void *from,
                                  size_t len,
@@ -791,7 +792,7 @@ hugekit_status hugekit_copy_with(void *to,
 // before stays so. Any address will do.
 //
 // Requires:
-// The options are those of the caller.
+// `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL or such a structure.
 hugekit_status hugekit_populate(void *memory,
                                 size_t len,
                                 const struct hugekit_options *options,
@@ -843,11 +844,11 @@ void hugekit_forget_learned(void);
 // Fails with `HUGEKIT_STATUS_NO_MEMORY` if too little memory or too few huge pages are there or a control
 // group's limit is in the way, which is checked before anything is promised; with
 // `HUGEKIT_STATUS_UNSUPPORTED` if the kernel has no such pages; with `HUGEKIT_STATUS_INVALID` for no bytes or an
-// unknown wish.
+// unknown option.
 //
 // Requires:
-// `pool` can be written; `options` is NULL or such a structure, whose file, with `HUGEKIT_POOL_ADOPT`, is as promised
-// there.
+// `pool` can be written; `options` is NULL or such a structure: its texts are NULL or end with a zero byte, its list is
+// as long as it says, and its file, with `HUGEKIT_POOL_ADOPT`, is as promised there.
 hugekit_status hugekit_pool_new(size_t capacity,
                                 const struct hugekit_pool_options *options,
                                 struct hugekit_pool **pool);
@@ -1003,7 +1004,8 @@ uint32_t hugekit_region_serving(const struct hugekit_region *region);
 // Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
 //
 // Requires:
-// `region` is NULL or a region; the other two can be written.
+// `region` is NULL or a region; the other two can be written. The program accesses the file by the descriptor only in
+// the region's part of it, and only while the region exists.
 hugekit_status hugekit_region_file(const struct hugekit_region *region,
                                    int *descriptor,
                                    uint64_t *offset);

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn hugekit_chain_new(
     chain: *mut *mut hugekit_chain,
 ) -> hugekit_status {
     let made = || Ok(hugekit_chain(Mutex::new(Chain::new(length as u64))));
-    // SAFETY: the caller's to promise.
+    // SAFETY: `chain` is NULL or can be written, and `give` refuses NULL.
     answer(unsafe { give(chain, "chain", made) })
 }
 
@@ -78,8 +78,8 @@ pub unsafe extern "C" fn hugekit_chain_new(
 /// NULL, or a chain that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_chain_free(chain: *mut hugekit_chain) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(chain) });
+    // SAFETY: `chain` is NULL or came from `hugekit_chain_new`, and no thread uses it any more.
+    drop(unsafe { status::take_handle(chain) });
 }
 
 /// Writes changes to an open file as a delta, of those blocks of 4 KiB that have changed, and stores a handle of the
@@ -107,7 +107,9 @@ pub unsafe extern "C" fn hugekit_chain_save(
     saved: *mut hugekit_saved,
     epoch: *mut *mut hugekit_epoch,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `chain` and `changes` are NULL or handles that are not freed meanwhile. `saved` is NULL or can be
+    // written for the size that it states. The descriptor stays open until the call returns. `epoch` is NULL or can be
+    // written, and `give` refuses NULL.
     answer(unsafe {
         give(epoch, "epoch", || {
             let (chain, changes) = (handle(chain, "chain")?, handle(changes, "changes")?);
@@ -160,7 +162,9 @@ pub unsafe extern "C" fn hugekit_delta_apply(
     descriptor: c_int,
     state: *mut hugekit_state,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `memory` is a range (`check_range`) that can be written and that no other thread accesses meanwhile.
+    // `base` is NULL or such a structure, `state` is NULL or can be written, and the descriptor stays open until the
+    // call returns.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
         let target = slice::from_raw_parts_mut(memory.cast::<u8>(), len);
@@ -179,6 +183,6 @@ unsafe fn file(descriptor: c_int) -> Answer<ManuallyDrop<File>> {
     if descriptor < 0 {
         return Err(Refusal::invalid(format_args!("{descriptor} is no descriptor")));
     }
-    // SAFETY: the caller's to promise, and never closed here.
+    // SAFETY: the descriptor stays open as long as the file is used, and `ManuallyDrop` never closes it.
     Ok(ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) }))
 }

@@ -81,7 +81,8 @@ pub unsafe extern "C" fn hugekit_changes_first(
     options: *const hugekit_snapshot_options,
     changes: *mut *mut hugekit_changes,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `options` is NULL or such a structure, and `changes` is NULL or can be written. The conditions of
+    // `hugekit_snapshot_new` hold for `memory`, and they are those of `first_epoch`.
     answer(unsafe {
         give(changes, "changes", || {
             check_range("memory", memory, len)?;
@@ -108,7 +109,9 @@ pub unsafe extern "C" fn hugekit_changes_since(
     options: *const hugekit_snapshot_options,
     changes: *mut *mut hugekit_changes,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `epoch` is NULL or an epoch, `options` NULL or such a structure, and `changes` is NULL or can be
+    // written. The conditions of `hugekit_changes_first` hold on for the epoch's memory, and they are those of
+    // `since`.
     answer(unsafe {
         give(changes, "changes", || {
             let (epoch, builder) = (handle(epoch, "epoch")?, builder(&versioned::read(options)?)?);
@@ -133,7 +136,8 @@ pub unsafe extern "C" fn hugekit_region_changes(
     options: *const hugekit_fork_options,
     changes: *mut *mut hugekit_changes,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` and `epoch` are NULL or handles that are not freed meanwhile, `options` is NULL or such a
+    // structure, and `changes` is NULL or can be written.
     answer(unsafe {
         give(changes, "changes", || {
             let (region, options) = (handle(region, "region")?, versioned::read(options)?);
@@ -153,7 +157,7 @@ pub unsafe extern "C" fn hugekit_region_changes(
 /// NULL, or changes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_len(changes: *const hugekit_changes) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `changes` is NULL or a handle that is not freed meanwhile.
     unsafe { handle(changes, "changes") }.and_then(hugekit_changes::len).unwrap_or(0)
 }
 
@@ -171,7 +175,8 @@ pub unsafe extern "C" fn hugekit_changes_parts(
     room: usize,
     count: *mut usize,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `changes` is NULL or a handle that is not freed meanwhile. `parts` can be written for `room` of them, or
+    // is NULL and `room` 0; `count` can be written.
     answer((|| unsafe {
         if parts.is_null() && room > 0 {
             return Err(Refusal::invalid("parts is NULL"));
@@ -201,7 +206,7 @@ pub unsafe extern "C" fn hugekit_changes_prepare_write(
     len: usize,
 ) -> hugekit_status {
     let prepare = |changes: &Changes| Ok(changes.prepare_write(range(offset, len))?);
-    // SAFETY: the caller's to promise.
+    // SAFETY: `changes` is NULL or a handle that is not freed meanwhile.
     let changes = unsafe { handle(changes, "changes") };
     answer(changes.and_then(|changes| changes.0.with("changes", prepare)))
 }
@@ -232,7 +237,8 @@ pub unsafe extern "C" fn hugekit_changes_write(
     context: *mut c_void,
     epoch: *mut *mut hugekit_epoch,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `changes` is NULL or a handle that is not freed meanwhile. `epoch` is NULL or can be written, and `take`
+    // may be called with `context`.
     answer(unsafe {
         give(epoch, "epoch", || {
             let take = take.ok_or_else(|| Refusal::invalid("take is NULL"))?;
@@ -255,8 +261,8 @@ pub unsafe extern "C" fn hugekit_changes_write(
 /// NULL, or changes that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_changes_free(changes: *mut hugekit_changes) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(changes) });
+    // SAFETY: `changes` is NULL or a handle that the library gave, and no thread uses it any more.
+    drop(unsafe { status::take_handle(changes) });
 }
 
 /// As `hugekit_changes_prepare_write`, between two states.
@@ -270,7 +276,7 @@ pub unsafe extern "C" fn hugekit_epoch_prepare_write(
     len: usize,
 ) -> hugekit_status {
     let prepare = |epoch: &Epoch| Ok(epoch.prepare_write(range(offset, len))?);
-    // SAFETY: the caller's to promise.
+    // SAFETY: `epoch` is NULL or a handle that is not freed meanwhile.
     let epoch = unsafe { handle(epoch, "epoch") };
     answer(epoch.and_then(|epoch| epoch.0.with("epoch", prepare)))
 }
@@ -282,7 +288,7 @@ pub unsafe extern "C" fn hugekit_epoch_prepare_write(
 /// NULL, or an epoch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_epoch_unwatched(epoch: *const hugekit_epoch) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `epoch` is NULL or a handle that is not freed meanwhile.
     let epoch = unsafe { handle(epoch, "epoch") };
     let unwatched = |epoch: &Epoch| Ok(epoch.unwatched());
     epoch.and_then(|epoch| epoch.0.with("epoch", unwatched)).unwrap_or(0)
@@ -295,6 +301,6 @@ pub unsafe extern "C" fn hugekit_epoch_unwatched(epoch: *const hugekit_epoch) ->
 /// NULL, or an epoch that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_epoch_free(epoch: *mut hugekit_epoch) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(epoch) });
+    // SAFETY: `epoch` is NULL or a handle that the library gave, and no thread uses it any more.
+    drop(unsafe { status::take_handle(epoch) });
 }

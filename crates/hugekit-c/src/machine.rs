@@ -73,7 +73,7 @@ unsafe impl Versioned for hugekit_machine {
 /// `machine` is a `hugekit_machine` whose size is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_machine_query(machine: *mut hugekit_machine) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `machine` is NULL, which `needed` refuses, or can be written for the size that it states.
     answer((|| unsafe {
         let place = Place::needed(machine)?;
         HeapShortage::check()?;
@@ -122,7 +122,7 @@ fn query(root: &Root) -> hugekit_machine {
 /// `text` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_doctor(text: *mut *mut c_char) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `text` is NULL, which is refused, or can be written.
     answer((|| unsafe {
         let place = text.as_mut().ok_or_else(|| Refusal::invalid("text is NULL"))?;
         *place = report()?.into_raw();
@@ -146,7 +146,7 @@ fn report() -> Answer<CString> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_string_free(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: the caller's to promise.
+        // SAFETY: not NULL, so `text` came from `CString::into_raw` and was not freed before.
         drop(unsafe { CString::from_raw(text) });
     }
 }
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn hugekit_profile_query(profile: *mut hugekit_profile) ->
         min_chunk,
         thread_cap,
     };
-    // SAFETY: the caller's to promise.
+    // SAFETY: `profile` is NULL, which `needed` refuses, or can be written for the size that it states.
     answer(unsafe { Place::needed(profile) }.map(|place| place.fill(&answered)))
 }
 

@@ -13,7 +13,7 @@ use engine::{HeapShortage, Pool};
 use crate::status::{
     self, Answer, Refusal, answer, c_string, give_checked, handle, hugekit_status,
 };
-use crate::versioned::{self, Place, Versioned, Wish};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
 use crate::work::{hugekit_progress, threads, told};
 
 /// Memory that is allocated clean. Made by `hugekit_pool_new`.
@@ -91,7 +91,7 @@ const FLAGS: u32 = HUGEKIT_POOL_STRICT
     | HUGEKIT_POOL_NOT_IN_CORE_DUMPS
     | HUGEKIT_POOL_ADOPT;
 
-/// Wishes for a pool. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of a pool. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_pool_options {
@@ -139,7 +139,7 @@ unsafe impl Versioned for hugekit_pool_options {
     const FIRST: usize = offset_of!(Self, name) + size_of::<*const c_char>();
 }
 
-impl Wish for hugekit_pool_options {
+impl CallerOptions for hugekit_pool_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }
@@ -151,23 +151,28 @@ impl Wish for hugekit_pool_options {
 /// Fails with `HUGEKIT_STATUS_NO_MEMORY` if too little memory or too few huge pages are there or a control
 /// group's limit is in the way, which is checked before anything is promised; with
 /// `HUGEKIT_STATUS_UNSUPPORTED` if the kernel has no such pages; with `HUGEKIT_STATUS_INVALID` for no bytes or an
-/// unknown wish.
+/// unknown option.
 ///
 /// # Safety
-/// `pool` can be written; `options` is NULL or such a structure, whose file, with `HUGEKIT_POOL_ADOPT`, is as promised
-/// there.
+/// `pool` can be written; `options` is NULL or such a structure: its texts are NULL or end with a zero byte, its list is
+/// as long as it says, and its file, with `HUGEKIT_POOL_ADOPT`, is as promised there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_new(
     capacity: usize,
     options: *const hugekit_pool_options,
     pool: *mut *mut hugekit_pool,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or can be written. `options` is NULL or such a structure, whose texts, list and file are
+    // as its fields say, which `make` asks for.
     answer(unsafe { give_checked(pool, "pool", || make(capacity, options)) })
 }
 
+/// # Safety
+/// `options` is NULL or such a structure: its texts are NULL or end with a zero byte, its list is as long as it says, and
+/// its file, with `HUGEKIT_POOL_ADOPT`, is as promised there.
 unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<hugekit_pool> {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `options` is NULL or such a structure; its texts end with a zero byte, its list is as long as it says,
+    // and its file is the callee's to close.
     let (options, name, broker, file, nodes) = unsafe {
         let options = versioned::read(options)?;
         let text = |text: *const c_char| (!text.is_null()).then(|| CStr::from_ptr(text));
@@ -209,7 +214,8 @@ unsafe fn make(capacity: usize, options: *const hugekit_pool_options) -> Answer<
             return Err(Refusal::invalid("hugekit_pool_options has a broker and a file"));
         }
         (Some(broker), None) => builder.broker(OsStr::from_bytes(broker.to_bytes())),
-        // SAFETY: the caller's to promise.
+        // SAFETY: all bytes of the file are zero, and nothing else writes to it as long as the pool or a region of it
+        // lives (`HUGEKIT_POOL_ADOPT`).
         (None, Some(file)) => unsafe { builder.adopt(file) },
         (None, None) => builder,
     };
@@ -233,7 +239,7 @@ unsafe fn adopted(options: &hugekit_pool_options) -> Answer<Option<OwnedFd>> {
             options.file
         )));
     }
-    // SAFETY: open, and the caller's to promise.
+    // SAFETY: the descriptor is open (checked above), and the caller leaves it to the callee to close.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(options.file) }))
 }
 
@@ -270,7 +276,7 @@ unsafe fn nodes(options: &hugekit_pool_options) -> Answer<NodePolicy> {
     let list = if node_list.is_null() || node_count > 1 << 16 {
         &[]
     } else {
-        // SAFETY: the caller's to promise.
+        // SAFETY: `node_list` is not null and has `node_count` entries.
         unsafe { std::slice::from_raw_parts(node_list, node_count) }
     };
     match (nodes, list) {
@@ -301,8 +307,8 @@ fn fallbacks(report: &BackingReport) -> CString {
 /// NULL, or a pool that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(pool) });
+    // SAFETY: `pool` is NULL or came from `hugekit_pool_new`, and no thread uses it any more.
+    drop(unsafe { status::take_handle(pool) });
 }
 
 /// A `hugekit_backing`: what the pool's memory is made of. 0 for NULL.
@@ -311,7 +317,7 @@ pub unsafe extern "C" fn hugekit_pool_free(pool: *mut hugekit_pool) {
 /// NULL, or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     let backing = unsafe { pool.as_ref() }.map(|pool| pool.pool.backing());
     let number = backing.map(|backing| match backing {
         Backing::Hugetlb1G => hugekit_backing::Hugetlb1g,
@@ -329,7 +335,7 @@ pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 
 /// NULL, or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_falls(pool: *const hugekit_pool) -> *const c_char {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed while the text is used.
     unsafe { pool.as_ref() }.map_or(c"", |pool| pool.fallbacks.as_c_str()).as_ptr()
 }
 
@@ -339,7 +345,7 @@ pub unsafe extern "C" fn hugekit_pool_falls(pool: *const hugekit_pool) -> *const
 /// NULL, or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_capacity(pool: *const hugekit_pool) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.capacity())
 }
 
@@ -349,7 +355,7 @@ pub unsafe extern "C" fn hugekit_pool_capacity(pool: *const hugekit_pool) -> usi
 /// NULL, or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_page_size(pool: *const hugekit_pool) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     unsafe { pool.as_ref() }.map_or(0, |pool| pool.pool.page_size())
 }
 
@@ -405,7 +411,8 @@ pub unsafe extern "C" fn hugekit_pool_stats(
     pool: *const hugekit_pool,
     stats: *mut hugekit_stats,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed meanwhile; `stats` is NULL or can be written for the size
+    // that it states.
     answer((|| unsafe {
         let (pool, place) = (handle(pool, "pool")?, Place::needed(stats)?);
         let stats = pool.pool.stats()?;
@@ -440,7 +447,7 @@ pub unsafe extern "C" fn hugekit_pool_scrub(
     pool: *const hugekit_pool,
     bytes: *mut u64,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed meanwhile; `bytes` is NULL or can be written.
     answer((|| unsafe {
         let scrubbed = handle(pool, "pool")?.pool.scrub()?;
         if let Some(place) = bytes.as_mut() {
@@ -457,7 +464,7 @@ pub unsafe extern "C" fn hugekit_pool_scrub(
 /// NULL, or a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pool_pause_scrubbing(pool: *const hugekit_pool) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     answer(unsafe { handle(pool, "pool") }.and_then(|pool| Ok(pool.pool.pause_scrubbing()?)))
 }
 
@@ -469,6 +476,6 @@ pub unsafe extern "C" fn hugekit_pool_pause_scrubbing(pool: *const hugekit_pool)
 pub unsafe extern "C" fn hugekit_pool_resume_scrubbing(
     pool: *const hugekit_pool,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed meanwhile.
     answer(unsafe { handle(pool, "pool") }.and_then(|pool| Ok(pool.pool.resume_scrubbing()?)))
 }

@@ -12,9 +12,9 @@ use engine::region::{ForkBuilder, PinnedRange, RegionBuilder};
 
 use crate::pool::{clearing, hugekit_pool};
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned, Wish};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
 use crate::work::{
-    Wishes, as_progress, hugekit_options, hugekit_progress, hugekit_report, threads, told,
+    WorkOptions, as_progress, hugekit_options, hugekit_progress, hugekit_report, threads, told,
 };
 
 /// Zeroed memory of a pool, committed and mapped. Made by `hugekit_region_new` and `hugekit_region_fork`.
@@ -36,7 +36,7 @@ pub enum hugekit_fault_mode {
     Threaded = 2,
 }
 
-/// Wishes for a region. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of a region. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_region_options {
@@ -63,7 +63,7 @@ unsafe impl Versioned for hugekit_region_options {
     const FIRST: usize = offset_of!(Self, handler_threads) + size_of::<usize>();
 }
 
-impl Wish for hugekit_region_options {
+impl CallerOptions for hugekit_region_options {
     fn reserved(&self) -> u32 {
         0
     }
@@ -88,16 +88,18 @@ pub unsafe extern "C" fn hugekit_region_new(
     options: *const hugekit_region_options,
     region: *mut *mut hugekit_region,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or can be written, and `give` refuses NULL. `pool` and `options` are as `make` asks.
     answer(unsafe { give(region, "region", || make(pool, len, options)) })
 }
 
+/// # Safety
+/// `pool` is NULL or a pool; `options` is NULL or such a structure.
 unsafe fn make(
     pool: *const hugekit_pool,
     len: usize,
     options: *const hugekit_region_options,
 ) -> Answer<hugekit_region> {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `pool` is NULL or a handle that is not freed meanwhile; `options` is NULL or such a structure.
     let (pool, options) = unsafe { (handle(pool, "pool")?, versioned::read(options)?) };
     let progress = told(options.progress, options.context);
     let mut builder = pool.pool.region_builder(len);
@@ -134,8 +136,8 @@ pub(crate) fn fault_mode(name: &str, number: u32, threads: usize) -> Answer<Opti
 /// NULL, or a region that no thread uses any more, neither by its handle nor by its address or file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_free(region: *mut hugekit_region) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(region) });
+    // SAFETY: `region` is NULL or a handle that the library gave, and no thread uses it any more.
+    drop(unsafe { status::take_handle(region) });
 }
 
 /// Frees the handle although a system call or a device may still read or write the memory (`vmsplice`,
@@ -151,9 +153,9 @@ pub unsafe extern "C" fn hugekit_region_retire(region: *mut hugekit_region) -> h
     if region.is_null() {
         return hugekit_status::Ok;
     }
-    // SAFETY: the caller's to promise.
+    // SAFETY: not NULL, so a handle that came from a box; no thread of this process uses it any more.
     let mut handle = unsafe { Box::from_raw(region) };
-    // SAFETY: as above.
+    // SAFETY: no thread of this process uses the region any more, by its handle, its address or its file.
     match unsafe { handle.region.into_exclusive() } {
         Ok(region) => answer(region.retire().map_err(Refusal::from)),
         Err(pinned) => {
@@ -187,7 +189,7 @@ pub unsafe extern "C" fn hugekit_region_pin(
     len: usize,
     pin: *mut *mut hugekit_pin,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile; `pin` is NULL or can be written.
     answer(unsafe {
         give(pin, "pin", || {
             let region = handle(region, "region")?;
@@ -203,8 +205,8 @@ pub unsafe extern "C" fn hugekit_region_pin(
 /// NULL, or a pin that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_pin_free(pin: *mut hugekit_pin) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(pin) });
+    // SAFETY: `pin` is NULL or came from `hugekit_region_pin`, and no thread uses it any more.
+    drop(unsafe { status::take_handle(pin) });
 }
 
 /// Where the region begins: a multiple of the page size of its backing. NULL for NULL. Valid for
@@ -214,7 +216,7 @@ pub unsafe extern "C" fn hugekit_pin_free(pin: *mut hugekit_pin) {
 /// NULL, or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_address(region: *const hugekit_region) -> *mut c_void {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
     let region = unsafe { region.as_ref() };
     region.map_or(std::ptr::null_mut(), |region| region.region.as_ptr().cast())
 }
@@ -225,7 +227,7 @@ pub unsafe extern "C" fn hugekit_region_address(region: *const hugekit_region) -
 /// NULL, or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_len(region: *const hugekit_region) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
     unsafe { region.as_ref() }.map_or(0, |region| region.region.len())
 }
 
@@ -235,7 +237,7 @@ pub unsafe extern "C" fn hugekit_region_len(region: *const hugekit_region) -> us
 /// NULL, or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_mapped_len(region: *const hugekit_region) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
     unsafe { region.as_ref() }.map_or(0, |region| region.region.mapped_len())
 }
 
@@ -246,7 +248,7 @@ pub unsafe extern "C" fn hugekit_region_mapped_len(region: *const hugekit_region
 /// NULL, or a region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -> u32 {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
     let serving = unsafe { region.as_ref() }.and_then(|region| region.region.serving());
     let number = serving.map(|serving| match serving.fault_mode {
         FaultMode::InPlace => hugekit_fault_mode::InPlace,
@@ -264,14 +266,16 @@ pub unsafe extern "C" fn hugekit_region_serving(region: *const hugekit_region) -
 /// Fails with `HUGEKIT_STATUS_CONFLICT` for a region that was forked, or is a fork.
 ///
 /// # Safety
-/// `region` is NULL or a region; the other two can be written.
+/// `region` is NULL or a region; the other two can be written. The program accesses the file by the descriptor only in
+/// the region's part of it, and only while the region exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_region_file(
     region: *const hugekit_region,
     descriptor: *mut c_int,
     offset: *mut u64,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile; the two places are NULL, which is refused, or
+    // can be written. What the program does by the descriptor is what `SharedRegion::file` asks.
     answer((|| unsafe {
         let missing = || Refusal::invalid("descriptor or offset is NULL");
         let (descriptor, offset) = descriptor.as_mut().zip(offset.as_mut()).ok_or_else(missing)?;
@@ -296,14 +300,15 @@ pub unsafe extern "C" fn hugekit_region_populate(
     options: *const hugekit_options,
     report: *mut hugekit_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile; `options` and `report` are NULL or such
+    // structures.
     answer((|| unsafe {
-        let (region, wishes) = (handle(region, "region")?, Wishes::read(options)?);
+        let (region, options) = (handle(region, "region")?, WorkOptions::read(options)?);
         let report = Place::new(report)?;
-        let progress = wishes.progress();
+        let progress = options.progress();
         let done = region.region.populate_with(
             range(offset, len),
-            wishes.threads_or_one(),
+            options.threads_or_one(),
             as_progress(&progress),
         )?;
         report.fill(&done.into());
@@ -323,7 +328,7 @@ pub unsafe extern "C" fn hugekit_region_release(
     offset: usize,
     len: usize,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
     let region = unsafe { handle(region, "region") };
     answer(region.and_then(|region| Ok(region.region.release(range(offset, len))?)))
 }
@@ -342,12 +347,12 @@ pub unsafe extern "C" fn hugekit_region_prepare_write(
     offset: usize,
     len: usize,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile.
     let region = unsafe { handle(region, "region") };
     answer(region.and_then(|region| Ok(region.region.prepare_write(range(offset, len))?)))
 }
 
-/// Wishes for a fork. What the first fork of a region is told holds for its other forks, and theirs.
+/// Options of a fork. What the first fork of a region is told holds for its other forks, and theirs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_fork_options {
@@ -373,7 +378,7 @@ unsafe impl Versioned for hugekit_fork_options {
     const FIRST: usize = offset_of!(Self, handler_threads) + size_of::<usize>();
 }
 
-impl Wish for hugekit_fork_options {
+impl CallerOptions for hugekit_fork_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }
@@ -396,7 +401,8 @@ pub unsafe extern "C" fn hugekit_region_fork(
     options: *const hugekit_fork_options,
     fork: *mut *mut hugekit_region,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile; `options` is NULL or such a structure; `fork`
+    // is NULL or can be written.
     answer(unsafe {
         give(fork, "fork", || {
             let (region, options) = (handle(region, "region")?, versioned::read(options)?);
@@ -436,7 +442,7 @@ pub unsafe extern "C" fn hugekit_region_shared_bytes(
     region: *const hugekit_region,
     bytes: *mut usize,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile; `bytes` is NULL or can be written.
     answer((|| unsafe {
         let place = bytes.as_mut().ok_or_else(|| Refusal::invalid("bytes is NULL"))?;
         *place = handle(region, "region")?.region.shared_bytes()?;

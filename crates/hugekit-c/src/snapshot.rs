@@ -16,8 +16,8 @@ use crate::region::{
     fault_mode, fork_builder, hugekit_fault_mode, hugekit_fork_options, hugekit_region, range,
 };
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned, Wish};
-use crate::work::{Wishes, as_progress, check_range, hugekit_options};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
+use crate::work::{WorkOptions, as_progress, check_range, hugekit_options};
 
 /// Bytes of memory as they were at one point in time, while writers go on. Made by `hugekit_snapshot_new` and
 /// `hugekit_region_snapshot`.
@@ -87,7 +87,7 @@ pub enum hugekit_granule {
 /// no caller might have needed.
 pub const HUGEKIT_SNAPSHOT_IN_BACKGROUND: u32 = 1;
 
-/// Wishes for a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of a snapshot. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_snapshot_options {
@@ -122,7 +122,7 @@ unsafe impl Versioned for hugekit_snapshot_options {
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 
-impl Wish for hugekit_snapshot_options {
+impl CallerOptions for hugekit_snapshot_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn hugekit_reserve_new(
     bytes: usize,
     reserve: *mut *mut hugekit_reserve,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `reserve` is NULL or can be written, and `give` refuses NULL.
     answer(unsafe { give(reserve, "reserve", || Ok(hugekit_reserve(Reserve::new(bytes)?))) })
 }
 
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn hugekit_reserve_new(
 /// NULL, or a reserve.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_reserve_len(reserve: *const hugekit_reserve) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `reserve` is NULL or a handle that is not freed meanwhile.
     unsafe { reserve.as_ref() }.map_or(0, |reserve| reserve.0.len())
 }
 
@@ -167,8 +167,9 @@ pub unsafe extern "C" fn hugekit_reserve_len(reserve: *const hugekit_reserve) ->
 /// NULL, or a reserve that no thread uses any more, but for a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_reserve_free(reserve: *mut hugekit_reserve) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(reserve) });
+    // SAFETY: `reserve` is NULL or came from `hugekit_reserve_new`, and no thread uses the handle any more. A snapshot
+    // shares the memory, and needs no handle.
+    drop(unsafe { status::take_handle(reserve) });
 }
 
 /// Takes a snapshot of private anonymous memory of this process, whichever code mapped it (`malloc`, `mmap`), on huge
@@ -194,7 +195,8 @@ pub unsafe extern "C" fn hugekit_snapshot_new(
     options: *const hugekit_snapshot_options,
     snapshot: *mut *mut hugekit_snapshot,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `options` is NULL or such a structure, and `snapshot` is NULL or can be written. What this function asks
+    // of the program's threads, handlers and system calls is what `of_anonymous` asks.
     answer(unsafe {
         give(snapshot, "snapshot", || {
             check_range("memory", memory, len)?;
@@ -233,7 +235,9 @@ pub unsafe extern "C" fn hugekit_snapshot_new_several(
     options: *const hugekit_snapshot_options,
     snapshots: *mut *mut hugekit_snapshot,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `ranges` has `count` entries and `snapshots` room for `count` handles, or they are refused as NULL.
+    // `options` is NULL or such a structure. What this function asks of the program for each range is what `take_many`
+    // asks.
     answer((|| unsafe {
         if count > 0 && (ranges.is_null() || snapshots.is_null()) {
             return Err(Refusal::invalid("ranges or snapshots is NULL"));
@@ -284,7 +288,7 @@ pub(crate) unsafe fn builder(
     if let Some(fault_mode) = fault_mode(name, options.fault_mode, options.handler_threads)? {
         builder = builder.fault_mode(fault_mode);
     }
-    // SAFETY: the caller's to promise.
+    // SAFETY: the reserve is null or a handle that is not freed meanwhile.
     if let Some(reserve) = unsafe { options.reserve.as_ref() } {
         builder = builder.reserve(&reserve.0);
     }
@@ -306,7 +310,8 @@ pub unsafe extern "C" fn hugekit_region_snapshot(
     options: *const hugekit_fork_options,
     snapshot: *mut *mut hugekit_snapshot,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `region` is NULL or a handle that is not freed meanwhile; `options` is NULL or such a structure;
+    // `snapshot` is NULL or can be written.
     answer(unsafe {
         give(snapshot, "snapshot", || {
             let (region, options) = (handle(region, "region")?, versioned::read(options)?);
@@ -322,8 +327,8 @@ pub unsafe extern "C" fn hugekit_region_snapshot(
 /// NULL, or a snapshot that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_free(snapshot: *mut hugekit_snapshot) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(snapshot) });
+    // SAFETY: `snapshot` is NULL or a handle that the library gave, and no thread uses it any more.
+    drop(unsafe { status::take_handle(snapshot) });
 }
 
 /// Bytes of the snapshot. 0 for NULL, and once it has ended.
@@ -332,7 +337,7 @@ pub unsafe extern "C" fn hugekit_snapshot_free(snapshot: *mut hugekit_snapshot) 
 /// NULL, or a snapshot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_snapshot_len(snapshot: *const hugekit_snapshot) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile.
     let snapshot = unsafe { handle(snapshot, "snapshot") };
     snapshot.and_then(|snapshot| snapshot.with(|snapshot| Ok(snapshot.len()))).unwrap_or(0)
 }
@@ -351,7 +356,7 @@ pub unsafe extern "C" fn hugekit_snapshot_serving(snapshot: *const hugekit_snaps
             Some(_) => hugekit_fault_mode::Threaded,
         })
     };
-    // SAFETY: the caller's to promise.
+    // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile.
     let snapshot = unsafe { handle(snapshot, "snapshot") };
     snapshot.and_then(|snapshot| snapshot.with(serving)).map_or(0, |fault_mode| fault_mode as u32)
 }
@@ -372,7 +377,8 @@ pub unsafe extern "C" fn hugekit_snapshot_read(
     to: *mut c_void,
     len: usize,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile. `to` can be written for `len` bytes that no
+    // other thread accesses.
     answer((|| unsafe {
         let bytes = bytes_at(to, len)?;
         handle(snapshot, "snapshot")?.with(|snapshot| Ok(snapshot.read_at(offset, bytes)?))
@@ -394,10 +400,11 @@ pub unsafe extern "C" fn hugekit_snapshot_copy(
     len: usize,
     options: *const hugekit_options,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile. `to` can be written for `len` bytes that no
+    // other thread accesses. `options` is NULL or such a structure, whose flag is not freed meanwhile.
     answer((|| unsafe {
-        let (bytes, wishes) = (bytes_at(to, len)?, Wishes::read(options)?);
-        let (progress, cancel) = (wishes.progress(), wishes.cancel());
+        let (bytes, options) = (bytes_at(to, len)?, WorkOptions::read(options)?);
+        let (progress, cancel) = (options.progress(), options.cancel());
         let handle = handle(snapshot, "snapshot")?;
         let has = handle.with(|snapshot| Ok(snapshot.len()))?;
         if has != len {
@@ -423,13 +430,14 @@ pub unsafe extern "C" fn hugekit_snapshot_write(
     descriptor: c_int,
     options: *const hugekit_options,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile. The descriptor stays open until the call
+    // returns. `options` is NULL or such a structure, whose flag is not freed meanwhile.
     answer((|| unsafe {
-        let (handle, wishes) = (handle(snapshot, "snapshot")?, Wishes::read(options)?);
+        let (handle, options) = (handle(snapshot, "snapshot")?, WorkOptions::read(options)?);
         if descriptor < 0 {
             return Err(Refusal::invalid(format_args!("{descriptor} is no descriptor")));
         }
-        let (progress, cancel) = (wishes.progress(), wishes.cancel());
+        let (progress, cancel) = (options.progress(), options.cancel());
         let file = ManuallyDrop::new(File::from_raw_fd(descriptor));
         handle.keep(handle.end()?.write_to_with(&*file, as_progress(&progress), cancel)?);
         Ok(())
@@ -455,7 +463,7 @@ pub unsafe extern "C" fn hugekit_snapshot_view(
     snapshot: *const hugekit_snapshot,
     view: *mut *mut hugekit_view,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile; `view` is NULL or can be written.
     answer(unsafe {
         give(view, "view", || {
             let handle = handle(snapshot, "snapshot")?;
@@ -470,8 +478,9 @@ pub unsafe extern "C" fn hugekit_snapshot_view(
 /// NULL, or a view that no thread uses any more, neither by its handle nor by addresses in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(view) });
+    // SAFETY: `view` is NULL or came from `hugekit_snapshot_view`, and no thread uses the handle or an address in it
+    // any more.
+    drop(unsafe { status::take_handle(view) });
 }
 
 /// Bytes of the snapshot. 0 for NULL.
@@ -480,7 +489,7 @@ pub unsafe extern "C" fn hugekit_view_free(view: *mut hugekit_view) {
 /// NULL, or a view.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_view_len(view: *const hugekit_view) -> usize {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `view` is NULL or a handle that is not freed meanwhile.
     unsafe { view.as_ref() }.map_or(0, |view| view.view.len())
 }
 
@@ -498,7 +507,7 @@ pub unsafe extern "C" fn hugekit_view_bytes(
     len: usize,
     bytes: *mut *const c_void,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `view` is NULL or a handle that is not freed meanwhile; `bytes` is NULL or can be written.
     answer(unsafe { show(view, bytes, |view| view.bytes(range(offset, len))) })
 }
 
@@ -518,7 +527,7 @@ pub unsafe extern "C" fn hugekit_view_rebase(
     len: usize,
     there: *mut *const c_void,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `view` is NULL or a handle that is not freed meanwhile; `there` is NULL or can be written.
     answer(unsafe { show(view, there, |view| view.rebase_bytes(pointer.addr(), len)) })
 }
 
@@ -531,7 +540,7 @@ unsafe fn show<'a>(
     place: *mut *const c_void,
     find: impl FnOnce(&'a View<Arc<Snapshot>>) -> Result<&'a [u8], engine::SnapshotError>,
 ) -> Answer {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `view` is null or a handle that is not freed meanwhile; `place` is null or can be written.
     let (view, place) = unsafe { (handle(view, "view")?, place.as_mut()) };
     let place =
         place.ok_or_else(|| Refusal::invalid("there is no place for the address: it is NULL"))?;
@@ -551,7 +560,7 @@ pub unsafe extern "C" fn hugekit_snapshot_prepare_write(
     offset: usize,
     len: usize,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile.
     let handle = unsafe { handle(snapshot, "snapshot") };
     let range = range(offset, len);
     answer(handle.and_then(|handle| handle.with(|snapshot| Ok(snapshot.prepare_write(range)?))))
@@ -599,7 +608,8 @@ pub unsafe extern "C" fn hugekit_snapshot_statistics(
     snapshot: *const hugekit_snapshot,
     stats: *mut hugekit_snapshot_stats,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `snapshot` is NULL or a handle that is not freed meanwhile; `stats` is NULL or can be written for the
+    // size that it states.
     answer((|| unsafe {
         let (handle, place) = (handle(snapshot, "snapshot")?, Place::needed(stats)?);
         let stats = match &*handle.state() {
@@ -631,6 +641,7 @@ unsafe fn bytes_at<'a>(to: *mut c_void, len: usize) -> Answer<&'a mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: the caller's to promise; only ever written, so that it need not be initialised.
+    // SAFETY: `len` bytes can be written there, and no other thread accesses them before the slice ends. They are only
+    // ever written, so they need not be initialised.
     Ok(unsafe { std::slice::from_raw_parts_mut(to.cast(), len) })
 }

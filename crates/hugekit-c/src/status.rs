@@ -339,7 +339,7 @@ pub extern "C" fn hugekit_version() -> *const c_char {
 /// # Safety
 /// Null, or a handle that is not freed before the reference ends.
 pub(crate) unsafe fn handle<'a, T>(handle: *const T, name: &str) -> Answer<&'a T> {
-    // SAFETY: the caller's to promise.
+    // SAFETY: null, or a handle that is not freed before the reference ends: the contract of this function.
     unsafe { handle.as_ref() }.ok_or_else(|| Refusal::invalid(format_args!("{name} is NULL")))
 }
 
@@ -384,7 +384,7 @@ pub(crate) unsafe fn give_checked<T>(
 ///
 /// # Safety
 /// Null, or a handle that [`give`] gave, which no thread uses any more.
-pub(crate) unsafe fn take<T>(handle: *mut T) -> Option<T> {
-    // SAFETY: the caller's to promise; not null, it came from a box.
+pub(crate) unsafe fn take_handle<T>(handle: *mut T) -> Option<T> {
+    // SAFETY: not null, so it came from the box of `give`, and no thread uses it any more.
     (!handle.is_null()).then(|| *unsafe { Box::from_raw(handle) })
 }

@@ -11,7 +11,7 @@ use hugekit_tend::{Builder, ForkTime, Hindrance, PassReport, Status, Tender, Ten
 use engine::HeapShortage;
 
 use crate::status::{self, Answer, Refusal, answer, give, handle, hugekit_status};
-use crate::versioned::{self, Place, Versioned, Wish};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
 
 /// Keeps the private memory of a process on huge pages, from outside: this process, or another one. Made by
 /// `hugekit_tender_new`.
@@ -30,7 +30,7 @@ impl hugekit_tender {
     }
 }
 
-/// Wishes for a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
+/// Options of a tender. Zero everywhere means "as usual", for this process itself: set `size` and what you care
 /// about.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ unsafe impl Versioned for hugekit_tend_options {
     const FIRST: usize = offset_of!(Self, keep_free) + size_of::<u64>();
 }
 
-impl Wish for hugekit_tend_options {
+impl CallerOptions for hugekit_tend_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }
@@ -186,7 +186,8 @@ pub unsafe extern "C" fn hugekit_tender_new(
     options: *const hugekit_tend_options,
     tender: *mut *mut hugekit_tender,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `options` is NULL or a structure whose size is set; `tender` is NULL or can be written, and `give`
+    // refuses NULL.
     answer(unsafe {
         give(tender, "tender", || {
             let tender = builder(&versioned::read(options)?)?.build()?;
@@ -231,7 +232,8 @@ pub unsafe extern "C" fn hugekit_tender_pass(
     tender: *mut hugekit_tender,
     report: *mut hugekit_tend_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `tender` is NULL or a handle that is not freed meanwhile; `report` is NULL or can be written for the
+    // size that it states.
     answer((|| unsafe {
         let place = Place::new(report)?;
         HeapShortage::check()?;
@@ -255,7 +257,7 @@ pub unsafe extern "C" fn hugekit_tender_pass(
 /// `tender` is a tender.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_tender_start(tender: *mut hugekit_tender) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `tender` is NULL, which `handle` refuses, or a handle that is not freed meanwhile.
     answer((|| unsafe {
         HeapShortage::check()?;
         let mut state = handle(tender, "tender")?.state();
@@ -283,7 +285,8 @@ pub unsafe extern "C" fn hugekit_tender_query(
     tender: *const hugekit_tender,
     report: *mut hugekit_tend_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `tender` is NULL or a handle that is not freed meanwhile; `report` is NULL or can be written for the
+    // size that it states.
     answer((|| unsafe {
         let place = Place::needed(report)?;
         let said = match &*handle(tender, "tender")?.state() {
@@ -301,6 +304,6 @@ pub unsafe extern "C" fn hugekit_tender_query(
 /// NULL, or a tender that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_tender_free(tender: *mut hugekit_tender) {
-    // SAFETY: the caller's to promise.
-    drop(unsafe { status::take(tender) });
+    // SAFETY: `tender` is NULL or came from `hugekit_tender_new`, and no thread uses it any more.
+    drop(unsafe { status::take_handle(tender) });
 }

@@ -18,19 +18,19 @@ pub(crate) unsafe trait Versioned: Copy {
 }
 
 /// A structure by which the caller asks for something.
-pub(crate) trait Wish: Versioned {
+pub(crate) trait CallerOptions: Versioned {
     /// The value of its field `reserved`, if it has one: zero, until a version of the library gives it a meaning.
     fn reserved(&self) -> u32;
 }
 
-/// The caller's wishes; zeroes for no pointer.
+/// The caller's options; zeroes for no pointer.
 ///
 /// # Safety
 /// Null, or valid for reads of as many bytes as its first word says.
-pub(crate) unsafe fn read<T: Wish>(given: *const T) -> Result<T, Refusal> {
+pub(crate) unsafe fn read<T: CallerOptions>(given: *const T) -> Result<T, Refusal> {
     let mut known = MaybeUninit::<T>::zeroed();
     if !given.is_null() {
-        // SAFETY: the caller's to promise; every such structure begins with its size.
+        // SAFETY: not null, so its first word can be read: every such structure begins with its size.
         let size = unsafe { given.cast::<usize>().read_unaligned() };
         check_size::<T>(size)?;
         // SAFETY: so many bytes can be read, and no more are written than there are.
@@ -57,7 +57,7 @@ pub(crate) unsafe fn read<T: Wish>(given: *const T) -> Result<T, Refusal> {
     }
 }
 
-/// Where the caller wants an answer, if he wants one.
+/// Where the caller wants an answer, if anywhere.
 pub(crate) struct Place<T> {
     to: *mut T,
     size: usize,
@@ -72,7 +72,7 @@ impl<T: Versioned> Place<T> {
         if to.is_null() {
             return Ok(Self { to, size: 0 });
         }
-        // SAFETY: the caller's to promise; every such structure begins with its size.
+        // SAFETY: not null, so its first word can be read: every such structure begins with its size.
         let size = unsafe { to.cast::<usize>().read_unaligned() };
         check_size::<T>(size)?;
         Ok(Self { to, size })
@@ -81,7 +81,7 @@ impl<T: Versioned> Place<T> {
     /// As [`new`](Self::new), where there must be one.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`new`](Self::new).
     pub(crate) unsafe fn needed(to: *mut T) -> Result<Self, Refusal> {
         if to.is_null() {
             return Err(Refusal::invalid(format_args!(
@@ -89,11 +89,11 @@ impl<T: Versioned> Place<T> {
                 T::NAME
             )));
         }
-        // SAFETY: the caller's to promise.
+        // SAFETY: this function has the contract of `new`.
         unsafe { Self::new(to) }
     }
 
-    /// Fills as much as the caller knows, and zeroes what only he knows. His size stays.
+    /// Fills as much as the caller knows, and zeroes what only the caller knows. The size stays.
     pub(crate) fn fill(self, value: &T) {
         let word = size_of::<usize>();
         let common = self.size.min(size_of::<T>());
@@ -142,7 +142,7 @@ mod tests {
         const FIRST: usize = 16;
     }
 
-    impl Wish for Options {
+    impl CallerOptions for Options {
         fn reserved(&self) -> u32 {
             u32::from(self.new == RESERVED)
         }
@@ -158,7 +158,7 @@ mod tests {
         let read = unsafe { read(&raw const given) }.unwrap();
         assert_eq!(read, Options { size: 16, old: 5, new: 0 });
         let mut to = given;
-        // SAFETY: as above.
+        // SAFETY: `to` is valid for 24 bytes, and its first word says 16.
         unsafe { Place::new(&raw mut to) }.unwrap().fill(&Options { size: 0, old: 1, new: 2 });
         assert_eq!(to, Options { size: 16, old: 1, new: 77 });
     }
@@ -170,10 +170,10 @@ mod tests {
         let known = unsafe { read(given.as_ptr().cast::<Options>()) }.unwrap();
         assert_eq!((known.old, known.new), (5, 6));
         given[3] = 1;
-        // SAFETY: as above.
+        // SAFETY: four words, of which the first says so.
         let refusal = unsafe { read(given.as_ptr().cast::<Options>()) }.unwrap_err();
         assert_eq!(refusal.status, hugekit_status::Unsupported);
-        // SAFETY: as above.
+        // SAFETY: four words that may be written, of which the first says so.
         unsafe { Place::new(given.as_mut_ptr().cast()) }.unwrap().fill(&Options {
             size: 0,
             old: 1,
@@ -189,7 +189,7 @@ mod tests {
         let refusal = unsafe { read(&raw const given) }.unwrap_err();
         assert_eq!(refusal.status, hugekit_status::Unsupported);
         let older = Options { size: 16, ..given };
-        // SAFETY: as above.
+        // SAFETY: `older` is valid for 24 bytes, and its first word says 16.
         assert!(unsafe { read(&raw const older) }.is_ok());
     }
 
@@ -199,7 +199,7 @@ mod tests {
             let mut given = Options { size, old: 0, new: 0 };
             // SAFETY: nothing but the size is read.
             assert!(unsafe { read(&raw const given) }.is_err());
-            // SAFETY: as above.
+            // SAFETY: nothing but the size is read, because it is refused.
             assert!(unsafe { Place::new(&raw mut given) }.is_err());
         }
     }

@@ -9,7 +9,7 @@ use engine::parallel::{Progress, Report};
 use engine::{Cancel, ClearOptions, CopyOptions, HeapShortage, PopulateOptions, Reuse, Threads};
 
 use crate::status::{Answer, Refusal, answer, hugekit_status};
-use crate::versioned::{self, Place, Versioned, Wish};
+use crate::versioned::{self, CallerOptions, Place, Versioned};
 
 /// Called as `progress(done, total, context)`, in bytes, after every piece, by the thread that did it: the
 /// calling one or a helper. Calls do not overlap, and `done` ascends. The other threads wait meanwhile: be
@@ -35,7 +35,7 @@ pub extern "C" fn hugekit_cancel_new() -> *mut hugekit_cancel {
 /// NULL, or a flag that is not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `cancel` is NULL or a flag that is not freed meanwhile.
     if let Some(hugekit_cancel(cancel)) = unsafe { cancel.as_ref() } {
         cancel.cancel();
     }
@@ -47,8 +47,8 @@ pub unsafe extern "C" fn hugekit_cancel_set(cancel: *const hugekit_cancel) {
 /// NULL, or a flag that no thread uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_cancel_free(cancel: *mut hugekit_cancel) {
-    // SAFETY: the caller's to promise.
-    let _ = unsafe { crate::status::take(cancel) };
+    // SAFETY: `cancel` is NULL or came from `hugekit_cancel_new`, and no thread uses it any more.
+    let _ = unsafe { crate::status::take_handle(cancel) };
 }
 
 /// The next use of memory.
@@ -72,7 +72,7 @@ pub const HUGEKIT_HAS_TARGET: u32 = 1;
 /// Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
 pub const HUGEKIT_LOW_PRIORITY: u32 = 2;
 
-/// Wishes for work on memory. Zero everywhere means "as usual": set `size` and what you care about.
+/// Options of work on memory. Zero everywhere means "as usual": set `size` and what you care about.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hugekit_options {
@@ -106,7 +106,7 @@ unsafe impl Versioned for hugekit_options {
     const FIRST: usize = offset_of!(Self, target) + size_of::<usize>();
 }
 
-impl Wish for hugekit_options {
+impl CallerOptions for hugekit_options {
     fn reserved(&self) -> u32 {
         self.reserved
     }
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
     if !is_range(memory, len) {
         return answer(Err(not_a_range("memory", memory, len)));
     }
-    // SAFETY: the caller's to promise.
+    // SAFETY: `memory` is a range (checked above) that can be written and that no other thread accesses meanwhile.
     match unsafe { ClearOptions::new().run_raw(start_of(memory), len) } {
         Ok(_) => hugekit_status::Ok,
         Err(error) => answer(Err(error.into())),
@@ -152,11 +152,12 @@ pub unsafe extern "C" fn hugekit_clear(memory: *mut c_void, len: usize) -> hugek
 /// Sets `len` bytes at `memory` to zero, with knowledge of their next use, on several threads, with
 /// progress. `options` and `report` may be NULL.
 ///
-/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown wish, and nothing is written then;
+/// Fails with `HUGEKIT_STATUS_INVALID` for a target outside or an unknown option, and nothing is written then;
 /// with `HUGEKIT_STATUS_CANCELLED` after a part.
 ///
 /// # Safety
-/// As for `hugekit_clear`.
+/// As for `hugekit_clear`; `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL
+/// or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_clear_with(
     memory: *mut c_void,
@@ -164,15 +165,16 @@ pub unsafe extern "C" fn hugekit_clear_with(
     options: *const hugekit_options,
     report: *mut hugekit_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise, of each of them.
+    // SAFETY: `memory` is a range (`check_range`) that can be written and that no other thread accesses meanwhile.
+    // `options` and `report` are NULL or such structures, and the flag in `options` is not freed meanwhile.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
-        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
-        let progress = wishes.progress();
-        let mut clear = ClearOptions::new().threads(wishes.threads()).reuse(wishes.reuse()?);
-        clear = clear.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        clear = wishes.target().into_iter().fold(clear, ClearOptions::target);
-        clear = wishes.cancel().into_iter().fold(clear, ClearOptions::cancel);
+        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let progress = options.progress();
+        let mut clear = ClearOptions::new().threads(options.threads()).reuse(options.reuse()?);
+        clear = clear.low_priority(options.is(HUGEKIT_LOW_PRIORITY));
+        clear = options.target().into_iter().fold(clear, ClearOptions::target);
+        clear = options.cancel().into_iter().fold(clear, ClearOptions::cancel);
         clear = as_progress(&progress).into_iter().fold(clear, ClearOptions::progress);
         report.fill(&clear.run_raw(start_of(memory), len)?.into());
         Ok(())
@@ -192,7 +194,8 @@ pub unsafe extern "C" fn hugekit_copy(
     from: *const c_void,
     len: usize,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise.
+    // SAFETY: both are ranges (`check_range`): `from` can be read and `to` written, and no other thread writes to
+    // either, or reads from `to`, meanwhile.
     answer((|| unsafe {
         check_range("to", to, len)?;
         check_range("from", from, len)?;
@@ -205,7 +208,7 @@ pub unsafe extern "C" fn hugekit_copy(
 /// progress. `options` and `report` may be NULL. Fails as `hugekit_copy` and `hugekit_clear_with` do.
 ///
 /// # Safety
-/// As for `hugekit_copy`.
+/// As for `hugekit_copy`; `options` and `report` as for `hugekit_clear_with`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_copy_with(
     to: *mut c_void,
@@ -214,17 +217,19 @@ pub unsafe extern "C" fn hugekit_copy_with(
     options: *const hugekit_options,
     report: *mut hugekit_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise, of each of them.
+    // SAFETY: both are ranges (`check_range`): `from` can be read and `to` written, and no other thread writes to
+    // either, or reads from `to`, meanwhile. `options` and `report` are NULL or such structures, and the flag in
+    // `options` is not freed meanwhile.
     answer((|| unsafe {
         check_range("to", to, len)?;
         check_range("from", from, len)?;
-        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
-        let progress = wishes.progress();
-        let mut copy = CopyOptions::new().threads(wishes.threads()).reuse(wishes.reuse()?);
-        copy = copy.source_reuse(wishes.source_reuse()?);
-        copy = copy.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        copy = wishes.target().into_iter().fold(copy, CopyOptions::target);
-        copy = wishes.cancel().into_iter().fold(copy, CopyOptions::cancel);
+        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let progress = options.progress();
+        let mut copy = CopyOptions::new().threads(options.threads()).reuse(options.reuse()?);
+        copy = copy.source_reuse(options.source_reuse()?);
+        copy = copy.low_priority(options.is(HUGEKIT_LOW_PRIORITY));
+        copy = options.target().into_iter().fold(copy, CopyOptions::target);
+        copy = options.cancel().into_iter().fold(copy, CopyOptions::cancel);
         copy = as_progress(&progress).into_iter().fold(copy, CopyOptions::progress);
         report.fill(&copy.run_raw(start_of(to), start_of(from), len)?.into());
         Ok(())
@@ -239,7 +244,7 @@ pub unsafe extern "C" fn hugekit_copy_with(
 /// before stays so. Any address will do.
 ///
 /// # Safety
-/// The options are those of the caller.
+/// `options` is NULL or such a structure, whose flag is not freed meanwhile; `report` is NULL or such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hugekit_populate(
     memory: *mut c_void,
@@ -247,14 +252,15 @@ pub unsafe extern "C" fn hugekit_populate(
     options: *const hugekit_options,
     report: *mut hugekit_report,
 ) -> hugekit_status {
-    // SAFETY: the caller's to promise, of the options and the report; any address will do.
+    // SAFETY: `options` and `report` are NULL or such structures, and the flag in `options` is not freed meanwhile.
+    // The memory is not accessed by this code, so any address will do.
     answer((|| unsafe {
         check_range("memory", memory, len)?;
-        let (wishes, report) = (Wishes::read(options)?, Place::new(report)?);
-        let progress = wishes.progress();
-        let mut populate = PopulateOptions::new().threads(wishes.threads());
-        populate = populate.low_priority(wishes.is(HUGEKIT_LOW_PRIORITY));
-        populate = wishes.cancel().into_iter().fold(populate, PopulateOptions::cancel);
+        let (options, report) = (WorkOptions::read(options)?, Place::new(report)?);
+        let progress = options.progress();
+        let mut populate = PopulateOptions::new().threads(options.threads());
+        populate = populate.low_priority(options.is(HUGEKIT_LOW_PRIORITY));
+        populate = options.cancel().into_iter().fold(populate, PopulateOptions::cancel);
         populate = as_progress(&progress).into_iter().fold(populate, PopulateOptions::progress);
         report.fill(&populate.run_raw(start_of(memory), len)?.into());
         Ok(())
@@ -322,13 +328,13 @@ pub(crate) fn as_progress<F: Fn(usize, usize) + Sync>(told: &Option<F>) -> Optio
 }
 
 /// Options that make sense.
-pub(crate) struct Wishes(hugekit_options);
+pub(crate) struct WorkOptions(hugekit_options);
 
-impl Wishes {
+impl WorkOptions {
     /// # Safety
     /// Null, or the caller's options.
     pub(crate) unsafe fn read(options: *const hugekit_options) -> Answer<Self> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: null, or the caller's options, of which as many bytes can be read as their first word says.
         let options = unsafe { versioned::read(options) }?;
         let unknown = options.flags & !(HUGEKIT_HAS_TARGET | HUGEKIT_LOW_PRIORITY);
         if unknown != 0 {
@@ -355,7 +361,7 @@ impl Wishes {
     /// # Safety
     /// The flag outlives what is returned.
     pub(crate) unsafe fn cancel<'a>(&self) -> Option<&'a Cancel> {
-        // SAFETY: the caller's to promise.
+        // SAFETY: null, or a flag that outlives what is returned.
         unsafe { self.0.cancel.as_ref() }.map(|hugekit_cancel(cancel)| cancel)
     }
 

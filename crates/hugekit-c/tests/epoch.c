@@ -48,8 +48,8 @@ static void states_have_what_was_written(void)
     hugekit_changes *changes = NULL;
     hugekit_epoch *epoch = NULL;
     hugekit_part part;
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .granule = HUGEKIT_GRANULE_SMALL};
-    hugekit_status status = hugekit_changes_first(bytes, LEN, &wishes, &changes);
+    hugekit_snapshot_options options = {.size = sizeof options, .granule = HUGEKIT_GRANULE_SMALL};
+    hugekit_status status = hugekit_changes_first(bytes, LEN, &options, &changes);
     skip_unless_possible(status);
     CHECK(status == HUGEKIT_STATUS_OK && hugekit_changes_len(changes) == LEN);
     CHECK(changed(changes, &part) == 1 && part.offset == 0 && part.len == LEN);
@@ -63,7 +63,7 @@ static void states_have_what_was_written(void)
     CHECK(hugekit_epoch_prepare_write(epoch, 5 * MIB, 1) == HUGEKIT_STATUS_OK);
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_epoch_prepare_write(epoch, LEN, 1), "8388609");
     bytes[3 * MIB] = 2;
-    CHECK(hugekit_changes_since(epoch, &wishes, &changes) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_changes_since(epoch, &options, &changes) == HUGEKIT_STATUS_OK);
     CHECK(changed(changes, &part) == 2 && part.offset == 3 * MIB && part.len == 64 << 10);
     CHECK(hugekit_changes_prepare_write(changes, 0, 1) == HUGEKIT_STATUS_OK);
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_changes_since(epoch, NULL, &changes), "ended");

@@ -3,10 +3,10 @@
 
 enum { MIB = 1 << 20, LEN = 2 * MIB };
 
-static hugekit_region *region_of(const hugekit_pool *pool, const hugekit_region_options *wishes)
+static hugekit_region *region_of(const hugekit_pool *pool, const hugekit_region_options *options)
 {
     hugekit_region *region = NULL;
-    CHECK(hugekit_region_new(pool, LEN, wishes, &region) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_region_new(pool, LEN, options, &region) == HUGEKIT_STATUS_OK);
     return region;
 }
 
@@ -44,8 +44,8 @@ static void a_pinned_range_is_copied_at_once(const hugekit_pool *pool)
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_pin(parent, 0, 1, NULL), "pin");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_pin(NULL, 0, 1, &other), "region");
     CHECK(other == NULL);
-    hugekit_fork_options wishes = {.size = sizeof wishes, .granule = 4096};
-    CHECK(hugekit_region_fork(parent, &wishes, &fork) == HUGEKIT_STATUS_OK);
+    hugekit_fork_options options = {.size = sizeof options, .granule = 4096};
+    CHECK(hugekit_region_fork(parent, &options, &fork) == HUGEKIT_STATUS_OK);
     size_t shared = 0;
     CHECK(hugekit_region_shared_bytes(parent, &shared) == HUGEKIT_STATUS_OK && shared == LEN - 4096);
     unsigned char *theirs = hugekit_region_address(fork);
@@ -87,11 +87,11 @@ static void a_pin_keeps_the_memory(const hugekit_pool *pool)
 static void wishes_are_checked(const hugekit_pool *pool)
 {
     hugekit_region *parent = region_of(pool, NULL), *fork = NULL;
-    hugekit_fork_options wishes = {.size = sizeof wishes, .granule = 3};
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &wishes, &fork), "granules");
-    wishes.granule = 4096;
-    wishes.fault_mode = 7;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &wishes, &fork), "fault_mode");
+    hugekit_fork_options options = {.size = sizeof options, .granule = 3};
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &options, &fork), "granules");
+    options.granule = 4096;
+    options.fault_mode = 7;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_region_fork(parent, &options, &fork), "fault_mode");
     hugekit_fork_options reserved = {.size = sizeof reserved, .reserved = 7};
     hugekit_snapshot *snapshot = NULL;
     const char *named = "hugekit_fork_options.reserved is 0x7";
@@ -111,8 +111,8 @@ static void what_is_dirty_is_cleared_at_its_first_touch(const hugekit_pool *pool
     CHECK(hugekit_region_new(pool, hugekit_pool_capacity(pool), NULL, &all) == HUGEKIT_STATUS_OK);
     memset(hugekit_region_address(all), 1, hugekit_pool_capacity(pool));
     hugekit_region_free(all);
-    hugekit_region_options wishes = {.size = sizeof wishes, .clearing = HUGEKIT_CLEARING_ON_FAULT};
-    hugekit_region *region = region_of(pool, &wishes);
+    hugekit_region_options options = {.size = sizeof options, .clearing = HUGEKIT_CLEARING_ON_FAULT};
+    hugekit_region *region = region_of(pool, &options);
     CHECK(hugekit_region_serving(region) != 0);
     unsigned char *bytes = hugekit_region_address(region);
     for (size_t at = 0; at < LEN; at += 1000)
@@ -128,10 +128,10 @@ int main(void)
     CHECK(hugekit_machine_query(&machine) == HUGEKIT_STATUS_OK);
     if (machine.userfaultfd == HUGEKIT_USERFAULTFD_NONE)
         SKIP("this process may not use userfaultfd");
-    hugekit_pool_options wishes = {.size = sizeof wishes, .backing = HUGEKIT_BACKING_BASE};
-    wishes.name = "forks";
+    hugekit_pool_options options = {.size = sizeof options, .backing = HUGEKIT_BACKING_BASE};
+    options.name = "forks";
     hugekit_pool *pool = NULL;
-    CHECK(hugekit_pool_new(4 * LEN, &wishes, &pool) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_pool_new(4 * LEN, &options, &pool) == HUGEKIT_STATUS_OK);
     each_side_has_its_own_bytes(pool);
     a_pinned_range_is_copied_at_once(pool);
     a_pin_keeps_the_memory(pool);

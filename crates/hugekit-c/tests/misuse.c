@@ -60,8 +60,8 @@ static void sizes_and_lengths_that_cannot_be(void)
         CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(&byte, 1, &options, NULL), "size");
         CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(&byte, 1, NULL, &report), "size");
         hugekit_pool *pool = NULL;
-        hugekit_pool_options wishes = {.size = sizes[at]};
-        CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(MIB, &wishes, &pool), "size");
+        hugekit_pool_options of_pool = {.size = sizes[at]};
+        CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(MIB, &of_pool, &pool), "size");
         hugekit_snapshot *snapshot = NULL;
         hugekit_snapshot_options of = {.size = sizes[at]};
         CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new(&byte, 1, &of, &snapshot), "size");

@@ -67,14 +67,14 @@ static void first_calls(char *memory, char *other)
     hugekit_reserve *reserve = NULL;
     int calls = 0;
     hugekit_cancel *cancel = hugekit_cancel_new();
-    hugekit_options wishes = {.size = sizeof wishes, .threads = 2, .progress = told, .context = &calls, .cancel = cancel};
+    hugekit_options options = {.size = sizeof options, .threads = 2, .progress = told, .context = &calls, .cancel = cancel};
     WORKS_OR_SHORT(hugekit_pool_new(LEN, NULL, &pool));
     WORKS_OR_SHORT(hugekit_snapshot_new(memory, LEN, NULL, &snapshot));
     WORKS_OR_SHORT(hugekit_snapshot_new_several(ranges, 2, NULL, several));
     WORKS_OR_SHORT(hugekit_changes_first(memory, LEN, NULL, &changes));
     WORKS_OR_SHORT(hugekit_reserve_new(2 * MIB, &reserve));
-    WORKS_OR_SHORT(hugekit_populate(memory, LEN, &wishes, NULL));
-    if (hugekit_clear_with(other, LEN, &wishes, NULL) != HUGEKIT_STATUS_OK || calls == 0 || other[LEN - 1] != 0)
+    WORKS_OR_SHORT(hugekit_populate(memory, LEN, &options, NULL));
+    if (hugekit_clear_with(other, LEN, &options, NULL) != HUGEKIT_STATUS_OK || calls == 0 || other[LEN - 1] != 0)
         _exit(201);
     if (hugekit_copy(memory, other, LEN) != HUGEKIT_STATUS_OK || memory[0] != 0)
         _exit(202);

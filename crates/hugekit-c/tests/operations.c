@@ -251,10 +251,10 @@ static void pool(unsigned a, unsigned b, unsigned c, unsigned d)
         *pool = NULL;
         return;
     }
-    hugekit_pool_options wishes = {.size = sizeof wishes, .flags = c & 15, .clearing = d % 3};
+    hugekit_pool_options options = {.size = sizeof options, .flags = c & 15, .clearing = d % 3};
     unsigned backings[] = {HUGEKIT_BACKING_BASE, HUGEKIT_BACKING_BASE, HUGEKIT_BACKING_THP, HUGEKIT_BACKING_DEFAULT};
-    wishes.backing = backings[b % 4];
-    allowed(hugekit_pool_new(16 * MIB, &wishes, pool), FINE | LACKING);
+    options.backing = backings[b % 4];
+    allowed(hugekit_pool_new(16 * MIB, &options, pool), FINE | LACKING);
 }
 
 static void tend(unsigned a, unsigned b, unsigned c, unsigned d)
@@ -278,9 +278,9 @@ static void region(unsigned a, unsigned b, unsigned c, unsigned d)
     drop_place(place);
     if (!pool)
         return;
-    hugekit_region_options wishes = {.size = sizeof wishes, .clearing = d % 3, .fault_mode = d / 3 % 3};
+    hugekit_region_options options = {.size = sizeof options, .clearing = d % 3, .fault_mode = d / 3 % 3};
     size_t len = (size_t)c * 4099 % MOST + 1;
-    if (!allowed(hugekit_region_new(pool, len, &wishes, &place->region), FINE | LACKING))
+    if (!allowed(hugekit_region_new(pool, len, &options, &place->region), FINE | LACKING))
         return;
     place->bytes = hugekit_region_address(place->region);
     place->len = len;
@@ -342,9 +342,9 @@ static void clear(unsigned a, unsigned b, unsigned c, unsigned d)
     if (!place->bytes)
         return;
     size_t len = (size_t)c * 1021, start = within(place, b, &len);
-    hugekit_options wishes = {.size = sizeof wishes, .threads = d % 3, .flags = d & 3, .reuse = d / 4 % 4,
+    hugekit_options options = {.size = sizeof options, .threads = d % 3, .flags = d & 3, .reuse = d / 4 % 4,
                               .target = len / 2};
-    allowed(hugekit_clear_with(place->bytes + start, len, d & 16 ? &wishes : NULL, NULL), FINE);
+    allowed(hugekit_clear_with(place->bytes + start, len, d & 16 ? &options : NULL, NULL), FINE);
     memset(place->model + start, 0, len);
 }
 
@@ -411,11 +411,11 @@ static void divide(unsigned a, unsigned b, unsigned c, unsigned d)
     if (!of->region || of == fork)
         return;
     drop_place(fork);
-    hugekit_fork_options wishes = {.size = sizeof wishes, .fault_mode = c % 3, .granule = d % 3 ? 0 : 64 << 10};
+    hugekit_fork_options options = {.size = sizeof options, .fault_mode = c % 3, .granule = d % 3 ? 0 : 64 << 10};
     uint64_t first = atomic_load(&of->round);
     /* What the family's first fork was told holds. */
-    unsigned set = FINE | LACKING | CONFLICT | (wishes.granule || wishes.fault_mode ? INVALID : 0);
-    if (!allowed(hugekit_region_fork(of->region, &wishes, &fork->region), set))
+    unsigned set = FINE | LACKING | CONFLICT | (options.granule || options.fault_mode ? INVALID : 0);
+    if (!allowed(hugekit_region_fork(of->region, &options, &fork->region), set))
         return;
     uint64_t last = atomic_load(&of->round);
     fork->bytes = hugekit_region_address(fork->region);
@@ -459,17 +459,17 @@ static void snapshot(unsigned a, unsigned b, unsigned c, unsigned d)
             note(moment, of, 0, of->len, first);
         return;
     }
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .fault_mode = d % 3, .granule = d / 3 % 3};
-    wishes.flags = d / 9 % 2 ? HUGEKIT_SNAPSHOT_IN_BACKGROUND : 0;
-    wishes.max_cow_bytes = d / 18 % 4 ? 0 : 2 * MIB;
-    wishes.populate_copies = d / 72 % 2 ? MIB : 0;
-    wishes.reserve = d / 144 % 2 ? reserve : NULL;
+    hugekit_snapshot_options options = {.size = sizeof options, .fault_mode = d % 3, .granule = d / 3 % 3};
+    options.flags = d / 9 % 2 ? HUGEKIT_SNAPSHOT_IN_BACKGROUND : 0;
+    options.max_cow_bytes = d / 18 % 4 ? 0 : 2 * MIB;
+    options.populate_copies = d / 72 % 2 ? MIB : 0;
+    options.reserve = d / 144 % 2 ? reserve : NULL;
     size_t offset = d % 5 ? 0 : (size_t)c * 7919 % of->len / WORD * WORD;
     size_t len = d % 7 ? of->len - offset : (size_t)c * 104729 % (of->len - offset) + 1;
-    if (!allowed(hugekit_snapshot_new(of->bytes + offset, len, &wishes, &moment->snapshot), FINE | LACKING | CONFLICT))
+    if (!allowed(hugekit_snapshot_new(of->bytes + offset, len, &options, &moment->snapshot), FINE | LACKING | CONFLICT))
         return;
     note(moment, of, offset, len, first);
-    moment->may_be_lost = wishes.max_cow_bytes != 0;
+    moment->may_be_lost = options.max_cow_bytes != 0;
 }
 
 static void several(unsigned a, unsigned b, unsigned c, unsigned d)
@@ -486,8 +486,8 @@ static void several(unsigned a, unsigned b, unsigned c, unsigned d)
         ranges[at] = (hugekit_range){of[at]->bytes, of[at]->len};
         first[at] = atomic_load(&of[at]->round);
     }
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .fault_mode = d % 3, .granule = d / 3 % 3};
-    if (!allowed(hugekit_snapshot_new_several(ranges, 2, &wishes, made), FINE | LACKING | CONFLICT))
+    hugekit_snapshot_options options = {.size = sizeof options, .fault_mode = d % 3, .granule = d / 3 % 3};
+    if (!allowed(hugekit_snapshot_new_several(ranges, 2, &options, made), FINE | LACKING | CONFLICT))
         return;
     for (size_t at = 0; at < 2; at++) {
         into[at]->snapshot = made[at];
@@ -587,7 +587,7 @@ static void protect(unsigned a, unsigned b, unsigned c, unsigned d)
         return;
     compare(place);
     if (mprotect(place->bytes, MOST, PROT_READ | PROT_WRITE) != 0)
-        fail("the protection cannot be reclaimed");
+        fail("the protection cannot be lifted");
 }
 
 static void threaded(unsigned a, unsigned b, unsigned c, unsigned d)

@@ -19,9 +19,9 @@ static int is_zero(const unsigned char *bytes, size_t len)
 
 static hugekit_pool *base_pages(size_t capacity)
 {
-    hugekit_pool_options wishes = {.size = sizeof wishes, .backing = HUGEKIT_BACKING_BASE};
+    hugekit_pool_options options = {.size = sizeof options, .backing = HUGEKIT_BACKING_BASE};
     hugekit_pool *pool = NULL;
-    CHECK(hugekit_pool_new(capacity, &wishes, &pool) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_pool_new(capacity, &options, &pool) == HUGEKIT_STATUS_OK);
     return pool;
 }
 
@@ -71,27 +71,27 @@ static void a_shortage_is_an_error_and_takes_nothing(void)
     CHECK(stats_of(pool).in_use == 0 && region == NULL);
     hugekit_pool_free(pool);
 
-    hugekit_pool_options wishes = {.size = sizeof wishes};
-    wishes.backing = HUGEKIT_BACKING_HUGETLB2M;
-    wishes.flags = HUGEKIT_POOL_STRICT;
+    hugekit_pool_options options = {.size = sizeof options};
+    options.backing = HUGEKIT_BACKING_HUGETLB2M;
+    options.flags = HUGEKIT_POOL_STRICT;
     pool = NULL;
-    hugekit_status status = hugekit_pool_new((size_t)1 << 46, &wishes, &pool);
+    hugekit_status status = hugekit_pool_new((size_t)1 << 46, &options, &pool);
     CHECK(status == HUGEKIT_STATUS_NO_MEMORY || status == HUGEKIT_STATUS_UNSUPPORTED);
     CHECK(pool == NULL);
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(0, NULL, &pool), "no bytes");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, NULL, NULL), "pool");
-    wishes.backing = 9;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &wishes, &pool), "backing");
-    wishes.backing = 0;
-    wishes.flags = 1u << 20;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &wishes, &pool), "flags");
-    wishes.flags = 0;
-    wishes.nodes = HUGEKIT_NODES_BIND;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &wishes, &pool), "nodes");
-    wishes.nodes = 0;
-    wishes.scrub_below = 2;
-    wishes.scrub_up_to = 1;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &wishes, &pool), "watermark");
+    options.backing = 9;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &options, &pool), "backing");
+    options.backing = 0;
+    options.flags = 1u << 20;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &options, &pool), "flags");
+    options.flags = 0;
+    options.nodes = HUGEKIT_NODES_BIND;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &options, &pool), "nodes");
+    options.nodes = 0;
+    options.scrub_below = 2;
+    options.scrub_up_to = 1;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(1, &options, &pool), "watermark");
 }
 
 static void without_huge_pages_it_says_what_it_took_and_why(void)
@@ -111,9 +111,9 @@ static void ranges_are_populated_released_and_checked(void)
     hugekit_region *region = NULL;
     CHECK(hugekit_region_new(pool, 4 * MIB, NULL, &region) == HUGEKIT_STATUS_OK);
     unsigned char *bytes = hugekit_region_address(region);
-    hugekit_options wishes = {.size = sizeof wishes, .threads = 2};
+    hugekit_options options = {.size = sizeof options, .threads = 2};
     hugekit_report report = {.size = sizeof report};
-    CHECK(hugekit_region_populate(region, 0, 4 * MIB, &wishes, &report) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_region_populate(region, 0, 4 * MIB, &options, &report) == HUGEKIT_STATUS_OK);
     CHECK(report.bytes == 4 * MIB);
     memset(bytes, 1, 4 * MIB);
     CHECK(hugekit_region_prepare_write(region, 0, 4 * MIB) == HUGEKIT_STATUS_OK);
@@ -189,20 +189,20 @@ static int memory_of_one_length(size_t len)
 
 static void adopts_a_file_and_asks_a_broker(void)
 {
-    hugekit_pool_options wishes = {
-        .size = sizeof wishes, .flags = HUGEKIT_POOL_ADOPT, .file = memory_of_one_length(4 * MIB)};
+    hugekit_pool_options options = {
+        .size = sizeof options, .flags = HUGEKIT_POOL_ADOPT, .file = memory_of_one_length(4 * MIB)};
     hugekit_pool *pool = NULL;
     hugekit_region *region = NULL;
-    CHECK(hugekit_pool_new(4 * MIB, &wishes, &pool) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_pool_new(4 * MIB, &options, &pool) == HUGEKIT_STATUS_OK);
     CHECK(hugekit_pool_capacity(pool) == 4 * MIB);
     CHECK(hugekit_region_new(pool, 4 * MIB, NULL, &region) == HUGEKIT_STATUS_OK);
     CHECK(is_zero(hugekit_region_address(region), 4 * MIB));
     hugekit_region_free(region);
     hugekit_pool_free(pool);
-    wishes.file = memory_of_one_length(4 * MIB);
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(2 * MIB, &wishes, &pool), "2 MiB were asked for");
-    CHECK(fcntl(wishes.file, F_GETFD) < 0);
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(2 * MIB, &wishes, &pool), "no descriptor");
+    options.file = memory_of_one_length(4 * MIB);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(2 * MIB, &options, &pool), "2 MiB were asked for");
+    CHECK(fcntl(options.file, F_GETFD) < 0);
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_pool_new(2 * MIB, &options, &pool), "no descriptor");
     hugekit_pool_options leased = {.size = sizeof leased, .broker = "/nonexistent/broker.sock"};
     CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_pool_new(4 * MIB, &leased, &pool), "no broker listens");
     CHECK(strstr(hugekit_last_remedy(), "hugekit broker") != NULL);

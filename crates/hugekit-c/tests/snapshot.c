@@ -79,9 +79,9 @@ static void a_file_has_one_moment(void)
     unsigned char *read = malloc(LEN);
     CHECK(written && read);
     memset(written, 1, LEN);
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .max_cow_bytes = LEN, .populate_copies = LEN};
+    hugekit_snapshot_options options = {.size = sizeof options, .max_cow_bytes = LEN, .populate_copies = LEN};
     hugekit_snapshot *snapshot = NULL;
-    CHECK(hugekit_snapshot_new(written, LEN, &wishes, &snapshot) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_snapshot_new(written, LEN, &options, &snapshot) == HUGEKIT_STATUS_OK);
     pthread_t writer;
     CHECK(pthread_create(&writer, NULL, write_on, NULL) == 0);
     FILE *file = tmpfile();
@@ -166,9 +166,9 @@ static void several_are_taken_together(void)
     hugekit_range ranges[COUNT] = {{bytes + LEN, LEN}, {bytes, LEN}, {bytes + 2 * LEN + MIB, LEN - MIB}};
     for (size_t at = 0; at < COUNT; at++)
         memset((void *)ranges[at].memory, (int)at + 1, ranges[at].len);
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .max_cow_bytes = LEN};
+    hugekit_snapshot_options options = {.size = sizeof options, .max_cow_bytes = LEN};
     hugekit_snapshot *snapshots[COUNT] = {NULL, NULL, NULL};
-    CHECK(hugekit_snapshot_new_several(ranges, COUNT, &wishes, snapshots) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_snapshot_new_several(ranges, COUNT, &options, snapshots) == HUGEKIT_STATUS_OK);
     hugekit_snapshot_stats stats = {.size = sizeof stats};
     CHECK(hugekit_snapshot_statistics(snapshots[0], &stats) == HUGEKIT_STATUS_OK && stats.cap == 2 * LEN);
     CHECK(hugekit_snapshot_statistics(snapshots[2], &stats) == HUGEKIT_STATUS_OK && stats.cap == LEN);
@@ -196,13 +196,13 @@ static void a_reserve_is_used_again_and_again(void)
     CHECK(bytes);
     hugekit_reserve *reserve = NULL;
     CHECK(hugekit_reserve_new(LEN - 1, &reserve) == HUGEKIT_STATUS_OK && hugekit_reserve_len(reserve) == LEN);
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .max_cow_bytes = LEN, .reserve = reserve};
+    hugekit_snapshot_options options = {.size = sizeof options, .max_cow_bytes = LEN, .reserve = reserve};
     hugekit_snapshot_stats stats = {.size = sizeof stats};
     hugekit_snapshot *snapshot = NULL, *other = NULL;
     for (unsigned char round = 1; round < 4; round++) {
         memset(bytes, round, LEN);
-        CHECK(hugekit_snapshot_new(bytes, LEN, &wishes, &snapshot) == HUGEKIT_STATUS_OK);
-        CHECK(hugekit_snapshot_new(bytes, LEN, &wishes, &other) == HUGEKIT_STATUS_OK);
+        CHECK(hugekit_snapshot_new(bytes, LEN, &options, &snapshot) == HUGEKIT_STATUS_OK);
+        CHECK(hugekit_snapshot_new(bytes, LEN, &options, &other) == HUGEKIT_STATUS_OK);
         CHECK(hugekit_snapshot_statistics(other, &stats) == HUGEKIT_STATUS_OK && stats.reserved == 0);
         hugekit_snapshot_free(other);
         CHECK(hugekit_snapshot_statistics(snapshot, &stats) == HUGEKIT_STATUS_OK && stats.reserved > 0);
@@ -233,10 +233,10 @@ static void errors_name_what_is_in_the_way(void)
     void *shared = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_snapshot_new(shared, LEN, NULL, &snapshot), "shared");
     munmap(shared, LEN);
-    hugekit_snapshot_options wishes = {.size = sizeof wishes, .granule = 9};
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new(&wishes, 1, &wishes, &snapshot), "granule");
+    hugekit_snapshot_options options = {.size = sizeof options, .granule = 9};
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_snapshot_new(&options, 1, &options, &snapshot), "granule");
     hugekit_snapshot_options reserved = {.size = sizeof reserved, .reserved = 1u << 31};
-    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_snapshot_new(&wishes, 1, &reserved, &snapshot),
+    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_snapshot_new(&options, 1, &reserved, &snapshot),
                   "hugekit_snapshot_options.reserved is 0x80000000");
     CHECK(snapshot == NULL);
 }
@@ -255,11 +255,11 @@ static void what_the_owner_unmaps_is_lost(void)
     free(copy);
 }
 
-static hugekit_status all_is_rewritten(unsigned char *bytes, size_t len, hugekit_snapshot_options *wishes, FILE *file)
+static hugekit_status all_is_rewritten(unsigned char *bytes, size_t len, hugekit_snapshot_options *options, FILE *file)
 {
     hugekit_snapshot *snapshot = NULL;
     memset(bytes, 1, len);
-    CHECK(hugekit_snapshot_new(bytes, len, wishes, &snapshot) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_snapshot_new(bytes, len, options, &snapshot) == HUGEKIT_STATUS_OK);
     memset(bytes, 2, len);
     rewind(file);
     hugekit_status status = hugekit_snapshot_write(snapshot, fileno(file), NULL);
@@ -280,11 +280,11 @@ static void what_is_all_rewritten_is_what_was(void)
         CHECK(all_is_rewritten(bytes, len, NULL, file) == HUGEKIT_STATUS_OK);
         rewind(file);
         CHECK(fread(bytes, 1, len, file) == len && all(bytes, len, 1));
-        hugekit_snapshot_options wishes = {.size = sizeof wishes, .max_cow_bytes = 8 * MIB};
-        CHECK(all_is_rewritten(bytes, len, &wishes, file) == HUGEKIT_STATUS_LOST);
+        hugekit_snapshot_options options = {.size = sizeof options, .max_cow_bytes = 8 * MIB};
+        CHECK(all_is_rewritten(bytes, len, &options, file) == HUGEKIT_STATUS_LOST);
         const char *named = hugekit_last_remedy() ? strstr(hugekit_last_remedy(), "set max_cow_bytes to ") : NULL;
-        CHECK(named && sscanf(named, "set max_cow_bytes to %zu", &wishes.max_cow_bytes) == 1);
-        CHECK(all_is_rewritten(bytes, len, &wishes, file) == HUGEKIT_STATUS_OK);
+        CHECK(named && sscanf(named, "set max_cow_bytes to %zu", &options.max_cow_bytes) == 1);
+        CHECK(all_is_rewritten(bytes, len, &options, file) == HUGEKIT_STATUS_OK);
         fclose(file);
         free(bytes);
     }
@@ -292,11 +292,11 @@ static void what_is_all_rewritten_is_what_was(void)
 
 static void a_region_has_snapshots_that_outlive_it(void)
 {
-    hugekit_pool_options wishes = {.size = sizeof wishes, .backing = HUGEKIT_BACKING_BASE};
+    hugekit_pool_options options = {.size = sizeof options, .backing = HUGEKIT_BACKING_BASE};
     hugekit_pool *pool = NULL;
     hugekit_region *region = NULL;
     hugekit_snapshot *snapshot = NULL;
-    CHECK(hugekit_pool_new(2 * LEN, &wishes, &pool) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_pool_new(2 * LEN, &options, &pool) == HUGEKIT_STATUS_OK);
     CHECK(hugekit_region_new(pool, LEN, NULL, &region) == HUGEKIT_STATUS_OK);
     unsigned char *bytes = hugekit_region_address(region), *copy = malloc(LEN);
     memset(bytes, 1, LEN);

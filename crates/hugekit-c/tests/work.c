@@ -1,4 +1,4 @@
-/* Clearing, copying and populating: bytes, bounds, wishes, progress, cancellation. */
+/* Clearing, copying and populating: bytes, bounds, options, progress, cancellation. */
 #include <pthread.h>
 #include <stdint.h>
 
@@ -55,10 +55,10 @@ static void refuses_what_is_no_memory(void)
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_copy(&byte, NULL, 1), "from");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_copy(NULL, &byte, 1), "to");
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(&byte, (size_t)1 << 63, NULL, NULL), "memory");
-    hugekit_options wishes = {.size = sizeof wishes, .reserved = 1};
+    hugekit_options options = {.size = sizeof options, .reserved = 1};
     hugekit_status unsupported = HUGEKIT_STATUS_UNSUPPORTED;
-    CHECK_REFUSED(unsupported, hugekit_clear_with(&byte, 1, &wishes, NULL), "hugekit_options.reserved is 0x1");
-    CHECK_REFUSED(unsupported, hugekit_populate(&byte, 1, &wishes, NULL), "hugekit_options.reserved");
+    CHECK_REFUSED(unsupported, hugekit_clear_with(&byte, 1, &options, NULL), "hugekit_options.reserved is 0x1");
+    CHECK_REFUSED(unsupported, hugekit_populate(&byte, 1, &options, NULL), "hugekit_options.reserved");
     CHECK(byte == 1);
 }
 
@@ -67,26 +67,26 @@ static void understands_wishes_and_refuses_what_makes_no_sense(void)
     unsigned char *bytes = malloc(2 * MIB);
     CHECK(bytes);
     memset(bytes, 1, 2 * MIB);
-    hugekit_options wishes = {.size = sizeof wishes, .threads = 1};
-    wishes.reuse = HUGEKIT_REUSE_TARGET;
-    wishes.flags = HUGEKIT_HAS_TARGET;
-    wishes.target = 2 * MIB;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, &wishes, NULL), "target");
-    wishes.target = 2 * MIB - 1;
-    wishes.reuse = 4;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, &wishes, NULL), "reuse");
-    wishes.reuse = 0;
-    wishes.flags |= 1u << 31;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, &wishes, NULL), "flags");
-    wishes.flags = HUGEKIT_HAS_TARGET;
-    wishes.size = 0;
-    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, &wishes, NULL), "size");
+    hugekit_options options = {.size = sizeof options, .threads = 1};
+    options.reuse = HUGEKIT_REUSE_TARGET;
+    options.flags = HUGEKIT_HAS_TARGET;
+    options.target = 2 * MIB;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, &options, NULL), "target");
+    options.target = 2 * MIB - 1;
+    options.reuse = 4;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, &options, NULL), "reuse");
+    options.reuse = 0;
+    options.flags |= 1u << 31;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, &options, NULL), "flags");
+    options.flags = HUGEKIT_HAS_TARGET;
+    options.size = 0;
+    CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, &options, NULL), "size");
     hugekit_report report = {.size = 1};
     CHECK_REFUSED(HUGEKIT_STATUS_INVALID, hugekit_clear_with(bytes, 2 * MIB, NULL, &report), "hugekit_report");
     CHECK(all(bytes, 2 * MIB, 1));
-    wishes.size = sizeof wishes;
+    options.size = sizeof options;
     report.size = sizeof report;
-    CHECK(hugekit_clear_with(bytes, 2 * MIB, &wishes, &report) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_clear_with(bytes, 2 * MIB, &options, &report) == HUGEKIT_STATUS_OK);
     CHECK(all(bytes, 2 * MIB, 0) && report.bytes == 2 * MIB && report.threads == 1);
     free(bytes);
 }
@@ -97,12 +97,12 @@ static void understands_a_newer_program(void)
     struct {
         hugekit_options known;
         size_t unknown;
-    } wishes = {{.size = sizeof wishes}, 0};
+    } options = {{.size = sizeof options}, 0};
     char byte = 1;
-    CHECK(hugekit_clear_with(&byte, 1, &wishes.known, NULL) == HUGEKIT_STATUS_OK && byte == 0);
-    wishes.unknown = 1;
+    CHECK(hugekit_clear_with(&byte, 1, &options.known, NULL) == HUGEKIT_STATUS_OK && byte == 0);
+    options.unknown = 1;
     byte = 1;
-    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_clear_with(&byte, 1, &wishes.known, NULL), "version");
+    CHECK_REFUSED(HUGEKIT_STATUS_UNSUPPORTED, hugekit_clear_with(&byte, 1, &options.known, NULL), "version");
     CHECK(byte == 1);
 }
 
@@ -140,20 +140,20 @@ static void tells_progress_and_stops_when_cancelled(void)
     unsigned char *bytes = malloc(len), *copy = malloc(len);
     CHECK(bytes && copy);
     struct watcher watcher = {0};
-    hugekit_options wishes = {.size = sizeof wishes, .threads = 2, .progress = watch, .context = &watcher};
+    hugekit_options options = {.size = sizeof options, .threads = 2, .progress = watch, .context = &watcher};
     hugekit_report report = {.size = sizeof report};
-    CHECK(hugekit_populate(bytes, len, &wishes, NULL) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_populate(bytes, len, &options, NULL) == HUGEKIT_STATUS_OK);
     CHECK(watcher.last == len);
     memset(bytes, 7, len);
     watcher = (struct watcher){0};
-    CHECK(hugekit_copy_with(copy, bytes, len, &wishes, &report) == HUGEKIT_STATUS_OK);
+    CHECK(hugekit_copy_with(copy, bytes, len, &options, &report) == HUGEKIT_STATUS_OK);
     CHECK(watcher.last == len && watcher.calls > 1 && report.bytes == len);
     CHECK(report.threads <= 2 && report.took_part >= 1 && all(copy, len, 7));
 
     hugekit_cancel *cancel = hugekit_cancel_new();
     watcher = (struct watcher){.cancel = cancel, .cancel_at = 1};
-    wishes.cancel = cancel;
-    CHECK_REFUSED(HUGEKIT_STATUS_CANCELLED, hugekit_clear_with(bytes, len, &wishes, NULL), "cancelled after");
+    options.cancel = cancel;
+    CHECK_REFUSED(HUGEKIT_STATUS_CANCELLED, hugekit_clear_with(bytes, len, &options, NULL), "cancelled after");
     CHECK(watcher.last > 0 && watcher.last < len);
     CHECK(hugekit_last_errno() == 0 && hugekit_last_remedy()[0] == 0);
     says_what_was_done(bytes, watcher.last);

@@ -74,7 +74,7 @@ impl Observer for Terminal {
         }
         let mut left = self.left.borrow_mut();
         let left = left.get_or_insert_with(|| TimeLeft::of(of, Instant::now()));
-        left.begin(number, Instant::now());
+        left.start_experiment(number, Instant::now());
         self.bar.set_message(name.to_owned());
         self.bar.set_prefix(left.words(Instant::now()));
     }

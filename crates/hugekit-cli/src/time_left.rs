@@ -22,7 +22,7 @@ impl TimeLeft {
         Self { experiments, number: 1, began: now, started: now }
     }
 
-    pub(crate) fn begin(&mut self, number: usize, now: Instant) {
+    pub(crate) fn start_experiment(&mut self, number: usize, now: Instant) {
         self.number = u32::try_from(number).unwrap_or(u32::MAX);
         self.began = now;
     }
@@ -54,9 +54,9 @@ mod tests {
         let mut left = TimeLeft::of(3, start);
         assert_eq!(left.words(after(4)), ", about 50 s left");
         assert_eq!(left.words(after(50)), ", about 40 s left", "two more, and this one any moment");
-        left.begin(2, after(100));
+        left.start_experiment(2, after(100));
         assert_eq!(left.words(after(100)), ", about 3 min left");
-        left.begin(3, after(200));
+        left.start_experiment(3, after(200));
         assert_eq!(left.words(after(295)), ", some seconds left");
         assert_eq!(left.words(after(400)), ", some seconds left");
     }

@@ -57,7 +57,7 @@ pub fn apply(
 ) -> Result<StateId, DeltaError> {
     let start = delta.stream_position()?;
     let Contents { header, state, .. } = inspect(&mut *delta)?;
-    header.fits(target.length()?, current)?;
+    header.check_applies_to(target.length()?, current)?;
     delta.seek(SeekFrom::Start(start))?;
     let mut reader = Reader::new(delta)?;
     same(&reader.header(), &header)?;

@@ -77,7 +77,7 @@ impl Blocks {
     }
 
     /// The last one may be shorter.
-    pub(crate) fn end(self, each: Each<'_>) -> Result<(), DeltaError> {
+    pub(crate) fn finish(self, each: Each<'_>) -> Result<(), DeltaError> {
         if self.partial.is_empty() { Ok(()) } else { each(self.at, &self.partial) }
     }
 }

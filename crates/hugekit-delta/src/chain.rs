@@ -68,7 +68,7 @@ impl Chain {
         let reader = Reader::new(BufReader::with_capacity(TOGETHER, delta))?;
         let header = reader.header();
         let mut chain = before.unwrap_or_else(|| Self::new(header.length));
-        header.fits(chain.length, chain.state)?;
+        header.check_applies_to(chain.length, chain.state)?;
         if header.base.is_none() {
             chain.begin_anew();
         }
@@ -82,7 +82,7 @@ impl Chain {
     /// # Errors
     /// The file has refused, or the memory for 16 bytes a block is missing.
     pub fn save<'a>(&'a mut self, to: &'a File) -> Result<Saving<'a, &'a File>, DeltaError> {
-        let output = self.known.begin(to)?;
+        let output = self.known.start_state(to)?;
         self.saving(to, output)
     }
 
@@ -96,7 +96,7 @@ impl Chain {
         &'a mut self,
         to: &'a File,
     ) -> Result<SavingChanges<'a, &'a File>, DeltaError> {
-        let output = self.known.begin(to)?;
+        let output = self.known.start_state(to)?;
         self.saving_changes(to, output)
     }
 }
@@ -125,7 +125,7 @@ impl Chain<Hashes> {
         mut bytes: impl Read,
     ) -> Result<Self, DeltaError> {
         let mut chain = Self::for_streams(length)?;
-        chain.known.begin()?;
+        chain.known.start_state()?;
         let mut blocks = Blocks::default();
         let mut part = vec![0; TOGETHER];
         let mut learn = |offset: u64, bytes: &[u8]| {
@@ -145,7 +145,7 @@ impl Chain<Hashes> {
             blocks.feed(&part[..count], &mut learn)?;
         }
         let given = blocks.given();
-        blocks.end(&mut learn)?;
+        blocks.finish(&mut learn)?;
         if given != length {
             return Err(DeltaError::NotWhole { given, length });
         }
@@ -159,7 +159,7 @@ impl Chain<Hashes> {
     /// # Errors
     /// The stream has refused, or the memory for 17 bytes a block is missing.
     pub fn save<W: Write>(&mut self, to: W) -> Result<Saving<'_, W, Hashes>, DeltaError> {
-        self.known.begin()?;
+        self.known.start_state()?;
         self.saving(to, None)
     }
 
@@ -173,7 +173,7 @@ impl Chain<Hashes> {
         &mut self,
         to: W,
     ) -> Result<SavingChanges<'_, W, Hashes>, DeltaError> {
-        self.known.begin()?;
+        self.known.start_state()?;
         self.saving_changes(to, None)
     }
 }
@@ -239,7 +239,7 @@ impl<W: Write, K: Known> Saving<'_, W, K> {
         if given != length || has_failed {
             return Err(DeltaError::NotWhole { given, length });
         }
-        blocks.end(&mut |offset, bytes| changes.take(&mut chain.known, offset, bytes))?;
+        blocks.finish(&mut |offset, bytes| changes.add_blocks(&mut chain.known, offset, bytes))?;
         changes.finish(chain)
     }
 }
@@ -252,8 +252,8 @@ impl<W: Write, K: Known> Write for Saving<'_, W, K> {
             let given = blocks.given() + bytes.len() as u64;
             return Err(io::Error::other(DeltaError::NotWhole { given, length: chain.length }));
         }
-        let fed =
-            blocks.feed(bytes, &mut |offset, bytes| changes.take(&mut chain.known, offset, bytes));
+        let fed = blocks
+            .feed(bytes, &mut |offset, bytes| changes.add_blocks(&mut chain.known, offset, bytes));
         *has_failed = fed.is_err();
         fed.map(|()| bytes.len()).map_err(|error| match error {
             DeltaError::Io(error) => error,
@@ -285,7 +285,7 @@ impl<W: Write, K: Known> SavingChanges<'_, W, K> {
     /// They lie before what was given already, or beyond the state; or the file has refused. The state cannot be saved
     /// then.
     pub fn put(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.take(offset, bytes).map_err(|error| {
+        self.put_in_order(offset, bytes).map_err(|error| {
             self.has_failed = true;
             match error {
                 DeltaError::Io(error) => error,
@@ -294,15 +294,16 @@ impl<W: Write, K: Known> SavingChanges<'_, W, K> {
         })
     }
 
-    fn take(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeltaError> {
+    fn put_in_order(&mut self, offset: u64, bytes: &[u8]) -> Result<(), DeltaError> {
         let Self { chain, blocks, changes, given, .. } = self;
         let (len, next, length) = (bytes.len() as u64, blocks.given(), chain.length);
         if offset < next || offset.checked_add(len).is_none_or(|end| end > length) {
             return Err(DeltaError::OutOfOrder { offset, len, next, length });
         }
-        let mut each = |offset: u64, bytes: &[u8]| changes.take(&mut chain.known, offset, bytes);
+        let mut each =
+            |offset: u64, bytes: &[u8]| changes.add_blocks(&mut chain.known, offset, bytes);
         if offset > next {
-            std::mem::replace(blocks, Blocks::from(offset)).end(&mut each)?;
+            std::mem::replace(blocks, Blocks::from(offset)).finish(&mut each)?;
         }
         *given += len;
         blocks.feed(bytes, &mut each)
@@ -317,7 +318,7 @@ impl<W: Write, K: Known> SavingChanges<'_, W, K> {
         if has_failed || chain.state.is_none() && given != chain.length {
             return Err(DeltaError::NotWhole { given, length: chain.length });
         }
-        blocks.end(&mut |offset, bytes| changes.take(&mut chain.known, offset, bytes))?;
+        blocks.finish(&mut |offset, bytes| changes.add_blocks(&mut chain.known, offset, bytes))?;
         changes.finish(chain)
     }
 }
@@ -354,7 +355,7 @@ impl<W: Write> Changes<W> {
     }
 
     /// Takes blocks that lie side by side, or a part of one.
-    fn take(
+    fn add_blocks(
         &mut self,
         known: &mut impl Known,
         mut offset: u64,

@@ -39,7 +39,7 @@ impl Hashes {
     }
 
     /// A state is about to be saved.
-    pub(crate) fn begin(&mut self) -> io::Result<()> {
+    pub(crate) fn start_state(&mut self) -> io::Result<()> {
         self.changed.clear();
         self.blocks.reserve()
     }

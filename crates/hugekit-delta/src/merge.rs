@@ -45,7 +45,7 @@ fn last_state<R: Read>(sources: &[Source<R>]) -> Result<StateId, DeltaError> {
         {
             return Err(DeltaError::OtherBase { expected, found });
         }
-        found = source.reader.end();
+        found = source.reader.final_state();
     }
     found.ok_or(DeltaError::Nothing)
 }

@@ -79,7 +79,7 @@ impl Places {
     }
 
     /// A state is about to be saved to this file. Returns it for [`commit`](Compare::commit), if that is possible.
-    pub(crate) fn begin(&mut self, to: &File) -> io::Result<Option<File>> {
+    pub(crate) fn start_state(&mut self, to: &File) -> io::Result<Option<File>> {
         self.blocks.reserve()?;
         self.written.clear();
         self.files.forget_changed();

@@ -17,8 +17,12 @@ pub struct Header {
 }
 
 impl Header {
-    /// Whether such a delta may be applied to a state of `length` bytes.
-    pub(crate) fn fits(&self, length: u64, current: Option<StateId>) -> Result<(), DeltaError> {
+    /// Checks that such a delta may be applied to a state of `length` bytes.
+    pub(crate) fn check_applies_to(
+        &self,
+        length: u64,
+        current: Option<StateId>,
+    ) -> Result<(), DeltaError> {
         if self.length != length {
             return Err(DeltaError::OtherLength { delta: self.length, state: length });
         }
@@ -158,7 +162,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    pub(crate) fn end(&self) -> Option<StateId> {
+    pub(crate) fn final_state(&self) -> Option<StateId> {
         self.end
     }
 
@@ -204,16 +208,18 @@ impl<R: Read> Reader<R> {
 }
 
 fn header(bytes: &[u8; Opening::BYTES]) -> Result<Header, DeltaError> {
-    let version = u32::from_le_bytes(part(bytes, 8));
+    let version = u32::from_le_bytes(bytes_at(bytes, 8));
     if version > VERSION {
         return Err(DeltaError::Newer { found: version, known: VERSION });
     }
     let damaged = |what| DeltaError::Damaged { at: 0, what };
-    if XxHash3_64::oneshot(&bytes[..40]) != u64::from_le_bytes(part(bytes, 40)) {
+    if XxHash3_64::oneshot(&bytes[..40]) != u64::from_le_bytes(bytes_at(bytes, 40)) {
         return Err(damaged("the checksum of its beginning is another one"));
     }
-    let opening =
-        Opening { length: u64::from_le_bytes(part(bytes, 16)), base: StateId(part(bytes, 24)) };
+    let opening = Opening {
+        length: u64::from_le_bytes(bytes_at(bytes, 16)),
+        base: StateId(bytes_at(bytes, 24)),
+    };
     if opening.encode() != *bytes {
         return Err(damaged("its beginning has what no version writes"));
     }
@@ -224,14 +230,14 @@ fn header(bytes: &[u8; Opening::BYTES]) -> Result<Header, DeltaError> {
 /// `None` for a kind or a filling that no version writes.
 fn piece(bytes: &[u8; Piece::BYTES]) -> Option<Piece> {
     let piece = Piece {
-        kind: Kind::of(u32::from_le_bytes(part(bytes, 0)))?,
-        offset: u64::from_le_bytes(part(bytes, 8)),
-        len: u64::from_le_bytes(part(bytes, 16)),
+        kind: Kind::of(u32::from_le_bytes(bytes_at(bytes, 0)))?,
+        offset: u64::from_le_bytes(bytes_at(bytes, 8)),
+        len: u64::from_le_bytes(bytes_at(bytes, 16)),
     };
     (piece.encode() == *bytes).then_some(piece)
 }
 
-fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("a part of that length")
 }
 

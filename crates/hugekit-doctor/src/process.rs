@@ -83,7 +83,7 @@ fn memory(now: Extent) -> String {
 }
 
 fn fork(pid: i32, outlook: &Outlook, cost: ForkCost) -> Line {
-    let (now, tended) = (cost.of(outlook.now), cost.of(outlook.tended));
+    let (now, tended) = (cost.estimate(outlook.now), cost.estimate(outlook.tended));
     let millis = |duration: Duration| format!("{:.1} ms", duration.as_secs_f64() * 1e3);
     let value = format!("takes about {}, tended about {}", millis(now), millis(tended));
     if outlook.is_tended {

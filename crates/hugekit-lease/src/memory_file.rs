@@ -115,10 +115,10 @@ impl MemoryFile {
         Ok(())
     }
 
-    fn mapped(&self) -> Result<Held, LeaseError> {
+    fn mapped(&self) -> Result<HeldMapping, LeaseError> {
         headroom::check()?;
         let mapping = Mapping::new(&self.file, 0, self.bytes, self.backing.page_size());
-        mapping.map(Held).map_err(|errno| {
+        mapping.map(HeldMapping).map_err(|errno| {
             let refused = || LeaseError::Kernel { call: "mmap", source: errno.into() };
             shortage(&Root::default(), self.backing, self.bytes).unwrap_or_else(refused)
         })
@@ -218,9 +218,9 @@ fn backing_of(len: u64, huge_page: Option<u64>) -> Result<Backing, Unfit> {
 }
 
 /// A mapping that goes with this value.
-struct Held(Mapping);
+struct HeldMapping(Mapping);
 
-impl Drop for Held {
+impl Drop for HeldMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `populate` in this process, whose threads are done with it. Refused, the addresses are lost
         // and the memory is held until the process ends.

@@ -107,12 +107,12 @@ struct Group {
     mount: PathBuf,
     /// The process's group below the mount.
     path: PathBuf,
-    view: View,
+    view: GroupView,
 }
 
 /// How much of the way from a group to the root a mount shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum View {
+enum GroupView {
     /// All of it, as far as this process's cgroup namespace reaches.
     Whole,
     /// Groups above the top of the mount are hidden.
@@ -212,7 +212,7 @@ impl Cgroups {
             return MemoryLeft::Unknown;
         }
         let Some(group) = self.group_of("memory") else { return self.left_without_a_group() };
-        if group.view == View::Outside {
+        if group.view == GroupView::Outside {
             return MemoryLeft::Unknown;
         }
         let files: [(&str, &str); 2] = match group.v1_controllers {
@@ -234,7 +234,7 @@ impl Cgroups {
                 }
             }
         }
-        let is_known = is_answered || (group.view == View::Whole && self.sees_all_groups());
+        let is_known = is_answered || (group.view == GroupView::Whole && self.sees_all_groups());
         tightest.map_or(
             if is_known { MemoryLeft::Unlimited } else { MemoryLeft::Unknown },
             MemoryLeft::Limited,
@@ -423,10 +423,10 @@ impl Listed {
         let (mount, path, view) = match reaches {
             Some((mount, path)) if !is_above(&path) => {
                 let is_whole = mount.top == Path::new("/");
-                (mount, path, if is_whole { View::Whole } else { View::Part })
+                (mount, path, if is_whole { GroupView::Whole } else { GroupView::Part })
             }
             // A mount that does not reach the group (another cgroup namespace) still shows limits above it.
-            _ => (candidates().next()?, PathBuf::new(), View::Outside),
+            _ => (candidates().next()?, PathBuf::new(), GroupView::Outside),
         };
         let v1_controllers = self.v1_controllers.clone();
         Some(Group { v1_controllers, mount: mount.point.clone(), path, view })

@@ -108,7 +108,7 @@ pub fn mergeable(root: &Root, addresses: &Range<usize>) -> Result<Vec<usize>, Er
 ///
 /// # Errors
 /// `/proc/self/smaps` cannot be read.
-pub fn have_huge_pages(root: &Root, addresses: &Range<usize>) -> Result<bool, Error> {
+pub fn probe_huge_pages(root: &Root, addresses: &Range<usize>) -> Result<bool, Error> {
     let mut have = false;
     each_line_about(root, addresses, |_, line| {
         let bytes = line.strip_prefix("AnonHugePages:");
@@ -197,10 +197,10 @@ mod tests {
         let on_huge_pages =
             smaps.replace("mg", "hg").replacen("Size: ", "AnonHugePages:     204", 1);
         machine.file(SMAPS, &on_huge_pages);
-        assert!(have_huge_pages(&machine.root(), &(0x55df..0x7f01)).unwrap());
-        assert!(!have_huge_pages(&machine.root(), &(0x7f00..0x7f01)).unwrap());
+        assert!(probe_huge_pages(&machine.root(), &(0x55df..0x7f01)).unwrap());
+        assert!(!probe_huge_pages(&machine.root(), &(0x7f00..0x7f01)).unwrap());
         machine.file(SMAPS, on_huge_pages.replace("2044 kB", "0 kB"));
-        assert!(!have_huge_pages(&machine.root(), &(0x55df..0x7f01)).unwrap());
+        assert!(!probe_huge_pages(&machine.root(), &(0x55df..0x7f01)).unwrap());
         machine.file(SMAPS, &smaps);
         machine.file(KSM, "ksm_rmap_items 0\nksm_mergeable: no");
         assert!(mergeable(&machine.root(), &(0..0x9000)).unwrap().is_empty());

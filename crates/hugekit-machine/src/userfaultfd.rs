@@ -25,7 +25,7 @@ pub struct Userfaultfd {
     pub features: Features,
     /// What keeps the system call from the whole use, in the order to remove it; empty if nothing does.
     pub obstacles: Vec<Obstacle>,
-    /// Whether the device node allocates a descriptor.
+    /// Whether opening the device node gives a descriptor.
     pub device: Result<(), Error>,
 }
 

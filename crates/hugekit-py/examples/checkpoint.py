@@ -30,7 +30,7 @@ WAYS = ("none", "save", "copy", "snapshot")
 
 
 class Training:
-    """Arrays and a step that changes some of them. The memory for copies, and for what a snapshot retains , is there
+    """Arrays and a step that changes some of them. The memory for copies, and for what a snapshot retains, is there
     before anything is timed."""
 
     def __init__(self, options, folder):

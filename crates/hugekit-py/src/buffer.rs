@@ -17,7 +17,7 @@ pub(crate) struct Buffer {
 
 // SAFETY: the fields are written once, and read-only after that; releasing attaches to the interpreter.
 unsafe impl Send for Buffer {}
-// SAFETY: as above.
+// SAFETY: the fields are only read while it is shared.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {

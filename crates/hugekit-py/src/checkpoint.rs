@@ -27,7 +27,7 @@ use crate::errors::{Raised, at_path, of_delta, with_fault_signals};
 use crate::numbers::Number;
 use crate::region::{Region, fault_mode, word};
 use crate::replacing::Replacing;
-use crate::snapshot::{Reserve, Wishes, granule, within};
+use crate::snapshot::{Reserve, SnapshotOptions, granule, within};
 
 /// Neighbours with less than that are copied at once: to protect as much takes as long, and edges longer.
 const COPIED: usize = 1 << 20;
@@ -141,8 +141,8 @@ impl Unit {
         self
     }
 
-    /// Wishes for its snapshots.
-    fn wishes(&self, builder: &Builder) -> Builder {
+    /// The builder of its snapshots.
+    fn builder(&self, builder: &Builder) -> Builder {
         self.max_cow_bytes.into_iter().fold(builder.clone(), Builder::max_cow_bytes)
     }
 
@@ -196,7 +196,7 @@ impl ArrayChain {
         granule: Option<&str>,
         max_cow_bytes: Option<Number>,
     ) -> PyResult<Self> {
-        let wishes = Wishes {
+        let options = SnapshotOptions {
             reserve,
             fault_mode: fault_mode.map(self::fault_mode).transpose()?,
             granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
@@ -205,17 +205,17 @@ impl ArrayChain {
         };
         let buffers: Vec<_> =
             arrays.iter().map(|array| Buffer::of(array, false)).collect::<PyResult<_>>()?;
-        let builder = wishes.builder();
+        let builder = options.builder();
         let (spans, length) = spans_of(&builder, &buffers);
         let places = buffers.iter().map(|buffer| place_of(&spans, buffer)).collect();
         Ok(Self {
             states: Mutex::new(States { chain: Chain::new(0), watched: Watched::New }),
             builder: builder.together(length),
             limits: Limits {
-                max_cow_bytes: wishes.max_cow_bytes,
+                max_cow_bytes: options.max_cow_bytes,
                 reserved: reserve.map_or(0, Reserve::nbytes),
             },
-            fault_mode: wishes.fault_mode,
+            fault_mode: options.fault_mode,
             spans,
             places,
             length,
@@ -333,8 +333,10 @@ impl ArrayChain {
         let since = |(unit, epoch): (Unit, Epoch)| {
             let changes = match &unit.region {
                 Some(of) => Changes::since(&*of.region, epoch),
-                // SAFETY: as in `first_of`.
-                None => unsafe { unit.wishes(&self.builder).since(epoch) },
+                // SAFETY: the buffers of the epoch's arrays keep the memory where it is. The program keeps to what
+                // `first_of` checked and what the documentation asks: no thread blocks SIGBUS there, and no code takes
+                // SIGBUS from the library.
+                None => unsafe { unit.builder(&self.builder).since(epoch) },
             };
             Ok((unit, changes?))
         };
@@ -417,7 +419,7 @@ impl ArrayChain {
         // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
         // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now,
         // and documented for later; EFAULT is an OSError.
-        let first = || unsafe { unit.wishes(builder).first_epoch(unit.bytes()) };
+        let first = || unsafe { unit.builder(builder).first_epoch(unit.bytes()) };
         let changes = with_fault_signals(py, first)?;
         let serving = changes.serving().map(|serving| word(serving.fault_mode));
         Ok((Unit { serving, ..unit }, changes))

@@ -97,7 +97,8 @@ impl Pool {
                 builder = builder.watermarks(low, high);
             }
             if let Some(file) = adopted {
-                // SAFETY: as the documentation of this class asks.
+                // SAFETY: all bytes of the file are zero, and nothing else writes to it while the pool lives: the
+                // documentation of this class asks the program for both.
                 #[allow(unsafe_code)]
                 unsafe {
                     builder = builder.adopt(file);

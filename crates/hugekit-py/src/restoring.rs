@@ -107,7 +107,7 @@ impl Found {
         let refused = |error| of_delta(error, path);
         let mut reader = Reader::new(open(path)?).map_err(refused)?;
         let opening = reader.header();
-        may_follow(&opening, before.as_ref(), path)?;
+        check_follows(&opening, before.as_ref(), path)?;
         let mut header = before.map(|before| before.header);
         while let Some(change) = reader.next().map_err(refused)? {
             let header = match &mut header {
@@ -131,8 +131,8 @@ fn open(path: &Path) -> PyResult<BufReader<File>> {
     Ok(BufReader::with_capacity(BUFFERED, File::open(path).map_err(refused)?))
 }
 
-/// Whether a file may come here: a full one first, and each other one behind what it begins with.
-fn may_follow(opening: &Header, before: Option<&Found>, path: &Path) -> PyResult<()> {
+/// Checks that a file may come here: a full one first, and each other one behind what it begins with.
+fn check_follows(opening: &Header, before: Option<&Found>, path: &Path) -> PyResult<()> {
     let of_delta = |error| Err(of_delta(error, path));
     match (opening.base, before) {
         (None, None) => Ok(()),

@@ -192,9 +192,9 @@ impl Reserve {
     }
 }
 
-/// Wishes for each of the snapshots.
+/// Options of each of the snapshots.
 #[derive(Clone, Copy)]
-pub(crate) struct Wishes<'a> {
+pub(crate) struct SnapshotOptions<'a> {
     pub(crate) reserve: Option<&'a Reserve>,
     pub(crate) fault_mode: Option<FaultMode>,
     pub(crate) granule: Granule,
@@ -202,7 +202,7 @@ pub(crate) struct Wishes<'a> {
     pub(crate) populate_copies: usize,
 }
 
-impl Wishes<'_> {
+impl SnapshotOptions<'_> {
     /// All but what is populated.
     pub(crate) fn builder(&self) -> Builder {
         let builder = hugekit::Snapshot::builder().granule(self.granule);
@@ -259,7 +259,7 @@ pub(crate) fn snapshot(
     populate_copies: Option<Number>,
     reserve: Option<&Reserve>,
 ) -> PyResult<Snapshot> {
-    let wishes = Wishes {
+    let options = SnapshotOptions {
         reserve,
         fault_mode: fault_mode.map(self::fault_mode).transpose()?,
         granule: granule.map_or(Ok(Granule::Auto), self::granule)?,
@@ -275,7 +275,7 @@ pub(crate) fn snapshot(
         })
         .collect::<PyResult<Vec<_>>>()?;
     // From here on nothing of Python's runs, so that no Python code writes in between.
-    let memories = taken(py, &buffers, wishes)?;
+    let memories = taken(py, &buffers, options)?;
     let parts: Vec<Part> = named
         .into_iter()
         .zip(buffers)
@@ -366,7 +366,7 @@ fn kind_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Kind>> {
 fn taken(
     py: Python<'_>,
     buffers: &[(Buffer, Option<Kind>)],
-    wishes: Wishes<'_>,
+    options: SnapshotOptions<'_>,
 ) -> PyResult<Vec<Memory>> {
     let mut memories: Vec<Memory> = buffers.iter().map(|_| Memory(None)).collect();
     let (mut of_regions, mut elsewhere) = (HashMap::new(), Vec::new());
@@ -376,7 +376,7 @@ fn taken(
         match Region::around(buffer.start().addr(), buffer.len()) {
             Some(region) => {
                 let start = buffer.start().addr();
-                let fault_mode = wishes.fault_mode;
+                let fault_mode = options.fault_mode;
                 memories[index] =
                     Memory(Some(within(py, &region, start, fault_mode, &mut of_regions)?));
             }
@@ -385,7 +385,7 @@ fn taken(
         }
     }
     let ranges: Vec<_> = elsewhere.iter().map(|&(_, range)| range).collect();
-    let builder = wishes.builder().populate_copies(wishes.populate_copies);
+    let builder = options.builder().populate_copies(options.populate_copies);
     // SAFETY: the buffers keep the memory where it is, and Python's threads have their stacks elsewhere; they do not
     // block SIGBUS, which is checked for all threads there are. That no code takes SIGBUS from us is checked now, and
     // documented for later; EFAULT is an OSError.
@@ -463,7 +463,7 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let given = out.map(|out| self.destinations(out)).transpose()?;
         let (list, dict) = (PyList::empty(py), PyDict::new(py));
-        let parts = self.take()?;
+        let parts = self.take_parts()?;
         let mut done = 0;
         for (index, part) in parts.into_iter().enumerate() {
             let array = match &given {
@@ -536,7 +536,7 @@ impl Snapshot {
         let reader = Reader::new(progress, self.nbytes)?;
         let descriptor = descriptor_of(file)?;
         let mut done = 0;
-        for part in self.take()? {
+        for part in self.take_parts()? {
             let len = part.len;
             match descriptor {
                 Some(descriptor) => reader.write(py, part, &*borrowed(descriptor), done)?,
@@ -577,7 +577,7 @@ impl Snapshot {
         let path = with_suffix(path, ".npy");
         let refused = |error| at_path(error, &path);
         let replacing = py.detach(|| Replacing::new(path.clone())).map_err(refused)?;
-        for part in self.take()? {
+        for part in self.take_parts()? {
             let (mut file, header) = (&replacing.file, part.header(py)?);
             py.detach(|| file.write_all(&header)).map_err(refused)?;
             reader.write(py, part, file, 0)?;
@@ -614,7 +614,7 @@ impl Snapshot {
             .compression_method(CompressionMethod::Stored)
             .large_file(true);
         let mut done = 0;
-        for part in self.take()? {
+        for part in self.take_parts()? {
             let (len, name) = (part.len, format!("{}.npy", part.name));
             let header = part.header(py)?;
             py.detach(|| {
@@ -724,7 +724,7 @@ impl Snapshot {
     }
 
     /// All parts, for a reader of all of it.
-    fn take(&self) -> PyResult<Vec<Part>> {
+    fn take_parts(&self) -> PyResult<Vec<Part>> {
         let parts = lock(&self.parts).take();
         let parts = parts.ok_or_else(ended)?;
         *lock(&self.stats) = stats_of(&parts);

@@ -44,7 +44,8 @@ pub(crate) fn clear(
     let number = threads;
     if progress.is_none() && buffer.len() < LONG && number.is_none_or(|Number(number)| number != 0)
     {
-        // SAFETY: as below.
+        // SAFETY: the buffer is writable and stays in its place. That no other thread accesses it meanwhile is for the
+        // program to see to, as with numpy's own functions.
         unsafe { ClearOptions::new().run_raw(buffer.start(), buffer.len()) }
             .map_err(Raised::from)?;
         return Ok(());
@@ -108,7 +109,9 @@ pub(crate) fn copy(
         if !teller.is_silent() {
             copy = copy.progress(&tell).cancel(teller.cancel());
         }
-        // SAFETY: as in `clear`; equally long, and an overlap is refused.
+        // SAFETY: `to` is writable and `from` readable, both are equally long and stay in their places, and an overlap
+        // is refused. That no other thread writes to either meanwhile is for the program to see to, as with numpy's
+        // own functions.
         unsafe { copy.run_raw(to.start(), from.start(), to.len()) }
     };
     let done = if to.len() < LONG && teller.is_silent() { run() } else { py.detach(run) };

@@ -113,11 +113,11 @@ def test_a_reserve_counts_whatever_the_limit_is():
         assert_is(moment.to_numpy(), arrays)
 
 
-@pytest.mark.parametrize("wishes", [{"max_cow_bytes": 8 * MIB}, {"max_cow_bytes": 2 * MIB, "reserve": 24 * MIB}], ids=str)
-def test_the_limit_of_a_checkpointer_is_one_of_each_array_and_a_reserve_counts(wishes, tmp_path):
+@pytest.mark.parametrize("options", [{"max_cow_bytes": 8 * MIB}, {"max_cow_bytes": 2 * MIB, "reserve": 24 * MIB}], ids=str)
+def test_the_limit_of_a_checkpointer_is_one_of_each_array_and_a_reserve_counts(options, tmp_path):
     arrays = state_of(24 * MIB)
-    wishes = wishes | ({"reserve": hugekit.Reserve(wishes["reserve"])} if "reserve" in wishes else {})
-    with hugekit.Checkpointer(arrays, **wishes) as saver:
+    options = options | ({"reserve": hugekit.Reserve(options["reserve"])} if "reserve" in options else {})
+    with hugekit.Checkpointer(arrays, **options) as saver:
         for path in ("0.delta", "1.delta"):
             save_what_is_rewritten(saver, arrays, tmp_path / path)
     assert_is(hugekit.load_checkpoint([tmp_path / "0.delta", tmp_path / "1.delta"]), arrays)

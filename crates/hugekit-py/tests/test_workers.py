@@ -204,8 +204,8 @@ class Samples(torch.utils.data.Dataset):
         assert (room.numpy() == was + 1).all()
         return room - 1
 
-def loader(samples, **wishes):
-    return torch.utils.data.DataLoader(samples, batch_size=4, num_workers=2, multiprocessing_context=sys.argv[1], timeout=100, **wishes)
+def loader(samples, **options):
+    return torch.utils.data.DataLoader(samples, batch_size=4, num_workers=2, multiprocessing_context=sys.argv[1], timeout=100, **options)
 
 if __name__ == "__main__":
     own = torch.ones(32, 300_000)

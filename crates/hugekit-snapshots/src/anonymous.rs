@@ -1,4 +1,4 @@
-//! A snapshot of anonymous memory as its owner has it: the snapshot that is shared with fault handlers, and what
+//! A snapshot of anonymous memory as its owner has it: the state that is shared with fault handlers, and what
 //! has to end with it.
 #![allow(unsafe_code)]
 
@@ -71,7 +71,9 @@ impl Anonymous {
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivering<'_>> {
         let range = to.addr()..to.addr() + self.snapshot.interval().range().len();
         let is_plain = self.tracker.is_in_place() && tracker::is_plain(&range);
-        // SAFETY: the caller's to promise; no snapshot, region or fork has faults there that it handles in place.
+        // SAFETY: until the delivery ends `to` can be written and only `try_read` writes it, in order (the contract of
+        // this function). No snapshot, region or fork has faults there that it handles in place (`is_plain`), and any
+        // others wait for no granule.
         is_plain.then(|| unsafe { self.snapshot.deliver_to(to) })
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::io;
 use rustix::param::page_size;
 
-use super::reserve::Lease;
+use super::reserve::ReservePart;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::memory;
 use hugekit_sys::private_pages::{OwnWords, Private, PrivateBytes};
@@ -19,19 +19,19 @@ const BITS: usize = u64::BITS as usize;
 #[derive(Debug)]
 pub(super) struct Arena {
     /// The first slots, as many as there are here.
-    reserved: Option<Lease>,
+    reserved: Option<ReservePart>,
     /// The other ones.
     bytes: PrivateBytes,
     slot_bytes: usize,
     count: usize,
     /// A bit for each slot that is taken, and for those beyond the last one.
     taken: OwnWords<AtomicU64>,
-    held: Private<Held>,
+    held: Private<SlotCounts>,
 }
 
 /// Slots that are taken.
 #[derive(Debug, Default)]
-struct Held {
+struct SlotCounts {
     now: AtomicUsize,
     most: AtomicUsize,
 }
@@ -41,7 +41,7 @@ impl Arena {
     pub(super) fn new(
         count: usize,
         slot_bytes: usize,
-        reserved: Option<Lease>,
+        reserved: Option<ReservePart>,
     ) -> io::Result<Self> {
         let rest = count - slots_of(reserved.as_ref(), slot_bytes).min(count);
         let len = rest.checked_mul(slot_bytes).ok_or(io::Errno::NOMEM)?;
@@ -57,7 +57,14 @@ impl Arena {
         if let Some(last) = taken.last().filter(|_| count % BITS != 0) {
             last.store(u64::MAX << (count % BITS), Ordering::Relaxed);
         }
-        Ok(Self { reserved, bytes, slot_bytes, count, taken, held: Private::new(Held::default())? })
+        Ok(Self {
+            reserved,
+            bytes,
+            slot_bytes,
+            count,
+            taken,
+            held: Private::new(SlotCounts::default())?,
+        })
     }
 
     /// Has memory for the first slots, as far as there is any. Before any thread takes one.
@@ -69,7 +76,7 @@ impl Arena {
     }
 
     /// Takes the first slot that is free: most likely one that has its memory.
-    pub(super) fn take(&self) -> Option<u32> {
+    pub(super) fn take_slot(&self) -> Option<u32> {
         let slot = self.taken.iter().enumerate().find_map(|(at, word)| {
             let bit = take_bit(word)?;
             Some(at * BITS + bit as usize)
@@ -92,15 +99,16 @@ impl Arena {
     /// No slot is taken, and none will be.
     pub(super) unsafe fn end(&self) {
         debug_assert_eq!(self.held().0, 0, "slots are given back before");
-        self.reserved.iter().for_each(Lease::end);
-        // SAFETY: the caller's to promise. If it is refused, the memory goes with the arena.
+        self.reserved.iter().for_each(ReservePart::end);
+        // SAFETY: no slot is taken, and none will be, so no thread uses the bytes. If the call fails, the memory goes
+        // with the arena.
         let _ = unsafe { self.bytes.give_back() };
     }
 
     pub(super) fn slot(&self, slot: u32) -> *mut u8 {
         let (slot, reserved) = (slot as usize, slots_of(self.reserved.as_ref(), self.slot_bytes));
         let (start, index) = match &self.reserved {
-            Some(lease) if slot < reserved => (lease.start(), slot),
+            Some(part) if slot < reserved => (part.start(), slot),
             _ => (self.bytes.start(), slot - reserved),
         };
         start.wrapping_add(index * self.slot_bytes)
@@ -118,8 +126,8 @@ impl Arena {
     }
 }
 
-fn slots_of(lease: Option<&Lease>, slot_bytes: usize) -> usize {
-    lease.map_or(0, |lease| lease.len() / slot_bytes)
+fn slots_of(part: Option<&ReservePart>, slot_bytes: usize) -> usize {
+    part.map_or(0, |part| part.len() / slot_bytes)
 }
 
 /// Sets a bit that is not.
@@ -143,14 +151,17 @@ mod tests {
             .into_iter()
             .flat_map(|count| [(count, None), (count, Some(&reserve))])
         {
-            let arena =
-                Arena::new(count, 4096, reserve.and_then(|reserve| reserve.lease(count * 4096)))
-                    .unwrap();
+            let arena = Arena::new(
+                count,
+                4096,
+                reserve.and_then(|reserve| reserve.take_part(count * 4096)),
+            )
+            .unwrap();
             assert_eq!(arena.reserved(), reserve.map_or(0, |_| count.min(512) * 4096));
             let places: BTreeSet<usize> =
                 (0..count as u32).map(|slot| arena.slot(slot).addr() / 4096).collect();
             assert_eq!(places.len(), count);
-            let slots: BTreeSet<u32> = std::iter::from_fn(|| arena.take()).collect();
+            let slots: BTreeSet<u32> = std::iter::from_fn(|| arena.take_slot()).collect();
             assert_eq!(slots, (0..count as u32).collect());
             assert_eq!(arena.held(), (count * 4096, count * 4096));
             for &slot in slots.iter().rev().take(1) {
@@ -158,7 +169,7 @@ mod tests {
                 assert_eq!(arena.held(), ((count - 1) * 4096, count * 4096));
                 // SAFETY: a slot of that many bytes, which no other thread has.
                 unsafe { arena.slot(slot).add(4095).write(1) };
-                assert_eq!((arena.take(), arena.take()), (Some(slot), None));
+                assert_eq!((arena.take_slot(), arena.take_slot()), (Some(slot), None));
             }
         }
     }

@@ -1,35 +1,25 @@
-//! Wishes for a snapshot.
+//! Options for a snapshot.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
 
 use super::anonymous::Anonymous;
 use super::background::Background;
-use super::edges::{self, Guard};
-use super::granules::Behind;
-use super::interval::{Interval, inner_of};
+use super::interval::inner_of;
+use super::plan::{Purpose, SnapshotPlan};
 use super::reserve::Reserve;
-use super::source::Source;
-use super::state::SnapshotState;
+use super::source::SnapshotSource;
 use super::taken::Taken;
-use super::tracker::{NotAdded, Way, WriteTracker};
-use super::write_protector::WriteProtector;
-use super::{Snapshot, SnapshotError, Unsuitable, limit, survey};
-use hugekit_machine::Root;
-use hugekit_machine::mappings::{self, MappedRange};
+use super::{Changes, Epoch, Snapshot, SnapshotError, limit, several, survey};
+use hugekit_machine::{Root, mappings};
 use hugekit_regions::fault::{FaultMode, Serving};
-use hugekit_regions::pool::FaultError;
+#[cfg(doc)]
+use hugekit_regions::region::ForkError;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom;
 use hugekit_sys::pagemap::PageMap;
 
 const SMALL: usize = 64 << 10;
-
-/// Looks for a moment in which the page of an edge is not written, and the time between them.
-const MOMENTS: u32 = 50;
-const MOMENT: Duration = Duration::from_millis(1);
 
 /// What one write makes its thread copy, and what protection is lifted of together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -45,7 +35,7 @@ pub enum Granule {
     Small,
 }
 
-/// Wishes for a snapshot. [`Snapshot::builder`].
+/// Options for a snapshot, made by [`Snapshot::builder`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until of_anonymous"]
 pub struct Builder {
@@ -130,7 +120,7 @@ impl Builder {
     /// Until the snapshot is dropped:
     /// - no thread that has SIGBUS blocked writes to the memory, none has its stack, its alternate signal stack
     ///   or its thread-local variables there (those of the C library's own threads are refused, as far as they
-    ///   can be found out), and no other handler takes SIGBUS from hugekit's without passing on what is not its own;
+    ///   can be found out), and no other code replaces hugekit's handler of SIGBUS without passing signals on to it;
     /// - no system call writes to it but after [`Snapshot::prepare_write`], unless the program can
     ///   bear EFAULT;
     /// - no other code has the kernel serve its faults (`userfaultfd`), in other processes too (ptrace, CRIU).
@@ -138,35 +128,107 @@ impl Builder {
     /// The memory may be written, unmapped, remapped, protected, discarded and forked meanwhile: what that takes
     /// from the snapshot is an error when it is read.
     pub unsafe fn of_anonymous(self, memory: *const [u8]) -> Result<Snapshot, SnapshotError> {
-        let mut made = self.protect(range_of(memory)?, Kind::Once)?;
+        let mut made = self.protect(range_of(memory)?, Purpose::Once)?;
         if self.background {
             let half = made.cap / 2;
             made.background = Some(Background::start(&made.snapshot, made.tracker, half)?);
         }
-        Ok(Snapshot { source: Source::Anonymous(made) })
+        Ok(Snapshot { source: SnapshotSource::Anonymous(made) })
+    }
+
+    /// Takes a snapshot of each of several ranges, as [`of_anonymous`](Self::of_anonymous) would
+    /// one after the other, but in less time where ranges lie side by side: 1 ms less for each that
+    /// begins where another one ends, and that is on huge pages. So do arrays that an allocator
+    /// mapped one by one, with a few words of its own and the rest of a page between them.
+    /// [`max_cow_bytes`](Self::max_cow_bytes) and [`populate_copies`](Self::populate_copies) are
+    /// meant for each range, and ranges that lie side by side share what they have together; so is
+    /// what they [cost](Snapshot::stats).
+    ///
+    /// # Errors
+    /// As of [`of_anonymous`](Self::of_anonymous), for the first range that is refused; none is taken then.
+    ///
+    /// # Safety
+    /// As for [`of_anonymous`](Self::of_anonymous), for all of the ranges.
+    pub unsafe fn take_many(self, memory: &[*const [u8]]) -> Result<Vec<Snapshot>, SnapshotError> {
+        // SAFETY: `several::take_many` has the contract of this function.
+        unsafe { several::take_many(&self, memory) }
+    }
+
+    /// Which of several ranges [`take_many`](Self::take_many) would take at once: groups of indices, ascending by address
+    /// in each. For epochs, of which one then covers a whole group, from the first byte of its first range to the last
+    /// byte of its last one; what lies between two of its ranges, less than a page, belongs to the allocator. System calls
+    /// may write it, so that epochs of a group whose ranges do not touch are to be served by threads
+    /// ([`FaultMode::Threaded`]).
+    ///
+    /// Ranges that overlap are in groups of their own.
+    #[must_use]
+    pub fn neighbours(&self, memory: &[*const [u8]]) -> Vec<Vec<usize>> {
+        several::neighbours(self, memory)
+    }
+
+    /// Takes a snapshot of memory, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`] when it is
+    /// written out. [`in_background`](Self::in_background) is of no use here.
+    ///
+    /// # Errors
+    /// As of [`of_anonymous`](Self::of_anonymous).
+    ///
+    /// # Safety
+    /// As for [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
+    pub unsafe fn first_epoch(self, memory: *const [u8]) -> Result<Changes, SnapshotError> {
+        Changes::first_of_anonymous(&self, range_of(memory)?)
+    }
+
+    /// Takes a snapshot of the epoch's memory: of what was written since that began. The granule is the epoch's.
+    ///
+    /// Memory that was unmapped, discarded or replaced meanwhile counts as written, as far as it is there.
+    ///
+    /// # Errors
+    /// As of [`of_anonymous`](Self::of_anonymous); [`ForkError::OtherEpoch`] of a region's epoch, which [`Changes::since`]
+    /// takes; and those of a snapshot that is lost: what was written is not known then, and a
+    /// [first epoch](Self::first_epoch) is to be begun.
+    ///
+    /// # Safety
+    /// As for [`first_epoch`](Self::first_epoch).
+    pub unsafe fn since(self, epoch: Epoch) -> Result<Changes, SnapshotError> {
+        Changes::since_of_anonymous(self, epoch)
+    }
+
+    /// By default, writes are handled as those since the epoch before: both are of the same memory.
+    pub(super) fn served_like(mut self, before: Option<&Serving>) -> Self {
+        if let (FaultMode::Auto, Some(before)) = (self.fault_mode, before) {
+            self.fault_mode = before.fault_mode;
+        }
+        self
     }
 
     /// Protects a range, once or for epochs.
     pub(super) fn protect(
         &self,
         range: Range<usize>,
-        kind: Kind<'_>,
+        purpose: Purpose<'_>,
     ) -> Result<Anonymous, SnapshotError> {
         headroom::check()?;
         // Before the survey: what we map from now on stays away, whatever the owner unmaps.
         let taken = Taken::new(range.clone()).map_err(SnapshotError::kernel("mmap"))?;
         let mappings = survey::mappings_of(&range)?;
-        let granule = match kind {
-            Kind::Epoch { before: Some(before) } => before.interval().granule_bytes(),
+        let granule = match purpose {
+            Purpose::Epoch { before: Some(before) } => before.interval().granule_bytes(),
             _ => self.granule_bytes(&range)?,
         };
         let len = range.len();
         let by_default = || limit::by_default(&Root::default(), len, self.together.max(len));
         let cap = self.cap.unwrap_or_else(by_default).max(self.reserved());
         let (populated, reserve) = (self.populated, self.reserve.as_ref());
-        let plan =
-            Plan { range: &range, mappings: &mappings, granule, kind, cap, populated, reserve };
-        plan.protected(self.fault_mode, taken)
+        let plan = SnapshotPlan {
+            range: &range,
+            mappings: &mappings,
+            granule,
+            purpose,
+            cap,
+            populated,
+            reserve,
+        };
+        plan.protect(self.fault_mode, taken)
     }
 
     /// Bytes of the reserve.
@@ -180,7 +242,7 @@ impl Builder {
             Granule::Small => Ok(SMALL),
             Granule::Auto => {
                 let whole = inner_of(range, HUGE_PAGE_BYTES);
-                let has_huge = !whole.is_empty() && has_huge(&whole)?;
+                let has_huge = !whole.is_empty() && probe_huge_pages(&whole)?;
                 Ok(if has_huge { HUGE_PAGE_BYTES } else { SMALL })
             }
         }
@@ -196,176 +258,11 @@ pub(super) fn range_of(memory: *const [u8]) -> Result<Range<usize>, SnapshotErro
     }
 }
 
-/// What a snapshot is for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Kind<'a> {
-    /// To be read.
-    Once,
-    /// To be read as far as it has changed since the one before, or all of it, and to know then what changes.
-    Epoch { before: Option<&'a SnapshotState> },
-}
-
 /// Whether some of the range is on huge pages; where the page map cannot be scanned, whether some of its mappings is.
-fn has_huge(range: &Range<usize>) -> Result<bool, SnapshotError> {
+fn probe_huge_pages(range: &Range<usize>) -> Result<bool, SnapshotError> {
     let map = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
     match map.scanned() {
         Some(scanned) => scanned.has_huge(range).map_err(SnapshotError::kernel("PAGEMAP_SCAN")),
-        None => Ok(mappings::have_huge_pages(&Root::default(), range)?),
-    }
-}
-
-/// What is to be made.
-struct Plan<'a> {
-    range: &'a Range<usize>,
-    mappings: &'a [MappedRange],
-    granule: usize,
-    kind: Kind<'a>,
-    cap: usize,
-    populated: usize,
-    reserve: Option<&'a Reserve>,
-}
-
-/// A snapshot, who is told of its writes, and how these are served.
-type Watched = (Arc<SnapshotState>, &'static WriteTracker, Option<Serving>);
-
-impl Plan<'_> {
-    fn snapshot(&self, protector: Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError> {
-        let behind = match self.kind {
-            Kind::Once => Behind::Nothing,
-            Kind::Epoch { .. } => Behind::Watched,
-        };
-        let snapshot = SnapshotState::new(
-            Interval::new(self.range.clone(), self.granule),
-            behind,
-            self.cap,
-            self.reserve,
-            protector,
-        )
-        .map_err(|errno| SnapshotError::NoRoom {
-            bytes: self.cap.min(self.range.len()),
-            source: errno.into(),
-        })?;
-        snapshot.arena().populate(self.populated);
-        Ok(snapshot)
-    }
-
-    fn protected(&self, fault_mode: FaultMode, taken: Taken) -> Result<Anonymous, SnapshotError> {
-        let (snapshot, tracker, serving) = match fault_mode {
-            FaultMode::InPlace => self.in_place(None),
-            FaultMode::Threaded { threads } => self.by(Way::Threaded, threads, None),
-            _auto => match self.by(Way::Threaded, 1, None) {
-                Err(SnapshotError::Fault(fallback)) => {
-                    hugekit_sys::events::info!("writes are served in place: {fallback}");
-                    self.in_place(Some(fallback))
-                }
-                threaded => threaded,
-            },
-        }?;
-        Ok(Anonymous { snapshot, tracker, cap: self.cap, serving, background: None, _taken: taken })
-    }
-
-    fn in_place(&self, fallback: Option<FaultError>) -> Result<Watched, SnapshotError> {
-        survey::no_thread_blocks_sigbus()?;
-        self.by(Way::InPlace, 0, fallback)
-    }
-
-    fn by(
-        &self,
-        way: Way,
-        threads: usize,
-        fallback: Option<FaultError>,
-    ) -> Result<Watched, SnapshotError> {
-        let tracker = |way| WriteTracker::current(way).map_err(SnapshotError::kernel("mmap"));
-        let other = tracker(way.other())?;
-        if let Some(mapping) =
-            self.mappings.iter().find(|mapping| other.has_part_of(&self.part_of(mapping)))
-        {
-            let reason = Unsuitable::OtherFaultMode;
-            return Err(SnapshotError::Unsuitable { mapping: mapping.clone(), reason });
-        }
-        let tracker = tracker(way)?;
-        let snapshot = self.add_to(tracker, threads)?;
-        let fault_mode = match way {
-            Way::InPlace => FaultMode::InPlace,
-            Way::Threaded => FaultMode::Threaded { threads: tracker.threads() },
-        };
-        let serving =
-            (!snapshot.interval().inner().is_empty()).then(|| Serving::new(fault_mode, fallback));
-        Ok((snapshot, tracker, serving))
-    }
-
-    /// Where the page of an edge is written all the time, with writers stopped for the copy, if this process may do
-    /// that; else in a moment when they rest.
-    fn add_to(
-        &self,
-        tracker: &'static WriteTracker,
-        threads: usize,
-    ) -> Result<Arc<SnapshotState>, SnapshotError> {
-        let before = match self.kind {
-            Kind::Once => None,
-            Kind::Epoch { before } => before,
-        };
-        let make = |protector| self.snapshot(protector);
-        let add = |how| tracker.add(threads, self.mappings, how, before, make);
-        if self.edge_pages().next().is_some() && !tracker.notes_writes() {
-            return self.add_unwatched(add);
-        }
-        let mut added = add(Guard::Watched);
-        if matches!(added, Err(NotAdded::Unquiet(_))) && self.may_be_stopped()? {
-            match add(Guard::Stopped) {
-                Err(NotAdded::Unstopped(_, reason)) => {
-                    hugekit_sys::events::debug!("writers cannot be stopped: {reason}");
-                }
-                stopped => added = stopped,
-            }
-        }
-        for _ in 0..MOMENTS {
-            let Err(NotAdded::Unquiet(_)) = added else { break };
-            std::thread::sleep(MOMENT);
-            added = add(Guard::Watched);
-        }
-        added.map_err(error_of)
-    }
-
-    /// Without a kernel that notes writes, no copy of an edge is known to be of one moment but one that was made while
-    /// its page's writers were stopped.
-    fn add_unwatched(
-        &self,
-        add: impl Fn(Guard) -> Result<Arc<SnapshotState>, NotAdded>,
-    ) -> Result<Arc<SnapshotState>, SnapshotError> {
-        let page = self.edge_pages().next().map_or(self.range.start, |page| page.start);
-        if !self.may_be_stopped()? {
-            return Err(SnapshotError::Unwatched { page });
-        }
-        add(Guard::Stopped).map_err(error_of)
-    }
-
-    fn edge_pages(&self) -> impl Iterator<Item = Range<usize>> {
-        edges::pages_of(self.range).into_iter().flatten()
-    }
-
-    fn may_be_stopped(&self) -> Result<bool, SnapshotError> {
-        for page in self.edge_pages() {
-            if !survey::may_be_stopped(page.start)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn part_of(&self, mapping: &MappedRange) -> Range<usize> {
-        let Range { start, end } = mapping.addresses;
-        start.max(self.range.start)..end.min(self.range.end)
-    }
-}
-
-fn error_of(reason: NotAdded) -> SnapshotError {
-    match reason {
-        NotAdded::Unquiet(page) => SnapshotError::Unquiet { page },
-        NotAdded::Unstopped(page, reason) => {
-            hugekit_sys::events::debug!("writers cannot be stopped: {reason}");
-            SnapshotError::Unwatched { page }
-        }
-        NotAdded::Error(error) => error,
+        None => Ok(mappings::probe_huge_pages(&Root::default(), range)?),
     }
 }

@@ -33,10 +33,12 @@ pub unsafe fn collapse(memory: *const [u8]) -> Collapsed {
     let mut next = start.checked_next_multiple_of(HUGE_PAGE_BYTES).unwrap_or(end);
     while next < end && end - next >= HUGE_PAGE_BYTES {
         let piece = std::ptr::with_exposed_provenance_mut(next);
-        // SAFETY: the caller's to promise.
+        // SAFETY: no first access to the memory waits for another program's userfaultfd: the contract of this
+        // function.
         let mut done = unsafe { mapping::collapse(piece, HUGE_PAGE_BYTES) };
         if done == Err(Errno::AGAIN) {
-            // SAFETY: as above. Another thread held one of its pages at that moment.
+            // SAFETY: no first access to the memory waits for another program's userfaultfd: the contract of this
+            // function. Another thread held one of its pages at that moment.
             done = unsafe { mapping::collapse(piece, HUGE_PAGE_BYTES) };
         }
         let count = if done.is_ok() { &mut collapsed.huge } else { &mut collapsed.fragmented };

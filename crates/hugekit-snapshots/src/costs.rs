@@ -14,7 +14,7 @@ pub(super) struct Costs {
 
 /// The same, at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct CostCounts {
     pub(super) by_writers: u64,
     pub(super) by_others: u64,
     /// The longest wait of a write.
@@ -35,8 +35,8 @@ impl Costs {
         self.longest_nanos.fetch_max(nanos, Ordering::Relaxed);
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
+    pub(super) fn counts(&self) -> CostCounts {
+        CostCounts {
             by_writers: self.by_writers.load(Ordering::Relaxed),
             by_others: self.by_others.load(Ordering::Relaxed),
             longest_nanos: self.longest_nanos.load(Ordering::Relaxed),

@@ -16,7 +16,7 @@ impl Delivery {
         Self { destination: AtomicUsize::new(0), reading: AtomicUsize::new(usize::MAX) }
     }
 
-    pub(super) fn begin(&self, to: *mut u8) {
+    pub(super) fn start(&self, to: *mut u8) {
         self.destination.store(to.expose_provenance(), Ordering::SeqCst);
     }
 
@@ -25,8 +25,9 @@ impl Delivery {
         self.destination.store(0, Ordering::SeqCst);
     }
 
-    /// The reader is at a granule; whether there is a destination. A thread that claims the granule afterwards sees it.
-    pub(super) fn read(&self, index: usize) -> bool {
+    /// Notes that the reader is at a granule; returns whether there is a destination. A thread that claims the granule
+    /// afterwards sees the note.
+    pub(super) fn note_reading(&self, index: usize) -> bool {
         self.reading.store(index, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.destination.load(Ordering::SeqCst) != 0
@@ -34,7 +35,7 @@ impl Delivery {
 
     /// Where a granule belongs that the caller has claimed, as an offset from the snapshot's start: not where the
     /// reader may be writing it already, because what that has read may be newer.
-    pub(super) fn of(&self, index: usize, offset: usize) -> Option<*mut u8> {
+    pub(super) fn place_for(&self, index: usize, offset: usize) -> Option<*mut u8> {
         let to = self.destination.load(Ordering::SeqCst);
         let is_free = to != 0 && self.reading.load(Ordering::SeqCst) != index;
         is_free.then(|| std::ptr::with_exposed_provenance_mut(to + offset))

@@ -6,10 +6,10 @@
 //! stand still: a descriptor of its own has the kernel note the first write and let it pass. Copied and not written
 //! since, the bytes are those of one moment; written, they are copied again.
 //!
-//! Where others write the page all the time, that never happens, and before Linux 6.7 no write is noted. Then the page is *stopped* for the microseconds of
-//! the copy, by a descriptor whose faults wait in the kernel, those of system calls and signal frames too: no thread's
-//! stack is needed for that. A descriptor that serves faults of user code alone would have the kernel fail instead,
-//! so a process that has no other gets an error.
+//! If others write the page all the time, that never happens, and before Linux 6.7 the kernel notes no write. Then the
+//! page is *stopped* for the microseconds of the copy, by a descriptor whose faults wait in the kernel, those of system
+//! calls and signal frames too. No thread's stack is needed for that. With a descriptor that serves faults of user code
+//! alone, the kernel would fail instead, so a process that has no other gets an error.
 //!
 //! Where another snapshot that is handled in the same way protects the page as a whole, it is *held*: nothing lifts
 //! its protection during the copy.
@@ -50,7 +50,7 @@ pub(super) enum Guard {
 
 /// Why the edges are not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum EdgeTrouble {
     /// The page was written whenever it was copied.
     Unquiet(usize),
     /// There is no such page any more.
@@ -84,36 +84,36 @@ impl Edges {
     /// Copies the edges as they are at one moment, while the inner pages stand still. Between the two calls for a
     /// page that is stopped, nothing here may write to memory that could lie there: only to what is kept, and to the
     /// stack, which the caller has looked at.
-    pub(super) fn take(
+    pub(super) fn copy_all(
         &self,
         protector: &WriteProtector,
         guard: &Guarding<'_>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), EdgeTrouble> {
         let pages = self.pages();
         let mut guarded = [None, None];
         let mut taken = Ok(());
         for (page, guarded) in pages.iter().flatten().zip(&mut guarded) {
             // Held, it stays as it is if another snapshot needs it. What other code has protected says nothing.
             if !(guard.others)(page.start) || !protector.is_protected(page) {
-                taken = taken.and_then(|()| guard.begin(protector, page));
+                taken = taken.and_then(|()| guard.start_guarding(protector, page));
                 *guarded = taken.is_ok().then(|| page.clone());
             }
         }
-        taken = taken.and_then(|()| self.take_guarded(protector, guard, &guarded));
-        guarded.iter().flatten().for_each(|page| guard.end(page));
+        taken = taken.and_then(|()| self.copy_unwritten(protector, guard, &guarded));
+        guarded.iter().flatten().for_each(|page| guard.stop_guarding(page));
         taken
     }
 
-    fn take_guarded(
+    fn copy_unwritten(
         &self,
         protector: &WriteProtector,
         guard: &Guarding<'_>,
         guarded: &[Option<Range<usize>>; 2],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), EdgeTrouble> {
         let mut written = None;
         for _ in 0..COPIES {
             for page in guarded.iter().flatten() {
-                let kernel = |errno| Trouble::Kernel("UFFDIO_WRITEPROTECT", errno, page.start);
+                let kernel = |errno| EdgeTrouble::Kernel("UFFDIO_WRITEPROTECT", errno, page.start);
                 userfaultfd::protect(guard.descriptor, page, true).map_err(kernel)?;
             }
             self.copy()?;
@@ -124,18 +124,18 @@ impl Edges {
             }
         }
         match (written, guard.how) {
-            (Some(page), Guard::Stopped) => Err(Trouble::Changed(page)),
-            (page, _) => Err(Trouble::Unquiet(page.unwrap_or(self.range.start))),
+            (Some(page), Guard::Stopped) => Err(EdgeTrouble::Changed(page)),
+            (page, _) => Err(EdgeTrouble::Unquiet(page.unwrap_or(self.range.start))),
         }
     }
 
-    fn copy(&self) -> Result<(), Trouble> {
+    fn copy(&self) -> Result<(), EdgeTrouble> {
         let parts = [self.range.start..self.inner.start, self.inner.end..self.range.end];
         for part in parts.iter().filter(|part| !part.is_empty()) {
             let whole = std::iter::once((0..part.len(), false));
             // SAFETY: as many bytes as are kept of this edge; they are read when the snapshot is there.
             unsafe { no_fault::copy(self.at(part.start), part.start, whole) }
-                .map_err(|_| Trouble::Changed(part.start))?;
+                .map_err(|_| EdgeTrouble::Changed(part.start))?;
         }
         Ok(())
     }
@@ -161,7 +161,11 @@ pub(super) fn pages_of(range: &Range<usize>) -> [Option<Range<usize>>; 2] {
 impl Guarding<'_> {
     /// Has writes to the page come to this descriptor. What snapshots have of it is not protected any more, and
     /// need not be registered.
-    fn begin(&self, protector: &WriteProtector, page: &Range<usize>) -> Result<(), Trouble> {
+    fn start_guarding(
+        &self,
+        protector: &WriteProtector,
+        page: &Range<usize>,
+    ) -> Result<(), EdgeTrouble> {
         if (self.others)(page.start) {
             let _ = protector.unregister(page);
         }
@@ -175,15 +179,15 @@ impl Guarding<'_> {
             rustix::thread::sched_yield();
             registered = register();
         }
-        registered.map_err(|errno| Trouble::Kernel("UFFDIO_REGISTER", errno, page.start))?;
+        registered.map_err(|errno| EdgeTrouble::Kernel("UFFDIO_REGISTER", errno, page.start))?;
         protector.fill(self.descriptor, page).map_err(|errno| {
-            self.end(page);
-            Trouble::Kernel("UFFDIO_ZEROPAGE", errno, page.start)
+            self.stop_guarding(page);
+            EdgeTrouble::Kernel("UFFDIO_ZEROPAGE", errno, page.start)
         })
     }
 
     /// Lets all writes pass, and those that wait.
-    fn end(&self, page: &Range<usize>) {
+    fn stop_guarding(&self, page: &Range<usize>) {
         let lifted = userfaultfd::protect(self.descriptor, page, false);
         if userfaultfd::unregister(self.descriptor, page).is_err() && lifted.is_err() {
             let _ = userfaultfd::abandon(self.descriptor);

@@ -3,20 +3,20 @@
 //! A snapshot that leaves an epoch keeps what was read protected: the first write to a granule is noted, and nothing is
 //! copied. The next one begins with that: it has the bytes of those granules that were written, and watches all of them
 //! again, but those that are written all the time.
-#![allow(unsafe_code)]
 
 use std::io;
 use std::ops::Range;
 
 use super::anonymous::Anonymous;
-use super::builder::{Builder, Kind, range_of};
 use super::heat::Heat;
+use super::plan::Purpose;
+use super::read_ahead::ReadAhead;
 use super::region::OfRegion;
-use super::source::Source;
-use super::{Snapshot, SnapshotError, Stats};
+use super::source::SnapshotSource;
+use super::{Builder, Snapshot, SnapshotError, Stats};
 #[cfg(doc)]
 use hugekit_regions::SharedRegion;
-use hugekit_regions::fault::{FaultMode, Serving};
+use hugekit_regions::fault::Serving;
 use hugekit_regions::region::{ForkBuilder, ForkError, RegionEpoch};
 use hugekit_sys::headroom;
 
@@ -38,86 +38,17 @@ pub struct Changes {
 /// the protection that nothing else needs.
 #[derive(Debug)]
 pub struct Epoch {
-    watch: Watch,
+    watch: WatchedMemory,
     heat: Heat,
     stats: Stats,
 }
 
 /// What notes writes.
 #[derive(Debug)]
-enum Watch {
+enum WatchedMemory {
     /// A snapshot that was read.
     Anonymous(Snapshot),
     Region(RegionEpoch),
-}
-
-impl Builder {
-    /// Takes a snapshot of memory, as [`of_anonymous`](Self::of_anonymous) does, that leaves an [`Epoch`] when it is
-    /// written out. [`in_background`](Self::in_background) is of no use here.
-    ///
-    /// # Errors
-    /// As of [`of_anonymous`](Self::of_anonymous).
-    ///
-    /// # Safety
-    /// As for [`of_anonymous`](Self::of_anonymous), until the last epoch is dropped.
-    pub unsafe fn first_epoch(self, memory: *const [u8]) -> Result<Changes, SnapshotError> {
-        headroom::check()?;
-        let range = range_of(memory)?;
-        let all = std::iter::once(0..range.len()).collect();
-        let made = self.protect(range, Kind::Epoch { before: None })?;
-        let heat = Heat::unknown(made.snapshot.interval().granules());
-        Ok(Changes::new(Source::Anonymous(made), None, all, heat))
-    }
-
-    /// Takes a snapshot of the epoch's memory: of what was written since that began. The granule is the epoch's.
-    ///
-    /// Memory that was unmapped, discarded or replaced meanwhile counts as written, as far as it is there.
-    ///
-    /// # Errors
-    /// As of [`of_anonymous`](Self::of_anonymous); [`ForkError::OtherEpoch`] of a region's epoch, which [`Changes::since`]
-    /// takes; and those of a snapshot that is lost: what was written is not known then, and a
-    /// [first epoch](Self::first_epoch) is to be begun.
-    ///
-    /// # Safety
-    /// As for [`first_epoch`](Self::first_epoch).
-    pub unsafe fn since(self, epoch: Epoch) -> Result<Changes, SnapshotError> {
-        let Epoch { watch: Watch::Anonymous(before), heat, .. } = epoch else {
-            return Err(ForkError::OtherEpoch.into());
-        };
-        before.source.is_here()?;
-        headroom::check()?;
-        let Source::Anonymous(Anonymous { snapshot: state, .. }) = &before.source else {
-            unreachable!("changes of anonymous memory are made of that");
-        };
-        let interval = state.interval();
-        let made = self
-            .served_like(before.serving())
-            .protect(interval.range().clone(), Kind::Epoch { before: Some(state) })?;
-        // Nothing was noted any more from then on.
-        if let Some(failure) = state.failure() {
-            return Err(before.source.error(failure));
-        }
-        let (range, inner) = (interval.range(), interval.inner());
-        let granules = state.unsaved();
-        let index_of = |address: usize| interval.granule_at(address).0;
-        let indices = |run: &Range<usize>| index_of(run.start)..index_of(run.end - 1) + 1;
-        let heat = heat.after(granules.iter().map(indices));
-        let edges = [range.start..inner.start, inner.end..range.end];
-        let [first, last] = edges.map(|edge| (!edge.is_empty()).then_some(edge));
-        let changed = first.into_iter().chain(granules).chain(last);
-        let offsets = |part: Range<usize>| part.start - range.start..part.end - range.start;
-        Ok(Changes::new(Source::Anonymous(made), None, changed.map(offsets).collect(), heat))
-    }
-}
-
-impl Builder {
-    /// Unless something else is wished for, writes are handled as those since the epoch are: both are of the same memory.
-    fn served_like(mut self, before: Option<&Serving>) -> Self {
-        if let (FaultMode::Auto, Some(before)) = (self.fault_mode, before) {
-            self.fault_mode = before.fault_mode;
-        }
-        self
-    }
 }
 
 impl Changes {
@@ -154,10 +85,10 @@ impl Changes {
         epoch: Epoch,
     ) -> Result<Self, SnapshotError> {
         match epoch {
-            Epoch { watch: Watch::Region(before), heat, .. } => {
+            Epoch { watch: WatchedMemory::Region(before), heat, .. } => {
                 Self::of_region(&region.into(), Some((before, heat)))
             }
-            Epoch { watch: Watch::Anonymous(_), .. } => Err(ForkError::OtherEpoch.into()),
+            Epoch { watch: WatchedMemory::Anonymous(_), .. } => Err(ForkError::OtherEpoch.into()),
         }
     }
 
@@ -173,11 +104,60 @@ impl Changes {
             Some(heat) => heat.after(changed.iter().map(indices)),
             None => Heat::unknown(epoch.len().div_ceil(granule)),
         };
-        Ok(Self::new(Source::Region(OfRegion::new(fork)), Some(epoch), changed, heat))
+        Ok(Self::new(SnapshotSource::Region(OfRegion::new(fork)), Some(epoch), changed, heat))
+    }
+
+    /// The first state of anonymous memory: all of a range.
+    ///
+    /// As [`Builder::protect`], for callers with the contract of [`Builder::first_epoch`].
+    pub(super) fn first_of_anonymous(
+        builder: &Builder,
+        range: Range<usize>,
+    ) -> Result<Self, SnapshotError> {
+        headroom::check()?;
+        let all = std::iter::once(0..range.len()).collect();
+        let made = builder.protect(range, Purpose::Epoch { before: None })?;
+        let heat = Heat::unknown(made.snapshot.interval().granules());
+        Ok(Self::new(SnapshotSource::Anonymous(made), None, all, heat))
+    }
+
+    /// The next state of an epoch's anonymous memory.
+    ///
+    /// As [`Builder::protect`], for callers with the contract of [`Builder::since`].
+    pub(super) fn since_of_anonymous(
+        builder: Builder,
+        epoch: Epoch,
+    ) -> Result<Self, SnapshotError> {
+        let Epoch { watch: WatchedMemory::Anonymous(before), heat, .. } = epoch else {
+            return Err(ForkError::OtherEpoch.into());
+        };
+        before.source.check_process()?;
+        headroom::check()?;
+        let SnapshotSource::Anonymous(Anonymous { snapshot: state, .. }) = &before.source else {
+            unreachable!("changes of anonymous memory are made of that");
+        };
+        let interval = state.interval();
+        let made = builder
+            .served_like(before.serving())
+            .protect(interval.range().clone(), Purpose::Epoch { before: Some(state) })?;
+        // Nothing was noted any more from then on.
+        if let Some(failure) = state.failure() {
+            return Err(before.source.error(failure));
+        }
+        let (range, inner) = (interval.range(), interval.inner());
+        let granules = state.unsaved();
+        let index_of = |address: usize| interval.granule_at(address).0;
+        let indices = |run: &Range<usize>| index_of(run.start)..index_of(run.end - 1) + 1;
+        let heat = heat.after(granules.iter().map(indices));
+        let edges = [range.start..inner.start, inner.end..range.end];
+        let [first, last] = edges.map(|edge| (!edge.is_empty()).then_some(edge));
+        let changed = first.into_iter().chain(granules).chain(last);
+        let offsets = |part: Range<usize>| part.start - range.start..part.end - range.start;
+        Ok(Self::new(SnapshotSource::Anonymous(made), None, changed.map(offsets).collect(), heat))
     }
 
     fn new(
-        source: Source,
+        source: SnapshotSource,
         of_region: Option<RegionEpoch>,
         changed: Vec<Range<usize>>,
         heat: Heat,
@@ -231,14 +211,14 @@ impl Changes {
         mut take: impl FnMut(usize, &[u8]) -> io::Result<()>,
     ) -> Result<Epoch, SnapshotError> {
         let and_then = |batch: &[Range<usize>]| self.let_hot_ones_be(batch);
-        self.snapshot.give_all(&self.changed, &and_then, &mut take)?;
+        ReadAhead::new(&self.snapshot.source, &self.changed, &and_then).pass_all(&mut take)?;
         let stats = self.snapshot.stats();
-        if let Source::Anonymous(of) = &self.snapshot.source {
+        if let SnapshotSource::Anonymous(of) = &self.snapshot.source {
             of.end_copies();
         }
         let watch = match self.of_region {
-            Some(epoch) => Watch::Region(epoch),
-            None => Watch::Anonymous(self.snapshot),
+            Some(epoch) => WatchedMemory::Region(epoch),
+            None => WatchedMemory::Anonymous(self.snapshot),
         };
         Ok(Epoch { watch, heat: self.heat, stats })
     }
@@ -259,8 +239,8 @@ impl Changes {
 
     fn stop_watching(&self, addresses: Range<usize>) {
         match (&self.of_region, &self.snapshot.source) {
-            (Some(epoch), Source::Region(of)) => epoch.end_of(&of.offsets(&addresses)),
-            (_, Source::Anonymous(of)) => of.stop_watching(&addresses),
+            (Some(epoch), SnapshotSource::Region(of)) => epoch.end_of(&of.offsets(&addresses)),
+            (_, SnapshotSource::Anonymous(of)) => of.stop_watching(&addresses),
             _ => {}
         }
     }
@@ -279,11 +259,11 @@ impl Epoch {
     /// [`SnapshotError::Changed`] if it cannot be copied.
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), SnapshotError> {
         match &self.watch {
-            Watch::Anonymous(snapshot) => snapshot.prepare_write(range),
-            Watch::Region(epoch) if range.start > range.end || range.end > epoch.len() => {
+            WatchedMemory::Anonymous(snapshot) => snapshot.prepare_write(range),
+            WatchedMemory::Region(epoch) if range.start > range.end || range.end > epoch.len() => {
                 Err(SnapshotError::OutOfRange { range, len: epoch.len() })
             }
-            Watch::Region(epoch) => own(epoch, &range),
+            WatchedMemory::Region(epoch) => own(epoch, &range),
         }
     }
 
@@ -298,8 +278,8 @@ impl Epoch {
     #[must_use]
     pub fn unwatched(&self) -> usize {
         let granule_bytes = match &self.watch {
-            Watch::Anonymous(snapshot) => snapshot.source.granule_bytes(),
-            Watch::Region(epoch) => epoch.granule_bytes(),
+            WatchedMemory::Anonymous(snapshot) => snapshot.source.granule_bytes(),
+            WatchedMemory::Region(epoch) => epoch.granule_bytes(),
         };
         self.heat.count_hot() * granule_bytes
     }

@@ -14,7 +14,7 @@ use hugekit_sys::thread::SignalsBlocked;
 
 /// Where the bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum GranulePlace {
     /// In the owner's memory, which is protected.
     Owner,
     /// In this slot of the arena.
@@ -29,7 +29,7 @@ pub(super) enum Place {
 
 /// What becomes of a granule that its owner has when no reader wants it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Behind {
+pub(super) enum AfterRead {
     /// It may be written, and no thread knows of that.
     Nothing,
     /// It stays protected: the first write to it is noted.
@@ -39,7 +39,7 @@ pub(super) enum Behind {
 /// Numbers below that of the first slot.
 const SLOTS: u32 = 4;
 
-impl State for Place {
+impl State for GranulePlace {
     fn bits(self) -> u32 {
         match self {
             Self::Owner => 0,
@@ -63,7 +63,7 @@ impl State for Place {
 
 /// The granules of one snapshot. Async-signal-safe, all but `new`.
 #[derive(Debug)]
-pub(super) struct Granules(Claims<Place>);
+pub(super) struct Granules(Claims<GranulePlace>);
 
 impl Granules {
     /// So many, all of them with their owner.
@@ -76,7 +76,7 @@ impl Granules {
     }
 
     /// Where it is when no thread is copying it.
-    pub(super) fn settled(&self, index: usize) -> Place {
+    pub(super) fn settled(&self, index: usize) -> GranulePlace {
         self.0.settled(index).state
     }
 
@@ -85,33 +85,38 @@ impl Granules {
     pub(super) fn is_still_with_owner(&self, index: usize) -> bool {
         fence(Ordering::Acquire);
         let seen = self.0.look(index);
-        seen.state == Place::Owner && !seen.is_busy
+        seen.state == GranulePlace::Owner && !seen.is_busy
     }
 
     /// Whether a write to it is to be known before it is done.
     pub(super) fn needs_protection(&self, index: usize) -> bool {
-        matches!(self.0.look(index).state, Place::Owner | Place::Saved)
+        matches!(self.0.look(index).state, GranulePlace::Owner | GranulePlace::Saved)
     }
 
-    /// The right to copy it aside, or to note that it changes, if it is still with its owner, after another thread that is at it. What another thread
-    /// stored before it looked where the granule is, or claimed it, is seen from then on.
+    /// The right to preserve the granule or to note that it changes, if it is still with its owner. Waits for another
+    /// thread that has the right. What that thread stored before is visible from then on.
     pub(super) fn claim<'a>(
         &'a self,
         index: usize,
         blocked: &'a SignalsBlocked,
-    ) -> Option<Claim<'a, Place>> {
-        let with_owner = |place| matches!(place, Place::Owner | Place::Saved);
+    ) -> Option<Claim<'a, GranulePlace>> {
+        let with_owner = |place| matches!(place, GranulePlace::Owner | GranulePlace::Saved);
         let claim = self.0.claim_if(index, with_owner, blocked);
         fence(Ordering::SeqCst);
         claim
     }
 
     /// No reader wants it any more; returns where it was, when no thread was copying it.
-    pub(super) fn let_go(&self, index: usize, behind: Behind, blocked: &SignalsBlocked) -> Place {
+    pub(super) fn let_go(
+        &self,
+        index: usize,
+        after_read: AfterRead,
+        blocked: &SignalsBlocked,
+    ) -> GranulePlace {
         let claim = self.0.claim(index, blocked);
-        let then = match (claim.state(), behind) {
-            (Place::Owner | Place::Saved, Behind::Watched) => Place::Saved,
-            _ => Place::Gone,
+        let then = match (claim.state(), after_read) {
+            (GranulePlace::Owner | GranulePlace::Saved, AfterRead::Watched) => GranulePlace::Saved,
+            _ => GranulePlace::Gone,
         };
         claim.finish(then)
     }
@@ -137,9 +142,9 @@ mod tests {
                             if let Some(busy) = granules.claim(index, blocked) {
                                 thread::yield_now();
                                 copied.fetch_add(1, Ordering::Relaxed);
-                                busy.finish(Place::Slot(index as u32));
+                                busy.finish(GranulePlace::Slot(index as u32));
                             }
-                            assert_eq!(granules.settled(index), Place::Slot(index as u32));
+                            assert_eq!(granules.settled(index), GranulePlace::Slot(index as u32));
                             assert!(!granules.needs_protection(index));
                             assert_eq!(copied.load(Ordering::Relaxed), 1);
                         }
@@ -157,11 +162,11 @@ mod tests {
             assert!(granules.needs_protection(0) && !granules.is_still_with_owner(0));
             drop(claim);
             assert!(granules.is_still_with_owner(0));
-            assert_eq!(granules.settled(0), Place::Owner);
-            granules.claim(0, blocked).unwrap().finish(Place::Lost);
+            assert_eq!(granules.settled(0), GranulePlace::Owner);
+            granules.claim(0, blocked).unwrap().finish(GranulePlace::Lost);
             assert!(granules.claim(0, blocked).is_none());
-            assert_eq!(granules.let_go(1, Behind::Nothing, blocked), Place::Owner);
-            assert_eq!((granules.settled(1), granules.len()), (Place::Gone, 2));
+            assert_eq!(granules.let_go(1, AfterRead::Nothing, blocked), GranulePlace::Owner);
+            assert_eq!((granules.settled(1), granules.len()), (GranulePlace::Gone, 2));
             assert!(granules.claim(1, blocked).is_none());
         });
     }
@@ -170,15 +175,15 @@ mod tests {
     fn granule_that_is_watched_is_saved_until_it_is_claimed_again() {
         without_signals(|blocked| {
             let granules = Granules::new(2).unwrap();
-            assert_eq!(granules.let_go(0, Behind::Watched, blocked), Place::Owner);
-            assert_eq!(granules.settled(0), Place::Saved);
+            assert_eq!(granules.let_go(0, AfterRead::Watched, blocked), GranulePlace::Owner);
+            assert_eq!(granules.settled(0), GranulePlace::Saved);
             assert!(granules.needs_protection(0) && !granules.is_still_with_owner(0));
             let claim = granules.claim(0, blocked).unwrap();
-            assert_eq!(claim.finish(Place::Gone), Place::Saved);
+            assert_eq!(claim.finish(GranulePlace::Gone), GranulePlace::Saved);
             assert!(granules.claim(0, blocked).is_none() && !granules.needs_protection(0));
-            granules.claim(1, blocked).unwrap().finish(Place::Slot(0));
-            assert_eq!(granules.let_go(1, Behind::Watched, blocked), Place::Slot(0));
-            assert_eq!(granules.settled(1), Place::Gone, "it has changed meanwhile");
+            granules.claim(1, blocked).unwrap().finish(GranulePlace::Slot(0));
+            assert_eq!(granules.let_go(1, AfterRead::Watched, blocked), GranulePlace::Slot(0));
+            assert_eq!(granules.settled(1), GranulePlace::Gone, "it has changed meanwhile");
         });
     }
 }

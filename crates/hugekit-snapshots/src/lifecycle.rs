@@ -18,7 +18,7 @@ pub(super) enum Phase {
 
 /// Why the snapshot is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum LossCause {
     CowLimitExceeded,
     Changed(usize),
     /// The thread that served writes died.
@@ -54,24 +54,24 @@ impl Lifecycle {
     }
 
     /// Marks it lost; returns the first cause.
-    pub(super) fn fail(&self, failure: Failure) -> Failure {
+    pub(super) fn fail(&self, failure: LossCause) -> LossCause {
         let word = match failure {
-            Failure::CowLimitExceeded => 1,
-            Failure::Unserved => 3,
-            Failure::Refused => 5,
-            Failure::Changed(address) => address & !3 | 2,
+            LossCause::CowLimitExceeded => 1,
+            LossCause::Unserved => 3,
+            LossCause::Refused => 5,
+            LossCause::Changed(address) => address & !3 | 2,
         };
         let _ = self.failure.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst);
         self.failure().unwrap_or(failure)
     }
 
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub(super) fn failure(&self) -> Option<LossCause> {
         match self.failure.load(Ordering::SeqCst) {
             0 => None,
-            1 => Some(Failure::CowLimitExceeded),
-            3 => Some(Failure::Unserved),
-            5 => Some(Failure::Refused),
-            word => Some(Failure::Changed(word & !3)),
+            1 => Some(LossCause::CowLimitExceeded),
+            3 => Some(LossCause::Unserved),
+            5 => Some(LossCause::Refused),
+            word => Some(LossCause::Changed(word & !3)),
         }
     }
 }
@@ -83,10 +83,10 @@ mod tests {
     #[test]
     fn fail_keeps_the_first_cause_whichever_it_is() {
         let causes = [
-            Failure::CowLimitExceeded,
-            Failure::Unserved,
-            Failure::Refused,
-            Failure::Changed(0x7000),
+            LossCause::CowLimitExceeded,
+            LossCause::Unserved,
+            LossCause::Refused,
+            LossCause::Changed(0x7000),
         ];
         for first in causes {
             let lifecycle = Lifecycle::new();

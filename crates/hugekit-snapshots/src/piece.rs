@@ -3,19 +3,48 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::source::Source;
-use super::{Snapshot, SnapshotError};
+use super::SnapshotError;
+use super::source::SnapshotSource;
 
 /// A range of a snapshot that others have other ranges of. Dropped, it lets go of the granules that are all its own;
 /// those that two pieces share are held until the last piece has gone.
 #[derive(Debug)]
 pub(super) struct Piece {
-    whole: Arc<Source>,
+    whole: Arc<SnapshotSource>,
     range: Range<usize>,
 }
 
 impl Piece {
-    pub(super) fn whole(&self) -> &Source {
+    /// Cuts a snapshot into pieces, one for each range of offsets.
+    ///
+    /// # Errors
+    /// [`SnapshotError::OutOfRange`] for a range that is not in it, or that begins before the one before it ends.
+    pub(super) fn split(
+        whole: SnapshotSource,
+        ranges: &[Range<usize>],
+    ) -> Result<Vec<Self>, SnapshotError> {
+        let Range { start, end } = whole.range();
+        let (len, mut reached) = (end - start, 0);
+        for range in ranges {
+            if range.start < reached || range.start >= range.end || range.end > len {
+                return Err(SnapshotError::OutOfRange { range: range.clone(), len });
+            }
+            reached = range.end;
+        }
+        let whole = Arc::new(whole);
+        let piece = |range: &Range<usize>| Self {
+            whole: Arc::clone(&whole),
+            range: start + range.start..start + range.end,
+        };
+        Ok(ranges.iter().map(piece).collect())
+    }
+
+    /// Whether both were cut from one snapshot.
+    pub(super) fn has_same_whole(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.whole, &other.whole)
+    }
+
+    pub(super) fn whole(&self) -> &SnapshotSource {
         &self.whole
     }
 
@@ -40,43 +69,8 @@ impl Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         let own = self.own(&self.range);
-        if !own.is_empty() && self.whole.is_here().is_ok() {
+        if !own.is_empty() && self.whole.check_process().is_ok() {
             self.whole.let_go(&own);
-        }
-    }
-}
-
-impl Snapshot {
-    /// Cuts it into pieces, each of which is a snapshot that is read by itself, in any order: several arrays in one
-    /// snapshot cost less than one snapshot each. What no piece has is let go, in whole granules, when the last of
-    /// them is dropped. What they cost ([`stats`](Self::stats)) is counted for all of them together.
-    ///
-    /// # Errors
-    /// [`SnapshotError::OutOfRange`] for a range that is not in it, or that begins before the one before it ends.
-    pub fn split(self, ranges: &[Range<usize>]) -> Result<Vec<Self>, SnapshotError> {
-        let len = self.len();
-        let mut reached = 0;
-        for range in ranges {
-            if range.start < reached || range.start >= range.end || range.end > len {
-                return Err(SnapshotError::OutOfRange { range: range.clone(), len });
-            }
-            reached = range.end;
-        }
-        let start = self.source.range().start;
-        let whole = Arc::new(self.source);
-        let piece = |range: &Range<usize>| {
-            let range = start + range.start..start + range.end;
-            Self { source: Source::Piece(Piece { whole: Arc::clone(&whole), range }) }
-        };
-        Ok(ranges.iter().map(piece).collect())
-    }
-
-    /// Whether both are pieces of one snapshot, or one and the same: their [`stats`](Self::stats) are then.
-    #[must_use]
-    pub fn shares_cost_with(&self, other: &Self) -> bool {
-        match (&self.source, &other.source) {
-            (Source::Piece(one), Source::Piece(other)) => Arc::ptr_eq(&one.whole, &other.whole),
-            _ => std::ptr::eq(self, other),
         }
     }
 }

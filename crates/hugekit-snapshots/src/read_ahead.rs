@@ -7,8 +7,10 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, available_parallelism};
 
-use super::stream::{BATCH_BYTES, Buffer};
-use super::{Snapshot, SnapshotError};
+use super::SnapshotError;
+use super::buffer::{BATCH_BYTES, Buffer};
+use super::source::SnapshotSource;
+use super::stream::Stream;
 use hugekit_sys::thread::spawn_scoped;
 
 /// One is being read, one taken, and one waits for either.
@@ -23,30 +25,43 @@ pub(super) type AndThen<'a> = &'a (dyn Fn(&[Range<usize>]) + Sync);
 /// A batch on its way to the code that takes it.
 struct Batch {
     offset: usize,
-    bytes: Bytes,
+    bytes: BatchBytes,
 }
 
 /// Where its bytes are.
-enum Bytes {
+enum BatchBytes {
     /// The first ones of a buffer.
     Read(Buffer, usize),
     /// Where a writer has put them: these parts.
-    Kept(Vec<Range<usize>>),
+    Retained(Vec<Range<usize>>),
 }
 
-impl Snapshot {
-    /// Gives ranges of it, as offsets, to `take` in batches, each after it was let go and `and_then` was told of its
-    /// addresses.
-    pub(super) fn give_all(
-        &self,
-        ranges: &[Range<usize>],
-        and_then: AndThen<'_>,
-        take: Take<'_>,
-    ) -> Result<(), SnapshotError> {
-        let bytes = total(ranges);
+/// Ranges of a snapshot, as offsets, that are read in order. `and_then` is told the addresses of each batch.
+pub(super) struct ReadAhead<'a> {
+    stream: Stream<'a>,
+    ranges: &'a [Range<usize>],
+    and_then: AndThen<'a>,
+}
+
+impl<'a> ReadAhead<'a> {
+    pub(super) fn new(
+        source: &'a SnapshotSource,
+        ranges: &'a [Range<usize>],
+        and_then: AndThen<'a>,
+    ) -> Self {
+        Self { stream: Stream::new(source), ranges, and_then }
+    }
+
+    fn bytes(&self) -> usize {
+        self.ranges.iter().map(ExactSizeIterator::len).sum()
+    }
+
+    /// Passes all of it to `take` in batches, each after it was released.
+    pub(super) fn pass_all(&self, take: Take<'_>) -> Result<(), SnapshotError> {
+        let bytes = self.bytes();
         // One batch is not worth a thread's start.
         if bytes <= BATCH_BYTES || available_parallelism().map_or(1, usize::from) < 2 {
-            return self.give_in_turn(ranges, and_then, take);
+            return self.pass_in_turn(take);
         }
         let (filled, to_take) = sync_channel(BUFFERS);
         let (emptied, to_fill) = sync_channel(BUFFERS);
@@ -56,46 +71,41 @@ impl Snapshot {
         }
         // What the taker has goes with it, however it ends, and so the reader ends.
         thread::scope(move |scope| {
-            let read = move || self.read_ahead(ranges, and_then, &to_fill, &filled);
+            let read = move || self.read(&to_fill, &filled);
             let Ok(reader) = spawn_scoped(scope, "hugekit-read", read) else {
-                return self.give_in_turn(ranges, and_then, take);
+                return self.pass_in_turn(take);
             };
-            self.take_all(to_take, emptied, and_then, take)?;
+            self.pass_filled(to_take, emptied, take)?;
             reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    fn give_in_turn(
-        &self,
-        ranges: &[Range<usize>],
-        and_then: AndThen<'_>,
-        take: Take<'_>,
-    ) -> Result<(), SnapshotError> {
-        let mut buffer = Buffer::new(total(ranges))?;
-        self.each_batch(ranges, |batch, offset| {
-            self.give(batch, offset, &mut buffer, &mut |bytes| take(offset, bytes))?;
-            and_then(batch);
+    /// Reads and passes on the calling thread.
+    fn pass_in_turn(&self, take: Take<'_>) -> Result<(), SnapshotError> {
+        let mut buffer = Buffer::new(self.bytes())?;
+        self.each_batch(|batch, offset| {
+            let mut take = |bytes: &[u8]| take(offset, bytes);
+            self.stream.pass_batch(batch, offset, &mut buffer, &mut take)?;
+            (self.and_then)(batch);
             Ok(())
         })
     }
 
-    /// Until all is read, or the taker has ended.
-    fn read_ahead(
+    /// Fills buffers until all is read, or the taker has ended.
+    fn read(
         &self,
-        ranges: &[Range<usize>],
-        and_then: AndThen<'_>,
         to_fill: &Receiver<Buffer>,
         filled: &SyncSender<Batch>,
     ) -> Result<(), SnapshotError> {
-        self.each_batch(ranges, |batch, offset| {
-            let ended = || SnapshotError::Cancelled { bytes: offset, len: self.len() };
-            let bytes = if self.is_kept(batch) {
-                Bytes::Kept(batch.to_vec())
+        self.each_batch(|batch, offset| {
+            let ended = || SnapshotError::Cancelled { bytes: offset, len: self.stream.len() };
+            let bytes = if self.stream.is_retained(batch) {
+                BatchBytes::Retained(batch.to_vec())
             } else {
                 let mut buffer = to_fill.recv().map_err(|_| ended())?;
-                let len = self.read_and_let_go(batch, &mut buffer)?.len();
-                and_then(batch);
-                Bytes::Read(buffer, len)
+                let len = self.stream.read_and_release(batch, &mut buffer)?.len();
+                (self.and_then)(batch);
+                BatchBytes::Read(buffer, len)
             };
             filled.send(Batch { offset, bytes }).map_err(|_| ended())
         })
@@ -103,32 +113,30 @@ impl Snapshot {
 
     fn each_batch(
         &self,
-        ranges: &[Range<usize>],
         mut act: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
     ) -> Result<(), SnapshotError> {
-        let start = self.source.range().start;
-        ranges.iter().try_for_each(|range| {
+        let start = self.stream.source().range().start;
+        self.ranges.iter().try_for_each(|range| {
             let addresses = start + range.start..start + range.end;
-            self.stream_range(addresses, None, None, |batch, done| act(batch, range.start + done))
+            self.stream.each_batch(addresses, |batch, done| act(batch, range.start + done))
         })
     }
 
-    /// Until the reader has ended.
-    fn take_all(
+    /// Passes filled buffers on until the reader has ended.
+    fn pass_filled(
         &self,
         to_take: Receiver<Batch>,
         emptied: SyncSender<Buffer>,
-        and_then: AndThen<'_>,
         take: Take<'_>,
     ) -> Result<(), SnapshotError> {
         for Batch { offset, bytes } in to_take {
             let mut take = |bytes: &[u8]| take(offset, bytes);
             match bytes {
-                Bytes::Kept(parts) => {
-                    self.give_kept(&parts, offset, &mut take)?;
-                    and_then(&parts);
+                BatchBytes::Retained(parts) => {
+                    self.stream.pass_retained(&parts, offset, &mut take)?;
+                    (self.and_then)(&parts);
                 }
-                Bytes::Read(buffer, len) => {
+                BatchBytes::Read(buffer, len) => {
                     let failed = |source| SnapshotError::Write { written: offset, source };
                     take(buffer.bytes(len)).map_err(failed)?;
                     // The reader may have ended.
@@ -138,8 +146,4 @@ impl Snapshot {
         }
         Ok(())
     }
-}
-
-fn total(ranges: &[Range<usize>]) -> usize {
-    ranges.iter().map(ExactSizeIterator::len).sum()
 }

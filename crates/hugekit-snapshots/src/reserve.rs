@@ -43,56 +43,56 @@ use hugekit_sys::{headroom, memory};
 /// and has them until it is dropped. Other copies take memory when they are made
 /// ([`Stats::reserved`](super::Stats::reserved) tells). Clones are the same reserve. It is not in forked children.
 #[derive(Clone, Debug)]
-pub struct Reserve(Arc<Memory>);
+pub struct Reserve(Arc<ReserveMemory>);
 
 #[derive(Debug)]
-struct Memory {
+struct ReserveMemory {
     bytes: ManuallyDrop<PrivateBytes>,
     len: usize,
-    leased: Leased,
+    parts: PartsTaken,
     mark: ForkMark,
 }
 
-/// A part of the reserve that one snapshot has; over, another one may.
+/// A part of the reserve that one snapshot has. When it has ended, another snapshot may have it.
 #[derive(Debug)]
-pub(super) struct Lease {
-    memory: Arc<Memory>,
+pub(super) struct ReservePart {
+    memory: Arc<ReserveMemory>,
     range: Range<usize>,
     is_over: AtomicBool,
 }
 
-/// The huge pages that leases have: from the first one on, until none is left. Both numbers are one word, so that no
+/// The huge pages that parts have, from the first page on, until no part is left. Both numbers are one word, so that no
 /// lock is needed.
 #[derive(Debug, Default)]
-struct Leased(AtomicU64);
+struct PartsTaken(AtomicU64);
 
-impl Leased {
-    /// How many leases there are, and huge pages up to the end of the last one.
-    fn of(word: u64) -> (u64, usize) {
+impl PartsTaken {
+    /// How many parts there are, and huge pages up to the end of the last one.
+    fn unpack(word: u64) -> (u64, usize) {
         (word >> u32::BITS, word as u32 as usize)
     }
 
-    fn word(leases: u64, pages: usize) -> u64 {
-        leases << u32::BITS | pages as u64
+    fn pack(count: u64, pages: usize) -> u64 {
+        count << u32::BITS | pages as u64
     }
 
     /// The next pages, of so many in all: as many as are wanted, or as there are.
-    fn take(&self, wanted: usize, all: usize) -> Option<Range<usize>> {
+    fn take_pages(&self, wanted: usize, all: usize) -> Option<Range<usize>> {
         let more = |word| {
-            let (leases, taken) = Self::of(word);
+            let (count, taken) = Self::unpack(word);
             let pages = wanted.min(all - taken);
-            (pages > 0).then(|| Self::word(leases + 1, taken + pages))
+            (pages > 0).then(|| Self::pack(count + 1, taken + pages))
         };
         let before = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
-        let (_, start) = Self::of(before);
+        let (_, start) = Self::unpack(before);
         Some(start..start + wanted.min(all - start))
     }
 
-    /// One lease is over; without any, all pages are there again.
+    /// One part has ended. After the last one, all pages are free again.
     fn give_back(&self) {
         let less = |word| {
-            let (leases, taken) = Self::of(word);
-            Some(Self::word(leases - 1, if leases > 1 { taken } else { 0 }))
+            let (count, taken) = Self::unpack(word);
+            Some(Self::pack(count - 1, if count > 1 { taken } else { 0 }))
         };
         let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, less);
     }
@@ -119,8 +119,8 @@ impl Reserve {
         // What came with the faults is on base pages where free memory is in pieces: this moves others away.
         // SAFETY: private memory.
         unsafe { collapse(std::ptr::slice_from_raw_parts(bytes.start(), len)) };
-        let (bytes, leased) = (ManuallyDrop::new(bytes), Leased::default());
-        Ok(Self(Arc::new(Memory { bytes, len, leased, mark: ForkMark::new() })))
+        let (bytes, parts) = (ManuallyDrop::new(bytes), PartsTaken::default());
+        Ok(Self(Arc::new(ReserveMemory { bytes, len, parts, mark: ForkMark::new() })))
     }
 
     /// Bytes it has.
@@ -137,27 +137,27 @@ impl Reserve {
     /// 2 MiB. Before a snapshot, while writers still run: 4 milliseconds a gigabyte where all is there, tenths of a
     /// second where it is not.
     pub fn touch(&self) -> bool {
-        let Some(lease) = self.lease(self.len()).filter(|lease| lease.len() == self.len()) else {
+        let Some(part) = self.take_part(self.len()).filter(|part| part.len() == self.len()) else {
             return false;
         };
-        for offset in (0..lease.len()).step_by(page_size()) {
-            // SAFETY: within the reserve, which is ours alone while the lease lives, and whose bytes mean nothing.
-            unsafe { lease.start().add(offset).write_volatile(0) };
+        for offset in (0..part.len()).step_by(page_size()) {
+            // SAFETY: within the reserve, which is ours alone while the part lives, and whose bytes mean nothing.
+            unsafe { part.start().add(offset).write_volatile(0) };
         }
         true
     }
 
     /// As many bytes as are wanted, rounded up to 2 MiB, or as many as other snapshots have left; none in a forked child.
-    pub(super) fn lease(&self, wanted: usize) -> Option<Lease> {
+    pub(super) fn take_part(&self, wanted: usize) -> Option<ReservePart> {
         let memory = &self.0;
         let (wanted, all) = (wanted.div_ceil(HUGE_PAGE_BYTES), memory.len / HUGE_PAGE_BYTES);
-        let pages = memory.mark.is_ours().then(|| memory.leased.take(wanted, all))??;
+        let pages = memory.mark.is_ours().then(|| memory.parts.take_pages(wanted, all))??;
         let range = pages.start * HUGE_PAGE_BYTES..pages.end * HUGE_PAGE_BYTES;
-        Some(Lease { memory: Arc::clone(memory), range, is_over: AtomicBool::new(false) })
+        Some(ReservePart { memory: Arc::clone(memory), range, is_over: AtomicBool::new(false) })
     }
 }
 
-impl Lease {
+impl ReservePart {
     pub(super) fn start(&self) -> *mut u8 {
         self.memory.bytes.start().wrapping_add(self.range.start)
     }
@@ -169,18 +169,18 @@ impl Lease {
     /// Nothing is written there by this any more.
     pub(super) fn end(&self) {
         if !self.is_over.swap(true, Ordering::Relaxed) {
-            self.memory.leased.give_back();
+            self.memory.parts.give_back();
         }
     }
 }
 
-impl Drop for Lease {
+impl Drop for ReservePart {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl Drop for Memory {
+impl Drop for ReserveMemory {
     fn drop(&mut self) {
         if self.mark.is_ours() {
             // SAFETY: not used afterwards. A forked child must not unmap what it has not got.
@@ -198,28 +198,28 @@ mod tests {
         let reserve = Reserve::new(5 * HUGE_PAGE_BYTES).unwrap();
         assert!(reserve.touch());
         let wanted = [HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1, usize::MAX];
-        let mut leases: Vec<_> = wanted.iter().map(|&len| reserve.lease(len).unwrap()).collect();
-        let places: Vec<_> = leases.iter().map(|lease| (lease.range.start, lease.len())).collect();
+        let mut parts: Vec<_> = wanted.iter().map(|&len| reserve.take_part(len).unwrap()).collect();
+        let places: Vec<_> = parts.iter().map(|part| (part.range.start, part.len())).collect();
         assert_eq!(places, [(0, 1), (1, 2), (3, 2)].map(|(at, len)| (at << 21, len << 21)));
-        while let Some(lease) = leases.pop() {
+        while let Some(part) = parts.pop() {
             // SAFETY: the last of so many bytes, which no other thread uses.
-            unsafe { lease.start().add(lease.len() - 1).write(1) };
+            unsafe { part.start().add(part.len() - 1).write(1) };
             assert!(!reserve.touch());
         }
-        assert!(reserve.lease(0).is_none() && reserve.touch());
+        assert!(reserve.take_part(0).is_none() && reserve.touch());
     }
 
     #[test]
     fn reserve_of_one_snapshot_is_had_again_when_that_has_ended() {
         let reserve = Reserve::new(1).unwrap();
         assert_eq!(reserve.len(), HUGE_PAGE_BYTES);
-        let lease = reserve.clone().lease(1).unwrap();
-        assert!(reserve.lease(1).is_none() && !reserve.touch());
+        let part = reserve.clone().take_part(1).unwrap();
+        assert!(reserve.take_part(1).is_none() && !reserve.touch());
         // SAFETY: the last of so many bytes, which no other thread uses.
-        unsafe { lease.start().add(lease.len() - 1).write(1) };
-        drop(lease);
-        assert!(reserve.touch() && reserve.lease(1).is_some());
-        assert_eq!(reserve.lease(usize::MAX).unwrap().len(), HUGE_PAGE_BYTES);
+        unsafe { part.start().add(part.len() - 1).write(1) };
+        drop(part);
+        assert!(reserve.touch() && reserve.take_part(1).is_some());
+        assert_eq!(reserve.take_part(usize::MAX).unwrap().len(), HUGE_PAGE_BYTES);
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::lifecycle::{Failure, Phase};
+use super::lifecycle::{LossCause, Phase};
 use super::state::{Preserver, SnapshotState};
-use super::write_protector::{Refused, WriteProtector};
+use super::write_protector::{ProtectionRefused, WriteProtector};
 use hugekit_bulk::populate::PopulateError;
 use hugekit_regions::fault::{Access, Faults};
 use hugekit_sys::HUGE_PAGE_BYTES;
@@ -37,7 +37,7 @@ pub(super) enum Hindrance {
 
 impl Segment {
     /// The segments of all these snapshots, ascending.
-    pub(super) fn of(
+    pub(super) fn all_of(
         snapshots: &[Arc<SnapshotState>],
         protector: &Arc<WriteProtector>,
     ) -> Vec<Self> {
@@ -69,7 +69,7 @@ impl Segment {
         self.snapshots.iter().all(|other| Arc::ptr_eq(other, snapshot))
     }
 
-    /// Has the granules of a write preserved and lets it pass. Async-signal-safe.
+    /// Preserves the granules of a write, and lets the write pass. Async-signal-safe.
     pub(super) fn let_write(
         &self,
         address: usize,
@@ -128,14 +128,14 @@ impl Segment {
 
     /// Lets writes pass; where the kernel refuses that, everywhere, and the snapshots are lost.
     fn lift(&self, range: &Range<usize>) -> Result<(), Hindrance> {
-        let lose = |Refused| {
-            self.fail(Failure::Refused);
+        let lose = |ProtectionRefused| {
+            self.fail(LossCause::Refused);
             self.protector.abandon()
         };
-        self.protector.lift(range).or_else(lose).map_err(|Refused| Hindrance::Refused)
+        self.protector.lift(range).or_else(lose).map_err(|ProtectionRefused| Hindrance::Refused)
     }
 
-    fn fail(&self, failure: Failure) {
+    fn fail(&self, failure: LossCause) {
         self.snapshots.iter().for_each(|snapshot| {
             snapshot.fail(failure);
         });
@@ -171,9 +171,9 @@ impl Faults for Segment {
 
     /// Lets all writes pass, and the snapshots are lost.
     fn give_up(&self, _: &SignalsBlocked) -> rustix::io::Result<()> {
-        self.fail(Failure::Unserved);
+        self.fail(LossCause::Unserved);
         let left = self.protector.unregister(&self.addresses);
-        let _ = left.or_else(|Refused| self.protector.abandon());
+        let _ = left.or_else(|ProtectionRefused| self.protector.abandon());
         Ok(())
     }
 
@@ -189,7 +189,7 @@ fn clip(range: &Range<usize>, to: &Range<usize>) -> Range<usize> {
 mod tests {
     use rustix::param::page_size;
 
-    use super::super::granules::Behind;
+    use super::super::granules::AfterRead;
     use super::super::interval::Interval;
     use super::*;
     use hugekit_regions::fault::open;
@@ -203,7 +203,7 @@ mod tests {
             Arc::new(
                 SnapshotState::new(
                     Interval::new(range, page_size()),
-                    Behind::Nothing,
+                    AfterRead::Nothing,
                     0,
                     None,
                     Arc::clone(&protector),
@@ -221,12 +221,12 @@ mod tests {
             snapshot(page(15..20)),
             snapshot(within_a_page),
         ];
-        let found: Vec<_> = Segment::of(&snapshots, &protector)
+        let found: Vec<_> = Segment::all_of(&snapshots, &protector)
             .iter()
             .map(|segment| (segment.addresses().clone(), segment.snapshots.len()))
             .collect();
         let expected = [(page(10..15), 1), (page(15..20), 3), (page(20..30), 1), (page(40..50), 1)];
         assert_eq!(found, expected);
-        assert!(Segment::of(&[], &protector).is_empty());
+        assert!(Segment::all_of(&[], &protector).is_empty());
     }
 }

@@ -6,9 +6,8 @@ use std::ops::Range;
 
 use rustix::param::page_size;
 
-use super::builder::Builder;
 use super::interval::inner_of;
-use super::{Snapshot, SnapshotError};
+use super::{Builder, Snapshot, SnapshotError};
 use hugekit_regions::fault::FaultMode;
 use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::{headroom, peek};
@@ -16,140 +15,131 @@ use hugekit_sys::{headroom, peek};
 /// What an allocator writes before the memory that it gives out: two words.
 const HEADER_BYTES: usize = 16;
 
-impl Builder {
-    /// Takes a snapshot of each of several ranges, as [`of_anonymous`](Self::of_anonymous) would
-    /// one after the other, but in less time where ranges lie side by side: 1 ms less for each that
-    /// begins where another one ends, and that is on huge pages. So do arrays that an allocator
-    /// mapped one by one, with a few words of its own and the rest of a page between them.
-    /// [`max_cow_bytes`](Self::max_cow_bytes) and [`populate_copies`](Self::populate_copies) are
-    /// meant for each range, and ranges that lie side by side share what they have together; so is
-    /// what they [cost](Snapshot::stats).
-    ///
-    /// # Errors
-    /// As of [`of_anonymous`](Self::of_anonymous), for the first range that is refused; none is taken then.
-    ///
-    /// # Safety
-    /// As for [`of_anonymous`](Self::of_anonymous), for all of the ranges.
-    pub unsafe fn take_many(self, memory: &[*const [u8]]) -> Result<Vec<Snapshot>, SnapshotError> {
-        headroom::check()?;
-        let mut ranges: Vec<Place> = memory.iter().enumerate().map(Place::of).collect();
-        ranges.sort_by_key(|place| place.range.start);
-        let mut taken: Vec<Option<Snapshot>> = memory.iter().map(|_| None).collect();
-        let all =
-            ranges.iter().fold(0, |bytes: usize, place| bytes.saturating_add(place.range.len()));
-        let wishes = self.clone().together(self.together.max(all));
-        for group in ranges.chunk_by(|one, other| wishes.are_neighbours(one, other)) {
-            // SAFETY: the caller's to promise; what lies between is no owner's.
-            for (place, snapshot) in group.iter().zip(unsafe { wishes.of_group(group) }?) {
-                taken[place.index] = Some(snapshot);
-            }
+/// [`Builder::take_many`].
+///
+/// # Safety
+/// As for [`Builder::take_many`].
+pub(super) unsafe fn take_many(
+    builder: &Builder,
+    memory: &[*const [u8]],
+) -> Result<Vec<Snapshot>, SnapshotError> {
+    headroom::check()?;
+    let mut ranges: Vec<NumberedRange> =
+        memory.iter().enumerate().map(NumberedRange::new).collect();
+    ranges.sort_by_key(|place| place.range.start);
+    let mut taken: Vec<Option<Snapshot>> = memory.iter().map(|_| None).collect();
+    let all = ranges.iter().fold(0, |bytes: usize, place| bytes.saturating_add(place.range.len()));
+    let builder = builder.clone().together(builder.together.max(all));
+    for group in ranges.chunk_by(|one, other| are_neighbours(&builder, one, other)) {
+        // SAFETY: the conditions of `of_anonymous` hold for the ranges: the contract of this function. What lies
+        // between is padding (`are_neighbours`), which no owner uses.
+        for (place, snapshot) in group.iter().zip(unsafe { take_group(&builder, group) }?) {
+            taken[place.index] = Some(snapshot);
         }
-        Ok(taken.into_iter().flatten().collect())
     }
+    Ok(taken.into_iter().flatten().collect())
+}
 
-    /// Which of several ranges [`take_many`](Self::take_many) would take at once: groups of indices, ascending by address
-    /// in each. For epochs, of which one then covers a whole group, from the first byte of its first range to the last
-    /// byte of its last one; what lies between two of its ranges, less than a page, belongs to the allocator. System calls
-    /// may write it, so that epochs of a group whose ranges do not touch are to be served by threads
-    /// ([`FaultMode::Threaded`]).
-    ///
-    /// Ranges that overlap are in groups of their own.
-    #[must_use]
-    pub fn neighbours(&self, memory: &[*const [u8]]) -> Vec<Vec<usize>> {
-        let mut ranges: Vec<Place> = memory.iter().enumerate().map(Place::of).collect();
-        ranges.sort_by_key(|place| place.range.start);
-        let groups = ranges.chunk_by(|one, other| self.are_neighbours(one, other));
-        groups.map(|group| group.iter().map(|place| place.index).collect()).collect()
+/// [`Builder::neighbours`].
+pub(super) fn neighbours(builder: &Builder, memory: &[*const [u8]]) -> Vec<Vec<usize>> {
+    let mut ranges: Vec<NumberedRange> =
+        memory.iter().enumerate().map(NumberedRange::new).collect();
+    ranges.sort_by_key(|place| place.range.start);
+    let groups = ranges.chunk_by(|one, other| are_neighbours(builder, one, other));
+    groups.map(|group| group.iter().map(|place| place.index).collect()).collect()
+}
+
+/// Whether two ranges, in ascending order, can be taken at once: if no owner's bytes lie between them, and
+/// one granule suits both.
+fn are_neighbours(builder: &Builder, one: &NumberedRange, other: &NumberedRange) -> bool {
+    let granule = |place: &NumberedRange| builder.granule_bytes(&place.range).ok();
+    let suit_each_other = || one.is_short() || other.is_short() || granule(one) == granule(other);
+    let between = one.range.end..other.range.start;
+    between.start <= between.end && is_padding(&between) && suit_each_other()
+}
+
+/// At once, if that is possible; else those that touch; else one by one.
+///
+/// # Safety
+/// As for `of_anonymous`, for the ranges and for what lies between them.
+unsafe fn take_group(
+    builder: &Builder,
+    group: &[NumberedRange],
+) -> Result<Vec<Snapshot>, SnapshotError> {
+    // SAFETY: `take_at_once` has the contract of this function, for the same ranges.
+    let at_once = unsafe { take_at_once(builder, group) };
+    if let Some(snapshots) = at_once {
+        return Ok(snapshots);
     }
-
-    /// Whether two ranges, in ascending order, can be taken at once: if no owner's bytes lie between them, and
-    /// one granule suits both.
-    fn are_neighbours(&self, one: &Place, other: &Place) -> bool {
-        let granule = |place: &Place| self.granule_bytes(&place.range).ok();
-        let suit_each_other =
-            || one.is_short() || other.is_short() || granule(one) == granule(other);
-        let between = one.range.end..other.range.start;
-        between.start <= between.end && is_padding(&between) && suit_each_other()
-    }
-
-    /// At once, if that is possible; else those that touch; else one by one.
-    ///
-    /// # Safety
-    /// As for `of_anonymous`, for what lies between as well.
-    unsafe fn of_group(&self, group: &[Place]) -> Result<Vec<Snapshot>, SnapshotError> {
-        // SAFETY: the caller's to promise.
-        let at_once = unsafe { self.at_once(group) };
-        if let Some(snapshots) = at_once {
-            return Ok(snapshots);
-        }
-        let mut taken = Vec::new();
-        for touching in group.chunk_by(|one, other| one.range.end == other.range.start) {
-            // SAFETY: as above.
-            match unsafe { self.at_once(touching) } {
-                Some(snapshots) => taken.extend(snapshots),
-                None => {
-                    for place in touching {
-                        // SAFETY: as above.
-                        taken.push(unsafe { self.clone().of_anonymous(place.memory) }?);
-                    }
+    let mut taken = Vec::new();
+    for touching in group.chunk_by(|one, other| one.range.end == other.range.start) {
+        // SAFETY: `take_at_once` has the contract of this function, and these are some of its ranges, with nothing
+        // between them.
+        match unsafe { take_at_once(builder, touching) } {
+            Some(snapshots) => taken.extend(snapshots),
+            None => {
+                for place in touching {
+                    // SAFETY: the conditions of `of_anonymous` hold for each range: the contract of this function.
+                    taken.push(unsafe { builder.clone().of_anonymous(place.memory) }?);
                 }
             }
         }
-        Ok(taken)
     }
+    Ok(taken)
+}
 
-    /// One snapshot, cut. Bytes between the ranges belong to no owner that could be told of `EFAULT`: these are served by
-    /// threads, or not at all.
-    ///
-    /// # Safety
-    /// As for [`of_group`](Self::of_group).
-    unsafe fn at_once(&self, group: &[Place]) -> Option<Vec<Snapshot>> {
-        let (first, last) = (group.first()?, group.last()?);
-        if group.len() == 1 {
-            return None;
-        }
-        let touch = group.windows(2).all(|pair| pair[0].range.end == pair[1].range.start);
-        let mut wishes = self.clone();
-        match self.fault_mode {
-            _ if touch => {}
-            FaultMode::InPlace => return None,
-            FaultMode::Threaded { .. } => {}
-            _auto => wishes.fault_mode = FaultMode::Threaded { threads: 1 },
-        }
-        let (start, len) = (first.range.start, last.range.end - first.range.start);
-        let lens = || group.iter().map(|place| place.range.len());
-        // All of each range is all that there is, with what lies between.
-        let all = |bytes: usize| match lens().all(|len| bytes >= len) {
-            true => len,
-            false => lens().map(|len| len.min(bytes)).sum(),
-        };
-        (wishes.cap, wishes.populated) = (self.cap.map(all), all(self.populated));
-        if self.reserved() >= lens().sum() {
-            wishes.cap = Some(len);
-        }
-        let whole = std::ptr::slice_from_raw_parts(std::ptr::with_exposed_provenance(start), len);
-        // SAFETY: the caller's to promise.
-        let snapshot = unsafe { wishes.of_anonymous(whole) }
-            .inspect_err(|refused| {
-                hugekit_sys::events::debug!("ranges are taken one by one: {refused}");
-            })
-            .ok()?;
-        let cuts: Vec<Range<usize>> =
-            group.iter().map(|place| place.range.start - start..place.range.end - start).collect();
-        snapshot.split(&cuts).ok()
+/// One snapshot, cut. Bytes between the ranges belong to no owner that could be told of `EFAULT`: these are served by
+/// threads, or not at all.
+///
+/// # Safety
+/// As for [`take_group`].
+unsafe fn take_at_once(builder: &Builder, group: &[NumberedRange]) -> Option<Vec<Snapshot>> {
+    let (first, last) = (group.first()?, group.last()?);
+    if group.len() == 1 {
+        return None;
     }
+    let touch = group.windows(2).all(|pair| pair[0].range.end == pair[1].range.start);
+    let mut options = builder.clone();
+    match builder.fault_mode {
+        _ if touch => {}
+        FaultMode::InPlace => return None,
+        FaultMode::Threaded { .. } => {}
+        _auto => options.fault_mode = FaultMode::Threaded { threads: 1 },
+    }
+    let (start, len) = (first.range.start, last.range.end - first.range.start);
+    let lens = || group.iter().map(|place| place.range.len());
+    // All of each range is all that there is, with what lies between.
+    let all = |bytes: usize| match lens().all(|len| bytes >= len) {
+        true => len,
+        false => lens().map(|len| len.min(bytes)).sum(),
+    };
+    (options.cap, options.populated) = (builder.cap.map(all), all(builder.populated));
+    if builder.reserved() >= lens().sum() {
+        options.cap = Some(len);
+    }
+    let whole = std::ptr::slice_from_raw_parts(std::ptr::with_exposed_provenance(start), len);
+    // SAFETY: the conditions of `of_anonymous` hold for the ranges and for what lies between them: the contract of
+    // this function.
+    let snapshot = unsafe { options.of_anonymous(whole) }
+        .inspect_err(|refused| {
+            hugekit_sys::events::debug!("ranges are taken one by one: {refused}");
+        })
+        .ok()?;
+    let cuts: Vec<Range<usize>> =
+        group.iter().map(|place| place.range.start - start..place.range.end - start).collect();
+    snapshot.split(&cuts).ok()
 }
 
 /// One of the ranges, and which.
 #[derive(Debug)]
-struct Place {
+struct NumberedRange {
     memory: *const [u8],
     range: Range<usize>,
     index: usize,
 }
 
-impl Place {
-    fn of((index, &memory): (usize, &*const [u8])) -> Self {
+impl NumberedRange {
+    fn new((index, &memory): (usize, &*const [u8])) -> Self {
         let start = memory.cast::<u8>().expose_provenance();
         Self { memory, range: start..start.saturating_add(memory.len()), index }
     }

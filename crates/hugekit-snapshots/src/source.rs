@@ -5,23 +5,24 @@
 use std::ops::Range;
 
 use super::anonymous::Anonymous;
-use super::lifecycle::Failure;
+use super::buffer::Buffer;
+use super::lifecycle::LossCause;
 use super::piece::Piece;
 use super::region::OfRegion;
-use super::state::{Delivering, Trouble};
-use super::{SnapshotError, Stats, limit};
+use super::state::{Delivering, ReadTrouble};
+use super::{SnapshotError, Stats, limit, stream};
 use hugekit_bulk::Reuse;
 use hugekit_machine::Root;
 use hugekit_regions::fault::Serving;
 
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum SnapshotSource {
     Anonymous(Anonymous),
     Region(OfRegion),
     Piece(Piece),
 }
 
-impl Source {
+impl SnapshotSource {
     /// What it is of.
     pub(super) fn range(&self) -> Range<usize> {
         match self {
@@ -86,22 +87,25 @@ impl Source {
     /// soon.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, and no other thread uses them.
+    /// `to` can be written for the part's length, and no other thread uses it.
     pub(super) unsafe fn try_read(
         &self,
         part: &Range<usize>,
         to: *mut u8,
         reuse: Reuse,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadTrouble> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+            // function.
             Self::Anonymous(of) => unsafe { of.snapshot.try_read(part, to, reuse) },
             Self::Region(of) => {
-                // SAFETY: as above.
+                // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+                // function.
                 unsafe { of.fork().read(of.offsets(part), to, reuse) }
-                    .map_err(|_lost| Trouble::Failed(Failure::Changed(part.start)))
+                    .map_err(|_lost| ReadTrouble::Failed(LossCause::Changed(part.start)))
             }
-            // SAFETY: as above.
+            // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+            // function.
             Self::Piece(piece) => unsafe { piece.whole().try_read(part, to, reuse) },
         }
     }
@@ -109,19 +113,49 @@ impl Source {
     /// As [`try_read`](Self::try_read), to memory of our own.
     ///
     /// # Safety
-    /// As for [`try_read`](Self::try_read), by the kernel too.
-    pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
+    /// `to` can be written for the part's length, by the kernel too, and no other thread uses it.
+    pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), LossCause> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: `to` can be written for the part's length, by the kernel too, and no other thread uses it: the
+            // contract of this function.
             Self::Anonymous(of) => unsafe { of.snapshot.read(part, to) },
             Self::Region(of) => {
-                // SAFETY: as above.
+                // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+                // function.
                 unsafe { of.fork().read(of.offsets(part), to, Reuse::All) }
-                    .map_err(|_lost| Failure::Changed(part.start))
+                    .map_err(|_lost| LossCause::Changed(part.start))
             }
-            // SAFETY: as above.
+            // SAFETY: `to` can be written for the part's length, by the kernel too, and no other thread uses it: the
+            // contract of this function.
             Self::Piece(piece) => unsafe { piece.whole().read(part, to) },
         }
+    }
+
+    /// Copies bytes of one part, through a buffer where the kernel may not write to `to`.
+    ///
+    /// # Safety
+    /// `to` can be written for the part's length, and no other thread uses it.
+    pub(super) unsafe fn read_part(
+        &self,
+        part: &Range<usize>,
+        to: *mut u8,
+        reuse: Reuse,
+    ) -> Result<(), SnapshotError> {
+        // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+        // function.
+        match unsafe { self.try_read(part, to, reuse) } {
+            Ok(()) => return Ok(()),
+            Err(ReadTrouble::Failed(failure)) => return Err(self.error(failure)),
+            Err(ReadTrouble::Refused) => {}
+        }
+        let mut buffer = Buffer::new(part.len())?;
+        for piece in stream::pieces(part.clone()) {
+            let read = buffer.read(self, std::slice::from_ref(&piece));
+            let read = read.map_err(|failure| self.error(failure))?;
+            // SAFETY: within the part; the buffer is elsewhere.
+            unsafe { to.add(piece.start - part.start).copy_from(read.as_ptr(), read.len()) };
+        }
+        Ok(())
     }
 
     /// Bytes of one part that are retained, and so do not change until it is let go.
@@ -136,11 +170,12 @@ impl Source {
     /// Has each thread that preserves a granule put it where all of it is being copied to, where that is possible.
     ///
     /// # Safety
-    /// As many bytes of `to` as there are may be written until the delivery ends, by any thread, and none but
-    /// [`try_read`](Self::try_read), in order, writes them.
+    /// Until the delivery ends, `to` can be written by any thread for as many bytes as there are, and only
+    /// [`try_read`](Self::try_read) writes it, in order.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivering<'_>> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: until the delivery ends `to` can be written by any thread, and only `try_read` writes it, in
+            // order: the contract of this function.
             Self::Anonymous(of) => unsafe { of.deliver_to(to) },
             Self::Region(_) | Self::Piece(_) => None,
         }
@@ -191,30 +226,30 @@ impl Source {
         }
     }
 
-    /// Whether this is the process that made it: another one must not ask anything of the descriptor, because
+    /// Checks that this is the process that made it: another one must not ask anything of the descriptor, because
     /// it would be asked of that process's memory.
-    pub(super) fn is_here(&self) -> Result<(), SnapshotError> {
+    pub(super) fn check_process(&self) -> Result<(), SnapshotError> {
         let is_here = match self {
             Self::Anonymous(of) => of.tracker.is_ours(),
             Self::Region(of) => of.fork().is_ours(),
-            Self::Piece(piece) => return piece.whole().is_here(),
+            Self::Piece(piece) => return piece.whole().check_process(),
         };
         if is_here { Ok(()) } else { Err(SnapshotError::Forked) }
     }
 
-    pub(super) fn error(&self, failure: Failure) -> SnapshotError {
+    pub(super) fn error(&self, failure: LossCause) -> SnapshotError {
         if let Self::Piece(piece) = self {
             return piece.whole().error(failure);
         }
         match failure {
-            Failure::CowLimitExceeded => {
+            LossCause::CowLimitExceeded => {
                 let Stats { cap, retained, .. } = self.stats();
                 let available = limit::attainable(&Root::default(), retained);
                 SnapshotError::CowLimitExceeded { cap, len: self.range().len(), available }
             }
-            Failure::Unserved => SnapshotError::Unserved,
-            Failure::Refused => SnapshotError::Refused,
-            Failure::Changed(address) => SnapshotError::Changed { address },
+            LossCause::Unserved => SnapshotError::Unserved,
+            LossCause::Refused => SnapshotError::Refused,
+            LossCause::Changed(address) => SnapshotError::Changed { address },
         }
     }
 }

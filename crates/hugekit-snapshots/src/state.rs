@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::Arena;
-use super::costs::{Costs, Counts};
+use super::costs::{CostCounts, Costs};
 use super::delivery::Delivery;
 use super::edges::Edges;
-use super::granules::{Behind, Granules, Place};
+use super::granules::{AfterRead, GranulePlace, Granules};
 use super::interval::Interval;
-use super::lifecycle::{Failure, Lifecycle, Phase};
+use super::lifecycle::{Lifecycle, LossCause, Phase};
 use super::reserve::Reserve;
 use super::write_protector::WriteProtector;
 use hugekit_bulk::learning;
@@ -27,7 +27,7 @@ use hugekit_sys::thread::{SignalsBlocked, without_signals};
 pub(super) struct SnapshotState {
     interval: Interval,
     granules: Granules,
-    behind: Behind,
+    after_read: AfterRead,
     arena: Arena,
     /// The bytes before and behind the whole pages, copied when it was made.
     edges: Edges,
@@ -50,8 +50,8 @@ pub(super) struct Delivering<'a>(&'a SnapshotState);
 
 /// Why bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
-    Failed(Failure),
+pub(super) enum ReadTrouble {
+    Failed(LossCause),
     /// The kernel may not read the owner's bytes, or not write where they should go.
     Refused,
 }
@@ -65,11 +65,11 @@ pub(super) enum Preserver {
 }
 
 impl SnapshotState {
-    /// That of an interval that nothing is protected of yet, of which `cap` bytes can be preserved, in whole
-    /// granules or all of it, the first of them in the reserve.
+    /// The state of an interval of which nothing is protected yet. `cap` bytes of it can be preserved, in whole granules
+    /// or all of it, the first of them in the reserve.
     pub(super) fn new(
         interval: Interval,
-        behind: Behind,
+        after_read: AfterRead,
         cap: usize,
         reserve: Option<&Reserve>,
         protector: Arc<WriteProtector>,
@@ -79,7 +79,7 @@ impl SnapshotState {
         let (range, granule_bytes) = (interval.range(), interval.granule_bytes());
         let count = interval.granules();
         let slots = if cap >= range.len() { count } else { count.min(cap / granule_bytes) };
-        let reserved = reserve.and_then(|reserve| reserve.lease(slots * granule_bytes));
+        let reserved = reserve.and_then(|reserve| reserve.take_part(slots * granule_bytes));
         let live = Live {
             lifecycle: Lifecycle::new(),
             delivery: Delivery::none(),
@@ -92,7 +92,7 @@ impl SnapshotState {
             protector,
             live: Private::new(live)?,
             interval,
-            behind,
+            after_read,
         })
     }
 
@@ -116,12 +116,12 @@ impl SnapshotState {
         self.live.lifecycle.enter(phase);
     }
 
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub(super) fn failure(&self) -> Option<LossCause> {
         self.live.lifecycle.failure()
     }
 
     /// Marks it lost; returns the first cause.
-    pub(super) fn fail(&self, failure: Failure) -> Failure {
+    pub(super) fn fail(&self, failure: LossCause) -> LossCause {
         self.live.lifecycle.fail(failure)
     }
 
@@ -130,7 +130,7 @@ impl SnapshotState {
         self.live.costs.count_wait(nanos);
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> CostCounts {
         self.live.costs.counts()
     }
 
@@ -145,36 +145,36 @@ impl SnapshotState {
         let Some(busy) = self.granules.claim(index, blocked) else { return };
         let place = match (busy.state(), self.failure()) {
             // No reader wants it: that it changes is all there is to know.
-            (Place::Saved, _) => Place::Gone,
-            (_, Some(_)) => Place::Lost,
+            (GranulePlace::Saved, _) => GranulePlace::Gone,
+            (_, Some(_)) => GranulePlace::Lost,
             (_, None) => self.copy_to_preserve(index, preserver),
         };
         busy.finish(place);
     }
 
-    fn copy_to_preserve(&self, index: usize, preserver: Preserver) -> Place {
+    fn copy_to_preserve(&self, index: usize, preserver: Preserver) -> GranulePlace {
         let granule = self.interval.granule(index);
         let offset = granule.start - self.interval.range().start;
-        let (place, to) = if let Some(to) = self.live.delivery.of(index, offset) {
-            (Place::Gone, to)
-        } else if let Some(slot) = self.arena.take() {
-            (Place::Slot(slot), self.arena.slot(slot))
+        let (place, to) = if let Some(to) = self.live.delivery.place_for(index, offset) {
+            (GranulePlace::Gone, to)
+        } else if let Some(slot) = self.arena.take_slot() {
+            (GranulePlace::Slot(slot), self.arena.slot(slot))
         } else {
-            self.fail(Failure::CowLimitExceeded);
-            return Place::Lost;
+            self.fail(LossCause::CowLimitExceeded);
+            return GranulePlace::Lost;
         };
         let target = match preserver {
             Preserver::Writer(address) => Some(address - granule.start),
             Preserver::Other => None,
         };
-        // SAFETY: a slot is as long as a granule, and no other value has them; so is its part of the destination.
+        // SAFETY: the slot, or the granule's part of the destination, is as long as the granule, and no other thread uses it.
         let copied = unsafe { copy_from_owner(&granule, to, target) };
         if copied.is_err() || !self.protector.is_protected(&granule) {
-            if let Place::Slot(slot) = place {
+            if let GranulePlace::Slot(slot) = place {
                 self.arena.give_back(slot);
             }
             self.fail_at(granule.start);
-            return Place::Lost;
+            return GranulePlace::Lost;
         }
         self.live.costs.count(preserver);
         place
@@ -187,35 +187,36 @@ impl SnapshotState {
     /// handler; none but [`try_read`](Self::try_read), in order, writes them, and no fault there waits for a
     /// granule of the snapshot.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Delivering<'_> {
-        self.live.delivery.begin(to);
+        self.live.delivery.start(to);
         Delivering(self)
     }
 
     /// Copies bytes of one granule, or of one edge, as they were at the snapshot.
     ///
     /// # Safety
-    /// As many bytes of `to` may be written, by the kernel too, and no other thread uses them.
-    pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
-        // SAFETY: the caller's to promise.
+    /// `to` can be written for the part's length, by the kernel too, and no other thread uses it.
+    pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), LossCause> {
+        // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of this
+        // function.
         match unsafe { self.try_read(part, to, Reuse::All) } {
             Ok(()) => Ok(()),
-            Err(Trouble::Failed(failure)) => Err(failure),
-            Err(Trouble::Refused) => Err(self.fail_at(part.start)),
+            Err(ReadTrouble::Failed(failure)) => Err(failure),
+            Err(ReadTrouble::Refused) => Err(self.fail_at(part.start)),
         }
     }
 
     /// As [`read`](Self::read), to where the kernel may refuse to write, past the cache unless the bytes are used soon.
     ///
     /// # Safety
-    /// As for [`read`](Self::read), but for the kernel.
+    /// As for [`read`](Self::read), but the kernel need not be able to write to `to`.
     pub(super) unsafe fn try_read(
         &self,
         part: &Range<usize>,
         to: *mut u8,
         reuse: Reuse,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadTrouble> {
         if let Some(failure) = self.failure() {
-            return Err(Trouble::Failed(failure));
+            return Err(ReadTrouble::Failed(failure));
         }
         if !self.interval.inner().contains(&part.start) {
             let kept = self.edges.at(part.start);
@@ -226,10 +227,10 @@ impl SnapshotState {
         let (index, granule) = self.interval.granule_at(part.start);
         debug_assert!(part.end <= granule.end);
         // Before it is looked at, because a preserver may claim it afterwards.
-        let is_delivered = self.live.delivery.read(index);
+        let is_delivered = self.live.delivery.note_reading(index);
         loop {
             match self.granules.settled(index) {
-                Place::Slot(slot) => {
+                GranulePlace::Slot(slot) => {
                     let kept = self.arena.slot(slot).wrapping_add(part.start - granule.start);
                     // SAFETY: the slot holds the granule, and is given back by its last reader.
                     let copied =
@@ -240,17 +241,18 @@ impl SnapshotState {
                     );
                     return Ok(());
                 }
-                Place::Owner => {
-                    // SAFETY: the caller's to promise.
+                GranulePlace::Owner => {
+                    // SAFETY: `to` can be written for the part's length, and no other thread uses it: the contract of
+                    // this function.
                     let read = unsafe { self.read_from_owner(index, part, to, reuse) };
                     if let Some(read) = read {
                         return read;
                     }
                 }
-                Place::Gone if is_delivered => return Ok(()),
-                Place::Gone | Place::Saved | Place::Lost => {
-                    let failure = self.failure().unwrap_or(Failure::Changed(part.start));
-                    return Err(Trouble::Failed(failure));
+                GranulePlace::Gone if is_delivered => return Ok(()),
+                GranulePlace::Gone | GranulePlace::Saved | GranulePlace::Lost => {
+                    let failure = self.failure().unwrap_or(LossCause::Changed(part.start));
+                    return Err(ReadTrouble::Failed(failure));
                 }
             }
         }
@@ -273,9 +275,10 @@ impl SnapshotState {
         part: &Range<usize>,
         to: *mut u8,
         reuse: Reuse,
-    ) -> Option<Result<(), Trouble>> {
+    ) -> Option<Result<(), ReadTrouble>> {
         let whole = std::iter::once((0..part.len(), reuse == Reuse::None));
-        // SAFETY: the caller's to promise.
+        // SAFETY: the one piece is as long as the part, for which `to` can be written, and no other thread uses it:
+        // the contract of this function.
         let read = unsafe { no_fault::copy(to, part.start, whole) };
         let is_protected = self.protector.is_protected(part);
         if !self.granules.is_still_with_owner(index) {
@@ -283,8 +286,8 @@ impl SnapshotState {
         }
         Some(match read {
             Ok(()) if is_protected => Ok(()),
-            Err(_) if is_protected => Err(Trouble::Refused),
-            _ => Err(Trouble::Failed(self.fail_at(part.start))),
+            Err(_) if is_protected => Err(ReadTrouble::Refused),
+            _ => Err(ReadTrouble::Failed(self.fail_at(part.start))),
         })
     }
 
@@ -295,7 +298,7 @@ impl SnapshotState {
         }
         let (index, granule) = self.interval.granule_at(part.start);
         match self.granules.settled(index) {
-            Place::Slot(slot) => {
+            GranulePlace::Slot(slot) => {
                 Some(self.arena.slot(slot).wrapping_add(part.start - granule.start))
             }
             _ => None,
@@ -315,7 +318,9 @@ impl SnapshotState {
         for first in (granule_at(range.start)..end).step_by(TOGETHER) {
             without_signals(|blocked| {
                 for index in first..end.min(first + TOGETHER) {
-                    if let Place::Slot(slot) = self.granules.let_go(index, self.behind, blocked) {
+                    if let GranulePlace::Slot(slot) =
+                        self.granules.let_go(index, self.after_read, blocked)
+                    {
                         self.arena.give_back(slot);
                     }
                 }
@@ -328,26 +333,27 @@ impl SnapshotState {
     pub(super) fn go_on_from(&self, before: &Self, blocked: &SignalsBlocked) {
         debug_assert_eq!(before.granules.len(), self.granules.len());
         for index in before.saved() {
-            self.granules.let_go(index, Behind::Watched, blocked);
+            self.granules.let_go(index, AfterRead::Watched, blocked);
         }
         before.enter(Phase::Ended);
     }
 
     /// Whether a writer may still have to copy a granule.
     pub(super) fn has_unread(&self) -> bool {
-        (0..self.granules.len()).any(|index| self.granules.settled(index) == Place::Owner)
+        (0..self.granules.len()).any(|index| self.granules.settled(index) == GranulePlace::Owner)
     }
 
     /// Granules that are as they were when they were read.
     fn saved(&self) -> impl Iterator<Item = usize> {
-        (0..self.granules.len()).filter(|&index| self.granules.settled(index) == Place::Saved)
+        (0..self.granules.len())
+            .filter(|&index| self.granules.settled(index) == GranulePlace::Saved)
     }
 
     /// Addresses of granules that are not as they were when they were read, ascending, neighbours together.
     pub(super) fn unsaved(&self) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for index in 0..self.granules.len() {
-            if self.granules.settled(index) == Place::Saved {
+            if self.granules.settled(index) == GranulePlace::Saved {
                 continue;
             }
             let granule = self.interval.granule(index);
@@ -367,7 +373,7 @@ impl SnapshotState {
             let (index, granule) = self.interval.granule_at(next);
             // The page map is walked to the next page that is protected: not anew for each granule of those that are known
             // to have changed, which lie side by side.
-            if !matches!(self.granules.settled(index), Place::Owner | Place::Saved) {
+            if !matches!(self.granules.settled(index), GranulePlace::Owner | GranulePlace::Saved) {
                 next = granule.end;
                 continue;
             }
@@ -375,11 +381,11 @@ impl SnapshotState {
             if next < range.end {
                 let (index, granule) = self.interval.granule_at(next);
                 let place = self.granules.settled(index);
-                if matches!(place, Place::Owner | Place::Saved)
+                if matches!(place, GranulePlace::Owner | GranulePlace::Saved)
                     && !protector.is_protected(&(next..granule.end.min(range.end)))
                     && self.granules.settled(index) == place
                 {
-                    if place == Place::Owner {
+                    if place == GranulePlace::Owner {
                         self.fail_at(next);
                         return;
                     }
@@ -392,9 +398,9 @@ impl SnapshotState {
 
     /// Marks it lost, because its owner's memory is not protected any more, as far as the kernel tells. Returns the
     /// first cause: the owner's deed, unless the kernel refuses to be asked.
-    fn fail_at(&self, address: usize) -> Failure {
+    fn fail_at(&self, address: usize) -> LossCause {
         let is_answered = self.protector.is_answered(address);
-        self.fail(if is_answered { Failure::Changed(address) } else { Failure::Refused })
+        self.fail(if is_answered { LossCause::Changed(address) } else { LossCause::Refused })
     }
 
     pub(super) fn granules(&self) -> &Granules {
@@ -425,6 +431,7 @@ unsafe fn copy_from_owner(
     let order = Order::for_folio(granule.len(), target);
     let extents = order.extents(granule.len(), target, near_bytes);
     let pieces = extents.map(|extent| (extent.bytes, extent.reach == Reach::Far));
-    // SAFETY: the extents lie within the granule; the rest is the caller's to promise.
+    // SAFETY: the extents lie within the granule, for whose length `to` can be written, and no other thread uses it:
+    // the contract of this function.
     unsafe { no_fault::copy(to, granule.start, pieces) }
 }

@@ -4,87 +4,45 @@
 use std::io::{self, Write};
 use std::ops::Range;
 
-use super::lifecycle::Failure;
-use super::source::Source;
-use super::{Snapshot, SnapshotError, Stats};
+use super::SnapshotError;
+use super::buffer::{BATCH_BYTES, Buffer};
+use super::source::SnapshotSource;
 use hugekit_bulk::Reuse;
 use hugekit_bulk::parallel::{Cancel, Progress};
-use hugekit_sys::HUGE_PAGE_BYTES;
 use hugekit_sys::headroom;
-use hugekit_sys::private_pages::PrivateBytes;
 
-/// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
-/// are interrupted. A buffer has as many.
-pub(super) const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
-
-/// With less to read, a buffer is on base pages: where free memory is in pieces, the kernel takes milliseconds to find a
-/// huge one.
-const WORTH_A_HUGE_PAGE: usize = 128 << 20;
-
-/// Where bytes go before any other code sees them, so that the code that takes them may take its time.
-#[derive(Debug)]
-pub(super) struct Buffer(PrivateBytes);
-
-impl Buffer {
-    /// One for so many bytes, one batch after the other.
-    pub(super) fn new(all: usize) -> Result<Self, SnapshotError> {
-        let bytes =
-            PrivateBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
-        if all >= WORTH_A_HUGE_PAGE {
-            // A kernel without them has base pages.
-            let _ = bytes.want_huge_pages();
-        }
-        Ok(Self(bytes))
-    }
-
-    /// Reads parts of one granule or one edge each, no more than a batch in all.
-    pub(super) fn read(
-        &mut self,
-        source: &Source,
-        parts: &[Range<usize>],
-    ) -> Result<&[u8], Failure> {
-        let mut filled = 0;
-        for part in parts {
-            assert!(filled + part.len() <= BATCH_BYTES);
-            // SAFETY: within the buffer, which is borrowed mutably, and which the kernel may write.
-            unsafe { source.read(part, self.0.start().wrapping_add(filled)) }?;
-            filled += part.len();
-        }
-        Ok(self.bytes(filled))
-    }
-
-    /// The first bytes of it.
-    pub(super) fn bytes(&self, len: usize) -> &[u8] {
-        assert!(len <= BATCH_BYTES);
-        // SAFETY: so many bytes of the buffer, borrowed as it is.
-        unsafe { std::slice::from_raw_parts(self.0.start(), len) }
-    }
+/// A reader of a snapshot, in order.
+#[derive(Clone, Copy)]
+pub(super) struct Stream<'a> {
+    source: &'a SnapshotSource,
+    progress: Option<&'a Progress<'a>>,
+    cancel: Option<&'a Cancel>,
 }
 
-impl Snapshot {
-    /// Copies all of it, and ends it.
-    ///
-    /// # Errors
-    /// [`SnapshotError::LengthsDiffer`]; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What
-    /// `bytes` holds after these is of no use.
-    pub fn copy_to(self, bytes: &mut [u8]) -> Result<Stats, SnapshotError> {
-        self.copy_to_with(bytes, None, None)
+impl<'a> Stream<'a> {
+    pub(super) fn new(source: &'a SnapshotSource) -> Self {
+        Self { source, progress: None, cancel: None }
     }
 
-    /// As [`copy_to`](Self::copy_to), telling `progress` and asking `cancel` after each batch.
-    ///
-    /// # Errors
-    /// As [`copy_to`](Self::copy_to), and [`SnapshotError::Cancelled`].
-    ///
-    /// # Panics
-    /// If `progress` does.
-    pub fn copy_to_with(
+    /// Tells `progress` and asks `cancel` after each batch.
+    pub(super) fn watched(
         self,
-        bytes: &mut [u8],
-        progress: Option<&Progress<'_>>,
-        cancel: Option<&Cancel>,
-    ) -> Result<Stats, SnapshotError> {
+        progress: Option<&'a Progress<'a>>,
+        cancel: Option<&'a Cancel>,
+    ) -> Self {
+        Self { progress, cancel, ..self }
+    }
+
+    pub(super) fn source(&self) -> &'a SnapshotSource {
+        self.source
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.source.range().len()
+    }
+
+    /// Copies all of it to `bytes`.
+    pub(super) fn copy_to(&self, bytes: &mut [u8]) -> Result<(), SnapshotError> {
         if bytes.len() != self.len() {
             let destination = bytes.len();
             return Err(SnapshotError::LengthsDiffer { len: self.len(), destination });
@@ -92,126 +50,91 @@ impl Snapshot {
         let to = bytes.as_mut_ptr();
         // SAFETY: as many bytes, borrowed mutably until this returns, which is after the delivery.
         let _delivery = unsafe { self.source.deliver_to(to) };
-        self.stream(progress, cancel, |batch, offset| {
+        self.each_batch(self.source.range(), |batch, offset| {
             let mut offset = offset;
             for part in batch {
                 // SAFETY: this part of them; writers leave alone what is being read.
-                unsafe { self.read_part(part, to.add(offset), Reuse::None) }?;
+                unsafe { self.source.read_part(part, to.add(offset), Reuse::None) }?;
                 offset += part.len();
             }
-            self.done_with(batch);
+            self.release(batch);
             Ok(())
-        })?;
-        Ok(self.stats())
+        })
     }
 
-    /// Writes all of it in order, and ends it. The writer may take its time: it is given bytes of a buffer, or
-    /// those that were preserved, and no thread waits for it.
-    ///
-    /// # Errors
-    /// [`SnapshotError::Write`] if the writer fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What was
-    /// written then is the first part of the snapshot.
-    pub fn write_to(self, writer: impl Write) -> Result<Stats, SnapshotError> {
-        self.write_to_with(writer, None, None)
-    }
-
-    /// As [`write_to`](Self::write_to), telling `progress` and asking `cancel` after each batch.
-    ///
-    /// # Errors
-    /// As [`write_to`](Self::write_to), and [`SnapshotError::Cancelled`].
-    ///
-    /// # Panics
-    /// If `progress` or the writer does.
-    pub fn write_to_with(
-        self,
-        mut writer: impl Write,
-        progress: Option<&Progress<'_>>,
-        cancel: Option<&Cancel>,
-    ) -> Result<Stats, SnapshotError> {
+    /// Writes all of it to `writer`.
+    pub(super) fn write_to(&self, mut writer: impl Write) -> Result<(), SnapshotError> {
         let mut buffer = Buffer::new(self.len())?;
-        self.stream(progress, cancel, |batch, offset| {
-            self.give(batch, offset, &mut buffer, &mut |bytes| writer.write_all(bytes))
+        self.each_batch(self.source.range(), |batch, offset| {
+            self.pass_batch(batch, offset, &mut buffer, &mut |bytes| writer.write_all(bytes))
         })?;
         let failed = |source| SnapshotError::Write { written: self.len(), source };
-        writer.flush().map_err(failed)?;
-        Ok(self.stats())
+        writer.flush().map_err(failed)
     }
 
-    /// Gives the bytes of a batch to other code, and lets them go: they are elsewhere then, in the buffer or a slot.
-    pub(super) fn give(
+    /// Passes the bytes of a batch to `take`, and releases their granules: the bytes are in the buffer or a slot then.
+    pub(super) fn pass_batch(
         &self,
         batch: &[Range<usize>],
         offset: usize,
         buffer: &mut Buffer,
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), SnapshotError> {
-        if self.is_kept(batch) {
-            return self.give_kept(batch, offset, take);
+        if self.is_retained(batch) {
+            return self.pass_retained(batch, offset, take);
         }
         let failed = |source| SnapshotError::Write { written: offset, source };
-        take(self.read_and_let_go(batch, buffer)?).map_err(failed)
+        take(self.read_and_release(batch, buffer)?).map_err(failed)
     }
 
-    /// Whether a batch is one part, and preserved: it stays where it is until it is let go.
-    pub(super) fn is_kept(&self, batch: &[Range<usize>]) -> bool {
+    /// Whether a batch is one part, and preserved: it stays where it is until it is released.
+    pub(super) fn is_retained(&self, batch: &[Range<usize>]) -> bool {
         matches!(batch, [part] if self.source.kept(part).is_some())
     }
 
-    /// Gives the bytes of parts that are preserved from where they are, and lets them go.
-    pub(super) fn give_kept(
+    /// Passes the bytes of preserved parts from where they are, and releases them.
+    pub(super) fn pass_retained(
         &self,
         batch: &[Range<usize>],
         offset: usize,
         take: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), SnapshotError> {
         for part in batch {
-            let kept = self.source.kept(part).expect("it was, and is not let go");
-            // SAFETY: so many bytes, which do not change until they are let go, below.
+            let kept = self.source.kept(part).expect("it was, and is not released");
+            // SAFETY: so many bytes, which do not change until they are released, below.
             let kept = unsafe { std::slice::from_raw_parts(kept, part.len()) };
             take(kept).map_err(|source| SnapshotError::Write { written: offset, source })?;
         }
-        self.done_with(batch);
+        self.release(batch);
         Ok(())
     }
 
-    /// Reads a batch to the buffer, and lets it go.
-    pub(super) fn read_and_let_go<'a>(
+    /// Reads a batch to the buffer, and releases it.
+    pub(super) fn read_and_release<'b>(
         &self,
         batch: &[Range<usize>],
-        buffer: &'a mut Buffer,
-    ) -> Result<&'a [u8], SnapshotError> {
-        let read = buffer.read(&self.source, batch);
+        buffer: &'b mut Buffer,
+    ) -> Result<&'b [u8], SnapshotError> {
+        let read = buffer.read(self.source, batch);
         let read = read.map_err(|failure| self.source.error(failure))?;
-        self.done_with(batch);
+        self.release(batch);
         Ok(read)
     }
 
-    /// Takes batch after batch; `take` is told where each begins.
-    fn stream(
-        &self,
-        progress: Option<&Progress<'_>>,
-        cancel: Option<&Cancel>,
-        take: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
-    ) -> Result<(), SnapshotError> {
-        self.stream_range(self.source.range(), progress, cancel, take)
-    }
-
-    /// As [`stream`](Self::stream), of a range of addresses; `take` is told how much of it came before.
-    pub(super) fn stream_range(
+    /// Reads a range of addresses batch by batch. `act` does what is to be done with each, and is told how many bytes came
+    /// before it.
+    pub(super) fn each_batch(
         &self,
         range: Range<usize>,
-        progress: Option<&Progress<'_>>,
-        cancel: Option<&Cancel>,
-        mut take: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
+        mut act: impl FnMut(&[Range<usize>], usize) -> Result<(), SnapshotError>,
     ) -> Result<(), SnapshotError> {
-        self.source.is_here()?;
+        self.source.check_process()?;
         headroom::check()?;
         let len = range.len();
         let mut parts = self.source.parts(range).flat_map(pieces).peekable();
         let mut done = 0;
         while let Some(first) = parts.next() {
-            if cancel.is_some_and(Cancel::is_cancelled) {
+            if self.cancel.is_some_and(Cancel::is_cancelled) {
                 return Err(SnapshotError::Cancelled { bytes: done, len });
             }
             let mut batch = vec![first];
@@ -220,15 +143,15 @@ impl Snapshot {
                 bytes += part.len();
                 batch.push(part);
             }
-            take(&batch, done)?;
+            act(&batch, done)?;
             done += bytes;
-            progress.into_iter().for_each(|tell| tell(done, len));
+            self.progress.into_iter().for_each(|tell| tell(done, len));
         }
         Ok(())
     }
 
-    /// Lets go what was read: writers need not preserve it any more.
-    fn done_with(&self, batch: &[Range<usize>]) {
+    /// Releases what was read: writers need not preserve it any more.
+    fn release(&self, batch: &[Range<usize>]) {
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return };
         // Granules larger than a batch are let go with their last part.
         let (inner, origin) = (self.source.inner(), self.source.origin());

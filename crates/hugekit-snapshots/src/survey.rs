@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) fn mappings_of(range: &Range<usize>) -> Result<Vec<MappedRange>, SnapshotError> {
     let root = Root::default();
     let touched = mappings::read_some(&root, |addresses| overlap(addresses, range))?;
-    has_no_hole(&touched, range)?;
+    check_no_hole(&touched, range)?;
     let mergeable = mappings::mergeable(&root, range)?;
     for mapping in &touched {
         if let Some(reason) = defect(mapping, &mergeable) {
@@ -74,7 +74,7 @@ fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-fn has_no_hole(touched: &[MappedRange], range: &Range<usize>) -> Result<(), SnapshotError> {
+fn check_no_hole(touched: &[MappedRange], range: &Range<usize>) -> Result<(), SnapshotError> {
     let mut reached = range.start;
     for MappedRange { addresses, .. } in touched {
         if addresses.start > reached {
@@ -139,13 +139,13 @@ fn belongs_to_no_thread(range: &Range<usize>) -> Result<(), SnapshotError> {
 /// Whether all threads that write to a page can be made to wait, for as long as the calling one does something that
 /// needs neither its stack there nor its thread-local variables. The kernel writes to these, too, when it lets a
 /// thread go on (restartable sequences).
-pub(super) fn may_be_stopped(page: usize) -> Result<bool, SnapshotError> {
+pub(super) fn probe_stoppable(page: usize) -> Result<bool, SnapshotError> {
     let here = std::ptr::from_ref(&page).addr();
     let is_no_threads = match belongs_to_no_thread(&(page..page + page_size())) {
         Err(SnapshotError::Unsuitable { .. }) => false,
         found => found.map(|()| true)?,
     };
-    Ok(is_no_threads && (here.abs_diff(page) > FRAMES || is_on_own_stack(here)?))
+    Ok(is_no_threads && (here.abs_diff(page) > FRAMES || probe_own_stack(here)?))
 }
 
 /// A thread that makes a snapshot has all of its frames within so many bytes, on whatever stack it runs.
@@ -153,7 +153,7 @@ const FRAMES: usize = 256 << 10;
 
 /// Whether an address of the calling thread's stack lies on the one that it was started with, of which no page is
 /// taken for another's.
-fn is_on_own_stack(here: usize) -> Result<bool, SnapshotError> {
+fn probe_own_stack(here: usize) -> Result<bool, SnapshotError> {
     let of_here =
         mappings::read_some(&Root::default(), |addresses| addresses.contains(&here))?.pop();
     let Some(MappedRange { addresses, name, .. }) = of_here else { return Ok(false) };
@@ -219,9 +219,9 @@ mod tests {
     )]
     fn survey_beside_the_own_stack_tells_it_from_others() {
         let here = || std::ptr::from_ref(&page_size()).addr();
-        assert!(is_on_own_stack(here()).unwrap());
+        assert!(probe_own_stack(here()).unwrap());
         let heap = Box::new(0);
-        assert!(!is_on_own_stack(std::ptr::from_ref(&*heap).addr()).unwrap());
+        assert!(!probe_own_stack(std::ptr::from_ref(&*heap).addr()).unwrap());
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
             let above = end_of_own_stack();
             let is_no_threads = belongs_to_no_thread(&(above..above + page_size())).is_ok();
             assert!(above.abs_diff(std::ptr::from_ref(&above).addr()) < FRAMES);
-            assert!(!is_no_threads || may_be_stopped(above).unwrap());
+            assert!(!is_no_threads || probe_stoppable(above).unwrap());
             is_no_threads
         });
         assert!(judged.join().unwrap(), "above a stack lies another thread's guard page");
@@ -253,7 +253,7 @@ mod tests {
         let hole = |range: Range<usize>| {
             let touched: Vec<_> =
                 maps.iter().filter(|map| overlap(&map.addresses, &range)).cloned().collect();
-            match has_no_hole(&touched, &range) {
+            match check_no_hole(&touched, &range) {
                 Err(SnapshotError::Unmapped { hole }) => Some(hole),
                 other => other.map(|()| None).unwrap(),
             }

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use super::crew::Crew;
-use super::edges::{Guard, Guarding, Trouble};
+use super::edges::{EdgeTrouble, Guard, Guarding};
 use super::error::{SnapshotError, Unsuitable};
 use super::lifecycle::Phase;
+use super::protect_helper::ProtectHelper;
 use super::segment::{Hindrance, Segment};
 use super::state::SnapshotState;
-use super::write_protector::{Refused, WriteProtector};
+use super::write_protector::{ProtectionRefused, WriteProtector};
 use hugekit_bulk::populate::PopulateError;
 use hugekit_machine::mappings::MappedRange;
 use hugekit_regions::fault::no_fault;
@@ -49,11 +49,11 @@ pub(super) struct WriteTracker {
     way: Way,
     table: Registry<Segment>,
     /// Held by the thread that makes or ends a snapshot; never by a thread that serves a write.
-    state: Mutex<State>,
+    state: Mutex<TrackerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TrackerState {
     snapshots: Vec<Arc<SnapshotState>>,
     /// There while there are snapshots.
     protector: Option<Arc<WriteProtector>>,
@@ -65,13 +65,50 @@ struct State {
     watched: Option<OwnedFd>,
     stopped: Option<OwnedFd>,
     /// The last one, dismissed.
-    crew: Option<Crew>,
+    helper: Option<ProtectHelper>,
 }
 
-impl State {
+impl TrackerState {
     /// Whether the kernel does not serve what is there any more.
     fn is_abandoned(&self) -> bool {
         self.protector.as_ref().is_some_and(|protector| protector.is_abandoned())
+    }
+}
+
+/// What a snapshot is to be made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AddRequest<'a> {
+    /// Threads that serve writes, if threads do.
+    pub(super) threads: usize,
+    /// The mappings that its memory lies in.
+    pub(super) mappings: &'a [MappedRange],
+    /// How its edges are guarded while they are copied.
+    pub(super) guard: Guard,
+    /// A snapshot of the same interval that ends with this one's moment: what it has seen unchanged is saved then.
+    pub(super) before: Option<&'a SnapshotState>,
+}
+
+/// A snapshot whose memory is about to be protected.
+struct Arming<'s, 'a> {
+    snapshot: &'s Arc<SnapshotState>,
+    /// The parts of its memory, each with its mapping.
+    parts: &'s [(Range<usize>, &'a MappedRange)],
+    helper: Option<&'s ProtectHelper>,
+    guard: Guard,
+    before: Option<&'s SnapshotState>,
+}
+
+/// The registries that handlers look at, held so that none of them changes.
+struct HeldRegistries<'a> {
+    segments: Held<'a, Segment>,
+    ranges: Option<Held<'a, dyn Faults>>,
+}
+
+impl HeldRegistries<'_> {
+    /// Waits for handlers that looked before.
+    fn settle(&self) {
+        self.segments.settle();
+        self.ranges.iter().for_each(Held::settle);
     }
 }
 
@@ -94,7 +131,7 @@ impl<E: Into<SnapshotError>> From<E> for NotAdded {
 /// Why memory could not be protected. Without an address of the heap, which may be what is being protected.
 enum Unarmed<'a> {
     Refused(Errno, &'a MappedRange),
-    Edge(Trouble),
+    Edge(EdgeTrouble),
 }
 
 static CURRENT: [PerProcess<WriteTracker>; 2] = [const { PerProcess::new() }; 2];
@@ -128,14 +165,14 @@ impl WriteTracker {
         self.lock().handlers.as_ref().map_or(0, Handlers::count)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TrackerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The descriptors, opened if they are not; with so many threads to serve it, if threads do.
     fn open(
         &'static self,
-        state: &mut State,
+        state: &mut TrackerState,
         threads: usize,
     ) -> Result<Arc<WriteProtector>, SnapshotError> {
         if let Some(protector) = &state.protector {
@@ -159,28 +196,24 @@ impl WriteTracker {
     }
 
     /// Closes the descriptors if no snapshot needs them.
-    fn close_if_idle(state: &mut State) {
+    fn close_if_idle(state: &mut TrackerState) {
         if state.snapshots.is_empty() {
             state.handlers.take().into_iter().for_each(Handlers::stop);
             (state.protector, state.watched, state.stopped) = (None, None, None);
-            state.crew = None;
+            state.helper = None;
         }
     }
 
-    /// Makes a snapshot with `make` and protects its memory, which lies in these mappings. The point in time is when the
-    /// last of them is protected and the edges are copied. What `before`, of the same interval, has seen unchanged is
-    /// saved then, and `before` ends.
+    /// Makes a snapshot with `make` and protects its memory. The point in time is when the last of its mappings is
+    /// protected and the edges are copied.
     pub(super) fn add(
         &'static self,
-        threads: usize,
-        mappings: &[MappedRange],
-        how: Guard,
-        before: Option<&SnapshotState>,
+        request: &AddRequest<'_>,
         make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
     ) -> Result<Arc<SnapshotState>, NotAdded> {
         let mut state = self.lock();
         let was_abandoned = state.is_abandoned();
-        let mut added = self.add_locked(&mut state, threads, mappings, (how, before), make);
+        let mut added = self.add_locked(&mut state, request, make);
         if added.is_err() && !was_abandoned && state.is_abandoned() {
             // Whatever failed then is not what is the matter.
             added = Err(SnapshotError::kernel("userfaultfd")(Errno::PERM).into());
@@ -191,12 +224,11 @@ impl WriteTracker {
 
     fn add_locked(
         &'static self,
-        state: &mut State,
-        threads: usize,
-        mappings: &[MappedRange],
-        (how, before): (Guard, Option<&SnapshotState>),
+        state: &mut TrackerState,
+        request: &AddRequest<'_>,
         make: impl FnOnce(Arc<WriteProtector>) -> Result<SnapshotState, SnapshotError>,
     ) -> Result<Arc<SnapshotState>, NotAdded> {
+        let AddRequest { threads, mappings, guard, before } = *request;
         let ranges = match self.way {
             Way::InPlace => Some(Ranges::of_this_process()?),
             Way::Threaded => None,
@@ -205,36 +237,40 @@ impl WriteTracker {
         let protector = self.open(state, threads)?;
         let snapshot = Arc::new(make(Arc::clone(&protector))?);
         if let Some(page) = snapshot.edges().pages().iter().flatten().next() {
-            open_guard(state, how, &protector, page)?;
+            open_guard(state, guard, &protector, page)?;
         }
         let parts = parts_of(snapshot.interval().inner(), mappings);
         register(&protector, &parts, &state.snapshots)?;
         if let Err(refused) = fill(&protector, &parts) {
-            leave(&protector, parts.iter().map(|(part, _)| part), &state.snapshots);
+            unregister_unshared(&protector, parts.iter().map(|(part, _)| part), &state.snapshots);
             return Err(refused.into());
         }
         for other in &state.snapshots {
             // Protecting again what its owner discarded would make that look untouched.
             other.check_owner(&clip(other.interval().inner(), snapshot.interval().inner()));
         }
-        let crew = crew_of(&protector, &snapshot, &parts);
+        let helper = start_helper(&protector, &snapshot, &parts);
         state.snapshots.push(Arc::clone(&snapshot));
         self.publish(state, ranges);
         // A handler of this thread's that writes there would wait for what it has interrupted.
         let armed = without_signals(|blocked| {
-            let held = (self.table.hold(blocked), ranges.map(|ranges| ranges.hold(blocked)));
-            let parts = (&parts[..], crew.as_ref());
-            Self::arm(state, &snapshot, parts, (how, before), held, blocked)
+            let held = HeldRegistries {
+                segments: self.table.hold(blocked),
+                ranges: ranges.map(|ranges| ranges.hold(blocked)),
+            };
+            let helper = helper.as_ref();
+            let arming = Arming { snapshot: &snapshot, parts: &parts, helper, guard, before };
+            Self::arm(state, &arming, &held, blocked)
         });
-        crew.iter().for_each(Crew::dismiss);
-        state.crew = crew;
+        helper.iter().for_each(ProtectHelper::dismiss);
+        state.helper = helper;
         let added = match armed {
             // The last handler thread may have ended before it could know of this one.
             Ok(()) if protector.is_abandoned() => Err(SnapshotError::Refused.into()),
             Ok(()) => return Ok(snapshot),
             Err(unarmed) => Err(not_added(unarmed, mappings)),
         };
-        self.take_out(state, &snapshot, ranges);
+        self.remove_locked(state, &snapshot, ranges);
         added
     }
 
@@ -242,14 +278,13 @@ impl WriteTracker {
     /// protected, but to the stack, or wait for a thread that does: writers wait for the end of this. So the
     /// registries are held before, because a thread that changes one writes to the heap.
     fn arm<'a>(
-        state: &State,
-        snapshot: &Arc<SnapshotState>,
-        (parts, crew): (&[(Range<usize>, &'a MappedRange)], Option<&Crew>),
-        (how, before): (Guard, Option<&SnapshotState>),
-        (table, ranges): (Held<'_, Segment>, Option<Held<'_, dyn Faults>>),
+        state: &TrackerState,
+        arming: &Arming<'_, 'a>,
+        held: &HeldRegistries<'_>,
         blocked: &SignalsBlocked,
     ) -> Result<(), Unarmed<'a>> {
         let Some(protector) = &state.protector else { return Ok(()) };
+        let snapshot = arming.snapshot;
         let is_another = |other: &&Arc<SnapshotState>| !Arc::ptr_eq(other, snapshot);
         let others = |address: usize| {
             state
@@ -258,26 +293,28 @@ impl WriteTracker {
                 .filter(is_another)
                 .any(|other| other.interval().inner().contains(&address))
         };
-        let descriptor = match how {
+        let descriptor = match arming.guard {
             Guard::Watched => &state.watched,
             Guard::Stopped => &state.stopped,
         };
         let guarding = descriptor.as_ref().map(|descriptor| Guarding {
-            how,
+            how: arming.guard,
             descriptor: descriptor.as_fd(),
             others: &others,
         });
         protector.hold(&snapshot.edges().pages());
         snapshot.enter(Phase::Arming);
         // A handler that saw it forming may lift what others had protected, until it is done.
-        table.settle();
-        ranges.iter().for_each(Held::settle);
+        held.settle();
         let paused = protector.pause_writers();
-        let armed = protect(protector, parts, crew).and_then(|()| match &guarding {
-            Some(guarding) => snapshot.edges().take(protector, guarding).map_err(Unarmed::Edge),
-            None => Ok(()),
-        });
-        if let (Ok(()), Some(before)) = (&armed, before) {
+        let armed =
+            protect(protector, arming.parts, arming.helper).and_then(|()| match &guarding {
+                Some(guarding) => {
+                    snapshot.edges().copy_all(protector, guarding).map_err(Unarmed::Edge)
+                }
+                None => Ok(()),
+            });
+        if let (Ok(()), Some(before)) = (&armed, arming.before) {
             snapshot.go_on_from(before, blocked);
         }
         snapshot.enter(if armed.is_ok() { Phase::Live } else { Phase::Ended });
@@ -293,19 +330,24 @@ impl WriteTracker {
             Way::InPlace => Ranges::known().ok(),
             Way::Threaded => None,
         };
-        self.take_out(&mut state, snapshot, ranges);
+        self.remove_locked(&mut state, snapshot, ranges);
         Self::close_if_idle(&mut state);
     }
 
-    fn take_out(&self, state: &mut State, snapshot: &Arc<SnapshotState>, ranges: Option<Ranges>) {
+    fn remove_locked(
+        &self,
+        state: &mut TrackerState,
+        snapshot: &Arc<SnapshotState>,
+        ranges: Option<Ranges>,
+    ) {
         // Writers that meet it from now on only lift what they need.
         snapshot.enter(Phase::Ended);
         let Some(protector) = state.protector.clone() else { return };
         state.snapshots.retain(|other| !Arc::ptr_eq(other, snapshot));
-        for part in Segment::of(&with(&state.snapshots, snapshot), &protector) {
+        for part in Segment::all_of(&joined_with(&state.snapshots, snapshot), &protector) {
             if part.is_only(snapshot) {
                 let left = protector.unregister(part.addresses());
-                let _ = left.or_else(|Refused| protector.abandon());
+                let _ = left.or_else(|ProtectionRefused| protector.abandon());
             } else {
                 self.lift_unneeded(part.addresses());
             }
@@ -314,11 +356,11 @@ impl WriteTracker {
     }
 
     /// Lets handlers know of the snapshots as they are.
-    fn publish(&self, state: &mut State, ranges: Option<Ranges>) {
+    fn publish(&self, state: &mut TrackerState, ranges: Option<Ranges>) {
         let segments: Vec<Arc<Segment>> = state
             .protector
             .iter()
-            .flat_map(|protector| Segment::of(&state.snapshots, protector))
+            .flat_map(|protector| Segment::all_of(&state.snapshots, protector))
             .map(Arc::new)
             .collect();
         let entry = |segment: &Arc<Segment>| (segment.addresses().clone(), Arc::clone(segment));
@@ -433,25 +475,25 @@ impl Faults for Threaded {
     fn break_(&self, _: usize, _: &SignalsBlocked) {}
 }
 
-/// Who helps to protect these. On huge pages there is little to do, whatever their size: an entry for each.
-fn crew_of(
+/// Starts a thread that helps to protect these. On huge pages there is little to do: one entry for each.
+fn start_helper(
     protector: &Arc<WriteProtector>,
     snapshot: &SnapshotState,
     parts: &[(Range<usize>, &MappedRange)],
-) -> Option<Crew> {
+) -> Option<ProtectHelper> {
     let is_small = snapshot.interval().granule_bytes() < HUGE_PAGE_BYTES;
-    is_small.then(|| Crew::gather(protector, parts.iter().map(|(part, _)| part))).flatten()
+    is_small.then(|| ProtectHelper::start(protector, parts.iter().map(|(part, _)| part))).flatten()
 }
 
 /// Has writes to all of the parts come to us.
 fn protect<'a>(
     protector: &WriteProtector,
     parts: &[(Range<usize>, &'a MappedRange)],
-    crew: Option<&Crew>,
+    helper: Option<&ProtectHelper>,
 ) -> Result<(), Unarmed<'a>> {
-    if let Some(crew) = crew {
+    if let Some(helper) = helper {
         let refused = |(errno, part): (_, usize)| Unarmed::Refused(errno, parts[part].1);
-        return crew.protect(protector).map_err(refused);
+        return helper.protect(protector).map_err(refused);
     }
     parts.iter().try_for_each(|(part, mapping)| {
         protector.protect(part).map_err(|errno| Unarmed::Refused(errno, mapping))
@@ -460,7 +502,7 @@ fn protect<'a>(
 
 /// Opens what is to guard edges, of which this page is one, if that is not open.
 fn open_guard(
-    state: &mut State,
+    state: &mut TrackerState,
     how: Guard,
     protector: &WriteProtector,
     page: &Range<usize>,
@@ -480,9 +522,9 @@ fn open_guard(
 fn not_added(unarmed: Unarmed<'_>, mappings: &[MappedRange]) -> NotAdded {
     match unarmed {
         Unarmed::Refused(errno, mapping) => refusal(errno, mapping, "UFFDIO_WRITEPROTECT").into(),
-        Unarmed::Edge(Trouble::Unquiet(page)) => NotAdded::Unquiet(page),
-        Unarmed::Edge(Trouble::Changed(address)) => SnapshotError::Changed { address }.into(),
-        Unarmed::Edge(Trouble::Kernel(call, errno, page)) => {
+        Unarmed::Edge(EdgeTrouble::Unquiet(page)) => NotAdded::Unquiet(page),
+        Unarmed::Edge(EdgeTrouble::Changed(address)) => SnapshotError::Changed { address }.into(),
+        Unarmed::Edge(EdgeTrouble::Kernel(call, errno, page)) => {
             let mapping = mappings.iter().find(|mapping| mapping.addresses.contains(&page));
             let kernel = || SnapshotError::kernel(call)(errno);
             mapping.map_or_else(kernel, |mapping| refusal(errno, mapping, call)).into()
@@ -490,7 +532,7 @@ fn not_added(unarmed: Unarmed<'_>, mappings: &[MappedRange]) -> NotAdded {
     }
 }
 
-fn with(
+fn joined_with(
     snapshots: &[Arc<SnapshotState>],
     snapshot: &Arc<SnapshotState>,
 ) -> Vec<Arc<SnapshotState>> {
@@ -518,7 +560,7 @@ fn fill(
 }
 
 /// Leaves parts to the kernel of which nothing is protected yet, but for those that other snapshots have part of.
-fn leave<'a>(
+fn unregister_unshared<'a>(
     protector: &WriteProtector,
     parts: impl Iterator<Item = &'a Range<usize>>,
     others: &[Arc<SnapshotState>],
@@ -539,7 +581,7 @@ fn register(
 ) -> Result<(), SnapshotError> {
     for (count, (part, mapping)) in parts.iter().enumerate() {
         if let Err(errno) = protector.register(part) {
-            leave(protector, parts[..count].iter().map(|(part, _)| part), others);
+            unregister_unshared(protector, parts[..count].iter().map(|(part, _)| part), others);
             return Err(refusal(errno, mapping, "UFFDIO_REGISTER"));
         }
     }
@@ -591,7 +633,7 @@ mod tests {
                 let _ = faults.give_up(blocked);
             });
         });
-        // SAFETY: as above.
+        // SAFETY: `len` bytes of the test's memory, which no other thread uses.
         unsafe { memory.start().write_bytes(8, len) };
         assert_eq!(snapshot.stats().copied_by_writers, 0);
         assert!(matches!(snapshot.read_at(5, &mut [0; 9]), Err(SnapshotError::Unserved)));

@@ -31,16 +31,6 @@ pub struct View<S> {
     filling: Mutex<()>,
 }
 
-impl Snapshot {
-    /// The snapshot as memory, of which nothing is there yet.
-    ///
-    /// # Errors
-    /// [`SnapshotError::Kernel`] if there are no addresses for it.
-    pub fn view(&self) -> Result<View<&Self>, SnapshotError> {
-        View::of(self)
-    }
-}
-
 /// What a [`View`] can hold its snapshot by: `&Snapshot` or `Arc<Snapshot>`. No other type can be one, because the
 /// view writes memory by the length of the snapshot, and that must be the same snapshot each time.
 ///
@@ -52,7 +42,7 @@ impl Snapshot {
 ///     let _ = View::of(snapshot);
 /// }
 /// ```
-pub trait Holder: sealed::Sealed {}
+pub trait Holder: sealed::SealedHolder {}
 
 impl Holder for &Snapshot {}
 impl Holder for Arc<Snapshot> {}
@@ -60,18 +50,18 @@ impl Holder for Arc<Snapshot> {}
 mod sealed {
     use super::{Arc, Snapshot};
 
-    pub trait Sealed {
+    pub trait SealedHolder {
         /// The snapshot, always the same one.
         fn snapshot(&self) -> &Snapshot;
     }
 
-    impl Sealed for &Snapshot {
+    impl SealedHolder for &Snapshot {
         fn snapshot(&self) -> &Snapshot {
             self
         }
     }
 
-    impl Sealed for Arc<Snapshot> {
+    impl SealedHolder for Arc<Snapshot> {
         fn snapshot(&self) -> &Snapshot {
             self
         }

@@ -14,7 +14,7 @@ use hugekit_regions::fault::open::Untouched;
 use hugekit_regions::pool::FaultError;
 use hugekit_sys::pagemap::PageMap;
 use hugekit_sys::private_pages::{Private, PrivateBytes};
-use hugekit_sys::sync::Event;
+use hugekit_sys::sync::WakeEvent;
 use hugekit_sys::thread::without_signals;
 use hugekit_sys::userfaultfd;
 
@@ -25,12 +25,12 @@ pub(super) struct WriteProtector {
     descriptor: ManuallyDrop<OwnedFd>,
     untouched: Untouched,
     pagemap: PageMap,
-    shared: Private<Shared>,
+    shared: Private<ProtectorWords>,
 }
 
 /// What handlers write and read.
 #[derive(Debug)]
-struct Shared {
+struct ProtectorWords {
     /// How often it was abandoned: the first time counts, and then writes pass.
     abandoned: AtomicU32,
     /// 1 once the first time has ended.
@@ -39,19 +39,19 @@ struct Shared {
     held: [AtomicUsize; 2],
     /// 1 while writers may sleep until a maker has protected its memory.
     pausing: AtomicU32,
-    resumed: Event,
+    resumed: WakeEvent,
 }
 
-impl Shared {
+impl ProtectorWords {
     fn new() -> Self {
         let (abandoned, has_ended, held, pausing) = Default::default();
-        Self { abandoned, has_ended, held, pausing, resumed: Event::new() }
+        Self { abandoned, has_ended, held, pausing, resumed: WakeEvent::new() }
     }
 }
 
 /// Writers that meet what is being protected sleep until this is dropped.
 #[derive(Debug)]
-pub(super) struct Pausing<'a>(&'a Shared);
+pub(super) struct Pausing<'a>(&'a ProtectorWords);
 
 impl Drop for Pausing<'_> {
     fn drop(&mut self) {
@@ -63,7 +63,7 @@ impl Drop for Pausing<'_> {
 /// The kernel refuses what it permitted when the memory was protected: a system-call filter was installed since, or
 /// another library closed the descriptor.
 #[derive(Debug)]
-pub(super) struct Refused;
+pub(super) struct ProtectionRefused;
 
 /// Writes that were on their way when the protector was abandoned are tried again so often in all.
 const TRIES: u32 = 10_000;
@@ -73,10 +73,10 @@ impl WriteProtector {
         (descriptor, untouched): (OwnedFd, Untouched),
     ) -> Result<Self, SnapshotError> {
         let pagemap = PageMap::open().map_err(SnapshotError::kernel("/proc/self/pagemap"))?;
-        let shared = Private::new(Shared::new()).map_err(SnapshotError::kernel("mmap"))?;
+        let shared = Private::new(ProtectorWords::new()).map_err(SnapshotError::kernel("mmap"))?;
         let descriptor = ManuallyDrop::new(descriptor);
         let protector = Self { descriptor, untouched, pagemap, shared };
-        if protector.is_told_of_protection().map_err(SnapshotError::kernel("userfaultfd"))? {
+        if protector.probe_protection_reports().map_err(SnapshotError::kernel("userfaultfd"))? {
             return Ok(protector);
         }
         let missing = vec!["protection told by the page map (Linux 5.14)"];
@@ -84,7 +84,7 @@ impl WriteProtector {
     }
 
     /// Who scans the page map is. Else a page of our own is protected and looked at, before any other.
-    fn is_told_of_protection(&self) -> io::Result<bool> {
+    fn probe_protection_reports(&self) -> io::Result<bool> {
         if matches!(self.pagemap, PageMap::Scanned(_)) {
             return Ok(true);
         }
@@ -181,7 +181,7 @@ impl WriteProtector {
     }
 
     /// Lets writes pass, wherever in the range there still is memory that we protected.
-    pub(super) fn lift(&self, range: &Range<usize>) -> Result<(), Refused> {
+    pub(super) fn lift(&self, range: &Range<usize>) -> Result<(), ProtectionRefused> {
         let lift =
             |descriptor: BorrowedFd<'_>, part: &_| userfaultfd::protect(descriptor, part, false);
         if self.each_part(range, lift).is_ok() {
@@ -189,18 +189,18 @@ impl WriteProtector {
         }
         match self.pagemap.first_protected(range) {
             Ok(None) => Ok(()),
-            Ok(Some(_)) | Err(_) => Err(Refused),
+            Ok(Some(_)) | Err(_) => Err(ProtectionRefused),
         }
     }
 
     /// Leaves the range to the kernel again, as far as it is ours.
-    pub(super) fn unregister(&self, range: &Range<usize>) -> Result<(), Refused> {
+    pub(super) fn unregister(&self, range: &Range<usize>) -> Result<(), ProtectionRefused> {
         match self.each_part(range, userfaultfd::unregister) {
             // Part of it is another descriptor's, or is not there any more.
             Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
             // It is part of a mapping, and the process may have no more of them: it stays ours, and is written freely.
             Err(Errno::NOMEM) => self.lift(range),
-            Err(_) => Err(Refused),
+            Err(_) => Err(ProtectionRefused),
         }
     }
 
@@ -212,18 +212,18 @@ impl WriteProtector {
     ///
     /// # Errors
     /// That was done, and did not help: a forked child has the descriptor too, or the kernel refuses it.
-    pub(super) fn abandon(&self) -> Result<(), Refused> {
+    pub(super) fn abandon(&self) -> Result<(), ProtectionRefused> {
         without_signals(|_| {
-            let Shared { abandoned, has_ended, resumed, .. } = &*self.shared;
+            let ProtectorWords { abandoned, has_ended, resumed, .. } = &*self.shared;
             let before = abandoned.fetch_add(1, Ordering::SeqCst);
             if before == 0 {
-                let closed = userfaultfd::abandon(self.descriptor()).map_err(|_| Refused);
+                let closed = userfaultfd::abandon(self.descriptor()).map_err(|_| ProtectionRefused);
                 has_ended.store(1, Ordering::SeqCst);
                 resumed.tell();
                 return closed;
             }
             resumed.wait_for(|| (has_ended.load(Ordering::SeqCst) == 1).then_some(()));
-            if before < TRIES { Ok(()) } else { Err(Refused) }
+            if before < TRIES { Ok(()) } else { Err(ProtectionRefused) }
         })
     }
 

@@ -62,7 +62,8 @@ impl Scene {
 
     fn since(&self, epoch: Epoch) -> Changes {
         let builder = Snapshot::builder().fault_mode(self.fault_mode).max_cow_bytes(LEN);
-        // SAFETY: as for `first`.
+        // SAFETY: the memory outlives its epochs, no thread blocks SIGBUS, and system calls write where it was
+        // announced.
         unsafe { builder.since(epoch) }.unwrap()
     }
 
@@ -182,7 +183,7 @@ fn memory_that_is_swapped_out_is_as_it_was_and_its_writes_are_changes() {
             unsafe { scene.at(at).write(round) };
             let changes = scene.since(epoch);
             // While it is saved, too.
-            // SAFETY: as above.
+            // SAFETY: changes no byte.
             unsafe { libc::madvise(scene.memory.cast(), LEN, libc::MADV_PAGEOUT) };
             assert!(changes.changed().any(|range| range.contains(&at)));
             let total: usize = changes.changed().map(|range| range.len()).sum();

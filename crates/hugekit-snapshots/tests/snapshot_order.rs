@@ -272,7 +272,7 @@ fn snapshots_of_the_same_pages_hold_what_was() {
         let take = || {
             round += 1;
             let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(usize::MAX >> 1);
-            // SAFETY: as above.
+            // SAFETY: no thread blocks SIGBUS, and no system call writes there.
             let around = unsafe { builder.of_anonymous(memory.range()) }.unwrap();
             if round.is_multiple_of(2) {
                 around.prepare_write(HUGE..2 * HUGE).unwrap();
@@ -329,7 +329,7 @@ fn of_several_under_writers_is_one_moment() {
             cuts[1..].iter().rev().map(|cut| word_at((start + cut - 8) & !7)).collect();
         let take = || {
             let builder = Snapshot::builder().fault_mode(fault_mode).max_cow_bytes(usize::MAX >> 6);
-            // SAFETY: as above.
+            // SAFETY: no thread blocks SIGBUS, and no system call writes there.
             let taken = unsafe { builder.take_many(&ranges) }.unwrap();
             let each = taken.iter().zip(&ranges).rev().zip(&words);
             each.flat_map(|((snapshot, &range), &word)| read(snapshot, range, &vec![word]))

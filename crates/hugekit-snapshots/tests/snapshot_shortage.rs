@@ -75,7 +75,7 @@ fn everything_works_or_says_what_is_short(fault_mode: FaultMode, left: usize, ba
     let whole = ptr::slice_from_raw_parts(memory.start().wrapping_add(HUGE), 3 * HUGE);
     // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let make = || unsafe { builder(fault_mode).in_background(background).of_anonymous(range) };
-    // SAFETY: as above.
+    // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let several = || unsafe { builder(fault_mode).take_many(&[range, whole]) };
     let before = match make() {
         Err(SnapshotError::Fault(_)) => return,

@@ -254,7 +254,7 @@ fn vfork_child_that_writes_a_region_is_served() {
         assert!(unsafe { in_a_vfork_child(|| region[PAGE] = 3) }, "{fault_mode:?}");
         assert_eq!((region[PAGE], region[PAGE + 1]), (3, 0));
         let mut fork = region.fork_builder().fault_mode(fault_mode).build().unwrap();
-        // SAFETY: as above.
+        // SAFETY: stores to memory.
         assert!(unsafe { in_a_vfork_child(|| (fork[0], region[PAGE]) = (1, 4)) }, "{fault_mode:?}");
         assert_eq!((fork[0], fork[PAGE], region[0], region[PAGE]), (1, 3, 0, 4));
     }

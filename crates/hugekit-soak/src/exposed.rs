@@ -126,7 +126,7 @@ pub fn install() {
 }
 
 /// Has handlers touch nothing any more, for good.
-pub fn end() {
+pub fn stop_all() {
     OWNER.store(0, Ordering::SeqCst);
 }
 

@@ -14,9 +14,9 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address; all accesses are atomic.
+// SAFETY: an address; what lies there is only accessed as atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: an address; what lies there is only accessed as atomics.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

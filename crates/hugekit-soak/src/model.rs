@@ -135,7 +135,7 @@ impl Tracked {
 
     /// Lets handlers touch it.
     pub fn expose(&mut self) {
-        // SAFETY: as `words`; `conceal` is called before the memory goes.
+        // SAFETY: `new` was promised that these bytes may be accessed, and `conceal` is called before the memory goes.
         self.exposed = unsafe { Exposed::new(self.start, self.model.lanes.len()) };
     }
 

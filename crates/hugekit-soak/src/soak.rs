@@ -169,7 +169,7 @@ pub fn mix(seed: u64, number: u64) -> u64 {
 pub fn end_at_the_first_failure(status: &'static Status) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        exposed::end(); // The report that is printed now is not to be interrupted by another fault.
+        exposed::stop_all(); // The report that is printed now is not to be interrupted by another fault.
         usual(info);
         status.print_actors();
         // SAFETY: no precondition; destructors would wait for threads that are in the middle of something.

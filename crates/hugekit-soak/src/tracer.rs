@@ -131,7 +131,7 @@ fn begun_call(thread: i32) -> Option<(u64, u64)> {
 }
 
 fn ptrace(request: libc::c_uint, thread: i32, data: usize) -> io::Result<c_long> {
-    // SAFETY: a thread that this one traces, or its own wish to be; no memory is written.
+    // SAFETY: a thread that this one traces, or its own request to be traced; no memory is written.
     let said = unsafe { libc::ptrace(request, thread, ptr::null_mut::<c_void>(), data) };
     if said < 0 { Err(io::Error::last_os_error()) } else { Ok(said) }
 }

@@ -20,7 +20,7 @@ pub enum Size {
     Soak,
 }
 
-/// One actor's: random numbers, wishes, and where it reports to.
+/// One actor's: random numbers, options, and where it reports to.
 #[derive(Debug)]
 pub struct World {
     pub rng: fastrand::Rng,

@@ -90,12 +90,12 @@ pub(super) fn map_anonymous(
     unsafe { mapping::unmap(start, len) }?;
     let page = rustix::param::page_size();
     let whole = len.checked_next_multiple_of(page).ok_or(io::Errno::NOMEM)?;
-    let held = Mapping::held(whole, page)?;
+    let held = Mapping::reserve(whole, page)?;
     let there = held.start().as_ptr();
     // SAFETY: what is replaced are the addresses just taken, which no thread uses.
     let mapped = unsafe { mapping::map_anonymous(there, len, access, how | MapFlags::FIXED) };
     mapped.inspect_err(|_| {
-        // SAFETY: as above.
+        // SAFETY: `held` was mapped above, and mapping over it failed, so no thread uses its addresses.
         let _ = unsafe { held.unmap() };
     })
 }

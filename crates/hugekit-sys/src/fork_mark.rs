@@ -35,7 +35,7 @@ enum By {
 
 // SAFETY: the page is only accessed as an atomic, and stays mapped for as long as the mark exists.
 unsafe impl Send for ForkMark {}
-// SAFETY: as above.
+// SAFETY: a shared reference accesses the page only as an atomic.
 unsafe impl Sync for ForkMark {}
 
 impl ForkMark {

@@ -61,7 +61,7 @@ pub fn check() -> Result<(), HeapShortage> {
 #[must_use = "the block is lent until this is dropped"]
 pub fn lend() -> Lent {
     if Block::new().is_err() {
-        drop(take());
+        drop(take_kept());
     }
     Lent(())
 }
@@ -88,7 +88,7 @@ fn keep() -> Result<(), HeapShortage> {
     Ok(())
 }
 
-fn take() -> Option<Block> {
+fn take_kept() -> Option<Block> {
     Block::from_raw(KEPT.swap(ptr::null_mut(), Ordering::SeqCst))
 }
 
@@ -127,7 +127,7 @@ mod tests {
     fn room_is_there_and_a_block_is_kept_and_lent() {
         check().unwrap();
         assert!(!KEPT.load(Ordering::SeqCst).is_null());
-        drop(take());
+        drop(take_kept());
         drop(lend());
         assert!(!KEPT.load(Ordering::SeqCst).is_null());
     }

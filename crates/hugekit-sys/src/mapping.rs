@@ -28,9 +28,9 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address range; the code that follows its addresses says why that is sound.
+// SAFETY: an address range. No safe method reads or writes a byte of it, so threads that have it do not race.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: no safe method reads or writes a byte of the range.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -61,7 +61,7 @@ impl Mapping {
                     // SAFETY: just mapped, and no other thread knows of it.
                     unsafe { mapping.unmap() }?;
                 }
-                (Self::held(len, align)?, pieces)
+                (Self::reserve(len, align)?, pieces)
             }
         };
         let map = || -> io::Result<()> {
@@ -85,18 +85,18 @@ impl Mapping {
     }
 
     /// Aligned addresses with nothing behind them, none of which is [taken](apart).
-    pub(super) fn held(len: usize, align: usize) -> io::Result<Self> {
+    pub(super) fn reserve(len: usize, align: usize) -> io::Result<Self> {
         let no_room = io::Errno::NOMEM;
         let short = len.checked_add(align).ok_or(no_room)?;
-        if let Some(held) = Self::held_in(short, len, align)? {
+        if let Some(held) = Self::reserve_within(short, len, align)? {
             return Ok(held);
         }
         let room = apart::room_for(short).ok_or(no_room)?;
-        Self::held_in(room, len, align)?.ok_or(no_room)
+        Self::reserve_within(room, len, align)?.ok_or(no_room)
     }
 
     /// Some of as many addresses in a row as there is room for; `None` if none are free.
-    fn held_in(room: usize, len: usize, align: usize) -> io::Result<Option<Self>> {
+    fn reserve_within(room: usize, len: usize, align: usize) -> io::Result<Option<Self>> {
         let hold = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice replaces none.
         let first = unsafe { map_anonymous(ptr::null_mut(), room, NO_ACCESS, hold) }?.as_ptr();
@@ -110,7 +110,8 @@ impl Mapping {
         let before = start.addr() - all.start;
         for (address, len) in [(first, before), (start.wrapping_add(len), room - before - len)] {
             if len > 0 {
-                // SAFETY: as above.
+                // SAFETY: within the addresses just taken, outside of the part that is returned, and used by no
+                // thread.
                 unsafe { unmap(address, len) }?;
             }
         }
@@ -175,12 +176,12 @@ impl Mapping {
 
     /// Maps the file over addresses that were taken for it.
     fn aligned(file: impl AsFd, offset: u64, len: usize, align: usize) -> io::Result<Self> {
-        let mapping = Self::held(len, align)?;
+        let mapping = Self::reserve(len, align)?;
         let (start, fixed) = (mapping.start.as_ptr(), SHARED | MapFlags::FIXED);
         // SAFETY: what is replaced are the addresses just taken, which no thread uses.
         let mapped = unsafe { map(start, len, NO_ACCESS, fixed, file, offset) };
         if mapped.is_err() {
-            // SAFETY: as above.
+            // SAFETY: the addresses just taken: mapping over them failed, and no thread uses them.
             unsafe { mapping.unmap() }?;
         }
         mapped.map(|_| mapping)
@@ -217,7 +218,8 @@ impl Mapping {
     pub unsafe fn unmap_from(&mut self, len: usize) -> io::Result<()> {
         assert!(0 < len && len < self.len);
         let tail = self.start.as_ptr().wrapping_add(len);
-        // SAFETY: addresses of this mapping; the rest is the caller's to promise.
+        // SAFETY: the tail lies within this mapping (the assertion), and no thread uses it any more: the contract of
+        // this function.
         unsafe { unmap(tail, self.len - len) }?;
         self.len = len;
         Ok(())
@@ -228,7 +230,8 @@ impl Mapping {
     /// # Safety
     /// The addresses are still this mapping's, and no thread uses them any more.
     pub unsafe fn unmap(&self) -> io::Result<()> {
-        // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
+        // SAFETY: exactly the addresses that were mapped; they are still this mapping's, and no thread uses them: the
+        // contract of this function.
         unsafe { unmap(self.start.as_ptr(), self.len) }
     }
 }
@@ -255,8 +258,8 @@ pub unsafe fn replace(
         }
         let (from, len) = (fresh.start.as_ptr().cast(), fresh.len);
         pass(Call::Mremap)?;
-        // SAFETY: the old addresses are those just mapped, which no thread uses; what the new ones show is the
-        // caller's to promise.
+        // SAFETY: the old addresses are those just mapped, which no thread uses. The new ones are part of `Mapping`s
+        // whose users expect to find this part of the file there: the contract of this function.
         unsafe { rustix::mm::mremap_fixed(from, len, len, MremapFlags::MAYMOVE, there) }?;
         Ok(())
     };
@@ -301,20 +304,21 @@ fn fresh(file: impl AsFd, offset: u64, addresses: &Range<usize>) -> io::Result<M
 /// may have the memory too.
 ///
 /// # Safety
-/// As there.
+/// As for [`replace`].
 pub unsafe fn replace_all(
     file: impl AsFd,
     offset: u64,
     addresses: &Range<usize>,
     in_core_dumps: bool,
 ) -> io::Result<()> {
-    // SAFETY: the caller's to promise.
+    // SAFETY: this function has the contract of `replace`.
     if unsafe { replace(&file, offset, addresses, in_core_dumps) }.is_ok() {
         return Ok(());
     }
     let (there, fixed) =
         (ptr::with_exposed_provenance_mut(addresses.start), SHARED | MapFlags::FIXED);
-    // SAFETY: the caller's to promise.
+    // SAFETY: what is replaced are the addresses of `Mapping`s whose users expect to find this part of the file there:
+    // the contract of this function.
     let start = unsafe { map(there, addresses.len(), READ_WRITE, fixed, file, offset) }?;
     let there = Mapping { start, len: addresses.len() };
     there.advise(Advice::LinuxDontFork)?;
@@ -329,7 +333,8 @@ pub unsafe fn replace_all(
 pub unsafe fn replace_by_nothing(empty: impl AsFd, addresses: &Range<usize>) -> io::Result<()> {
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     let fixed = SHARED | MapFlags::FIXED;
-    // SAFETY: the caller's to promise.
+    // SAFETY: what is replaced is part of `Mapping`s whose users are to find nothing there any more: the contract of
+    // this function.
     let start = unsafe { map(there, addresses.len(), READ_WRITE, fixed, empty, 0) }?;
     let nothing = Mapping { start, len: addresses.len() };
     // A forked child that has it finds nothing there either.
@@ -345,7 +350,8 @@ pub unsafe fn replace_by_nothing(empty: impl AsFd, addresses: &Range<usize>) -> 
 pub unsafe fn forbid(addresses: &Range<usize>) -> io::Result<()> {
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     pass(Call::Mprotect)?;
-    // SAFETY: the caller's to promise.
+    // SAFETY: the addresses are part of `Mapping`s whose users are to find nothing there any more: the contract of
+    // this function.
     unsafe { rustix::mm::mprotect(there, addresses.len(), MprotectFlags::empty()) }
 }
 
@@ -358,7 +364,8 @@ pub unsafe fn set_writable(addresses: &Range<usize>, writable: bool) -> io::Resu
     let there = ptr::with_exposed_provenance_mut(addresses.start);
     let set = |rights| {
         pass(Call::Mprotect)?;
-        // SAFETY: the caller's to promise.
+        // SAFETY: addresses of a `Mapping`; its threads may write them, or can bear that they may not: the contract of
+        // this function.
         unsafe { rustix::mm::mprotect(there, addresses.len(), rights) }
     };
     let read_write = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -419,9 +426,9 @@ pub struct Untouched {
     len: usize,
 }
 
-// SAFETY: an address range; the code that follows its addresses says why that is sound.
+// SAFETY: an address range. No method reads or writes a byte of it, and `forget` leaves it zeroes, which it is.
 unsafe impl Send for Untouched {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: no method changes what a reader of the range finds.
 unsafe impl Sync for Untouched {}
 
 /// So often the kernel is asked to forget pages.
@@ -463,7 +470,7 @@ impl Untouched {
             unsafe { libc::madvise(start, bytes.len(), libc::MADV_DONTNEED_LOCKED) == 0 }
         };
         let unlock_and_forget = || {
-            // SAFETY: as above.
+            // SAFETY: pages of this mapping, which are never written, so that they are zeroes before and afterwards.
             unsafe {
                 let _ = rustix::mm::munlock(start, bytes.len());
                 rustix::mm::madvise(start, bytes.len(), Advice::LinuxDontNeed).is_ok()
@@ -478,7 +485,8 @@ impl Untouched {
     /// # Safety
     /// As for [`Mapping::unmap`].
     pub unsafe fn unmap(&self) -> io::Result<()> {
-        // SAFETY: exactly the addresses that were mapped; the rest is the caller's to promise.
+        // SAFETY: exactly the addresses that were mapped; they are still this mapping's, and no thread uses them: the
+        // contract of this function.
         unsafe { unmap(self.start.as_ptr(), self.len) }
     }
 }
@@ -500,7 +508,7 @@ pub(super) fn check_room(mappings: usize) -> io::Result<()> {
         // SAFETY: a page just mapped, that no other thread knows of.
         unsafe { rustix::mm::mprotect(at, page, MprotectFlags::READ) }
     });
-    // SAFETY: as above.
+    // SAFETY: the addresses just mapped, which no other thread knows of.
     unsafe { unmap(start, all) }?;
     room
 }
@@ -518,7 +526,7 @@ unsafe fn map(
     offset: u64,
 ) -> io::Result<NonNull<u8>> {
     pass(Call::Mmap)?;
-    // SAFETY: the caller's to promise.
+    // SAFETY: this function has the contract of `rustix::mm::mmap`.
     not_null(unsafe { rustix::mm::mmap(at.cast(), len, access, how, file, offset) }?.cast())
 }
 
@@ -533,7 +541,7 @@ pub(super) unsafe fn map_anonymous(
     how: MapFlags,
 ) -> io::Result<NonNull<u8>> {
     pass(Call::Mmap)?;
-    // SAFETY: the caller's to promise.
+    // SAFETY: this function has the contract of `rustix::mm::mmap_anonymous`.
     not_null(unsafe { rustix::mm::mmap_anonymous(at.cast(), len, access, how) }?.cast())
 }
 
@@ -551,7 +559,7 @@ const TRIES: usize = 3;
 pub(super) unsafe fn unmap(start: *mut u8, len: usize) -> io::Result<()> {
     let unmap = || {
         pass(Call::Munmap)?;
-        // SAFETY: the caller's to promise.
+        // SAFETY: this function has the contract of `rustix::mm::munmap`.
         unsafe { rustix::mm::munmap(start.cast(), len) }
     };
     (1..TRIES).fold(unmap(), |done, _| match done {
@@ -577,7 +585,8 @@ const MADV_COLLAPSE: libc::c_int = 25;
 pub unsafe fn collapse(start: *mut u8, len: usize) -> io::Result<()> {
     let collapse = || {
         pass(Call::MadviseCollapse)?;
-        // SAFETY: what memory holds stays the same, and what comes into sight is the caller's to promise.
+        // SAFETY: a collapse changes no byte of what is there, and it waits for no userfaultfd's owner to fill a page:
+        // the contract of this function.
         last_error(unsafe { libc::madvise(start.cast(), len, MADV_COLLAPSE) } != 0)
     };
     io::retry_on_intr(collapse)

@@ -37,13 +37,13 @@ const BITS: usize = c_ulong::BITS as usize;
 /// Node numbers that a mask holds; the kernel's own limit is 1,024.
 const MOST_NODES: u32 = 1024;
 
-type Mask = [c_ulong; MOST_NODES as usize / BITS];
+type NodeMask = [c_ulong; MOST_NODES as usize / BITS];
 
 /// Sets where pages come from that are not there yet and are faulted in through this mapping.
 /// (Of shared memory the policy then belongs to the file, of huge pages to the mapping alone.)
 /// `EINVAL` for nodes that do not exist or may not be used.
 pub fn bind(mapping: &Mapping, mode: Mode, nodes: &CpuSet) -> io::Result<()> {
-    let mut mask = Mask::default();
+    let mut mask = NodeMask::default();
     for node in nodes.iter() {
         let word = mask.get_mut(node as usize / BITS).ok_or(io::Errno::INVAL)?;
         *word |= 1 << (node as usize % BITS);
@@ -62,7 +62,7 @@ pub fn bind(mapping: &Mapping, mode: Mode, nodes: &CpuSet) -> io::Result<()> {
 
 /// Where pages come from that are not there yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum PageSource {
     /// The node of the CPU that faults them in.
     Local,
     /// These nodes, the nearest of them first.
@@ -73,25 +73,25 @@ pub enum Source {
 
 /// Where the calling thread's faults at this address take pages from: by the policy of the mapping, if it has one, else
 /// by the thread's own. `EFAULT` for what is not mapped.
-pub fn of(address: *const u8) -> io::Result<Source> {
+pub fn policy_of(address: *const u8) -> io::Result<PageSource> {
     match asked(address, OF_ADDRESS)? {
         (libc::MPOL_DEFAULT, _) => asked(ptr::null(), 0).map(source),
         policy => Ok(source(policy)),
     }
 }
 
-fn source((mode, nodes): (c_int, CpuSet)) -> Source {
+fn source((mode, nodes): (c_int, CpuSet)) -> PageSource {
     match mode {
         libc::MPOL_PREFERRED | libc::MPOL_BIND | PREFERRED_MANY if !nodes.is_empty() => {
-            Source::Nodes(nodes)
+            PageSource::Nodes(nodes)
         }
-        libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE => Source::InTurn,
-        _ => Source::Local,
+        libc::MPOL_INTERLEAVE | WEIGHTED_INTERLEAVE => PageSource::InTurn,
+        _ => PageSource::Local,
     }
 }
 
 fn asked(address: *const u8, flags: c_int) -> io::Result<(c_int, CpuSet)> {
-    let (mut mode, mut mask): (c_int, Mask) = Default::default();
+    let (mut mode, mut mask): (c_int, NodeMask) = Default::default();
     let bits = c_ulong::from(MOST_NODES) + 1; // As above.
     pass(Call::GetMempolicy)?;
     // SAFETY: the kernel writes a mode and MOST_NODES bits, which `mask` holds; it follows no address.
@@ -124,19 +124,19 @@ mod tests {
         let mapping = Mapping::new(&file, 0, page_size(), page_size()).unwrap();
         let node = || CpuSet::from_iter([0]);
         let expected = [
-            (Mode::Bind, node(), Source::Nodes(node())),
-            (Mode::Preferred, node(), Source::Nodes(node())),
-            (Mode::Interleave, node(), Source::InTurn),
-            (Mode::Local, CpuSet::default(), Source::Local),
+            (Mode::Bind, node(), PageSource::Nodes(node())),
+            (Mode::Preferred, node(), PageSource::Nodes(node())),
+            (Mode::Interleave, node(), PageSource::InTurn),
+            (Mode::Local, CpuSet::default(), PageSource::Local),
         ];
         for (mode, nodes, source) in expected {
             if bind(&mapping, mode, &nodes).is_err() {
                 return; // A sandbox without mbind(2), or an emulator.
             }
             let within = mapping.start().as_ptr().wrapping_add(page_size() - 1);
-            assert_eq!(of(within), Ok(source), "{mode:?}");
+            assert_eq!(policy_of(within), Ok(source), "{mode:?}");
         }
-        assert_eq!(of(ptr::without_provenance(page_size())), Err(io::Errno::FAULT));
+        assert_eq!(policy_of(ptr::without_provenance(page_size())), Err(io::Errno::FAULT));
         // SAFETY: the test's own mapping, which nothing else uses.
         unsafe { mapping.unmap() }.unwrap();
     }

@@ -54,7 +54,7 @@ impl PageMap {
     pub fn first_protected(&self, range: &Range<usize>) -> io::Result<Option<Range<usize>>> {
         match self {
             Self::Scanned(scanned) => scanned.first_protected(range),
-            Self::Read(file) => entries::first(file, range, entries::Entry::is_protected),
+            Self::Read(file) => entries::first(file, range, entries::PageEntry::is_protected),
         }
     }
 
@@ -63,7 +63,7 @@ impl PageMap {
         match self {
             Self::Scanned(scanned) => scanned.has_file(range),
             Self::Read(file) => {
-                Ok(entries::first(file, range, entries::Entry::is_of_a_file)?.is_some())
+                Ok(entries::first(file, range, entries::PageEntry::is_of_a_file)?.is_some())
             }
         }
     }
@@ -74,7 +74,7 @@ impl PageMap {
             Self::Scanned(scanned) => scanned.file(),
             Self::Read(file) => file,
         };
-        entries::first(file, range, entries::Entry::is_nothing)
+        entries::first(file, range, entries::PageEntry::is_nothing)
     }
 }
 

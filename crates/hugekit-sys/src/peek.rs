@@ -73,7 +73,7 @@ mod tests {
         unsafe { copy(copied.as_mut_ptr(), address, [3..5, 0..2]).unwrap() };
         assert_eq!(copied, [1, 2, 0, 4, 5]);
         assert!(is_readable(address) && !is_readable(8));
-        // SAFETY: as above.
+        // SAFETY: the piece 0..5 lies within the array, which has five bytes.
         let refused = unsafe { copy(copied.as_mut_ptr(), 4096, std::iter::once(0..5)) };
         assert_eq!(refused, Err(io::Errno::FAULT));
     }

@@ -27,9 +27,10 @@ pub struct PrivateBytes {
     start: NonNull<u8>,
 }
 
-// SAFETY: an address range; the code that follows its addresses says why that is sound.
+// SAFETY: owns the address of a mapping that all threads of the process share. Its methods change no byte of the
+// mapping, except `give_back`, which is `unsafe`.
 unsafe impl Send for PrivateBytes {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: no safe method reads or writes through the address.
 unsafe impl Sync for PrivateBytes {}
 
 impl PrivateBytes {
@@ -88,7 +89,8 @@ impl PrivateBytes {
     pub unsafe fn give_back(&self) -> io::Result<()> {
         pass(Call::MadviseDontNeed)?;
         let (start, len) = (self.mapped.as_ptr().cast(), self.mapped_len);
-        // SAFETY: memory of our own; the rest is the caller's to promise.
+        // SAFETY: `mapped` and `mapped_len` are this value's own mapping, and no thread uses what it holds: the
+        // contract of this function.
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontNeed) }
     }
 
@@ -114,7 +116,7 @@ pub struct Private<T> {
 
 // SAFETY: owns its value, as a `Box` does.
 unsafe impl<T: Send> Send for Private<T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives only `&T`, which may be shared because `T` is `Sync`.
 unsafe impl<T: Sync> Sync for Private<T> {}
 
 impl<T> Private<T> {
@@ -176,7 +178,7 @@ pub struct PrivateSlice<T> {
 
 // SAFETY: owns its values, as a boxed slice does.
 unsafe impl<T: Send> Send for PrivateSlice<T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives only `&[T]`, which may be shared because `T` is `Sync`.
 unsafe impl<T: Sync> Sync for PrivateSlice<T> {}
 
 /// Words that are 0 at first.
@@ -199,7 +201,7 @@ impl PrivatePiece {
         len * size_of::<T>() + align_of::<T>()
     }
 
-    fn cut<T>(&mut self, len: usize) -> PrivateSlice<T> {
+    fn split_off<T>(&mut self, len: usize) -> PrivateSlice<T> {
         const { assert!(!std::mem::needs_drop::<T>()) }
         let start = self.used.next_multiple_of(align_of::<T>());
         self.used = start + len * size_of::<T>();
@@ -216,12 +218,12 @@ impl PrivatePiece {
 
     /// The next so many words, all of them 0.
     pub fn words<T: Word>(&mut self, len: usize) -> PrivateSlice<T> {
-        self.cut(len)
+        self.split_off(len)
     }
 
     /// The next so many values, made one by one.
     pub fn filled<T>(&mut self, len: usize, mut make: impl FnMut(usize) -> T) -> PrivateSlice<T> {
-        let slice = self.cut::<T>(len);
+        let slice = self.split_off::<T>(len);
         for index in 0..len {
             // SAFETY: within the slice, which no other one overlaps; it has room for so many, aligned.
             unsafe { slice.start.add(index).write(make(index)) };

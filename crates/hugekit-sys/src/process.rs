@@ -14,7 +14,7 @@ use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior,
 /// any lock when the process was copied.
 pub unsafe fn survives(attempt: fn()) -> io::Result<bool> {
     pass(Call::Fork)?;
-    // SAFETY: the child calls only what the caller vouches for, system calls of rustix, which take no locks,
+    // SAFETY: the child calls `attempt`, which is async-signal-safe by contract, system calls of rustix, which take no locks,
     // and `_exit`, which runs no destructors and flushes no buffers of the parent.
     match unsafe { libc::fork() } {
         0 => {

@@ -1,4 +1,4 @@
-//! Signal handlers: installing one, who had it before, and passing a signal on to him.
+//! Signal handlers: installing one, the handler that was there before, and passing a signal on to that.
 //!
 //! rustix leaves handlers to libc, which must know of them.
 #![allow(unsafe_code)]
@@ -11,10 +11,10 @@ use rustix::io;
 
 use super::injection::{Call, pass};
 use super::last_error;
-use super::thread::{Mask, hold_back};
+use super::thread::{SignalMask, hold_back};
 
 /// A handler that is told all the kernel knows.
-pub type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+pub type SignalHandler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// What a process does on a signal.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ pub fn in_force(signal: c_int) -> io::Result<Disposition> {
     // SAFETY: one structure is written; zeroed, it is a valid one.
     let refused = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } != 0;
     last_error(refused)?;
-    // SAFETY: as above.
+    // SAFETY: all-zero bytes are a valid `sigaction`, and a successful call has filled it.
     Ok(Disposition(unsafe { action.assume_init() }))
 }
 
@@ -47,15 +47,16 @@ pub fn in_force(signal: c_int) -> io::Result<Disposition> {
 ///
 /// # Safety
 /// The handler is async-signal-safe.
-pub unsafe fn install(signal: c_int, handler: Handler) -> io::Result<()> {
+pub unsafe fn install(signal: c_int, handler: SignalHandler) -> io::Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     pass(Call::Sigaction)?;
-    // SAFETY: zeroed, the structure is a valid one; the rest is the caller's to promise.
+    // SAFETY: all-zero bytes are a valid `sigaction`, whose fields are then set. The handler is async-signal-safe: the
+    // contract of this function.
     let refused = unsafe {
         let action = action.assume_init_mut();
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        action.sa_mask = Mask::asynchronous().0;
+        action.sa_mask = SignalMask::asynchronous().0;
         libc::sigaction(signal, action, ptr::null_mut())
     } != 0;
     last_error(refused)
@@ -66,7 +67,7 @@ pub unsafe fn install(signal: c_int, handler: Handler) -> io::Result<()> {
 /// # Safety
 /// What the kernel gave to a handler of SIGBUS.
 pub unsafe fn cause(info: *const libc::siginfo_t) -> Cause {
-    // SAFETY: the caller's to promise; these codes are the kernel's own and come with an address.
+    // SAFETY: `info` is what the kernel gave to a handler, so it is valid. With these codes the kernel sets `si_addr`.
     unsafe {
         let address = || (*info).si_addr() as usize;
         match (*info).si_code {
@@ -84,7 +85,7 @@ pub unsafe fn cause(info: *const libc::siginfo_t) -> Cause {
 pub unsafe fn forbidden(info: *const libc::siginfo_t) -> Option<usize> {
     /// `SEGV_ACCERR`, the same on all architectures.
     const RIGHTS: c_int = 2;
-    // SAFETY: the caller's to promise; this code is the kernel's own and comes with an address.
+    // SAFETY: `info` is what the kernel gave to a handler, so it is valid. With this code the kernel sets `si_addr`.
     unsafe { ((*info).si_code == RIGHTS).then(|| (*info).si_addr() as usize) }
 }
 
@@ -99,22 +100,25 @@ pub unsafe fn pass_on(
     context: *mut c_void,
 ) {
     let action = &to.0;
-    // SAFETY: the caller's to promise: the information is the kernel's, whose codes above 0 are its own.
+    // SAFETY: `info` is what the kernel gave to the calling handler, so it is valid. Only the kernel uses codes above
+    // 0.
     let forced = unsafe { (*info).si_code } > 0;
     match action.sa_sigaction {
         // What the kernel forces cannot be ignored.
         libc::SIG_IGN if !forced => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: as above.
+            // SAFETY: the calling handler handles this signal, and `info` is what the kernel gave it: the contract of
+            // this function.
             unsafe { die_of(signal, info) }
         }
         handler => {
-            // SAFETY: the context is the kernel's; the handler is that of the code that installed it, called
-            // as he asked for.
+            // SAFETY: `info` and `context` are what the kernel gave to the calling handler. `handler` is neither
+            // SIG_DFL nor SIG_IGN, so it is the function that the program installed, and it is called by the signature
+            // that its flags name.
             unsafe {
-                Mask::of_context(context).with(action, signal).set();
+                SignalMask::of_context(context).with(action, signal).set();
                 if action.sa_flags & libc::SA_SIGINFO != 0 {
-                    let handler = std::mem::transmute::<usize, Handler>(handler);
+                    let handler = std::mem::transmute::<usize, SignalHandler>(handler);
                     handler(signal, info, context);
                 } else {
                     let handler = std::mem::transmute::<usize, extern "C" fn(c_int)>(handler);
@@ -155,7 +159,7 @@ impl Disposition {
     pub const DEFAULT: Self = Self(unsafe { std::mem::zeroed() });
 
     /// Whether it is this handler.
-    pub fn is(&self, handler: Handler) -> bool {
+    pub fn is(&self, handler: SignalHandler) -> bool {
         self.0.sa_sigaction == handler as *const () as usize
     }
 
@@ -194,8 +198,9 @@ impl ErrnoKept {
 
 impl Drop for ErrnoKept {
     fn drop(&mut self) {
-        // SAFETY: as above. Written only if it has to be: the thread's variables may lie in memory that is being
-        // protected, and each store would be one more fault within the handler.
+        // SAFETY: the address of the calling thread's errno is valid for as long as the thread lives. It is written
+        // only if it has to be: the thread's variables may lie in memory that is being protected, and each store would
+        // be one more fault within the handler.
         unsafe {
             let errno = libc::__errno_location();
             if *errno != self.0 {

@@ -236,7 +236,7 @@ pub fn without_signals<R>(act: impl FnOnce(&SignalsBlocked) -> R) -> R {
     result
 }
 
-/// As [`Mask::asynchronous`], a bit for each of the kernel's signals: handlers have little stack, and a C library's set
+/// As [`SignalMask::asynchronous`], a bit for each of the kernel's signals: handlers have little stack, and a C library's set
 /// takes 128 bytes of it.
 const ASYNCHRONOUS: u64 = {
     let (mut set, mut at) = (!0, 0);
@@ -290,9 +290,9 @@ fn change_mask(how: c_int, set: u64) -> u64 {
 
 /// A set of signals.
 #[derive(Clone)]
-pub(super) struct Mask(pub(super) libc::sigset_t);
+pub(super) struct SignalMask(pub(super) libc::sigset_t);
 
-impl Mask {
+impl SignalMask {
     /// Everything but what a thread brings upon itself: blocked, those would end the process.
     pub(super) fn asynchronous() -> Self {
         let own =
@@ -313,7 +313,7 @@ impl Mask {
     /// # Safety
     /// The context that the kernel gave to a handler.
     pub(super) unsafe fn of_context(context: *const c_void) -> Self {
-        // SAFETY: the caller's to promise.
+        // SAFETY: `context` is the `ucontext_t` that the kernel gave to a handler: the contract of this function.
         Self(unsafe { (*context.cast::<libc::ucontext_t>()).uc_sigmask })
     }
 
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn set_of_asynchronous_signals_is_the_c_librarys() {
-        let all = Mask::asynchronous();
+        let all = SignalMask::asynchronous();
         for signal in (1..=64).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
             // SAFETY: the set is initialised.
             let is_in = unsafe { libc::sigismember(&raw const all.0, signal) } == 1;

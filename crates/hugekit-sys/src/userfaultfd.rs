@@ -178,7 +178,7 @@ pub fn enable(descriptor: impl AsFd, features: u64) -> io::Result<()> {
     if features_of(features) != features {
         return Err(io::Errno::INVAL);
     }
-    // SAFETY: as above.
+    // SAFETY: UFFDIO_API reads and writes one `struct uffdio_api`, which `UffdioApi` mirrors.
     unsafe { ioctl(descriptor, Updater::<UFFDIO_API, _>::new(&mut api)) }
 }
 
@@ -257,7 +257,7 @@ fn protect_in_one(
         // SAFETY: reads one `struct uffdio_writeprotect`; no byte of the memory changes, and writes wait or
         // raise SIGBUS where they would have gone through.
         let request = unsafe { Updater::<UFFDIO_WRITEPROTECT, _>::new(&mut request) };
-        // SAFETY: as above.
+        // SAFETY: `request` is a valid `struct uffdio_writeprotect`, borrowed until the call returns.
         match pass(Call::UffdWriteprotect).and_then(|()| unsafe { ioctl(descriptor, request) }) {
             // The process's mappings change at this moment; or a system-call filter says so, for ever.
             Err(io::Errno::AGAIN | io::Errno::INTR) if tries < TRIES => {

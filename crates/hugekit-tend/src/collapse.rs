@@ -9,8 +9,8 @@ use rustix::io::Errno;
 /// The kernel's; libc has it for glibc alone.
 pub(crate) const MADV_COLLAPSE: libc::c_int = 25;
 
-/// Whether memory of this process may be collapsed at all: asked of no memory.
-pub(crate) fn is_permitted(process: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Checks that memory of this process may be collapsed at all, by a collapse of no memory.
+pub(crate) fn check_permitted(process: BorrowedFd<'_>) -> Result<(), Errno> {
     advise(process, &[])
 }
 

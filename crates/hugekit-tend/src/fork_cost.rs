@@ -52,7 +52,7 @@ impl ForkCost {
 
     /// About how long a fork keeps a process that has so much private memory.
     #[must_use]
-    pub fn of(&self, memory: Extent) -> Duration {
+    pub fn estimate(&self, memory: Extent) -> Duration {
         let entries = |bytes: u64, size: usize| (bytes / size as u64) as f64;
         let base_pages = entries(memory.all.saturating_sub(memory.huge), page_size());
         let huge_pages = entries(memory.huge, HUGE_PAGE_BYTES);
@@ -141,15 +141,15 @@ mod tests {
         let cost = ForkCost { process: nanos(1000), base_page: nanos(10), huge_page: nanos(500) };
         let huge = 3 * HUGE_PAGE_BYTES as u64;
         let small = 7 * page_size() as u64;
-        assert_eq!(cost.of(Extent { huge, all: huge + small }), nanos(1000 + 1500 + 70));
-        assert_eq!(cost.of(Extent { huge: 8, all: 0 }), nanos(1000));
+        assert_eq!(cost.estimate(Extent { huge, all: huge + small }), nanos(1000 + 1500 + 70));
+        assert_eq!(cost.estimate(Extent { huge: 8, all: 0 }), nanos(1000));
     }
 
     #[test]
     fn base_pages_cost_more_than_no_memory() {
         let cost = ForkCost::measure().unwrap();
         assert!(cost.process > Duration::ZERO, "{cost:?}");
-        let a_gigabyte = cost.of(Extent { huge: 0, all: 1 << 30 });
+        let a_gigabyte = cost.estimate(Extent { huge: 0, all: 1 << 30 });
         assert!(a_gigabyte > cost.process, "{cost:?}");
     }
 }

@@ -61,7 +61,7 @@ impl<T: Send + 'static> Job<T> {
     }
 
     /// Whether its thread waits for something in the kernel, as far as is known.
-    pub(crate) fn is_stuck(&mut self) -> bool {
+    pub(crate) fn check_stuck(&mut self) -> bool {
         let now = self.thread.as_ref().and_then(cpu_time);
         if now.is_none_or(|now| now > self.progress.0) {
             self.progress = (now.unwrap_or_default(), Instant::now());
@@ -97,7 +97,7 @@ mod tests {
     fn job_whose_thread_waits_is_stuck_and_ends_all_the_same() {
         let (end, wait) = channel::<()>();
         let mut waiting = Job::start(wait, |wait| wait.recv().is_err()).unwrap();
-        while !waiting.is_stuck() {
+        while !waiting.check_stuck() {
             assert_eq!(waiting.wait(STUCK_AFTER / 50), None);
         }
         drop(end);
@@ -110,7 +110,7 @@ mod tests {
             (0..STUCK_AFTER.as_millis() / 10).for_each(|_| sleep(Duration::from_millis(15)));
         })
         .unwrap();
-        let was_stuck = |job: &mut Job<()>| job.is_stuck() && job.wait(Duration::ZERO).is_none();
+        let was_stuck = |job: &mut Job<()>| job.check_stuck() && job.wait(Duration::ZERO).is_none();
         while working.wait(STUCK_AFTER / 50).is_none() {
             assert!(!was_stuck(&mut working));
         }

@@ -30,7 +30,7 @@ pub(crate) struct Turn<'a> {
 
 impl Pace {
     /// A turn, or how long to wait before the next try.
-    pub(crate) fn begin(&self) -> Result<Turn<'_>, Duration> {
+    pub(crate) fn start_turn(&self) -> Result<Turn<'_>, Duration> {
         let now = Instant::now();
         let mut state = self.state();
         let until = state.working.map(|since| since + STUCK_AFTER).max(state.rested);
@@ -93,22 +93,22 @@ mod tests {
     #[test]
     fn turns_are_one_at_a_time_with_rests_between() {
         let pace = Pace::default();
-        let turn = pace.begin().unwrap();
-        assert!(pace.begin().unwrap_err() <= STUCK_AFTER);
+        let turn = pace.start_turn().unwrap();
+        assert!(pace.start_turn().unwrap_err() <= STUCK_AFTER);
         drop(turn);
-        pace.begin().unwrap().rest(STUCK_AFTER * 1000);
-        assert!(pace.begin().unwrap_err() > STUCK_AFTER);
+        pace.start_turn().unwrap().rest(STUCK_AFTER * 1000);
+        assert!(pace.start_turn().unwrap_err() > STUCK_AFTER);
     }
 
     #[test]
     fn turn_that_does_not_end_is_passed_over() {
         let pace = Pace::default();
-        let stuck = pace.begin().unwrap();
-        std::thread::sleep(pace.begin().unwrap_err());
-        let turn = pace.begin().unwrap();
+        let stuck = pace.start_turn().unwrap();
+        std::thread::sleep(pace.start_turn().unwrap_err());
+        let turn = pace.start_turn().unwrap();
         drop(stuck);
-        assert!(pace.begin().is_err(), "the turn goes on");
+        assert!(pace.start_turn().is_err(), "the turn goes on");
         drop(turn);
-        drop(pace.begin().unwrap());
+        drop(pace.start_turn().unwrap());
     }
 }

@@ -66,7 +66,7 @@ impl Target {
         }
         let pages =
             folder.file("pagemap").map_err(|error| refused(pid, "open(pagemap)", &error))?;
-        collapse::is_permitted(descriptor.as_fd())
+        collapse::check_permitted(descriptor.as_fd())
             .map_err(|errno| refused(pid, "process_madvise", &errno.into()))?;
         if folder.status("THP_enabled").map_err(unread)? == Some(0) {
             return Err(TendError::SwitchedOff { pid });

@@ -18,7 +18,7 @@ pub struct Memory {
 
 // SAFETY: only accessed as atomics, or by code that says why it may.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: only accessed as atomics, or by code that says why it may.
 unsafe impl Sync for Memory {}
 
 impl Memory {

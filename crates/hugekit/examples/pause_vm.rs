@@ -212,7 +212,8 @@ mod pauses {
         match before {
             // SAFETY: the guest's memory outlives the epochs; faults of KVM and of system calls are served by a thread.
             None => unsafe { builder().first_epoch(memory) },
-            // SAFETY: as above.
+            // SAFETY: the guest's memory outlives the epochs; faults of KVM and of system calls are served by a
+            // thread.
             Some(epoch) => unsafe { builder().since(epoch) },
         }
     }

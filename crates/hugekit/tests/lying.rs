@@ -34,7 +34,7 @@ fn taken(memory: &Memory) -> Snapshot {
 
 fn is_refused_here() -> bool {
     let memory = Memory::filled(HUGE, false, 7);
-    // SAFETY: as above.
+    // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     unsafe { Snapshot::of_anonymous(memory.range()) }.is_err()
 }
 
@@ -135,7 +135,7 @@ mod writers {
                     return;
                 }
                 let memory = Memory::filled(LEN, false, 7);
-                // SAFETY: as above.
+                // SAFETY: no thread blocks SIGBUS, and no system call writes there.
                 let changes = unsafe { Snapshot::builder().first_epoch(memory.range()) }.unwrap();
                 let take = |offset: usize, bytes: &[u8]| {
                     assert!(!panic || offset == 0, "as it was told");
@@ -245,7 +245,7 @@ mod callbacks {
             let told = |_: usize, _: usize| {
                 // SAFETY: the child only leaves.
                 match unsafe { libc::fork() } {
-                    // SAFETY: as above.
+                    // SAFETY: `_exit` has no precondition.
                     0 => unsafe { libc::_exit(0) },
                     child => {
                         // SAFETY: its own child; no status is written.

@@ -181,17 +181,17 @@ const FIRST: [(&str, Call); 13] = [
     }),
     ("snapshot_by_a_thread", |own| {
         let builder = Snapshot::builder().fault_mode(FaultMode::Threaded { threads: 1 });
-        // SAFETY: as above.
+        // SAFETY: no thread blocks SIGBUS, and no system call writes there.
         let made = unsafe { builder.in_background(true).of_anonymous(own.first.range()) };
         drop(short(made, SnapshotError::kind));
     }),
     ("several", |own| {
         let ranges = [own.first.range(), own.second.range()];
-        // SAFETY: as above.
+        // SAFETY: no thread blocks SIGBUS, and no system call writes there.
         drop(short(unsafe { Snapshot::builder().take_many(&ranges) }, SnapshotError::kind));
     }),
     ("epoch", |own| {
-        // SAFETY: as above.
+        // SAFETY: no thread blocks SIGBUS, and no system call writes there.
         let changes = unsafe { Snapshot::builder().first_epoch(own.first.range()) };
         let written = changes.and_then(|changes| changes.write_to(|_, _| Ok(())));
         drop(short(written, SnapshotError::kind));
@@ -235,7 +235,7 @@ fn the_rest(lack: Lack) {
     let pool = Pool::builder(8 * LEN).backing(Backing::Base).build().unwrap();
     let mut regions: [Region; 3] = std::array::from_fn(|_| pool.region(LEN).unwrap());
     let mut bytes = vec![0; LEN];
-    // SAFETY: as above.
+    // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let of_memory = unsafe { Snapshot::of_anonymous(own.first.range()) };
     let forked = regions[0].fork();
     let shortage = Shortage::of(lack);

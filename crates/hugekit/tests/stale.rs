@@ -237,7 +237,7 @@ fn mlock_of_a_region_shows_nothing_stale(backing: Backing) {
         }
         assert!(is_zero(&region[..HUGE]));
         region.release(0..HUGE).unwrap();
-        // SAFETY: as above.
+        // SAFETY: unlocking changes no byte.
         unsafe { libc::munlock(region.as_ptr().cast(), LEN) };
     });
 }

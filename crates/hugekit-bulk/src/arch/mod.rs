@@ -100,7 +100,8 @@ impl ClearRoutine {
     /// - [`is_available`](Self::is_available) has returned true.
     #[inline]
     pub unsafe fn run(&self, dst: *mut u8, len: usize) -> Unfenced {
-        // SAFETY: the caller vouches for the bytes and for the CPU, which is all a row asks.
+        // SAFETY: the bytes are valid and the CPU has the routine's features (the contract of this function), which is
+        // all that a row of the table asks.
         unsafe { (self.run)(dst, len) };
         self.token()
     }
@@ -115,7 +116,8 @@ impl CopyRoutine {
     /// - [`is_available`](Self::is_available) has returned true.
     #[inline]
     pub unsafe fn run(&self, dst: *mut u8, src: *const u8, len: usize) -> Unfenced {
-        // SAFETY: the caller vouches for the bytes and for the CPU, which is all a row asks.
+        // SAFETY: the bytes are valid and the CPU has the routine's features (the contract of this function), which is
+        // all that a row of the table asks.
         unsafe { (self.run)(dst, src, len) };
         self.token()
     }

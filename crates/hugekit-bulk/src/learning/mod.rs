@@ -1,11 +1,11 @@
 //! What operations learn from the work that they do: which routine is fastest here and now.
 //!
 //! A [`Profile`] knows CPU models, and so is always behind. Therefore a clear or a copy that goes by the built-in
-//! profile looks around while it works: its first slices of 2 MiB are done by libc and by each routine that streams
-//! on this CPU, in turn, timed by the CPU's clock, and the rest by the fastest. What was learned holds for the
-//! process; later operations of its kind go by it, and one slice of sixteen, later of 128, looks again, because
-//! neighbours and frequencies change. Shorter operations, from 16 KiB on, go by what long ones taught, and learn
-//! as wholes, one of eight. `README.md` beside this file says what is compared with what, what it costs at most,
+//! profile measures while it works. Its first slices of 2 MiB are *trials*: libc and each routine that streams on this
+//! CPU do one in turn, timed by the CPU's clock. The fastest does the rest. The process shares these timings, and later
+//! operations of the kind use them. One slice of sixteen, later of 128, is a trial again, because neighbours and
+//! frequencies change. Shorter operations, from 16 KiB on, use the timings of long ones, and learn as wholes, one of
+//! eight. `README.md` beside this file says what is compared with what, what it costs at most,
 //! and which races were considered.
 //!
 //! Which routine does the work never changes what is in memory afterwards, nor when other threads may see it.
@@ -13,24 +13,24 @@
 //! A program that wants the same routine every time [installs](Profile::install) a profile, or says
 //! [`set_enabled(false)`](set_enabled).
 
-mod course;
-mod lesson;
-mod pupil;
+mod candidates;
+mod learner;
+mod measurement;
 mod samples;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use self::course::Class;
+use self::candidates::Class;
 use crate::arch::{ClearFn, CopyFn, clear_routines, copy_routines};
 use crate::profile::{CacheState, Profile};
 use hugekit_sys::headroom;
 use hugekit_sys::process::may_read_ticks;
 
-pub(crate) use self::course::Course;
-pub(crate) use self::pupil::Pupil;
+pub(crate) use self::candidates::Candidates;
+pub(crate) use self::learner::Learner;
 
-/// The routine that did an operation's work, near window and looks apart.
+/// The routine that did an operation's work, near window and trials apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Used {
@@ -48,11 +48,11 @@ pub enum ChosenBy {
     Caller,
     /// A profile: the operation's, the installed one, or the built-in one where nothing is learned yet.
     Profile,
-    /// Operations of this process taught it.
+    /// Trials in this process found it the fastest.
     Learned,
 }
 
-/// What operations of one class have taught.
+/// What is known of operations of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Learned {
@@ -64,8 +64,8 @@ pub struct Learned {
     pub from: usize,
     /// The routine in charge.
     pub routine: &'static str,
-    /// Pieces of operations that were looked at.
-    pub looks: u32,
+    /// Pieces of operations that were timed.
+    pub trials: u32,
     /// Whether each candidate had its turns.
     pub is_settled: bool,
 }
@@ -73,13 +73,13 @@ pub struct Learned {
 /// All that a process learns. Candidates are only read; what operations write, signal handlers among them, lies in
 /// memory of our own.
 #[derive(Debug)]
-pub(crate) struct Courses {
-    pub(crate) clear: Course<ClearFn>,
-    pub(crate) copy: Course<CopyFn>,
+pub(crate) struct Knowledge {
+    pub(crate) clear: Candidates<ClearFn>,
+    pub(crate) copy: Candidates<CopyFn>,
 }
 
 static IS_ENABLED: AtomicBool = AtomicBool::new(true);
-static COURSES: OnceLock<Option<Courses>> = OnceLock::new();
+static KNOWLEDGE: OnceLock<Option<Knowledge>> = OnceLock::new();
 
 /// Whether operations learn that go by the built-in profile, from now on, in this process. They do unless a program
 /// says otherwise. What was learned is kept, and not gone by while it is off.
@@ -91,54 +91,54 @@ pub fn set_enabled(enabled: bool) {
 /// offers nothing to choose from, or no clock.
 #[must_use]
 pub fn is_enabled() -> bool {
-    courses().is_some()
+    knowledge().is_some()
 }
 
 /// Forgets what was learned: the next operations begin as a new process's do. For a program that was moved to other
-/// CPUs and does not want to wait for the next looks; and for measuring.
+/// CPUs and does not want to wait for the next trials; and for measuring.
 pub fn forget() {
-    if let Some(Some(courses)) = COURSES.get() {
-        courses.clear.forget();
-        courses.copy.forget();
+    if let Some(Some(knowledge)) = KNOWLEDGE.get() {
+        knowledge.clear.forget();
+        knowledge.copy.forget();
     }
 }
 
 /// What was learned so far, by operation, state and length; classes of which nothing is known are left out.
 #[must_use]
 pub fn learned() -> Vec<Learned> {
-    let Some(Some(courses)) = COURSES.get() else { return Vec::new() };
-    let clear = Class::all().filter_map(|class| courses.clear.learned("clear", class));
-    let copy = Class::all().filter_map(|class| courses.copy.learned("copy", class));
+    let Some(Some(knowledge)) = KNOWLEDGE.get() else { return Vec::new() };
+    let clear = Class::all().filter_map(|class| knowledge.clear.learned("clear", class));
+    let copy = Class::all().filter_map(|class| knowledge.copy.learned("copy", class));
     clear.chain(copy).collect()
 }
 
 /// What operations learn, if they do. The first call allocates and maps memory; fault handlers' first call is made for
 /// them, by [`prepare`].
 #[inline]
-pub(crate) fn courses() -> Option<&'static Courses> {
+pub(crate) fn knowledge() -> Option<&'static Knowledge> {
     if !IS_ENABLED.load(Ordering::Relaxed) || Profile::is_installed() {
         return None;
     }
-    COURSES.get_or_init(Courses::begin).as_ref()
+    KNOWLEDGE.get_or_init(Knowledge::new).as_ref()
 }
 
-/// Has what operations look at there when a fault handler operates, which may not allocate.
+/// Makes what operations need, for fault handlers, which may not allocate.
 pub fn prepare() {
-    let _ = (Profile::current(), courses());
+    let _ = (Profile::current(), knowledge());
 }
 
-impl Courses {
-    /// None if nothing can be learned here. A shortage of memory is one reason. Not inlined, so that fault handlers,
+impl Knowledge {
+    /// `None` if nothing can be learned here. A shortage of memory is one reason. Not inlined, so that fault handlers,
     /// which never come here, have none of it on their stacks.
     #[cold]
     #[inline(never)]
-    fn begin() -> Option<Self> {
+    fn new() -> Option<Self> {
         if !may_read_ticks() || headroom::check().is_err() {
             return None;
         }
         let profile = Profile::built_in();
-        let clear = Course::new(clear_routines(), &profile.clear).ok()?;
-        let copy = Course::new(copy_routines(), &profile.copy).ok()?;
+        let clear = Candidates::new(clear_routines(), &profile.clear).ok()?;
+        let copy = Candidates::new(copy_routines(), &profile.copy).ok()?;
         (clear.has_choice() && copy.has_choice()).then_some(Self { clear, copy })
     }
 }

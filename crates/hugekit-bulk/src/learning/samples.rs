@@ -10,9 +10,9 @@ const ALL: u64 = (1 << (3 * BITS)) - 1;
 
 /// Time per byte: 1/256 of a tick for each KiB. 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Cost(pub(super) u64);
+pub(super) struct TimePerByte(pub(super) u64);
 
-impl Cost {
+impl TimePerByte {
     /// What `bytes`, which are not 0, cost. What takes longer than a sample can say, such as memory that the
     /// kernel had to find first, counts as the longest.
     pub(super) fn of(ticks: u64, bytes: usize) -> Self {
@@ -34,31 +34,31 @@ impl Samples {
     }
 
     /// Takes one in; the oldest of four goes.
-    pub(super) fn push(&self, cost: Cost) {
+    pub(super) fn push(&self, cost: TimePerByte) {
         let word = self.0.load(Ordering::Relaxed);
         self.0.store((word << BITS | cost.0) & ALL, Ordering::Relaxed);
     }
 
     /// What it costs usually: the middle one of three, so that neither a thread that lost its CPU nor memory that
     /// happened to be in the cache decides.
-    pub(super) fn usual(&self) -> Option<Cost> {
+    pub(super) fn usual(&self) -> Option<TimePerByte> {
         let word = self.0.load(Ordering::Relaxed);
         // By hand: a handler of signals has no stack for a sort.
         let [a, b, c] = [0, 1, 2].map(|place| word >> (place * BITS) & SAMPLE);
         let (least, most) = (a.min(b).min(c), a.max(b).max(c));
         match (least, a + b + c - least - most, most) {
             (_, _, 0) => None,
-            (0, 0, only) => Some(Cost(only)),
-            (0, less, more) => Some(Cost(less.midpoint(more))),
-            (_, middle, _) => Some(Cost(middle)),
+            (0, 0, only) => Some(TimePerByte(only)),
+            (0, less, more) => Some(TimePerByte(less.midpoint(more))),
+            (_, middle, _) => Some(TimePerByte(middle)),
         }
     }
 
     /// What it costs at best, of the last three times.
-    pub(super) fn best(&self) -> Option<Cost> {
+    pub(super) fn best(&self) -> Option<TimePerByte> {
         let word = self.0.load(Ordering::Relaxed);
         let samples = [0, 1, 2].map(|place| word >> (place * BITS) & SAMPLE);
-        samples.into_iter().filter(|&sample| sample != 0).min().map(Cost)
+        samples.into_iter().filter(|&sample| sample != 0).min().map(TimePerByte)
     }
 
     pub(super) fn forget(&self) {
@@ -72,7 +72,7 @@ mod tests {
 
     fn usual(costs: &[u64]) -> Option<u64> {
         let samples = Samples::none();
-        costs.iter().for_each(|&cost| samples.push(Cost(cost)));
+        costs.iter().for_each(|&cost| samples.push(TimePerByte(cost)));
         samples.usual().map(|cost| cost.0)
     }
 
@@ -90,17 +90,17 @@ mod tests {
     fn best_of_three_is_the_least_that_there_is() {
         let samples = Samples::none();
         assert_eq!(samples.best(), None);
-        [5, 7, 9].into_iter().for_each(|cost| samples.push(Cost(cost)));
-        assert_eq!(samples.best(), Some(Cost(5)));
-        samples.push(Cost(8));
-        assert_eq!(samples.best(), Some(Cost(7)));
+        [5, 7, 9].into_iter().for_each(|cost| samples.push(TimePerByte(cost)));
+        assert_eq!(samples.best(), Some(TimePerByte(5)));
+        samples.push(TimePerByte(8));
+        assert_eq!(samples.best(), Some(TimePerByte(7)));
     }
 
     #[test]
     fn cost_of_any_time_is_a_sample() {
-        assert_eq!(Cost::of(0, 1 << 20), Cost(1));
-        assert_eq!(Cost::of(u64::MAX, 1), Cost(SAMPLE));
-        assert_eq!(Cost::of(1000, 1 << 10), Cost(256_000));
-        assert_eq!(Cost(300).raised(1, 3), Cost(400));
+        assert_eq!(TimePerByte::of(0, 1 << 20), TimePerByte(1));
+        assert_eq!(TimePerByte::of(u64::MAX, 1), TimePerByte(SAMPLE));
+        assert_eq!(TimePerByte::of(1000, 1 << 10), TimePerByte(256_000));
+        assert_eq!(TimePerByte(300).raised(1, 3), TimePerByte(400));
     }
 }

@@ -8,10 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::crew::Work;
 use super::plan::{self, Demand};
-use super::queue::{Cut, Queue};
+use super::queue::{ChunkGrid, Queue};
 use super::slots::Slots;
+use super::worker_pool::SharedJob;
 use super::workers::{Workers, pin};
 use super::{Cancel, Done, JobError, Limit, NodeMap, Placement, Progress, Report, Threads};
 use hugekit_machine::CpuSet;
@@ -153,7 +153,7 @@ impl<'a> Job<'a> {
         &self,
         chunk: impl Fn(Range<usize>) -> Result<(), E> + Sync,
     ) -> Result<Report, JobError<E>> {
-        let wanted = self.wanted()?;
+        let wanted = self.count_wanted()?;
         let watched = self.is_watched();
         if wanted == 1 && !watched {
             return self.run_alone(chunk);
@@ -162,7 +162,7 @@ impl<'a> Job<'a> {
             return self.run_in_turn(chunk);
         }
         let placement = self.placement_here();
-        let (threads, capped) = self.threads_on(&placement, wanted);
+        let (threads, capped) = self.limit_threads(&placement, wanted);
         if threads == 1 && !watched {
             return self.run_alone(chunk).map(|report| Report { capped, ..report });
         }
@@ -175,7 +175,7 @@ impl<'a> Job<'a> {
         self.progress.is_some() || self.cancel.is_some()
     }
 
-    fn wanted<E>(&self) -> Result<usize, JobError<E>> {
+    fn count_wanted<E>(&self) -> Result<usize, JobError<E>> {
         match self.threads {
             _ if self.placement.is_some_and(|placement| placement.cpus() == 0) => {
                 Err(JobError::NoCpus)
@@ -203,7 +203,7 @@ impl<'a> Job<'a> {
         &self,
         chunk: impl Fn(Range<usize>) -> Result<(), E>,
     ) -> Result<Report, JobError<E>> {
-        let Cut { chunk: bytes, skew } = self.cut(1);
+        let ChunkGrid { chunk: bytes, skew } = self.chunk_grid(1);
         let until = |end| Done::until(end, self.len);
         let mut start = 0;
         while start < self.len {
@@ -227,7 +227,7 @@ impl<'a> Job<'a> {
     }
 
     /// Threads for so many wanted, and what made it fewer than the caller insisted on.
-    fn threads_on(&self, placement: &Placement, wanted: usize) -> (usize, Option<Limit>) {
+    fn limit_threads(&self, placement: &Placement, wanted: usize) -> (usize, Option<Limit>) {
         let chunks = plan::threads(self.len, self.min_chunk, usize::MAX);
         let (cpus, by_cpus) = placement.limit();
         let (limit, by) =
@@ -243,14 +243,16 @@ impl<'a> Job<'a> {
         threads: usize,
     ) -> Result<Report, JobError<E>> {
         let cpu = hugekit_sys::thread::current_cpu();
-        let (lanes, mut homes) = self.plan(placement, threads, cpu);
-        let queue =
-            Queue::new(lanes.iter().map(|lane| lane.parts.clone()).collect(), self.cut(threads));
+        let (lanes, mut homes) = self.plan_lanes(placement, threads, cpu);
+        let queue = Queue::new(
+            lanes.iter().map(|lane| lane.parts.clone()).collect(),
+            self.chunk_grid(threads),
+        );
         let here = placement.node_of_cpu(cpu).unwrap_or(0);
-        let _slots = self.keep_those_with_slots(&mut homes, &lanes, here);
+        let _slots = self.drop_helpers_without_slots(&mut homes, &lanes, here);
         let capped = (homes.len() < threads).then_some(Limit::OtherJobs(homes.len()));
         let threads = homes.len();
-        let shared = Shared {
+        let running = RunningJob {
             job: self,
             chunk,
             queue,
@@ -259,20 +261,25 @@ impl<'a> Job<'a> {
             stop: AtomicBool::new(false),
             tally: Mutex::new(Tally::new()),
         };
-        let own = || shared.work(0, |_| true);
+        let own = || running.work(0, |_| true);
         if threads == 1 {
             own();
         } else {
             Workers::current()
-                .share(&shared, threads - 1, self.low_priority, own)
+                .share(&running, threads - 1, self.low_priority, own)
                 .map_err(|_forked| JobError::Forked)?;
         }
-        shared.into_report(threads).map(|report| Report { capped, ..report })
+        running.into_report(threads).map(|report| Report { capped, ..report })
     }
 
     /// The lanes, and at which of them each thread begins, for a caller on this CPU.
-    fn plan(&self, placement: &Placement, threads: usize, cpu: u32) -> (Vec<Lane>, Vec<usize>) {
-        let lanes = lanes(self.nodes, self.len, placement, cpu);
+    fn plan_lanes(
+        &self,
+        placement: &Placement,
+        threads: usize,
+        cpu: u32,
+    ) -> (Vec<NodeLane>, Vec<usize>) {
+        let lanes = lanes_of_nodes(self.nodes, self.len, placement, cpu);
         let here = placement.node_of_cpu(cpu);
         let callers = lanes.iter().position(|lane| lane.node.is_some() && lane.node == here);
         let demands: Vec<Demand> = lanes.iter().map(|lane| lane.demand(cpu)).collect();
@@ -282,22 +289,22 @@ impl<'a> Job<'a> {
 
     /// By thread, the node whose bytes it is to begin with; the caller's first.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn beginnings(
+    pub(super) fn home_nodes(
         &self,
         placement: &Placement,
         threads: usize,
         cpu: u32,
     ) -> Vec<Option<u32>> {
-        let (lanes, homes) = self.plan(placement, threads, cpu);
+        let (lanes, homes) = self.plan_lanes(placement, threads, cpu);
         homes.into_iter().map(|home| lanes[home].node).collect()
     }
 
     /// Leaves out the helpers for which other jobs leave no slot on the node whose memory they are for. The caller works
     /// in any case. Threads that a program asked for by their number neither need slots nor take any.
-    fn keep_those_with_slots(
+    fn drop_helpers_without_slots(
         &self,
         homes: &mut Vec<usize>,
-        lanes: &[Lane],
+        lanes: &[NodeLane],
         here: u32,
     ) -> Option<Slots> {
         if self.threads != Threads::Auto || self.placement.is_some() || homes.len() == 1 {
@@ -306,32 +313,32 @@ impl<'a> Job<'a> {
         let workers = Workers::current();
         let (mut slots, mut is_caller) = (Slots::none(), true);
         homes.retain(|&home| {
-            let mut places = workers.places(lanes[home].node, here).into_iter();
-            let has_slot = places.any(|(node, cpus)| slots.take(node, self.cap.min(cpus)));
+            let mut places = workers.places_for_slots(lanes[home].node, here).into_iter();
+            let has_slot = places.any(|(node, cpus)| slots.take_slot(node, self.cap.min(cpus)));
             std::mem::take(&mut is_caller) || has_slot
         });
         Some(slots)
     }
 
-    fn cut(&self, threads: usize) -> Cut {
+    fn chunk_grid(&self, threads: usize) -> ChunkGrid {
         let chunk = match threads {
             2.. if self.low_priority => self.min_chunk,
             _ if self.is_watched() => plan::watched_chunk(self.len, threads, self.min_chunk),
             _ => plan::chunk(self.len, threads, self.min_chunk),
         };
-        Cut { chunk, skew: self.address % self.min_chunk }
+        ChunkGrid { chunk, skew: self.address % self.min_chunk }
     }
 }
 
 /// The parts on one node and the CPUs for them.
 #[derive(Debug)]
-struct Lane {
+struct NodeLane {
     node: Option<u32>,
     parts: Vec<Range<usize>>,
     cpus: CpuSet,
 }
 
-impl Lane {
+impl NodeLane {
     fn demand(&self, callers_cpu: u32) -> Demand {
         let cpus = self.cpus.len() - usize::from(self.cpus.contains(callers_cpu));
         Demand { bytes: self.parts.iter().map(Range::len).sum(), cpus }
@@ -339,29 +346,38 @@ impl Lane {
 }
 
 /// A lane for each node that holds a part, and one for what no node holds; at least one.
-fn lanes(map: Option<&NodeMap>, len: usize, placement: &Placement, callers_cpu: u32) -> Vec<Lane> {
+fn lanes_of_nodes(
+    map: Option<&NodeMap>,
+    len: usize,
+    placement: &Placement,
+    callers_cpu: u32,
+) -> Vec<NodeLane> {
     let whole = 0..len;
     let cover = map.map_or_else(|| vec![(whole, None)], |map| map.cover(len));
-    let mut lanes: Vec<Lane> = Vec::new();
+    let mut lanes: Vec<NodeLane> = Vec::new();
     for (part, node) in cover.into_iter().filter(|(part, _)| !part.is_empty()) {
         match lanes.iter_mut().find(|lane| lane.node == node) {
             Some(lane) => lane.parts.push(part),
             None => {
                 let cpus =
                     node.map_or_else(|| placement.all_cpus(), |node| placement.cpus_of(node));
-                lanes.push(Lane { node, parts: vec![part], cpus: apart_from(cpus, callers_cpu) });
+                lanes.push(NodeLane {
+                    node,
+                    parts: vec![part],
+                    cpus: without_callers_cpu(cpus, callers_cpu),
+                });
             }
         }
     }
     if lanes.is_empty() {
-        lanes.push(Lane { node: None, parts: Vec::new(), cpus: placement.all_cpus() });
+        lanes.push(NodeLane { node: None, parts: Vec::new(), cpus: placement.all_cpus() });
     }
     lanes
 }
 
 /// Leaves the calling thread's CPU out if there is another: a helper that is woken on the CPU of its
 /// waker waits there for a caller that waits for no thread.
-fn apart_from(cpus: CpuSet, callers_cpu: u32) -> CpuSet {
+fn without_callers_cpu(cpus: CpuSet, callers_cpu: u32) -> CpuSet {
     if cpus.len() > 1 && cpus.contains(callers_cpu) {
         cpus.iter().filter(|&cpu| cpu != callers_cpu).collect()
     } else {
@@ -370,7 +386,7 @@ fn apart_from(cpus: CpuSet, callers_cpu: u32) -> CpuSet {
 }
 
 /// A job that is being done, as all of its threads see it.
-struct Shared<'a, F, E> {
+struct RunningJob<'a, F, E> {
     job: &'a Job<'a>,
     chunk: &'a F,
     queue: Queue,
@@ -388,7 +404,7 @@ struct Tally<E> {
     took_part: usize,
     unpinned: usize,
     /// The first, and what each thread failed at.
-    failure: Option<Failure<E>>,
+    failure: Option<JobFailure<E>>,
     failed: Vec<Range<usize>>,
 }
 
@@ -398,31 +414,31 @@ impl<E> Tally<E> {
     }
 }
 
-enum Failure<E> {
+enum JobFailure<E> {
     Chunk { range: Range<usize>, error: E },
     Panic(Box<dyn Any + Send>),
 }
 
-impl<E: Send, F: Fn(Range<usize>) -> Result<(), E> + Sync> Work for Shared<'_, F, E> {
+impl<E: Send, F: Fn(Range<usize>) -> Result<(), E> + Sync> SharedJob for RunningJob<'_, F, E> {
     fn help(&self, slot: usize) {
         self.work(slot, pin);
     }
 }
 
-impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
+impl<E, F: Fn(Range<usize>) -> Result<(), E>> RunningJob<'_, F, E> {
     /// Does chunks until there are none, beginning at this thread's own lane.
     fn work(&self, slot: usize, pin: impl Fn(&CpuSet) -> bool) {
         let mut lane = self.homes[slot];
         let mut pinned = self.pin_to(lane, &pin);
         let mut is_first = true;
-        let take = |lane| if self.is_stopped() { None } else { self.queue.take(lane) };
+        let take = |lane| if self.is_stopped() { None } else { self.queue.take_chunk(lane) };
         while let Some((next, bytes)) = take(lane) {
             if next != lane {
                 pinned &= self.pin_to(next, &pin);
                 lane = next;
             }
             if let Err(failure) = self.do_chunk(bytes, is_first) {
-                self.fail(failure);
+                self.record_failure(failure);
             }
             is_first = false;
         }
@@ -441,22 +457,22 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
         self.stop.load(Ordering::Relaxed) || self.job.cancel.is_some_and(Cancel::is_cancelled)
     }
 
-    fn do_chunk(&self, range: Range<usize>, is_first: bool) -> Result<(), Failure<E>> {
+    fn do_chunk(&self, range: Range<usize>, is_first: bool) -> Result<(), JobFailure<E>> {
         // A panic stops the job, and what it left half done is for the caller alone to see,
         // who gets the panic.
         let done = catch_unwind(AssertUnwindSafe(|| {
             (self.chunk)(range.clone())?;
-            self.count(range.len(), is_first);
+            self.record_done(range.len(), is_first);
             Ok(())
         }));
         match done {
-            Ok(result) => result.map_err(|error| Failure::Chunk { range, error }),
-            Err(payload) => Err(Failure::Panic(payload)),
+            Ok(result) => result.map_err(|error| JobFailure::Chunk { range, error }),
+            Err(payload) => Err(JobFailure::Panic(payload)),
         }
     }
 
     /// The callback runs under the lock, which is what puts its calls in order.
-    fn count(&self, bytes: usize, is_first: bool) {
+    fn record_done(&self, bytes: usize, is_first: bool) {
         let mut tally = self.tally();
         tally.done += bytes;
         tally.took_part += usize::from(is_first);
@@ -465,10 +481,10 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
         }
     }
 
-    fn fail(&self, failure: Failure<E>) {
+    fn record_failure(&self, failure: JobFailure<E>) {
         self.stop.store(true, Ordering::Relaxed);
         let mut tally = self.tally();
-        if let Failure::Chunk { range, .. } = &failure {
+        if let JobFailure::Chunk { range, .. } = &failure {
             tally.failed.push(range.clone());
         }
         tally.failure.get_or_insert(failure);
@@ -489,8 +505,8 @@ impl<E, F: Fn(Range<usize>) -> Result<(), E>> Shared<'_, F, E> {
             failed.iter().fold(taken, Done::without)
         };
         match failure {
-            Some(Failure::Panic(payload)) => resume_unwind(payload),
-            Some(Failure::Chunk { range, error }) => {
+            Some(JobFailure::Panic(payload)) => resume_unwind(payload),
+            Some(JobFailure::Chunk { range, error }) => {
                 Err(JobError::Chunk { range, done: done(), error })
             }
             None if bytes < len => Err(JobError::Cancelled { done: done() }),

@@ -1,9 +1,9 @@
 //! Jobs on several threads: clear, populate and copy in chunks, each on the node that holds it.
 //!
 //! A job is a range, a function for a chunk of it, and who may help. The calling thread always
-//! works too; helpers come from a small crew that sleeps between jobs, so that a job costs
-//! microseconds. `README.md` beside this file draws the crew's states and names the races that
-//! were considered; `docs/decisions/0005-parallel-crew.md` says what was measured.
+//! works too. Helpers are workers of the process that sleep between jobs, so a job costs microseconds.
+//! `README.md` beside this file draws their states and names the races that were considered;
+//! `docs/decisions/0005-parallel-crew.md` has the measurements.
 //!
 //! - Helpers run on the CPUs of the node whose part they work on, within the calling thread's
 //!   affinity mask, and move to the next node that has work when theirs has none left.
@@ -11,11 +11,10 @@
 //! - All jobs of [`Threads::Auto`] together, those of other processes included, have at most so many threads on the
 //!   memory of a node as one of them may have.
 //! - A job may be started from several threads at once and from within a chunk.
-//! - After a `fork()`, a child that starts a job gets a crew of its own. A chunk function itself
+//! - After a `fork()`, a child that starts a job gets workers of its own. A chunk function itself
 //!   must not fork and return in the child: what its helpers held is lost there, and the job ends
 //!   in [`JobError::Forked`].
 
-mod crew;
 mod done;
 mod job;
 mod node_map;
@@ -26,6 +25,7 @@ mod sharing;
 mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod worker_pool;
 mod workers;
 
 use std::ops::Range;

@@ -12,12 +12,12 @@ use hugekit_sys::sync::primitives::{AtomicUsize, Ordering};
 #[derive(Debug)]
 pub(super) struct Queue {
     lanes: Vec<Lane>,
-    cut: Cut,
+    grid: ChunkGrid,
 }
 
 /// Where chunks end: at every offset for which `offset + skew` is a multiple of `chunk`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
+pub(super) struct ChunkGrid {
     pub(super) chunk: usize,
     pub(super) skew: usize,
 }
@@ -39,19 +39,19 @@ struct Part {
     first: usize,
 }
 
-impl Cut {
+impl ChunkGrid {
     /// Chunks that `bytes`, which must not be empty, touch.
-    fn count(self, bytes: &Range<usize>) -> usize {
-        self.cell(bytes.end - 1) - self.cell(bytes.start) + 1
+    fn count_chunks(self, bytes: &Range<usize>) -> usize {
+        self.cell_of(bytes.end - 1) - self.cell_of(bytes.start) + 1
     }
 
-    fn cell(self, offset: usize) -> usize {
+    fn cell_of(self, offset: usize) -> usize {
         (offset + self.skew) / self.chunk
     }
 
     /// The chunk that is the `index`-th of `bytes`.
     fn chunk_of(self, bytes: &Range<usize>, index: usize) -> Range<usize> {
-        let start = (self.cell(bytes.start) + index) * self.chunk;
+        let start = (self.cell_of(bytes.start) + index) * self.chunk;
         let end = start.saturating_add(self.chunk);
         bytes.start.max(start.saturating_sub(self.skew))..bytes.end.min(end - self.skew)
     }
@@ -59,49 +59,49 @@ impl Cut {
 
 impl Queue {
     /// A queue of these parts, lane by lane; none of them empty.
-    pub(super) fn new(lanes: Vec<Vec<Range<usize>>>, cut: Cut) -> Self {
-        Self { lanes: lanes.into_iter().map(|parts| Lane::new(parts, cut)).collect(), cut }
+    pub(super) fn new(lanes: Vec<Vec<Range<usize>>>, grid: ChunkGrid) -> Self {
+        Self { lanes: lanes.into_iter().map(|parts| Lane::new(parts, grid)).collect(), grid }
     }
 
     /// The bytes of every chunk that was taken so far, in any order. Complete once no thread takes any more.
     pub(super) fn taken(&self) -> Vec<Range<usize>> {
-        self.lanes.iter().flat_map(|lane| lane.taken(self.cut)).collect()
+        self.lanes.iter().flat_map(|lane| lane.taken(self.grid)).collect()
     }
 
     /// The next chunk, from `lane` if it has one, else from the next lane that has; and that lane.
-    pub(super) fn take(&self, lane: usize) -> Option<(usize, Range<usize>)> {
+    pub(super) fn take_chunk(&self, lane: usize) -> Option<(usize, Range<usize>)> {
         let lanes = self.lanes.len();
         (lane..lane + lanes).map(|lane| lane % lanes).find_map(|lane| {
-            let bytes = self.lanes[lane].take(self.cut)?;
+            let bytes = self.lanes[lane].take_chunk(self.grid)?;
             Some((lane, bytes))
         })
     }
 }
 
 impl Lane {
-    fn new(parts: Vec<Range<usize>>, cut: Cut) -> Self {
+    fn new(parts: Vec<Range<usize>>, grid: ChunkGrid) -> Self {
         let mut first = 0;
         let numbered = parts.into_iter().map(|bytes| {
             let part = Part { first, bytes };
-            first += cut.count(&part.bytes);
+            first += grid.count_chunks(&part.bytes);
             part
         });
         Self { parts: numbered.collect(), next: AtomicUsize::new(0) }
     }
 
-    fn taken(&self, cut: Cut) -> impl Iterator<Item = Range<usize>> {
+    fn taken(&self, grid: ChunkGrid) -> impl Iterator<Item = Range<usize>> {
         let next = self.next.load(Ordering::Relaxed);
         self.parts.iter().filter(move |part| part.first < next).map(move |Part { bytes, first }| {
-            let last = (next - first).min(cut.count(bytes)) - 1;
-            bytes.start..cut.chunk_of(bytes, last).end
+            let last = (next - first).min(grid.count_chunks(bytes)) - 1;
+            bytes.start..grid.chunk_of(bytes, last).end
         })
     }
 
     /// Relaxed, because a number is all that is passed on: the bytes were there before the job was
     /// shown to any user, and what is done to them is published when a helper leaves.
-    fn take(&self, cut: Cut) -> Option<Range<usize>> {
+    fn take_chunk(&self, grid: ChunkGrid) -> Option<Range<usize>> {
         let last = self.parts.last()?;
-        let end = last.first + cut.count(&last.bytes);
+        let end = last.first + grid.count_chunks(&last.bytes);
         if self.next.load(Ordering::Relaxed) >= end {
             return None;
         }
@@ -109,7 +109,7 @@ impl Lane {
         (taken < end).then(|| {
             let part = self.parts.partition_point(|part| part.first <= taken) - 1;
             let Part { bytes, first } = &self.parts[part];
-            cut.chunk_of(bytes, taken - first)
+            grid.chunk_of(bytes, taken - first)
         })
     }
 }
@@ -121,13 +121,13 @@ mod tests {
     use super::*;
 
     fn drain(queue: &Queue, lane: usize) -> Vec<(usize, Range<usize>)> {
-        std::iter::from_fn(|| queue.take(lane)).collect()
+        std::iter::from_fn(|| queue.take_chunk(lane)).collect()
     }
 
     #[test]
     fn take_from_any_start_ends_at_multiples() {
         let whole = 0..100;
-        let queue = Queue::new(vec![vec![whole]], Cut { chunk: 32, skew: 5 });
+        let queue = Queue::new(vec![vec![whole]], ChunkGrid { chunk: 32, skew: 5 });
         let chunks: Vec<_> = drain(&queue, 0).into_iter().map(|(_, bytes)| bytes).collect();
         assert_eq!(chunks, [0..27, 27..59, 59..91, 91..100]);
     }
@@ -135,17 +135,17 @@ mod tests {
     #[test]
     fn take_of_the_only_chunk_leaves_none() {
         let whole = 0..7;
-        let queue = Queue::new(vec![vec![whole.clone()]], Cut { chunk: 7, skew: 0 });
+        let queue = Queue::new(vec![vec![whole.clone()]], ChunkGrid { chunk: 7, skew: 0 });
         assert_eq!(drain(&queue, 0), [(0, whole)]);
     }
 
     #[test]
     fn take_at_an_empty_lane_moves_to_the_next_with_work() {
         let lanes = vec![vec![0..10, 30..35], vec![], vec![10..30]];
-        let queue = Queue::new(lanes, Cut { chunk: 10, skew: 0 });
+        let queue = Queue::new(lanes, ChunkGrid { chunk: 10, skew: 0 });
         let expected = [(2, 10..20), (2, 20..30), (0, 0..10), (0, 30..35)];
         assert_eq!(drain(&queue, 2), expected);
-        assert_eq!(queue.take(1), None);
+        assert_eq!(queue.take_chunk(1), None);
     }
 
     proptest! {
@@ -160,7 +160,7 @@ mod tests {
                 lanes[lane].push(total..total + len);
                 total += len;
             }
-            let queue = Queue::new(lanes, Cut { chunk, skew: skew % chunk });
+            let queue = Queue::new(lanes, ChunkGrid { chunk, skew: skew % chunk });
             let mut chunks: Vec<_> = drain(&queue, 1).into_iter().map(|(_, bytes)| bytes).collect();
             chunks.sort_by_key(|bytes| bytes.start);
             let mut covered = 0;
@@ -181,18 +181,18 @@ mod models {
 
     use super::*;
 
-    /// Two threads that begin at different lanes: every byte is allocated exactly once.
+    /// Two threads that begin at different lanes: every byte is handed out exactly once.
     #[test]
     fn take_by_several_gives_every_chunk_once() {
         loom::model(|| {
             let lanes = vec![vec![0..3], vec![3..5]];
-            let queue = Arc::new(Queue::new(lanes, Cut { chunk: 2, skew: 1 }));
+            let queue = Arc::new(Queue::new(lanes, ChunkGrid { chunk: 2, skew: 1 }));
             let taken = Arc::new(Mutex::new(Vec::new()));
             let worker = |lane| {
                 let (queue, taken) = (Arc::clone(&queue), Arc::clone(&taken));
                 move || {
                     let mut lane = lane;
-                    while let Some((next, bytes)) = queue.take(lane) {
+                    while let Some((next, bytes)) = queue.take_chunk(lane) {
                         lane = next;
                         taken.lock().unwrap().push(bytes);
                     }

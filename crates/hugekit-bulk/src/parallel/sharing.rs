@@ -8,7 +8,7 @@ use super::workers::Workers;
 use super::{Cancel, Job, JobError, NodeMap, Placement, Progress, Report, Threads, plan};
 use crate::profile::Profile;
 use hugekit_sys::headroom;
-use hugekit_sys::mempolicy::Source;
+use hugekit_sys::mempolicy::PageSource;
 
 /// Who does an operation, who watches and who may stop it.
 #[derive(Clone, Copy, Default)]
@@ -96,14 +96,14 @@ fn nodes_of(
 /// calling thread's node, because that is where it would put them alone.
 fn node_to_be(address: *const u8) -> Option<u32> {
     let here = Placement::here().node_of_cpu(hugekit_sys::thread::current_cpu());
-    match hugekit_sys::mempolicy::of(address) {
-        Ok(Source::Nodes(nodes)) => match (nodes.len(), here) {
+    match hugekit_sys::mempolicy::policy_of(address) {
+        Ok(PageSource::Nodes(nodes)) => match (nodes.len(), here) {
             (1, _) => nodes.iter().next(),
             (_, Some(here)) if nodes.contains(here) => Some(here),
             _ => None,
         },
-        Ok(Source::InTurn) => None,
-        Ok(Source::Local) | Err(_) => here,
+        Ok(PageSource::InTurn) => None,
+        Ok(PageSource::Local) | Err(_) => here,
     }
 }
 
@@ -111,9 +111,9 @@ fn node_to_be(address: *const u8) -> Option<u32> {
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub *mut u8);
 
-// SAFETY: an address and no more; the code that follows it says why that is sound.
+// SAFETY: an address. Only the `unsafe` code that reads or writes through it can race.
 unsafe impl Send for Bytes {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: no safe method reads or writes through the address.
 unsafe impl Sync for Bytes {}
 
 impl Bytes {

@@ -36,7 +36,7 @@ impl Slots {
     }
 
     /// Takes one more of a node's, of which there are `limit`; whether one was free.
-    pub(super) fn take(&mut self, node: u32, limit: usize) -> bool {
+    pub(super) fn take_slot(&mut self, node: u32, limit: usize) -> bool {
         let Some(file) = &self.file else { return true };
         let first = u64::from(node) * SLOTS_PER_NODE;
         let untaken = (first..first + limit as u64).filter(|slot| !self.taken.contains(slot));

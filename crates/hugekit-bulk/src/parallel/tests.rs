@@ -16,7 +16,7 @@ use super::*;
 use hugekit_machine::{CpuSet, Root};
 use hugekit_sys::HUGE_PAGE_BYTES;
 
-/// How often each byte of a job was allocated.
+/// How often each byte of a job was handed out.
 struct Counts(Vec<AtomicUsize>);
 
 impl Counts {
@@ -266,7 +266,7 @@ fn plan_for_a_description_of_this_machine_is_what_happens_on_it() {
             if begun[0].1 != cpu {
                 continue; // The scheduler has moved the calling thread, and another plan was made.
             }
-            let mut planned = job.beginnings(&description, threads, cpu);
+            let mut planned = job.home_nodes(&description, threads, cpu);
             planned[1..].sort_unstable();
             let happened: Vec<_> = begun.into_iter().map(|(node, _)| node).collect();
             assert_eq!(
@@ -425,7 +425,7 @@ fn panics_with(what: &str, run: impl FnOnce()) {
 }
 
 #[test]
-fn job_that_panics_in_any_thread_does_so_in_the_caller_and_the_crew_lives_on() {
+fn job_that_panics_in_any_thread_does_so_in_the_caller_and_the_workers_live_on() {
     let (placement, caller) = (nodes(2), thread::current().id());
     let job = Job::new(64).placement(&placement).threads(Threads::Exactly(3));
     let panic_in = |suits: fn(ThreadId, ThreadId) -> bool| {

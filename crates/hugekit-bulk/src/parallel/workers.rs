@@ -1,15 +1,15 @@
 //! The threads of this process: started when first needed, pinned as their job says, gone after a
 //! fork.
 //!
-//! There are two crews. Helpers of low priority are threads of their own, because no unprivileged
+//! There are two pools of workers. Helpers of low priority are threads of their own, because no unprivileged
 //! thread gets back from `SCHED_IDLE` or from a nice value of 19.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::sync::{Arc, Once};
 
-use super::crew::{Crew, Forked, Work};
 use super::placement::Placement;
+use super::worker_pool::{Forked, SharedJob, WorkerPool};
 use hugekit_machine::CpuSet;
 use hugekit_sys::fork_mark::ForkMark;
 use hugekit_sys::sync::{OfProcess, PerProcess};
@@ -21,8 +21,8 @@ pub(super) struct Workers {
     mark: Arc<ForkMark>,
     /// All CPUs by node and the quota, as they were at the process's first job.
     machine: Placement,
-    ordinary: Crew,
-    yielding: Crew,
+    ordinary: WorkerPool,
+    yielding: WorkerPool,
 }
 
 static CURRENT: PerProcess<Workers> = PerProcess::new();
@@ -42,11 +42,11 @@ impl Workers {
 
     fn new() -> Self {
         let mark = Arc::new(ForkMark::new());
-        let crew = || {
+        let pool = || {
             let mark = Arc::clone(&mark);
-            Crew::new(move || mark.is_ours())
+            WorkerPool::new(move || mark.is_ours())
         };
-        let (ordinary, yielding) = (crew(), crew());
+        let (ordinary, yielding) = (pool(), pool());
         Self { machine: Placement::of_this_machine(), ordinary, yielding, mark }
     }
 
@@ -59,7 +59,7 @@ impl Workers {
 
     /// Where a thread may have a slot, and how many threads each place has CPUs for, whether the calling thread may use
     /// them or not: on the node whose memory the thread is for, or, for memory of no node, first `here`.
-    pub(super) fn places(&self, node: Option<u32>, here: u32) -> Vec<(u32, usize)> {
+    pub(super) fn places_for_slots(&self, node: Option<u32>, here: u32) -> Vec<(u32, usize)> {
         let nodes = self.machine.nodes();
         if nodes.is_empty() {
             return vec![(0, self.placement().cpus())]; // They could not be read.
@@ -82,24 +82,24 @@ impl Workers {
     /// Runs `own` with up to `helpers` threads helping.
     pub(super) fn share(
         &'static self,
-        job: &dyn Work,
+        job: &dyn SharedJob,
         helpers: usize,
         low_priority: bool,
         own: impl FnOnce(),
     ) -> Result<(), Forked> {
-        let crew = if low_priority { &self.yielding } else { &self.ordinary };
-        crew.share(job, helpers, || hire(crew, low_priority), own)
+        let pool = if low_priority { &self.yielding } else { &self.ordinary };
+        pool.share(job, helpers, || start_worker(pool, low_priority), own)
     }
 }
 
 /// Starts a worker; without one, the job has fewer helpers.
-fn hire(crew: &'static Crew, low_priority: bool) -> bool {
+fn start_worker(pool: &'static WorkerPool, low_priority: bool) -> bool {
     let life = move |_: &sys::SignalsBlocked| {
         if low_priority {
             // Any thread may; should a system-call filter object, the helper is an ordinary one.
             let _ = sys::yield_to_all_threads();
         }
-        crew.serve();
+        pool.serve();
     };
     sys::spawn("hugekit-helper", life).is_ok()
 }

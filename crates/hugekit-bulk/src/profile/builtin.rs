@@ -29,27 +29,23 @@ const MIN_CHUNK: usize = HUGE_PAGE_BYTES;
 /// jobs do not starve by it, because all of them share so many on a node's memory.
 const THREAD_CAP: usize = 16;
 
-impl Profile {
-    /// The built-in profile for a CPU of this model with these caches, all of them the machine's own: of a virtual
-    /// machine's last level, give what it can hope for.
-    #[must_use]
-    pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
-        let cpu = Microarchitecture::of(cpu);
-        let (clear, copy) = (builtin_clear(cpu, caches), builtin_copy(cpu, caches));
-        let near_bytes_all = match cpu {
-            // Milan misses so cheaply that every byte cleared through the cache costs more.
-            Microarchitecture::Zen3 => NEAR_BYTES,
-            _ => caches.l2 / 2,
-        };
-        Self {
-            clear,
-            copy,
-            near_bytes: NEAR_BYTES,
-            near_bytes_all,
-            parallel_from: PARALLEL_FROM,
-            min_chunk: MIN_CHUNK,
-            thread_cap: THREAD_CAP,
-        }
+/// [`Profile::builtin`].
+pub(super) fn profile_of(cpu: CpuModel, caches: CacheSizes) -> Profile {
+    let cpu = Microarchitecture::of(cpu);
+    let (clear, copy) = (builtin_clear(cpu, caches), builtin_copy(cpu, caches));
+    let near_bytes_all = match cpu {
+        // Milan misses so cheaply that every byte cleared through the cache costs more.
+        Microarchitecture::Zen3 => NEAR_BYTES,
+        _ => caches.l2 / 2,
+    };
+    Profile {
+        clear,
+        copy,
+        near_bytes: NEAR_BYTES,
+        near_bytes_all,
+        parallel_from: PARALLEL_FROM,
+        min_chunk: MIN_CHUNK,
+        thread_cap: THREAD_CAP,
     }
 }
 

@@ -8,7 +8,7 @@
 //! `0004-copy-crossovers.md`. A program uses the built-in profile until it
 //! [installs](Profile::install) its own.
 //!
-//! The rule behind every default is *never slower than libc*: on a CPU that no user has measured,
+//! The rule behind every default is *never slower than libc*: on a CPU without measurements,
 //! libc stays in charge until the bytes exceed the last-level cache.
 
 mod builtin;
@@ -16,6 +16,8 @@ mod in_force;
 mod plain;
 
 use crate::arch::{ClearFn, CopyFn, Kind, Routine, clear_routines, copy_routines};
+use hugekit_machine::CacheSizes;
+use hugekit_machine::cpu::CpuModel;
 use hugekit_sys::HUGE_PAGE_BYTES;
 
 pub use in_force::AlreadyInstalled;
@@ -95,13 +97,20 @@ pub enum CacheState {
 #[derive(Clone, Debug)]
 pub struct Choice<F: 'static> {
     /// For bytes of which nothing is known: they may be in the cache now, and they may be used
-    /// them next.
+    /// next.
     pub warm: Bands<F>,
     /// For bytes that are not in the cache and need not get there.
     pub cold: Bands<F>,
 }
 
 impl Profile {
+    /// The built-in profile for a CPU of this model with these caches, all of them the machine's own: of a virtual
+    /// machine's last level, give what it can hope for.
+    #[must_use]
+    pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
+        builtin::profile_of(cpu, caches)
+    }
+
     /// What needs no allocation: libc's routines for all lengths, on one thread.
     fn of_libc() -> Self {
         Self {

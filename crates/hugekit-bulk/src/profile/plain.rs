@@ -8,7 +8,7 @@ use super::{Choice, Profile};
 /// Before a profile is in force, and at least: a shorter operation is over before one has been looked at.
 const LEAST: usize = 4 << 10;
 
-/// At most: longer ones learn (`learning/course.rs`).
+/// At most: longer ones learn (`learning/candidates.rs`).
 pub(crate) const WARM_MOST: usize = 256 << 10;
 pub(crate) const COLD_MOST: usize = 16 << 10;
 

@@ -102,7 +102,7 @@ impl Tend {
         for &pid in &wanted.pids {
             tender.add(pid)?;
         }
-        let found = wanted::found(&wanted.names, &wanted.groups);
+        let found = wanted::find_processes(&wanted.names, &wanted.groups);
         if found.is_empty() && wanted.pids.is_empty() {
             bail!("no process to tend: {}", wanted.unmatched());
         }

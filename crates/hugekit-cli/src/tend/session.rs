@@ -80,7 +80,7 @@ impl Session {
         self.said.retain(|pid| wanted.contains(pid));
         let before = std::mem::take(&mut self.unanswered);
         for pid in wanted {
-            match self.tender.begin(pid) {
+            match self.tender.try_add(pid) {
                 Some(Ok(()) | Err(TendError::Gone { .. } | TendError::Thread { .. })) => {}
                 Some(Err(error)) => {
                     let is_taken = matches!(error, TendError::Taken { .. });

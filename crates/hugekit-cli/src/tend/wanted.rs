@@ -23,7 +23,7 @@ impl Wanted {
     pub(super) fn now(&self) -> Vec<i32> {
         let own = std::process::id() as i32;
         let named = self.pids.iter().copied().chain(self.started);
-        named.chain(found(&self.names, &self.groups)).filter(|&pid| pid != own).collect()
+        named.chain(find_processes(&self.names, &self.groups)).filter(|&pid| pid != own).collect()
     }
 
     /// What no process matches.
@@ -43,7 +43,7 @@ impl Wanted {
 }
 
 /// Processes of these names and control groups.
-pub(super) fn found(names: &[OsString], groups: &[PathBuf]) -> Vec<i32> {
+pub(super) fn find_processes(names: &[OsString], groups: &[PathBuf]) -> Vec<i32> {
     let of_groups = groups.iter().flat_map(|group| processes(group).unwrap_or_default());
     of_groups.chain(hugekit_tend::named(names)).collect()
 }

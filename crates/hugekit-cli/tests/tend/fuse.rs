@@ -55,7 +55,7 @@ impl Silent {
         // because it would keep pipes of other tests open.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above.
+            // SAFETY: system calls alone, with strings that the parent made and that end with a zero byte.
             unsafe {
                 libc::close_range(3, u32::MAX, 0);
                 libc::open(self.path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);

@@ -294,8 +294,8 @@ class Checkpointer:
 class _Layout:
     """Where each array is in a state, and the chain of states with that layout."""
 
-    def __init__(self, leaves: dict[Path, Leaf], tree: dict[str, Any], wishes: tuple[Any, ...]):
-        self.chain = ArrayChain([leaf.flat for leaf in leaves.values()], *wishes)
+    def __init__(self, leaves: dict[Path, Leaf], tree: dict[str, Any], options: tuple[Any, ...]):
+        self.chain = ArrayChain([leaf.flat for leaf in leaves.values()], *options)
         self._identity = _identity(leaves)
         self._entries = [
             {

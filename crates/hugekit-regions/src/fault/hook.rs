@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::pool::FaultError;
 use hugekit_sys::private_pages::Private;
-use hugekit_sys::signal::{self, Disposition, Handler};
+use hugekit_sys::signal::{self, Disposition, SignalHandler};
 use hugekit_sys::thread::is_blocked;
 
 static DEFAULT: Disposition = Disposition::DEFAULT;
@@ -15,7 +15,7 @@ static DEFAULT: Disposition = Disposition::DEFAULT;
 #[derive(Debug)]
 pub(super) struct Hook {
     signal: c_int,
-    handler: Handler,
+    handler: SignalHandler,
     /// Who had it before us; null before our handler is installed. Never freed, because a handler may be
     /// reading it, and in memory of our own, where no leak checker expects it to be.
     previous: AtomicPtr<Disposition>,
@@ -25,7 +25,7 @@ pub(super) struct Hook {
 
 impl Hook {
     /// One that is not installed yet, unless the process was forked from `parent`'s, where it was.
-    pub(super) fn new(signal: c_int, handler: Handler, parent: Option<&Self>) -> Self {
+    pub(super) fn new(signal: c_int, handler: SignalHandler, parent: Option<&Self>) -> Self {
         let (previous, installed) = parent.map_or((std::ptr::null_mut(), false), |parent| {
             (parent.previous.load(Ordering::Acquire), parent.installed.load(Ordering::Acquire))
         });

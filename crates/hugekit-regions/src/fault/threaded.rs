@@ -5,9 +5,10 @@
 //! descriptor. Who wants a thread to stop touches a page, and waits as for any other fault; the thread
 //! that is told of it leaves that page to the kernel, which lets the toucher go on, and ends.
 //!
-//! Others touch these pages as well: `mlockall`(2), another process by `process_vm_readv`(2). So a page is *tier*
-//! only if that was noted before, and one that others have touched is made ready to be touched again first. One lock covers both sides, or a thread could leave the page to the kernel after it was
-//! made ready, and the touch would be heard by no thread.
+//! Others touch these pages as well: `mlockall`(2), another process by `process_vm_readv`(2). So a page counts
+//! as *rung* only if that was noted before. A page that others have touched is made ready to be touched again. One lock
+//! covers both sides: otherwise a thread could leave the page to the kernel after it was made ready, and no thread would
+//! hear the touch.
 //!
 //! A wake-up on the CPU of the thread that faulted costs 8 µs in all, on another one that sleeps 60 to 110.
 //! The scheduler wakes a thread where it ran last if that CPU is idle, so one that begins on the wrong one
@@ -101,9 +102,9 @@ impl Handlers {
 #[derive(Debug)]
 struct Bell {
     pages: Untouched,
-    /// Of each page, whether it was tier and no thread has ended for it yet. Changed under the lock below; both lie
+    /// Of each page, whether it was rung and no thread has ended for it yet. Changed under the lock below; both lie
     /// in memory that no snapshot protects, because threads that serve faults write them.
-    tier: OwnWords<AtomicU8>,
+    rung: OwnWords<AtomicU8>,
     /// Threads that have not ended: each hears one ring.
     listeners: Private<Mutex<usize>>,
 }
@@ -122,7 +123,7 @@ impl Bell {
         }
         let own = || Ok((OwnWords::new(count)?, Private::new(Mutex::new(count))?));
         match own() {
-            Ok((tier, listeners)) => Ok(Self { pages, tier, listeners }),
+            Ok((rung, listeners)) => Ok(Self { pages, rung, listeners }),
             Err(errno) => {
                 // SAFETY: as above.
                 let _ = unsafe { pages.unmap() };
@@ -143,7 +144,7 @@ impl Bell {
             if *listeners == 0 {
                 return false;
             }
-            self.tier[index].store(1, Ordering::Relaxed);
+            self.rung[index].store(1, Ordering::Relaxed);
             // Others may have touched it.
             let _ = userfaultfd::register_untouched(descriptor, &self.page(index));
             self.forget(index);
@@ -180,7 +181,7 @@ impl Bell {
         let index = (address - self.pages.addresses().start) / page_size();
         let _listeners = self.listeners(blocked);
         userfaultfd::unregister(descriptor, &self.page(index))?;
-        Ok(self.tier[index].swap(0, Ordering::Relaxed) == 1)
+        Ok(self.rung[index].swap(0, Ordering::Relaxed) == 1)
     }
 
     /// A thread ends. After the last one, touches are left to the kernel.

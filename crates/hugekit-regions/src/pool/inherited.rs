@@ -1,6 +1,6 @@
 //! Memory that forked children keep: a file of its own, mapped as the kernel inherits it, and no pool's.
 //!
-//! A pool allocates the same folios to one owner after the other, so that no child may keep them mapped. What children
+//! A pool gives the same folios to one owner after the other, so no child may keep them mapped. What children
 //! keep therefore never has another owner: the file holds this memory alone, its descriptor is closed, no pool, fork
 //! or snapshot has a part of it, and when the last process has unmapped it the kernel has it back.
 #![allow(unsafe_code)]

@@ -73,11 +73,11 @@ impl Scene {
             // SAFETY: of all that runs, this thread alone writes there, and what is read meanwhile is not compared.
             3 => unsafe { address.write_bytes(value, part.len()) },
             4 => self.region.write_at(part.start, &vec![value; part.len()]).unwrap(),
-            // SAFETY: as above.
+            // SAFETY: of all that runs, this thread alone writes there, and what is read meanwhile is not compared.
             5 => drop(unsafe { ClearOptions::new().run_raw(address, part.len()) }.unwrap()),
             6 => {
                 let from = vec![value; part.len()];
-                // SAFETY: as above, and the two do not overlap.
+                // SAFETY: of all that runs, this thread alone writes there; `from` is as long, and elsewhere.
                 unsafe { CopyOptions::new().run_raw(address, from.as_ptr(), part.len()) }.unwrap();
             }
             7 => self.by_the_kernel(&self.source, at, random),
@@ -85,7 +85,8 @@ impl Scene {
             9 => self.by_process_vm_writev(part.start, &vec![value; part.len()]),
             10 => {
                 let pinned = self.region.pin(part.clone()).unwrap();
-                // SAFETY: as above.
+                // SAFETY: of all that runs, this thread alone writes there, and what is read meanwhile is not
+                // compared.
                 unsafe { address.write_bytes(value, part.len()) };
                 drop(pinned);
             }
@@ -100,7 +101,7 @@ impl Scene {
         let offset = (random.usize(..16) * STRIPE) as i64;
         let address = self.region.as_ptr().wrapping_add(at);
         self.until_written(at, STRIPE, || {
-            // SAFETY: as in `write`.
+            // SAFETY: the stripe lies within the region, and of all that runs, this thread alone writes there.
             unsafe { libc::pread(from.as_raw_fd(), address.cast(), STRIPE, offset) }
         });
     }
@@ -112,7 +113,8 @@ impl Scene {
         let address = self.region.as_ptr().wrapping_add(at);
         let remote = libc::iovec { iov_base: address.cast(), iov_len: bytes.len() };
         self.until_written(at, bytes.len(), || {
-            // SAFETY: as in `write`; the call only reads what is local.
+            // SAFETY: the bytes lie within the region, and of all that runs, this thread alone writes there. The call
+            // only reads what is local.
             unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) }
         });
     }

@@ -81,7 +81,7 @@ fn snapshot_that_cannot_be_is_refused_and_changes_nothing(backing: Backing) {
         assert!(matches!(refused, SnapshotError::Fork(ForkError::FileGiven)), "{refused}");
         let other = pool.region(backing.page_size()).unwrap().share();
         let snapshot = hugekit::Snapshot::of_region(&other).unwrap();
-        // SAFETY: as above.
+        // SAFETY: no thread uses the file.
         let file = unsafe { other.file() }.map(|_| ());
         assert!(matches!(file, Err(RegionError::Forks)));
         drop(snapshot);

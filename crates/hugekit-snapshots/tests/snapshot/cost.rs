@@ -32,7 +32,7 @@ fn in_background_without_writers_retains_everything(fault_mode: FaultMode) {
     for _ in 0..20 {
         let builder =
             Snapshot::builder().fault_mode(fault_mode).in_background(true).max_cow_bytes(4 * HUGE);
-        // SAFETY: as above.
+        // SAFETY: no system call writes there.
         drop(unsafe { builder.of_anonymous(memory.range()) }.unwrap());
     }
     assert_is_plain(&memory);
@@ -114,7 +114,7 @@ fn collapse_of_split_pages_puts_them_together_again(fault_mode: FaultMode) {
     let expected = |index: usize| if index.is_multiple_of(HUGE / 8) { 8 } else { 7 };
     assert!(loaded(&memory).iter().enumerate().all(|(index, &word)| word == expected(index)));
     let short = ptr::slice_from_raw_parts(memory.start().wrapping_add(1), 7);
-    // SAFETY: as above.
+    // SAFETY: private memory.
     assert_eq!(unsafe { collapse(short) }.huge, 0);
 }
 

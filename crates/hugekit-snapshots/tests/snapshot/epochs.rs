@@ -27,7 +27,7 @@ fn first(fault_mode: FaultMode, memory: *const [u8], granule: Granule) -> Change
 }
 
 fn since(fault_mode: FaultMode, epoch: Epoch) -> Changes {
-    // SAFETY: as above.
+    // SAFETY: no test blocks SIGBUS or has the kernel write there but where it says so.
     unsafe { builder(fault_mode).since(epoch) }.unwrap()
 }
 
@@ -313,7 +313,7 @@ fn epoch_of_memory_that_is_gone_is_an_error_and_of_what_took_its_place_all_of_it
     assert_eq!(changed(&changes), [(HUGE, 2 * HUGE)]);
     let epoch = saved(changes, &mut image);
     assert!(words(&image).eq(crate::fixture::loaded(&memory)));
-    // SAFETY: as above, taken away.
+    // SAFETY: the test's own memory, which no thread uses until it is mapped again.
     assert_eq!(unsafe { libc::munmap(at.cast(), HUGE) }, 0);
     // SAFETY: no thread blocks SIGBUS.
     let gone = unsafe { builder(fault_mode).since(epoch) };
@@ -381,7 +381,7 @@ fn reserve_goes_from_one_state_to_the_next(fault_mode: FaultMode) {
     let reserve = Reserve::new(memory.len()).unwrap();
     let mut image = vec![0; memory.len()];
     let with_reserve = || builder(fault_mode).reserve(&reserve);
-    // SAFETY: as in `first`.
+    // SAFETY: no thread blocks SIGBUS, and no system call writes there.
     let mut changes = unsafe { with_reserve().first_epoch(memory.range()) }.unwrap();
     for _ in 0..3 {
         assert_eq!(changes.stats().reserved, memory.len());
@@ -389,7 +389,7 @@ fn reserve_goes_from_one_state_to_the_next(fault_mode: FaultMode) {
         let epoch = saved(changes, &mut image);
         assert_eq!((epoch.stats().reserved, epoch.stats().copied_by_writers), (memory.len(), 1));
         assert!(reserve.touch(), "no snapshot has it");
-        // SAFETY: as above.
+        // SAFETY: no thread blocks SIGBUS, and no system call writes there.
         changes = unsafe { with_reserve().since(epoch) }.unwrap();
     }
     drop(changes);

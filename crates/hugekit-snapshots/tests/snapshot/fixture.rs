@@ -17,7 +17,7 @@ pub(crate) const PAGE: usize = 4096;
 pub(crate) const FAULT_MODES: [FaultMode; 3] =
     [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }, FaultMode::Threaded { threads: 2 }];
 
-/// The test that comes first has it, so that some of the snapshots retain there and in memory of their own.
+/// The test that comes first has it, so some of the snapshots retain granules there and in memory of their own.
 pub(crate) static RESERVE: LazyLock<Reserve> = LazyLock::new(|| Reserve::new(2 * HUGE).unwrap());
 
 /// A snapshot that may retain everything.

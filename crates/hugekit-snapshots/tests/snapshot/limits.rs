@@ -136,7 +136,7 @@ fn epochs_of_memory_that_is_all_rewritten_are_saved(fault_mode: FaultMode) {
     let sevens = |_, bytes: &[u8]| Sevens.write_all(bytes);
     let epoch = first.write_to(sevens).unwrap();
     memory.words().iter().for_each(|word| word.store(7, Ordering::Relaxed));
-    // SAFETY: as above.
+    // SAFETY: no system call writes there, and the memory outlives the epochs.
     let changes = unsafe { builder.since(epoch) }.unwrap();
     rewrite(&memory);
     changes.write_to(sevens).unwrap();

@@ -29,46 +29,46 @@ const DEEDS: [(&str, bool, Deed); 8] = [
 // What these are given is the test's own memory, which no thread uses afterwards but as the deed allows.
 
 unsafe fn unmap(at: *mut libc::c_void, len: usize) -> libc::c_int {
-    // SAFETY: as above, and so below.
+    // SAFETY: the test's own memory, which no thread uses afterwards.
     unsafe { libc::munmap(at, len) }
 }
 
 unsafe fn discard(at: *mut libc::c_void, len: usize) -> libc::c_int {
-    // SAFETY: as above.
+    // SAFETY: the test's own memory; no reference to its bytes exists.
     unsafe { libc::madvise(at, len, libc::MADV_DONTNEED) }
 }
 
 unsafe fn move_away(at: *mut libc::c_void, len: usize) -> libc::c_int {
     let (flags, anywhere) =
         (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, ptr::null_mut::<libc::c_void>());
-    // SAFETY: as above.
+    // SAFETY: the test's own memory, of which no thread uses these pages afterwards.
     unsafe { libc::munmap(libc::mremap(at, len, len, flags, anywhere), len) }
 }
 
 unsafe fn replace(at: *mut libc::c_void, len: usize) -> libc::c_int {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: as above.
+    // SAFETY: the test's own memory is replaced by fresh memory of the same length; no reference to its bytes exists.
     i32::from(unsafe { libc::mmap(at, len, prot, flags, -1, 0) } != at)
 }
 
 unsafe fn forbid(at: *mut libc::c_void, len: usize) -> libc::c_int {
-    // SAFETY: as above.
+    // SAFETY: the test's own memory, of which no thread uses these pages afterwards.
     unsafe { libc::mprotect(at, len, libc::PROT_NONE) }
 }
 
 unsafe fn protect(at: *mut libc::c_void, len: usize) -> libc::c_int {
-    // SAFETY: as above.
+    // SAFETY: the test's own memory, of which no thread writes these pages afterwards.
     unsafe { libc::mprotect(at, len, libc::PROT_READ) }
 }
 
 unsafe fn keep_from_children(at: *mut libc::c_void, len: usize) -> libc::c_int {
-    // SAFETY: as above.
+    // SAFETY: changes no byte.
     unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) }
 }
 
 unsafe fn page_out(at: *mut libc::c_void, len: usize) -> libc::c_int {
-    // SAFETY: as above.
+    // SAFETY: changes no byte.
     unsafe { libc::madvise(at, len, libc::MADV_PAGEOUT) }
 }
 
@@ -106,7 +106,8 @@ fn snapshot_after_what_owners_do_is_whole_or_an_error(fault_mode: FaultMode) {
 unsafe fn replace_by_nothing(at: *mut libc::c_void, len: usize) -> libc::c_int {
     let file = tempfile::tempfile().unwrap();
     let (prot, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_FIXED);
-    // SAFETY: as above.
+    // SAFETY: the test's own memory is replaced by a mapping of the same length, of which no thread uses a page
+    // afterwards.
     i32::from(unsafe { libc::mmap(at, len, prot, flags, file.as_raw_fd(), 0) } != at)
 }
 
@@ -159,7 +160,7 @@ fn snapshot_of_discarded_memory_holds_what_was_retained(fault_mode: FaultMode) {
 fn snapshot_beside_a_later_one_notices_a_discard(fault_mode: FaultMode) {
     let memory = Memory::filled(4 * HUGE, true, 7);
     let older = of_all(fault_mode, &memory);
-    // SAFETY: as above.
+    // SAFETY: the test's own memory, which no other thread uses.
     let discarded =
         unsafe { libc::madvise(memory.start().add(HUGE).cast(), PAGE, libc::MADV_DONTNEED) };
     assert_eq!(discarded, 0);

@@ -140,15 +140,15 @@ fn of_several_neighbours_shares_one_snapshot(fault_mode: FaultMode) {
     let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
     let vdso = ptr::slice_from_raw_parts(ptr::with_exposed_provenance(vdso), 64);
     let builder = Snapshot::builder().fault_mode(fault_mode);
-    // SAFETY: as above.
+    // SAFETY: no system call writes there; that of the vDSO is refused.
     let refused =
         unsafe { builder.clone().take_many(&[bytes(0, HUGE), bytes(HUGE, 4 * HUGE), vdso]) };
     assert!(matches!(refused, Err(SnapshotError::Unsuitable { reason: Unsuitable::Kernels, .. })));
     assert_is_plain(&memory);
-    // SAFETY: as above.
+    // SAFETY: no system call writes there.
     let refused = unsafe { builder.clone().take_many(&[bytes(0, HUGE), bytes(HUGE, HUGE)]) };
     assert!(matches!(refused, Err(SnapshotError::Empty { .. })));
-    // SAFETY: as above.
+    // SAFETY: there is no range.
     assert!(unsafe { builder.take_many(&[]) }.unwrap().is_empty());
 }
 

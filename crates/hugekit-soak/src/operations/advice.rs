@@ -70,7 +70,7 @@ fn on_snapshot(world: &mut World) {
 
 /// Memory that its owner discards is gone from the snapshot, and the snapshot says so, unless it was preserved.
 fn discarded(world: &mut World, memory: &Mapping, written: &Written<'_>) {
-    // SAFETY: as above.
+    // SAFETY: the mapping outlives the snapshot, no thread blocks SIGBUS, and no system call writes there.
     let made = unsafe { snapshot(world, memory, &(0..memory.range().len()), world.fault_mode) };
     let Some(made) = made else { return };
     advise(world, memory.start(), memory.range().len(), &[libc::MADV_DONTNEED]);

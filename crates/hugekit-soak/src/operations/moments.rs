@@ -28,7 +28,7 @@ impl<'a> Written<'a> {
     /// So many bytes may be read and written for as long as this exists.
     pub(super) unsafe fn new(start: *mut u8, bytes: usize, writers: usize) -> Self {
         let _paused = crate::step::Paused::new();
-        // SAFETY: the caller's to promise.
+        // SAFETY: the bytes may be read and written for as long as this exists, which is all that accesses the words.
         let words = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU64>(), bytes / 8) };
         let share = bytes / CELL_BYTES / writers;
         let sequences: Vec<_> =
@@ -36,7 +36,7 @@ impl<'a> Written<'a> {
         for sequence in &sequences {
             (1..=sequence.round()).for_each(|number| sequence.write(words, number));
         }
-        // SAFETY: as above.
+        // SAFETY: the bytes may be read and written for as long as this exists, which owns `exposed`.
         let exposed = unsafe { Exposed::new(start.cast(), bytes / PAGE_BYTES) };
         Self { words, sequences, _exposed: exposed, stop: AtomicBool::new(false) }
     }
@@ -174,7 +174,7 @@ pub(super) fn unaligned_part(world: &mut World, bytes: usize) -> Range<usize> {
     world.rng.usize(0..bytes / 4)..bytes - world.rng.usize(0..bytes / 4)
 }
 
-/// A snapshot with chance's wishes of part of a mapping.
+/// A snapshot of part of a mapping, with random options.
 ///
 /// # Safety
 /// As for `of_anonymous`.
@@ -191,7 +191,7 @@ pub(super) unsafe fn snapshot(
     builder = if world.one_in(4) { builder.populate_copies(part.len() / 4) } else { builder };
     let start = memory.start().wrapping_add(part.start);
     let range = std::ptr::slice_from_raw_parts(start, part.len());
-    // SAFETY: the caller's to promise.
+    // SAFETY: this function has the contract of `of_anonymous`.
     let snapshot = world.unless_short(unsafe { builder.of_anonymous(range) })?;
     world.count(Count::Snapshots);
     Some(snapshot)

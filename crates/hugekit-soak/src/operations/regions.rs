@@ -21,7 +21,7 @@ pub(super) fn regions(world: &mut World) {
             step(world, &region, &mut tracked);
         }
         world.verified(tracked.check("region"));
-        end(world, region, tracked);
+        end_region(world, region, tracked);
     }
 }
 
@@ -80,7 +80,7 @@ pub(super) fn step(world: &mut World, region: &SharedRegion, tracked: &mut Track
 }
 
 /// Dropped, retired or cut first.
-fn end(world: &mut World, region: SharedRegion, mut tracked: Tracked) {
+fn end_region(world: &mut World, region: SharedRegion, mut tracked: Tracked) {
     // SAFETY: handlers touch it, by its address, only where it is still mapped.
     let Ok(mut region) = (unsafe { region.into_exclusive() }) else { return };
     match world.rng.u32(0..4) {

@@ -55,7 +55,7 @@ pub(super) fn reserves(world: &mut World) {
         for _ in 0..world.steps().min(4) {
             assert!(reserve.touch(), "no snapshot has it");
             let builder = Snapshot::builder().fault_mode(world.fault_mode).reserve(&reserve);
-            // SAFETY: as above.
+            // SAFETY: the mapping outlives the snapshot, no thread blocks SIGBUS, and no system call writes there.
             let made = world.unless_short(unsafe { builder.of_anonymous(memory.range()) });
             let Some(snapshot) = made else { return };
             world.count(Count::Snapshots);

@@ -44,6 +44,6 @@ impl Default for Paused {
 /// # Safety
 /// The data that the kernel gave to a handler.
 pub(crate) unsafe fn go_on(context: *mut c_void) {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `cpu::go_on` has the contract of this function.
     unsafe { cpu::go_on(context) };
 }

@@ -185,7 +185,8 @@ pub(super) unsafe fn go_on(context: *mut c_void) {
         if STRETCH.get() == 0 {
             STRETCH.set(super::STRETCH.load(Ordering::Relaxed));
         }
-        // SAFETY: the caller's to promise.
+        // SAFETY: `context` is the `ucontext_t` that the kernel gave to the calling handler, which alone has it until
+        // it returns.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
         registers[libc::REG_EFL as usize] |= TRAP_FLAG;
     }

@@ -22,9 +22,9 @@ const TRIES: u32 = 1000;
 
 /// One page, as the kernel describes it to every process.
 #[derive(Clone, Copy)]
-pub(super) struct Entry(u64);
+pub(super) struct PageEntry(u64);
 
-impl Entry {
+impl PageEntry {
     /// Of as many bytes as it has.
     fn of(bytes: &[u8]) -> Self {
         Self(u64::from_ne_bytes(bytes.try_into().expect("as many bytes as an entry has")))
@@ -56,7 +56,7 @@ impl Entry {
 pub(super) fn first(
     file: &OwnedFd,
     range: &Range<usize>,
-    wanted: impl Fn(Entry) -> bool,
+    wanted: impl Fn(PageEntry) -> bool,
 ) -> io::Result<Option<Range<usize>>> {
     let (mut next, mut begins) = (range.start, None);
     let mut entries = [0; TOGETHER * ENTRY];
@@ -78,7 +78,7 @@ fn read<'a>(
     file: &OwnedFd,
     range: Range<usize>,
     entries: &'a mut [u8; TOGETHER * ENTRY],
-) -> io::Result<impl Iterator<Item = Entry> + use<'a>> {
+) -> io::Result<impl Iterator<Item = PageEntry> + use<'a>> {
     let number = range.start / page_size();
     let count = (range.len().div_ceil(page_size())).min(TOGETHER - number % TOGETHER);
     let wanted = &mut entries[..count * ENTRY];
@@ -86,7 +86,7 @@ fn read<'a>(
         pass(Call::Pread)?;
         match io::pread(file.as_fd(), &mut *wanted, (number * ENTRY) as u64) {
             Ok(0) | Err(Errno::INTR) => {}
-            read => return Ok(wanted[..read?].chunks_exact(ENTRY).map(Entry::of)),
+            read => return Ok(wanted[..read?].chunks_exact(ENTRY).map(PageEntry::of)),
         }
         rustix::thread::sched_yield();
     }

@@ -38,7 +38,7 @@ struct ScanArgument {
 
 /// `struct page_region`.
 #[repr(C)]
-struct Region {
+struct ScannedRange {
     start: u64,
     end: u64,
     categories: u64,
@@ -46,7 +46,7 @@ struct Region {
 
 /// Which pages to look for.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct ScanFilter {
     inverted: u64,
     all: u64,
     any: u64,
@@ -54,11 +54,11 @@ struct Wanted {
 
 /// Pages whose write would come to a userfaultfd: mapped, swapped out or marked, and protected. A page that
 /// was discarded is none of these.
-const PROTECTED: Wanted =
-    Wanted { inverted: IS_WRITTEN, all: IS_WRITTEN, any: IS_PRESENT | IS_SWAPPED };
-const PRESENT: Wanted = Wanted { inverted: 0, all: IS_PRESENT, any: 0 };
-const HUGE: Wanted = Wanted { inverted: 0, all: IS_HUGE, any: 0 };
-const OF_FILES: Wanted = Wanted { inverted: 0, all: IS_FILE, any: 0 };
+const PROTECTED: ScanFilter =
+    ScanFilter { inverted: IS_WRITTEN, all: IS_WRITTEN, any: IS_PRESENT | IS_SWAPPED };
+const PRESENT: ScanFilter = ScanFilter { inverted: 0, all: IS_PRESENT, any: 0 };
+const HUGE: ScanFilter = ScanFilter { inverted: 0, all: IS_HUGE, any: 0 };
+const OF_FILES: ScanFilter = ScanFilter { inverted: 0, all: IS_FILE, any: 0 };
 
 /// A page map that the kernel scans.
 #[derive(Debug)]
@@ -109,8 +109,8 @@ impl Scanned {
     }
 
     /// The first run of pages that are wanted: a second one ends the walk.
-    fn first(&self, range: &Range<usize>, wanted: Wanted) -> io::Result<Option<Range<usize>>> {
-        let mut region = Region { start: 0, end: 0, categories: 0 };
+    fn first(&self, range: &Range<usize>, wanted: ScanFilter) -> io::Result<Option<Range<usize>>> {
+        let mut region = ScannedRange { start: 0, end: 0, categories: 0 };
         let mut argument = ScanArgument {
             size: size_of::<ScanArgument>() as u64,
             flags: 0,

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 
 use rustix::io;
 
-use super::event::Event;
+use super::event::WakeEvent;
 use super::held;
 use super::primitives::{Ordering, Private, Words};
 use crate::thread::SignalsBlocked;
@@ -38,7 +38,7 @@ const BROKEN: u32 = 1 << 30;
 #[derive(Debug)]
 pub struct Claims<S> {
     words: Words,
-    ended: Private<Event>,
+    ended: Private<WakeEvent>,
     of: PhantomData<S>,
 }
 
@@ -71,7 +71,11 @@ impl<S: State> Seen<S> {
 impl<S: State> Claims<S> {
     /// So many, in state 0.
     pub fn new(len: usize) -> io::Result<Self> {
-        Ok(Self { words: Words::new(len)?, ended: Private::new(Event::new())?, of: PhantomData })
+        Ok(Self {
+            words: Words::new(len)?,
+            ended: Private::new(WakeEvent::new())?,
+            of: PhantomData,
+        })
     }
 
     /// In these states, of which there are `len`.
@@ -125,7 +129,7 @@ impl<S: State> Claims<S> {
         match self.words[index].fetch_update(Ordering::Acquire, Ordering::Acquire, free) {
             Ok(bits) => {
                 let Seen { state, is_broken, .. } = Seen::of(bits);
-                held::begin();
+                held::note_taken();
                 Some(Some(Claim { claims: self, index, state, is_broken }))
             }
             Err(bits) => (bits & BUSY == 0).then_some(None),
@@ -139,7 +143,7 @@ impl<S: State> Claims<S> {
     }
 
     /// Ends a claim; what broke meanwhile stays broken.
-    fn end(&self, index: usize, state: S) {
+    fn end_claim(&self, index: usize, state: S) {
         let ended = |bits: u32| Some(bits & BROKEN | state.bits());
         // Release: the next owner, and who looks, sees what this one did.
         let _ = self.words[index].fetch_update(Ordering::Release, Ordering::Relaxed, ended);
@@ -166,8 +170,8 @@ impl<S: State> Claim<'_, S> {
 
 impl<S: State> Drop for Claim<'_, S> {
     fn drop(&mut self) {
-        held::end();
-        self.claims.end(self.index, self.state);
+        held::note_released();
+        self.claims.end_claim(self.index, self.state);
     }
 }
 
@@ -272,7 +276,7 @@ mod models {
 
     // SAFETY: loom reports every access that is not ordered.
     unsafe impl Sync for Shared {}
-    // SAFETY: as above.
+    // SAFETY: loom reports every access that is not ordered.
     unsafe impl Send for Shared {}
 
     impl Shared {

@@ -9,20 +9,20 @@
 //! A waiter that looked too early finds `changes` another number and does not sleep; a teller that finds no waiter
 //! was before the waiter counted itself, which then sees the new number. `README.md` has the orderings.
 
-use super::futex::Word;
+use super::futex::FutexWord;
 use super::primitives::{AtomicU32, Ordering};
 
 #[derive(Debug)]
-pub struct Event {
+pub struct WakeEvent {
     /// Counts what happened: what waiters sleep on.
-    changes: Word,
+    changes: FutexWord,
     /// Threads that sleep or are about to, so that telling none costs no system call.
     waiters: AtomicU32,
 }
 
-impl Event {
+impl WakeEvent {
     pub fn new() -> Self {
-        Self { changes: Word::new(), waiters: AtomicU32::new(0) }
+        Self { changes: FutexWord::new(), waiters: AtomicU32::new(0) }
     }
 
     /// What `look` finds, as soon as it finds something; it is asked again whenever that is told. Async-signal-safe
@@ -64,7 +64,7 @@ mod models {
     #[test]
     fn event_beside_a_waiter_is_not_slept_through() {
         loom::model(|| {
-            let shared = Arc::new((Event::new(), AtomicUsize::new(0)));
+            let shared = Arc::new((WakeEvent::new(), AtomicUsize::new(0)));
             let waits = Arc::clone(&shared);
             let waiter = thread::spawn(move || {
                 let (event, done) = &*waits;
@@ -83,7 +83,7 @@ mod models {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(2);
         builder.check(|| {
-            let shared = Arc::new((Event::new(), AtomicUsize::new(0)));
+            let shared = Arc::new((WakeEvent::new(), AtomicUsize::new(0)));
             let wait = |least: usize| {
                 let shared = Arc::clone(&shared);
                 thread::spawn(move || {

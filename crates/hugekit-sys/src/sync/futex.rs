@@ -8,13 +8,13 @@
 use super::primitives::{AtomicU32, Ordering};
 
 #[derive(Debug)]
-pub(super) struct Word {
+pub(super) struct FutexWord {
     value: AtomicU32,
     #[cfg(loom)]
     queue: (super::primitives::Mutex<()>, super::primitives::Condvar),
 }
 
-impl Word {
+impl FutexWord {
     pub(super) fn new() -> Self {
         Self {
             value: AtomicU32::new(0),
@@ -33,7 +33,7 @@ impl Word {
 }
 
 #[cfg(not(loom))]
-impl Word {
+impl FutexWord {
     /// Sleeps while the word is `expected`, until a thread wakes it; or not at all, or shorter: look again.
     pub(super) fn sleep_while(&self, expected: u32) {
         use rustix::thread::futex::{Flags, wait};
@@ -52,7 +52,7 @@ impl Word {
 }
 
 #[cfg(loom)]
-impl Word {
+impl FutexWord {
     pub(super) fn sleep_while(&self, expected: u32) {
         let (lock, woken) = &self.queue;
         let locked = lock.lock().unwrap();

@@ -14,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 
 use rustix::io;
 
-use super::event::Event;
+use super::event::WakeEvent;
 use super::held;
 use super::primitives::{AtomicU32, Ordering, Private};
 use crate::thread::SignalsBlocked;
@@ -24,63 +24,63 @@ const ALONE: u32 = 1 << 31;
 
 #[derive(Debug)]
 pub struct Gate<T> {
-    words: Private<Words>,
+    words: Private<GateWords>,
     value: UnsafeCell<T>,
 }
 
 #[derive(Debug)]
-struct Words {
+struct GateWords {
     /// How many share it, and [`ALONE`].
     holders: AtomicU32,
     /// Told whenever `holders` changed so that a waiter may go on.
-    opened: Event,
+    opened: WakeEvent,
 }
 
 // SAFETY: the value is reached by many at a time only to be read, and by one alone to be changed.
 unsafe impl<T: Send + Sync> Sync for Gate<T> {}
 
 #[derive(Debug)]
-pub struct Shared<'a, T> {
+pub struct SharedGuard<'a, T> {
     gate: &'a Gate<T>,
 }
 
 #[derive(Debug)]
-pub struct Alone<'a, T> {
+pub struct ExclusiveGuard<'a, T> {
     gate: &'a Gate<T>,
 }
 
 impl<T> Gate<T> {
     pub fn new(value: T) -> io::Result<Self> {
-        let words = Words { holders: AtomicU32::new(0), opened: Event::new() };
+        let words = GateWords { holders: AtomicU32::new(0), opened: WakeEvent::new() };
         Ok(Self { words: Private::new(words)?, value: UnsafeCell::new(value) })
     }
 
     /// Waits until no thread has it alone. Async-signal-safe.
-    pub fn share<'a>(&'a self, _: &'a SignalsBlocked) -> Shared<'a, T> {
+    pub fn share<'a>(&'a self, _: &'a SignalsBlocked) -> SharedGuard<'a, T> {
         self.enter(|holders| holders + 1);
-        held::begin();
-        Shared { gate: self }
+        held::note_taken();
+        SharedGuard { gate: self }
     }
 
     /// Waits until no other thread has it. Async-signal-safe.
-    pub fn alone<'a>(&'a self, _: &'a SignalsBlocked) -> Alone<'a, T> {
+    pub fn alone<'a>(&'a self, _: &'a SignalsBlocked) -> ExclusiveGuard<'a, T> {
         self.enter(|holders| holders | ALONE);
-        let Words { holders, opened } = &*self.words;
+        let GateWords { holders, opened } = &*self.words;
         // Acquire: what every sharer did has happened, because each one's leaving continues the others' release.
         opened.wait_for(|| (holders.load(Ordering::Acquire) == ALONE).then_some(()));
-        held::begin();
-        Alone { gate: self }
+        held::note_taken();
+        ExclusiveGuard { gate: self }
     }
 
     fn enter(&self, next: impl Fn(u32) -> u32) {
-        let Words { holders, opened } = &*self.words;
+        let GateWords { holders, opened } = &*self.words;
         let enter = |holders: u32| (holders & ALONE == 0).then(|| next(holders));
         // Acquire: what the last thread that had it alone did has happened.
         opened.wait_for(|| holders.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).ok());
     }
 }
 
-impl<T> Deref for Shared<'_, T> {
+impl<T> Deref for SharedGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -89,10 +89,10 @@ impl<T> Deref for Shared<'_, T> {
     }
 }
 
-impl<T> Drop for Shared<'_, T> {
+impl<T> Drop for SharedGuard<'_, T> {
     fn drop(&mut self) {
-        held::end();
-        let Words { holders, opened } = &*self.gate.words;
+        held::note_released();
+        let GateWords { holders, opened } = &*self.gate.words;
         // Release: the thread that has it alone next comes behind what was read. The last one may be waited for.
         if holders.fetch_sub(1, Ordering::Release) == ALONE + 1 {
             opened.tell();
@@ -100,7 +100,7 @@ impl<T> Drop for Shared<'_, T> {
     }
 }
 
-impl<T> Deref for Alone<'_, T> {
+impl<T> Deref for ExclusiveGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -109,17 +109,18 @@ impl<T> Deref for Alone<'_, T> {
     }
 }
 
-impl<T> DerefMut for Alone<'_, T> {
+impl<T> DerefMut for ExclusiveGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above.
+        // SAFETY: no other thread has the value as long as this exists, and `&mut self` makes this reference the only
+        // one.
         unsafe { &mut *self.gate.value.get() }
     }
 }
 
-impl<T> Drop for Alone<'_, T> {
+impl<T> Drop for ExclusiveGuard<'_, T> {
     fn drop(&mut self) {
-        held::end();
-        let Words { holders, opened } = &*self.gate.words;
+        held::note_released();
+        let GateWords { holders, opened } = &*self.gate.words;
         // Release: the thread that enters next sees what was changed. No other thread changes it meanwhile.
         holders.store(0, Ordering::Release);
         opened.tell();
@@ -179,7 +180,7 @@ mod models {
 
     // SAFETY: loom reports every access that is not ordered.
     unsafe impl Sync for Cell {}
-    // SAFETY: as above.
+    // SAFETY: loom reports every access that is not ordered.
     unsafe impl Send for Cell {}
 
     fn gate() -> Watched {

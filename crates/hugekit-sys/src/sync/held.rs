@@ -1,7 +1,7 @@
 //! Test hooks: whether a thread has something that a fault may wait for (a claim, a gate, a place among a table's
 //! readers), and a signal to the thread at that moment. Compiled with `--cfg hugekit_faults` only.
 
-pub(super) use self::seen::{begin, end, interrupt};
+pub(super) use self::seen::{interrupt, note_released, note_taken};
 #[cfg(all(hugekit_faults, not(loom)))]
 pub use self::seen::{is_held, is_still_to_be_interrupted, to_be_interrupted};
 
@@ -15,16 +15,16 @@ mod seen {
         static SIGNAL: Cell<Option<(libc::c_int, u32)>> = const { Cell::new(None) };
     }
 
-    pub(in crate::sync) fn begin() {
+    pub(in crate::sync) fn note_taken() {
         HELD.set(HELD.get() + 1);
         interrupt();
     }
 
-    pub(in crate::sync) fn end() {
+    pub(in crate::sync) fn note_released() {
         HELD.set(HELD.get() - 1);
     }
 
-    /// As [`begin`], where it may allocate.
+    /// As [`note_taken`], where it may allocate.
     pub(in crate::sync) fn interrupt() {
         let Some((signal, left)) = SIGNAL.get() else { return };
         SIGNAL.set((left > 0).then(|| (signal, left - 1)));
@@ -54,7 +54,7 @@ mod seen {
 
 #[cfg(not(all(hugekit_faults, not(loom))))]
 mod seen {
-    pub(in crate::sync) fn begin() {}
-    pub(in crate::sync) fn end() {}
+    pub(in crate::sync) fn note_taken() {}
+    pub(in crate::sync) fn note_released() {}
     pub(in crate::sync) fn interrupt() {}
 }

@@ -1,17 +1,17 @@
 //! Waiting until so many threads have come to a point.
 
-use super::event::Event;
+use super::event::WakeEvent;
 use super::primitives::{AtomicUsize, Ordering};
 
 #[derive(Debug)]
 pub struct Latch {
     arrived: AtomicUsize,
-    arrival: Event,
+    arrival: WakeEvent,
 }
 
 impl Latch {
     pub fn new() -> Self {
-        Self { arrived: AtomicUsize::new(0), arrival: Event::new() }
+        Self { arrived: AtomicUsize::new(0), arrival: WakeEvent::new() }
     }
 
     /// The calling thread has come there. Writes to nothing but the latch.
@@ -42,7 +42,7 @@ mod models {
 
     // SAFETY: loom reports every access that is not ordered.
     unsafe impl Sync for Shared {}
-    // SAFETY: as above.
+    // SAFETY: loom reports every access that is not ordered.
     unsafe impl Send for Shared {}
 
     #[test]

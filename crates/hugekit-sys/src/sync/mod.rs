@@ -22,7 +22,7 @@ pub mod primitives;
 mod published;
 
 pub use self::claims::{Claim, Claims, State};
-pub use self::event::Event;
+pub use self::event::WakeEvent;
 pub use self::gate::Gate;
 pub use self::latch::Latch;
 pub use self::per_process::{OfProcess, PerProcess};

@@ -15,13 +15,13 @@ pub trait OfProcess {
 }
 
 #[derive(Debug)]
-pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+pub struct PerProcess<T: 'static>(AtomicPtr<MadeValue<T>>);
 
 #[derive(Debug)]
-struct Made<T: 'static> {
+struct MadeValue<T: 'static> {
     value: T,
     /// That of the process from which this one was forked, if that had one.
-    _parents: Option<&'static Made<T>>,
+    _parents: Option<&'static MadeValue<T>>,
 }
 
 impl<T: OfProcess> PerProcess<T> {
@@ -42,7 +42,7 @@ impl<T: OfProcess> PerProcess<T> {
                 return Ok(&made.value);
             }
             let value = make(found.map(|made| &made.value))?;
-            let fresh = Box::into_raw(Box::new(Made { value, _parents: found }));
+            let fresh = Box::into_raw(Box::new(MadeValue { value, _parents: found }));
             if self.0.compare_exchange(seen, fresh, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // SAFETY: made above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(fresh) });
@@ -52,7 +52,7 @@ impl<T: OfProcess> PerProcess<T> {
 
     /// That which was made last, by this process or one that it was forked from. Async-signal-safe.
     pub fn last(&self) -> Option<&'static T> {
-        // SAFETY: as above.
+        // SAFETY: null, or a box that `get_or_make` made and published, which is never freed.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }.map(|made| &made.value)
     }
 }

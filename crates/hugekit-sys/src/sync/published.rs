@@ -28,11 +28,11 @@ const PAUSE: Duration = Duration::from_micros(50);
 pub struct Published<T> {
     /// Made by `Box::into_raw`. Only writers store it.
     value: AtomicPtr<T>,
-    words: Private<Words>,
+    words: Private<ReaderCounts>,
 }
 
 #[derive(Debug)]
-struct Words {
+struct ReaderCounts {
     /// Which counter readers that begin now count in: its lowest bit.
     turn: AtomicUsize,
     readers: [AtomicUsize; 2],
@@ -43,7 +43,7 @@ struct Words {
 
 // SAFETY: owns its value as a box does; readers share it, and any thread may drop it.
 unsafe impl<T: Send + Sync> Send for Published<T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives readers `&T` and lets the writer replace the value, which `T: Send + Sync` permits.
 unsafe impl<T: Send + Sync> Sync for Published<T> {}
 
 /// A value that only its holder replaces.
@@ -67,7 +67,8 @@ impl<T> Published<T> {
     pub fn new(value: T) -> io::Result<Self> {
         let counter = || AtomicUsize::new(0);
         let readers = [counter(), counter()];
-        let words = Private::new(Words { turn: counter(), readers, writer: Mutex::new(()) })?;
+        let words =
+            Private::new(ReaderCounts { turn: counter(), readers, writer: Mutex::new(()) })?;
         Ok(Self { value: AtomicPtr::new(Box::into_raw(Box::new(value))), words })
     }
 
@@ -161,7 +162,7 @@ mod models {
 
     // SAFETY: loom reports every access that is not ordered.
     unsafe impl Sync for Canary {}
-    // SAFETY: as above.
+    // SAFETY: loom reports every access that is not ordered.
     unsafe impl Send for Canary {}
 
     impl Canary {
@@ -270,7 +271,7 @@ mod models {
 
     // SAFETY: loom reports every access that is not ordered.
     unsafe impl Sync for UnsafeFlag {}
-    // SAFETY: as above.
+    // SAFETY: loom reports every access that is not ordered.
     unsafe impl Send for UnsafeFlag {}
 
     impl UnsafeFlag {

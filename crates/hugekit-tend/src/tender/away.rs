@@ -95,8 +95,8 @@ impl Away {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_stuck(&mut self) -> bool {
-        self.job.is_stuck()
+    pub(super) fn check_stuck(&mut self) -> bool {
+        self.job.check_stuck()
     }
 
     /// Its end, if it comes within this time.
@@ -116,7 +116,7 @@ impl Away {
                 if stopped.get_or_insert_with(Instant::now).elapsed() >= GRACE {
                     return Err(Hindrance::Stopped);
                 }
-            } else if self.job.is_stuck() {
+            } else if self.job.check_stuck() {
                 return Err(Hindrance::Stuck);
             }
         }

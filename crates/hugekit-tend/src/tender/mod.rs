@@ -84,19 +84,19 @@ impl Tender {
     /// Why it cannot be tended. After [`TendError::Stuck`], which comes after a second at most, it is tended as soon as
     /// the kernel answers.
     pub fn add(&mut self, pid: i32) -> Result<(), TendError> {
-        let mut answer = self.begin(pid);
+        let mut answer = self.try_add(pid);
         while answer.is_none() {
-            if self.opening.iter_mut().any(|(of, job)| *of == pid && job.is_stuck()) {
+            if self.opening.iter_mut().any(|(of, job)| *of == pid && job.check_stuck()) {
                 return Err(TendError::Stuck { pid });
             }
-            answer = self.begin(pid);
+            answer = self.try_add(pid);
         }
         answer.unwrap_or(Ok(()))
     }
 
     /// As [`add`](Self::add), for a caller that does not wait for the kernel: `None` while the kernel does not answer.
     /// The caller asks again later.
-    pub fn begin(&mut self, pid: i32) -> Option<Result<(), TendError>> {
+    pub fn try_add(&mut self, pid: i32) -> Option<Result<(), TendError>> {
         if self.has(pid) {
             return Some(Ok(()));
         }
@@ -107,7 +107,7 @@ impl Tender {
                 Err(error) => return Some(Err(TendError::NoThread { pid, source: error.1 })),
             },
         };
-        let at_most = if job.is_stuck() { Duration::ZERO } else { OPENED_WITHIN };
+        let at_most = if job.check_stuck() { Duration::ZERO } else { OPENED_WITHIN };
         let Some(opened) = job.wait(at_most) else {
             self.opening.push((of, job));
             return None;
@@ -237,7 +237,7 @@ impl Tender {
     fn recall(&mut self, tell: &mut dyn FnMut(&Status)) {
         self.away.iter().for_each(Away::stop);
         let end = Instant::now() + GRACE;
-        while self.away.iter_mut().any(|away| !away.is_stuck()) && Instant::now() < end {
+        while self.away.iter_mut().any(|away| !away.check_stuck()) && Instant::now() < end {
             sleep(GRACE / 100);
             self.take_back();
         }

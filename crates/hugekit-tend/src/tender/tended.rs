@@ -111,7 +111,7 @@ impl Tended {
     /// How long the fork took whose child was just seen, by what its memory was after the last pass.
     fn estimate(&self, cost: Option<&ForkCost>) -> Option<ForkTime> {
         let memory = self.last.as_ref()?.after;
-        Some(ForkTime::Estimated(cost?.of(memory)))
+        Some(ForkTime::Estimated(cost?.estimate(memory)))
     }
 
     /// Has a server say how long that fork took, if it does.
@@ -271,7 +271,7 @@ struct Work {
 /// None after a stop.
 fn turn<'a>(pace: &'a Pace, stop: &AtomicBool) -> Option<Turn<'a>> {
     while !stop.load(Ordering::Relaxed) {
-        match pace.begin() {
+        match pace.start_turn() {
             Ok(turn) => return Some(turn),
             Err(wait) => rest(wait.min(PIECE), stop),
         }

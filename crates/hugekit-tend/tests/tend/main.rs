@@ -205,7 +205,7 @@ impl Forked {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             loop {
-                // SAFETY: as above.
+                // SAFETY: `pause` is async-signal-safe and touches no memory.
                 unsafe { libc::pause() };
             }
         }

@@ -49,7 +49,7 @@ fn guard_pages_stay_and_are_the_reason() {
     let memory = Small::new(2, pages());
     // SAFETY: a page of the mapping, of which no reference exists.
     let guard = unsafe { memory.start.as_ptr().add(7 * page_size()) };
-    // SAFETY: as above; a later access to the page is not made, but by the kernel.
+    // SAFETY: a page of the mapping, of which no reference exists. Only the kernel accesses the page afterwards.
     if unsafe { libc::madvise(guard.cast(), page_size(), MADV_GUARD_INSTALL) } != 0 {
         println!("skipped: the kernel has no guard pages in mappings");
         return;

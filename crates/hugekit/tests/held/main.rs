@@ -43,13 +43,15 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         Self::count();
-        // SAFETY: as in `alloc`, and the system's allocator made the block.
+        // SAFETY: the arguments of a call to this function, whose contract is the same; the system's allocator made
+        // the block.
         unsafe { System.dealloc(start, layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, len: usize) -> *mut u8 {
         Self::count();
-        // SAFETY: as in `dealloc`.
+        // SAFETY: the arguments of a call to this function, whose contract is the same; the system's allocator made
+        // the block.
         unsafe { System.realloc(start, layout, len) }
     }
 }

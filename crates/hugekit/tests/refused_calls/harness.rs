@@ -199,7 +199,7 @@ fn wait(child: libc::pid_t) -> Result<i32, String> {
         pause = (pause * 2).min(Duration::from_millis(5));
     }
     let stacks = stacks_of(child);
-    // SAFETY: as above.
+    // SAFETY: a child that has not been waited for; one status is written.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, &raw mut status, 0);

@@ -32,13 +32,14 @@ struct NotInHandlers;
 unsafe impl GlobalAlloc for NotInHandlers {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         abort_on_signal_stack();
-        // SAFETY: the caller's to promise.
+        // SAFETY: the arguments of a call to this function, whose contract is the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         abort_on_signal_stack();
-        // SAFETY: the caller's to promise.
+        // SAFETY: the arguments of a call to this function, whose contract is the same; the system's allocator made
+        // the block.
         unsafe { System.dealloc(at, layout) }
     }
 }

@@ -74,7 +74,7 @@ fn fault_of_any_kind_in_a_fork_keeps_errno_and_the_bound_of_stack() {
             // SAFETY: the address of the calling thread's errno.
             unsafe { *libc::__errno_location() = 4242 };
             touch(&mut region, &mut first, &mut second);
-            // SAFETY: as above.
+            // SAFETY: the address of the calling thread's errno.
             assert_eq!(unsafe { *libc::__errno_location() }, 4242);
         });
         assert!(0 < ours && ours < MOST, "{what}: {ours} bytes beyond an empty handler's frame");
@@ -107,7 +107,7 @@ fn stack_beyond_a_frame() -> impl Fn(&mut dyn FnMut()) -> usize {
         // SAFETY: no handler is on the signal stack now, and it is readable and writable.
         unsafe { ptr::write_bytes(start, 0xa5, size) };
         work();
-        // SAFETY: as above.
+        // SAFETY: no handler is on the signal stack now, and it is readable and writable.
         let bytes = unsafe { std::slice::from_raw_parts(start, size) };
         size - bytes.iter().position(|&byte| byte != 0xa5).unwrap_or(size)
     };

@@ -99,10 +99,12 @@ pub fn prepare() -> bool {
 /// Copies bytes, past the cache or not; `false` if it was abandoned after some of them. Async-signal-safe.
 ///
 /// # Safety
-/// Where `dst` is mapped, as many bytes of it may be written, and no other thread uses them. If others write
-/// `src`, what is copied is of no use. A fault at either end is no error if its handler calls [`abandon`].
+/// No other thread uses the `len` bytes from `dst` on, and as many of them as are mapped may be written. Those from
+/// `src` on may change meanwhile: the copy is then of no use. A fault at either end is no error if its handler calls
+/// [`abandon`].
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, streams: bool) -> bool {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `dst` may be written where it is mapped, and `src` is only read: a fault there is served or abandoned
+    // (the contract of this function).
     unsafe { routine(dst, src, len, if streams { STREAM } else { CACHE }) == 0 }
 }
 
@@ -111,7 +113,7 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, streams: bool) -> b
 /// # Safety
 /// The context that the kernel gave to a handler.
 pub unsafe fn is_interrupted(context: *const c_void) -> bool {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `context` is the `ucontext_t` that the kernel gave to a handler: the contract of this function.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     let instruction = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
     (routine as *const () as usize..EXIT.load(Ordering::Relaxed)).contains(&instruction)
@@ -122,7 +124,8 @@ pub unsafe fn is_interrupted(context: *const c_void) -> bool {
 /// # Safety
 /// As for [`is_interrupted`], which has said yes.
 pub unsafe fn abandon(context: *mut c_void) {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `context` is the `ucontext_t` that the kernel gave to the calling handler, which alone has it until it
+    // returns.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     context.uc_mcontext.gregs[libc::REG_RIP as usize] = EXIT.load(Ordering::Relaxed) as i64;
 }
@@ -140,9 +143,9 @@ mod tests {
                 for len in [0, 1, 63, 64, 127, 128, 129, 191, 192, 255, 1000, 4096] {
                     let mut copied = vec![0; 4400];
                     let (to, from) = (copied[at..].as_mut_ptr(), source[from..].as_ptr());
-                    // SAFETY: both have so many bytes.
+                    // SAFETY: `copied` has `at + len` bytes and more, the source `from + len`.
                     assert!(unsafe { copy(to, from, len, streams) });
-                    // SAFETY: as above.
+                    // SAFETY: the source has `len` bytes from there on.
                     let expected = unsafe { std::slice::from_raw_parts(from, len) };
                     assert_eq!(&copied[at..at + len], expected);
                     assert!(copied[..at].iter().chain(&copied[at + len..]).all(|&byte| byte == 0));

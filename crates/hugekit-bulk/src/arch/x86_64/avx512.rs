@@ -29,7 +29,8 @@ impl Moved for Line {
 
     #[inline(always)]
     unsafe fn store(self, dst: *mut u8) {
-        // SAFETY: the caller of `load` vouches for 64 bytes to be read, the caller for as many to be written, aligned.
+        // SAFETY: the contract of `load` makes 64 bytes readable at `self.0`; that of `store` makes 64 writable at
+        // `dst`, which is aligned.
         unsafe {
             asm!(
                 "vmovdqu64 zmm16, [{src}]",
@@ -44,7 +45,8 @@ impl Moved for Line {
 
     #[inline(always)]
     unsafe fn stream(self, dst: *mut u8) {
-        // SAFETY: as above.
+        // SAFETY: the contract of `load` makes 64 bytes readable at `self.0`; that of `stream` makes 64 writable at
+        // `dst`, which is aligned.
         unsafe {
             asm!(
                 "vmovdqu64 zmm16, [{src}]",

@@ -8,9 +8,9 @@ use crate::arch::all::blocks::{clear_by_blocks, copy_by_blocks};
 const LINE: usize = 64;
 
 #[repr(align(64))]
-struct Line([u8; LINE]);
+struct AlignedLine([u8; LINE]);
 
-static ZEROES: Line = Line([0; LINE]);
+static ZEROES: AlignedLine = AlignedLine([0; LINE]);
 
 /// # Safety
 /// The CPU has MOVDIR64B; `dst` is valid for writes of `len` bytes.

@@ -113,7 +113,7 @@ pub(super) fn ticks() -> u64 {
 /// # Safety
 /// The context that the kernel gave to a handler.
 pub unsafe fn is_write(context: *const std::ffi::c_void) -> Option<bool> {
-    // SAFETY: the caller's to promise.
+    // SAFETY: `context` is the `ucontext_t` that the kernel gave to a handler: the contract of this function.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     Some(context.uc_mcontext.gregs[libc::REG_ERR as usize] & 1 << 1 != 0)
 }

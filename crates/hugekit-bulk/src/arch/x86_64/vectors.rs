@@ -17,7 +17,7 @@ macro_rules! vector {
         impl Vector for $type {
             #[inline(always)]
             unsafe fn zero() -> Self {
-                // SAFETY: the caller vouches for the instruction set.
+                // SAFETY: the CPU has the instruction set: the contract of `zero`.
                 unsafe { $zero() }
             }
         }
@@ -25,19 +25,21 @@ macro_rules! vector {
         impl Moved for $type {
             #[inline(always)]
             unsafe fn load(src: *const u8) -> Self {
-                // SAFETY: the caller vouches for `src`; the read needs no alignment.
+                // SAFETY: `src` is valid for reads of a vector (the contract of `load`), and the read needs no
+                // alignment.
                 unsafe { src.cast::<Self>().read_unaligned() }
             }
 
             #[inline(always)]
             unsafe fn store(self, dst: *mut u8) {
-                // SAFETY: the caller vouches for `dst`: valid, and aligned to the vector.
+                // SAFETY: `dst` is valid for writes of a vector and aligned to it: the contract of `store`.
                 unsafe { dst.cast::<Self>().write_volatile(self) }
             }
 
             #[inline(always)]
             unsafe fn stream(self, dst: *mut u8) {
-                // SAFETY: as above, and for the instruction set.
+                // SAFETY: `dst` is valid for writes of a vector and aligned to it, and the CPU has the instruction
+                // set: the contract of `stream`.
                 unsafe { $stream(dst.cast(), self) }
             }
 

@@ -92,7 +92,7 @@ fn memory_is_snapshotted(point: &Point, _: Backing, fault_mode: FaultMode) {
 fn several_are_snapshotted(point: &Point, _: Backing, fault_mode: FaultMode) {
     let memory = [memory(), memory()];
     let ranges = memory.each_ref().map(Memory::range);
-    // SAFETY: as above.
+    // SAFETY: no thread blocks SIGBUS, or has the kernel write there.
     let snapshots = point.refuse(|| unsafe { builder(fault_mode).take_many(&ranges) });
     let snapshots = point.unless_refused(snapshots, SnapshotError::kind);
     memory.iter().for_each(|memory| write(memory, 8));
@@ -202,7 +202,7 @@ fn is_gone_on_from(
     epoch: Epoch,
     mut image: Vec<u8>,
 ) {
-    // SAFETY: as above.
+    // SAFETY: no thread blocks SIGBUS, or has the kernel write there.
     let next =
         unsafe { builder(fault_mode).since(epoch) }.and_then(|changes| saved(changes, &mut image));
     if point.unless_lost(next, SnapshotError::kind).is_some() {

@@ -1,9 +1,9 @@
-//! All lessons of one method: its candidates, its classes, and where their words lie.
+//! The candidates of one method, its classes, and what was measured of each class.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Learned;
-use super::lesson::{Contest, Lesson, MOST, Terms};
+use super::measurement::{Comparison, ComparisonRules, MAX_CANDIDATES, Measurement};
 use crate::arch::{Kind, Routine, clear_routines, copy_routines};
 use crate::profile::{COLD_MOST, CacheState, Choice, WARM_MOST};
 use hugekit_sys::HUGE_PAGE_BYTES;
@@ -20,9 +20,9 @@ const WARM: (u32, u32) = (WARM_MOST.ilog2(), 30);
 /// one before left there.
 const WHOLE_BELOW: u32 = 25;
 
-/// How many units there are for each look of a settled class, at first and by and by: slices, and whole operations, of
-/// which a look costs more than the other routine does: a CPU that goes from one kind of vectors to another one may
-/// stand still for 10 µs. Logarithms.
+/// How many units there are for each trial of a settled class, at first and at last, as logarithms. A trial of a whole
+/// operation costs more than the other routine does, because a CPU that changes from one kind of vectors to another may
+/// stand still for 10 µs. So there are fewer of these.
 const SLICES: (u32, u32) = (4, 7);
 const WHOLES: (u32, u32) = (6, 10);
 
@@ -32,7 +32,7 @@ const INERTIA: (u64, u64) = (1, 32);
 const HELD_INERTIA: (u64, u64) = (1, 16);
 const SHORT_INERTIA: (u64, u64) = (1, 8);
 
-const SLICED: Terms = Terms {
+const SLICED: ComparisonRules = ComparisonRules {
     patience: 0,
     may_be_held: false,
     intervals: SLICES,
@@ -40,20 +40,21 @@ const SLICED: Terms = Terms {
     readers_share: (0, 1),
 };
 
-const SHORT: Terms = Terms { patience: 3, intervals: WHOLES, inertia: SHORT_INERTIA, ..SLICED };
+const SHORT: ComparisonRules =
+    ComparisonRules { patience: 3, intervals: WHOLES, inertia: SHORT_INERTIA, ..SLICED };
 
 /// Where a cache holds the bytes their reader loses by it, and streaming is up to 1.3 times as fast; where none does, 1.6
 /// to 2.8 times (decision 19).
-const HELD: Terms =
-    Terms { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..SHORT };
+const HELD: ComparisonRules =
+    ComparisonRules { may_be_held: true, inertia: HELD_INERTIA, readers_share: (1, 2), ..SHORT };
 
 /// Classes of both states.
 const CLASSES: usize = (COLD.1 - COLD.0 + 1 + WARM.1 - WARM.0 + 1) as usize;
 
-/// How many counts there are of the units since the last look, so that threads do not write the same line.
+/// How many counts there are of the units since the last trial, so that threads do not write the same line.
 const STRIPES: usize = 16;
 
-/// By class, the units since the last look, of the threads that share a stripe.
+/// By class, the units since the last trial, of the threads that share a stripe.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Stripe([AtomicU32; CLASSES]);
@@ -113,7 +114,7 @@ impl Class {
         !self.is_whole() && (1 << self.log) >= SLICE
     }
 
-    fn terms(self) -> &'static Terms {
+    fn rules(self) -> &'static ComparisonRules {
         match self {
             _ if self.is_whole() => &HELD,
             _ if self.is_sliced() => &SLICED,
@@ -122,9 +123,9 @@ impl Class {
     }
 }
 
-/// What one method learns: clear, or copy.
+/// What one method, clear or copy, has learned: its candidates, and what was measured of them by class.
 #[derive(Debug)]
-pub(crate) struct Course<F: 'static> {
+pub(crate) struct Candidates<F: 'static> {
     /// What of the table this CPU has; libc's is the first.
     candidates: Vec<&'static Routine<F>>,
     /// Bit by bit, whether cold bytes are learned from by it: libc's, those that stream, and what else the built-in
@@ -132,16 +133,16 @@ pub(crate) struct Course<F: 'static> {
     for_cold: u32,
     built_in: &'static Choice<F>,
     /// By class.
-    lessons: PrivateSlice<Lesson>,
+    measurements: PrivateSlice<Measurement>,
     stripes: PrivateSlice<Stripe>,
 }
 
 const _: () = assert!(
-    clear_routines().len() <= MOST && copy_routines().len() <= MOST,
-    "a lesson has room for MOST candidates: raise MOST with the tables of routines"
+    clear_routines().len() <= MAX_CANDIDATES && copy_routines().len() <= MAX_CANDIDATES,
+    "raise MAX_CANDIDATES: a table of routines is longer"
 );
 
-impl<F> Course<F> {
+impl<F> Candidates<F> {
     pub(super) fn new(
         table: &'static [Routine<F>],
         built_in: &'static Choice<F>,
@@ -154,24 +155,24 @@ impl<F> Course<F> {
             u32::from(is) << index
         });
         let for_cold = for_cold.sum();
-        let len =
-            PrivatePiece::bytes_of::<Lesson>(CLASSES) + PrivatePiece::bytes_of::<Stripe>(STRIPES);
+        let len = PrivatePiece::bytes_of::<Measurement>(CLASSES)
+            + PrivatePiece::bytes_of::<Stripe>(STRIPES);
         let mut piece = PrivatePiece::new(len)?;
-        let lessons = piece.filled(CLASSES, |_| Lesson::new());
+        let measurements = piece.filled(CLASSES, |_| Measurement::new());
         let stripes = piece.filled(STRIPES, |_| Stripe::new());
-        Ok(Self { candidates, for_cold, built_in, lessons, stripes })
+        Ok(Self { candidates, for_cold, built_in, measurements, stripes })
     }
 
     #[inline]
-    pub(super) fn lesson(&self, class: Class) -> &Lesson {
-        &self.lessons[class.index()]
+    pub(super) fn measurement(&self, class: Class) -> &Measurement {
+        &self.measurements[class.index()]
     }
 
-    /// The routine in charge of a class, and whether that was learned. Of cold ones that are short it is what large
-    /// ones taught, before they have taught something themselves.
+    /// The routine in charge of a class, and whether it was learned. Short cold operations use the routine that long ones
+    /// found fastest, until their own class is settled.
     #[inline]
     pub(super) fn in_charge(&self, class: Class, len: usize) -> (&'static Routine<F>, bool) {
-        let verdict = self.lesson(class).verdict();
+        let verdict = self.measurement(class).verdict();
         let is_own = verdict.is_settled || class.state == CacheState::Warm;
         let own = || verdict.candidate;
         let learned = if is_own { own() } else { self.longest_cold().or_else(own) };
@@ -187,26 +188,26 @@ impl<F> Course<F> {
         self.built_in.bands(state).routine_for(len)
     }
 
-    /// What cold slices taught.
+    /// The routine that cold slices found fastest.
     fn longest_cold(&self) -> Option<usize> {
-        let verdict = self.lesson(Class { state: CacheState::Cold, log: COLD.1 }).verdict();
+        let verdict = self.measurement(Class { state: CacheState::Cold, log: COLD.1 }).verdict();
         verdict.candidate.filter(|_| verdict.is_settled)
     }
 
     /// What operations of this class, the one at hand of `len` bytes, compare: what suits cold bytes, or all that
     /// store through the cache with what streams best as far as is known.
-    pub(super) fn contest(&self, class: Class, len: usize) -> Contest {
+    pub(super) fn comparison(&self, class: Class, len: usize) -> Comparison {
         let prior = self.index_of(self.in_charge(class, len).0);
         let streams = |index: &usize| self.candidates[*index].kind() == Kind::Streaming;
         let all = 0..self.candidates.len();
         if !class.is_whole() {
             let suits = |index: &usize| self.for_cold >> index & 1 != 0;
-            return Contest::new(class.terms(), prior, all.filter(suits), streams);
+            return Comparison::new(class.rules(), prior, all.filter(suits), streams);
         }
         let cold = self.index_of(self.prior(CacheState::Cold, len));
         let best = self.longest_cold().into_iter().chain([cold]).chain(all.clone()).find(streams);
         let cached = all.filter(|index| !streams(index));
-        Contest::new(class.terms(), prior, cached.chain(best), streams)
+        Comparison::new(class.rules(), prior, cached.chain(best), streams)
     }
 
     pub(super) fn candidate(&self, index: usize) -> &'static Routine<F> {
@@ -229,21 +230,21 @@ impl<F> Course<F> {
         self.candidates.len() > 1
     }
 
-    /// What a class has taught, if anything.
+    /// What is known of a class, if anything.
     pub(super) fn learned(&self, operation: &'static str, class: Class) -> Option<Learned> {
-        let (lesson, verdict) = (self.lesson(class), self.lesson(class).verdict());
+        let (measurement, verdict) = (self.measurement(class), self.measurement(class).verdict());
         Some(Learned {
             operation,
             state: class.state,
             from: 1 << class.log,
             routine: self.candidates.get(verdict.candidate?)?.name(),
-            looks: lesson.looks(),
+            trials: measurement.trials(),
             is_settled: verdict.is_settled,
         })
     }
 
     pub(super) fn forget(&self) {
-        self.lessons.iter().for_each(Lesson::forget);
+        self.measurements.iter().for_each(Measurement::forget);
         for stripe in &*self.stripes {
             stripe.0.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         }
@@ -280,6 +281,26 @@ mod tests {
         assert!(Class::of(CacheState::Cold, COLD_MOST).is_some());
         assert_eq!(Class::of(CacheState::Warm, WARM_MOST - 1), None);
         assert!(Class::of(CacheState::Warm, WARM_MOST).is_some());
+    }
+
+    /// The classes together compare every routine that the CPU has: none is dropped for lack of a place.
+    fn compares_all<F>(table: &'static [Routine<F>], built_in: &'static Choice<F>) {
+        let candidates = Candidates::new(table, built_in).unwrap();
+        let compared = |class: Class| {
+            let comparison = candidates.comparison(class, 1 << class.log);
+            comparison.among().collect::<Vec<_>>()
+        };
+        let all: std::collections::BTreeSet<_> = Class::all().flat_map(compared).collect();
+        let names = |index: &usize| candidates.candidate(*index).name();
+        let available = table.iter().filter(|routine| routine.is_available());
+        assert!(all.iter().map(names).eq(available.map(Routine::name)));
+    }
+
+    #[test]
+    fn classes_together_compare_every_routine_of_this_cpu() {
+        let profile = crate::profile::Profile::built_in();
+        compares_all(clear_routines(), &profile.clear);
+        compares_all(copy_routines(), &profile.copy);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Where callers with a job and sleeping workers meet. `README.md` draws the states.
+//! Workers that sleep between jobs, and the requests of callers for their help. `README.md` draws the states.
 //!
-//! One lock guards everything: who offers a job, how many helpers it still wants and how many are
-//! inside it. It is taken a few times a job, never for a chunk. Two rules make the rest sound:
+//! One lock guards everything: the requests, how many helpers each still wants, and how many are inside
+//! its job. The lock is taken a few times a job, never for a chunk. Two rules make the rest sound:
 //!
-//! 1. A worker enters a job only while its posting is open, under the lock.
-//! 2. A caller closes its posting and waits until no helper is inside before its job goes away.
+//! 1. A worker enters a job only while its request is open, under the lock.
+//! 2. A caller closes its request and waits until no helper is inside before its job goes away.
 //!
 //! A caller never waits for a helper that has not entered, only for one in the middle of a chunk:
 //! it does the work itself. A job started within a chunk can therefore not deadlock.
@@ -21,36 +21,36 @@ const LOOKS: usize = if cfg!(loom) { 0 } else { 40 };
 const PAUSES: usize = 16;
 
 /// A job as its helpers see it.
-pub(super) trait Work: Sync {
+pub(super) trait SharedJob: Sync {
     /// Does part of it. `slot` counts the helpers of this job, from 1; the caller is 0.
     fn help(&self, slot: usize);
 }
 
 /// Pointer to a job on its caller's stack.
 #[derive(Clone, Copy)]
-struct JobPointer(*const (dyn Work + 'static));
+struct JobPointer(*const (dyn SharedJob + 'static));
 
-// SAFETY: what it points to is `Sync`, by the definition of `Work`.
+// SAFETY: what it points to is `Sync`, by the definition of `SharedJob`.
 unsafe impl Send for JobPointer {}
 
-/// The process is a fork of the one whose crew this is: its helpers do not exist here.
+/// The process is a fork of the one whose pool this is: its helpers do not exist here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Forked;
 
-/// Workers and those who want their help.
-pub(super) struct Crew {
-    state: Mutex<State>,
-    /// A posting was opened: sleeping workers wait for this.
-    posted: Condvar,
-    /// The last helper left a closed posting: callers wait for this.
+/// Workers, and the requests for their help. A worker inside a job is a helper of the job.
+pub(super) struct WorkerPool {
+    state: Mutex<PoolState>,
+    /// A request was opened: sleeping workers wait for this.
+    opened: Condvar,
+    /// The last helper left a closed request: callers wait for this.
     left: Condvar,
     /// Whether the calling process is still the one that these workers run in.
     is_ours: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 #[derive(Default)]
-struct State {
-    postings: Vec<Posting>,
+struct PoolState {
+    requests: Vec<HelpRequest>,
     next_id: u64,
     /// Workers asleep, or woken and not yet running.
     idle: usize,
@@ -60,7 +60,7 @@ struct State {
     widest: usize,
 }
 
-struct Posting {
+struct HelpRequest {
     id: u64,
     job: JobPointer,
     /// Helpers that may still enter; 0 once it is closed.
@@ -69,56 +69,58 @@ struct Posting {
     inside: usize,
 }
 
-impl Crew {
-    /// A crew without workers. `is_ours` says whether this is still the process they run in.
+impl WorkerPool {
+    /// A pool without workers. `is_ours` says whether this is still the process they run in.
     pub(super) fn new(is_ours: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        let state = Mutex::new(State::default());
+        let state = Mutex::new(PoolState::default());
         let is_ours = Box::new(is_ours);
-        Self { state, posted: Condvar::new(), left: Condvar::new(), is_ours }
+        Self { state, opened: Condvar::new(), left: Condvar::new(), is_ours }
     }
 
-    /// Runs `own` while up to `helpers` workers help with the same job. `hire` starts a worker, or
-    /// says that it could not.
+    /// Runs `own` while up to `helpers` workers help with the same job. `start_worker` starts a worker, or returns
+    /// false.
     ///
     /// # Errors
     /// [`Forked`] if `own` returned in a forked child, where the chunks that helpers held are lost.
     pub(super) fn share<R>(
         &self,
-        job: &dyn Work,
+        job: &dyn SharedJob,
         helpers: usize,
-        hire: impl Fn() -> bool,
+        start_worker: impl Fn() -> bool,
         own: impl FnOnce() -> R,
     ) -> Result<R, Forked> {
-        let (posted, to_hire) = self.post(job, helpers);
-        for _ in 0..to_hire {
-            if !hire() {
+        let (request, to_start) = self.open_request(job, helpers);
+        for _ in 0..to_start {
+            if !start_worker() {
                 self.lock().workers -= 1;
             }
         }
         let result = own();
         let is_ours = (self.is_ours)();
-        drop(posted);
+        drop(request);
         if is_ours { Ok(result) } else { Err(Forked) }
     }
 
-    /// Opens a posting and wakes workers. The number is of workers to start in addition.
-    fn post(&self, job: &dyn Work, helpers: usize) -> (Posted<'_>, usize) {
+    /// Opens a request and wakes workers. The number is of workers to start in addition.
+    fn open_request(&self, job: &dyn SharedJob, helpers: usize) -> (OpenRequest<'_>, usize) {
         // SAFETY: only the lifetime is changed. The pointer is followed by workers that entered,
-        // and `Posted`, which `share` drops while it still borrows the job, waits for them.
+        // and `OpenRequest`, which `share` drops while it still borrows the job, waits for them.
         let job = JobPointer(unsafe {
-            std::mem::transmute::<*const (dyn Work + '_), *const (dyn Work + 'static)>(job)
+            std::mem::transmute::<*const (dyn SharedJob + '_), *const (dyn SharedJob + 'static)>(
+                job,
+            )
         });
         let mut state = self.lock();
         let id = state.next_id;
         state.next_id += 1;
-        state.postings.push(Posting { id, job, open: helpers, entered: 0, inside: 0 });
+        state.requests.push(HelpRequest { id, job, open: helpers, entered: 0, inside: 0 });
         state.widest = state.widest.max(helpers);
-        let to_hire = state.missing();
-        state.workers += to_hire;
+        let to_start = state.count_missing();
+        state.workers += to_start;
         let to_wake = helpers.min(state.idle);
         drop(state);
-        (0..to_wake).for_each(|_| self.posted.notify_one());
-        (Posted { crew: self, id }, to_hire)
+        (0..to_wake).for_each(|_| self.opened.notify_one());
+        (OpenRequest { pool: self, id }, to_start)
     }
 
     /// A worker's whole life; it ends only in a forked child.
@@ -128,46 +130,46 @@ impl Crew {
 
     /// Sleeps until a job wants help and helps with it.
     fn serve_one(&self) -> Result<(), Forked> {
-        let (id, job, slot) = self.enter();
+        let (id, job, slot) = self.enter_request();
         // SAFETY: this worker is counted as inside, so the caller keeps the job where it is.
         unsafe { &*job.0 }.help(slot);
         if !(self.is_ours)() {
             return Err(Forked);
         }
-        self.leave(id);
+        self.leave_request(id);
         Ok(())
     }
 
-    fn enter(&self) -> (u64, JobPointer, usize) {
+    fn enter_request(&self) -> (u64, JobPointer, usize) {
         let mut state = self.lock();
         loop {
-            if let Some(posting) = state.postings.iter_mut().find(|posting| posting.open > 0) {
-                posting.open -= 1;
-                posting.entered += 1;
-                posting.inside += 1;
-                return (posting.id, posting.job, posting.entered);
+            if let Some(request) = state.requests.iter_mut().find(|request| request.open > 0) {
+                request.open -= 1;
+                request.entered += 1;
+                request.inside += 1;
+                return (request.id, request.job, request.entered);
             }
             state.idle += 1;
-            state = self.posted.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
     }
 
-    fn leave(&self, id: u64) {
+    fn leave_request(&self, id: u64) {
         let mut state = self.lock();
-        let posting = state.posting(id);
-        posting.inside -= 1;
-        if posting.inside == 0 && posting.open == 0 {
+        let request = state.request_mut(id);
+        request.inside -= 1;
+        if request.inside == 0 && request.open == 0 {
             self.left.notify_all();
         }
     }
 
-    /// Closes a posting, waits until no helper is inside, and takes it down.
-    fn withdraw(&self, id: u64) {
+    /// Closes a request, waits until no helper is inside, and removes it.
+    fn close_request(&self, id: u64) {
         let mut state = self.lock();
-        state.posting(id).open = 0;
+        state.request_mut(id).open = 0;
         let mut looks = 0;
-        while state.posting(id).inside > 0 {
+        while state.request_mut(id).inside > 0 {
             if looks < LOOKS {
                 drop(state);
                 (0..PAUSES).for_each(|_| spin_loop());
@@ -177,39 +179,39 @@ impl Crew {
                 state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
-        state.postings.retain(|posting| posting.id != id);
+        state.requests.retain(|request| request.id != id);
     }
 
     /// No code that may panic runs under the lock, so poisoning says nothing.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn posting(&mut self, id: u64) -> &mut Posting {
-        let posting = self.postings.iter_mut().find(|posting| posting.id == id);
-        posting.expect("a posting stays until its caller takes it down")
+impl PoolState {
+    fn request_mut(&mut self, id: u64) -> &mut HelpRequest {
+        let request = self.requests.iter_mut().find(|request| request.id == id);
+        request.expect("a request stays until its caller removes it")
     }
 
     /// Workers to start so that every open place finds one, as far as there may be more.
-    fn missing(&self) -> usize {
-        let open: usize = self.postings.iter().map(|posting| posting.open).sum();
+    fn count_missing(&self) -> usize {
+        let open: usize = self.requests.iter().map(|request| request.open).sum();
         open.saturating_sub(self.idle).min(self.widest.saturating_sub(self.workers))
     }
 }
 
-/// A posting that stands. Dropping it, by a return or a panic, waits for those inside.
-struct Posted<'a> {
-    crew: &'a Crew,
+/// A request in the table. Dropping it, by a return or a panic, waits for the helpers inside.
+struct OpenRequest<'a> {
+    pool: &'a WorkerPool,
     id: u64,
 }
 
-impl Drop for Posted<'_> {
+impl Drop for OpenRequest<'_> {
     /// In a forked child no helper is inside, and the lock may be held by a thread that is not there.
     fn drop(&mut self) {
-        if (self.crew.is_ours)() {
-            self.crew.withdraw(self.id);
+        if (self.pool.is_ours)() {
+            self.pool.close_request(self.id);
         }
     }
 }
@@ -232,33 +234,33 @@ mod models {
 
     /// Workers in a model end after a job that says so; those of a process never do.
     struct Workers {
-        crew: Arc<Crew>,
+        pool: Arc<WorkerPool>,
         dismissed: Arc<AtomicBool>,
         threads: Vec<thread::JoinHandle<()>>,
     }
 
     impl Workers {
         fn start(count: usize) -> Self {
-            let crew = Arc::new(Crew::new(|| true));
-            crew.lock().workers = count;
+            let pool = Arc::new(WorkerPool::new(|| true));
+            pool.lock().workers = count;
             let dismissed = Arc::new(AtomicBool::new(false));
             let start = |_| {
-                let (crew, dismissed) = (Arc::clone(&crew), Arc::clone(&dismissed));
+                let (pool, dismissed) = (Arc::clone(&pool), Arc::clone(&dismissed));
                 thread::spawn(move || {
                     while !dismissed.load(Ordering::SeqCst) {
-                        crew.serve_one().unwrap();
+                        pool.serve_one().unwrap();
                     }
                 })
             };
             let threads = (0..count).map(start).collect();
-            Self { crew, dismissed, threads }
+            Self { pool, dismissed, threads }
         }
 
-        /// Posts a last job and waits until every worker has been inside. If one had missed the
+        /// Opens a request for a last job and waits until every worker has been inside. If one had missed the
         /// call, or slept through it, loom would report a deadlock.
         fn dismiss(self) {
             let last = Last::new(self.threads.len(), Arc::clone(&self.dismissed));
-            self.crew.share(&last, last.expected, || false, || last.wait()).unwrap();
+            self.pool.share(&last, last.expected, || false, || last.wait()).unwrap();
             self.threads.into_iter().for_each(|thread| thread.join().unwrap());
         }
     }
@@ -283,7 +285,7 @@ mod models {
         }
     }
 
-    impl Work for Last {
+    impl SharedJob for Last {
         /// No worker may see that it is dismissed before all of them are inside.
         fn help(&self, _: usize) {
             *self.arrived.lock().unwrap() += 1;
@@ -320,16 +322,16 @@ mod models {
         }
     }
 
-    impl Work for Cells {
+    impl SharedJob for Cells {
         fn help(&self, slot: usize) {
             self.write(slot);
             self.helped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn run(crew: &Crew, helpers: usize) {
+    fn run(pool: &WorkerPool, helpers: usize) {
         let job = Cells::new(helpers + 1);
-        crew.share(&job, helpers, || false, || job.write(0)).unwrap();
+        pool.share(&job, helpers, || false, || job.write(0)).unwrap();
         let helped = job.helped.load(Ordering::Relaxed);
         assert!(helped <= helpers);
         assert_eq!(job.written(), helped + 1);
@@ -339,7 +341,7 @@ mod models {
     fn job_that_is_over_shows_what_helpers_wrote() {
         loom::model(|| {
             let workers = Workers::start(1);
-            run(&workers.crew, 1);
+            run(&workers.pool, 1);
             workers.dismiss();
         });
     }
@@ -348,8 +350,8 @@ mod models {
     fn worker_at_a_second_job_does_not_sleep_through_it() {
         model_with_two_preemptions(|| {
             let workers = Workers::start(1);
-            run(&workers.crew, 1);
-            run(&workers.crew, 1);
+            run(&workers.pool, 1);
+            run(&workers.pool, 1);
             workers.dismiss();
         });
     }
@@ -358,7 +360,7 @@ mod models {
     fn helpers_of_one_job_get_slots_of_their_own() {
         model_with_two_preemptions(|| {
             let workers = Workers::start(2);
-            run(&workers.crew, 2);
+            run(&workers.pool, 2);
             workers.dismiss();
         });
     }
@@ -367,9 +369,9 @@ mod models {
     fn worker_of_two_callers_is_shared() {
         model_with_two_preemptions(|| {
             let workers = Workers::start(1);
-            let crew = Arc::clone(&workers.crew);
-            let other = thread::spawn(move || run(&crew, 1));
-            run(&workers.crew, 1);
+            let pool = Arc::clone(&workers.pool);
+            let other = thread::spawn(move || run(&pool, 1));
+            run(&workers.pool, 1);
             other.join().unwrap();
             workers.dismiss();
         });
@@ -377,16 +379,16 @@ mod models {
 
     #[test]
     fn job_within_a_job_ends() {
-        struct Outer<'a>(&'a Crew);
-        impl Work for Outer<'_> {
+        struct Outer<'a>(&'a WorkerPool);
+        impl SharedJob for Outer<'_> {
             fn help(&self, _: usize) {
                 run(self.0, 1);
             }
         }
         model_with_two_preemptions(|| {
             let workers = Workers::start(1);
-            let outer = Outer(&workers.crew);
-            workers.crew.share(&outer, 1, || false, || run(&workers.crew, 1)).unwrap();
+            let outer = Outer(&workers.pool);
+            workers.pool.share(&outer, 1, || false, || run(&workers.pool, 1)).unwrap();
             workers.dismiss();
         });
     }

@@ -23,18 +23,18 @@ const PIECE_BYTES: usize = 16 << 20;
 /// A thread is started for no less: to start one, and to wake it, takes as long as a few pieces.
 const LEAST_BYTES: usize = 16 * PIECE_BYTES;
 
-/// A thread that will help to protect memory, and what it will help with.
+/// A thread that helps to protect memory, and the pieces to protect.
 #[derive(Debug)]
-pub(super) struct Crew {
-    work: Arc<Work>,
-    /// Until it is dropped.
+pub(super) struct ProtectHelper {
+    work: Arc<ProtectWork>,
+    /// There until this is dropped.
     helper: Option<HandlerThread>,
 }
 
-impl Crew {
+impl ProtectHelper {
     /// `None` if the memory is too little, another thread could not run beside this one, or none can be started:
     /// one thread does it all then.
-    pub(super) fn gather<'a>(
+    pub(super) fn start<'a>(
         protector: &Arc<WriteProtector>,
         parts: impl Iterator<Item = &'a Range<usize>> + Clone,
     ) -> Option<Self> {
@@ -42,7 +42,7 @@ impl Crew {
         if !is_much || affinity().is_ok_and(|cpus| cpus.len() < 2) {
             return None;
         }
-        let work = Arc::new(Work::of(parts).ok()?);
+        let work = Arc::new(ProtectWork::new(parts).ok()?);
         let (own, protector) = (Arc::clone(&work), Arc::clone(protector));
         let help = move |_: &_| own.help(|range| protector.protect(range));
         let helper = HandlerThread::spawn(c"hugekit-protect", help).ok()?;
@@ -56,8 +56,8 @@ impl Crew {
     /// The first refusal that was met, and the number of its part. Some of the others may be protected then.
     pub(super) fn protect(&self, protector: &WriteProtector) -> Result<(), (Errno, usize)> {
         self.work.shared.begun.arrive();
-        self.work.take_part(|range| protector.protect(range));
-        self.work.end()
+        self.work.protect_pieces(|range| protector.protect(range));
+        self.work.wait_for_pieces()
     }
 
     /// Has the helper end. It is waited for when this is dropped: beside busy threads it may have no CPU for a while.
@@ -66,7 +66,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for ProtectHelper {
     fn drop(&mut self) {
         self.dismiss();
         self.helper.take().into_iter().for_each(HandlerThread::join);
@@ -75,14 +75,14 @@ impl Drop for Crew {
 
 /// Pieces, which threads take one after the other.
 #[derive(Debug)]
-struct Work {
+struct ProtectWork {
     /// Each with the number of the part that it is of.
     pieces: Box<[(Range<usize>, usize)]>,
-    shared: Private<Shared>,
+    shared: Private<WorkWords>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WorkWords {
     next: AtomicUsize,
     begun: Latch,
     /// Pieces that are protected, or not to be any more.
@@ -92,8 +92,8 @@ struct Shared {
     refusal: AtomicU64,
 }
 
-impl Work {
-    fn of<'a>(parts: impl Iterator<Item = &'a Range<usize>>) -> io::Result<Self> {
+impl ProtectWork {
+    fn new<'a>(parts: impl Iterator<Item = &'a Range<usize>>) -> io::Result<Self> {
         let cut = |(number, part): (usize, &Range<usize>)| {
             let (mut start, end) = (part.start, part.end);
             std::iter::from_fn(move || {
@@ -102,7 +102,7 @@ impl Work {
                 (!piece.is_empty()).then_some((piece, number))
             })
         };
-        let shared = Private::new(Shared {
+        let shared = Private::new(WorkWords {
             next: AtomicUsize::new(0),
             begun: Latch::new(),
             done: Latch::new(),
@@ -115,13 +115,13 @@ impl Work {
     /// The helper's life. It lets go of what lies on the heap only when it is dismissed.
     fn help(&self, protect: impl Fn(&Range<usize>) -> io::Result<()>) {
         self.shared.begun.wait_for(1);
-        self.take_part(protect);
+        self.protect_pieces(protect);
         self.shared.dismissed.wait_for(1);
     }
 
     /// Protects pieces until none is left. Behind a refusal they are left as they are.
-    fn take_part(&self, protect: impl Fn(&Range<usize>) -> io::Result<()>) {
-        let Shared { next, done, refusal, .. } = &*self.shared;
+    fn protect_pieces(&self, protect: impl Fn(&Range<usize>) -> io::Result<()>) {
+        let WorkWords { next, done, refusal, .. } = &*self.shared;
         while let Some((piece, part)) = self.pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
             let is_wanted = refusal.load(Ordering::Relaxed) == 0;
             let protected = if is_wanted { protect(piece) } else { Ok(()) };
@@ -134,7 +134,7 @@ impl Work {
     }
 
     /// Waits for the pieces that the other thread has taken.
-    fn end(&self) -> Result<(), (Errno, usize)> {
+    fn wait_for_pieces(&self) -> Result<(), (Errno, usize)> {
         self.shared.done.wait_for(self.pieces.len());
         match self.shared.refusal.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -166,17 +166,17 @@ mod tests {
         [piece - 4096..3 * piece + 8192, 5 * piece..5 * piece + 4096, 6 * piece..9 * piece]
     }
 
-    fn work() -> Work {
-        Work::of(parts().iter()).unwrap()
+    fn work() -> ProtectWork {
+        ProtectWork::new(parts().iter()).unwrap()
     }
 
     /// Which page of which piece was protected, by two threads.
-    fn protected(work: &Work, protect: impl Fn(&Range<usize>) -> io::Result<()> + Sync) {
+    fn protected(work: &ProtectWork, protect: impl Fn(&Range<usize>) -> io::Result<()> + Sync) {
         thread::scope(|scope| {
             scope.spawn(|| work.help(&protect));
             work.shared.begun.arrive();
-            work.take_part(&protect);
-            let _ = work.end();
+            work.protect_pieces(&protect);
+            let _ = work.wait_for_pieces();
             work.dismiss();
         });
     }
@@ -202,7 +202,7 @@ mod tests {
             taken.lock().unwrap().push(piece.clone());
             Ok(())
         });
-        assert_eq!(work.end(), Ok(()));
+        assert_eq!(work.wait_for_pieces(), Ok(()));
         let mut taken = taken.into_inner().unwrap();
         taken.sort_unstable_by_key(|piece| piece.start);
         assert!(taken.iter().eq(work.pieces.iter().map(|(piece, _)| piece)), "{taken:x?}");
@@ -214,12 +214,12 @@ mod tests {
             let work = work();
             let (refused, part) = work.pieces[index].clone();
             protected(&work, |piece| if *piece == refused { Err(Errno::NOMEM) } else { Ok(()) });
-            assert_eq!(work.end(), Err((Errno::NOMEM, part)));
+            assert_eq!(work.wait_for_pieces(), Err((Errno::NOMEM, part)));
         }
     }
 
     #[test]
-    fn crew_when_asked_has_protected_every_page_and_when_not_none() {
+    fn helper_when_asked_has_protected_every_page_and_when_not_none() {
         let writes = open::for_private_writes(open::for_handler_threads);
         // Who may not serve faults of system calls has no such descriptor; no kernel before 5.14 tells what is protected.
         let Ok(Ok(protector)) = writes.map(WriteProtector::new) else { return };
@@ -231,15 +231,15 @@ mod tests {
         protector.fill(protector.descriptor(), &range).unwrap();
         let second = start + page_size();
         let (less, both) = (start..range.end - 1, [start..second, second..range.end]);
-        assert!(Crew::gather(&protector, [less].iter()).is_none());
-        let Some(idle) = Crew::gather(&protector, both.iter()) else {
+        assert!(ProtectHelper::start(&protector, [less].iter()).is_none());
+        let Some(idle) = ProtectHelper::start(&protector, both.iter()) else {
             assert!(affinity().is_ok_and(|cpus| cpus.len() < 2));
             return;
         };
         drop(idle);
         assert!(!protector.is_protected(&both[0]) && !protector.is_protected(&both[1]));
-        let crew = Crew::gather(&protector, both.iter()).unwrap();
-        assert_eq!(crew.protect(&protector), Ok(()));
+        let helper = ProtectHelper::start(&protector, both.iter()).unwrap();
+        assert_eq!(helper.protect(&protector), Ok(()));
         assert!(protector.is_protected(&range));
         protector.unregister(&range).unwrap();
     }

@@ -1,0 +1,58 @@
+//! Memory that a batch of a snapshot is read to.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::SnapshotError;
+use super::lifecycle::LossCause;
+use super::source::SnapshotSource;
+use hugekit_sys::HUGE_PAGE_BYTES;
+use hugekit_sys::private_pages::PrivateBytes;
+
+/// Bytes that are read before the protection behind them is lifted: every time, all CPUs that run this process
+/// are interrupted. A buffer has as many.
+pub(super) const BATCH_BYTES: usize = HUGE_PAGE_BYTES;
+
+/// With less to read, a buffer is on base pages: where free memory is in pieces, the kernel takes milliseconds to find a
+/// huge one.
+const WORTH_A_HUGE_PAGE: usize = 128 << 20;
+
+/// Where bytes go before any other code sees them, so that the code that takes them may take its time.
+#[derive(Debug)]
+pub(super) struct Buffer(PrivateBytes);
+
+impl Buffer {
+    /// One for so many bytes, one batch after the other.
+    pub(super) fn new(all: usize) -> Result<Self, SnapshotError> {
+        let bytes =
+            PrivateBytes::new(BATCH_BYTES, BATCH_BYTES).map_err(SnapshotError::kernel("mmap"))?;
+        if all >= WORTH_A_HUGE_PAGE {
+            // A kernel without them has base pages.
+            let _ = bytes.want_huge_pages();
+        }
+        Ok(Self(bytes))
+    }
+
+    /// Reads parts of one granule or one edge each, no more than a batch in all.
+    pub(super) fn read(
+        &mut self,
+        source: &SnapshotSource,
+        parts: &[Range<usize>],
+    ) -> Result<&[u8], LossCause> {
+        let mut filled = 0;
+        for part in parts {
+            assert!(filled + part.len() <= BATCH_BYTES);
+            // SAFETY: within the buffer, which is borrowed mutably, and which the kernel may write.
+            unsafe { source.read(part, self.0.start().wrapping_add(filled)) }?;
+            filled += part.len();
+        }
+        Ok(self.bytes(filled))
+    }
+
+    /// The first bytes of it.
+    pub(super) fn bytes(&self, len: usize) -> &[u8] {
+        assert!(len <= BATCH_BYTES);
+        // SAFETY: so many bytes of the buffer, borrowed as it is.
+        unsafe { std::slice::from_raw_parts(self.0.start(), len) }
+    }
+}
