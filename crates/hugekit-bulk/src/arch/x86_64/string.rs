@@ -1,7 +1,7 @@
 //! String instructions: the instruction is told the whole length, so microcode can choose how.
 //!
 //! Milan stops allocating cache lines above about 32 MiB of one instruction's length; Ice Lake-X
-//! never does (`reference` of the 2023 work in `docs/lineage.md`).
+//! never does (published in 2023; `docs/replication.md`).
 
 use core::arch::asm;
 
