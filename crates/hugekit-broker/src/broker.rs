@@ -10,11 +10,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use hugekit::lease::{LeaseError, MemoryFile};
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::{
     Answer, MOST_ROWS, Malformed, Payer, Refusal, Request, Status, VERSION,
 };
+use hugekit_lease::{LeaseError, MemoryFile};
 use hugekit_machine::Root;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, Uid};

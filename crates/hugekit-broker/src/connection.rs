@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use hugekit::lease::{Peer, peer};
 use hugekit_lease::protocol::{Answer, MESSAGE, Malformed, Request};
+use hugekit_lease::{Peer, peer};
 use rustix::io::{self, Errno};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use hugekit::lease::LeaseError;
+use hugekit_lease::LeaseError;
 
 /// Why a broker does not start, or ends.
 #[derive(Debug, thiserror::Error)]

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use hugekit::lease::{LeaseError, MemoryFile};
 use hugekit::{PopulateError, PopulateOptions, Threads};
+use hugekit_lease::{LeaseError, MemoryFile};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
@@ -135,7 +135,7 @@ fn cpu_time() -> Duration {
 }
 
 fn errno(error: &LeaseError) -> Errno {
-    use hugekit::parallel::JobError;
+    use hugekit_bulk::parallel::JobError;
     let known = match error {
         LeaseError::Populate(JobError::Chunk { error, .. }) => match error {
             PopulateError::NothingBehind | PopulateError::OutOfMemory => Some(Errno::NOMEM),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use hugekit::lease::MemoryFile;
+use hugekit_lease::MemoryFile;
 use hugekit_lease::protocol::{Payer, Refusal};
 
 use crate::filler::{Filled, Filler};

@@ -119,8 +119,8 @@ fn events(queue: &OwnedFd) -> io::Result<Vec<(i32, ReadFlags)>> {
 mod tests {
     use std::os::fd::AsRawFd;
 
-    use hugekit::lease::MemoryFile;
     use hugekit::pool::Backing;
+    use hugekit_lease::MemoryFile;
 
     use super::*;
 

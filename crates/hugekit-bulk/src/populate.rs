@@ -53,7 +53,7 @@ pub enum PopulateError {
 /// let mut memory = Box::<[u8]>::new_uninit_slice(4 << 20);
 /// let report = PopulateOptions::new().threads(Threads::Auto).run(&mut memory)?;
 /// assert_eq!(report.bytes, 4 << 20);
-/// # Ok::<(), hugekit::parallel::JobError<hugekit::PopulateError>>(())
+/// # Ok::<(), hugekit_bulk::parallel::JobError<hugekit::PopulateError>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "a builder populates nothing until run"]

@@ -7,9 +7,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use hugekit::profile::CacheState;
 use hugekit::{ClearOptions, CopyOptions, HUGE_PAGE_BYTES, Reuse, Threads};
 use hugekit_bulk::learning::{self, ChosenBy, Learned};
+use hugekit_bulk::profile::CacheState;
 
 /// So much settles a class of slices.
 const LONG: usize = 32 * HUGE_PAGE_BYTES;

@@ -12,12 +12,12 @@ use std::sync::Mutex;
 
 use child::in_a_child;
 use common::{hints, len};
-use hugekit::parallel::{Job, JobError};
 use hugekit::{
     Cancel, ClearError, ClearOptions, CopyError, CopyOptions, PopulateError, PopulateOptions,
     Profile, Threads,
 };
 use hugekit_bulk::arch::{clear_routines, copy_routines};
+use hugekit_bulk::parallel::{Job, JobError};
 use proptest::prelude::*;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 use rustix::param::page_size;

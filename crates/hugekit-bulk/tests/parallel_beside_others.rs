@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{env, io, thread};
 
-use hugekit::parallel::{Job, Limit, Placement, Report};
 use hugekit::{ClearOptions, Threads};
+use hugekit_bulk::parallel::{Job, Limit, Placement, Report};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// Set in the process that holds a job open.

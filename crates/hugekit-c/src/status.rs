@@ -8,13 +8,12 @@ use std::fmt::Display;
 use std::io;
 use std::ops::Range;
 
+use engine::region::ForkError;
 use engine::{
     ClearError, CopyError, ErrorKind, HeapShortage, PoolError, PopulateError, RegionError,
-    SnapshotError,
-    parallel::{Done, JobError},
-    region::ForkError,
-    system_error,
+    SnapshotError, system_error,
 };
+use hugekit_bulk::parallel::{Done, JobError};
 use hugekit_delta::DeltaError;
 use hugekit_tend::TendError;
 

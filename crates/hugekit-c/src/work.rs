@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use std::mem::offset_of;
 use std::ptr;
 
-use engine::parallel::{Progress, Report};
 use engine::{Cancel, ClearOptions, CopyOptions, HeapShortage, PopulateOptions, Reuse, Threads};
+use hugekit_bulk::parallel::{Progress, Report};
 
 use crate::status::{Answer, Refusal, answer, hugekit_status};
 use crate::versioned::{self, CallerOptions, Place, Versioned};

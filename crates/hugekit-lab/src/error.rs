@@ -69,7 +69,7 @@ pub enum LabError {
     Broker(#[source] io::Error),
     /// The broker gave no lease.
     #[error(transparent)]
-    Lease(#[from] hugekit::lease::LeaseError),
+    Lease(#[from] hugekit_lease::LeaseError),
     /// QEMU did not start, or its guest did not run.
     #[error("QEMU did not run its guest")]
     Emulator(#[source] io::Error),

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use hugekit::parallel::Done;
 use hugekit::{Cancel, Threads};
+use hugekit_bulk::parallel::Done;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

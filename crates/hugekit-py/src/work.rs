@@ -1,8 +1,8 @@
 //! Clearing and copying.
 #![allow(unsafe_code)]
 
-use hugekit::parallel::Report;
 use hugekit::{ClearError, ClearOptions, CopyError, CopyOptions};
+use hugekit_bulk::parallel::Report;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hugekit::Threads;
 use hugekit::fault::FaultMode;
-use hugekit::parallel::{Job, JobError};
+use hugekit_bulk::parallel::{Job, JobError};
 
 use crate::footprint::{self, Footprint};
 use crate::operations::{FAULT_MODES, OPERATIONS, Operation};

@@ -177,6 +177,7 @@
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub use hugekit_bulk::parallel::{Done, JobError, Progress, Report};
 pub use hugekit_bulk::{
     Cancel, ClearError, ClearOptions, CopyError, CopyOptions, HintError, Method, Operation,
     PopulateError, PopulateOptions, Profile, Reuse, Threads, clear, copy,
@@ -184,19 +185,6 @@ pub use hugekit_bulk::{
 pub use hugekit_regions::{Pool, PoolError, Region, RegionError, SharedRegion};
 pub use hugekit_snapshots::{Snapshot, SnapshotError};
 pub use hugekit_sys::{ErrorKind, HUGE_PAGE_BYTES, HeapShortage, system_error};
-
-/// Work of the program's own on several threads, each on the node that holds its bytes.
-pub mod parallel {
-    pub use hugekit_bulk::parallel::{
-        Cancel, Done, Job, JobError, Limit, NodeMap, NodeMapError, Placement, Progress, Report,
-        Threads,
-    };
-}
-
-/// Which routine clears or copies how much, as data.
-pub mod profile {
-    pub use hugekit_bulk::profile::{AlreadyInstalled, Band, Bands, CacheState, Choice, Profile};
-}
 
 /// Pools of clean memory.
 pub mod pool {
@@ -223,13 +211,6 @@ pub mod snapshot {
     pub use hugekit_snapshots::{
         Builder, Changes, Collapsed, Epoch, Granule, Holder, Reserve, Snapshot, SnapshotError,
         Stats, Unsuitable, View, collapse,
-    };
-}
-
-/// Memory that another process has populated.
-pub mod lease {
-    pub use hugekit_lease::{
-        DEFAULT_WAIT, Lease, LeaseError, MemoryFile, Peer, Unfit, peer, status,
     };
 }
 

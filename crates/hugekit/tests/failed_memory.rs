@@ -13,10 +13,10 @@ use alias::{alias_of, fail};
 use backings::{Check, trials_on};
 use child::died_of;
 use hugekit::fault::FaultMode;
-use hugekit::parallel::JobError;
 use hugekit::pool::Backing;
 use hugekit::region::ForkError;
 use hugekit::{HUGE_PAGE_BYTES, Pool, PoolError, PopulateError, Region, RegionError};
+use hugekit_bulk::parallel::JobError;
 use libtest_mimic::Arguments;
 
 const FAULT_MODES: [FaultMode; 2] = [FaultMode::InPlace, FaultMode::Threaded { threads: 1 }];

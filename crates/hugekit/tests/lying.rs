@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use child::in_a_child;
-use hugekit::parallel::{Job, NodeMap};
 use hugekit::pool::Backing;
 use hugekit::snapshot::View;
 use hugekit::{
     ClearOptions, CopyOptions, HUGE_PAGE_BYTES as HUGE, Pool, PopulateOptions, Snapshot,
     SnapshotError, Threads,
 };
+use hugekit_bulk::parallel::{Job, NodeMap};
 use memory::Memory;
 
 const LEN: usize = 4 * HUGE;

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use child::in_a_child;
 use hugekit::fault::FaultMode;
-use hugekit::lease::{Lease, LeaseError, MemoryFile};
-use hugekit::parallel::{Job, JobError};
 use hugekit::pool::{Backing, Clearing};
 use hugekit::region::ForkError;
 use hugekit::snapshot::{Reserve, View};
@@ -23,6 +21,8 @@ use hugekit::{
     PoolError, PopulateError, PopulateOptions, Region, RegionError, Snapshot, SnapshotError,
     Threads,
 };
+use hugekit_bulk::parallel::{Job, JobError};
+use hugekit_lease::{Lease, LeaseError, MemoryFile};
 use libtest_mimic::{Arguments, Trial};
 use memory::Memory;
 

@@ -5,15 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hugekit::fault::{FaultMode, Serving};
-use hugekit::lease::{Lease, LeaseError, MemoryFile, Peer, Unfit};
-use hugekit::parallel::{
-    Cancel, Done, Job, JobError, Limit, NodeMap, NodeMapError, Placement, Report, Threads,
-};
 use hugekit::pool::{
     Backing, BackingReport, Clearing, Fallback, FaultError, InheritedMemory, NodePolicy,
     PoolBuilder, Stats as PoolStats,
 };
-use hugekit::profile::{AlreadyInstalled, Band, Bands, CacheState, Choice};
 use hugekit::region::{ForkBuilder, ForkError, PinnedRange, RegionBuilder};
 use hugekit::snapshot::{
     Builder, Changes, Collapsed, Epoch, Granule, Reserve, Stats as SnapshotStats, Unsuitable, View,
@@ -25,8 +20,13 @@ use hugekit::{
 };
 use hugekit_bulk::arch::{ClearFn, CopyFn, Kind, Routine, Unfenced};
 use hugekit_bulk::learning::{ChosenBy, Learned, Used};
+use hugekit_bulk::parallel::{
+    Cancel, Done, Job, JobError, Limit, NodeMap, NodeMapError, Placement, Report, Threads,
+};
+use hugekit_bulk::profile::{AlreadyInstalled, Band, Bands, CacheState, Choice};
 use hugekit_bulk::sweep::{Extent, Order, Reach, Sweep};
 use hugekit_lease::protocol::{Answer, Malformed, Payer, Refusal, Request, Row, Status};
+use hugekit_lease::{Lease, LeaseError, MemoryFile, Peer, Unfit};
 use hugekit_machine::cgroup::{Cgroups, Cpuset, Layout, Limit as GroupLimit, MemoryLeft, Quota};
 use hugekit_machine::cpu::{CpuModel, Vendor};
 use hugekit_machine::hugepages::{NodePool, Pool as HugePages, Shortage};

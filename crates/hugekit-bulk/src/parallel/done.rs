@@ -7,7 +7,7 @@ use std::ops::Range;
 /// A chunk that failed is not among them, though part of it may be done.
 ///
 /// ```
-/// use hugekit::parallel::{Cancel, Job, JobError};
+/// use hugekit_bulk::parallel::{Cancel, Job, JobError};
 ///
 /// let cancel = Cancel::new();
 /// let half = |chunk: std::ops::Range<usize>| {

@@ -22,7 +22,7 @@ use hugekit_sys::sync::primitives::{Mutex, MutexGuard};
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
-/// use hugekit::parallel::{Job, Threads};
+/// use hugekit_bulk::parallel::{Job, Threads};
 ///
 /// let sum = AtomicUsize::new(0);
 /// let report = Job::new(1_000_000).min_chunk(1000).threads(Threads::Exactly(2)).run(|chunk| {
@@ -31,7 +31,7 @@ use hugekit_sys::sync::primitives::{Mutex, MutexGuard};
 /// })?;
 /// assert_eq!(report.bytes, 1_000_000);
 /// assert_eq!(sum.into_inner(), 499_999_500_000);
-/// # Ok::<(), hugekit::parallel::JobError<std::convert::Infallible>>(())
+/// # Ok::<(), hugekit_bulk::parallel::JobError<std::convert::Infallible>>(())
 /// ```
 #[derive(Clone)]
 #[must_use = "a job does nothing until run"]

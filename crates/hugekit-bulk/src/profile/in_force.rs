@@ -45,7 +45,7 @@ impl Profile {
     /// profile.thread_cap = 2; // this program shares its machine
     /// profile.install()?;
     /// assert_eq!(Profile::current().thread_cap, 2);
-    /// # Ok::<(), hugekit::profile::AlreadyInstalled>(())
+    /// # Ok::<(), hugekit_bulk::profile::AlreadyInstalled>(())
     /// ```
     ///
     /// # Errors

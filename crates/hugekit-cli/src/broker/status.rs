@@ -30,7 +30,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) fn run(&self) -> anyhow::Result<()> {
         let socket = self.socket.clone().unwrap_or_else(socket::to_ask);
-        let status = hugekit::lease::status(&socket).map_err(|error| {
+        let status = hugekit_lease::status(&socket).map_err(|error| {
             let remedy = error.remedy();
             Remedied::error(error, remedy)
         })?;

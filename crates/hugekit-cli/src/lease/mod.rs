@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use hugekit::lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile};
 use hugekit::pool::Backing;
 use hugekit::{PopulateOptions, Threads};
 use hugekit_lab::size::Size;
+use hugekit_lease::{DEFAULT_WAIT, Lease, LeaseError, MemoryFile};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::broker::Pages;

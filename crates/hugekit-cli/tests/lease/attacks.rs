@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use hugekit::lease::LeaseError;
 use hugekit::pool::Backing;
+use hugekit_lease::LeaseError;
 use hugekit_lease::protocol::{Answer, LONGEST, MESSAGE, Refusal, Request};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,

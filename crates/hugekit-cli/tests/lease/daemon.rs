@@ -6,9 +6,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hugekit::lease::{self, Lease, LeaseError};
 use hugekit::pool::Backing;
+use hugekit_lease as lease;
 use hugekit_lease::protocol::Status;
+use hugekit_lease::{Lease, LeaseError};
 use tempfile::TempDir;
 
 use super::UNIT;

@@ -7,9 +7,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hugekit::Pool;
-use hugekit::lease::{Lease, LeaseError};
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::Refusal;
+use hugekit_lease::{Lease, LeaseError};
 use hugekit_machine::{Root, hugepages};
 
 use super::daemon::{Daemon, PATIENCE, program, until_gone};

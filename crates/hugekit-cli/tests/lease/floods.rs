@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use hugekit::lease::{Lease, LeaseError};
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::{Refusal, Request};
+use hugekit_lease::{Lease, LeaseError};
 
 use super::attacks::{connection, say};
 use super::daemon::{Daemon, PATIENCE};

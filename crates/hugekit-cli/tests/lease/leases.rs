@@ -5,8 +5,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use hugekit::lease::MemoryFile;
 use hugekit::pool::{Backing, Pool, PoolError};
+use hugekit_lease::MemoryFile;
 
 use super::daemon::{Daemon, PATIENCE};
 use super::{Check, UNIT};

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::thread;
 
 use hugekit::PopulateOptions;
-use hugekit::lease::{Lease, LeaseError, MemoryFile, Unfit};
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::{Answer, MESSAGE, Malformed, Payer, Refusal, Status};
+use hugekit_lease::{Lease, LeaseError, MemoryFile, Unfit};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,

@@ -5,9 +5,9 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use hugekit::lease::{Lease, LeaseError};
 use hugekit::pool::{Backing, Pool};
 use hugekit_lease::protocol::Refusal;
+use hugekit_lease::{Lease, LeaseError};
 use hugekit_machine::{Root, hugepages};
 
 use super::daemon::{Daemon, PATIENCE, program, socket, start};
@@ -77,7 +77,7 @@ fn notices(backing: Backing) {
     let mut broker = broker.env("NOTIFY_SOCKET", &path).spawn().unwrap();
     assert_eq!(hear(), "READY=1");
     // It is: no program has to try again.
-    hugekit::lease::status(&socket(folder.path())).unwrap();
+    hugekit_lease::status(&socket(folder.path())).unwrap();
     let pid = rustix::process::Pid::from_child(&broker);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(hear(), "STOPPING=1");

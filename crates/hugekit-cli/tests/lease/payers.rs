@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hugekit::lease::{Lease, LeaseError};
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::{Payer, Refusal, Request};
+use hugekit_lease::{Lease, LeaseError};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     connect, sendmsg, socket_with,

@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use hugekit::ErrorKind;
-use hugekit::lease::{Lease, LeaseError};
 use hugekit::pool::Backing;
 use hugekit_lease::protocol::Refusal;
+use hugekit_lease::{Lease, LeaseError};
 
 use super::daemon::{Daemon, PATIENCE, program, start};
 use super::{Check, UNIT};

@@ -10,9 +10,9 @@
 use std::time::Instant;
 
 use hugekit::fault::FaultMode;
-use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
 use hugekit::{Pool, Region};
+use hugekit_bulk::parallel::Placement;
 use hugekit_machine::Root;
 
 use super::copies::order::{self, Look};

@@ -7,9 +7,9 @@
 use std::thread;
 use std::time::Instant;
 
-use hugekit::parallel::Placement;
 use hugekit::{ClearOptions, CopyOptions, PopulateOptions, Reuse, Threads};
 use hugekit_bulk::arch::{clear_routine, copy_routine};
+use hugekit_bulk::parallel::Placement;
 
 use super::routine_matrix::sample;
 use super::{Bench, Definition};

@@ -6,7 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hugekit::lease::{self, Lease};
+use hugekit_lease as lease;
+use hugekit_lease::Lease;
 use hugekit_lease::protocol::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;

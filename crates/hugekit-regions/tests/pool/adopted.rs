@@ -2,9 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use hugekit::lease::{LeaseError, MemoryFile, Unfit};
 use hugekit::pool::{Backing, PoolError};
 use hugekit::{ErrorKind, Pool, PopulateOptions};
+use hugekit_lease::{LeaseError, MemoryFile, Unfit};
 
 use crate::backings::{Check, FOLIOS, is_zero};
 

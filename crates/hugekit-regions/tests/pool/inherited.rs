@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugekit::Pool;
-use hugekit::lease::MemoryFile;
 use hugekit::pool::{Backing, InheritedMemory, PoolError};
+use hugekit_lease::MemoryFile;
 
 use crate::backings::{Check, FOLIOS, builder, is_zero};
 use crate::child::in_a_child;

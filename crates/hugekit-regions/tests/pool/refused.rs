@@ -2,9 +2,9 @@
 
 use std::os::fd::AsRawFd;
 
-use hugekit::parallel::JobError;
 use hugekit::pool::{Backing, PoolError};
 use hugekit::{ClearError, Pool, Threads};
+use hugekit_bulk::parallel::JobError;
 use hugekit_machine::Root;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

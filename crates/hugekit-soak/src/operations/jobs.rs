@@ -2,10 +2,10 @@
 
 use std::mem::MaybeUninit;
 
-use hugekit::parallel::JobError;
 use hugekit::{
     Cancel, ClearError, ClearOptions, CopyError, CopyOptions, PopulateOptions, Reuse, Threads,
 };
+use hugekit_bulk::parallel::JobError;
 
 use crate::mapping::Mapping;
 use crate::model::{Model, Tracked};

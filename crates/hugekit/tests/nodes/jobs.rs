@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use hugekit::parallel::{Job, NodeMap, Placement, Report};
 use hugekit::{
     ClearOptions, CopyOptions, HUGE_PAGE_BYTES as HUGE, PopulateOptions, Profile, Threads,
 };
+use hugekit_bulk::parallel::{Job, NodeMap, Placement, Report};
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 

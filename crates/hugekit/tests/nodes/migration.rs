@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use hugekit::fault::FaultMode;
-use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
 use hugekit::snapshot::Granule;
 use hugekit::{ClearOptions, HUGE_PAGE_BYTES as HUGE, PopulateOptions, Region, Snapshot, Threads};
+use hugekit_bulk::parallel::Placement;
 use rustix::param::page_size;
 
 use crate::backings::{Check, builder, is_zero};

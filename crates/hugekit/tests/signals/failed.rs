@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use hugekit::parallel::JobError;
 use hugekit::{PopulateError, RegionError};
+use hugekit_bulk::parallel::JobError;
 
 use crate::fixture::{
     CALLS, CODE, Case, FOLIOS, in_place, install, install_counting, is_zero, page_size, pool,

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use hugekit::fault::FaultMode;
-use hugekit::lease::{Lease, LeaseError, MemoryFile};
 use hugekit::pool::Backing;
 use hugekit::{Pool, PoolError, PopulateOptions};
 use hugekit_lease::protocol::{Answer, Payer};
+use hugekit_lease::{Lease, LeaseError, MemoryFile};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, accept, bind, listen, sendmsg, socket_with,

@@ -1,9 +1,9 @@
 //! What is read of the machine, and the profile.
 
 use hugekit::fault::FaultMode;
-use hugekit::parallel::Placement;
 use hugekit::pool::Backing;
 use hugekit::{ClearOptions, Profile};
+use hugekit_bulk::parallel::Placement;
 use hugekit_machine as machine;
 use hugekit_machine::Root;
 

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugekit::fault::FaultMode;
-use hugekit::parallel::Threads;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, RegionError};
+use hugekit_bulk::parallel::Threads;
 
 use super::{FOLIOS, Run, is_painted, is_whole, is_zero, paint, soiled};
 use crate::case::{Point, have};

@@ -1,9 +1,9 @@
 //! Regions that are cleared when they are touched.
 
 use hugekit::fault::FaultMode;
-use hugekit::parallel::Threads;
 use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, PoolError, Region, RegionError};
+use hugekit_bulk::parallel::Threads;
 
 use super::{Run, is_painted, is_whole, is_zero, paint, soiled};
 use crate::case::Point;

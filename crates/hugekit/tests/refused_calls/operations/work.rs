@@ -5,9 +5,9 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hugekit::fault::FaultMode;
-use hugekit::parallel::{Job, JobError, Threads};
 use hugekit::pool::Backing;
 use hugekit::{ClearError, ClearOptions, CopyError, CopyOptions, PopulateError, PopulateOptions};
+use hugekit_bulk::parallel::{Job, JobError, Threads};
 
 use super::{Run, is_painted, is_zero, paint};
 use crate::case::Point;
