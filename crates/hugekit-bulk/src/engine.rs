@@ -21,6 +21,7 @@ use hugekit_sys::ErrorKind;
 
 /// Who uses the memory next, as far as the caller knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Reuse {
     /// Nothing is known, beyond the target if one is given: then as [`Target`](Self::Target),
     /// else the length decides.

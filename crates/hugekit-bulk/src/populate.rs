@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -106,18 +107,23 @@ impl<'a> PopulateOptions<'a> {
     /// # Panics
     /// If the progress callback does.
     pub fn run(&self, memory: &mut [MaybeUninit<u8>]) -> Result<Report, JobError<PopulateError>> {
-        self.run_raw(memory.as_mut_ptr().cast(), memory.len())
+        self.run_addresses(memory.as_mut_ptr().cast::<u8>(), memory.len())
     }
 
-    /// As [`run`](Self::run), for memory known by its address only. Any address will do: what is
-    /// not mapped, or not writable, is an error.
+    /// As [`run`](Self::run), for memory that is known by its addresses only. Memory that is not mapped, or not
+    /// writable, is an error.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     ///
     /// # Panics
     /// As [`run`](Self::run).
-    pub fn run_raw(&self, start: *mut u8, len: usize) -> Result<Report, JobError<PopulateError>> {
+    pub fn run_range(&self, addresses: Range<usize>) -> Result<Report, JobError<PopulateError>> {
+        let start = std::ptr::with_exposed_provenance_mut(addresses.start);
+        self.run_addresses(start, addresses.len())
+    }
+
+    fn run_addresses(&self, start: *mut u8, len: usize) -> Result<Report, JobError<PopulateError>> {
         let profile = self.profile.unwrap_or_else(|| Profile::current());
         let min_chunk = profile.min_chunk.max(1).next_multiple_of(page_size());
         let bytes = Bytes(start);
@@ -128,7 +134,7 @@ impl<'a> PopulateOptions<'a> {
 }
 
 impl PopulateOptions<'_> {
-    /// As [`run_raw`](Self::run_raw), on transparent huge pages as far as the kernel makes them: `start` and `len` are
+    /// As [`run`](Self::run), on transparent huge pages as far as the kernel makes them: `start` and `len` are
     /// multiples of `folio`. Returns bytes that are on such.
     ///
     /// # Errors
@@ -136,6 +142,7 @@ impl PopulateOptions<'_> {
     ///
     /// # Safety
     /// As of [`populate_folio`], for each folio.
+    #[doc(hidden)]
     pub unsafe fn run_huge(
         &self,
         start: *mut u8,

@@ -30,6 +30,7 @@ pub const GIGANTIC_OVER_BYTES: usize = 4 << 20;
 
 /// Whether an extent lies in the near window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Reach {
     /// Outside the near window: no thread reads it soon, so it may stream past the cache.
     Far,
@@ -48,6 +49,7 @@ pub struct Extent {
 
 /// How the extents of a folio are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Order {
     /// Ascending; the window is an extent of its own.
     Sequential,
@@ -59,7 +61,7 @@ pub enum Order {
 
 impl Order {
     /// Every order, for those who enumerate.
-    pub const ALL: [Self; 3] = [Self::Sequential, Self::Converging, Self::Sectioned];
+    pub const ALL: &'static [Self] = &[Self::Sequential, Self::Converging, Self::Sectioned];
 
     /// The order for a folio of `len` bytes: sectioned around a target that is known, sequential
     /// for gigantic folios and where no target is known.

@@ -26,11 +26,12 @@ const MIB: usize = 1 << 20;
 
 /// This machine's profile with chunks so small that a test has many.
 fn small_chunks() -> Profile {
-    let built = Profile::builtin(
+    let mut profile = Profile::builtin(
         hugekit_machine::cpu::cpu_model(),
         hugekit_machine::CacheSizes { l1d: 32 << 10, l2: 1 << 20, llc: 32 << 20, llc_shared_by: 2 },
     );
-    Profile { parallel_from: 0, min_chunk: 4096, ..built }
+    (profile.parallel_from, profile.min_chunk) = (0, 4096);
+    profile
 }
 
 fn surrounded(len: usize) -> Vec<u8> {
@@ -228,7 +229,7 @@ fn populate_of_pages_brings_them_all_and_keeps_their_bytes() {
         // SAFETY: within the mapping, which nothing else uses.
         unsafe { mapping.page(3).write(7) };
         let populate = PopulateOptions::new().profile(&profile).threads(threads);
-        let report = populate.run_raw(mapping.start, mapping.len).unwrap();
+        let report = populate.run_range(addresses(mapping.start, mapping.len)).unwrap();
         assert_eq!((report.bytes, mapping.resident()), (mapping.len, 64));
         // SAFETY: page 3 lies within the mapping, which nothing else uses.
         assert_eq!(unsafe { mapping.page(3).read() }, 7);
@@ -242,7 +243,7 @@ fn populate_of_an_uneven_range_brings_exactly_its_pages() {
         let mapping = Mapping::writable(64 * page);
         let start = mapping.page(5).wrapping_add(page - 1);
         let populate = PopulateOptions::new().profile(&profile).threads(threads);
-        populate.run_raw(start, 40 * page + 2).unwrap();
+        populate.run_range(addresses(start, 40 * page + 2)).unwrap();
         assert_eq!(mapping.resident(), 42);
     }
 }
@@ -257,7 +258,8 @@ fn populate_of_a_slice_or_of_nothing_works() {
 
 fn populate_error(start: *mut u8, len: usize, threads: Threads) -> (PopulateError, usize) {
     let profile = small_chunks();
-    match PopulateOptions::new().profile(&profile).threads(threads).run_raw(start, len) {
+    match PopulateOptions::new().profile(&profile).threads(threads).run_range(addresses(start, len))
+    {
         Err(JobError::Chunk { error, done, range }) => {
             assert!(done.bytes() + range.len() <= len);
             (error, done.bytes())
@@ -389,4 +391,9 @@ fn job_in_a_child_forked_within_a_chunk_is_an_error() {
     if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1) {
         assert_eq!(status, 0, "{ended:?}");
     }
+}
+
+fn addresses(start: *mut u8, len: usize) -> std::ops::Range<usize> {
+    let start = start.expose_provenance();
+    start..start.wrapping_add(len)
 }

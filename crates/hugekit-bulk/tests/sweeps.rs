@@ -35,7 +35,7 @@ fn by_distance(pages: usize, target: usize) -> Vec<usize> {
 proptest! {
     #[test]
     fn sweep_in_every_order_is_a_partition((len, target) in folio_and_target(), near in near_bytes()) {
-        for order in Order::ALL {
+        for &order in Order::ALL {
             let mut extents = collect(order, len, target, near);
             extents.sort_by_key(|extent| extent.bytes.start);
             let mut end = 0;
@@ -52,7 +52,7 @@ proptest! {
     fn sweep_with_a_target_has_the_window_in_near_extents((len, target) in folio_and_target(), near in near_bytes()) {
         let window = near_window(len, target, near);
         prop_assert!(window.contains(&target));
-        for order in Order::ALL {
+        for &order in Order::ALL {
             for extent in collect(order, len, target, near) {
                 let inside = window.contains(&extent.bytes.start);
                 prop_assert_eq!(extent.reach == Reach::Near, inside);
@@ -97,7 +97,7 @@ proptest! {
 
     #[test]
     fn sweep_with_a_short_last_page_keeps_it(len in 1_usize..3 * PAGE, at in any::<prop::sample::Index>()) {
-        for order in Order::ALL {
+        for &order in Order::ALL {
             let extents = collect(order, len, at.index(len), 0);
             prop_assert_eq!(extents.iter().map(|extent| extent.bytes.len()).sum::<usize>(), len);
         }

@@ -9,7 +9,7 @@ use std::ptr::slice_from_raw_parts;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use engine::fault::FaultMode;
-use engine::snapshot::{Granule, Reserve, Stats, View};
+use engine::snapshot::{Granule, Reserve, SnapshotReader as Reader, Stats, View};
 use engine::{HeapShortage, Snapshot};
 
 use crate::region::{
@@ -410,7 +410,10 @@ pub unsafe extern "C" fn hugekit_snapshot_copy(
         if has != len {
             return Err(Refusal::invalid(format_args!("the snapshot has {has} bytes, not {len}")));
         }
-        handle.keep(handle.end()?.copy_to_with(bytes, as_progress(&progress), cancel)?);
+        let reader =
+            as_progress(&progress).into_iter().fold(handle.end()?.reader(), Reader::progress);
+        let reader = cancel.into_iter().fold(reader, Reader::cancel);
+        handle.keep(reader.copy_to(bytes)?);
         Ok(())
     })())
 }
@@ -439,7 +442,10 @@ pub unsafe extern "C" fn hugekit_snapshot_write(
         }
         let (progress, cancel) = (options.progress(), options.cancel());
         let file = ManuallyDrop::new(File::from_raw_fd(descriptor));
-        handle.keep(handle.end()?.write_to_with(&*file, as_progress(&progress), cancel)?);
+        let reader =
+            as_progress(&progress).into_iter().fold(handle.end()?.reader(), Reader::progress);
+        let reader = cancel.into_iter().fold(reader, Reader::cancel);
+        handle.keep(reader.write_to(&*file)?);
         Ok(())
     })())
 }

@@ -262,7 +262,8 @@ pub unsafe extern "C" fn hugekit_populate(
         populate = populate.low_priority(options.is(HUGEKIT_LOW_PRIORITY));
         populate = options.cancel().into_iter().fold(populate, PopulateOptions::cancel);
         populate = as_progress(&progress).into_iter().fold(populate, PopulateOptions::progress);
-        report.fill(&populate.run_raw(start_of(memory), len)?.into());
+        let start = start_of(memory).expose_provenance();
+        report.fill(&populate.run_range(start..start.saturating_add(len))?.into());
         Ok(())
     })())
 }

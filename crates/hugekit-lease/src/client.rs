@@ -98,6 +98,7 @@ impl Lease {
 
 /// The process on the other end of a connection, as it was when it connected or listened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Peer {
     /// Its number; 0 if it is in a namespace that this process cannot see.
     pub pid: u32,

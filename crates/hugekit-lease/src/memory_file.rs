@@ -151,7 +151,8 @@ impl MemoryFile {
             // SAFETY: a new mapping, which no userfaultfd watches, so that accesses to it wait for no thread.
             return Ok(unsafe { options.run_huge(start, self.bytes, self.backing.page_size()) }?);
         }
-        options.run_raw(start, self.bytes)?;
+        let start = start.expose_provenance();
+        options.run_range(start..start + self.bytes)?;
         Ok(if self.backing.is_reserved() { self.bytes as u64 } else { 0 })
     }
 

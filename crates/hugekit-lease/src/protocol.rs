@@ -56,6 +56,7 @@ pub enum Malformed {
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Request {
     /// A unit of memory.
     Lease {
@@ -82,6 +83,7 @@ pub enum Payer {
 
 /// What a broker answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Answer {
     /// A descriptor comes with the message: a file of memory, populated.
     Leased {

@@ -816,9 +816,12 @@ impl Reader {
     fn copy(&self, memory: Memory, to: &mut [u8], before: usize) -> PyResult<()> {
         let tell = |done, _| self.teller.tell(before + done, self.total);
         let copied = match memory.alone(to.len()) {
-            Ok(snapshot) => {
-                snapshot.copy_to_with(to, Some(&tell), Some(self.teller.cancel())).map(|_| ())
-            }
+            Ok(snapshot) => snapshot
+                .reader()
+                .progress(&tell)
+                .cancel(self.teller.cancel())
+                .copy_to(to)
+                .map(|_| ()),
             Err(None) => Ok(()),
             Err(Some((snapshot, offset))) => {
                 to.chunks_mut(BATCH).enumerate().try_for_each(|(index, chunk)| {
@@ -873,9 +876,12 @@ impl Reader {
     ) -> Result<(), SnapshotError> {
         let tell = |done, _| self.teller.tell(before + done, self.total);
         match memory.alone(len) {
-            Ok(snapshot) => {
-                snapshot.write_to_with(writer, Some(&tell), Some(self.teller.cancel())).map(|_| ())
-            }
+            Ok(snapshot) => snapshot
+                .reader()
+                .progress(&tell)
+                .cancel(self.teller.cancel())
+                .write_to(writer)
+                .map(|_| ()),
             Err(None) => Ok(()),
             Err(Some((snapshot, offset))) => {
                 self.stream_range(&snapshot, offset, len, &mut writer, &tell)

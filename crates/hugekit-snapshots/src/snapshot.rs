@@ -7,10 +7,8 @@ use std::ops::Range;
 use super::piece::Piece;
 use super::region::OfRegion;
 use super::source::SnapshotSource;
-use super::stream::Stream;
-use super::{Builder, SnapshotError, Stats, View};
+use super::{Builder, SnapshotError, SnapshotReader, Stats, View};
 use hugekit_bulk::Reuse;
-use hugekit_bulk::parallel::{Cancel, Progress};
 use hugekit_regions::fault::Serving;
 use hugekit_regions::region::ForkBuilder;
 #[cfg(doc)]
@@ -149,59 +147,25 @@ impl Snapshot {
         View::of(self)
     }
 
-    /// Copies all of it, and ends it.
+    /// Reads all of it with options: progress, cancellation.
+    pub fn reader<'a>(self) -> SnapshotReader<'a> {
+        SnapshotReader::new(self)
+    }
+
+    /// Copies all of it, and ends it. [`reader`](Self::reader) has options.
     ///
     /// # Errors
-    /// [`SnapshotError::LengthsDiffer`]; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What
-    /// `bytes` holds after these is of no use.
+    /// As of [`SnapshotReader::copy_to`].
     pub fn copy_to(self, bytes: &mut [u8]) -> Result<Stats, SnapshotError> {
-        self.copy_to_with(bytes, None, None)
+        self.reader().copy_to(bytes)
     }
 
-    /// As [`copy_to`](Self::copy_to), telling `progress` and asking `cancel` after each batch.
+    /// Writes all of it in order, and ends it. [`reader`](Self::reader) has options.
     ///
     /// # Errors
-    /// As [`copy_to`](Self::copy_to), and [`SnapshotError::Cancelled`].
-    ///
-    /// # Panics
-    /// If `progress` does.
-    pub fn copy_to_with(
-        self,
-        bytes: &mut [u8],
-        progress: Option<&Progress<'_>>,
-        cancel: Option<&Cancel>,
-    ) -> Result<Stats, SnapshotError> {
-        Stream::new(&self.source).watched(progress, cancel).copy_to(bytes)?;
-        Ok(self.stats())
-    }
-
-    /// Writes all of it in order, and ends it. The writer may take its time: it is given bytes of a buffer, or
-    /// those that were preserved, and no thread waits for it.
-    ///
-    /// # Errors
-    /// [`SnapshotError::Write`] if the writer fails; [`CowLimitExceeded`](SnapshotError::CowLimitExceeded) and
-    /// [`Changed`](SnapshotError::Changed) if the snapshot is lost; [`Forked`](SnapshotError::Forked). What was
-    /// written then is the first part of the snapshot.
+    /// As of [`SnapshotReader::write_to`].
     pub fn write_to(self, writer: impl Write) -> Result<Stats, SnapshotError> {
-        self.write_to_with(writer, None, None)
-    }
-
-    /// As [`write_to`](Self::write_to), telling `progress` and asking `cancel` after each batch.
-    ///
-    /// # Errors
-    /// As [`write_to`](Self::write_to), and [`SnapshotError::Cancelled`].
-    ///
-    /// # Panics
-    /// If `progress` or the writer does.
-    pub fn write_to_with(
-        self,
-        writer: impl Write,
-        progress: Option<&Progress<'_>>,
-        cancel: Option<&Cancel>,
-    ) -> Result<Stats, SnapshotError> {
-        Stream::new(&self.source).watched(progress, cancel).write_to(writer)?;
-        Ok(self.stats())
+        self.reader().write_to(writer)
     }
 
     /// What it has cost so far.

@@ -22,7 +22,7 @@ pub enum Backing {
 
 impl Backing {
     /// Every tier, the highest first.
-    pub const ALL: [Self; 4] = [Self::Hugetlb1G, Self::Hugetlb2M, Self::Thp, Self::Base];
+    pub const ALL: &'static [Self] = &[Self::Hugetlb1G, Self::Hugetlb2M, Self::Thp, Self::Base];
 
     /// Bytes of a folio: what is populated, mapped and cleaned as a whole.
     #[must_use]
@@ -40,6 +40,7 @@ impl Backing {
         matches!(self, Self::Hugetlb1G | Self::Hugetlb2M)
     }
 
+    #[doc(hidden)]
     pub fn pages(self) -> Pages {
         match self {
             Self::Hugetlb1G => Pages::Hugetlb1G,

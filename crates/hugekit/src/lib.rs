@@ -210,7 +210,7 @@ pub mod region {
 pub mod snapshot {
     pub use hugekit_snapshots::{
         Builder, Changes, Collapsed, Epoch, Granule, Holder, Reserve, Snapshot, SnapshotError,
-        Stats, Unsuitable, View, collapse,
+        SnapshotReader, Stats, Unsuitable, View, collapse,
     };
 }
 

@@ -167,7 +167,8 @@ mod callbacks {
                 panics(|| ClearOptions::new().threads(TWO).progress(&told).run(&mut bytes));
                 panics(|| CopyOptions::new().threads(TWO).progress(&told).run(&mut bytes, &other));
                 let populate = PopulateOptions::new().threads(TWO).progress(&told);
-                panics(|| populate.run_raw(memory.start(), LEN));
+                let start = memory.start().expose_provenance();
+                panics(|| populate.run_range(start..start + LEN));
                 panics(|| {
                     Pool::builder(LEN).populate_now(true).threads(TWO).progress(&told).build()
                 });
@@ -182,7 +183,12 @@ mod callbacks {
         child(|| {
             let pool = Pool::builder(LEN).backing(Backing::Base).scrub_threads(0).build().unwrap();
             pool.region(LEN).unwrap().fill(1);
-            panics(|| pool.region_with(LEN, Some(TWO), Some(&|_, _| panic!("as it was told"))));
+            panics(|| {
+                pool.region_builder(LEN)
+                    .threads(TWO)
+                    .progress(&|_, _| panic!("as it was told"))
+                    .build()
+            });
             let region = pool.region(LEN).unwrap();
             assert!(region.iter().all(|&byte| byte == 0));
             panics(|| region.populate_with(0..LEN, TWO, Some(&|_, _| panic!("as it was told"))));
@@ -200,8 +206,8 @@ mod callbacks {
             let memory = Memory::filled(LEN, false, 7);
             let mut copy = vec![0; LEN];
             let told = |_: usize, _: usize| panic!("as it was told");
-            panics(|| taken(&memory).copy_to_with(&mut copy, Some(&told), None));
-            panics(|| taken(&memory).write_to_with(io::sink(), Some(&told), None));
+            panics(|| taken(&memory).reader().progress(&told).copy_to(&mut copy));
+            panics(|| taken(&memory).reader().progress(&told).write_to(io::sink()));
             is_as_before(&memory);
         });
     }
@@ -220,7 +226,7 @@ mod callbacks {
                 Job::new(LEN).threads(TWO).run(|_| Ok::<(), Infallible>(())).unwrap();
                 pool.stats().unwrap();
             };
-            let region = pool.region_with(LEN, Some(TWO), Some(&told)).unwrap();
+            let region = pool.region_builder(LEN).threads(TWO).progress(&told).build().unwrap();
             region.populate_with(0..LEN, TWO, Some(&told)).unwrap();
             let mut bytes = vec![1; LEN];
             ClearOptions::new().threads(TWO).progress(&told).run(&mut bytes).unwrap();

@@ -209,7 +209,8 @@ const FIRST: [(&str, Call); 13] = [
     }),
     ("populate", |own| {
         let populate = PopulateOptions::new().threads(Threads::Exactly(2));
-        let populated = populate.run_raw(own.first.start(), LEN);
+        let start = own.first.start().expose_provenance();
+        let populated = populate.run_range(start..start + LEN);
         short(populated, JobError::<PopulateError>::kind).unwrap();
     }),
     ("job", |_| {

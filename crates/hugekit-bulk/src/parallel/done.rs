@@ -29,6 +29,7 @@ pub struct Done {
 
 impl Done {
     /// Nothing of `len` bytes.
+    #[doc(hidden)]
     pub const fn nothing(len: usize) -> Self {
         Self { ranges: Vec::new(), asked: 0..len }
     }

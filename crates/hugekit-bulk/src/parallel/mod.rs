@@ -50,6 +50,7 @@ pub type Progress<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// How many threads do a job, the calling one included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Threads {
     /// The calling thread only.
     #[default]
@@ -163,6 +164,7 @@ pub enum JobError<E> {
 
 impl<E> JobError<E> {
     /// Says what the error means for a program; `of_chunk` says it of a chunk's error.
+    #[doc(hidden)]
     pub fn kind_with(&self, of_chunk: impl Fn(&E) -> ErrorKind) -> ErrorKind {
         match self {
             Self::NoThreads => ErrorKind::Invalid,
@@ -184,6 +186,7 @@ impl<E> JobError<E> {
     }
 
     /// As the caller counts, who asked for these bytes: the job began at `offset`, and whole pages are more.
+    #[doc(hidden)]
     pub fn shifted_into(self, offset: usize, asked: Range<usize>) -> Self {
         match self {
             Self::Cancelled { done } => Self::Cancelled { done: done.shifted_into(offset, asked) },

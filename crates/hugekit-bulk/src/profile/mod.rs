@@ -86,6 +86,7 @@ impl<F> Bands<F> {
 
 /// Where the bytes of an operation are, and are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum CacheState {
     /// Nothing is known: they may be in the cache now, and they may be used next.
     Warm,
@@ -153,6 +154,7 @@ impl<F> Bands<F> {
 
 /// What is best on one machine.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Profile {
     /// Routines that clear.
     pub clear: Choice<ClearFn>,

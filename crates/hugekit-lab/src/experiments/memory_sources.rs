@@ -91,7 +91,7 @@ impl Turns {
 pub(super) fn soil(pool: &Pool) -> Result<(), LabError> {
     let stats = pool.stats()?;
     if stats.clean + stats.holes > 0 {
-        drop(pool.region_with(pool.capacity(), Some(Threads::Auto), None)?);
+        drop(pool.region_builder(pool.capacity()).threads(Threads::Auto).build()?);
     }
     Ok(())
 }

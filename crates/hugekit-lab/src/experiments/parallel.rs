@@ -200,7 +200,10 @@ impl<'a> Pieces<'a> {
             }
             Work::Populate => {
                 let (start, len) = (self.dst.as_mut_ptr(), self.dst.len());
-                let populated = PopulateOptions::new().threads(threads).run_raw(start, len);
+                let populated = {
+                    let start = start.expose_provenance();
+                    PopulateOptions::new().threads(threads).run_range(start..start + len)
+                };
                 populated.map_err(|error| LabError::Map {
                     len: Size(len),
                     source: std::io::Error::other(error),

@@ -67,7 +67,10 @@ impl Shared {
         let memory = self.0.bytes();
         // Page by page, the faults would take longer than all that is measured. Where it is refused, they do.
         let populate = PopulateOptions::new().threads(Threads::Auto);
-        let _ = populate.run_raw(memory.as_mut_ptr(), memory.len());
+        let _ = {
+            let start = memory.as_mut_ptr().expose_provenance();
+            populate.run_range(start..start + memory.len())
+        };
         write_pages(memory);
     }
 

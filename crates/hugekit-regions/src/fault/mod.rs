@@ -139,6 +139,7 @@ pub struct Serving {
 
 impl Serving {
     /// How faults are served, and why not by threads if [`FaultMode::Auto`] falls back.
+    #[doc(hidden)]
     #[must_use]
     pub fn new(fault_mode: FaultMode, fallback: Option<FaultError>) -> Self {
         Self { fault_mode, fallback }

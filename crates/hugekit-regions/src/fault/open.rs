@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn open_on_a_kernel_that_collapses_watches_writes() {
-        for backing in Backing::ALL {
+        for &backing in Backing::ALL {
             let watched = Of::FirstAccesses(backing).features().contains(SHARED_WRITES);
             assert_eq!(watched, !backing.is_reserved() && mapping::can_collapse());
         }

@@ -5,6 +5,7 @@ use hugekit_sys::backing::Backing;
 
 /// A tier that was asked for and could not be taken.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Fallback {
     /// The tier.
     pub backing: Backing,

@@ -93,7 +93,7 @@ impl<'a> PoolBuilder<'a> {
 
     /// The backing to ask for first, and those below it: [`Backing::Hugetlb2M`] unless said.
     pub fn backing(self, backing: Backing) -> Self {
-        let from = Backing::ALL.into_iter().skip_while(|&tier| tier != backing);
+        let from = Backing::ALL.iter().copied().skip_while(|&tier| tier != backing);
         self.ladder(from)
     }
 
@@ -173,6 +173,7 @@ impl<'a> PoolBuilder<'a> {
     }
 
     /// Another machine's huge pages, memory and limits to go by instead of this one's, for tests.
+    #[doc(hidden)]
     pub fn machine(mut self, root: Root) -> Self {
         self.root = root;
         self

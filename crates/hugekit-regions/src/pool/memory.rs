@@ -304,7 +304,8 @@ impl Memory {
     ) -> Result<(), JobError<PopulateError>> {
         let populate = PopulateOptions::new().threads(threads);
         let populate = progress.into_iter().fold(populate, PopulateOptions::progress);
-        populate.run_raw(self.at(extent.folios().start), self.bytes(extent)).map(|_| ())
+        let start = self.at(extent.folios().start).expose_provenance();
+        populate.run_range(start..start + self.bytes(extent)).map(|_| ())
     }
 
     /// Folio by folio; those that stay base pages are counted.

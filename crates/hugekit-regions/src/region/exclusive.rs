@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut, Range};
 
 use super::mapped::Memory;
-use super::{RegionBuilder, RegionError, SharedRegion};
+use super::{RegionError, SharedRegion};
 use crate::fault::Serving;
 use crate::pool::{FaultError, Pool, PoolError};
 use hugekit_bulk::parallel::{Progress, Report, Threads};
@@ -33,26 +33,7 @@ impl Pool {
     /// piece, [`PoolError::Forked`] in a forked child; and whatever prevents holes from being
     /// populated. Nothing is taken from the pool then.
     pub fn region(&self, len: usize) -> Result<Region, PoolError> {
-        self.region_with(len, None, None)
-    }
-
-    /// As [`region`](Self::region), by so many threads instead of those asked for when the pool was
-    /// made, and telling `progress` how many bytes of each extent are cleared or populated.
-    ///
-    /// # Errors
-    /// As [`region`](Self::region).
-    ///
-    /// # Panics
-    /// If the progress callback does. Nothing is taken from the pool then.
-    pub fn region_with(
-        &self,
-        len: usize,
-        threads: Option<Threads>,
-        progress: Option<&Progress<'_>>,
-    ) -> Result<Region, PoolError> {
-        let builder = self.region_builder(len);
-        let builder = threads.into_iter().fold(builder, RegionBuilder::threads);
-        progress.into_iter().fold(builder, RegionBuilder::progress).build()
+        self.region_builder(len).build()
     }
 }
 

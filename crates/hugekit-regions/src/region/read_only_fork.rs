@@ -68,12 +68,14 @@ pub struct Cost {
 
 impl ForkBuilder<'_> {
     /// The region as it is now.
+    #[doc(hidden)]
     pub fn read_only(&self) -> Result<ReadOnlyFork, ForkError> {
         self.read_only_at(None)
     }
 
     /// The region as it is when an epoch of it begins, and which offsets of it were written since the epoch before; all
     /// of them, if there was none.
+    #[doc(hidden)]
     pub fn read_only_since(
         &self,
         before: Option<&RegionEpoch>,

@@ -87,7 +87,7 @@ fn region_whose_progress_panics_loses_no_folio(backing: Backing) {
     for dirty in [0, 2] {
         let before = states(&pool);
         let progress = |_, _| std::panic::resume_unwind(Box::new("as it was asked to"));
-        let region = || pool.region_with(FOLIOS * page, None, Some(&progress));
+        let region = || pool.region_builder(FOLIOS * page).progress(&progress).build();
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(region)).is_err());
         assert_eq!(states(&pool), before);
         assert_eq!(before[3], dirty);

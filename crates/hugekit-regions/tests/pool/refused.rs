@@ -31,10 +31,10 @@ fn region_on_nonsense_terms_is_refused_and_takes_nothing(backing: Backing) {
     let (pool, page) = (unscrubbed(backing), backing.page_size());
     assert!(matches!(pool.region(0), Err(PoolError::NoBytes)));
     assert!(matches!(pool.region(usize::MAX), Err(PoolError::TooLarge { .. })));
-    let by_nobody = pool.region_with(page, Some(Threads::Exactly(0)), None);
+    let by_nobody = pool.region_builder(page).threads(Threads::Exactly(0)).build();
     assert!(matches!(by_nobody, Err(PoolError::Populate(JobError::NoThreads))));
     drop(pool.region(page).unwrap());
-    let by_nobody = pool.region_with(FOLIOS * page, Some(Threads::Exactly(0)), None);
+    let by_nobody = pool.region_builder(FOLIOS * page).threads(Threads::Exactly(0)).build();
     let no_threads = ClearError::Job(JobError::NoThreads);
     assert!(matches!(by_nobody, Err(PoolError::Clear(error)) if error == no_threads));
     assert_eq!(states(&pool), [FOLIOS - 1, 0, 0, 1]);

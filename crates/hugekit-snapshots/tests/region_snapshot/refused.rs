@@ -44,7 +44,7 @@ fn write_that_fails_is_an_error_and_nothing_stays_protected(backing: Backing) {
             assert!(done > 0);
             cancel.cancel();
         };
-        let ended = take(&region).write_to_with(io::sink(), Some(&told), Some(&cancel));
+        let ended = take(&region).reader().progress(&told).cancel(&cancel).write_to(io::sink());
         match ended {
             // All of it may have been one piece.
             Ok(_) => assert!(all <= HUGE_PAGE_BYTES),

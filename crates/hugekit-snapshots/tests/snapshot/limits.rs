@@ -42,7 +42,7 @@ fn take(builder: Builder, memory: &Memory) -> Snapshot {
 }
 
 fn assert_holds_what_was(snapshot: Snapshot) {
-    let written = snapshot.write_to_with(Sevens, None, None);
+    let written = snapshot.reader().write_to(Sevens);
     written.unwrap();
 }
 

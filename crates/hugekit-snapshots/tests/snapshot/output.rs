@@ -55,7 +55,7 @@ fn copy_that_has_ended_is_written_no_more(fault_mode: FaultMode) {
                     _ => {}
                 };
                 let copied = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    snapshot.copy_to_with(&mut copy, Some(&tell), Some(&cancel))
+                    snapshot.reader().progress(&tell).cancel(&cancel).copy_to(&mut copy)
                 }));
                 match (round % 3, copied) {
                     (0, Ok(Err(SnapshotError::Cancelled { .. }))) | (1, Err(_)) => {
@@ -149,7 +149,8 @@ fn copy_cancelled_by_its_progress_says_how_far_it_came(fault_mode: FaultMode) {
     };
     let mut copy = vec![0; memory.len()];
     let snapshot = of_all(fault_mode, &memory);
-    let stopped = snapshot.copy_to_with(&mut copy, Some(&progress), Some(&cancel)).unwrap_err();
+    let stopped =
+        snapshot.reader().progress(&progress).cancel(&cancel).copy_to(&mut copy).unwrap_err();
     assert!(matches!(stopped, SnapshotError::Cancelled { bytes, .. } if bytes == 4 * HUGE));
     assert_eq!(told.into_inner().unwrap(), [HUGE, 2 * HUGE, 3 * HUGE, 4 * HUGE]);
     assert!(words(&copy[..4 * HUGE]).all(|word| word == 7));

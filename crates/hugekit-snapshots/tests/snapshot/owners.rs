@@ -123,7 +123,7 @@ fn copy_beside_what_owners_do_is_whole_or_an_error(fault_mode: FaultMode) {
             let copier = scope.spawn(|| {
                 let mut copy = vec![0; memory.len()];
                 let tell = |_: usize, _: usize| begun.store(true, Ordering::Relaxed);
-                snapshot.copy_to_with(&mut copy, Some(&tell), None).map(|_| copy)
+                snapshot.reader().progress(&tell).copy_to(&mut copy).map(|_| copy)
             });
             while !begun.load(Ordering::Relaxed) {
                 std::hint::spin_loop();

@@ -220,7 +220,7 @@ pub(super) fn read_out(
         1 => {
             let cancel = Cancel::new();
             cancel.cancel();
-            let cancelled = snapshot.write_to_with(std::io::sink(), None, Some(&cancel));
+            let cancelled = snapshot.reader().cancel(&cancel).write_to(std::io::sink());
             assert!(matches!(cancelled, Err(SnapshotError::Cancelled { .. })));
             world.count(Count::Cancelled);
         }

@@ -123,14 +123,16 @@ pub(crate) fn nodes_of_helpers(
 
 /// This machine's profile with chunks so small that a test has many.
 pub(crate) fn small_chunks(len: usize) -> Profile {
-    Profile { parallel_from: 0, min_chunk: len, ..Profile::current().clone() }
+    let mut profile = Profile::current().clone();
+    (profile.parallel_from, profile.min_chunk) = (0, len);
+    profile
 }
 
 /// The whole operations, on memory that is one node's.
 fn operations_help_on_the_node_that_holds_the_memory(huge: bool) {
     let grain = if huge { HUGE } else { page_size() };
-    let (profile, len) = (small_chunks(grain), 64 * grain.min(16 * page_size()));
-    let profile = Profile { min_chunk: grain.min(len / 64), ..profile };
+    let len = 64 * grain.min(16 * page_size());
+    let profile = small_chunks(grain.min(len / 64));
     let source = vec![0x5a; len];
     for node in nodes() {
         let memory = Memory::untouched(len, huge);
@@ -177,7 +179,10 @@ fn populate_helps_on_the_node_that_the_pages_come_from(huge: bool) {
                 let populate = PopulateOptions::new()
                     .profile(&profile)
                     .threads(Threads::Exactly(nodes().len()));
-                populate.progress(progress).run_raw(memory.start(), len).unwrap()
+                {
+                    let start = memory.start().expose_provenance();
+                    populate.progress(progress).run_range(start..start + len).unwrap()
+                }
             });
             assert!(helped.iter().all(|on| *on == Some(node.id)), "{mode} {}: {helped:?}", node.id);
             let holders = holders(part(&memory, 0, len));

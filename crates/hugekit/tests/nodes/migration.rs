@@ -256,7 +256,10 @@ fn jobs_follow_memory_that_a_policy_moves(huge: bool) {
         assert!(memory.words().iter().all(|word| word.load(Ordering::Relaxed) == 7));
         let helped = nodes_of_helpers(|progress| {
             let populate = PopulateOptions::new().profile(&profile).threads(all_threads());
-            populate.progress(progress).run_raw(memory.start(), memory.len()).unwrap()
+            {
+                let start = memory.start().expose_provenance();
+                populate.progress(progress).run_range(start..start + memory.len()).unwrap()
+            }
         });
         assert!(helped.iter().all(|on| *on == Some(node)), "{node}: {helped:?}");
     }

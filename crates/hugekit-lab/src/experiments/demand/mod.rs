@@ -100,8 +100,9 @@ impl Method {
                 (Held::Region(pool.region(bytes)?), pool.page_size())
             }
             Self::Dirty(threads) => {
-                let (pool, threads) = (turns.pool()?, Some(Threads::Exactly(threads)));
-                (Held::Region(pool.region_with(bytes, threads, None)?), pool.page_size())
+                let pool = turns.pool()?;
+                let builder = pool.region_builder(bytes).threads(Threads::Exactly(threads));
+                (Held::Region(builder.build()?), pool.page_size())
             }
         };
         touch(held.bytes(), page);

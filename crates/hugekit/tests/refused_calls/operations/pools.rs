@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing};
+use hugekit::region::RegionBuilder;
 use hugekit::{Pool, PoolError, RegionError};
 use hugekit_bulk::parallel::Threads;
 
@@ -73,7 +74,12 @@ fn holes_are_handed_out(point: &Point, backing: Backing, _: FaultMode) {
 
 fn allocate(point: &Point, pool: &Pool) {
     let threads = Some(Threads::Exactly(2));
-    let region = point.refuse(|| pool.region_with(pool.capacity(), threads, None));
+    let region = point.refuse(|| {
+        threads
+            .into_iter()
+            .fold(pool.region_builder(pool.capacity()), RegionBuilder::threads)
+            .build()
+    });
     if let Some(mut region) = point.unless_refused(region, PoolError::kind) {
         point.check(is_zero(&region), "not clean");
         paint(&mut region);
