@@ -55,7 +55,7 @@
 // Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
 #define HUGEKIT_LOW_PRIORITY 2
 
-// The first backing or none: without it, the next one is tried, and `hugekit_pool_falls` says why.
+// The first backing or none: without it, the next one is tried, and `hugekit_pool_fallbacks` says why.
 #define HUGEKIT_POOL_STRICT 1
 
 // The kernel puts all the memory there while the pool is made, instead of region by region.
@@ -870,7 +870,7 @@ uint32_t hugekit_pool_backing(const struct hugekit_pool *pool);
 //
 // Requires:
 // NULL, or a pool.
-const char *hugekit_pool_falls(const struct hugekit_pool *pool);
+const char *hugekit_pool_fallbacks(const struct hugekit_pool *pool);
 
 // Bytes of the pool. 0 for NULL.
 //
