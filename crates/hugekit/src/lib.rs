@@ -1,8 +1,8 @@
 //! Memory measured in gigabytes for Linux programs.
 //!
-//! hugekit hands out memory that is already zeroed, forks a memory region inside a process, and takes
-//! consistent snapshots of live memory without `fork(2)`. It also clears, copies and populates any
-//! memory, by the routine that is fastest for this length on this CPU.
+//! hugekit hands out memory that is already zeroed, forks a memory region inside a process, and
+//! takes consistent snapshots of live memory without `fork(2)`. It also clears, copies and
+//! populates any memory, by the routine that is fastest for this length on this CPU.
 //!
 //! ```toml
 //! [dependencies]
@@ -45,9 +45,9 @@
 //!
 //! # Pools, regions and forks
 //!
-//! A pool is a file of memory, on huge pages if there are any. A region is a part of it with one owner,
-//! zeroed and committed. A dropped region is cleared in the background. A fork has the same bytes and
-//! copies a granule when one side writes to it. Both live in the same process. Forks need
+//! A pool is a file of memory, on huge pages if there are any. A region is a part of it with one
+//! owner, zeroed and committed. A dropped region is cleared in the background. A fork has the same
+//! bytes and copies a granule when one side writes to it. Both live in the same process. Forks need
 //! userfaultfd(2).
 //!
 //! ```
@@ -69,10 +69,10 @@
 //!
 //! # Snapshots
 //!
-//! A snapshot write-protects memory and returns. This takes 0.4 to 2 ms per GiB on huge pages, and 12
-//! to 40 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB on base pages)
-//! copies the granule before changing it. By default all of the memory may be copied. If less memory is
-//! available, writers that outrun the reader make the snapshot fail.
+//! A snapshot write-protects memory and returns. This takes 0.4 to 2 ms per GiB on huge pages, and
+//! 12 to 40 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
+//! on base pages) copies the granule before changing it. By default all of the memory may be
+//! copied. If less memory is available, writers that outrun the reader make the snapshot fail.
 //!
 //! ```
 //! use hugekit::Snapshot;
@@ -100,8 +100,8 @@
 //! # Modules and crates
 //!
 //! This crate only re-exports. The engine is in `hugekit-sys`, `hugekit-machine`, `hugekit-bulk`,
-//! `hugekit-lease`, `hugekit-regions` and `hugekit-snapshots`. Their own interfaces may change in any
-//! release. A program that only clears and copies can depend on `hugekit-bulk`.
+//! `hugekit-lease`, `hugekit-regions` and `hugekit-snapshots`. Their own interfaces may change in
+//! any release. A program that only clears and copies can depend on `hugekit-bulk`.
 //!
 //! | module | what it has |
 //! | --- | --- |
@@ -123,22 +123,22 @@
 //!
 //! # Errors
 //!
-//! The `Display` of an error is its message. Errors of pools, forks, faults, snapshots and leases have a
-//! method `remedy()`, which names what an administrator or the program can do. `kind()` is the
-//! [`ErrorKind`].
+//! The `Display` of an error is its message. Errors of pools, forks, faults, snapshots and leases
+//! have a method `remedy()`, which names what an administrator or the program can do. `kind()` is
+//! the [`ErrorKind`].
 //!
 //! # Without huge pages
 //!
-//! Everything works, more slowly. A pool tries reserved huge pages, then transparent ones, then base
-//! pages. [`Pool::backing_report`] names the one it uses and the reasons.
-//! [`strict`](pool::PoolBuilder::strict) makes it fail instead. The command `hugekit doctor` prints what
-//! a machine lacks and how to enable it.
+//! Everything works, more slowly. A pool tries reserved huge pages, then transparent ones, then
+//! base pages. [`Pool::backing_report`] names the one it uses and the reasons.
+//! [`strict`](pool::PoolBuilder::strict) makes it fail instead. The command `hugekit doctor` prints
+//! what a machine lacks and how to enable it.
 //!
 //! # Platforms and compilers
 //!
-//! Linux only, Rust 1.85. x86-64 is measured and tested, aarch64 is tested under emulation. On other
-//! architectures clears and copies are libc's, and the rest is untested. [kernels.md] lists what each
-//! part needs: 5.14 for pools and snapshots, 5.19 for forks.
+//! Linux only, Rust 1.85. x86-64 is measured and tested, aarch64 is tested under emulation. On
+//! other architectures clears and copies are libc's, and the rest is untested. [kernels.md] lists
+//! what each part needs: 5.14 for pools and snapshots, 5.19 for forks.
 //!
 //! # Features
 //!
@@ -150,8 +150,8 @@
 //!
 //! # Files and calls
 //!
-//! The library writes only to the writer that [`Snapshot::write_to`] is given. It prints nothing and
-//! reads no environment variable and no file of the user's. It reads of the machine:
+//! The library writes only to the writer that [`Snapshot::write_to`] is given. It prints nothing
+//! and reads no environment variable and no file of the user's. It reads of the machine:
 //!
 //! - at the first clear or copy of 4 KiB or more: CPUID, and in a virtual machine the allowed CPUs; on
 //!   other architectures the caches in `/sys/devices/system/cpu`. The first of 256 KiB or more, or of
