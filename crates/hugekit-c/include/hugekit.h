@@ -1039,7 +1039,7 @@ hugekit_status hugekit_region_release(const struct hugekit_region *region, size_
 // NULL, or a region.
 hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region, size_t offset, size_t len);
 
-// A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing
+// A region with the same bytes, of which each side changes its own. Nothing
 // is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
 // race with the call are in the fork or not, granule by granule. Its handle is stored in `*fork`; it and
 // the region may be freed in any order. `options` may be NULL.
