@@ -70,7 +70,7 @@
 //! # Snapshots
 //!
 //! A snapshot write-protects memory and returns. This takes 0.4 to 2 ms per GiB on huge pages, and
-//! 12 to 40 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
+//! 12 to 31 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
 //! on base pages) copies the granule before changing it. By default all of the memory may be
 //! copied. If less memory is available, writers that outrun the reader make the snapshot fail.
 //!
@@ -186,14 +186,14 @@
 //!
 //! [limits.md] lists all limits, [reliability.md] the promises and their tests. Guides:
 //! [snapshots][snapshot.md], [virtual machine monitors][vmm.md], [concepts][concepts.md],
-//! [measurements][machines.md].
+//! [measurements][benchmarks.md].
 //!
 //! [limits.md]: https://github.com/hugekit/hugekit/blob/main/docs/limits.md
 //! [reliability.md]: https://github.com/hugekit/hugekit/blob/main/docs/reliability.md
 //! [snapshot.md]: https://github.com/hugekit/hugekit/blob/main/docs/snapshot.md
 //! [vmm.md]: https://github.com/hugekit/hugekit/blob/main/docs/vmm.md
 //! [concepts.md]: https://github.com/hugekit/hugekit/blob/main/docs/concepts.md
-//! [machines.md]: https://github.com/hugekit/hugekit/blob/main/docs/machines.md
+//! [benchmarks.md]: https://github.com/hugekit/hugekit/blob/main/docs/benchmarks.md
 //! [kernels.md]: https://github.com/hugekit/hugekit/blob/main/docs/kernels.md
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
