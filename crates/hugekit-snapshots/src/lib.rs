@@ -1,6 +1,6 @@
 //! A point in time of memory, while writers go on.
 //!
-//! [`Snapshot::of_anonymous`] protects memory against writes and returns.
+//! [`Snapshot::of_anonymous`] protects memory against writes, which takes microseconds a gigabyte, and returns.
 //! Who writes to it afterwards copies the *granule* that he meets aside before it changes; a reader of the
 //! snapshot takes each granule from there, or from the owner if it was not written, and lifts the protection
 //! behind itself. Nothing is copied but what is read or written, there is no second process, and page tables
