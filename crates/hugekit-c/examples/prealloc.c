@@ -70,7 +70,7 @@ int main(int count, char **arguments)
     hugekit_pool *pool = NULL;
     must(hugekit_pool_new(bytes, &options, &pool));
     printf("%zu MiB on pages of %zu KiB\n%s", mebibytes, hugekit_pool_page_size(pool) >> 10,
-           hugekit_pool_falls(pool));
+           hugekit_pool_fallbacks(pool));
 
     hugekit_region *memory = NULL;
     printf("first machine:  %.3f s\n", machine(pool, bytes, threads, &memory));

@@ -55,7 +55,7 @@
 // Helpers run only on CPUs that no other thread wants (`SCHED_IDLE`).
 #define HUGEKIT_LOW_PRIORITY 2
 
-// The first backing or none: without it, the next one is tried, and `hugekit_pool_falls` says why.
+// The first backing or none: without it, the next one is tried, and `hugekit_pool_fallbacks` says why.
 #define HUGEKIT_POOL_STRICT 1
 
 // The kernel puts all the memory there while the pool is made, instead of region by region.
@@ -871,7 +871,7 @@ uint32_t hugekit_pool_backing(const struct hugekit_pool *pool);
 //
 // Requires:
 // NULL, or a pool.
-const char *hugekit_pool_falls(const struct hugekit_pool *pool);
+const char *hugekit_pool_fallbacks(const struct hugekit_pool *pool);
 
 // Bytes of the pool. 0 for NULL.
 //
@@ -1041,7 +1041,7 @@ hugekit_status hugekit_region_release(const struct hugekit_region *region, size_
 // NULL, or a region.
 hugekit_status hugekit_region_prepare_write(const struct hugekit_region *region, size_t offset, size_t len);
 
-// A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing
+// A region with the same bytes, of which each side changes its own. Nothing
 // is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
 // race with the call are in the fork or not, granule by granule. Its handle is stored in `*fork`; it and
 // the region may be freed in any order. `options` may be NULL.

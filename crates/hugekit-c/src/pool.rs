@@ -66,7 +66,7 @@ pub enum hugekit_nodes {
     Preferred = 4,
 }
 
-/// The first backing or none: without it, the next one is tried, and `hugekit_pool_falls` says why.
+/// The first backing or none: without it, the next one is tried, and `hugekit_pool_fallbacks` says why.
 pub const HUGEKIT_POOL_STRICT: u32 = 1;
 
 /// The kernel puts all the memory there while the pool is made, instead of region by region.
@@ -334,7 +334,7 @@ pub unsafe extern "C" fn hugekit_pool_backing(pool: *const hugekit_pool) -> u32 
 /// # Safety
 /// NULL, or a pool.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hugekit_pool_falls(pool: *const hugekit_pool) -> *const c_char {
+pub unsafe extern "C" fn hugekit_pool_fallbacks(pool: *const hugekit_pool) -> *const c_char {
     // SAFETY: `pool` is NULL or a handle that is not freed while the text is used.
     unsafe { pool.as_ref() }.map_or(c"", |pool| pool.fallbacks.as_c_str()).as_ptr()
 }

@@ -384,7 +384,7 @@ impl CallerOptions for hugekit_fork_options {
     }
 }
 
-/// A region with the same bytes, of which each side changes its own: in microseconds, whatever its size. Nothing
+/// A region with the same bytes, of which each side changes its own. Nothing
 /// is copied before one side writes it, granule by granule; the parent keeps its pages. Stores that
 /// race with the call are in the fork or not, granule by granule. Its handle is stored in `*fork`; it and
 /// the region may be freed in any order. `options` may be NULL.

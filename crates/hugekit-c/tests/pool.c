@@ -36,7 +36,7 @@ static hugekit_stats stats_of(const hugekit_pool *pool)
 static void hands_out_zeroes_again_and_again(void)
 {
     hugekit_pool *pool = base_pages(8 * MIB);
-    CHECK(hugekit_pool_backing(pool) == HUGEKIT_BACKING_BASE && hugekit_pool_falls(pool)[0] == 0);
+    CHECK(hugekit_pool_backing(pool) == HUGEKIT_BACKING_BASE && hugekit_pool_fallbacks(pool)[0] == 0);
     for (int round = 0; round < 5; round++) {
         hugekit_region *region = NULL;
         CHECK(hugekit_region_new(pool, 5 * MIB + 1, NULL, &region) == HUGEKIT_STATUS_OK);
@@ -99,10 +99,10 @@ static void without_huge_pages_it_says_what_it_took_and_why(void)
     hugekit_pool *pool = NULL;
     CHECK(hugekit_pool_new(4 * MIB, NULL, &pool) == HUGEKIT_STATUS_OK);
     int fell = hugekit_pool_backing(pool) != HUGEKIT_BACKING_HUGETLB2M;
-    CHECK(fell == (hugekit_pool_falls(pool)[0] != 0));
+    CHECK(fell == (hugekit_pool_fallbacks(pool)[0] != 0));
     CHECK(hugekit_pool_page_size(pool) >= 4096 && hugekit_pool_capacity(pool) >= 4 * MIB);
     hugekit_pool_free(pool);
-    CHECK(hugekit_pool_backing(NULL) == 0 && hugekit_pool_capacity(NULL) == 0 && hugekit_pool_falls(NULL)[0] == 0);
+    CHECK(hugekit_pool_backing(NULL) == 0 && hugekit_pool_capacity(NULL) == 0 && hugekit_pool_fallbacks(NULL)[0] == 0);
 }
 
 static void ranges_are_populated_released_and_checked(void)

@@ -158,7 +158,7 @@ fn shaped<'py>(
     numpy.call_method("ndarray", (shape,), Some(&keywords))
 }
 
-/// An array with the same elements, of which each side changes its own: in microseconds, whatever its size.
+/// An array with the same elements, of which each side changes its own.
 ///
 /// Only for arrays of :func:`zeros`, :func:`empty` and on a :class:`Region`, and contiguous views of them. All of the
 /// region is forked: the pool must have as many bytes left.

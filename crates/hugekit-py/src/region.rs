@@ -62,7 +62,7 @@ impl Region {
 
 #[pymethods]
 impl Region {
-    /// A region with the same bytes, of which each side changes its own: in microseconds, whatever its size.
+    /// A region with the same bytes, of which each side changes its own.
     /// Nothing is copied before one side writes it.
     ///
     /// Args:

@@ -4,8 +4,8 @@
 //! cargo run --release -p hugekit --example clone_vm -- [CLONES [MIB]]
 //! ```
 //!
-//! A template guest writes all of its memory, and is stopped. Each clone gets a fork of that memory, which
-//! takes microseconds whatever its size, and runs in a machine of its own: it looks whether all of the
+//! A template guest writes all of its memory, and is stopped. Each clone gets a fork of that memory,
+//! and runs in a machine of its own: it looks whether all of the
 //! template's memory is there, writes the first quarter of it, and verifies what it wrote. What a clone writes
 //! is copied by a handler thread as it is written; the rest stays shared. All clones live at the same time. In
 //! the end the host looks whether each of them, and the template, has its own bytes and no other's.

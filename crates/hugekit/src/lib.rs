@@ -1,58 +1,59 @@
-//! Zeroed huge pages in microseconds, and forks and snapshots of live memory without stopping its
-//! owner: a huge-page memory engine for user space on Linux. It also clears and copies any memory
-//! close to what the hardware allows, by the routine that is fastest for that length on that CPU.
+//! Memory measured in gigabytes for Linux programs.
+//!
+//! hugekit hands out memory that is already zeroed, forks a memory region inside a process, and
+//! takes consistent snapshots of live memory without `fork(2)`. It also clears, copies and
+//! populates any memory, by the routine that is fastest for this length on this CPU.
 //!
 //! ```toml
 //! [dependencies]
-//! hugekit = "0.1"
+//! hugekit = { path = "../hugekit/crates/hugekit" } # 0.1 is not released: the interface may change
 //! ```
 //!
-//! | you want | use |
+//! | you want to | use |
 //! | --- | --- |
-//! | zero or copy bytes that the program has | [`clear()`], [`copy()`] |
-//! | the same, knowing who uses the bytes next, or on several threads | [`ClearOptions`], [`CopyOptions`] |
-//! | pages there before the first access | [`PopulateOptions`] for any memory, [`Region::populate`] |
-//! | zeroed memory at once, again and again | [`Pool`] and [`Region`] |
-//! | memory that guests, devices or racing threads write | [`SharedRegion`] |
-//! | memory that forked children keep | [`PoolBuilder::build_inherited`](pool::PoolBuilder::build_inherited) |
-//! | the same bytes twice, each side writing its own | [`Region::fork`] |
-//! | a dump of a moment, while writers go on | [`Snapshot`] |
-//! | what has changed since the last one | [`first_epoch`](snapshot::Builder::first_epoch), [`since`](snapshot::Builder::since) |
-//! | a system call that writes what is forked or snapshotted | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
-//! | memory that another process has populated | [`lease`] |
-//! | work of the program's own on each node's bytes | [`parallel::Job`] |
-//! | what the machine has, what an error means for the program | [`machine`], [`ErrorKind`] |
+//! | clear or copy bytes | [`clear()`], [`copy()`] |
+//! | the same, if you know who uses the bytes next, or on several threads | [`ClearOptions`], [`CopyOptions`] |
+//! | populate pages before the first access | [`PopulateOptions`] for any memory, [`Region::populate`] |
+//! | get zeroed memory, again and again | [`Pool`] and [`Region`] |
+//! | share memory with guests, devices or racing threads | [`SharedRegion`] |
+//! | keep memory in forked children | [`PoolBuilder::build_inherited`](pool::PoolBuilder::build_inherited) |
+//! | have the same bytes twice, each side writing its own | [`Region::fork`] |
+//! | save memory as it is now while threads write to it | [`Snapshot`] |
+//! | save only the changes since the last snapshot | [`first_epoch`](snapshot::Builder::first_epoch), [`since`](snapshot::Builder::since), [`Changes`](snapshot::Changes) |
+//! | let a system call write to forked or snapshotted memory | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
+//! | use memory that another process populated | [`lease`] |
+//! | run your own work on each node's bytes | [`parallel::Job`] |
+//! | know what an error means for the program | [`ErrorKind`] |
 //!
 //! # Clear and copy
 //!
-//! Any memory will do. Short lengths are `memset` and `memcpy`; where streaming past the cache is
-//! faster, and the bytes are not used next, that is what happens.
+//! Short lengths use `memset` and `memcpy`. Longer ones stream past the cache if that is faster.
 //!
 //! ```
 //! use hugekit::{ClearOptions, CopyOptions, Reuse, clear};
 //!
 //! let mut state = vec![0xff_u8; 4 << 20];
-//! clear(&mut state); // by length
+//! clear(&mut state);
 //!
-//! let mut checkpoint = vec![0_u8; 4 << 20]; // that no thread reads soon
+//! let mut checkpoint = vec![0_u8; 4 << 20]; // no thread reads it soon
 //! CopyOptions::new().reuse(Reuse::None).run(&mut checkpoint, &state)?;
 //!
-//! // A fault at this offset: its neighbourhood is cleared last, and stays in the cache.
+//! // The bytes around this offset are used next: they are cleared last and stay in the cache.
 //! ClearOptions::new().target(0x1234).reuse(Reuse::Target).run(&mut state[..2 << 20])?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Pools, regions and forks
 //!
-//! A pool is a file of memory, on huge pages where there are any; a region is a part of it with one
-//! owner, zeroed and committed when the owner gets it. What a dropped region leaves is cleared in
-//! the background. A fork is the same bytes again, of which a granule is copied when one side
-//! writes it; it needs userfaultfd(2), and a refusal names the remedy.
+//! A pool is a file of memory, on huge pages if there are any. A region is a part of it with one
+//! owner, zeroed and committed. A dropped region is cleared in the background. A fork has the same
+//! bytes and copies a granule when one side writes to it. Both live in the same process. Forks need
+//! userfaultfd(2).
 //!
 //! ```
 //! use hugekit::Pool;
 //!
-//! let pool = Pool::builder(8 << 20).build()?; // takes what the machine has, and says what and why
+//! let pool = Pool::builder(8 << 20).build()?; // uses the best backing that the machine has
 //! println!("{}", pool.backing());
 //! let mut parent = pool.region(2 << 20)?; // a slice of zeroes
 //! parent[0x1234] = 1;
@@ -61,119 +62,139 @@
 //!         child[0x1234] = 2;
 //!         assert_eq!(parent[0x1234], 1);
 //!     }
-//!     Err(refused) => println!("{refused:?}"), // the message, and the remedy
+//!     Err(refused) => println!("{refused}\n{}", refused.remedy().unwrap_or_default()),
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Snapshots
 //!
-//! A snapshot is a moment of memory that the program has already. Its writers go on: what one of
-//! them meets first is copied aside, 2 MiB or 64 KiB at a time, until that was read.
+//! A snapshot write-protects memory and returns. This takes 0.4 to 2 ms per GiB on huge pages, and
+//! 12 to 31 ms per GiB on base pages. After that, the first write to each granule (2 MiB, or 64 KiB
+//! on base pages) copies the granule before changing it. By default all of the memory may be
+//! copied. If less memory is available, writers that outrun the reader make the snapshot fail.
 //!
 //! ```
 //! use hugekit::Snapshot;
 //!
 //! let mut state = vec![7_u8; 4 << 20];
-//! // SAFETY: no thread blocks SIGBUS, and no system call writes to `state` meanwhile.
+//! // SAFETY: until the snapshot is dropped,
+//! // - no thread that writes to `state` blocks SIGBUS, and no handler keeps hugekit's faults;
+//! // - no stack, signal stack or thread-local variable lies in `state`;
+//! // - no system call writes to `state`;
+//! // - no other userfaultfd and no CRIU handles its faults.
 //! match unsafe { Snapshot::of_anonymous(&raw const state[..]) } {
-//!     Ok(moment) => {
+//!     Ok(snapshot) => {
 //!         state[0x1234] = 8;
 //!         let mut dump = Vec::new();
-//!         moment.write_to(&mut dump)?; // a file, a socket
+//!         snapshot.write_to(&mut dump)?; // a file, a socket
 //!         assert_eq!(dump[0x1234], 7);
 //!     }
-//!     Err(refused) => println!("{refused:?}"),
+//!     Err(refused) => println!("{refused}\n{}", refused.remedy().unwrap_or_default()),
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # More to know
+//! [`Snapshot::of_region`] needs no `unsafe`.
 //!
-//! - **Folio**: what is processed as a whole, a page of the pool's backing; [`HUGE_PAGE_BYTES`] on
-//!   huge pages.
-//! - **Lazy clearing** ([`pool::Clearing::OnFault`]): what is dirty is allocated as it is, and each
-//!   folio cleared when it is touched first, by userfaultfd(2). Where the kernel does not permit
-//!   that, the region is cleared at allocation, and [`Region::fallback`] says why.
-//! - **Profile**: which routine clears or copies how much, as data. One is built in for each kind of
-//!   CPU, and corrected by what operations [learn](learning) from their own work;
-//!   [`Profile::install`] takes another one, which is gone by as it is.
-//! - **Guest memory**: a [`SharedRegion`] is a mapping that `vm-memory`'s `GuestMemoryMmap` takes as it
-//!   is (`examples/vm_memory.rs`), and `examples/guest_memory.rs` runs a guest of KVM on one.
+//! # Modules and crates
+//!
+//! This crate only re-exports. The engine is in `hugekit-sys`, `hugekit-machine`, `hugekit-bulk`,
+//! `hugekit-lease`, `hugekit-regions` and `hugekit-snapshots`. Their own interfaces may change in
+//! any release. A program that only clears and copies can depend on `hugekit-bulk`.
+//!
+//! | module | what it has |
+//! | --- | --- |
+//! | [`pool`], [`region`] | pools, regions, forks and their builders |
+//! | [`fault`] | how faults are handled: in place or by threads |
+//! | [`snapshot`] | snapshots, epochs, reserves |
+//! | [`parallel`], [`profile`] | jobs on several threads; which routine handles which length |
+//! | [`lease`] | memory that another process populated |
+//!
+//! # Terms
+//!
+//! - **Folio**: bytes that are processed as a whole, a page of the pool's backing; [`HUGE_PAGE_BYTES`]
+//!   on huge pages.
+//! - **Lazy clearing** ([`pool::Clearing::OnFault`]): each folio is cleared at its first touch. If the
+//!   kernel does not permit this, the region is cleared at allocation, and [`Region::fallback`] has the
+//!   reason.
+//! - **Profile**: data that names the routine for each length. A built-in one is corrected by timings of
+//!   the program's own operations. [`Profile::install`] sets a fixed one.
+//!
+//! # Errors
+//!
+//! The `Display` of an error is its message. Errors of pools, forks, faults, snapshots and leases
+//! have a method `remedy()`, which names what an administrator or the program can do. `kind()` is
+//! the [`ErrorKind`].
 //!
 //! # Without huge pages
 //!
-//! Everything works, and less of it is fast. A pool asks for reserved huge pages first, then for
-//! transparent ones, then for base pages; [`Pool::backing_report`] says what it took, and why not
-//! what stands above. [`strict`](pool::PoolBuilder::strict) has it fail instead. Clears, copies and
-//! snapshots take memory on whichever pages it is. `hugekit doctor`, the command of this project,
-//! says what a machine lacks and how to get it.
+//! Everything works, more slowly. A pool tries reserved huge pages, then transparent ones, then
+//! base pages. [`Pool::backing_report`] names the one it uses and the reasons.
+//! [`strict`](pool::PoolBuilder::strict) makes it fail instead. The command `hugekit doctor` prints
+//! what a machine lacks and how to enable it.
 //!
 //! # Platforms and compilers
 //!
-//! Linux only. x86-64 is measured and tested, aarch64 tested under emulation; on other architectures
-//! clears and copies are libc's, and the rest is not tested. Rust 1.85 builds it, which a test of
-//! this project does; so does a later one. Kernels: [kernels.md] lists what each part needs, 5.14
-//! for snapshots, 5.19 for forks, and what takes its place.
+//! Linux only, Rust 1.85. x86-64 is measured and tested, aarch64 is tested under emulation. On
+//! other architectures clears and copies are libc's, and the rest is untested. [kernels.md] lists
+//! what each part needs: 5.14 for pools and snapshots, 5.19 for forks.
 //!
 //! # Features
 //!
-//! None is on unless asked for; a default build has libc, rustix, raw-cpuid and thiserror.
+//! A default build depends on libc, rustix, thiserror and, on x86-64, raw-cpuid.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
-//! | `tracing` | events of the crate tracing: what the library works around, and what pools are made of. |
-//! | `fault-injection` | for this library's own tests: never in a program. |
-//!
-//! # Guides
-//!
-//! [Design], [words], [virtual machine monitors][vmm], [databases and snapshots][snapshots],
-//! [what is promised, and the test that holds it][reliability], [what was measured][machines].
-//!
-//! [Design]: https://github.com/hugekit/hugekit/blob/main/docs/design.md
-//! [words]: https://github.com/hugekit/hugekit/blob/main/docs/glossary.md
-//! [vmm]: https://github.com/hugekit/hugekit/blob/main/docs/vmm.md
-//! [snapshots]: https://github.com/hugekit/hugekit/blob/main/docs/snapshot.md
-//! [reliability]: https://github.com/hugekit/hugekit/blob/main/docs/reliability.md
-//! [machines]: https://github.com/hugekit/hugekit/blob/main/docs/machines.md
-//! [kernels.md]: https://github.com/hugekit/hugekit/blob/main/docs/kernels.md
+//! | `tracing` | events of the crate tracing: what the library works around, and what pools are made of |
 //!
 //! # Files and calls
 //!
-//! The library writes no file but what [`Snapshot::write_to`] is given, prints nothing, reads no
-//! environment variable and no file of the user's. With the feature `tracing` it reports as events
-//! what it works around. Of the machine it reads:
+//! The library writes only to the writer that [`Snapshot::write_to`] is given. It prints nothing
+//! and reads no environment variable and no file of the user's. It reads of the machine:
 //!
-//! - at the first clear or copy of 4 KiB or more: CPUID, in a virtual machine the allowed CPUs; on
-//!   other architectures `/sys/devices/system/cpu` (caches), once. The first of 256 KiB or more, or
-//!   of 16 KiB that need not be in the cache, maps 16 KiB for what is learned;
-//! - at the first job on several threads: nodes in `/sys/devices/system/node`, allowed CPUs and
-//!   quotas in `/proc/self` and `/sys/fs/cgroup`;
-//! - when a pool, a region or a [`snapshot::Reserve`] is made: what is free, by `/proc/meminfo`,
-//!   the huge pages of `/sys`, and the limits of control groups;
-//! - when a snapshot or a fork is made: the process's mappings, threads and limits in `/proc`; and,
-//!   where userfaultfd(2) is refused, what refuses it.
+//! - at the first clear or copy of 4 KiB or more: CPUID, and in a virtual machine the allowed CPUs; on
+//!   other architectures the caches in `/sys/devices/system/cpu`. The first of 256 KiB or more, or of
+//!   16 KiB that need not be in the cache, maps 16 KiB for timings;
+//! - at the first job on several threads: nodes in `/sys/devices/system/node`, allowed CPUs and quotas
+//!   in `/proc/self` and `/sys/fs/cgroup`;
+//! - when a pool, a region or a [`snapshot::Reserve`] is made: free memory in `/proc/meminfo`, huge
+//!   pages in `/sys`, and the limits of control groups;
+//! - when a snapshot or a fork is made: the process's mappings, threads and limits in `/proc`; and, if
+//!   userfaultfd(2) is refused, the reason.
 //!
 //! # Signals
 //!
-//! - **Calls.** [`Cancel::cancel`] may be called by a signal handler. No other function promises
-//!   that: the rest may allocate or lock.
+//! - **Calls.** A signal handler may call [`Cancel::cancel`]. Other functions may allocate or lock.
 //! - **Memory.** A handler may read and write memory of regions, forks and snapshots, whatever it
-//!   interrupts. The exceptions are handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP and SIGSYS
-//!   that run while their thread makes a snapshot: they may not write what it snapshots.
-//! - **Handlers of the library's.** The first region, fork or snapshot that is served *in place*
-//!   ([`fault::FaultMode`]) takes SIGBUS; on x86-64 the first fork or snapshot of any kind takes
-//!   SIGBUS and SIGSEGV. They are kept. What is not hugekit's goes once to the handler that was
-//!   there before, so that a program installs its own ones first.
-//! - **Masks.** No thread may block SIGBUS while it touches memory that is served in place: the
-//!   kernel ends the process. Threads of the library block all signals but those of instructions.
+//!   interrupts. There is one exception: handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP and SIGSYS
+//!   that run while their thread makes a snapshot must not write to that memory.
+//! - **The library's handlers.** The first region that is handled *in place* ([`fault::FaultMode`])
+//!   installs a handler of SIGBUS. On x86-64 the first fork or snapshot installs handlers of SIGBUS and
+//!   SIGSEGV. They are process-wide and stay. Other faults go to the handler that was there before, so
+//!   install your own handlers first.
+//! - **Masks.** No thread may block SIGBUS while it touches memory that is handled in place: the kernel
+//!   would end the process. The library's own threads block all signals except synchronous ones.
 //!
 //! # Limits
 //!
-//! A child of `fork(2)` has none of a pool's memory: calls are refused there, and an access ends in
-//! SIGSEGV; [`pool::InheritedMemory`] is what it keeps. Bytes that stream past the cache are not
-//! there for the next reader: `Reuse` is a promise of the caller's, and a wrong one costs time, never
-//! data. The guide on reliability lists what is promised, and what is not.
+//! - A child of `fork(2)` does not inherit pool memory. Calls are refused there, and an access ends in
+//!   SIGSEGV. [`pool::InheritedMemory`] is inherited.
+//! - In place, a system call that writes to lazily cleared, forked or snapshotted memory fails with
+//!   EFAULT unless `prepare_write` came first.
+//! - Streamed bytes are not in the cache for the next reader. A wrong [`Reuse`] costs time, never data.
+//!
+//! [limits.md] lists all limits, [reliability.md] the promises and their tests. Guides:
+//! [snapshots][snapshot.md], [virtual machine monitors][vmm.md], [concepts][concepts.md],
+//! [measurements][benchmarks.md].
+//!
+//! [limits.md]: https://github.com/hugekit/hugekit/blob/main/docs/limits.md
+//! [reliability.md]: https://github.com/hugekit/hugekit/blob/main/docs/reliability.md
+//! [snapshot.md]: https://github.com/hugekit/hugekit/blob/main/docs/snapshot.md
+//! [vmm.md]: https://github.com/hugekit/hugekit/blob/main/docs/vmm.md
+//! [concepts.md]: https://github.com/hugekit/hugekit/blob/main/docs/concepts.md
+//! [benchmarks.md]: https://github.com/hugekit/hugekit/blob/main/docs/benchmarks.md
+//! [kernels.md]: https://github.com/hugekit/hugekit/blob/main/docs/kernels.md
 #![warn(missing_docs, clippy::incompatible_msrv)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

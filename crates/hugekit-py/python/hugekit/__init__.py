@@ -3,7 +3,7 @@
 >>> import hugekit
 >>> array = hugekit.zeros((1000, 1000))          # on huge pages, cleared before you asked
 >>> hugekit.copy(hugekit.empty_like(array), array, threads=2)
->>> with hugekit.snapshot(array) as moment:      # microseconds, whatever its size
+>>> with hugekit.snapshot(array) as moment:      # the array as it is now
 ...     array += 1
 ...     before = moment.to_numpy()
 >>> float(before.max())

@@ -41,7 +41,7 @@ _COPIED = 1 << 20
 
 
 class SnapshotStager(AsyncStager):
-    """Stages a state dict by a snapshot: ``async_save`` returns in milliseconds, whatever its size.
+    """Stages a state dict by a snapshot: ``async_save`` returns once the tensors are protected.
 
     PyTorch's own stager copies all tensors before ``async_save`` returns, and training waits for it. This one takes a
     :func:`hugekit.snapshot` of them, and a thread copies them while training goes on. A step that writes to something
