@@ -68,10 +68,12 @@ pub enum HintError {
 /// What an operation's routines are: [`ClearFn`] or [`CopyFn`].
 pub trait Method: Sized + Sync + 'static + sealed::Sealed {
     /// The profile's bands for this method.
+    #[doc(hidden)]
     fn choice(profile: &Profile) -> &Choice<Self>;
 
     /// The routine for a near window that no thread uses the source of, if there is a source and a
     /// routine that tells it apart.
+    #[doc(hidden)]
     fn source_once() -> Option<&'static Routine<Self>>;
 }
 
@@ -267,6 +269,7 @@ impl<'a, F: Method> Operation<'a, F> {
     /// The routine that would do `len` bytes now, near window apart: as the caller asked, or else by a profile or by
     /// what was learned so far.
     #[must_use]
+    #[doc(hidden)]
     pub fn chosen_for(&self, len: usize) -> Used {
         self.plan(len, self.profile_in_force()).far.used(len)
     }

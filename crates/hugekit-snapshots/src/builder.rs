@@ -89,6 +89,7 @@ impl Builder {
     /// The bytes of all memory of which snapshots are taken at the same time, by several calls: they share the memory
     /// that is available for copies, if no [`max_cow_bytes`](Self::max_cow_bytes) is set. By default the range alone;
     /// [`take_many`](Self::take_many) counts its own ranges.
+    #[doc(hidden)]
     pub fn together(mut self, bytes: usize) -> Self {
         self.together = bytes;
         self
@@ -162,6 +163,7 @@ impl Builder {
     ///
     /// Ranges that overlap are in groups of their own.
     #[must_use]
+    #[doc(hidden)]
     pub fn neighbours(&self, memory: &[*const [u8]]) -> Vec<Vec<usize>> {
         several::neighbours(self, memory)
     }

@@ -136,6 +136,7 @@ impl Reserve {
     /// seconds sometimes, and what the first access costs then a writer would wait for, up to milliseconds for
     /// 2 MiB. Before a snapshot, while writers still run: 4 milliseconds a gigabyte where all is there, tenths of a
     /// second where it is not.
+    #[doc(hidden)]
     pub fn touch(&self) -> bool {
         let Some(part) = self.take_part(self.len()).filter(|part| part.len() == self.len()) else {
             return false;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::piece::Piece;
 use super::region::OfRegion;
 use super::source::SnapshotSource;
-use super::{Builder, SnapshotError, SnapshotReader, Stats, View};
+use super::{Builder, SnapshotError, SnapshotReader, Stats};
 use hugekit_bulk::Reuse;
 use hugekit_regions::fault::Serving;
 use hugekit_regions::region::ForkBuilder;
@@ -132,19 +132,12 @@ impl Snapshot {
 
     /// Whether both are pieces of one snapshot, or one and the same: their [`stats`](Self::stats) are then.
     #[must_use]
+    #[doc(hidden)]
     pub fn shares_cost_with(&self, other: &Self) -> bool {
         match (&self.source, &other.source) {
             (SnapshotSource::Piece(one), SnapshotSource::Piece(other)) => one.has_same_whole(other),
             _ => std::ptr::eq(self, other),
         }
-    }
-
-    /// The snapshot as memory, of which nothing is there yet.
-    ///
-    /// # Errors
-    /// [`SnapshotError::Kernel`] if there are no addresses for it.
-    pub fn view(&self) -> Result<View<&Self>, SnapshotError> {
-        View::of(self)
     }
 
     /// Reads all of it with options: progress, cancellation.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use child::in_a_child;
 use hugekit::fault::FaultMode;
+use hugekit::snapshot::View;
 use hugekit::snapshot::{Granule, Reserve};
 use hugekit::{ErrorKind, HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
@@ -85,7 +86,7 @@ fn everything_works_or_says_what_is_short(fault_mode: FaultMode, left: usize, ba
     let made = short(make());
     let others = short(several());
     memory.words().iter().step_by(PAGE / 8).for_each(|word| word.store(8, Ordering::Relaxed));
-    short(before.view().and_then(|view| view.bytes(0..100).map(drop)));
+    short(View::of(&before).and_then(|view| view.bytes(0..100).map(drop)));
     short(before.read_at(HUGE, &mut copy[..100]));
     short(before.prepare_write(0..HUGE));
     for snapshot in made.into_iter().chain(others.into_iter().flatten().take(1)).chain([before]) {

@@ -16,6 +16,7 @@ use child::in_a_child;
 use hugekit::fault::FaultMode;
 use hugekit::pool::{Backing, Clearing, Pool};
 use hugekit::snapshot::Granule;
+use hugekit::snapshot::View;
 use hugekit::{HUGE_PAGE_BYTES as HUGE, Snapshot, SnapshotError};
 use memory::Memory;
 
@@ -106,7 +107,7 @@ fn use_one(fault_mode: FaultMode, memory: &Memory, round: usize) {
     match round % 4 {
         0 => drop(snapshot.write_to(std::io::sink()).unwrap()),
         1 => drop(snapshot.copy_to(&mut vec![0; len]).unwrap()),
-        2 => drop(snapshot.view().unwrap().bytes(0..middle).unwrap().to_vec()),
+        2 => drop(View::of(&snapshot).unwrap().bytes(0..middle).unwrap().to_vec()),
         _ => drop(snapshot.split(&[0..PAGE, middle..middle + PAGE]).unwrap()),
     }
 }

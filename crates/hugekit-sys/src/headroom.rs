@@ -37,6 +37,7 @@ impl HeapShortage {
     ///
     /// # Errors
     /// It has not. Nothing was allocated then, and the error allocates nothing either.
+    #[doc(hidden)]
     pub fn check() -> Result<(), Self> {
         check()
     }

@@ -217,7 +217,7 @@ pub mod pool {
 
 /// How page faults of regions, forks and snapshots are served.
 pub mod fault {
-    pub use hugekit_regions::fault::{FaultMode, MOST_THREADS, Serving, take_back_signals};
+    pub use hugekit_regions::fault::{FaultMode, Serving, take_back_signals};
 }
 
 /// Regions of a pool, and their forks.

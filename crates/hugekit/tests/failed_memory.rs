@@ -173,7 +173,7 @@ fn fork_of_pinned_memory_that_failed_is_refused(backing: Backing) {
     drop(pin);
     let fork = region.fork().unwrap();
     drop(region);
-    assert_eq!(fork.as_slice()[0], 1);
+    assert_eq!(fork[0], 1);
 }
 
 /// Folios that fail while no region has them end nothing: who asks for them is told once, and they are gone.

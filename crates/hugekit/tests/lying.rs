@@ -327,7 +327,7 @@ mod answers {
             let memory = Memory::filled(LEN, false, 7);
             let snapshot = Arc::new(taken(&memory));
             let shared = View::of(Arc::clone(&snapshot)).unwrap();
-            let by_reference = snapshot.view().unwrap();
+            let by_reference = View::of(&*snapshot).unwrap();
             assert_eq!(shared.bytes(0..LEN).unwrap(), by_reference.bytes(0..LEN).unwrap());
             drop(by_reference);
             drop(snapshot);

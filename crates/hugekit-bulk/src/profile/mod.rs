@@ -108,6 +108,7 @@ impl Profile {
     /// The built-in profile for a CPU of this model with these caches, all of them the machine's own: of a virtual
     /// machine's last level, give what it can hope for.
     #[must_use]
+    #[doc(hidden)]
     pub fn builtin(cpu: CpuModel, caches: CacheSizes) -> Self {
         builtin::profile_of(cpu, caches)
     }

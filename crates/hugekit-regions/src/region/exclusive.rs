@@ -55,21 +55,6 @@ impl Region {
         self.0.shared_bytes()
     }
 
-    /// Its bytes.
-    #[must_use]
-    pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: mapped, readable and initialised for as long as `self` lives; only its owner, who is
-        // borrowed, can write it.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.0.len()) }
-    }
-
-    /// Its bytes, to be written.
-    #[must_use]
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and writable; the owner is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.0.len()) }
-    }
-
     /// Its address, a multiple of the folio size.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
@@ -194,13 +179,17 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.as_slice()
+        // SAFETY: mapped, readable and initialised for as long as `self` lives; only its owner, who is
+        // borrowed, can write it.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.0.len()) }
     }
 }
 
 impl DerefMut for Region {
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.as_mut_slice()
+        // SAFETY: mapped, readable, writable and initialised for as long as `self` lives; its owner is borrowed
+        // mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.0.len()) }
     }
 }
 

@@ -108,7 +108,7 @@ fn view_of_a_list_rebases_its_pointers(backing: Backing) {
         }
         let snapshot = take(&region);
         region.fill(1);
-        let view = snapshot.view().unwrap();
+        let view = hugekit::snapshot::View::of(&snapshot).unwrap();
         let (mut at, mut count) = (link(&region, 0), 1);
         loop {
             // SAFETY: the view has an aligned word there, for as long as it lives.

@@ -125,7 +125,7 @@ impl Model {
             Step::View { which, at, len } => {
                 let (snapshot, held) = which.get(&self.taken);
                 let range = piece(at, *len, held.len());
-                let view = snapshot.view().unwrap();
+                let view = hugekit::snapshot::View::of(snapshot).unwrap();
                 assert!(view.bytes(range.clone()).unwrap() == &held[range]);
             }
             _ => {}

@@ -92,7 +92,7 @@ fn run_steps(fault_mode: FaultMode, steps: &[Step], huge: bool) {
             Step::View { which, at, len } => {
                 let (snapshot, held) = &taken[which % taken.len()];
                 let (at, len) = within(at, len, held.len());
-                let view = snapshot.view().unwrap();
+                let view = hugekit::snapshot::View::of(snapshot).unwrap();
                 let first = view.bytes(at..at + len).unwrap();
                 assert!(view.bytes(0..held.len()).unwrap() == held);
                 assert!(first == &held[at..at + len]);

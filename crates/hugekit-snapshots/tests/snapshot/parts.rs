@@ -63,7 +63,9 @@ fn split_into_pieces_reads_each_apart(fault_mode: FaultMode) {
             (cost.granules, cost.copied_by_writers),
             (memory.len() / cost.granule_bytes, cost.granules as u64)
         );
-        assert!(pieces[1].view().unwrap().bytes(3..11).unwrap().iter().all(|&byte| byte % 7 == 0));
+        assert!(
+            View::of(&pieces[1]).unwrap().bytes(3..11).unwrap().iter().all(|&byte| byte % 7 == 0)
+        );
         // A snapshot that shares a granule with another one leaves it to that.
         for at in [2, 0, 0] {
             let piece = pieces.remove(at);

@@ -6,6 +6,7 @@ use std::thread::{self, ScopedJoinHandle};
 
 use hugekit::fault::FaultMode;
 use hugekit::snapshot::Granule;
+use hugekit::snapshot::View;
 use hugekit::{Cancel, Snapshot, SnapshotError};
 
 use super::regions::soiled;
@@ -234,7 +235,7 @@ pub(super) fn read_out(
             world.verified(check(0, &bytes));
         }
         6 => {
-            let view = snapshot.view()?;
+            let view = View::of(&snapshot)?;
             let part = world.part_of(len);
             world.verified(check(part.start, view.bytes(part.clone())?));
             world.verified(check(0, view.bytes(0..len)?));

@@ -37,7 +37,7 @@ fn sigbus_of_broken_memory_is_passed_on_and_its_granule_kept_back() {
     let region = in_place(&pool);
     let granule = 64 << 10;
     for (calls, code) in [(1, libc::BUS_MCEERR_AR), (2, libc::BUS_MCEERR_AO)] {
-        report_broken(&raw const region.as_slice()[granule + 5], code);
+        report_broken(&raw const region[granule + 5], code);
         assert_eq!((CALLS.load(Ordering::SeqCst), CODE.load(Ordering::SeqCst)), (calls, code));
     }
     let error = region.prepare_write(0..2 * granule).unwrap_err();
