@@ -23,7 +23,7 @@ pub(crate) fn hints() -> impl Strategy<Value = Hints> {
     (
         select(&REUSES[..]),
         option::of(any::<Index>()),
-        option::of(select(&Order::ALL[..])),
+        option::of(select(Order::ALL)),
         option::of(0_usize..1 << 20),
         option::of(any::<Index>()),
     )
