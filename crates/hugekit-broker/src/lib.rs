@@ -2,7 +2,7 @@
 //! that need not be changed.
 //!
 //! [`Broker::start`] listens, and [`Broker::run`] serves until a signal ends it; `hugekit broker` is
-//! a program that does no more than that. Clients are [`hugekit::lease`] and whatever speaks its
+//! a program that does no more than that. Clients are [`hugekit_lease`] and whatever speaks its
 //! protocol. `README.md` beside this crate draws the states, says who may do what, and names the
 //! attacks that were considered.
 //!

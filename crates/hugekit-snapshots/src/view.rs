@@ -69,7 +69,7 @@ mod sealed {
 }
 
 impl<S: Holder> View<S> {
-    /// A snapshot as memory, of which nothing is there yet; as [`Snapshot::view`], for those that share the snapshot.
+    /// Shows a snapshot as memory. Nothing of it is there yet. `snapshot` is a reference, or an `Arc` that is shared.
     ///
     /// # Errors
     /// [`SnapshotError::Kernel`] if there are no addresses for it.

@@ -2,12 +2,12 @@
 //!
 //! An allocation that fails ends a Rust program, unless its code asked for an answer, which most of std does not: `Arc`,
 //! maps, threads, paths, error messages. So an operation that promises an error when memory is short looks before it
-//! starts whether the allocator has [`BYTES`] in one piece. No operation has half as many of such allocations at a
+//! starts whether the allocator has `BYTES` in one piece. No operation has half as many of such allocations at a
 //! time, which `tests/refused_calls` counts; where more may be needed, the code asks for an answer.
 //!
 //! The room is not held: what other threads of the program allocate in the same microseconds may take it.
 //!
-//! What cannot fail (a region that is dropped) is lent a block that the process [keeps](KEPT) for that.
+//! What cannot fail (a region that is dropped) is lent a block that the process keeps (`KEPT`) for that.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc, dealloc};

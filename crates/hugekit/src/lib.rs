@@ -21,8 +21,8 @@
 //! | save memory as it is now while threads write to it | [`Snapshot`] |
 //! | save only the changes since the last snapshot | [`first_epoch`](snapshot::Builder::first_epoch), [`since`](snapshot::Builder::since), [`Changes`](snapshot::Changes) |
 //! | let a system call write to forked or snapshotted memory | `prepare_write` of the [region](Region::prepare_write) or the [snapshot](Snapshot::prepare_write) |
-//! | use memory that another process populated | [`lease`] |
-//! | run your own work on each node's bytes | [`parallel::Job`] |
+//! | use memory that another process populated | [`PoolBuilder::broker`](pool::PoolBuilder::broker) |
+//! | run your own work on each node's bytes | `parallel::Job` of the crate `hugekit-bulk` |
 //! | know what an error means for the program | [`ErrorKind`] |
 //!
 //! # Clear and copy
@@ -108,8 +108,9 @@
 //! | [`pool`], [`region`] | pools, regions, forks and their builders |
 //! | [`fault`] | how faults are handled: in place or by threads |
 //! | [`snapshot`] | snapshots, epochs, reserves |
-//! | [`parallel`], [`profile`] | jobs on several threads; which routine handles which length |
-//! | [`lease`] | memory that another process populated |
+//!
+//! The crate `hugekit-bulk` has jobs on several threads, profiles and routines. The crate `hugekit-lease` has leases
+//! and the protocol of brokers.
 //!
 //! # Terms
 //!
