@@ -11,7 +11,6 @@ use std::ops::Range;
 use super::anonymous::Anonymous;
 use super::builder::{Builder, Kind, range_of};
 use super::heat::Heat;
-use super::region::OfRegion;
 use super::source::Source;
 use super::{Snapshot, SnapshotError, Stats};
 #[cfg(doc)]
@@ -173,7 +172,7 @@ impl Changes {
             Some(heat) => heat.after(changed.iter().map(indices)),
             None => Heat::unknown(epoch.len().div_ceil(granule)),
         };
-        Ok(Self::new(Source::Region(OfRegion::new(fork)), Some(epoch), changed, heat))
+        Ok(Self::new(Source::Region(fork), Some(epoch), changed, heat))
     }
 
     fn new(
@@ -259,7 +258,7 @@ impl Changes {
 
     fn stop_watching(&self, addresses: Range<usize>) {
         match (&self.of_region, &self.snapshot.source) {
-            (Some(epoch), Source::Region(of)) => epoch.end_of(&of.offsets(&addresses)),
+            (Some(epoch), Source::Region(fork)) => epoch.end_of(&fork.offsets(&addresses)),
             (_, Source::Anonymous(of)) => of.stop_watching(&addresses),
             _ => {}
         }

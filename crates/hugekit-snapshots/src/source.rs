@@ -7,17 +7,18 @@ use std::ops::Range;
 use super::anonymous::Anonymous;
 use super::lifecycle::Failure;
 use super::piece::Piece;
-use super::region::OfRegion;
+use super::region;
 use super::state::{Delivering, Trouble};
 use super::{SnapshotError, Stats, limit};
 use hugekit_bulk::Reuse;
 use hugekit_machine::Root;
 use hugekit_regions::fault::Serving;
+use hugekit_regions::region::ReadOnlyFork;
 
 #[derive(Debug)]
 pub(super) enum Source {
     Anonymous(Anonymous),
-    Region(OfRegion),
+    Region(ReadOnlyFork),
     Piece(Piece),
 }
 
@@ -26,7 +27,7 @@ impl Source {
     pub(super) fn range(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().range().clone(),
-            Self::Region(of) => of.fork().addresses(),
+            Self::Region(fork) => fork.addresses(),
             Self::Piece(piece) => piece.range().clone(),
         }
     }
@@ -35,7 +36,7 @@ impl Source {
     pub(super) fn inner(&self) -> Range<usize> {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().inner().clone(),
-            Self::Region(of) => of.fork().addresses(),
+            Self::Region(fork) => fork.addresses(),
             Self::Piece(piece) => piece.whole().inner(),
         }
     }
@@ -44,7 +45,7 @@ impl Source {
     pub(super) fn origin(&self) -> usize {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().origin(),
-            Self::Region(of) => of.fork().addresses().start,
+            Self::Region(fork) => fork.addresses().start,
             Self::Piece(piece) => piece.whole().origin(),
         }
     }
@@ -52,7 +53,7 @@ impl Source {
     pub(super) fn granule_bytes(&self) -> usize {
         match self {
             Self::Anonymous(of) => of.snapshot.interval().granule_bytes(),
-            Self::Region(of) => of.fork().granule_bytes(),
+            Self::Region(fork) => fork.granule_bytes(),
             Self::Piece(piece) => piece.whole().granule_bytes(),
         }
     }
@@ -94,14 +95,14 @@ impl Source {
         reuse: Reuse,
     ) -> Result<(), Trouble> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: as many bytes of `to` as the part has may be written, and no other thread uses them.
             Self::Anonymous(of) => unsafe { of.snapshot.try_read(part, to, reuse) },
-            Self::Region(of) => {
-                // SAFETY: as above.
-                unsafe { of.fork().read(of.offsets(part), to, reuse) }
+            Self::Region(fork) => {
+                // SAFETY: as many bytes of `to` as the part has may be written, and no other thread uses them.
+                unsafe { fork.read(part, to, reuse) }
                     .map_err(|_lost| Trouble::Failed(Failure::Changed(part.start)))
             }
-            // SAFETY: as above.
+            // SAFETY: as many bytes of `to` as the part has may be written, and no other thread uses them.
             Self::Piece(piece) => unsafe { piece.whole().try_read(part, to, reuse) },
         }
     }
@@ -112,14 +113,14 @@ impl Source {
     /// As for [`try_read`](Self::try_read), by the kernel too.
     pub(super) unsafe fn read(&self, part: &Range<usize>, to: *mut u8) -> Result<(), Failure> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: as many bytes of `to` as the part has may be written, by the kernel too.
             Self::Anonymous(of) => unsafe { of.snapshot.read(part, to) },
-            Self::Region(of) => {
-                // SAFETY: as above.
-                unsafe { of.fork().read(of.offsets(part), to, Reuse::All) }
+            Self::Region(fork) => {
+                // SAFETY: as many bytes of `to` as the part has may be written, and no other thread uses them.
+                unsafe { fork.read(part, to, Reuse::All) }
                     .map_err(|_lost| Failure::Changed(part.start))
             }
-            // SAFETY: as above.
+            // SAFETY: as many bytes of `to` as the part has may be written, by the kernel too.
             Self::Piece(piece) => unsafe { piece.whole().read(part, to) },
         }
     }
@@ -140,7 +141,7 @@ impl Source {
     /// [`try_read`](Self::try_read), in order, writes them.
     pub(super) unsafe fn deliver_to(&self, to: *mut u8) -> Option<Delivering<'_>> {
         match self {
-            // SAFETY: the caller's to promise.
+            // SAFETY: as many bytes of `to` as there are may be written, and only `try_read` writes them beside.
             Self::Anonymous(of) => unsafe { of.deliver_to(to) },
             Self::Region(_) | Self::Piece(_) => None,
         }
@@ -150,7 +151,7 @@ impl Source {
     pub(super) fn let_go(&self, range: &Range<usize>) {
         match self {
             Self::Anonymous(of) => of.let_go(range),
-            Self::Region(of) => of.fork().let_go(&of.offsets(range)),
+            Self::Region(fork) => fork.let_go(range),
             Self::Piece(piece) => {
                 let own = piece.own(range);
                 if !own.is_empty() {
@@ -167,8 +168,8 @@ impl Source {
                 of.preserve(part);
                 of.snapshot.failure().map_or(Ok(()), |failure| Err(self.error(failure)))
             }
-            Self::Region(of) => {
-                of.preserve(part);
+            Self::Region(fork) => {
+                fork.preserve(part);
                 Ok(())
             }
             Self::Piece(piece) => piece.whole().preserve(part),
@@ -178,7 +179,7 @@ impl Source {
     pub(super) fn serving(&self) -> Option<&Serving> {
         match self {
             Self::Anonymous(of) => of.serving.as_ref(),
-            Self::Region(of) => of.fork().serving(),
+            Self::Region(fork) => Some(fork.serving()),
             Self::Piece(piece) => piece.whole().serving(),
         }
     }
@@ -186,7 +187,7 @@ impl Source {
     pub(super) fn stats(&self) -> Stats {
         match self {
             Self::Anonymous(of) => of.stats(),
-            Self::Region(of) => of.stats(),
+            Self::Region(fork) => region::stats_of(fork),
             Self::Piece(piece) => piece.whole().stats(),
         }
     }
@@ -196,7 +197,7 @@ impl Source {
     pub(super) fn is_here(&self) -> Result<(), SnapshotError> {
         let is_here = match self {
             Self::Anonymous(of) => of.tracker.is_ours(),
-            Self::Region(of) => of.fork().is_ours(),
+            Self::Region(fork) => fork.is_ours(),
             Self::Piece(piece) => return piece.whole().is_here(),
         };
         if is_here { Ok(()) } else { Err(SnapshotError::Forked) }

@@ -85,7 +85,7 @@ impl Region {
     /// Its bytes, to be written.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and writable; the owner is borrowed mutably.
+        // SAFETY: mapped, writable and initialised for as long as `self` lives; the owner is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.0.len()) }
     }
 
