@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Instant;
 
 use hugekit::fault::FaultMode;
-use hugekit::pool::Backing;
+use hugekit::pool::{Backing, Clearing};
 use hugekit::{Pool, Region};
 use hugekit_machine::Root;
 
@@ -94,6 +94,10 @@ fn of_pool(bench: &Bench<'_>, pool: &Pool, whole: bool, is_best: bool) -> Result
         let (subjects, notices) = prepare(sides, pool)?;
         part = measure(subjects, pool.backing(), plan, bench.observer())?;
         part.notices.extend(notices);
+        let first = first(pool, bench.plan_of_long_rounds(0.02, 10), bench.observer())?;
+        part.cases.extend(first.cases);
+        part.ratios.extend(first.ratios);
+        part.failures.extend(first.failures);
     }
     match small(pool, bench.plan_of_long_rounds(0.02, 20), bench.observer()) {
         Ok(small) => {
@@ -275,6 +279,31 @@ fn small(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Part, LabEr
     let cases = part.cases_of(rounds, |index, samples| {
         case(format!("fork/region-{name}{}/{label}", kinds[index]), samples)
     });
+    part.cases = found(cases);
+    Ok(part)
+}
+
+/// The first fork of a region of dirty memory: cleared when it was allocated, or still to be cleared when it is touched.
+fn first(pool: &Pool, plan: Plan, observer: &dyn Observer) -> Result<Part, LabError> {
+    let name = short_name(pool.backing());
+    observer.begin(&format!("fork region-{name}-first"));
+    let dirty = [pool.region(SHARED)?, pool.region(SHARED)?];
+    dirty.into_iter().for_each(|mut region| region.fill(1));
+    let kinds = [Clearing::OnAllocation, Clearing::OnFault];
+    let rounds = try_alternate(plan, kinds.len(), observer, |index| {
+        let builder = pool.region_builder(SHARED).clearing(kinds[index]);
+        let region = builder.fault_mode(FaultMode::InPlace).build()?;
+        Ok(timed(&region)?.0)
+    })?;
+    let (label, kinds) = (Size(SHARED), ["first", "first-unready"]);
+    let mut part = Part::default();
+    let cases = part.cases_of(rounds, |index, samples| {
+        case(format!("fork/region-{name}-{}/{label}", kinds[index]), samples)
+    });
+    if let [Some(cleared), Some(unready)] = &cases[..] {
+        let id = format!("fork/region-{name}-first-cleared-vs-unready/{label}");
+        part.ratios.push(Ratio::between(id, cleared, unready));
+    }
     part.cases = found(cases);
     Ok(part)
 }
